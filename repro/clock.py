@@ -1,0 +1,110 @@
+"""Step timing and phases: who may touch the clock, and only here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+
+class Stopwatch:
+    """Wall time by phase. Time outside every phase is `other`, kept as carefully as the rest."""
+
+    def __init__(self, now: Callable[[], int] = time.monotonic_ns) -> None:
+        self._now, self._phase, self._since = now, "other", now()
+        self._nanoseconds: dict[str, int] = {}
+
+    def restart(self, at_ns: int) -> None:
+        """Forget everything; the clock runs from `at_ns` in phase `other`."""
+        self._nanoseconds, self._phase, self._since = {}, "other", at_ns
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Charge what happens inside to `name`."""
+        before = self._switch(name)
+        try:
+            yield
+        finally:
+            self._switch(before)
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds by phase up to now."""
+        self._switch(self._phase)
+        return {name: value / 1e9 for name, value in self._nanoseconds.items()}
+
+    def _switch(self, name: str) -> str:
+        at = self._now()
+        self._nanoseconds[self._phase] = self._nanoseconds.get(self._phase, 0) + at - self._since
+        before, self._phase, self._since = self._phase, name, at
+        return before
+
+
+class StepTimer(Protocol):
+    """Times the steps of one block; read only when the block is over."""
+
+    def start(self) -> None: ...
+    def fed(self) -> None:
+        """The step's input is ready."""
+
+    def stepped(self) -> None:
+        """The engine's step returned."""
+
+    def read(self) -> tuple[list[float], list[float]]:
+        """(step seconds, input seconds) of every step since `start`; on a GPU the caller has synchronised before."""
+
+
+class HostTimer:
+    """perf-counter times: right where the work is done when the call returns (CPU)."""
+
+    def __init__(self, now: Callable[[], int] = time.perf_counter_ns) -> None:
+        self._now = now
+        self._marks: list[int] = []
+
+    def start(self) -> None:
+        self._marks = [self._now()]
+
+    def fed(self) -> None:
+        self._marks.append(self._now())
+
+    stepped = fed
+
+    def read(self) -> tuple[list[float], list[float]]:
+        marks = self._marks
+        steps = [(marks[i + 1] - marks[i]) / 1e9 for i in range(1, len(marks) - 1, 2)]
+        inputs = [(marks[i + 1] - marks[i]) / 1e9 for i in range(0, len(marks) - 1, 2)]
+        return steps, inputs
+
+
+class CudaTimer:
+    """CUDA events at step boundaries. A step's time runs from boundary to boundary on the device, its input included
+    (the host runs ahead, so host times would say nothing); input seconds are therefore reported as 0."""
+
+    def __init__(self) -> None:
+        self._events: list[Any] = []
+
+    def start(self) -> None:
+        self._events = []
+        self.stepped()
+
+    def fed(self) -> None:
+        """Nothing to mark: input and step overlap on the device."""
+
+    def stepped(self) -> None:
+        import torch
+
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()  # type: ignore[no-untyped-call]
+        self._events.append(event)
+
+    def read(self) -> tuple[list[float], list[float]]:
+        events = self._events
+        steps = [events[i].elapsed_time(events[i + 1]) / 1e3 for i in range(len(events) - 1)]
+        return steps, [0.0] * len(steps)
+
+
+def step_timer(device: str, virtual: Callable[[], int] | None) -> StepTimer:
+    """The timer that suits the device; `virtual` is an engine's own clock."""
+    if virtual is not None:
+        return HostTimer(virtual)
+    return CudaTimer() if device.startswith("cuda") else HostTimer()

@@ -1,0 +1,1 @@
+"""The collective algorithms that every engine's communication goes through."""

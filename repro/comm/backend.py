@@ -1,0 +1,42 @@
+"""The machine's own collectives, untouched: the baseline of every other algorithm."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import ClassVar
+
+from repro.errors import TrialError
+from repro.seams import Comm
+
+
+class Backend(Comm):
+    """gloo on CPU, NCCL on CUDA, as they come."""
+
+    preload: ClassVar[tuple[str, ...]] = ("torch", "torch.distributed")
+
+    def start(self, rank: int, world: int, device: str, timeout_seconds: float) -> None:
+        import torch
+        import torch.distributed as dist
+
+        for name in ("MASTER_ADDR", "MASTER_PORT"):
+            if not os.environ.get(name):
+                raise TrialError(f"{name} is not set: the launcher gives every rank the address of rank 0")
+        if device.startswith("cuda"):
+            torch.cuda.set_device(device)
+        dist.init_process_group(
+            "nccl" if device.startswith("cuda") else "gloo",
+            rank=rank, world_size=world, timeout=timedelta(seconds=timeout_seconds),
+        )
+
+    def effective(self) -> str:
+        """Name of the default group's backend and, for NCCL, its version."""
+        import torch
+        import torch.distributed as dist
+
+        if not dist.is_initialized():
+            return "none"
+        name = str(dist.get_backend())
+        if name == "nccl":
+            return f"nccl {'.'.join(str(part) for part in torch.cuda.nccl.version())}"
+        return name

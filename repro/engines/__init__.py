@@ -1,0 +1,1 @@
+"""Ways to train data-parallel: one engine a file."""

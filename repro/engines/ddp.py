@@ -1,0 +1,31 @@
+"""PyTorch's DistributedDataParallel (Li et al., 2020): gradients averaged in buckets while backward still runs."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from repro.seams import Engine, Job, Parts, Session
+from repro.streams import Streams
+
+
+class Ddp(Engine):
+    """DDP around the plain loop, also with one process."""
+
+    title: ClassVar[str] = "PyTorch DDP"
+    preload: ClassVar[tuple[str, ...]] = ("torch", "torch._dynamo", "repro.engines.ddp_session")
+
+    bucket_mib: float = Field(25.0, gt=0, description="gradients averaged in one all-reduce, MiB")
+
+    def library(self) -> str:
+        import torch
+
+        return f"torch {torch.__version__}"
+
+    def start(self, parts: Parts | None, job: Job, streams: Streams) -> Session:
+        from repro.engines.ddp_session import DdpSession
+
+        assert parts is not None
+        job.comm.start(job.rank, job.world, job.device, job.timeout_seconds)
+        return DdpSession(parts, job, self)

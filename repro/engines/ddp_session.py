@@ -1,0 +1,47 @@
+"""A model in training under DDP."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from repro.engines.torch_loop import LoopSession
+from repro.seams import Job, Parts
+
+if TYPE_CHECKING:
+    from repro.engines.ddp import Ddp
+
+
+class DdpSession(LoopSession):
+    """The plain loop around a DDP module."""
+
+    wrapped: DistributedDataParallel
+
+    def __init__(self, parts: Parts, job: Job, options: Ddp) -> None:
+        self.options = options
+        super().__init__(parts, job, self._wrap)
+
+    def _wrap(self, model: torch.nn.Module) -> DistributedDataParallel:
+        return DistributedDataParallel(
+            model,
+            device_ids=[self.device.index] if self.device.type == "cuda" else None,
+            bucket_cap_mb=self.options.bucket_mib,  # type: ignore[arg-type]  # torch takes fractions
+            # Gradients live inside the buckets: one copy and the memory of all gradients saved, values unchanged.
+            gradient_as_bucket_view=True,
+        )
+
+    def local(self) -> AbstractContextManager[Any]:
+        return self.wrapped.no_sync()
+
+    def effective(self) -> dict[str, str]:
+        log = self.wrapped._get_ddp_logging_data()
+        sizes = str(log.get("rebuilt_bucket_sizes") or log.get("bucket_sizes") or "")
+        return {
+            **super().effective(),
+            "comm_dtype": self.numerics.precision.weights,
+            "buckets": str(len(sizes.split(","))) if sizes else "unknown",
+            "bucket_bytes": sizes.replace(" ", "") or "unknown",
+        }

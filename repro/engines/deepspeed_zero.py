@@ -1,0 +1,61 @@
+"""DeepSpeed with ZeRO (Rajbhandari et al., 2020): optimizer state, gradients and weights divided over the ranks."""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import version
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, field_validator
+
+from repro.engines.deepspeed_config import deepspeed_config, owned_keys
+from repro.seams import Engine, Job, Parts, Session, Setting
+from repro.streams import Streams
+
+
+class DeepSpeedZero(Engine):
+    """DeepSpeed's engine around the trial's own model and torch optimizer.
+
+    Stage 0 divides nothing, 1 the optimizer state, 2 gradients too, 3 weights too.
+    """
+
+    title: ClassVar[str] = "DeepSpeed ZeRO"
+    preload: ClassVar[tuple[str, ...]] = ("torch", "torch._dynamo", "deepspeed", "repro.engines.deepspeed_session")
+
+    stage: Literal[0, 1, 2, 3] = 1
+    config: dict[str, Any] = Field(default_factory=dict, description="your own DeepSpeed JSON, for what is left open")
+
+    @field_validator("config")
+    @classmethod
+    def _leaves_the_trials_keys(cls, value: dict[str, Any]) -> dict[str, Any]:
+        taken = owned_keys(value)
+        if taken:
+            raise ValueError("; ".join(f"key {key!r} is decided by {owner}" for key, owner in taken))
+        return value
+
+    def unsupported(self, setting: Setting) -> str | None:
+        if setting.precision == "fp16-autocast" and self.stage > 0:
+            return (
+                f"DeepSpeed 0.19 scales the loss under fp16 autocast wrongly in ZeRO {self.stage}: it clips scaled "
+                "gradients, steps its scaler once a parameter group, and after an overflow never lowers the scale; "
+                "use stage 0 or bf16-autocast"
+            )
+        if setting.precision == "fp16-master" and self.stage == 0:
+            return (
+                "DeepSpeed 0.19 without ZeRO divides fp16 gradients by a loss scale that the loss was never "
+                "multiplied with; use stage 1 to 3"
+            )
+        return None
+
+    def library(self) -> str:
+        return f"deepspeed {version('deepspeed')}, torch {version('torch')}"
+
+    def start(self, parts: Parts | None, job: Job, streams: Streams) -> Session:
+        assert parts is not None
+        # DeepSpeed reads both when it is imported or initialised; elsewhere nothing depends on them.
+        os.environ.setdefault("DS_ACCELERATOR", "cuda" if job.device.startswith("cuda") else "cpu")
+        os.environ["LOCAL_RANK"] = job.device.partition(":")[2] or os.environ.get("LOCAL_RANK", str(job.rank))
+        from repro.engines.deepspeed_session import DeepSpeedSession
+
+        job.comm.start(job.rank, job.world, job.device, job.timeout_seconds)
+        return DeepSpeedSession(parts, job, deepspeed_config(self.config, self.stage, job))

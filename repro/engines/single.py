@@ -1,0 +1,37 @@
+"""A plain PyTorch loop in one process, without any wrapper: the reference of the parity gate."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from repro.seams import Engine, Job, Parts, Session, Setting
+from repro.streams import Streams
+
+
+class Single(Engine):
+    """One process, no process group, no wrapper."""
+
+    title: ClassVar[str] = "PyTorch, one process"
+    preload: ClassVar[tuple[str, ...]] = ("torch", "torch._dynamo", "repro.engines.torch_loop")
+
+    def unsupported(self, setting: Setting) -> str | None:
+        if setting.processes != 1:
+            return f"engine single trains in one process, not {setting.processes}"
+        if setting.comm != "backend":
+            return f"engine single does not communicate, so comm {setting.comm!r} would have no effect"
+        return None
+
+    def library(self) -> str:
+        import torch
+
+        return f"torch {torch.__version__}"
+
+    def start(self, parts: Parts | None, job: Job, streams: Streams) -> Session:
+        import torch
+
+        from repro.engines.torch_loop import LoopSession
+
+        assert parts is not None and job.world == 1
+        if job.device.startswith("cuda"):
+            torch.cuda.set_device(job.device)
+        return LoopSession(parts, job, wrap=lambda model: model)

@@ -1,0 +1,79 @@
+"""What a warm-up changes and how it is put back: optimizer state, buffers, random states."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+
+class RandomStates:
+    """The random states of Python, numpy and torch (every GPU included) at one moment."""
+
+    def __init__(self) -> None:
+        self.python = random.getstate()
+        self.numpy = np.random.get_state()
+        self.torch = torch.get_rng_state()
+        self.cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+
+    def restore(self) -> None:
+        """Put all of them back."""
+        random.setstate(self.python)
+        np.random.set_state(self.numpy)
+        torch.set_rng_state(self.torch)
+        if self.cuda:
+            torch.cuda.set_rng_state_all(self.cuda)
+
+
+class OptimizerState:
+    """The state of a torch optimizer at one moment; what did not exist then was zero."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+        self.before = {
+            id(parameter): {key: _copy(value) for key, value in state.items()}
+            for parameter, state in optimizer.state.items()
+        }
+        self.rates = [group["lr"] for group in optimizer.param_groups]
+
+    def restore(self) -> None:
+        """Write the old values into the tensors that are there now, so no memory is allocated anew."""
+        for parameter, state in self.optimizer.state.items():
+            before = self.before.get(id(parameter), {})
+            for key, value in state.items():
+                if isinstance(value, torch.Tensor):
+                    value.copy_(before[key]) if key in before else value.zero_()
+                elif isinstance(value, int | float):
+                    state[key] = before.get(key, type(value)(0))
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = rate
+
+
+def _copy(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+class Buffers:
+    """The buffers of a module at one moment."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.pairs = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+
+    def restore(self) -> None:
+        """Put the values back into the same tensors."""
+        with torch.no_grad():
+            for buffer, before in self.pairs:
+                buffer.copy_(before)
+
+
+def digest(arrays: Mapping[str, np.ndarray]) -> str:
+    """sha256 over names, shapes and values; a negative zero counts as zero (a step of rate 0 may turn its sign)."""
+    found = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        found.update(f"{name}{array.shape}".encode())
+        found.update(np.ascontiguousarray(array + np.float32(0)).tobytes())
+    return found.hexdigest()

@@ -1,0 +1,128 @@
+"""The event log: MLPerf's `:::MLLOG` lines; write one, read many (ours and published ones).
+
+One line is `:::MLLOG {"namespace", "time_ms", "event_type", "key", "value", "metadata"}`. Keys are MLPerf's own where
+MLPerf has one (docs/method.md section 2), ours start with `x_`. Monotonic nanoseconds and the rank stand in `metadata`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+TOKEN = ":::MLLOG "
+MAX_LINE = 16 << 20
+EventType = Literal["POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line of a log."""
+
+    key: str
+    value: Any
+    event_type: EventType
+    time_ms: float
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    namespace: str = ""
+
+    @property
+    def nanoseconds(self) -> int | None:
+        """Monotonic time of the rank that wrote it; None in logs of others."""
+        value = self.metadata.get("mono_ns")
+        return value if isinstance(value, int) else None
+
+    def line(self) -> str:
+        """The event as it stands in the file, newline included."""
+        body = {
+            "namespace": self.namespace, "time_ms": self.time_ms, "event_type": self.event_type, "key": self.key,
+            "value": self.value, "metadata": dict(self.metadata),
+        }
+        return f"{TOKEN}{json.dumps(body, allow_nan=False)}\n"
+
+
+class EventLog:
+    """Writes one rank's events; lines stay in memory until `flush`, so that writing is never inside a timed step."""
+
+    def __init__(
+        self, path: Path, rank: int = 0, now: Callable[[], int] = time.monotonic_ns, anchor_ms: float | None = None
+    ) -> None:
+        """Open `path` anew.
+
+        Args:
+            now: monotonic clock, nanoseconds.
+            anchor_ms: wall clock, milliseconds since 1970, at this moment; None: asked of the machine, once.
+        """
+        self._stream: io.TextIOWrapper = path.open("w", encoding="utf-8")
+        self._rank, self._now = rank, now
+        self._anchor_ms = time.time() * 1e3 if anchor_ms is None else anchor_ms
+        self._anchor_ns = now()
+        self._lines: list[str] = []
+
+    def emit(
+        self, key: str, value: Any = None, event_type: EventType = "POINT_IN_TIME", at_ns: int | None = None,
+        **metadata: Any,
+    ) -> int:
+        """Remember one event; its monotonic time in nanoseconds."""
+        at = self._now() if at_ns is None else at_ns
+        time_ms = round(self._anchor_ms + (at - self._anchor_ns) / 1e6, 3)
+        event = Event(key, value, event_type, time_ms, {"rank": self._rank, "mono_ns": at, **metadata})
+        self._lines.append(event.line())
+        return at
+
+    def start(self, key: str, value: Any = None, **metadata: Any) -> int:
+        return self.emit(key, value, "INTERVAL_START", **metadata)
+
+    def stop(self, key: str, value: Any = None, **metadata: Any) -> int:
+        return self.emit(key, value, "INTERVAL_END", **metadata)
+
+    def flush(self) -> None:
+        """Hand the remembered lines to the operating system."""
+        self._stream.write("".join(self._lines))
+        self._lines.clear()
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Flush, make it durable, close."""
+        self.flush()
+        os.fsync(self._stream.fileno())
+        self._stream.close()
+
+
+def parse_line(line: str) -> Event | None:
+    """The event in a line, wherever in the line it starts; None when there is none or it is damaged."""
+    _, token, body = line.partition(":::MLLOG")
+    if not token or len(body) > MAX_LINE:
+        return None
+    try:
+        data = json.loads(body)
+        return Event(
+            key=str(data["key"]), value=data.get("value"), event_type=data["event_type"],
+            time_ms=float(data["time_ms"]), metadata=data.get("metadata") or {},
+            namespace=str(data.get("namespace") or ""),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def read_events(path: Path, offset: int = 0) -> tuple[list[Event], int]:
+    """Events from byte `offset` on, and the offset to go on from.
+
+    A last line without its newline is still being written: it is left for the next call. Damaged lines are passed over.
+    """
+    try:
+        with path.open("rb") as stream:
+            stream.seek(offset)
+            raw = stream.read()
+    except FileNotFoundError:
+        return [], offset
+    complete, newline, _ = raw.rpartition(b"\n")
+    if not newline:
+        return [], offset
+    events = [parse_line(line) for line in complete.decode("utf-8", errors="replace").split("\n")]
+    return [event for event in events if event is not None], offset + len(complete) + 1

@@ -1,0 +1,142 @@
+"""Environment: the code, libraries, devices and settings a run was made with, and the identity of its data.
+
+Environment variables are kept by allow-list; of all others only their number is stored, never a value.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib.metadata import distributions
+from pathlib import Path
+
+import repro
+from repro.machine import Machine
+from repro.spec import Frozen
+
+ALLOWED = re.compile(
+    r"^(OMP_NUM_THREADS|MKL_NUM_THREADS|KMP_AFFINITY|CUDA_VISIBLE_DEVICES|CUBLAS_WORKSPACE_CONFIG|PYTHONHASHSEED"
+    r"|GLOO_[A-Z_]+|NCCL_[A-Z0-9_]+|TORCH_[A-Z0-9_]+|TORCHINDUCTOR_[A-Z0-9_]+|DS_[A-Z0-9_]+|DEEPSPEED_[A-Z0-9_]+)$"
+)
+SECRET = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|KEY|CREDENTIAL|AUTH)", re.IGNORECASE)
+NAMED = ("torch", "deepspeed", "mlflow", "numpy", "scipy", "scikit-learn", "pandas", "pydantic", "plotly")
+
+
+class DataSet(Frozen):
+    """Identity of the data by full content, and whether the content was checked before the run."""
+
+    workload: str
+    name: str
+    version: str
+    sha256: str
+    train_samples: int
+    eval_samples: int
+    licence: str
+    source: str
+    synthetic: bool
+
+
+class Environment(Frozen):
+    """What a run was made with."""
+
+    schema_: int = 1
+    repro_version: str
+    python: str
+    system: str
+    cpu: str
+    cores: int
+    memory_bytes: int | None
+    device: str
+    devices: tuple[str, ...]
+    interconnect: str
+    libraries: dict[str, str]
+    """Versions of what matters to the figures."""
+    packages: tuple[str, ...]
+    """Everything installed, name==version, sorted."""
+    settings: dict[str, str]
+    """Environment variables that bear on training, by allow-list."""
+    commit: str | None
+    dirty: bool | None
+    load_1min: float | None
+    preload_seconds: float | None = None
+    """Seconds the launcher's fork server took to load its modules, once a run; on no trial's clock."""
+    data: tuple[DataSet, ...] = ()
+
+
+def take(machine: Machine, data: tuple[DataSet, ...], preload_seconds: float | None = None) -> Environment:
+    """The environment of this process and machine."""
+    packages = {dist.metadata["Name"]: dist.version for dist in distributions() if dist.metadata["Name"]}
+    return Environment(
+        repro_version=repro.__version__,
+        python=f"{platform.python_implementation()} {platform.python_version()}",
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        cpu=_cpu(), cores=machine.cores, memory_bytes=_memory(), device=machine.device,
+        devices=tuple(_gpus()) if machine.device == "cuda" else (),
+        interconnect="loopback of one machine", preload_seconds=preload_seconds,
+        libraries={name: packages[name] for name in NAMED if name in packages},
+        packages=tuple(sorted(f"{name}=={number}" for name, number in packages.items())),
+        settings=settings(os.environ), commit=_git("rev-parse", "HEAD"), dirty=_dirty(),
+        load_1min=round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None, data=data,
+    )
+
+
+def settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables on the allow-list whose names do not look like secrets."""
+    return {
+        name: value for name, value in sorted(environment.items())
+        if ALLOWED.match(name) and not SECRET.search(name)
+    }
+
+
+def _cpu() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or "unknown"
+
+
+def _memory() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return None
+
+
+def _gpus() -> list[str]:
+    query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [line.strip() for line in found.stdout.splitlines() if line.strip()] if found.returncode == 0 else []
+
+
+def _git(*arguments: str) -> str | None:
+    """git's answer about the checkout this package runs from; None where it was installed without one."""
+    root = Path(repro.__file__).resolve().parent.parent
+    if not (root / ".git").exists():
+        return None
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() if found.returncode == 0 else None
+
+
+def _dirty() -> bool | None:
+    status = _git("status", "--porcelain", "--untracked-files=no")
+    return None if status is None else bool(status)
+
+
+def python_executable() -> str:
+    """The interpreter in use, as reports print it: its version, never its path."""
+    return f"python {sys.version_info.major}.{sys.version_info.minor}"

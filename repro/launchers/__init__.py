@@ -1,0 +1,1 @@
+"""Launchers: how the ranks of a trial are started, and how each of them ended."""

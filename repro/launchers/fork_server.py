@@ -1,0 +1,93 @@
+"""The process that ranks are forked from: started warm, checked, and stopped without a trace.
+
+`multiprocessing` has one fork server a process. Its start is asynchronous and silent about modules that it could not
+load, so a first small process is sent through it that brings back the report of `repro.launchers.preload`.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import sys
+from collections.abc import Sequence
+from multiprocessing import forkserver, spawn
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from repro.errors import UsageError
+
+PRELOAD = "repro.launchers.preload"
+
+
+def orders(modules: Sequence[str], log: Path) -> str:
+    """What the server shall do when it starts, as the text of its environment variable."""
+    about = spawn.get_preparation_data("rank")
+    return json.dumps(
+        {
+            "modules": list(modules),
+            "log": str(log),
+            "path": about["sys_path"],
+            "main_path": about.get("init_main_from_path"),
+            "main_name": about.get("init_main_from_name"),
+        }
+    )
+
+
+def begin() -> None:
+    """Start the server with the present environment and return at once; it loads its modules meanwhile.
+
+    A server that somebody else started is stopped first: it has other modules and another environment.
+    """
+    stop()
+    forkserver.set_forkserver_preload([PRELOAD])
+    forkserver.ensure_running()
+
+
+def finish(log: Path) -> dict[str, Any]:
+    """Wait until the server is warm; its report.
+
+    Raises:
+        UsageError: a module could not be loaded, or loading it started CUDA or ended the server.
+    """
+    context = multiprocessing.get_context("forkserver")
+    ours, theirs = context.Pipe(duplex=False)
+    probe = context.Process(target=_report, args=(theirs,), daemon=True)
+    try:
+        probe.start()
+        theirs.close()
+        report: dict[str, Any] = ours.recv()
+        probe.join()
+    except EOFError:
+        raise UsageError(f"the fork server ended while it loaded its modules:\n{_tail(log)}") from None
+    finally:
+        ours.close()
+    _check(report, log)
+    return report
+
+
+def stop() -> None:
+    """End the server; its ranks must have ended before."""
+    # The one way there is: multiprocessing offers no public call to stop its fork server.
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+def _report(pipe: Connection) -> None:
+    """In a process forked from the server: send what the server noted when it loaded."""
+    module = sys.modules.get(PRELOAD)
+    pipe.send(module.REPORT if module is not None else {"failed": {PRELOAD: "not importable in a new process"}})
+    pipe.close()
+
+
+def _check(report: dict[str, Any], log: Path) -> None:
+    if report["failed"]:
+        each = "; ".join(f"{name} ({why})" for name, why in report["failed"].items())
+        raise UsageError(f"cannot be loaded in the fork server: {each}\n{_tail(log)}".rstrip())
+    if report["cuda_started"]:
+        names = ", ".join(report["seconds"])
+        raise UsageError(f"one of these modules starts CUDA when imported, so ranks cannot be forked after it: {names}")
+
+
+def _tail(log: Path, lines: int = 15) -> str:
+    text = log.read_text(errors="replace") if log.exists() else ""
+    return "\n".join(text.splitlines()[-lines:])

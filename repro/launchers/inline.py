@@ -1,0 +1,110 @@
+"""Runs the entry in this very process: no start-up cost, no isolation; for one rank, tests and simulated clusters."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from types import FrameType
+from typing import ClassVar
+
+from repro.launchers.entry import exit_code, reason, resolve
+from repro.seams import Launcher, Order, Outcome, RankEnd, Setting
+
+
+class Inline(Launcher):
+    """One process, this one; every rank of the fake engine is simulated in it.
+
+    The time-out interrupts Python code on the main thread only: a call that hangs outside the interpreter, and a launch
+    from another thread, are not stopped.
+    """
+
+    title: ClassVar[str] = "in the calling process"
+
+    def unsupported(self, setting: Setting) -> str | None:
+        if setting.processes > 1 and setting.engine != "fake":
+            return f"launcher inline runs one process, not {setting.processes}; use launcher local"
+        return None
+
+    def launch(self, order: Order) -> Outcome:
+        """Call the entry once, as rank 0; exceptions become the outcome, KeyboardInterrupt propagates."""
+        order.folder.mkdir(parents=True, exist_ok=True)
+        begin = time.monotonic()
+        log = order.folder / "rank0.log"
+        timed_out = False
+        with log.open("a", buffering=1, encoding="utf-8", errors="backslashreplace") as printed:
+            with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed), _environment(order):
+                try:
+                    with _deadline(order.timeout_seconds):
+                        end = _call(order)
+                except _TimedOut as late:
+                    end, timed_out = RankEnd(0, 1, str(late)), True
+        return Outcome((end,), time.monotonic() - begin, timed_out)
+
+
+class _TimedOut(BaseException):
+    """Raised in the entry when its time is up; no `except Exception` on the way may swallow it."""
+
+
+def _call(order: Order) -> RankEnd:
+    try:
+        resolve(order.entry)(str(order.folder), order.payload)
+    except SystemExit as error:
+        code = exit_code(error)
+        return RankEnd(0, code, f"exit code {code}" if code else "")
+    except Exception as error:  # noqa: BLE001 - the border between a rank and what started it
+        traceback.print_exc()
+        return RankEnd(0, 1, reason(error))
+    return RankEnd(0, 0)
+
+
+@contextlib.contextmanager
+def _environment(order: Order) -> Iterator[None]:
+    """What a rank finds in its environment; the caller's own is put back afterwards.
+
+    Port 0 lets the store of a one-rank process group take any free port: nobody else has to find it.
+    """
+    ours = {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": str(order.processes),
+        "LOCAL_WORLD_SIZE": str(order.processes),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "0",
+    }
+    with environment({**ours, **order.environment}):
+        yield
+
+
+@contextlib.contextmanager
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables for a while."""
+    before = dict(os.environ)
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextlib.contextmanager
+def _deadline(seconds: float) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        raise _TimedOut(f"not finished after {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

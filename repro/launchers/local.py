@@ -1,0 +1,242 @@
+"""Starts the ranks on this machine with torch elastic, each a fresh process forked from a warm server."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field, PrivateAttr
+
+from repro.launchers import fork_server
+from repro.launchers.entry import reason as told
+from repro.launchers.rank import Assignment, run
+from repro.launchers.roll import Roll, ends
+from repro.errors import TrialError
+from repro.seams import Launcher, Order, Outcome, Setting
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+"""What elastic turns into the end of a launch."""
+NOISY = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing")
+
+
+class Local(Launcher):
+    """One process a rank on this machine; multiprocessing has one fork server, so one may be open at a time.
+
+    Ranks see the environment as it was at `open`, elastic's variables, and the order's on top.
+    """
+
+    title: ClassVar[str] = "torch elastic on this machine"
+    monitor_seconds: float = Field(default=0.05, gt=0, le=5)
+    """How often elastic looks whether ranks have ended: adds half of it to a launch on average."""
+    grace_seconds: int = Field(default=5, ge=1)
+    """Time a rank has to end after a signal to the launcher, before it is killed."""
+
+    _folder: tempfile.TemporaryDirectory[str] | None = PrivateAttr(default=None)
+    _before: dict[str, str] = PrivateAttr(default_factory=dict)
+    _seconds: float = PrivateAttr(default=0.0)
+    _modules: dict[str, float] = PrivateAttr(default_factory=dict)
+
+    @property
+    def preload_seconds(self) -> float:
+        """What `open` cost, once a run."""
+        return self._seconds
+
+    @property
+    def module_seconds(self) -> Mapping[str, float]:
+        """Import time of each preloaded module, in the order they were loaded."""
+        return self._modules
+
+    def unsupported(self, setting: Setting) -> str | None:
+        if setting.device == "cuda" and setting.processes > setting.device_count:
+            return f"{setting.processes} processes need a GPU each, this machine has {setting.device_count}"
+        most = max(8, 4 * _cores())
+        if setting.device == "cpu" and setting.processes > most:
+            return f"{setting.processes} processes are too many for {_cores()} cores; at most {most}"
+        return None
+
+    def open(self, preload: Sequence[str], device: str) -> None:
+        """Start the fork server and return when it is warm.
+
+        Raises:
+            UsageError: a module cannot be loaded, or loading it starts CUDA.
+        """
+        assert self._folder is None, "open is called once"
+        begin = time.monotonic()
+        self._folder = tempfile.TemporaryDirectory(prefix="repro-launch-")
+        self._before = dict(os.environ)
+        log = Path(self._folder.name) / "server.log"
+        _set_environment(device, fork_server.orders(preload, log))
+        fork_server.begin()
+        # Meanwhile, on another core: what the launching side itself needs.
+        _load_elastic()
+        self._modules = fork_server.finish(log)["seconds"]
+        self._seconds = time.monotonic() - begin
+
+    def launch(self, order: Order) -> Outcome:
+        """Run the entry in one fresh process a rank and wait for all of them.
+
+        A signal that ends the launch is delivered again when every rank is gone: SIGINT becomes KeyboardInterrupt.
+
+        Raises:
+            TrialError: elastic itself failed before or after the ranks ran.
+        """
+        assert self._folder is not None, "launch comes after open"
+        order.folder.mkdir(parents=True, exist_ok=True)
+        begin = time.monotonic()
+        roll, suspect = Roll(), None
+        with tempfile.TemporaryDirectory(dir=self._folder.name) as reports:
+            with _signals_delivered(), _deadline(roll, order.timeout_seconds) as late:
+                suspect = self._elastic(order, roll, reports)
+            why = f"not finished after {order.timeout_seconds:g} s" if late.is_set() else ""
+            ended = ends(roll.exit_codes(order.processes), Path(reports), suspect, why)
+        return Outcome(ended, time.monotonic() - begin, late.is_set())
+
+    def close(self) -> None:
+        """Stop the fork server and put the environment back."""
+        if self._folder is None:
+            return
+        fork_server.stop()
+        os.environ.clear()
+        os.environ.update(self._before)
+        self._folder.cleanup()
+        self._folder = None
+
+    def _elastic(self, order: Order, roll: Roll, reports: str) -> int | None:
+        """Launch and wait; the rank that failed first as far as elastic knows."""
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+        from torch.distributed.elastic.multiprocessing.api import SignalException
+        from torch.distributed.launcher.api import elastic_launch
+
+        work = Assignment(
+            order.entry, order.payload, str(order.folder), reports, {**_loopback(), **order.environment}
+        )
+        try:
+            elastic_launch(self._configuration(order.processes), run)(work, roll)
+        except ChildFailedError as failed:
+            return min(failed.failures, default=None)
+        except SignalException:
+            raise
+        except Exception as error:
+            raise TrialError(f"torch elastic could not launch: {told(error)}") from error
+        finally:
+            roll.kill()
+            roll.reap(self.grace_seconds)
+        return None
+
+    def _configuration(self, processes: int) -> Any:
+        from torch.distributed.launcher.api import LaunchConfig
+
+        from repro.launchers import one_node
+
+        return LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=processes,
+            run_id=uuid.uuid4().hex,
+            rdzv_backend=one_node.BACKEND,
+            rdzv_endpoint=one_node.ADDRESS,
+            local_addr=one_node.ADDRESS,
+            max_restarts=0,
+            monitor_interval=self.monitor_seconds,
+            start_method="forkserver",
+            logs_specs=one_node.NoLogs(),
+            signals_to_handle=_signals_to_handle(),
+            shutdown_timeout=self.grace_seconds,
+        )
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _set_environment(device: str, orders: str) -> None:
+    """What the fork server and through it every rank inherits; a user's own choice stands where there can be one."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    if device == "cpu":
+        os.environ["DS_ACCELERATOR"] = "cpu"
+    os.environ["PYTHONSAFEPATH"] = "1"
+    # Ranks are told apart by the order they start in.
+    os.environ["TORCH_MP_PARALLEL_START"] = "0"
+    os.environ["REPRO_FORK_SERVER"] = orders
+    # The server must find this package before it is told the rest of the path.
+    root = str(Path(__file__).resolve().parents[2])
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if "site-packages" not in root and root not in known:
+        os.environ["PYTHONPATH"] = os.pathsep.join(part for part in (root, *known) if part)
+
+
+def _load_elastic() -> None:
+    import torch.distributed.launcher.api  # noqa: F401
+
+    from repro.launchers import one_node
+
+    one_node.register()
+    for name in NOISY:
+        # Elastic repeats as warnings, with tracebacks, what the outcome says in one line.
+        logging.getLogger(name).propagate = False
+        logging.getLogger(name).addHandler(logging.NullHandler())
+
+
+def _loopback() -> dict[str, str]:
+    """Keep gloo and NCCL on the loopback interface, which the one-node rendezvous is bound to."""
+    names = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
+    wanted = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    return {key: names[0] for key in wanted if names and key not in os.environ}
+
+
+def _signals_to_handle() -> str:
+    """Those that the caller does not ignore: under nohup, SIGHUP must stay harmless."""
+    return ",".join(each.name for each in SIGNALS if signal.getsignal(each) is not signal.SIG_IGN)
+
+
+@contextlib.contextmanager
+def _signals_delivered() -> Iterator[None]:
+    """Put back the handlers that elastic replaces, then deliver the signal that ended the launch to them."""
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+
+    before = {each: signal.getsignal(each) for each in SIGNALS}
+    caught: signal.Signals | None = None
+    try:
+        yield
+    except SignalException as ended:
+        caught = ended.sigval
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for each, handler in before.items():
+                signal.signal(each, handler)
+    if caught is not None:
+        signal.raise_signal(caught)
+
+
+@contextlib.contextmanager
+def _deadline(roll: Roll, seconds: float) -> Iterator[threading.Event]:
+    """Kill all ranks when `seconds` are over; the event tells whether that happened."""
+    done, late = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        if done.wait(seconds):
+            return
+        late.set()
+        while True:
+            roll.kill()
+            if done.wait(0.1):
+                return
+
+    thread = threading.Thread(target=watch, name="repro-deadline", daemon=True)
+    thread.start()
+    try:
+        yield late
+    finally:
+        done.set()
+        thread.join()

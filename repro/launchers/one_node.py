@@ -1,0 +1,92 @@
+"""Torch elastic for exactly one node: the agent hosts the store on a port that the kernel picks; ranks keep their logs.
+
+Elastic's `c10d` rendezvous sleeps a random 0 to 0.3 s before its first round, to spread many nodes' first requests, and
+asks the store whether nodes are waiting at every poll. With one node there is nobody to meet. The store is bound
+before its port is published, so two suites on one machine never race for a port.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+from torch.distributed import PrefixStore, TCPStore
+from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+    rendezvous_handler_registry,
+)
+
+BACKEND = "repro-one-node"
+ADDRESS = "127.0.0.1"
+
+
+class OneNode(RendezvousHandler):
+    """Rank 0 of a world of one node, with the store that its workers share."""
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._store: TCPStore | None = None
+
+    def get_backend(self) -> str:
+        return BACKEND
+
+    @property
+    def use_agent_store(self) -> bool:
+        """True: the ranks are clients of the agent's store, none of them binds a port for it."""
+        return True
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        self._store = TCPStore(
+            ADDRESS, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60), multi_tenant=False
+        )
+        where = RendezvousStoreInfo(ADDRESS, self._store.port)
+        return RendezvousInfo(PrefixStore("agent", self._store), 0, 1, where)
+
+    def is_closed(self) -> bool:
+        return False
+
+    def set_closed(self) -> None:
+        """Nothing to close: there is no second round."""
+
+    def num_nodes_waiting(self) -> int:
+        return 0
+
+    def get_run_id(self) -> str:
+        return self._run_id
+
+    def shutdown(self) -> bool:
+        self._store = None
+        return True
+
+
+class NoLogs(LogsSpecs):
+    """Elastic writes and follows nothing: each rank redirects its own output and reports its own failure.
+
+    Elastic's default leaves folders behind in /tmp, and follows log files with a thread a stream that wakes ten times a
+    second and holds up the end of a launch for as long.
+    """
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        for each in envs.values():
+            each["TORCHELASTIC_ERROR_FILE"] = ""
+        return LogsDest(
+            stdouts=dict.fromkeys(envs, ""), stderrs=dict.fromkeys(envs, ""), error_files=dict.fromkeys(envs, os.devnull)
+        )
+
+    @property
+    def root_log_dir(self) -> str:
+        return os.devnull
+
+
+def _create(parameters: RendezvousParameters) -> RendezvousHandler:
+    return OneNode(parameters.run_id)
+
+
+def register() -> str:
+    """Make the rendezvous known to elastic (once a process); its name."""
+    rendezvous_handler_registry.register(BACKEND, _create)
+    return BACKEND

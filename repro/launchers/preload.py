@@ -1,0 +1,76 @@
+"""Imported in the fork server only, by name: importing it IS the preloading.
+
+`multiprocessing` swallows an ImportError of a preloaded module. This one imports the modules itself, keeps what failed
+and how long each took in `REPORT`, and leaves the server in the state that every rank is forked from.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import sys
+import time
+import traceback
+from importlib.machinery import ModuleSpec
+from typing import Any
+
+ORDERS = "REPRO_FORK_SERVER"
+"""Environment variable with {"modules", "log", "path", "main_path", "main_name"} as JSON."""
+
+
+def _redirect(log: str) -> None:
+    """What libraries print while they are imported is kept beside, off the user's terminal."""
+    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    os.close(handle)
+
+
+def _forget_main(path: str | None, name: str | None) -> None:
+    """Make a rank believe that the caller's main module is loaded: entries are named, so nothing of it is needed.
+
+    Otherwise every rank would run the caller's script, or import pytest, once more.
+    """
+    main = sys.modules["__main__"]
+    if path is not None:
+        main.__file__ = path
+    if name is not None:
+        main.__spec__ = ModuleSpec(name, None)
+
+
+def _import_all(modules: list[str]) -> tuple[dict[str, float], dict[str, str]]:
+    seconds: dict[str, float] = {}
+    failed: dict[str, str] = {}
+    for module in modules:
+        begin = time.monotonic()
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # noqa: BLE001 - whatever a third party's module raises, the user must read it
+            traceback.print_exc()
+            failed[module] = f"{type(error).__name__}: {error}"
+        seconds[module] = round(time.monotonic() - begin, 4)
+    return seconds, failed
+
+
+def _cuda_started() -> bool:
+    torch = sys.modules.get("torch")
+    return bool(torch is not None and torch.cuda.is_initialized())
+
+
+def _work() -> dict[str, Any]:
+    orders = json.loads(os.environ[ORDERS])
+    _redirect(orders["log"])
+    sys.path[:] = orders["path"]
+    _forget_main(orders["main_path"], orders["main_name"])
+    seconds, failed = _import_all(orders["modules"])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Objects that exist now never become garbage: keep the ranks' collector from walking and copying them.
+    gc.collect()
+    gc.freeze()
+    return {"pid": os.getpid(), "seconds": seconds, "failed": failed, "cuda_started": _cuda_started()}
+
+
+REPORT = _work()

@@ -1,0 +1,178 @@
+"""A trial from `run_start` to `run_stop` on one rank: blocks of timed steps, evaluations, the stop rule."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from repro.clock import Stopwatch, step_timer
+from repro.events import EventLog
+from repro.order import SampleOrder
+from repro.seams import Batch, Job, Parts, Session, Workload
+from repro.spec import Trial
+
+EVAL_BATCH = 512
+"""Samples per forward pass of an evaluation and rank."""
+
+
+class Loop:
+    """A trial from `run_start` to `run_stop` on one rank."""
+
+    def __init__(
+        self, trial: Trial, job: Job, session: Session, parts: Parts | None, order: SampleOrder, log: EventLog,
+        virtual: Callable[[], int] | None,
+    ) -> None:
+        self.trial, self.choices, self.job = trial, trial.choices, job
+        self.session, self.parts, self.order, self.log = session, parts, order, log
+        self.now: Callable[[], int] = virtual or time.monotonic_ns
+        self.watch = Stopwatch(self.now)
+        self.timer = step_timer(job.device, virtual)
+        workload = trial.choices.workload.plugin
+        assert isinstance(workload, Workload)
+        self.train_samples, self.eval_samples = workload.train_samples, workload.eval_samples
+        self.step, self.hits, self.established = 0, 0, False
+        self.losses: list[float] = []
+        self.own_steps: list[list[float]] = []
+
+    def run(self) -> None:
+        """Train until the target, the budget or divergence ends it, then report what takes all ranks to know."""
+        self.session.synchronize()
+        self.watch.restart(self.log.start("run_start"))
+        if self.parts is not None:
+            self.log.emit("x_hashes", {"data": self.parts.open_data()})
+        verdict = ""
+        while not verdict:
+            with self.watch.phase("train"):
+                steps, losses = self._block()
+            with self.watch.phase("logging"):
+                self._log_block(steps, losses)
+            with self.watch.phase("eval"):
+                value = self._evaluate()
+            verdict = self._verdict(value)
+        phases = self.watch.seconds()
+        status = "success" if verdict == "success" else "aborted"
+        self.log.stop("run_stop", status=status, reason=verdict if status == "aborted" else "",
+                      samples_count=self.samples)
+        self.log.emit("x_phases", phases)
+        self._report()
+
+    @property
+    def samples(self) -> int:
+        return self.step * self.choices.batch.global_
+
+    @property
+    def budget(self) -> int:
+        """Steps that the declared epochs allow, rounded up."""
+        return math.ceil(self.choices.stop.max_epochs * self.train_samples / self.choices.batch.global_)
+
+    def _block(self) -> tuple[int, list[Any]]:
+        """Steps up to the next evaluation: CEIL(E / global batch), fewer where the budget ends."""
+        grid = math.ceil(self.choices.evaluate_every / self.choices.batch.global_)
+        count = min(grid, self.budget - self.step)
+        self.log.start("block_start", first_step=self.step, steps=count)
+        losses = []
+        self.timer.start()
+        for _ in range(count):
+            batches, rate = self._feed()
+            self.timer.fed()
+            losses.append(self.session.step(batches, rate))
+            self.timer.stepped()
+            self.step += 1
+        self.session.synchronize()
+        self.log.stop("block_stop", samples_count=self.samples)
+        return count, losses
+
+    def _feed(self) -> tuple[list[Batch], float]:
+        choices, job = self.choices, self.job
+        rate = choices.rate * choices.schedule.factor(self.samples / self.train_samples, choices.stop.max_epochs)
+        if self.parts is None:
+            return [], rate
+        epoch, shares = self.order.shares(self.step, job.rank, job.world, job.accumulation)
+        return [self.parts.train_batch(epoch, indices) for indices in shares], rate
+
+    def _log_block(self, count: int, losses: list[Any]) -> None:
+        seconds, inputs = self.timer.read()
+        self.losses = [float(loss) for loss in losses]
+        self.own_steps.append(seconds)
+        finite = [loss if math.isfinite(loss) else None for loss in self.losses]
+        self.log.emit("x_steps", {"first": self.step - count, "seconds": _short(seconds),
+                                  "input_seconds": _short(inputs), "loss": finite})
+        self.log.flush()
+
+    def _evaluate(self) -> float:
+        """The metric over all evaluation samples, the same on every rank; NaN when any rank's loss is not finite."""
+        epoch = self.samples / self.train_samples
+        self.log.start("eval_start", epoch_num=epoch, samples_count=self.samples)
+        total, count = self.session.evaluate(self._eval_batches(), self.choices.stop.metric)
+        bad = float(not all(math.isfinite(loss) for loss in self.losses))
+        loss = sum(self.losses) / len(self.losses)
+        everyone = self.session.total([total, float(count), bad, loss if not bad else 0.0])
+        if self.parts is not None:
+            assert everyone[1] == self.eval_samples, f"{everyone[1]} of {self.eval_samples} evaluation samples"
+        value = float("nan") if everyone[2] else everyone[0] / everyone[1]
+        stop_ns = self.log.stop("eval_stop", epoch_num=epoch, samples_count=self.samples)
+        self.log.emit(
+            "eval_accuracy" if self.choices.stop.direction == "higher" else "eval_error",
+            value if math.isfinite(value) else None, samples_count=self.samples, epoch_num=epoch,
+            phases=self.watch.seconds(), eval_stop_ns=stop_ns, metric=self.choices.stop.metric,
+            train_loss=None if everyone[2] else everyone[3] / self.job.world,
+        )
+        return value
+
+    def _eval_batches(self) -> Iterable[Batch]:
+        if self.parts is None:
+            return
+        mine = np.arange(self.job.rank, self.eval_samples, self.job.world)
+        for start in range(0, len(mine), EVAL_BATCH):
+            yield self.parts.eval_batch(mine[start:start + EVAL_BATCH])
+
+    def _verdict(self, value: float) -> str:
+        """"" to go on, "success", or why the trial ends without it; the same on every rank."""
+        stop = self.choices.stop
+        if not math.isfinite(value):
+            return f"diverged: loss is not finite at step {self.step}"
+        hit = value >= stop.target if stop.direction == "higher" else value <= stop.target
+        self.hits = self.hits + 1 if hit else 0
+        self.established = self.established or self.hits >= stop.confirm_evals
+        spent = self.step >= self.budget
+        if self.established and (stop.design == "stop_at_target" or spent):
+            return "success"
+        return f"missed: {stop.metric} {value:.4f} after {stop.max_epochs:g} epochs" if spent else ""
+
+    def _report(self) -> None:
+        """After the clock has stopped: what only all ranks together know."""
+        session = self.session
+        blocks = session.gather(self.own_steps)
+        for index in range(len(self.own_steps)):
+            ranks = np.asarray([rank[index] for rank in blocks])
+            self.log.emit("x_rank_steps", {"slowest_seconds": _short(ranks.max(axis=0).tolist()),
+                                           "fastest_seconds": _short(ranks.min(axis=0).tolist())})
+        self.log.emit("x_peak_bytes", session.gather(session.peak_bytes()))
+        weights = session.weights()
+        self.log.emit("x_hashes", {"final_weights": weights_sha256(weights)})
+        self.log.emit("x_effective", session.effective())
+        self.log.flush()
+
+    def close(self) -> None:
+        self.log.close()
+        self.session.close()
+
+
+def _short(seconds: list[float]) -> list[float]:
+    """Nanosecond figures: more digits would only fill the log."""
+    return [round(value, 9) for value in seconds]
+
+
+def weights_sha256(weights: Mapping[str, np.ndarray]) -> str:
+    """Hash of names, shapes and little-endian float32 bytes, in name order."""
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        array = np.ascontiguousarray(weights[name], dtype="<f4")
+        digest.update(f"{name}{array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,72 @@
+"""Watch one running trial from the parent: its log's tail, and what the machine is doing, once a second."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+
+from repro.events import EventLog, read_events
+
+PERIOD_SECONDS = 1.0
+Tick = Callable[[float | None, float, float | None], None]
+
+
+class Monitor:
+    """A thread that wakes once a second while a trial runs; it never blocks and never busy-waits."""
+
+    def __init__(self, log: Path, system_log: Path, tick: Tick, live: Callable[[], None]) -> None:
+        """Prepare to watch.
+
+        Args:
+            log: rank 0's events, read as they come.
+            system_log: where system metrics go.
+            tick: told (last value, epochs, samples per second).
+            live: called every second, for what wants to follow a long trial.
+        """
+        self._log, self._system_log, self._tick, self._live = log, system_log, tick, live
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="repro-monitor", daemon=True)
+
+    def __enter__(self) -> Monitor:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        psutil.cpu_percent()  # the first call only sets the starting point
+        system: EventLog | None = None
+        offset, start_ns = 0, None
+        while not self._stop.wait(PERIOD_SECONDS):
+            system = system or EventLog(self._system_log)
+            sample_system(system)
+            events, offset = read_events(self._log, offset)
+            for event in events:
+                if event.key == "run_start":
+                    start_ns = event.nanoseconds
+                if event.key in ("eval_accuracy", "eval_error") and start_ns is not None and event.nanoseconds:
+                    seconds = (event.nanoseconds - start_ns) / 1e9
+                    samples = event.metadata.get("samples_count", 0)
+                    self._tick(event.value, event.metadata.get("epoch_num", 0.0), samples / seconds if seconds else None)
+            self._live()
+        if system is not None:
+            system.close()
+
+
+def sample_system(log: EventLog) -> None:
+    """One line of system metrics, named as MLflow names its own."""
+    memory = psutil.virtual_memory()
+    log.emit("x_system", {
+        "cpu_utilization_percentage": psutil.cpu_percent(),
+        "system_memory_usage_megabytes": round(memory.used / 1e6, 1),
+        "system_memory_usage_percentage": memory.percent,
+    })
+    log.flush()

@@ -1,0 +1,1 @@
+"""Update rules: one class a file, each builds a torch optimizer."""

@@ -1,0 +1,35 @@
+"""Which parameters weight decay applies to, and which kernels step them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import torch
+
+Decay = Literal["all", "weights"]
+"""`weights`: none on parameters of fewer than two dimensions (biases, scales and shifts of norms)."""
+
+
+def decay_groups(
+    named_parameters: Iterable[tuple[str, torch.nn.Parameter]], decay: Decay, weight_decay: float
+) -> list[dict[str, Any]]:
+    """One parameter group, or one with decay and one without; no group is empty, order is the model's."""
+    parameters = [parameter for _, parameter in named_parameters]
+    if decay == "all":
+        return [{"params": parameters, "weight_decay": weight_decay}]
+    matrices = [parameter for parameter in parameters if parameter.ndim > 1]
+    vectors = [parameter for parameter in parameters if parameter.ndim <= 1]
+    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
+
+
+def kernels(groups: list[dict[str, Any]]) -> dict[str, bool]:
+    """`foreach` and `fused` for torch's optimizers, the same in every engine.
+
+    Left to itself torch chooses by the parameters it is given, so an engine that flattens them would step with other
+    kernels than one that does not. On a GPU the fused kernel costs all of them one launch a group; on a CPU the plain
+    loop does the same arithmetic whether parameters are flattened or not.
+    """
+    return {"foreach": False, "fused": bool(groups[0]["params"][0].is_cuda)}

@@ -1,0 +1,42 @@
+"""Patterns over factors: `{engine: ddp, processes: 1}` picks the cells that agree with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def get(data: Mapping[str, Any], key: str) -> Any:
+    """The value at a dotted path, None where the path ends early."""
+    value: Any = data
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def put(data: dict[str, Any], key: str, value: Any) -> None:
+    """Set the value at a dotted path; a plug-in given by name alone becomes a mapping on the way."""
+    *parents, last = key.split(".")
+    for part in parents:
+        inner = data.get(part)
+        if isinstance(inner, str):
+            inner = {"kind": inner}
+        data[part] = dict(inner) if isinstance(inner, Mapping) else {}
+        data = data[part]
+    data[last] = value
+
+
+def agrees(value: Any, wanted: Any) -> bool:
+    """Whether a value of a cell is what a pattern asks for; a plug-in may be asked for by name alone."""
+    if isinstance(value, Mapping) and isinstance(wanted, str):
+        return value.get("kind") == wanted
+    if isinstance(value, Mapping) and isinstance(wanted, Mapping):
+        return all(agrees(value.get(key), item) for key, item in wanted.items())
+    if isinstance(wanted, list) and not isinstance(value, list):
+        return any(agrees(value, item) for item in wanted)
+    return bool(value == wanted)
+
+
+def matches(cell: Mapping[str, Any], pattern: Mapping[str, Any]) -> bool:
+    """Whether the cell (its choices as JSON) agrees with every factor that the pattern names."""
+    return all(agrees(get(cell, key), wanted) for key, wanted in pattern.items())

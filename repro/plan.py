@@ -1,0 +1,253 @@
+"""Suite -> Plan: matrix x seeds, exclusions, unsupported combinations with their reason, order of execution."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from pydantic import Field, ValidationError
+
+from repro import pattern
+from repro.errors import SuiteError
+from repro.machine import Machine
+from repro.spec import METHOD, Choice, Choices, Frozen, Suite, Trial, canonical, first_problem
+from repro.streams import Streams
+from repro.yaml_file import FieldPath
+
+Problem = Callable[[str, FieldPath], SuiteError]
+"""Turns a problem at a path of the suite into an error that names file and line."""
+
+
+class Cell(Frozen):
+    """One combination of factors; its trials differ only in their seed."""
+
+    cell_id: str
+    label: str
+    factors: dict[str, str]
+    """The factors that vary over the plan, as a person reads them."""
+    choices: Choices
+
+
+class Skipped(Frozen):
+    """A combination that was asked for and will not run."""
+
+    label: str
+    factors: dict[str, str]
+    reason: str
+
+
+class Plan(Frozen):
+    """The expanded suite: what will run, in which order, and what will not."""
+
+    schema_: int = Field(1, alias="schema")
+    suite: Suite
+    digest: str
+    method: str = METHOD
+    device: str
+    device_count: int
+    cores: int
+    cells: tuple[Cell, ...]
+    skipped: tuple[Skipped, ...]
+    order: tuple[tuple[int, int], ...]
+    """(index into cells, repeat) of every trial, in order of execution."""
+    notes: tuple[str, ...] = ()
+    """What a reader of the plan must know: declared contrasts that overrides took away, too few repeats."""
+
+    def trials(self) -> Iterator[Trial]:
+        """Every trial in order of execution."""
+        for index, repeat in self.order:
+            yield self.trial(self.cells[index], repeat)
+
+    def trial(self, cell: Cell, repeat: int) -> Trial:
+        """The trial of one cell and one repeat."""
+        return Trial(
+            suite=self.suite.suite, suite_digest=self.digest, choices=cell.choices, repeat=repeat,
+            master_seed=self.suite.master_seed,
+        )
+
+    @property
+    def smoke(self) -> bool:
+        """Fewer repeats than a result needs (method.md section 3)."""
+        return self.suite.seeds < 5
+
+
+def make_plan(
+    suite: Suite, machine: Machine, problem: Problem | None = None, overridden: bool = False
+) -> Plan:
+    """Expand `suite` for `machine`.
+
+    Args:
+        problem: makes errors that name file and line.
+        overridden: the suite was changed on the command line; a declared contrast that is gone is then noted, not
+            refused.
+
+    Raises:
+        SuiteError: a combination that is wrong in itself, a cell twice, a baseline that no cell matches, or nothing
+            left to run.
+    """
+    problem = problem or (lambda text, path: SuiteError(text, field=".".join(map(str, path))))
+    asked = _cells(suite, _expand(suite, problem), problem)
+    suite, notes = _settled_contrasts(suite, asked, problem, overridden)
+    digest = _digest(suite, asked)
+    cells: list[Cell] = []
+    skipped: list[Skipped] = []
+    for cell in asked:
+        reason = _unsupported(cell.choices, machine)
+        if reason:
+            skipped.append(Skipped(label=cell.label, factors=cell.factors, reason=reason))
+        else:
+            cells.append(_on_machine(cell, machine))
+    if not cells:
+        raise problem(f"nothing can run on this machine: {skipped[0].label}: {skipped[0].reason}", ("trial",))
+    return Plan(
+        suite=suite, digest=digest, device=machine.device, device_count=machine.device_count, cores=machine.cores,
+        cells=tuple(cells), skipped=tuple(skipped), order=_order(suite, len(cells)), notes=(*notes, *_few(suite)),
+    )
+
+
+def _expand(suite: Suite, problem: Problem) -> list[Choices]:
+    """All combinations of the matrix that are not excluded, validated."""
+    found: list[Choices] = []
+    level_lists = [list(enumerate(levels)) for levels in suite.matrix.values()]
+    for combination in itertools.product(*level_lists):
+        levels = dict(zip(suite.matrix, combination, strict=True))
+        data: dict[str, Any] = copy.deepcopy(suite.trial)
+        for key, (_, value) in levels.items():
+            pattern.put(data, key, copy.deepcopy(value))
+        if any(pattern.matches(_kinds(data), item) for item in suite.exclude):
+            continue
+        try:
+            found.append(Choices.model_validate(data))
+        except ValidationError as error:
+            raise _located(error, levels, problem) from error
+    if not found:
+        raise problem("every combination is excluded", ("exclude",))
+    return found
+
+
+def _kinds(data: dict[str, Any]) -> dict[str, Any]:
+    """A trial as written, with plug-ins given by name as mappings, so that patterns read both alike."""
+    seams = ("workload", "engine", "comm", "precision", "optimizer", "launcher")
+    return {key: {"kind": value} if key in seams and isinstance(value, str) else value for key, value in data.items()}
+
+
+def _located(error: ValidationError, levels: dict[str, tuple[int, Any]], problem: Problem) -> SuiteError:
+    text, path = first_problem(error, Choices)
+    where = ".".join(map(str, path))
+    for key, (index, _) in levels.items():
+        if where == key or where.startswith(f"{key}."):
+            rest = path[len(key.split(".")):]
+            return problem(text, ("matrix", key, index, *rest))
+    if levels and "x processes" in text:
+        text += f" (with {', '.join(f'{key}={json.dumps(value)}' for key, (_, value) in levels.items())})"
+    return problem(text, ("trial", *path))
+
+
+def _cells(suite: Suite, expanded: list[Choices], problem: Problem) -> list[Cell]:
+    cells: list[Cell] = []
+    seen: dict[str, str] = {}
+    varying = _varying(suite, expanded)
+    for choices in expanded:
+        factors = {key: _shown(choices, key) for key in varying}
+        label = ", ".join(_phrase(key, value) for key, value in factors.items()) or choices.engine.label
+        cell = Cell(cell_id=choices.cell_id, label=label, factors=factors, choices=choices)
+        if canonical(choices) in seen:
+            raise problem(f"the cell {label!r} is asked for twice", ("matrix",))
+        seen[canonical(choices)] = label
+        cells.append(cell)
+    return cells
+
+
+def _varying(suite: Suite, expanded: list[Choices]) -> list[str]:
+    return [key for key in suite.matrix if len({_shown(choices, key) for choices in expanded}) > 1]
+
+
+def _shown(choices: Choices, key: str) -> str:
+    value: Any = getattr(choices, key, None)
+    if isinstance(value, Choice):
+        return value.label
+    value = pattern.get(choices.model_dump(mode="json", by_alias=True), key)
+    return json.dumps(value, sort_keys=True) if isinstance(value, dict | list) else str(value)
+
+
+def _phrase(key: str, value: str) -> str:
+    if key == "processes":
+        return f"{value} process{'es' if value != '1' else ''}"
+    if key in ("engine", "workload", "precision", "comm", "optimizer", "launcher"):
+        return value
+    if key == "batch.global":
+        return f"batch {value}"
+    return f"{key}={value}"
+
+
+def _settled_contrasts(
+    suite: Suite, cells: list[Cell], problem: Problem, overridden: bool
+) -> tuple[Suite, list[str]]:
+    """The suite with contrasts that its cells can answer, and a note for each that overrides took away."""
+    data = [cell.choices.model_dump(mode="json", by_alias=True) for cell in cells]
+    wanted: list[tuple[dict[str, Any], FieldPath]] = [(suite.baseline, ("baseline",))] if suite.baseline else []
+    if suite.primary:
+        wanted.append((suite.primary.candidate, ("primary", "candidate")))
+        wanted.append((suite.primary.baseline, ("primary", "baseline")))
+    notes: list[str] = []
+    for item, path in wanted:
+        if any(pattern.matches(cell, item) for cell in data):
+            continue
+        labels = "; ".join(cell.label for cell in cells[:8])
+        if not overridden:
+            raise problem(f"no cell of this suite agrees with {json.dumps(item)}; cells: {labels}", path)
+        notes.append(f"the declared {path[0]} {json.dumps(item)} is not among the cells after the overrides")
+        suite = suite.model_copy(update={"baseline": {}} if path[0] == "baseline" else {"primary": None})
+    return suite, notes
+
+
+def _few(suite: Suite) -> list[str]:
+    if suite.seeds < 5:
+        return [f"{suite.seeds} repeats make a smoke test, not a result; 5 are the least, 10 the default"]
+    if suite.seeds == 5:
+        return ["5 pairs cannot be significant at the 5 % level (sign-flip floor 0.0625); 6 can"]
+    return []
+
+
+def _digest(suite: Suite, cells: list[Cell]) -> str:
+    """sha256 over what defines the experiment: the cells, complete; not titles, not the number of repeats."""
+    data = {
+        "suite": suite.suite, "method": METHOD, "master_seed": suite.master_seed, "baseline": suite.baseline,
+        "primary": suite.primary.model_dump(mode="json") if suite.primary else None,
+        "cells": sorted(canonical(cell.choices) for cell in cells),
+    }
+    return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _unsupported(choices: Choices, machine: Machine) -> str | None:
+    if choices.device == "cuda" and machine.device != "cuda":
+        return "device cuda was asked for and no usable GPU is here"
+    device = machine.device if choices.device == "auto" else choices.device
+    setting = choices.setting(device, machine.device_count if device == "cuda" else 0)
+    for choice in choices.plugins():
+        reason = choice.plugin.unsupported(setting)
+        if reason:
+            return f"{choice.seam} {choice.kind}: {reason}"
+    return None
+
+
+def _on_machine(cell: Cell, machine: Machine) -> Cell:
+    """The cell with its device settled, so that a record says where it ran."""
+    if cell.choices.device != "auto":
+        return cell
+    choices = cell.choices.model_copy(update={"device": machine.device})
+    return cell.model_copy(update={"choices": choices, "cell_id": choices.cell_id})
+
+
+def _order(suite: Suite, cells: int) -> tuple[tuple[int, int], ...]:
+    """Blocks of one seed over all cells, shuffled inside the block: machine drift hits all cells alike."""
+    order: list[tuple[int, int]] = []
+    for repeat in range(suite.seeds):
+        generator = Streams(suite.master_seed, repeat).generator("execution-order")
+        order += [(int(index), repeat) for index in generator.permutation(np.arange(cells))]
+    return tuple(order)

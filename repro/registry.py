@@ -1,0 +1,83 @@
+"""Seam + name -> class: one literal table per seam; a class is imported when it is named, never before.
+
+Third parties add names by the entry point groups `repro.engine`, `repro.comm`, ... (one per seam); a built-in name
+cannot be replaced.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
+
+from repro.errors import UnknownName, UsageError
+
+BUILT_IN: dict[str, dict[str, str]] = {
+    "workload": {
+        "digits": "repro.workloads.digits:Digits",
+        "digits-mlp": "repro.workloads.digits_mlp:DigitsMlp",
+        "synthetic": "repro.workloads.synthetic:Synthetic",
+    },
+    "engine": {
+        "ddp": "repro.engines.ddp:Ddp",
+        "deepspeed": "repro.engines.deepspeed_zero:DeepSpeedZero",
+        "single": "repro.engines.single:Single",
+        "fake": "repro.engines.fake:Fake",
+    },
+    "comm": {
+        "backend": "repro.comm.backend:Backend",
+    },
+    "precision": {
+        "fp32": "repro.precision:Fp32",
+        "tf32": "repro.precision:Tf32",
+        "bf16-autocast": "repro.precision:Bf16Autocast",
+        "fp16-autocast": "repro.precision:Fp16Autocast",
+        "bf16-master": "repro.precision:Bf16Master",
+        "fp16-master": "repro.precision:Fp16Master",
+    },
+    "optimizer": {
+        "sgd": "repro.optimizers.sgd:Sgd",
+        "adamw": "repro.optimizers.adamw:AdamW",
+    },
+    "launcher": {
+        "inline": "repro.launchers.inline:Inline",
+        "local": "repro.launchers.local:Local",
+    },
+    "reporter": {
+        "html": "repro.reporters.html_page:HtmlPage",
+        "mlflow": "repro.reporters.mlflow_runs:MlflowRuns",
+    },
+}
+
+SEAMS = tuple(BUILT_IN)
+
+
+@cache
+def _third_party(seam: str) -> dict[str, str]:
+    found = {point.name: point.value for point in entry_points(group=f"repro.{seam}")}
+    return {name: target for name, target in found.items() if name not in BUILT_IN[seam]}
+
+
+def names(seam: str) -> list[str]:
+    """All names of a seam, built-in ones first, then third parties' in alphabetical order."""
+    if seam not in BUILT_IN:
+        raise UnknownName("seam", seam, SEAMS)
+    return [*BUILT_IN[seam], *sorted(_third_party(seam))]
+
+
+def load(seam: str, name: str) -> Any:
+    """The class that `name` stands for.
+
+    Raises:
+        UnknownName: no such seam or name; the nearest valid one is in the message.
+        UsageError: a third party's entry point names something that cannot be imported.
+    """
+    if name not in names(seam):
+        raise UnknownName(seam, name, names(seam))
+    target = {**_third_party(seam), **BUILT_IN[seam]}[name]
+    module, _, attribute = target.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"{seam} {name!r} ({target}) cannot be imported: {error}") from error

@@ -1,0 +1,291 @@
+"""Events of one trial -> Result: all clocks, derived afterwards from one log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from repro.events import Event
+from repro.seams import Outcome
+from repro.spec import Frozen, Stop, Trial
+
+Status = Literal["ok", "missed", "diverged", "out_of_memory", "timed_out", "crashed", "invalid"]
+PHASES = ("train", "eval", "checkpoint", "logging", "other")
+CONSERVATION_TOLERANCE = 0.01
+"""Largest share of the wall clock that the phases may leave unexplained (method.md 1.2)."""
+
+
+class Point(Frozen):
+    """One evaluation: where on each clock it ended, and what it found."""
+
+    samples: int
+    epochs: float
+    wall_seconds: float
+    train_seconds: float
+    value: float | None
+    """None where the metric was not finite."""
+    train_loss: float | None = None
+
+
+class Bracket(Frozen):
+    """The last evaluation that missed and the first that hit: the crossing lies between (interval-censored)."""
+
+    miss_samples: int
+    hit_samples: int
+    miss_wall_seconds: float
+    hit_wall_seconds: float
+
+
+class Steps(Frozen):
+    """Step times of one trial, seconds; a step's time is the MAX over ranks."""
+
+    count: int
+    median_seconds: float
+    p95_seconds: float
+    straggler_seconds: float
+    """Sum over steps of slowest minus fastest rank."""
+
+
+class Result(Frozen):
+    """What one trial came to."""
+
+    schema_: int = Field(1, alias="schema")
+    trial_id: str
+    cell_id: str
+    repeat: int
+    attempt: int
+    status: Status
+    reason: str = ""
+    tta_wall: float | None = None
+    """Seconds from `run_start` to the evaluation that establishes the target, evaluation on the clock."""
+    tta_train: float | None = None
+    """The same, minus evaluation, checkpoint and logging."""
+    tta_cold: float | None = None
+    """Seconds from the launch of the processes to the same evaluation: what a user waits."""
+    run_seconds: float | None = None
+    """From `run_start` to `run_stop`."""
+    init_seconds: float | None = None
+    samples_to_target: int | None = None
+    epochs_to_target: float | None = None
+    bracket: Bracket | None = None
+    samples: int | None = None
+    samples_per_second: float | None = None
+    """All samples of the run over its wall clock, evaluation included; measured outside the engine."""
+    train_samples_per_second: float | None = None
+    phases: dict[str, float] = Field(default_factory=dict)
+    """Seconds by phase between `run_start` and `run_stop`."""
+    conservation_error: float | None = None
+    """|sum of phases - wall| / wall."""
+    observer_effect: float | None = None
+    """Logging seconds over the run's wall clock."""
+    steps: Steps | None = None
+    peak_bytes: int | None = None
+    """Largest over ranks."""
+    bytes_sent: int | None = None
+    final: float | None = None
+    best: float | None = None
+    curve: tuple[Point, ...] = ()
+    hashes: dict[str, str] = Field(default_factory=dict)
+    effective: dict[str, str] = Field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+def derive(trial: Trial, attempt: int, events: Sequence[Event], outcome: Outcome | None) -> Result:
+    """The result of one attempt, from its log and from how its processes ended.
+
+    Args:
+        outcome: None when it is not known (a folder found later); the log alone then decides.
+    """
+    log = _Log(events)
+    base: dict[str, Any] = {
+        "trial_id": trial.trial_id, "cell_id": trial.cell_id, "repeat": trial.repeat, "attempt": attempt,
+        "hashes": log.mapping("x_hashes"), "effective": log.mapping("x_effective"),
+    }
+    status, reason = _status(log, outcome)
+    if log.run_start is None:
+        return Result(**base, status=status, reason=reason)
+    points = _curve(log)
+    measured = _measured(log, points)
+    crossing = _crossing(points, trial.choices.stop)
+    clocks = _clocks(log, points, crossing) if status == "ok" and crossing is not None else {}
+    if status == "ok" and crossing is None:
+        status, reason = "invalid", "the log ends in success but no evaluation establishes the target"
+    warnings = _warnings(trial, log, points, measured)
+    return Result(**base, **measured, **clocks, status=status, reason=reason, curve=points, warnings=warnings)
+
+
+class _Log:
+    """Look-ups in one trial's events."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        self.events = [event for event in events if event.nanoseconds is not None]
+        self.run_start = self._time("run_start")
+        self.run_stop = self._time("run_stop")
+        self.init_start = self._time("init_start")
+
+    def _time(self, key: str) -> int | None:
+        return next((event.nanoseconds for event in self.events if event.key == key), None)
+
+    def all(self, key: str) -> list[Event]:
+        return [event for event in self.events if event.key == key]
+
+    def last(self, key: str) -> Event | None:
+        return next((event for event in reversed(self.events) if event.key == key), None)
+
+    def mapping(self, key: str) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for event in self.all(key):
+            if isinstance(event.value, dict):
+                found |= {str(name): str(value) for name, value in event.value.items()}
+        return found
+
+
+def _status(log: _Log, outcome: Outcome | None) -> tuple[Status, str]:
+    """From exit codes AND the last event: a trial without `run_stop` failed, whatever its exit code says."""
+    stop = log.last("run_stop")
+    failure = next((end for end in outcome.ends if end.exit_code != 0), None) if outcome else None
+    if outcome is not None and outcome.timed_out:
+        return "timed_out", f"ended after {outcome.seconds:.0f} s, its time limit"
+    if stop is None:
+        reason = failure.reason if failure else ""
+        if "out of memory" in reason.lower() or "outofmemory" in reason.lower() or "MemoryError" in reason:
+            return "out_of_memory", _by_rank(failure)
+        return "crashed", _by_rank(failure) if failure else "ended without run_stop in its log"
+    if failure is not None:
+        return "crashed", f"after run_stop: {_by_rank(failure)}"
+    if stop.metadata.get("status") == "success":
+        return "ok", ""
+    reason = str(stop.metadata.get("reason", ""))
+    return ("diverged" if reason.startswith("diverged") else "missed"), reason
+
+
+def _by_rank(end: Any) -> str:
+    code = f"killed by signal {-end.exit_code}" if end.exit_code < 0 else f"exit code {end.exit_code}"
+    return f"rank {end.rank}: {end.reason or code}"
+
+
+def _curve(log: _Log) -> tuple[Point, ...]:
+    start = log.run_start
+    assert start is not None
+    points = []
+    for event in [event for event in log.events if event.key in ("eval_accuracy", "eval_error")]:
+        data = event.metadata
+        phases = data.get("phases") or {}
+        at = data.get("eval_stop_ns", event.nanoseconds)
+        wall = (at - start) / 1e9
+        points.append(
+            Point(
+                samples=int(data["samples_count"]), epochs=float(data["epoch_num"]), wall_seconds=wall,
+                train_seconds=wall - sum(phases.get(name, 0.0) for name in ("eval", "checkpoint", "logging")),
+                value=event.value, train_loss=data.get("train_loss"),
+            )
+        )
+    return tuple(points)
+
+
+def reached(value: float | None, stop: Stop) -> bool:
+    """Whether one evaluation is at or past the target."""
+    if value is None:
+        return False
+    return value >= stop.target if stop.direction == "higher" else value <= stop.target
+
+
+def _crossing(points: Sequence[Point], stop: Stop) -> tuple[int, int] | None:
+    """(first hit, establishing evaluation): the first run of `confirm_evals` hits; None: never established."""
+    run = 0
+    for index, point in enumerate(points):
+        run = run + 1 if reached(point.value, stop) else 0
+        if run == stop.confirm_evals:
+            return index - run + 1, index
+    return None
+
+
+def _clocks(log: _Log, points: Sequence[Point], crossing: tuple[int, int]) -> dict[str, Any]:
+    first, established = (points[index] for index in crossing)
+    miss = points[crossing[0] - 1] if crossing[0] else None
+    launch = log.last("x_launch_ns")
+    assert log.run_start is not None
+    return {
+        "tta_wall": established.wall_seconds,
+        "tta_train": established.train_seconds,
+        "tta_cold": established.wall_seconds + (log.run_start - launch.value) / 1e9 if launch else None,
+        "samples_to_target": established.samples,
+        "epochs_to_target": established.epochs,
+        "bracket": Bracket(
+            miss_samples=miss.samples if miss else 0, hit_samples=first.samples,
+            miss_wall_seconds=miss.wall_seconds if miss else 0.0, hit_wall_seconds=first.wall_seconds,
+        ),
+    }
+
+
+def _measured(log: _Log, points: Sequence[Point]) -> dict[str, Any]:
+    """Figures that need no target: phases, throughput, step times, memory."""
+    found: dict[str, Any] = {"steps": _steps(log)}
+    values = [point.value for point in points if point.value is not None]
+    if values and points:
+        found |= {"final": points[-1].value, "best": max(values)}
+    if log.init_start is not None and log.run_start is not None:
+        found["init_seconds"] = (log.run_start - log.init_start) / 1e9
+    peaks = log.last("x_peak_bytes")
+    if peaks is not None and any(value is not None for value in peaks.value):
+        found["peak_bytes"] = max(value for value in peaks.value if value is not None)
+    if log.run_stop is None or log.run_start is None:
+        return found
+    wall = (log.run_stop - log.run_start) / 1e9
+    phases = _phases(log)
+    samples = points[-1].samples if points else 0
+    found |= {
+        "run_seconds": wall, "phases": phases, "samples": samples,
+        "samples_per_second": samples / wall if wall > 0 else None,
+        "train_samples_per_second": samples / phases["train"] if phases.get("train") else None,
+        "conservation_error": abs(sum(phases.values()) - wall) / wall if wall > 0 else None,
+        "observer_effect": phases.get("logging", 0.0) / wall if wall > 0 else None,
+    }
+    return found
+
+
+def _phases(log: _Log) -> dict[str, float]:
+    """Seconds by phase. Training is what the steps and their input took, summed from the per-step figures; what the
+    training loop spent around them is `other`, so that a lost block of steps shows as a gap and is not absorbed."""
+    event = log.last("x_phases")
+    watched = {name: float(event.value.get(name, 0.0)) for name in PHASES} if event else dict.fromkeys(PHASES, 0.0)
+    stepped = sum(
+        sum(block.value["seconds"]) + sum(block.value["input_seconds"]) for block in log.all("x_steps")
+    )
+    watched["other"] += max(0.0, watched["train"] - stepped)
+    watched["train"] = stepped
+    return watched
+
+
+def _steps(log: _Log) -> Steps | None:
+    slowest = [value for event in log.all("x_rank_steps") for value in event.value["slowest_seconds"]]
+    fastest = [value for event in log.all("x_rank_steps") for value in event.value["fastest_seconds"]]
+    if not slowest:
+        return None
+    times = np.asarray(slowest)
+    return Steps(
+        count=len(slowest), median_seconds=float(np.median(times)), p95_seconds=float(np.quantile(times, 0.95)),
+        straggler_seconds=float(np.sum(times - np.asarray(fastest))),
+    )
+
+
+def _warnings(trial: Trial, log: _Log, points: Sequence[Point], measured: dict[str, Any]) -> tuple[str, ...]:
+    found: list[str] = []
+    error, observer = measured.get("conservation_error"), measured.get("observer_effect")
+    if error is not None and error > CONSERVATION_TOLERANCE:
+        found.append(f"phases explain the wall clock only to {error:.1%} (limit {CONSERVATION_TOLERANCE:.0%})")
+    if observer is not None and observer > 0.005:
+        found.append(f"logging took {observer:.1%} of the run (limit 0.5 %)")
+    counted = sum(len(event.value["seconds"]) for event in log.all("x_steps")) * trial.choices.batch.global_
+    if log.run_stop is not None and points and counted != points[-1].samples:
+        found.append(f"step records cover {counted} samples, evaluations {points[-1].samples}")
+    if any(later.wall_seconds < earlier.wall_seconds for earlier, later in pairwise(points)):
+        found.append("the clock went backwards between evaluations")
+    init, cap = measured.get("init_seconds"), 1800.0
+    if init is not None and init > cap:
+        found.append(f"initialisation took {init:.0f} s; what is over {cap:.0f} s belongs on the run's clock")
+    return tuple(found)

@@ -1,0 +1,233 @@
+"""The parent: plan -> launch -> collect -> report. It knows neither what an engine is nor what a report looks like."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from repro import fingerprint, parity
+from repro.errors import Exit, ParityError
+from repro.events import read_events
+from repro.fingerprint import DataSet, Environment
+from repro.machine import Machine
+from repro.monitor import Monitor
+from repro.plan import Cell, Plan
+from repro.results import Result, derive
+from repro.seams import Engine, Launcher, Order, Outcome, RankEnd, Workload
+from repro.spec import Trial, canonical
+from repro.store import Attempt, Record, RunFolder, read_record, write_json, write_model, write_text
+
+FAILED = ("crashed", "timed_out", "out_of_memory", "invalid")
+WORKER = "repro.worker:main"
+PARITY_WORKER = "repro.parity_worker:main"
+
+
+class Watcher(Protocol):
+    """What wants to hear how a run goes (a terminal, a test)."""
+
+    def stage(self, text: str) -> None:
+        """A part of the run other than a trial begins."""
+
+    def trial_started(self, number: int, count: int, trial: Trial, cell: Cell) -> None: ...
+    def trial_ticked(self, value: float | None, epochs: float, samples_per_second: float | None) -> None: ...
+    def trial_ended(self, result: Result, seconds: float) -> None: ...
+
+
+class Tracking(Protocol):
+    """A tracking server's reader of the run folder, working in a process of its own."""
+
+    def sync(self, wait_seconds: float = 0.0) -> None:
+        """Ask for a replay of what is new; wait for it at most so long."""
+
+
+@dataclass(slots=True)
+class Run:
+    """One execution of a plan."""
+
+    plan: Plan
+    folder: RunFolder
+    machine: Machine
+    watcher: Watcher
+    tracking: Tracking | None = None
+    sync_seconds: float = 15.0
+    """Least time between two replays to the tracking server while trials run."""
+    _launchers: dict[str, Launcher] = field(default_factory=dict)
+    _synced: float = field(default_factory=time.monotonic)
+
+    def execute(self) -> Record:
+        """Run every trial of the plan; the record, read back from disk.
+
+        Raises:
+            ParityError: two engines do not train alike; no trial was timed.
+            TrialError: the data are not what the workload declares.
+        """
+        with ExitStack() as stack:
+            stack.callback(self._close)
+            self.watcher.stage("checking data and starting processes")
+            data = tuple(data_sets(self.plan))
+            self._open(stack)
+            write_model(self.folder.environment, self._environment(data))
+            if self.tracking:
+                self.tracking.sync()
+            self._parity()
+            if self.tracking:
+                self.tracking.sync(wait_seconds=30.0)
+            trials = list(self.plan.trials())
+            for number, trial in enumerate(trials, 1):
+                self._trial(number, len(trials), trial)
+        return read_record(self.folder.root)
+
+    def _open(self, stack: ExitStack) -> None:
+        modules = preload(self.plan)
+        for cell in self.plan.cells:
+            launcher = cell.choices.launcher.plugin
+            assert isinstance(launcher, Launcher)
+            key = canonical(cell.choices.launcher)
+            if key not in self._launchers:
+                self._launchers[key] = launcher
+                launcher.open(modules, self.plan.device)
+
+    def _close(self) -> None:
+        for launcher in self._launchers.values():
+            launcher.close()
+
+    def _environment(self, data: tuple[DataSet, ...]) -> Environment:
+        seconds = [getattr(item, "preload_seconds", None) for item in self._launchers.values()]
+        known = [value for value in seconds if value is not None]
+        return fingerprint.take(self.machine, data, sum(known) if known else None)
+
+    def launch(self, trial: Trial, entry: str, folder: Path, payload: dict[str, Any]) -> Outcome:
+        """Start one entry point on all ranks of a trial."""
+        choices = trial.choices
+        launcher = self._launchers[canonical(choices.launcher)]
+        folder.mkdir(parents=True, exist_ok=True)
+        payload = {
+            **payload, "trial": trial.model_dump(mode="json", by_alias=True),
+            "simulated": choices.engine.kind == "fake", "launched_ns": time.monotonic_ns(),
+        }
+        return launcher.launch(Order(
+            entry=entry, payload=payload, processes=choices.processes, device=choices.device, folder=folder,
+            timeout_seconds=choices.timeout_seconds,
+        ))
+
+    def _parity(self) -> None:
+        groups = parity.groups(self.plan)
+        if not groups:
+            write_json(self.folder.parity_verdict, {"needed": False, "why": parity.why_not(self.plan)})
+            return
+        findings: list[dict[str, Any]] = []
+        for group in groups:
+            self.watcher.stage(f"parity gate: {group.title}")
+            findings += self._parity_group(group)
+            write_json(self.folder.parity_verdict, {"needed": True, "tolerance": parity.TOLERANCE,
+                                                    "steps": parity.STEPS, "findings": findings})
+        bad = next((item for item in findings if item["problem"]), None)
+        if bad:
+            raise ParityError(f"parity gate: {bad['candidate']} against {bad['reference']}: {bad['problem']}; "
+                              "no trial was timed")
+
+    def _parity_group(self, group: parity.Group) -> list[dict[str, Any]]:
+        traces: dict[str, list[parity.Trace]] = {}
+        for member in (group.reference, *group.candidates):
+            folder = self.folder.parity / member.trial_id
+            outcome = self.launch(member, PARITY_WORKER, folder, {"steps": parity.STEPS})
+            if not outcome.ok:
+                raise ParityError(f"parity gate: {parity.name(member)} did not run: {why(outcome)} "
+                                  f"(logs in {folder})")
+            traces[member.trial_id] = parity.read_traces(folder, member.choices.processes)
+        return parity.judge_group(group, traces)
+
+    def _trial(self, number: int, count: int, trial: Trial) -> None:
+        cell = next(cell for cell in self.plan.cells if cell.cell_id == trial.cell_id)
+        folder, attempt = self.folder.trial(trial.trial_id), 1
+        self.watcher.trial_started(number, count, trial, cell)
+        write_model_in(folder, self.folder.trial_file(trial.trial_id), trial)
+        started_ms, started = time.time() * 1e3, time.monotonic()
+        log = self.folder.log(trial.trial_id, attempt)
+        with Monitor(log, self.folder.system_log(trial.trial_id, attempt), self.watcher.trial_ticked, self._live):
+            outcome = self.launch(trial, WORKER, folder, {"log": log.name})
+        seconds = time.monotonic() - started
+        result = derive(trial, attempt, read_events(log)[0], outcome)
+        write_model(self.folder.result(trial.trial_id), result)
+        self.folder.append_attempt(Attempt(
+            trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=attempt,
+            started_ms=round(started_ms), seconds=round(seconds, 3), status=result.status, reason=result.reason,
+        ))
+        self.watcher.trial_ended(result, seconds)
+        self._between(wait_seconds=5.0)
+
+    def _live(self) -> None:
+        """A long trial appears in the tracking server while it runs."""
+        self._between(wait_seconds=0.0)
+
+    def _between(self, wait_seconds: float) -> None:
+        if self.tracking and time.monotonic() - self._synced > self.sync_seconds:
+            self._synced = time.monotonic()
+            self.tracking.sync(wait_seconds=wait_seconds)
+
+
+def write_model_in(folder: Path, path: Path, trial: Trial) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_model(path, trial)
+
+
+def prepare(plan: Plan, suite_text: str, out: Path) -> RunFolder:
+    """A new run folder with the plan in it.
+
+    Raises:
+        OutputError: it cannot be written, or holds something already.
+    """
+    folder = RunFolder.create(out)
+    write_text(folder.suite, suite_text)
+    write_model(folder.plan, plan)
+    return folder
+
+
+def preload(plan: Plan) -> list[str]:
+    """Modules that the ranks of this plan will need, in order, each once."""
+    modules = [name for cell in plan.cells for choice in cell.choices.plugins() for name in choice.plugin.preload]
+    return list(dict.fromkeys([*modules, "repro.worker", "repro.parity_worker"]))
+
+
+def data_sets(plan: Plan) -> Iterable[DataSet]:
+    """Identity of every data set in the plan, its content checked.
+
+    Raises:
+        TrialError: the content is not what the workload declares.
+    """
+    seen: set[str] = set()
+    for cell in plan.cells:
+        choice = cell.choices.workload
+        engine, workload = cell.choices.engine.plugin, choice.plugin
+        assert isinstance(workload, Workload) and isinstance(engine, Engine)
+        if canonical(choice) in seen or not engine.needs_parts:
+            continue
+        seen.add(canonical(choice))
+        identity = workload.identity()
+        yield DataSet(
+            workload=choice.label, name=identity.name, version=identity.version, sha256=identity.sha256,
+            train_samples=identity.train_samples, eval_samples=identity.eval_samples, licence=identity.licence,
+            source=identity.source, synthetic=workload.synthetic,
+        )
+
+
+def why(outcome: Outcome) -> str:
+    """The first rank that failed and its reason, in one line."""
+    if outcome.timed_out:
+        return f"timed out after {outcome.seconds:.0f} s"
+    first: RankEnd | None = next((end for end in outcome.ends if end.exit_code != 0), None)
+    return f"rank {first.rank}: {first.reason or f'exit code {first.exit_code}'}" if first else "no rank failed"
+
+
+def exit_code(results: Iterable[Result], planned: int) -> Exit:
+    """0 all reached their target; 1 a trial failed or is missing; 3 a target was missed."""
+    statuses = [result.status for result in results]
+    if len(statuses) < planned or any(status in FAILED for status in statuses):
+        return Exit.TRIAL_FAILED
+    return Exit.DONE if all(status == "ok" for status in statuses) else Exit.NOT_REPRODUCED
+
+

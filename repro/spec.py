@@ -1,0 +1,316 @@
+"""Suite and Trial: what may be written in a suite, checked and frozen."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+
+from repro import registry
+from repro.errors import UnknownName, nearest
+from repro.schedule import Constant, Scaling, Schedule
+from repro.seams import Direction, Plugin, Setting, Workload
+
+SUITE_SCHEMA = 1
+METHOD = "1.0"
+"""Version of the measuring method (docs/method.md); records compare only within one major.minor."""
+
+
+class FieldProblem(ValueError):
+    """A problem below the field being validated; `path` leads to it."""
+
+    def __init__(self, problem: str, path: tuple[str | int, ...] = ()) -> None:
+        super().__init__(problem)
+        self.path = path
+
+
+class Frozen(BaseModel):
+    """Base of all records: immutable, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class Choice(Frozen):
+    """A plug-in by name with its options, complete (defaults filled in)."""
+
+    seam: str = Field(exclude=True)
+    kind: str
+    plugin: SerializeAsAny[Plugin]
+
+    @model_serializer
+    def _flat(self) -> dict[str, Any]:
+        return {"kind": self.kind, **self.plugin.model_dump(mode="json")}
+
+    @property
+    def label(self) -> str:
+        """The name, and the options that differ from their defaults."""
+        changed = self.plugin.model_dump(mode="json", exclude_defaults=True)
+        options = ", ".join(f"{key}={_short(value)}" for key, value in sorted(changed.items()))
+        return f"{self.kind} ({options})" if options else self.kind
+
+
+def _short(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")) if isinstance(value, dict | list) else str(value)
+
+
+def parse_choice(seam: str, value: Any) -> Any:
+    """`ring` or `{kind: ring, ...}` -> a Choice whose plug-in accepted the options."""
+    if isinstance(value, Choice):
+        return value
+    data = {"kind": value} if isinstance(value, str) else value
+    if not isinstance(data, Mapping) or not isinstance(data.get("kind"), str):
+        raise FieldProblem(f"must be the name of a {seam}, or a mapping with `kind: <name>`")
+    options = {str(key): item for key, item in data.items() if key != "kind"}
+    try:
+        cls = registry.load(seam, data["kind"])
+    except UnknownName as error:
+        raise FieldProblem(str(error), () if isinstance(value, str) else ("kind",)) from error
+    try:
+        return Choice.model_construct(seam=seam, kind=data["kind"], plugin=cls.model_validate(options))
+    except ValidationError as error:
+        problem, path = first_problem(error, cls)
+        raise FieldProblem(problem, path) from error
+
+
+def first_problem(error: ValidationError, model: type[BaseModel]) -> tuple[str, tuple[str | int, ...]]:
+    """The first problem of a pydantic error: one sentence, and the path to the field."""
+    item = error.errors(include_url=False)[0]
+    path = tuple(part for part in item["loc"] if part not in ("constant", "step", "polynomial", "cosine"))
+    cause = (item.get("ctx") or {}).get("error")
+    if isinstance(cause, FieldProblem):
+        return str(cause), (*path, *cause.path)
+    if item["type"] == "extra_forbidden":
+        return f"unknown key{nearest(str(path[-1]), known_keys(model, path[:-1]))}", path
+    if item["type"] == "missing":
+        return "is missing", path
+    if item["type"] in ("union_tag_invalid", "union_tag_not_found"):
+        return f"kind must be one of {item['ctx'].get('expected_tags', 'constant, step, polynomial, cosine')}", path
+    text = str(cause) if cause is not None else item["msg"][0].lower() + item["msg"][1:]
+    given = item["input"]
+    shown = f" (given: {_short(given)[:60]})" if isinstance(given, str | int | float | bool | list) else ""
+    return f"{text}{shown}", path
+
+
+def known_keys(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
+    """The keys that the model at `path` below `model` accepts."""
+    for part in path:
+        found = model.model_fields.get(str(part)) or next(
+            (field for field in model.model_fields.values() if field.alias == part), None
+        )
+        inner = found.annotation if found else None
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return []
+        model = inner
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+WorkloadChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "workload"))]
+EngineChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "engine"))]
+CommChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "comm"))]
+PrecisionChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "precision"))]
+OptimizerChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "optimizer"))]
+LauncherChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "launcher"))]
+
+
+class Batch(Frozen):
+    """Samples per optimizer step and how they are cut: global = micro x accumulation x processes."""
+
+    global_: int = Field(alias="global", ge=1, description="samples per optimizer step over all processes")
+    accumulation: int = Field(1, ge=1, description="forward and backward passes per optimizer step")
+    micro: int | None = Field(None, ge=1, description="samples per process and pass; derived where not given")
+
+
+class Stop(Frozen):
+    """When a trial ends and what counts as success, declared beforehand."""
+
+    metric: str = Field(description="a metric of the workload")
+    target: float = Field(description="the quality to reach")
+    max_epochs: float = Field(gt=0, description="budget in passes over the training data")
+    confirm_evals: int = Field(1, ge=1, description="consecutive evaluations at or past the target that establish it")
+    design: Literal["stop_at_target", "fixed_budget"] = "stop_at_target"
+    direction: Direction | None = Field(None, description="filled in from the workload's metric")
+
+
+class Choices(Frozen):
+    """Everything that defines a cell: what two trials of one cell have in common."""
+
+    workload: WorkloadChoice
+    engine: EngineChoice
+    processes: int = Field(1, ge=1, le=65536, description="ranks")
+    batch: Batch
+    optimizer: OptimizerChoice
+    stop: Stop
+    evaluate_every: int = Field(ge=1, description="samples between evaluations, rounded up to whole steps")
+    comm: CommChoice = Field("backend", validate_default=True)  # type: ignore[assignment]  # validated to a Choice
+    precision: PrecisionChoice = Field("fp32", validate_default=True)  # type: ignore[assignment]
+    launcher: LauncherChoice = Field("local", validate_default=True)  # type: ignore[assignment]
+    schedule: Schedule = Constant()
+    scaling: Scaling = Scaling()
+    gradient_clip: float | None = Field(None, gt=0, description="largest global L2 norm of the mean gradient")
+    determinism: Literal["bitwise", "seeded", "free"] = "seeded"
+    warmup_steps: bool = Field(True, description="two steps on made-up data before the clock starts, then undone")
+    timeout_seconds: float = Field(3600.0, gt=0, description="longest a trial may take, start to end")
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    @field_validator("schedule", mode="before")
+    @classmethod
+    def _schedule_by_name(cls, value: Any) -> Any:
+        return {"kind": value} if isinstance(value, str) else value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _needed(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and isinstance(data.get("batch"), int):
+            return {**data, "batch": {"global": data["batch"]}}
+        return data
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Choices:
+        self._check_metric()
+        self._check_batch()
+        return self
+
+    def _check_metric(self) -> None:
+        workload = self.workload.plugin
+        assert isinstance(workload, Workload)
+        if self.stop.metric not in workload.metrics:
+            known = nearest(self.stop.metric, workload.metrics)
+            raise FieldProblem(f"workload {self.workload.kind!r} has no metric {self.stop.metric!r}{known}",
+                               ("stop", "metric"))
+        natural = workload.metrics[self.stop.metric]
+        if self.stop.direction is None:
+            object.__setattr__(self, "stop", self.stop.model_copy(update={"direction": natural}))
+        elif self.stop.direction != natural:
+            raise FieldProblem(f"{self.stop.metric} is better {natural}", ("stop", "direction"))
+
+    def _check_batch(self) -> None:
+        parts = self.processes * self.batch.accumulation
+        micro, rest = divmod(self.batch.global_, parts)
+        if rest:
+            raise FieldProblem(
+                f"global batch {self.batch.global_} is not divisible by processes x accumulation = "
+                f"{self.processes} x {self.batch.accumulation} = {parts}; "
+                f"{max(1, round(self.batch.global_ / parts)) * parts} would be",
+                ("batch", "global"),
+            )
+        if self.batch.micro not in (None, micro):
+            raise FieldProblem(
+                f"micro {self.batch.micro} x accumulation {self.batch.accumulation} x processes {self.processes} = "
+                f"{self.batch.micro * parts if self.batch.micro else 0}, not the global batch {self.batch.global_}",
+                ("batch", "micro"),
+            )
+        object.__setattr__(self, "batch", self.batch.model_copy(update={"micro": micro}))
+
+    @property
+    def micro_batch(self) -> int:
+        """Samples per process and pass."""
+        return self.batch.global_ // (self.processes * self.batch.accumulation)
+
+    @property
+    def rate(self) -> float:
+        """Full learning rate after the scaling rule."""
+        return float(self.optimizer.plugin.lr * self.scaling.scale(self.batch.global_))  # type: ignore[attr-defined]
+
+    def setting(self, device: str, device_count: int) -> Setting:
+        """These choices as plain words, on a machine with `device_count` devices of kind `device`."""
+        return Setting(
+            workload=self.workload.kind, engine=self.engine.kind, comm=self.comm.kind,
+            precision=self.precision.kind, optimizer=self.optimizer.kind, launcher=self.launcher.kind,
+            processes=self.processes, accumulation=self.batch.accumulation, device=device, device_count=device_count,
+        )
+
+    def plugins(self) -> tuple[Choice, ...]:
+        """Every plug-in chosen."""
+        return (self.workload, self.engine, self.comm, self.precision, self.optimizer, self.launcher)
+
+    @property
+    def cell_id(self) -> str:
+        """Readable slug and 8 hex digits of the canonical JSON."""
+        engine = self.engine.kind
+        stage = getattr(self.engine.plugin, "stage", None)
+        slug = f"{engine}{f'-z{stage}' if stage is not None else ''}-p{self.processes}-b{self.batch.global_}" \
+               f"-{self.precision.kind}"
+        return f"{re.sub('[^a-z0-9-]+', '-', slug.lower())}-{digest(self)[:8]}"
+
+
+class Trial(Frozen):
+    """One training run: one cell, one seed."""
+
+    suite: str
+    suite_digest: str
+    method: str = METHOD
+    choices: Choices
+    repeat: int = Field(ge=0)
+    master_seed: int = Field(ge=0)
+
+    @property
+    def cell_id(self) -> str:
+        return self.choices.cell_id
+
+    @property
+    def trial_id(self) -> str:
+        """The cell's slug, the repeat and 8 hex digits of the trial's canonical JSON."""
+        return f"{self.cell_id[:-9]}-s{self.repeat}-{digest(self)[:8]}"
+
+
+class Contrast(Frozen):
+    """Two cells, each by the factors that single it out."""
+
+    candidate: dict[str, Any]
+    baseline: dict[str, Any]
+    metric: Literal["tta_wall", "tta_train", "tta_cold"] = "tta_wall"
+
+
+class Suite(Frozen):
+    """What to compare: a template of a trial, and the factors that vary."""
+
+    schema_: Literal[1] = Field(1, alias="schema")
+    suite: str = Field(pattern=r"^[a-z][a-z0-9-]{0,63}$", description="the suite's name")
+    title: str = ""
+    description: str = ""
+    source: str = Field("", description="the paper or practice the suite follows")
+    expected: str = Field("", description="how long it takes, and where that was seen")
+    seeds: int = Field(10, ge=1, le=1000, description="repeats of every cell; 10 for a result, 5 the least")
+    master_seed: int = Field(20151102, ge=0, lt=1 << 63)
+    trial: dict[str, Any] = Field(description="what all cells share")
+    matrix: dict[str, list[Any]] = Field(default_factory=dict, description="factor (dotted path) -> its levels")
+    exclude: list[dict[str, Any]] = Field(default_factory=list, description="combinations left out")
+    baseline: dict[str, Any] = Field(
+        default_factory=dict,
+        description="the cell speed-ups are measured against; factors not named are taken equal to the candidate's",
+    )
+    primary: Contrast | None = Field(None, description="the one contrast declared beforehand")
+
+    @field_validator("matrix")
+    @classmethod
+    def _levels(cls, value: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        for key, levels in value.items():
+            if not levels:
+                raise FieldProblem("has no levels; leave the factor out or list some", (key,))
+        return value
+
+
+def canonical(model: BaseModel, exclude: set[str] | None = None) -> str:
+    """The one JSON text of a model: keys sorted, no spaces."""
+    data = model.model_dump(mode="json", by_alias=True, exclude=exclude)
+    return json.dumps(data, sort_keys=True, separators=(",", ":"))
+
+
+def digest(model: BaseModel, exclude: set[str] | None = None) -> str:
+    """sha256 of the canonical JSON, hex."""
+    return hashlib.sha256(canonical(model, exclude).encode()).hexdigest()

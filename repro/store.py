@@ -1,0 +1,185 @@
+"""The run folder: names every file, writes aside and renames, reads a run back as a Record."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from repro.errors import OutputError
+from repro.fingerprint import Environment
+from repro.plan import Cell, Plan
+from repro.results import Result
+from repro.spec import Frozen, Trial
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Attempt(Frozen):
+    """One start of one trial: a line of the ledger."""
+
+    trial_id: str
+    cell_id: str
+    repeat: int
+    attempt: int
+    started_ms: float
+    seconds: float
+    status: str
+    reason: str = ""
+
+
+class RunFolder:
+    """Names of everything in one run's folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.plan = root / "plan.json"
+        self.suite = root / "suite.yaml"
+        self.environment = root / "environment.json"
+        self.ledger = root / "ledger.jsonl"
+        self.parity = root / "parity"
+        self.parity_verdict = root / "parity.json"
+        self.trials = root / "trials"
+        self.reports = root / "report"
+        self.tracking = root / "tracking.json"
+
+    def trial(self, trial_id: str) -> Path:
+        return self.trials / trial_id
+
+    def trial_file(self, trial_id: str) -> Path:
+        return self.trial(trial_id) / "trial.json"
+
+    def log(self, trial_id: str, attempt: int) -> Path:
+        """Rank 0's events of one attempt."""
+        return self.trial(trial_id) / f"result_{attempt}.txt"
+
+    def system_log(self, trial_id: str, attempt: int) -> Path:
+        """System metrics of one attempt, sampled by the parent."""
+        return self.trial(trial_id) / f"system_{attempt}.txt"
+
+    def result(self, trial_id: str) -> Path:
+        return self.trial(trial_id) / "result.json"
+
+    @classmethod
+    def create(cls, root: Path) -> RunFolder:
+        """Make a new, empty run folder.
+
+        Raises:
+            OutputError: it exists and is not empty, or cannot be written.
+        """
+        try:
+            if root.exists() and (not root.is_dir() or any(root.iterdir())):
+                raise OutputError(f"{root}: exists and is not an empty folder; give another --out")
+            folder = cls(root)
+            folder.trials.mkdir(parents=True)
+        except OSError as error:
+            raise OutputError(f"{root}: cannot be written: {error.strerror}; give another --out") from error
+        return folder
+
+    def append_attempt(self, attempt: Attempt) -> None:
+        """One more line in the ledger, durable before this returns."""
+        with self.ledger.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(attempt.model_dump(mode="json"), sort_keys=True) + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write aside, make durable, rename: a reader sees the old file or the new one, never half of one."""
+    aside = path.with_name(f".{path.name}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with aside.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        aside.replace(path)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def write_model(path: Path, model: BaseModel) -> None:
+    """A model as indented JSON, keys in the order of the class."""
+    write_text(path, json.dumps(model.model_dump(mode="json", by_alias=True), indent=1) + "\n")
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    write_text(path, json.dumps(data, indent=1) + "\n")
+
+
+def read_model(path: Path, cls: type[Model]) -> Model:
+    """Read what `write_model` wrote.
+
+    Raises:
+        OutputError: no such file, or not what it should be.
+    """
+    try:
+        return cls.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise OutputError(f"{path}: {where}: {first['msg']}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A run folder, read."""
+
+    folder: RunFolder
+    plan: Plan
+    environment: Environment
+    attempts: tuple[Attempt, ...]
+    results: tuple[Result, ...]
+    parity: Mapping[str, Any] | None
+
+    def of_cell(self, cell_id: str) -> list[Result]:
+        """The results of one cell, by repeat."""
+        return sorted((item for item in self.results if item.cell_id == cell_id), key=lambda item: item.repeat)
+
+    def cell(self, cell_id: str) -> Cell:
+        return next(cell for cell in self.plan.cells if cell.cell_id == cell_id)
+
+    def missing(self) -> list[Trial]:
+        """Planned trials that have no result yet."""
+        done = {result.trial_id for result in self.results}
+        return [trial for trial in self.plan.trials() if trial.trial_id not in done]
+
+
+def read_record(root: Path) -> Record:
+    """Read a run folder.
+
+    Raises:
+        OutputError: `root` is no run folder, or a file in it is damaged.
+    """
+    folder = RunFolder(root)
+    if not folder.plan.is_file():
+        raise OutputError(f"{root}: is no run folder (no plan.json in it)")
+    plan = read_model(folder.plan, Plan)
+    paths = [folder.result(trial.trial_id) for trial in plan.trials()]
+    return Record(
+        folder=folder,
+        plan=plan,
+        environment=read_model(folder.environment, Environment),
+        attempts=tuple(_read_ledger(folder.ledger)),
+        results=tuple(read_model(path, Result) for path in paths if path.is_file()),
+        parity=json.loads(folder.parity_verdict.read_text()) if folder.parity_verdict.is_file() else None,
+    )
+
+
+def _read_ledger(path: Path) -> list[Attempt]:
+    if not path.is_file():
+        return []
+    attempts = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            attempts.append(Attempt.model_validate_json(line))
+        except ValidationError as error:
+            raise OutputError(f"{path}:{number}: not a ledger line: {error.errors()[0]['msg']}") from error
+    return attempts

@@ -1,0 +1,141 @@
+"""One rank of one trial: build, train, emit events. Knows neither suites nor MLflow nor reports."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from repro.events import EventLog
+from repro.loop import Loop, weights_sha256
+from repro.order import SampleOrder
+from repro.seams import Comm, Engine, Job, Optimizer, Parts, Precision, Session, Workload
+from repro.spec import Choices, Trial
+from repro.streams import Streams
+
+def main(folder: str, payload: Mapping[str, Any]) -> None:
+    """Entry point of every rank: train the trial in `payload`; rank 0 writes the log."""
+    rank, world, local_rank = (int(os.environ.get(name, default)) for name, default in
+                               (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0")))
+    trial = Trial.model_validate(payload["trial"])
+    place = Place(rank, trial.choices.processes if payload.get("simulated") else world, local_rank)
+    loop = build(trial, place, Path(folder) / payload["log"], payload)
+    try:
+        loop.run()
+    finally:
+        loop.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which of the ranks this is."""
+
+    rank: int
+    world: int
+    local_rank: int
+
+
+def make_job(choices: Choices, place: Place) -> Job:
+    """What this rank has to do, in an engine's words."""
+    precision, optimizer, comm = (choice.plugin for choice in (choices.precision, choices.optimizer, choices.comm))
+    assert isinstance(precision, Precision) and isinstance(optimizer, Optimizer) and isinstance(comm, Comm)
+    assert choices.micro_batch * choices.batch.accumulation * place.world == choices.batch.global_, "global batch"
+    return Job(
+        rank=place.rank, world=place.world, device=_device(choices, place), micro_batch=choices.micro_batch,
+        accumulation=choices.batch.accumulation, gradient_clip=choices.gradient_clip, precision=precision,
+        optimizer=optimizer, comm=comm, timeout_seconds=choices.timeout_seconds,
+    )
+
+
+def _device(choices: Choices, place: Place) -> str:
+    return f"cuda:{place.local_rank}" if choices.device == "cuda" else "cpu"
+
+
+def start_session(trial: Trial, job: Job) -> tuple[Session, Parts | None]:
+    """Build workload and engine from the trial's seed streams."""
+    engine, workload = trial.choices.engine.plugin, trial.choices.workload.plugin
+    assert isinstance(engine, Engine) and isinstance(workload, Workload)
+    streams = Streams(trial.master_seed, trial.repeat)
+    seed_libraries(streams, trial.choices.determinism, with_torch=engine.needs_parts)
+    parts = workload.build(streams, job.device) if engine.needs_parts else None
+    return engine.start(parts, job, streams), parts
+
+
+def seed_libraries(streams: Streams, determinism: str, with_torch: bool) -> None:
+    """Give the global generators (dropout and the like) their stream; set the declared level of determinism."""
+    random.seed(streams.seed("python"))
+    np.random.seed(streams.seed("numpy") % (1 << 32))  # noqa: NPY002  # libraries draw from the global generator
+    if not with_torch:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    if determinism != "free":
+        torch.manual_seed(streams.seed("torch"))
+    if determinism == "bitwise":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+
+
+def build(trial: Trial, place: Place, log_path: Path, payload: Mapping[str, Any]) -> Loop:
+    """Everything before `run_start`: its own interval in the log."""
+    job = make_job(trial.choices, place)
+    streams = Streams(trial.master_seed, trial.repeat)
+    engine = trial.choices.engine.plugin
+    assert isinstance(engine, Engine)
+    virtual = engine.clock(job, streams)
+    log = _open_log(log_path, place.rank, virtual)
+    log.emit("cache_clear", True)
+    log.emit("x_launch_ns", virtual() if virtual else payload["launched_ns"])
+    log.start("init_start")
+    _describe(log, trial, engine)
+    session, parts = start_session(trial, job)
+    workload = trial.choices.workload.plugin
+    assert isinstance(workload, Workload)
+    order = SampleOrder(streams, workload.train_samples, trial.choices.batch.global_)
+    log.emit("x_hashes", {"init_weights": weights_sha256(session.weights()), "data_order": order.sha256()})
+    if parts is not None and trial.choices.warmup_steps:
+        session.warm_up([parts.synthetic_batch(job.micro_batch) for _ in range(job.accumulation)])
+    log.stop("init_stop")
+    log.flush()
+    return Loop(trial, job, session, parts, order, log, virtual)
+
+
+def _open_log(path: Path, rank: int, virtual: Callable[[], int] | None) -> EventLog:
+    target = path if rank == 0 else Path(os.devnull)
+    if virtual is None:
+        return EventLog(target, rank)
+    return EventLog(target, rank, virtual, anchor_ms=1_577_836_800_000.0)  # 2020-01-01: exact figures stay exact
+
+
+def _describe(log: EventLog, trial: Trial, engine: Engine) -> None:
+    """What was asked for, in MLPerf's own keys and ours."""
+    choices = trial.choices
+    optimizer = choices.optimizer.plugin.model_dump(mode="json")
+    workload = choices.workload.plugin
+    assert isinstance(workload, Workload)
+    log.emit("submission_benchmark", choices.workload.kind)
+    log.emit("submission_division", "open")
+    log.emit("submission_org", "repro-harness")
+    log.emit("submission_platform", choices.device)
+    log.emit("submission_status", "research")
+    log.emit("seed", trial.repeat, master_seed=trial.master_seed)
+    log.emit("global_batch_size", choices.batch.global_)
+    log.emit("gradient_accumulation_steps", choices.batch.accumulation)
+    log.emit("train_samples", workload.train_samples)
+    log.emit("eval_samples", workload.eval_samples)
+    log.emit("opt_name", choices.optimizer.kind)
+    log.emit("opt_base_learning_rate", choices.rate)
+    log.emit("opt_learning_rate_warmup_epochs", choices.schedule.warmup_epochs)
+    for ours, theirs in (("weight_decay", "opt_weight_decay"), ("momentum", "opt_momentum")):
+        if ours in optimizer:
+            log.emit(theirs, optimizer[ours])
+    log.emit("x_trial", trial.model_dump(mode="json", by_alias=True))
+    log.emit("x_engine", choices.engine.kind, library=engine.library())
+    log.emit("x_target", choices.stop.target, metric=choices.stop.metric, direction=choices.stop.direction)

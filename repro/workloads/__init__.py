@@ -1,0 +1,1 @@
+"""Workloads: a model, its data and the metrics it is judged by."""

@@ -1,0 +1,81 @@
+"""Batches of handwritten digits from tables that live on the trial's device."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from repro.seams import Batch
+from repro.streams import Streams
+from repro.workloads import handwritten
+
+SHIFTS = tuple((down, right) for down in (-1, 0, 1) for right in (-1, 0, 1))
+"""Augmentation moves an image by at most one pixel; paper moves in at the edge."""
+
+
+class DigitBatches:
+    """Looks batches up instead of computing them: all nine shifts of all training images are made once.
+
+    Which shift a sample takes in an epoch is drawn for all samples at once from the stream `augmentation`, so it does
+    not depend on who asks, in which order or how many at a time.
+    """
+
+    def __init__(self, expected_sha256: str, streams: Streams, device: str, *, augment: bool) -> None:
+        self._expected, self._streams, self._device, self._augment = expected_sha256, streams, device, augment
+        self._samples = handwritten.TRAIN_SAMPLES
+        self._epoch = -1
+        self._offsets = np.zeros(self._samples, dtype=np.int64)
+
+    def open(self) -> str:
+        """Read the data onto the device; their sha256. Nothing else here works before.
+
+        Raises:
+            TrialError: the content is not what is expected.
+        """
+        digits = handwritten.verified(self._expected)
+        train = scaled(digits.train.images)
+        shifts = SHIFTS if self._augment else ((0, 0),)
+        self._train = torch.from_numpy(np.concatenate([_shifted(train, *each) for each in shifts])).to(self._device)
+        self._train_targets = _targets(digits.train, self._device)
+        self._eval = torch.from_numpy(scaled(digits.evaluation.images)).to(self._device)
+        self._eval_targets = _targets(digits.evaluation, self._device)
+        return digits.sha256
+
+    def train(self, epoch: int, indices: NDArray[np.int64]) -> Batch:
+        """Images [n, 1, 8, 8] as the epoch shifts them, and targets [n]."""
+        if self._augment and epoch != self._epoch:
+            drawn = self._streams.generator("augmentation", epoch).integers(len(SHIFTS), size=self._samples)
+            self._offsets, self._epoch = drawn * self._samples, epoch
+        rows = self._index(self._offsets[indices] + indices)
+        return self._train.index_select(0, rows), self._train_targets.index_select(0, self._index(indices))
+
+    def evaluation(self, indices: NDArray[np.int64]) -> Batch:
+        """Images [n, 1, 8, 8] as they are, and targets [n]."""
+        rows = self._index(indices)
+        return self._eval.index_select(0, rows), self._eval_targets.index_select(0, rows)
+
+    def synthetic(self, samples: int) -> Batch:
+        """Noise in the same shape and on the same device, the same each time."""
+        generator = np.random.default_rng(0)
+        images = generator.uniform(-1, 1, (samples, 1, handwritten.SIDE, handwritten.SIDE)).astype(np.float32)
+        targets = generator.integers(handwritten.CLASSES, size=samples)
+        return torch.from_numpy(images).to(self._device), torch.from_numpy(targets).to(self._device)
+
+    def _index(self, rows: NDArray[np.int64]) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64)).to(self._device)
+
+
+def scaled(images: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Pixels from -1 (paper) to 1 (ink), [n, 1, 8, 8]."""
+    return (images.astype(np.float32) / (handwritten.GREYS / 2) - 1)[:, None]
+
+
+def _shifted(images: NDArray[np.float32], down: int, right: int) -> NDArray[np.float32]:
+    side = handwritten.SIDE
+    padded = np.pad(images, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=-1)
+    return padded[:, :, 1 - down : 1 - down + side, 1 - right : 1 - right + side]
+
+
+def _targets(split: handwritten.Split, device: str) -> torch.Tensor:
+    return torch.from_numpy(split.targets.astype(np.int64)).to(device)

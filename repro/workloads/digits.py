@@ -1,0 +1,53 @@
+"""Handwritten digits with a small convolutional network: real data, trained to 97 % in a second on one core."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from repro.seams import DataIdentity, Direction, Parts, Workload
+from repro.streams import Streams
+from repro.workloads import handwritten
+
+
+class Digits(Workload):
+    """Three convolutions over 8 x 8 grey pixels; compute-heavy, with few weights to communicate."""
+
+    title: ClassVar[str] = "handwritten digits, small CNN"
+    metrics: ClassVar[Mapping[str, Direction]] = {"top1": "higher"}
+    reference_samples_per_second: ClassVar[float] = 15000.0
+    sha256: ClassVar[str] = handwritten.SHA256
+
+    norm: Literal["group", "batch"] = "group"
+    """"batch" depends on how many samples a rank sees: its mathematics changes with the world size."""
+    augment: bool = True
+    """Move each training image by at most one pixel, drawn anew every epoch."""
+
+    @property
+    def train_samples(self) -> int:
+        return handwritten.TRAIN_SAMPLES
+
+    @property
+    def eval_samples(self) -> int:
+        return handwritten.EVAL_SAMPLES
+
+    def identity(self) -> DataIdentity:
+        return handwritten.identity(self.sha256)
+
+    def build(self, streams: Streams, device: str) -> Parts:
+        from repro.workloads import classification, conv_net
+        from repro.workloads.digit_batches import DigitBatches
+
+        batches = DigitBatches(self.sha256, streams, device, augment=self.augment)
+        model = classification.initialised(
+            lambda: conv_net.conv_net(1, (16, 32, 64), handwritten.CLASSES, self.norm), streams, device
+        )
+        return Parts(
+            model=model,
+            loss=classification.loss,
+            scores={"top1": classification.top1},
+            train_batch=batches.train,
+            eval_batch=batches.evaluation,
+            synthetic_batch=batches.synthetic,
+            open_data=batches.open,
+        )

@@ -1,0 +1,63 @@
+"""Handwritten digits with wide fully connected layers: little to compute, megabytes of gradient to communicate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import Field
+
+from repro.seams import DataIdentity, Direction, Parts, Workload
+from repro.streams import Streams
+from repro.workloads import handwritten
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class DigitsMlp(Workload):
+    """64 pixels through `depth` hidden layers of `hidden` units: by default 2.2 million weights, 8.7 MB of gradient."""
+
+    title: ClassVar[str] = "handwritten digits, wide MLP"
+    metrics: ClassVar[Mapping[str, Direction]] = {"top1": "higher"}
+    reference_samples_per_second: ClassVar[float] = 5000.0
+    sha256: ClassVar[str] = handwritten.SHA256
+
+    hidden: int = Field(default=1024, ge=8, le=16384)
+    depth: int = Field(default=3, ge=1, le=16)
+    augment: bool = True
+    """Move each training image by at most one pixel, drawn anew every epoch."""
+
+    @property
+    def train_samples(self) -> int:
+        return handwritten.TRAIN_SAMPLES
+
+    @property
+    def eval_samples(self) -> int:
+        return handwritten.EVAL_SAMPLES
+
+    def identity(self) -> DataIdentity:
+        return handwritten.identity(self.sha256)
+
+    def build(self, streams: Streams, device: str) -> Parts:
+        from repro.workloads import classification
+        from repro.workloads.digit_batches import DigitBatches
+
+        batches = DigitBatches(self.sha256, streams, device, augment=self.augment)
+        return Parts(
+            model=classification.initialised(self._network, streams, device),
+            loss=classification.loss,
+            scores={"top1": classification.top1},
+            train_batch=batches.train,
+            eval_batch=batches.evaluation,
+            synthetic_batch=batches.synthetic,
+            open_data=batches.open,
+        )
+
+    def _network(self) -> nn.Module:
+        from torch import nn
+
+        layers: list[nn.Module] = [nn.Flatten()]
+        for width in (handwritten.SIDE**2, *[self.hidden] * (self.depth - 1)):
+            layers += [nn.Linear(width, self.hidden), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear(self.hidden, handwritten.CLASSES))

@@ -1,0 +1,130 @@
+"""Read a YAML file into plain data and remember on which line every field stands."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from repro.errors import SuiteError
+
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 20
+MAX_NODES = 20_000
+
+FieldPath = tuple[Hashable, ...]
+
+
+class YamlFile:
+    """Plain data and the line (from 1) of every key and list item, by path."""
+
+    def __init__(self, name: str, text: str) -> None:
+        """Parse `text`; `name` stands in messages.
+
+        Raises:
+            SuiteError: not YAML, too large or too deep, a key twice, an alias, or a tag that builds objects.
+        """
+        self.name = name
+        self.lines: dict[FieldPath, int] = {}
+        if len(text.encode()) > MAX_BYTES:
+            raise SuiteError(f"larger than {MAX_BYTES} bytes, which no suite needs", file=name)
+        try:
+            self._refuse_aliases(text)
+            root = yaml.compose(text, Loader=yaml.SafeLoader)
+            self._nodes = 0
+            self.data: Any = self._plain(root, ()) if root is not None else None
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            raise SuiteError(
+                f"not valid YAML: {error.problem or error.context}", file=name, line=mark.line + 1 if mark else None
+            ) from error
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            raise SuiteError(f"not valid YAML: {str(error).splitlines()[0]}", file=name) from error
+
+    def line(self, path: FieldPath) -> int | None:
+        """The line of `path`, or of its nearest parent that is in the file."""
+        for length in range(len(path), -1, -1):
+            if path[:length] in self.lines:
+                return self.lines[path[:length]]
+        return None
+
+    def _refuse_aliases(self, text: str) -> None:
+        depth = 0
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            line = event.start_mark.line + 1
+            if isinstance(event, yaml.AliasEvent):
+                raise SuiteError("aliases (*name) are not allowed; write the value out", file=self.name, line=line)
+            if isinstance(event, yaml.CollectionStartEvent):
+                depth += 1
+                if depth > MAX_DEPTH:
+                    raise SuiteError(f"nested deeper than {MAX_DEPTH} levels", file=self.name, line=line)
+            elif isinstance(event, yaml.CollectionEndEvent):
+                depth -= 1
+
+    def _plain(self, node: yaml.Node, path: FieldPath) -> Any:
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            raise SuiteError(f"more than {MAX_NODES} values", file=self.name)
+        self.lines.setdefault(path, node.start_mark.line + 1)
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self._plain(item, (*path, index)) for index, item in enumerate(node.value)]
+        return _scalar(node)
+
+    def _mapping(self, node: yaml.MappingNode, path: FieldPath) -> dict[Any, Any]:
+        result: dict[Any, Any] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise SuiteError("a key must be a plain word", file=self.name, line=line)
+            key = str(key_node.value)
+            if key in result:
+                raise SuiteError(f"{key!r} is given twice", file=self.name, line=line, field=dotted(path))
+            self.lines[(*path, key)] = line
+            result[key] = self._plain(value_node, (*path, key))
+        return result
+
+
+def _scalar(node: yaml.Node) -> Any:
+    value = yaml.constructor.SafeConstructor().construct_object(node)
+    if isinstance(value, str) and node.tag == "tag:yaml.org,2002:str" and getattr(node, "style", None) is None:
+        return _number(value)
+    if isinstance(value, str | int | float | bool) or value is None:
+        return value
+    return str(node.value)  # dates and the like: as they stand
+
+
+def _number(text: str) -> str | float:
+    # YAML 1.1 reads 1.0e-3 as a number but 1e-3 as a word; nobody means the word.
+    if text[:1] in "+-.0123456789" and "e" in text.lower():
+        try:
+            return float(text)
+        except ValueError:
+            return text
+    return text
+
+
+def read_yaml(path: Path, name: str | None = None) -> YamlFile:
+    """Read `path`.
+
+    Raises:
+        SuiteError: it cannot be read or is not plain YAML.
+    """
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
+        return YamlFile(name or str(path), raw.decode())
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise SuiteError(f"cannot be read: {reason}", file=str(path)) from error
+
+
+def dotted(path: FieldPath) -> str:
+    """A path as a person writes it: matrix.engine[1].stage."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else (f".{part}" if text else str(part))
+    return text

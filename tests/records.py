@@ -1,0 +1,152 @@
+"""Run folders made by formula instead of by training: exact figures for tests of what reads a record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from repro.events import EventLog, read_events
+from repro.fingerprint import DataSet, Environment
+from repro.machine import Machine
+from repro.plan import make_plan
+from repro.results import derive
+from repro.seams import Outcome, RankEnd
+from repro.spec import Trial
+from repro.store import Attempt, Record, RunFolder, read_record, write_json, write_model, write_text
+from repro.suite_file import read_suite
+
+SUITE = """\
+suite: sample
+title: A sample for tests
+seeds: 6
+trial:
+  workload: digits
+  engine: ddp
+  processes: 1
+  batch: {global: 64}
+  optimizer: {kind: sgd, lr: 0.1, momentum: 0.9}
+  stop: {metric: top1, target: 0.9, max_epochs: 8}
+  evaluate_every: 1437
+  device: cpu
+matrix:
+  engine: [ddp, {kind: deepspeed, stage: 1}]
+  processes: [1, 2]
+baseline: {engine: ddp}
+primary:
+  candidate: {engine: deepspeed, processes: 2}
+  baseline: {engine: ddp, processes: 2}
+"""
+
+
+@dataclass(frozen=True)
+class Course:
+    """How one made-up trial goes."""
+
+    step_seconds: float = 0.01
+    hits_at: int | None = 4
+    """Evaluation (from 1) that reaches the target; None: never."""
+    evals: int = 8
+    crash: bool = False
+
+
+def default_course(trial: Trial) -> Course:
+    """DeepSpeed 20 % slower than DDP, two processes 1.6 times as fast, a little spread by seed."""
+    slow = 1.2 if trial.choices.engine.kind == "deepspeed" else 1.0
+    return Course(step_seconds=0.01 * slow * (1 + 0.02 * (trial.repeat % 3)) / (1.6 if trial.choices.processes > 1 else 1))
+
+
+def make_record(
+    root: Path, suite_text: str = SUITE, course: Callable[[Trial], Course] = default_course, only: int | None = None
+) -> Record:
+    """A complete run folder under `root`; `only`: just the first so many trials have run."""
+    root.mkdir(parents=True, exist_ok=True)
+    suite_path = root.parent / f"{root.name}-suite.yaml"
+    suite_path.write_text(suite_text)
+    plan = make_plan(read_suite(str(suite_path)).suite, Machine("cpu", 0, 2))
+    folder = RunFolder.create(root)
+    write_text(folder.suite, suite_text)
+    write_model(folder.plan, plan)
+    write_model(folder.environment, sample_environment())
+    write_json(folder.parity_verdict, {"needed": False, "why": "figures made by formula"})
+    for trial in list(plan.trials())[:only]:
+        _run(folder, trial, course(trial))
+    return read_record(root)
+
+
+def _run(folder: RunFolder, trial: Trial, course: Course) -> None:
+    directory = folder.trial(trial.trial_id)
+    directory.mkdir()
+    write_model(folder.trial_file(trial.trial_id), trial)
+    write_log(folder.log(trial.trial_id, 1), trial, course)
+    (directory / "rank0.log").write_text("made up\n")
+    end = RankEnd(0, 1, "RuntimeError: made to fail") if course.crash else RankEnd(0, 0)
+    result = derive(trial, 1, read_events(folder.log(trial.trial_id, 1))[0], Outcome((end,), 1.0))
+    write_model(folder.result(trial.trial_id), result)
+    folder.append_attempt(Attempt(
+        trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=1, started_ms=1.6e12,
+        seconds=1.0, status=result.status, reason=result.reason,
+    ))
+
+
+def write_log(path: Path, trial: Trial, course: Course) -> None:
+    """Rank 0's events, on a clock that only the formula moves."""
+    clock = {"ns": 1_000_000_000}
+
+    def wait(seconds: float) -> None:
+        clock["ns"] += round(seconds * 1e9)
+
+    log = EventLog(path, 0, lambda: clock["ns"], anchor_ms=1_600_000_000_000.0)
+    stop, batch = trial.choices.stop, trial.choices.batch.global_
+    steps = -(-trial.choices.evaluate_every // batch)
+    log.emit("x_launch_ns", clock["ns"])
+    log.start("init_start")
+    log.emit("x_trial", trial.model_dump(mode="json", by_alias=True))
+    log.emit("x_hashes", {"init_weights": f"w{trial.repeat}", "data_order": f"o{trial.repeat}"})
+    wait(0.5)
+    log.stop("init_stop")
+    log.start("run_start")
+    log.emit("x_hashes", {"data": "d"})
+    phases = {"train": 0.0, "eval": 0.0, "logging": 0.0, "other": 0.0}
+    for number in range(1, course.evals + 1):
+        if course.crash and number == 2:
+            log.close()
+            return
+        log.start("block_start")
+        wait(steps * course.step_seconds)
+        log.stop("block_stop")
+        phases["train"] += steps * course.step_seconds
+        input_seconds = course.step_seconds * 0.1
+        log.emit("x_steps", {"first": (number - 1) * steps, "seconds": [course.step_seconds - input_seconds] * steps,
+                             "input_seconds": [input_seconds] * steps, "loss": [2.0 / number] * steps})
+        hit = course.hits_at is not None and number >= course.hits_at
+        value = stop.target + 0.01 if hit else stop.target * number / (course.evals + 1)
+        samples = number * steps * batch
+        log.start("eval_start")
+        wait(0.02)
+        phases["eval"] += 0.02
+        at = log.stop("eval_stop")
+        log.emit("eval_accuracy", value, samples_count=samples, epoch_num=samples / 1437, phases=dict(phases),
+                 eval_stop_ns=at, metric=stop.metric, train_loss=2.0 / number)
+        if hit:
+            break
+    log.stop("run_stop", status="success" if course.hits_at else "aborted",
+             reason="" if course.hits_at else f"missed: top1 after {stop.max_epochs:g} epochs")
+    log.emit("x_phases", phases)
+    log.emit("x_rank_steps", {"slowest_seconds": [course.step_seconds] * steps,
+                              "fastest_seconds": [course.step_seconds * 0.9] * steps})
+    log.emit("x_peak_bytes", [200_000_000] * trial.choices.processes)
+    log.emit("x_hashes", {"final_weights": "f"})
+    log.emit("x_effective", {"autocast": "float32"})
+    log.close()
+
+
+def sample_environment() -> Environment:
+    """A machine that is nobody's."""
+    return Environment(
+        repro_version="0", python="CPython 3.11", system="Linux", cpu="Sample CPU", cores=2, memory_bytes=8 << 30,
+        device="cpu", devices=(), interconnect="loopback of one machine", libraries={"torch": "2.13.0"},
+        packages=("torch==2.13.0",), settings={"OMP_NUM_THREADS": "1"}, commit=None, dirty=None, load_1min=0.1,
+        data=(DataSet(workload="digits", name="sample digits", version="1", sha256="0" * 64, train_samples=1437,
+                      eval_samples=360, licence="CC BY 4.0", source="made up", synthetic=False),),
+    )
