@@ -50,15 +50,16 @@ class EventLog:
     """Writes one rank's events; lines stay in memory until `flush`, so that writing is never inside a timed step."""
 
     def __init__(
-        self, path: Path, rank: int = 0, now: Callable[[], int] = time.monotonic_ns, anchor_ms: float | None = None
+        self, path: Path | None, rank: int = 0, now: Callable[[], int] = time.monotonic_ns, anchor_ms: float | None = None
     ) -> None:
         """Open `path` anew.
 
         Args:
+            path: None for a rank that keeps no log; its events go nowhere.
             now: monotonic clock, nanoseconds.
             anchor_ms: wall clock, milliseconds since 1970, at this moment; None: asked of the machine, once.
         """
-        self._stream: io.TextIOWrapper = path.open("w", encoding="utf-8")
+        self._stream: io.TextIOWrapper | None = path.open("w", encoding="utf-8") if path else None
         self._rank, self._now = rank, now
         self._anchor_ms = time.time() * 1e3 if anchor_ms is None else anchor_ms
         self._anchor_ns = now()
@@ -70,6 +71,8 @@ class EventLog:
     ) -> int:
         """Remember one event; its monotonic time in nanoseconds."""
         at = self._now() if at_ns is None else at_ns
+        if self._stream is None:
+            return at
         time_ms = round(self._anchor_ms + (at - self._anchor_ns) / 1e6, 3)
         event = Event(key, value, event_type, time_ms, {"rank": self._rank, "mono_ns": at, **metadata})
         self._lines.append(event.line())
@@ -83,12 +86,16 @@ class EventLog:
 
     def flush(self) -> None:
         """Hand the remembered lines to the operating system."""
+        if self._stream is None:
+            return
         self._stream.write("".join(self._lines))
         self._lines.clear()
         self._stream.flush()
 
     def close(self) -> None:
         """Flush, make it durable, close."""
+        if self._stream is None:
+            return
         self.flush()
         os.fsync(self._stream.fileno())
         self._stream.close()

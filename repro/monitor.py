@@ -9,7 +9,7 @@ from types import TracebackType
 
 import psutil
 
-from repro.events import EventLog, read_events
+from repro.events import Event, EventLog, read_events
 
 PERIOD_SECONDS = 1.0
 Tick = Callable[[float | None, float, float | None], None]
@@ -44,21 +44,26 @@ class Monitor:
     def _watch(self) -> None:
         psutil.cpu_percent()  # the first call only sets the starting point
         system: EventLog | None = None
-        offset, start_ns = 0, None
+        offset = 0
+        start_ns: int | None = None
         while not self._stop.wait(PERIOD_SECONDS):
             system = system or EventLog(self._system_log)
             sample_system(system)
             events, offset = read_events(self._log, offset)
-            for event in events:
-                if event.key == "run_start":
-                    start_ns = event.nanoseconds
-                if event.key in ("eval_accuracy", "eval_error") and start_ns is not None and event.nanoseconds:
-                    seconds = (event.nanoseconds - start_ns) / 1e9
-                    samples = event.metadata.get("samples_count", 0)
-                    self._tick(event.value, event.metadata.get("epoch_num", 0.0), samples / seconds if seconds else None)
+            start_ns = next((event.nanoseconds for event in events if event.key == "run_start"), start_ns)
+            self._tell(start_ns, next((event for event in reversed(events) if event.key.startswith("eval_")
+                                       and event.event_type == "POINT_IN_TIME"), None))
             self._live()
         if system is not None:
             system.close()
+
+    def _tell(self, start_ns: int | None, latest: Event | None) -> None:
+        """The newest evaluation to whoever shows progress."""
+        if latest is None or latest.nanoseconds is None or start_ns is None:
+            return
+        seconds = (latest.nanoseconds - start_ns) / 1e9
+        samples = latest.metadata.get("samples_count", 0)
+        self._tick(latest.value, latest.metadata.get("epoch_num", 0.0), samples / seconds if seconds else None)
 
 
 def sample_system(log: EventLog) -> None:

@@ -147,7 +147,7 @@ class _Log:
 def _status(log: _Log, outcome: Outcome | None) -> tuple[Status, str]:
     """From exit codes AND the last event: a trial without `run_stop` failed, whatever its exit code says."""
     stop = log.last("run_stop")
-    failure = next((end for end in outcome.ends if end.exit_code != 0), None) if outcome else None
+    failure = outcome.cause if outcome else None
     if outcome is not None and outcome.timed_out:
         return "timed_out", f"ended after {outcome.seconds:.0f} s, its time limit"
     if stop is None:

@@ -17,7 +17,7 @@ from repro.machine import Machine
 from repro.monitor import Monitor
 from repro.plan import Cell, Plan
 from repro.results import Result, derive
-from repro.seams import Engine, Launcher, Order, Outcome, RankEnd, Workload
+from repro.seams import Engine, Launcher, Order, Outcome, Workload
 from repro.spec import Trial, canonical
 from repro.store import Attempt, Record, RunFolder, read_record, write_json, write_model, write_text
 
@@ -219,7 +219,7 @@ def why(outcome: Outcome) -> str:
     """The first rank that failed and its reason, in one line."""
     if outcome.timed_out:
         return f"timed out after {outcome.seconds:.0f} s"
-    first: RankEnd | None = next((end for end in outcome.ends if end.exit_code != 0), None)
+    first = outcome.cause
     return f"rank {first.rank}: {first.reason or f'exit code {first.exit_code}'}" if first else "no rank failed"
 
 

@@ -279,6 +279,10 @@ class Order:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
+AFTER = "after rank "
+"""How the reason of a rank begins that was ended because another one failed."""
+
+
 @dataclass(frozen=True, slots=True)
 class RankEnd:
     """How one rank ended."""
@@ -300,6 +304,12 @@ class Outcome:
     @property
     def ok(self) -> bool:
         return not self.timed_out and all(end.exit_code == 0 for end in self.ends)
+
+    @property
+    def cause(self) -> RankEnd | None:
+        """The rank that failed first, not one that was ended because of it; None when none failed."""
+        failed = [end for end in self.ends if end.exit_code != 0]
+        return next((end for end in failed if not end.reason.startswith(AFTER)), failed[0] if failed else None)
 
 
 class Launcher(Plugin):

@@ -108,7 +108,7 @@ def build(trial: Trial, place: Place, log_path: Path, payload: Mapping[str, Any]
 
 
 def _open_log(path: Path, rank: int, virtual: Callable[[], int] | None) -> EventLog:
-    target = path if rank == 0 else Path(os.devnull)
+    target = path if rank == 0 else None
     if virtual is None:
         return EventLog(target, rank)
     return EventLog(target, rank, virtual, anchor_ms=1_577_836_800_000.0)  # 2020-01-01: exact figures stay exact

@@ -38,5 +38,5 @@ class Backend(Comm):
             return "none"
         name = str(dist.get_backend())
         if name == "nccl":
-            return f"nccl {'.'.join(str(part) for part in torch.cuda.nccl.version())}"
+            return f"nccl {'.'.join(map(str, torch.cuda.nccl.version()))}"  # type: ignore[no-untyped-call]
         return name

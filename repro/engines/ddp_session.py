@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ class DdpSession(LoopSession):
         return DistributedDataParallel(
             model,
             device_ids=[self.device.index] if self.device.type == "cuda" else None,
-            bucket_cap_mb=self.options.bucket_mib,  # type: ignore[arg-type]  # torch takes fractions
+            bucket_cap_mb=self.options.bucket_mib,
             # Gradients live inside the buckets: one copy and the memory of all gradients saved, values unchanged.
             gradient_as_bucket_view=True,
         )
@@ -37,7 +38,7 @@ class DdpSession(LoopSession):
         return self.wrapped.no_sync()
 
     def effective(self) -> dict[str, str]:
-        log = self.wrapped._get_ddp_logging_data()
+        log = self.wrapped._get_ddp_logging_data()  # type: ignore[no-untyped-call]
         sizes = str(log.get("rebuilt_bucket_sizes") or log.get("bucket_sizes") or "")
         return {
             **super().effective(),
@@ -45,3 +46,11 @@ class DdpSession(LoopSession):
             "buckets": str(len(sizes.split(","))) if sizes else "unknown",
             "bucket_bytes": sizes.replace(" ", "") or "unknown",
         }
+
+    def close(self) -> None:
+        # Reducer and gradients (views of its buckets) hold the group. If they outlived it, the last of them would wait
+        # for gloo's threads while holding the interpreter lock that those threads want: seen to hang.
+        self.clear_gradients()
+        del self.wrapped
+        gc.collect()
+        super().close()

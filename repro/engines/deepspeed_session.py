@@ -109,22 +109,24 @@ class DeepSpeedSession(TorchSession):
     # ---- evaluation: a forward pass in stage 3 gathers weights, so all ranks must make the same number of passes
 
     def evaluate(self, batches: Iterable[Batch], metric: str) -> tuple[float, int]:
-        self.passes = 0
-        return super().evaluate(self._counted(batches), metric)
+        return super().evaluate(self._in_step(batches), metric)
 
-    def _counted(self, batches: Iterable[Batch]) -> Iterable[Batch]:
+    def _in_step(self, batches: Iterable[Batch]) -> Iterable[Batch]:
         for batch in batches:
-            self.passes += 1
             self.example = batch[0]
+            self._anyone_has_a_batch(True)
             yield batch
 
     def finish_evaluation(self) -> None:
-        if self.stage < 3 or self.alone:
-            return
-        most = torch.tensor(self.passes, device=self.device)
-        dist.all_reduce(most, op=dist.ReduceOp.MAX)
-        for _ in range(int(most) - self.passes):
+        while self._anyone_has_a_batch(False):
             self.forward(self.example)
+
+    def _anyone_has_a_batch(self, mine: bool) -> bool:
+        if self.stage < 3 or self.alone:
+            return False
+        flag = torch.tensor(float(mine), device=self.device)
+        dist.all_reduce(flag, op=dist.ReduceOp.MAX)
+        return bool(flag)
 
     # ---- read-outs
 

@@ -93,6 +93,9 @@ class LoopSession(TorchSession):
             self.optimizer.step()
         if self.masters:
             self.masters.give_weights(self.parameters)
+        self.clear_gradients()
+
+    def clear_gradients(self) -> None:
         for parameter in self.parameters:
             parameter.grad = None
 

@@ -92,7 +92,8 @@ class TorchSession(Session):
         for buffers in by_type.values():
             flat = torch.cat([buffer.detach().reshape(-1) for buffer in buffers])
             dist.broadcast(flat, src=0)
-            for buffer, piece in zip(buffers, flat.split([buffer.numel() for buffer in buffers]), strict=True):
+            pieces = torch.split(flat, [buffer.numel() for buffer in buffers])
+            for buffer, piece in zip(buffers, pieces, strict=True):
                 buffer.detach().copy_(piece.view_as(buffer))
 
     # ---- ranks

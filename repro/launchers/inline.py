@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import FrameType
 from typing import ClassVar
 
@@ -76,15 +76,8 @@ def _environment(order: Order) -> Iterator[None]:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "0",
     }
-    with environment({**ours, **order.environment}):
-        yield
-
-
-@contextlib.contextmanager
-def environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for a while."""
     before = dict(os.environ)
-    os.environ.update(values)
+    os.environ.update({**ours, **order.environment})
     try:
         yield
     finally:

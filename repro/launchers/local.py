@@ -17,16 +17,17 @@ from typing import Any, ClassVar
 
 from pydantic import Field, PrivateAttr
 
+from repro.errors import TrialError, UsageError
 from repro.launchers import fork_server
 from repro.launchers.entry import reason as told
 from repro.launchers.rank import Assignment, run
 from repro.launchers.roll import Roll, ends
-from repro.errors import TrialError
 from repro.seams import Launcher, Order, Outcome, Setting
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """What elastic turns into the end of a launch."""
 NOISY = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing")
+_ONE_AT_A_TIME = threading.Lock()
 
 
 class Local(Launcher):
@@ -68,9 +69,10 @@ class Local(Launcher):
         """Start the fork server and return when it is warm.
 
         Raises:
-            UsageError: a module cannot be loaded, or loading it starts CUDA.
+            UsageError: a module cannot be loaded, or loading it starts CUDA, or another launcher is open.
         """
-        assert self._folder is None, "open is called once"
+        if not _ONE_AT_A_TIME.acquire(blocking=False):
+            raise UsageError("launcher local is already open in this process, which has one fork server: close it")
         begin = time.monotonic()
         self._folder = tempfile.TemporaryDirectory(prefix="repro-launch-")
         self._before = dict(os.environ)
@@ -110,11 +112,12 @@ class Local(Launcher):
         os.environ.update(self._before)
         self._folder.cleanup()
         self._folder = None
+        _ONE_AT_A_TIME.release()
 
     def _elastic(self, order: Order, roll: Roll, reports: str) -> int | None:
         """Launch and wait; the rank that failed first as far as elastic knows."""
-        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.elastic.multiprocessing.api import SignalException
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.launcher.api import elastic_launch
 
         work = Assignment(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 
-from torch.distributed import PrefixStore, TCPStore
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # public, not marked so
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 from torch.distributed.elastic.rendezvous import (
     RendezvousHandler,
@@ -73,9 +73,8 @@ class NoLogs(LogsSpecs):
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         for each in envs.values():
             each["TORCHELASTIC_ERROR_FILE"] = ""
-        return LogsDest(
-            stdouts=dict.fromkeys(envs, ""), stderrs=dict.fromkeys(envs, ""), error_files=dict.fromkeys(envs, os.devnull)
-        )
+        console, nowhere = dict.fromkeys(envs, ""), dict.fromkeys(envs, os.devnull)
+        return LogsDest(stdouts=console, stderrs=console, error_files=nowhere)
 
     @property
     def root_log_dir(self) -> str:

@@ -20,13 +20,13 @@ class DigitsMlp(Workload):
 
     title: ClassVar[str] = "handwritten digits, wide MLP"
     metrics: ClassVar[Mapping[str, Direction]] = {"top1": "higher"}
-    reference_samples_per_second: ClassVar[float] = 5000.0
+    reference_samples_per_second: ClassVar[float] = 3400.0
     sha256: ClassVar[str] = handwritten.SHA256
 
     hidden: int = Field(default=1024, ge=8, le=16384)
     depth: int = Field(default=3, ge=1, le=16)
-    augment: bool = True
-    """Move each training image by at most one pixel, drawn anew every epoch."""
+    augment: bool = False
+    """Move each training image by at most one pixel, drawn anew every epoch; takes this model four times as long."""
 
     @property
     def train_samples(self) -> int:
@@ -59,5 +59,9 @@ class DigitsMlp(Workload):
 
         layers: list[nn.Module] = [nn.Flatten()]
         for width in (handwritten.SIDE**2, *[self.hidden] * (self.depth - 1)):
-            layers += [nn.Linear(width, self.hidden), nn.ReLU()]
+            linear = nn.Linear(width, self.hidden)
+            # He et al. (2015): torch's own default shrinks the signal from layer to layer.
+            nn.init.kaiming_normal_(linear.weight, nonlinearity="relu")
+            nn.init.zeros_(linear.bias)
+            layers += [linear, nn.ReLU()]
         return nn.Sequential(*layers, nn.Linear(self.hidden, handwritten.CLASSES))

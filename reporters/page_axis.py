@@ -1,0 +1,96 @@
+"""A common axis for small inline drawings: values to per cent of the width, with ticks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .page_text import significant
+
+STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """One label under the axis."""
+
+    at: float
+    text: str
+    anchor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Maps [low, high] to [left, right] per cent of the width, linearly or by logarithm."""
+
+    low: float
+    high: float
+    log: bool
+    left: float = 2.0
+    right: float = 98.0
+    values: tuple[float, ...] = ()
+
+    def at(self, value: float) -> float:
+        """Position of `value`, per cent; what lies outside is drawn at the edge."""
+        low, high, here = self.low, self.high, value
+        if self.log:
+            low, high, here = math.log(low), math.log(high), math.log(max(value, self.low))
+        share = (here - low) / (high - low) if high > low else 0.5
+        return round(self.left + (self.right - self.left) * min(1.0, max(0.0, share)), 3)
+
+    @property
+    def ticks(self) -> tuple[Tick, ...]:
+        """Labels, the outer ones anchored inwards so that none leaves the drawing."""
+        found = []
+        for value in self.values:
+            place = self.at(value)
+            anchor = "start" if place < 6 else "end" if place > 94 else "middle"
+            found.append(Tick(place, tick_text(value), anchor))
+        return tuple(found)
+
+
+def tick_text(value: float) -> str:
+    """A round number without trailing zeros."""
+    text = significant(value, 3)
+    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
+
+
+def from_zero(values: Sequence[float], right: float = 98.0) -> Axis:
+    """Linear from zero, so that lengths compare; by logarithm where the values span more than a factor of 20."""
+    known = [value for value in values if value > 0]
+    top, bottom = max(known, default=1.0), min(known, default=1.0)
+    if top / bottom > 20:
+        low, high = 10.0 ** math.floor(math.log10(bottom)), top * 1.1
+        marks = tuple(10.0**power for power in range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1))
+        return Axis(low, high, True, right=right, values=marks)
+    step = round_step(top / 3)
+    return Axis(0.0, top * 1.03, False, right=right, values=tuple(step * count for count in range(int(top / step) + 1)))
+
+
+def around_one(values: Sequence[float]) -> Axis:
+    """By logarithm, with 1 on it and some air at both ends, for ratios."""
+    known = [value for value in values if value > 0] or [1.0]
+    low, high = min(*known, 1.0), max(*known, 1.0)
+    air = max((high / low) ** 0.08, 1.04)
+    low, high = low / air, high * air
+    return Axis(low, high, True, values=_log_marks(low, high))
+
+
+def _log_marks(low: float, high: float) -> tuple[float, ...]:
+    """1 and round numbers on both sides of it: about five marks in all."""
+    if high / low > 30:
+        powers = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
+        return tuple(sorted({1.0, *(10.0**power for power in powers)}))
+    if high / low > 4:
+        choices = (0.05, 0.1, 0.2, 0.33, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0)
+        return tuple(value for value in choices if low <= value <= high)
+    step = round_step((high - low) / 4)
+    first, last = math.ceil((low - 1) / step), math.floor((high - 1) / step)
+    return tuple(round(1 + step * count, 6) for count in range(first, last + 1))
+
+
+def round_step(rough: float) -> float:
+    """The smallest of 1, 2, 2.5, 5 x 10^k that is not below `rough`."""
+    base = 10.0 ** math.floor(math.log10(rough))
+    return next(step * base for step in STEPS if step * base >= rough * (1 - 1e-9))

@@ -1,0 +1,180 @@
+"""The cells of a plan as the page shows them: number, colour, line and symbol, summary, every point."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from repro.compare import Bounds, Summary, summarize
+from repro.plan import Cell
+from repro.results import Result
+from repro.seams import Workload
+from repro.spec import Choices
+from repro.store import Record
+
+from .page_axis import Axis, from_zero
+from .page_text import Number, number, seconds, without_paths
+
+COLORS = 8
+"""Number of cell colours in report.css (--c0 and on)."""
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x")
+STATUS_WORDS = {
+    "ok": "reached", "missed": "missed", "diverged": "diverged", "out_of_memory": "out of memory",
+    "timed_out": "timed out", "crashed": "crashed", "invalid": "invalid",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CellMark:
+    """How a cell is told from the others everywhere on the page, without colour too: 8 x 5 x 7 combinations."""
+
+    number: int
+    """From 1, in the order of the plan."""
+    cell_id: str
+    label: str
+    color: int
+    dash: str
+    symbol: str
+    origin: str
+    """measured, emulated or simulated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """Every point of one cell on the common axis, per cent of the width."""
+
+    points: tuple[tuple[float, float, str], ...]
+    """(x per cent, y pixels, what a pointer is told)."""
+    median: float | None
+    interval: tuple[float, float] | None
+    others: tuple[tuple[float, str], ...]
+    """(y pixels, words) of trials without a time, drawn at the right edge."""
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class CellRow:
+    """One line of the table of cells."""
+
+    mark: CellMark
+    n: int
+    planned: int
+    ok: int
+    statuses: str
+    success: str
+    median: Number | None
+    median_why: str
+    interval: tuple[Number, Number] | None
+    interval_why: str
+    level: str
+    epochs: Number | None
+    rate: Number | None
+    unit: str
+    final: Number | None
+    metric: str
+    goal: str
+    strip: Strip
+
+
+def marks(record: Record) -> dict[str, CellMark]:
+    """Cell id -> mark, in the order of the plan."""
+    return {
+        cell.cell_id: CellMark(
+            number=index + 1, cell_id=cell.cell_id, label=without_paths(cell.label), color=index % COLORS,
+            dash=DASHES[index % len(DASHES)], symbol=SYMBOLS[index % len(SYMBOLS)], origin=origin(cell.choices),
+        )
+        for index, cell in enumerate(record.plan.cells)
+    }
+
+
+def origin(choices: Choices) -> str:
+    """What the figures of a cell are: of a real run, of an emulated cluster, or invented by an engine."""
+    if not getattr(choices.engine.plugin, "needs_parts", True):
+        return "simulated"
+    return "emulated" if choices.launcher.kind == "fabric" else "measured"
+
+
+def origins(found: Sequence[CellMark]) -> str:
+    """What the figures of several cells are, in words."""
+    return " and ".join(dict.fromkeys(mark.origin for mark in found)) or "measured"
+
+
+def goal(choices: Choices) -> str:
+    """Metric and target as one reads them: `top1 of at least 0.97`."""
+    side = "at most" if choices.stop.direction == "lower" else "at least"
+    return f"{choices.stop.metric} of {side} {choices.stop.target:g}"
+
+
+def rows(record: Record) -> tuple[list[CellRow], Axis]:
+    """All cells with their summaries, and the axis their points share."""
+    summaries = [(cell, summarize(cell, record.of_cell(cell.cell_id))) for cell in record.plan.cells]
+    axis = from_zero([value for _, summary in summaries for value in summary.values], right=90.0)
+    known = marks(record)
+    return [
+        _row(record, cell, summary, known[cell.cell_id], axis) for cell, summary in summaries
+    ], axis
+
+
+def _row(record: Record, cell: Cell, summary: Summary, mark: CellMark, axis: Axis) -> CellRow:
+    workload = cell.choices.workload.plugin
+    assert isinstance(workload, Workload)
+    interval = summary.interval
+    return CellRow(
+        mark=mark, n=summary.n, planned=record.plan.suite.seeds, ok=summary.ok, statuses=_statuses(summary),
+        success=_success(summary.success), median=seconds(summary.median), median_why=_median_why(summary),
+        interval=_ends(interval), interval_why=_interval_why(summary),
+        level=f"{interval.level:.1%}".replace("%", "\N{NO-BREAK SPACE}%") if interval else "",
+        epochs=number(summary.median_epochs), rate=number(summary.median_samples_per_second), unit=workload.unit,
+        final=number(summary.median_final, 4), metric=cell.choices.stop.metric, goal=goal(cell.choices),
+        strip=_strip(summary, record.of_cell(cell.cell_id), axis),
+    )
+
+
+def _ends(interval: Bounds | None) -> tuple[Number, Number] | None:
+    low, high = (seconds(interval.low), seconds(interval.high)) if interval else (None, None)
+    return (low, high) if low and high else None
+
+
+def _success(bounds: Bounds | None) -> str:
+    if bounds is None:
+        return ""
+    return f"P(reach) {bounds.low:.2f} to {bounds.high:.2f} at {bounds.level:.0%}".replace("%", "\N{NO-BREAK SPACE}%")
+
+
+def _statuses(summary: Summary) -> str:
+    """What the trials that did not reach the target came to."""
+    return ", ".join(f"{count} {STATUS_WORDS[name]}" for name, count in summary.statuses.items() if name != "ok")
+
+
+def _median_why(summary: Summary) -> str:
+    if summary.median is not None:
+        return ""
+    return "no trial yet" if not summary.n else f"not reached: {summary.ok} of {summary.n} trials got there"
+
+
+def _interval_why(summary: Summary) -> str:
+    if summary.interval is not None or not summary.n:
+        return ""
+    if summary.ok < summary.n:
+        return "no interval where trials did not reach the target"
+    return f"no 95\N{NO-BREAK SPACE}% interval from {summary.n} trials; 6 are the least"
+
+
+def _strip(summary: Summary, results: Sequence[Result], axis: Axis) -> Strip:
+    ordered = [item for item in results if item.status == "ok" and item.tta_wall is not None]
+    points = tuple(
+        (axis.at(item.tta_wall or 0.0), 7.0 + 6.0 * (index % 3), f"seed {item.repeat}: {seconds(item.tta_wall)}")
+        for index, item in enumerate(ordered)
+    )
+    rest = [item for item in results if item.status != "ok"]
+    others = tuple(
+        (7.0 + 6.0 * (index % 3), f"seed {item.repeat}: {STATUS_WORDS[item.status]}") for index, item in enumerate(rest)
+    )
+    listed = ", ".join(str(seconds(value)) for value in summary.values)
+    words = f"times to target: {listed}" if listed else "no time to target"
+    return Strip(
+        points=points, median=axis.at(summary.median) if summary.median is not None else None,
+        interval=(axis.at(summary.interval.low), axis.at(summary.interval.high)) if summary.interval else None,
+        others=others, words=words + (f"; {len(rest)} without a time" if rest else ""),
+    )

@@ -1,0 +1,103 @@
+"""Numbers and free text as the page prints them: significant digits, units, no path of the machine."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from markupsafe import Markup, escape
+
+PATH = re.compile(r"(?:file://|(?<![\w./:<~]))(?:[A-Za-z]:\\(?:[^\\\s'\"]+\\)*|~?/(?:[\w.@+=%-]+/)+)(?=[^\s'\"]|$|[\s'\"])")
+"""The folders of an absolute path, up to the last separator; URLs and fractions do not match."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A figure with its exact value: the page shows the text and carries the value in a `data` element."""
+
+    value: float
+    text: str
+
+    def __html__(self) -> Markup:
+        return Markup('<data value="{}">{}</data>').format(repr(self.value), self.text)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """`value` with so many significant digits, never in exponent form between 0.0001 and 10^15."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    magnitude = math.floor(math.log10(abs(value)))
+    if magnitude < -4 or magnitude > 15:
+        return f"{value:.{digits - 1}e}"
+    return f"{value:,.{max(0, digits - 1 - magnitude)}f}"
+
+
+def number(value: float | None, digits: int = 3, unit: str = "") -> Number | None:
+    """A figure, or None where it is unknown."""
+    if value is None:
+        return None
+    return Number(value, f"{significant(value, digits)}\N{NO-BREAK SPACE}{unit}" if unit else significant(value, digits))
+
+
+def seconds(value: float | None) -> Number | None:
+    return number(value, 3, "s")
+
+
+def ratios(values: Sequence[float]) -> list[Number]:
+    """Ratios with one number of decimals: two, or as many as it takes to tell each of them from 1."""
+    for decimals in range(2, 7):
+        if all(f"{value:.{decimals}f}" != f"{1:.{decimals}f}" or value == 1 for value in values):
+            break
+    small = min((abs(value) for value in values if value), default=1.0)
+    if small < 0.1:
+        return [Number(value, significant(value)) for value in values]
+    return [Number(value, f"{value:,.{decimals}f}") for value in values]
+
+
+def gibibytes(value: int | None) -> Number | None:
+    """Bytes as GiB, or MiB where that reads better."""
+    if value is None:
+        return None
+    scale, unit = (1 << 30, "GiB") if value >= 1 << 30 else (1 << 20, "MiB")
+    return Number(value, f"{significant(value / scale)}\N{NO-BREAK SPACE}{unit}")
+
+
+def moment(milliseconds: float) -> str:
+    """Wall-clock milliseconds since 1970 as UTC."""
+    return datetime.fromtimestamp(milliseconds / 1e3, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def without_paths(text: str) -> str:
+    """`text` with the folders of absolute paths left out: a report is passed on, a machine's layout is not."""
+    return PATH.sub(".../", text)
+
+
+def shown(value: object) -> object:
+    """What the template prints for a value: "-" for the unknown, text without absolute paths, the rest as it is."""
+    if value is None:
+        return "-"
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return without_paths(value)
+    return value
+
+
+def wrapped(text: str, width: int = 44) -> str:
+    """Escaped text in lines of at most `width`, as plotly's hover labels want it."""
+    lines, rest = [], without_paths(text)
+    while len(rest) > width and len(lines) < 5:
+        cut = rest.rfind(" ", 1, width)
+        cut = cut if cut > 0 else width
+        lines.append(rest[:cut])
+        rest = rest[cut:].lstrip()
+    lines.append(rest if len(rest) <= width else f"{rest[:width]}...")
+    return "<br>".join(str(escape(line)) for line in lines)

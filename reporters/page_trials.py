@@ -1,0 +1,104 @@
+"""Every attempt and every trial, failures first, with links into the run folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from repro.results import Result
+from repro.store import Record
+
+from .page_cells import STATUS_WORDS, CellMark, marks
+from .page_text import Number, gibibytes, moment, number, seconds
+
+FOLDER = "../trials"
+"""The report lies in <run>/report; links stay inside the run folder and name no path of the machine."""
+HASHES = {"init_weights": "initial weights", "data_order": "data order", "data": "data", "final_weights": "final weights"}
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRow:
+    """One line of the ledger."""
+
+    mark: CellMark | None
+    trial_id: str
+    repeat: int
+    attempt: int
+    status: str
+    word: str
+    reason: str
+    started: str
+    took: Number | None
+    link: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRow:
+    """One trial that has a result."""
+
+    mark: CellMark
+    trial_id: str
+    link: str
+    log: str
+    repeat: int
+    attempt: int
+    status: str
+    word: str
+    reason: str
+    wall: Number | None
+    train: Number | None
+    cold: Number | None
+    epochs: Number | None
+    rate: Number | None
+    final: Number | None
+    peak: Number | None
+    hashes: tuple[tuple[str, str, str], ...]
+    """(what, short, full)."""
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A planned trial without a result."""
+
+    mark: CellMark
+    trial_id: str
+    repeat: int
+
+
+def attempts(record: Record) -> list[AttemptRow]:
+    """The ledger in its order, but what failed first."""
+    known = marks(record)
+    rows = [
+        AttemptRow(
+            mark=known.get(item.cell_id), trial_id=item.trial_id, repeat=item.repeat, attempt=item.attempt,
+            status=item.status, word=STATUS_WORDS.get(item.status, item.status), reason=item.reason,
+            started=moment(item.started_ms), took=seconds(item.seconds),
+            link=f"{FOLDER}/{item.trial_id}/result_{item.attempt}.txt",
+        )
+        for item in record.attempts
+    ]
+    return sorted(rows, key=lambda row: row.status == "ok")
+
+
+def trials(record: Record) -> list[TrialRow]:
+    """Results by cell and seed, failures first."""
+    known = marks(record)
+    rows = [_trial(item, known[item.cell_id]) for item in record.results if item.cell_id in known]
+    return sorted(rows, key=lambda row: (row.status == "ok", row.mark.number, row.repeat))
+
+
+def missing(record: Record) -> list[Missing]:
+    known = marks(record)
+    return [Missing(known[trial.cell_id], trial.trial_id, trial.repeat) for trial in record.missing()]
+
+
+def _trial(item: Result, mark: CellMark) -> TrialRow:
+    return TrialRow(
+        mark=mark, trial_id=item.trial_id, link=f"{FOLDER}/{item.trial_id}/",
+        log=f"{FOLDER}/{item.trial_id}/result_{item.attempt}.txt", repeat=item.repeat, attempt=item.attempt,
+        status=item.status, word=STATUS_WORDS[item.status], reason=item.reason, wall=seconds(item.tta_wall),
+        train=seconds(item.tta_train), cold=seconds(item.tta_cold), epochs=number(item.epochs_to_target),
+        rate=number(item.samples_per_second), final=number(item.final, 4), peak=gibibytes(item.peak_bytes),
+        hashes=tuple((HASHES.get(name, name), value[:8], value) for name, value in item.hashes.items()),
+        warnings=item.warnings,
+    )

@@ -1,0 +1,307 @@
+"""The `repro` command: parse, call one function, print, exit code. Heavy modules are imported by the command that
+needs them, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import repro
+from repro.errors import Exit, ReproError
+
+if TYPE_CHECKING:
+    from repro.plan import Plan
+    from repro.suite_file import SuiteFile
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 110}
+
+
+class Suites(click.ParamType):
+    """A bundled suite's name (completed by the shell) or a path."""
+
+    name = "suite"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
+        from repro.suite_file import bundled
+
+        found = [CompletionItem(name) for name in bundled() if name.startswith(incomplete)]
+        return found or [CompletionItem(incomplete, type="file")]
+
+
+suite_argument = click.argument("suite", type=Suites())
+override_option = click.option(
+    "-o", "overrides", multiple=True, metavar="KEY=VALUE[,VALUE...]",
+    help="Set a field of every trial, or sweep it: -o processes=1,2,4 -o optimizer.lr=0.1",
+)
+seeds_option = click.option("--seeds", type=click.IntRange(1, 1000), help="Repeats of every cell.  [default: the suite's]")
+json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdout, for scripts.")
+
+
+@click.group(context_settings=CONTEXT)
+@click.version_option(repro.__version__, prog_name="repro")
+def cli() -> None:
+    """Time-to-accuracy benchmarks whose verdicts can be checked and re-run.
+
+    \b
+    Example:
+      repro run quickstart        compare DDP with DeepSpeed on real data, about a minute on two cores
+      repro ui                    look at the same runs in MLflow
+    """
+
+
+@cli.command("list")
+@click.argument("kind", default="suites", type=click.Choice(
+    ["suites", "workloads", "engines", "comm", "precisions", "optimizers", "launchers", "reporters"]))
+@json_option
+def list_(kind: str, as_json: bool) -> None:
+    """What there is to choose from: KIND is suites, workloads, engines, ...
+
+    \b
+    Example: repro list engines
+    """
+    from repro.listing import rows
+
+    found = rows(kind)
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
+        return
+    width = max(len(row["name"]) for row in found)
+    for row in found:
+        expected = f"  [{row['expected']}]" if row.get("expected") else ""
+        click.echo(f"{row['name']:<{width}}  {row['title']}{expected}")
+
+
+@cli.command()
+@suite_argument
+@override_option
+@json_option
+def show(suite: str, overrides: tuple[str, ...], as_json: bool) -> None:
+    """What SUITE compares and why.
+
+    \b
+    Example: repro show quickstart
+    """
+    from repro import textual
+
+    source = _suite(suite, overrides, None)
+    click.echo(json.dumps(source.suite.model_dump(mode="json", by_alias=True), indent=1) if as_json
+               else textual.suite_text(source.suite))
+
+
+@cli.command("plan")
+@suite_argument
+@override_option
+@seeds_option
+@json_option
+def plan_(suite: str, overrides: tuple[str, ...], seeds: int | None, as_json: bool) -> None:
+    """The trials SUITE would run here, what is skipped and why, and what it may cost. Trains nothing.
+
+    \b
+    Example: repro plan quickstart -o processes=1,2,4
+    """
+    from repro import textual
+    from repro.cost import estimate
+
+    plan = _plan(_suite(suite, overrides, seeds), bool(overrides))
+    if as_json:
+        data = plan.model_dump(mode="json", by_alias=True) | {"cost": estimate(plan).model_dump(mode="json")}
+        click.echo(json.dumps(data, indent=1))
+    else:
+        click.echo(textual.plan_text(plan, estimate(plan)))
+
+
+@cli.command()
+@suite_argument
+@override_option
+@seeds_option
+@click.option("--out", type=click.Path(path_type=Path), help="Run folder to make.  [default: runs/SUITE-DATE-TIME]")
+@click.option("--mlflow/--no-mlflow", "track", default=True, help="Replay the run to MLflow (MLFLOW_TRACKING_URI, "
+              "else a local SQLite store).")
+@json_option
+def run(
+    suite: str, overrides: tuple[str, ...], seeds: int | None, out: Path | None, track: bool, as_json: bool
+) -> None:
+    """Run SUITE: parity gate, timed trials, MLflow, HTML report.
+
+    \b
+    Example: repro run quickstart --seeds 6 -o batch.global=64
+    """
+    from repro.commands import run_suite
+
+    source = _suite(suite, overrides, seeds)
+    plan = _plan(source, bool(overrides))
+    ended = run_suite(plan, source.text, out, track)
+    click.echo(json.dumps(ended.as_json(), indent=1) if as_json else ended.text())
+    sys.exit(ended.exit_code)
+
+
+@cli.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--to", "targets", default="html", help="Reporters, comma-separated: html, mlflow (see `repro list "
+              "reporters`).")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for the files.  [default: RUN/report]")
+def report(run: Path, targets: str, out: Path | None) -> None:
+    """Write the report of a run folder again, or replay it to MLflow.
+
+    \b
+    Example: repro report runs/quickstart-20260101-120000 --to html,mlflow
+    """
+    from repro.commands import write_reports
+
+    for place in write_reports(run, targets.split(","), out):
+        click.echo(place)
+
+
+@cli.command()
+@json_option
+def doctor(as_json: bool) -> None:
+    """What this machine has, what is missing, and the command that mends it.
+
+    \b
+    Example: repro doctor
+    """
+    from repro.doctor import examine
+
+    findings = examine(Path("runs"))
+    if as_json:
+        click.echo(json.dumps([item.model_dump() for item in findings], indent=1))
+    else:
+        for item in findings:
+            mend = f"\n{'':<9}to mend: {item.mend}" if item.mend else ""
+            click.echo(f"{item.state:<8} {item.what}: {item.found}{mend}")
+    sys.exit(Exit.TRIAL_FAILED if any(item.state == "missing" for item in findings) else Exit.DONE)
+
+
+@cli.command()
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on loopback; 0: a free one.")
+@click.option("--experiment", help="Open on this experiment (a suite's name).")
+def ui(port: int, experiment: str | None) -> None:
+    """MLflow's UI on the store in use.
+
+    \b
+    Example: repro ui --experiment quickstart
+    """
+    from repro.mlflow_ui import open_ui
+
+    open_ui(os.environ.get("MLFLOW_TRACKING_URI"), port=port, experiment=experiment)
+
+
+@cli.command()
+def schema() -> None:
+    """JSON Schema of a suite file, for editors.
+
+    \b
+    Example: repro schema > suite.schema.json
+    """
+    from repro.schema_json import suite_schema
+
+    click.echo(json.dumps(suite_schema(), indent=1))
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Shell completion script.
+
+    \b
+    Example: eval "$(repro completion bash)"
+    """
+    from click.shell_completion import get_completion_class
+
+    found = get_completion_class(shell)
+    assert found is not None
+    click.echo(found(cli, {}, "repro", "_REPRO_COMPLETE").source())
+
+
+@cli.group()
+def bench() -> None:
+    """The harness measured against bare alternatives: ratios with intervals."""
+
+
+@bench.command()
+@click.option("--pairs", type=click.IntRange(2, 200), default=20, help="Interleaved pairs of runs.")
+@click.option("--steps", type=click.IntRange(20, 100_000), default=300, help="Steps timed per run.")
+@click.option("--processes", type=click.IntRange(1, 8), default=2, help="Ranks.")
+@json_option
+def overhead(pairs: int, steps: int, processes: int, as_json: bool) -> None:
+    """Step time under the harness over a bare hand-written DDP script's, same work, interleaved.
+
+    \b
+    Example: repro bench overhead --pairs 20
+    """
+    from repro.bench.overhead import measure
+
+    _print_bench(measure(pairs, steps, processes), as_json)
+
+
+@bench.command()
+@click.option("--pairs", type=click.IntRange(2, 200), default=6, help="Interleaved pairs of starts.")
+@json_option
+def turnaround(pairs: int, as_json: bool) -> None:
+    """A 2-rank trial of one step, start to end, over a bare `torchrun` of the same script.
+
+    \b
+    Example: repro bench turnaround --pairs 10
+    """
+    from repro.bench.turnaround import measure
+
+    _print_bench(measure(pairs), as_json)
+
+
+def _print_bench(found: Any, as_json: bool) -> None:
+    click.echo(json.dumps(found.model_dump(mode="json"), indent=1) if as_json else found.text())
+
+
+@cli.command(hidden=True)
+@click.argument("run", type=click.Path(path_type=Path))
+def track(run: Path) -> None:
+    """Replay RUN to MLflow on request; the parent talks to this process over its pipes."""
+    from repro.tracker import serve
+
+    serve(run, sys.stdin, sys.stdout)
+
+
+def _suite(name: str, overrides: tuple[str, ...], seeds: int | None) -> SuiteFile:
+    from repro.suite_file import read_suite
+
+    extra = () if seeds is None else (f"seeds={seeds}",)
+    return read_suite(name, (*overrides, *extra))
+
+
+def _plan(source: SuiteFile, overridden: bool) -> Plan:
+    from repro.machine import detect
+    from repro.plan import make_plan
+
+    return make_plan(source.suite, detect(), source.problem, overridden)
+
+
+def main() -> None:
+    """The command line's border: every failure becomes one line and an exit code."""
+    try:
+        cli.main(standalone_mode=False)
+    except click.exceptions.Abort:
+        sys.exit(Exit.INTERRUPTED)
+    except KeyboardInterrupt:
+        click.echo("interrupted", err=True)
+        sys.exit(Exit.INTERRUPTED)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(Exit.USAGE)
+    except ReproError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:  # the reader of our output went away: nothing to tell it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(Exit.DONE)
+    except Exception as error:
+        if os.environ.get("REPRO_DEBUG"):
+            raise
+        click.echo(f"internal error: {type(error).__name__}: {error} (REPRO_DEBUG=1 shows where)", err=True)
+        sys.exit(Exit.TRIAL_FAILED)

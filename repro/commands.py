@@ -1,0 +1,121 @@
+"""What the commands `run` and `report` do, without the command line."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from repro import registry
+from repro.compare import Comparison, Summary, compare, summarize
+from repro.errors import Exit, ReproError, UsageError
+from repro.machine import detect
+from repro.plan import Plan
+from repro.progress import TerminalWatcher
+from repro.runner import Run, exit_code, prepare
+from repro.seams import Reporter
+from repro.store import Record, RunFolder, read_record
+from repro.textual import outcome_text
+from repro.tracker import Tracker, TrackingEnd
+
+FINISH_SECONDS = 120.0
+"""How long the end of a run waits for the tracking server; the record is complete without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a run ended, and where its results are."""
+
+    exit_code: Exit
+    folder: Path
+    report: str
+    tracking: TrackingEnd | None
+    summaries: list[Summary]
+    comparisons: list[Comparison]
+    trials: dict[str, int]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "exit_code": int(self.exit_code), "run": str(self.folder), "report": self.report,
+            "mlflow": self.tracking.uri if self.tracking else None,
+            "mlflow_problem": self.tracking.problem if self.tracking else "", "trials": self.trials,
+            "cells": [item.model_dump(mode="json") for item in self.summaries],
+            "comparisons": [item.model_dump(mode="json", by_alias=True) for item in self.comparisons],
+        }
+
+    def text(self) -> str:
+        statuses = ", ".join(f"{count} {status}" for status, count in sorted(self.trials.items()))
+        lines = [outcome_text(self.summaries, self.comparisons), "", f"trials: {statuses}", f"run:    {self.folder}",
+                 f"report: {self.report}"]
+        if self.tracking:
+            lines.append(f"mlflow: {self.tracking.uri}  (to look at it: repro ui)")
+            if self.tracking.problem or self.tracking.pending:
+                lines.append(f"mlflow: {self.tracking.problem or 'the replay is not finished'}; nothing is lost, to "
+                             f"replay: repro report {self.folder} --to mlflow")
+        return "\n".join(lines)
+
+
+def run_suite(plan: Plan, suite_text: str, out: Path | None, track: bool) -> Ended:
+    """Run a plan to its end, or to Ctrl-C: then report what there is.
+
+    Raises:
+        ReproError: the run could not be started, or the parity gate stopped it.
+    """
+    page = reporter("html")
+    folder = prepare(plan, suite_text, out or Path("runs") / f"{plan.suite.suite}-{time.strftime('%Y%m%d-%H%M%S')}")
+    tracker = Tracker(folder.root) if track else None
+    with TerminalWatcher() as watcher:
+        run = Run(plan, folder, detect(), watcher, tracker)
+        try:
+            record = run.execute()
+            code = exit_code(record.results, len(plan.order))
+        except KeyboardInterrupt:
+            watcher.stage("interrupted; reporting what there is")
+            record, code = read_record(folder.root), Exit.INTERRUPTED
+        except ReproError:
+            _conclude(folder, page, tracker)
+            raise
+        watcher.stage("writing the report")
+        paths, tracking = _conclude(folder, page, tracker)
+    return _ended(record, code, paths, tracking)
+
+
+def _conclude(folder: RunFolder, page: Reporter, tracker: Tracker | None) -> tuple[list[str], TrackingEnd | None]:
+    """The report, where there is enough of a record to make one, and the last replay."""
+    paths = page.write(read_record(folder.root), folder.reports) if folder.environment.is_file() else [""]
+    return paths, tracker.finish(FINISH_SECONDS) if tracker else None
+
+
+def _ended(record: Record, code: Exit, paths: list[str], tracking: TrackingEnd | None) -> Ended:
+    metric = record.plan.suite.primary.metric if record.plan.suite.primary else "tta_wall"
+    trials: dict[str, int] = {}
+    for result in record.results:
+        trials[result.status] = trials.get(result.status, 0) + 1
+    return Ended(
+        exit_code=code, folder=record.folder.root, report=paths[0], tracking=tracking, trials=trials,
+        summaries=[summarize(cell, record.of_cell(cell.cell_id), metric) for cell in record.plan.cells],
+        comparisons=compare(record.plan, record.results),
+    )
+
+
+def write_reports(run: Path, targets: list[str], out: Path | None) -> list[str]:
+    """Let each reporter named write the record of `run`; the paths and URLs written.
+
+    Raises:
+        UnknownName: no such reporter.
+        OutputError: `run` is no run folder, or `out` cannot be written.
+        TrackingError: a tracking server did not take it.
+    """
+    reporters = [reporter(name.strip()) for name in targets if name.strip()]
+    if not reporters:
+        raise UsageError("--to names no reporter; see `repro list reporters`")
+    record = read_record(run)
+    return [place for item in reporters for place in item.write(record, out or record.folder.reports)]
+
+
+def reporter(name: str) -> Reporter:
+    """A reporter with its default options."""
+    found = registry.load("reporter", name)()
+    assert isinstance(found, Reporter)
+    return found

@@ -1,0 +1,38 @@
+"""What a plan may cost, before it runs: modelled from rough rates, an upper bound, never a result."""
+
+from __future__ import annotations
+
+from repro.plan import Cell, Plan
+from repro.seams import Engine, Workload
+from repro.spec import Frozen
+
+LAUNCH_SECONDS = 0.7
+"""Starting and ending the processes of one trial, roughly."""
+SETUP_SECONDS = 15.0
+"""Fork server, parity gate, report, once a run, roughly."""
+
+
+class Cost(Frozen):
+    """Seconds that a plan may take if every trial uses its whole budget."""
+
+    trials: int
+    at_most_seconds: float
+    label: str = "modelled: every trial to the end of its budget, rough rates of one CPU core"
+
+
+def estimate(plan: Plan) -> Cost:
+    """Upper bound of a plan's time."""
+    per_cell = {cell.cell_id: _trial_seconds(cell, plan.cores) for cell in plan.cells}
+    total = sum(per_cell[plan.cells[index].cell_id] for index, _ in plan.order)
+    return Cost(trials=len(plan.order), at_most_seconds=round(total + SETUP_SECONDS, 1))
+
+
+def _trial_seconds(cell: Cell, cores: int) -> float:
+    choices = cell.choices
+    workload, engine = choices.workload.plugin, choices.engine.plugin
+    assert isinstance(workload, Workload) and isinstance(engine, Engine)
+    if not engine.needs_parts:
+        return 0.05
+    parallel = min(choices.processes, cores)
+    samples = choices.stop.max_epochs * workload.train_samples
+    return LAUNCH_SECONDS + samples / (workload.reference_samples_per_second * parallel)

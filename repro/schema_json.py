@@ -1,0 +1,54 @@
+"""JSON Schema of a suite file, so that editors complete it and mark mistakes while one types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from repro import registry
+from repro.spec import Choices, Suite
+
+SEAM_FIELDS = {
+    "workload": "workload", "engine": "engine", "comm": "comm", "precision": "precision", "optimizer": "optimizer",
+    "launcher": "launcher",
+}
+
+
+def suite_schema() -> dict[str, Any]:
+    """The schema of a whole suite, plug-ins with their options included."""
+    schema = Suite.model_json_schema(by_alias=True)
+    trial = Choices.model_json_schema(by_alias=True)
+    definitions: dict[str, Any] = {**schema.pop("$defs", {}), **trial.pop("$defs", {})}
+    definitions.pop("Choice", None)
+    definitions.pop("Plugin", None)
+    for field, seam in SEAM_FIELDS.items():
+        definitions[f"{seam}-choice"] = _choice(seam, definitions)
+        described = trial["properties"][field]
+        trial["properties"][field] = {"$ref": f"#/$defs/{seam}-choice", **_default(described)}
+    trial["properties"]["batch"] = {"anyOf": [{"type": "integer", "minimum": 1}, trial["properties"]["batch"]]}
+    _schedule_by_name(trial)
+    definitions["Trial"] = {**trial, "required": []}  # what the matrix sets, the template may leave out
+    schema["properties"]["trial"] = {"$ref": "#/$defs/Trial"}
+    schema["$defs"] = definitions
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "repro suite"}
+
+
+def _default(described: dict[str, Any]) -> dict[str, Any]:
+    return {key: described[key] for key in ("default", "description") if key in described}
+
+
+def _schedule_by_name(trial: dict[str, Any]) -> None:
+    schedule = trial["properties"]["schedule"]
+    names = ["constant", "step", "polynomial", "cosine"]
+    trial["properties"]["schedule"] = {"anyOf": [{"enum": names}, schedule]}
+
+
+def _choice(seam: str, definitions: dict[str, Any]) -> dict[str, Any]:
+    """A plug-in by name, or a mapping with `kind` and that plug-in's options."""
+    variants: list[dict[str, Any]] = [{"enum": registry.names(seam)}]
+    for name in registry.names(seam):
+        options = registry.load(seam, name).model_json_schema()
+        definitions |= options.pop("$defs", {})
+        options["properties"] = {"kind": {"const": name}, **options.get("properties", {})}
+        options["required"] = ["kind", *options.get("required", [])]
+        variants.append(options)
+    return {"anyOf": variants}

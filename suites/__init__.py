@@ -1,0 +1,1 @@
+"""The bundled suites, one YAML file each: data only."""

@@ -1,0 +1,191 @@
+"""Workloads: the declared data, the same bytes for the same sample, weights that follow the seed alone."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from repro.errors import TrialError
+from repro.seams import Parts, Workload
+from repro.streams import Streams
+from repro.workloads import handwritten, made_up_images
+from repro.workloads.digits import Digits
+from repro.workloads.digits_mlp import DigitsMlp
+from repro.workloads.synthetic import Synthetic
+
+SMALL = Synthetic(image_size=8, channels=1, classes=4, samples=512, held_out=128, width=8, depth=2)
+ALL = [Digits(), DigitsMlp(hidden=32), DigitsMlp(hidden=32, augment=True), SMALL]
+
+
+def _open(workload: Workload, seed: int = 0) -> Parts:
+    parts = workload.build(Streams(7, seed), "cpu")
+    parts.open_data()
+    return parts
+
+
+def _bytes(parts: Parts) -> str:
+    return hashlib.sha256(b"".join(each.numpy().tobytes() for each in parts.model.state_dict().values())).hexdigest()
+
+
+def test_content_is_what_is_declared_and_what_sklearn_gives() -> None:
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    targets = bunch.target.astype(np.uint8)
+    train, evaluation = handwritten.split(targets)
+    digest = hashlib.sha256(handwritten.content(bunch.images, targets, train, evaluation)).hexdigest()
+    assert digest == handwritten.SHA256 == handwritten.load().sha256
+
+
+def test_split_is_disjoint_complete_and_equal_by_class() -> None:
+    digits = handwritten.load()
+    table = np.concatenate([digits.train.targets, digits.evaluation.targets])
+    train, evaluation = handwritten.split(table)
+    assert sorted([*train, *evaluation]) == list(range(1797))
+    assert np.bincount(digits.evaluation.targets).tolist() == [36] * 10
+    assert len(digits.train.targets) == Digits().train_samples == 1437
+    assert len(digits.evaluation.targets) == Digits().eval_samples == 360
+    assert np.bincount(digits.train.targets).min() > 130
+
+
+def test_changed_content_is_refused_with_both_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = handwritten._table()
+    zeroed = whole.copy()
+    zeroed[-1, :-1] = 0  # one image of 1797
+    monkeypatch.setattr(handwritten, "_table", lambda: zeroed)
+    handwritten.load.cache_clear()
+    try:
+        with pytest.raises(TrialError, match=f"expected {handwritten.SHA256}, found [0-9a-f]{{64}}"):
+            Digits().identity()
+        with pytest.raises(TrialError, match="found"):
+            DigitsMlp(hidden=8).build(Streams(0, 0), "cpu").open_data()
+    finally:
+        handwritten.load.cache_clear()
+
+
+def test_sizes_are_known_without_torch_or_sklearn() -> None:
+    code = (
+        "import sys; from repro.workloads import digits, digits_mlp, synthetic\n"
+        "for w in (digits.Digits(), digits_mlp.DigitsMlp(), synthetic.Synthetic()):\n"
+        "    print(w.train_samples, w.eval_samples, w.title)\n"
+        "w.identity(); digits.Digits().identity()\n"
+        "assert not {'torch', 'sklearn'} & set(sys.modules)"
+    )
+    root = str(Path(__file__).parents[2])
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": root}, timeout=60)
+
+
+@pytest.mark.parametrize("workload", ALL, ids=lambda each: type(each).__name__)
+def test_identity_tells_what_build_reads(workload: Workload) -> None:
+    identity = workload.identity()
+    assert workload.build(Streams(7, 0), "cpu").open_data() == identity.sha256
+    assert (identity.train_samples, identity.eval_samples) == (workload.train_samples, workload.eval_samples)
+
+
+@pytest.mark.parametrize("workload", ALL, ids=lambda each: type(each).__name__)
+def test_weights_follow_the_seed_alone(workload: Workload) -> None:
+    first = _bytes(workload.build(Streams(7, 0), "cpu"))
+    torch.rand(17)
+    torch.set_default_dtype(torch.float64)
+    try:
+        state = torch.get_rng_state()
+        assert _bytes(workload.build(Streams(7, 0), "cpu")) == first
+        assert torch.equal(torch.get_rng_state(), state), "the global generator is put back"
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert _bytes(workload.build(Streams(7, 1), "cpu")) != first
+
+
+@pytest.mark.parametrize("workload", ALL, ids=lambda each: type(each).__name__)
+def test_a_sample_has_the_same_bytes_however_batches_are_cut(workload: Workload) -> None:
+    indices = np.random.default_rng(3).permutation(workload.train_samples)[:48]
+    whole, targets = _open(workload).train_batch(2, indices)
+    other = _open(workload)
+    other.train_batch(5, indices)
+    parts = [other.train_batch(2, indices[rank::3]) for rank in (2, 0, 1)]
+    for rank, (inputs, part_targets) in zip((2, 0, 1), parts, strict=True):
+        assert torch.equal(inputs, whole[rank::3])
+        assert torch.equal(part_targets, targets[rank::3])
+
+
+def test_augmentation_shifts_by_one_pixel_and_changes_with_epoch_and_seed() -> None:
+    indices = np.arange(1437)
+    plain, targets = _open(Digits(augment=False)).train_batch(0, indices)
+    drawn = [_open(Digits(), seed).train_batch(epoch, indices)[0] for seed, epoch in ((0, 0), (0, 1), (1, 0))]
+    assert not torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+    padded = torch.nn.functional.pad(plain, (1, 1, 1, 1), value=-1)
+    shifts = [padded[:, :, down : down + 8, right : right + 8] for down in range(3) for right in range(3)]
+    same = torch.stack([(shift == drawn[0]).flatten(1).all(1) for shift in shifts])
+    assert same.any(0).all()
+    assert same.sum(1).min() > 1437 / 9 / 2, "all nine shifts are drawn"
+    assert torch.equal(targets, torch.from_numpy(handwritten.load().train.targets.astype(np.int64)))
+
+
+@pytest.mark.parametrize("workload", ALL, ids=lambda each: type(each).__name__)
+def test_synthetic_batches_need_no_data_and_fit(workload: Workload) -> None:
+    parts = workload.build(Streams(7, 0), "cpu")
+    inputs, targets = parts.synthetic_batch(6)
+    outputs = parts.model(inputs)
+    assert torch.isfinite(parts.loss(outputs, targets))
+    parts.open_data()
+    real, real_targets = parts.eval_batch(np.arange(6))
+    assert (real.shape, real.dtype, real_targets.dtype) == (inputs.shape, inputs.dtype, targets.dtype)
+
+
+def test_top1_counts_and_loss_is_float32_whatever_the_model_gives() -> None:
+    parts = Digits().build(Streams(7, 0), "cpu")
+    outputs = torch.eye(10, dtype=torch.bfloat16)[[1, 2, 3]]
+    targets = torch.tensor([1, 2, 4])
+    assert parts.scores["top1"](outputs, targets).item() == 2
+    assert parts.loss(outputs, targets).dtype == torch.float32
+
+
+def test_group_norm_makes_the_mean_of_halves_the_whole() -> None:
+    parts = _open(Digits())
+    inputs, targets = parts.train_batch(0, np.arange(32))
+    whole = parts.loss(parts.model(inputs), targets)
+    halves = [parts.loss(parts.model(inputs[half]), targets[half]) for half in (slice(16), slice(16, 32))]
+    assert torch.isclose(whole, sum(halves) / 2, rtol=1e-5)
+    batch = _open(Digits(norm="batch"))
+    assert any(isinstance(each, torch.nn.BatchNorm2d) for each in batch.model.modules())
+
+
+def _accuracy_after(workload: Workload, epochs: int, rate: float) -> float:
+    parts = _open(workload)
+    optimizer = torch.optim.SGD(parts.model.parameters(), lr=rate, momentum=0.9, nesterov=True)
+    for epoch in range(epochs):
+        order = np.random.default_rng(epoch).permutation(workload.train_samples)
+        for start in range(0, workload.train_samples - 63, 64):
+            inputs, targets = parts.train_batch(epoch, order[start : start + 64])
+            parts.loss(parts.model(inputs), targets).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    with torch.no_grad():
+        inputs, targets = parts.eval_batch(np.arange(workload.eval_samples))
+        return float(parts.scores["top1"](parts.model(inputs), targets)) / workload.eval_samples
+
+
+@pytest.mark.parametrize(
+    ("workload", "epochs", "rate", "least"),
+    [(SMALL, 6, 0.05, 0.8), (Digits(), 3, 0.05, 0.8), (DigitsMlp(hidden=128), 3, 0.05, 0.9)],
+    ids=["synthetic", "digits", "digits-mlp"],
+)
+def test_accuracy_rises(workload: Workload, epochs: int, rate: float, least: float) -> None:
+    assert _accuracy_after(workload, epochs, rate) > least
+
+
+def test_made_up_data_are_labelled_and_follow_the_options() -> None:
+    assert SMALL.synthetic
+    assert not Digits.synthetic
+    other = SMALL.model_copy(update={"data_seed": 1})
+    assert SMALL.identity().sha256 == SMALL.identity().sha256 != other.identity().sha256
+    images = made_up_images.draw(made_up_images.Recipe(8, 1, 4, 512, 128, 0))
+    assert np.bincount(images.targets).min() > 100
