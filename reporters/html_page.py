@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, ClassVar
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from repro.seams import Reporter
 from repro.store import Record, write_text
@@ -65,14 +65,14 @@ def plotly_bundle() -> str:
     return str(get_plotlyjs()).replace("\r\n", "\n").replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
-def policy(scripts: list[str]) -> str:
+def policy(scripts: list[str]) -> Markup:
     """Content-Security-Policy: only these scripts, nothing from outside.
 
     Styles are `unsafe-inline` because plotly.js inserts style elements of its own when it loads; tried with hashes, its
     hover labels and cursors go unstyled and every page load logs violations. No script can come in that way.
     """
-    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
-    return (
+    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts) or "'none'"
+    return escape(
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )

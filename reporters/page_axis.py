@@ -61,10 +61,9 @@ def from_zero(values: Sequence[float], right: float = 98.0) -> Axis:
     known = [value for value in values if value > 0]
     top, bottom = max(known, default=1.0), min(known, default=1.0)
     if top / bottom > 20:
-        low, high = 10.0 ** math.floor(math.log10(bottom)), top * 1.1
-        marks = tuple(10.0**power for power in range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1))
-        return Axis(low, high, True, right=right, values=marks)
-    step = round_step(top / 3)
+        low, high = bottom / 1.2, top * 1.1
+        return Axis(low, high, True, right=right, values=_decades(low, high))
+    step = round_step(top / 5)
     return Axis(0.0, top * 1.03, False, right=right, values=tuple(step * count for count in range(int(top / step) + 1)))
 
 
@@ -77,13 +76,20 @@ def around_one(values: Sequence[float]) -> Axis:
     return Axis(low, high, True, values=_log_marks(low, high))
 
 
+def _decades(low: float, high: float) -> tuple[float, ...]:
+    """Powers of ten in [low, high], with 2 and 5 times them where there are few."""
+    powers = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
+    steps = (1, 2, 5) if high / low < 300 else (1,)
+    return tuple(value for power in powers for step in steps if low <= (value := step * 10.0**power) <= high)
+
+
 def _log_marks(low: float, high: float) -> tuple[float, ...]:
     """1 and round numbers on both sides of it: about five marks in all."""
     if high / low > 30:
         powers = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
         return tuple(sorted({1.0, *(10.0**power for power in powers)}))
     if high / low > 4:
-        choices = (0.05, 0.1, 0.2, 0.33, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0)
+        choices = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0)
         return tuple(value for value in choices if low <= value <= high)
     step = round_step((high - low) / 4)
     first, last = math.ceil((low - 1) / step), math.floor((high - 1) / step)

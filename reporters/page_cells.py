@@ -13,11 +13,12 @@ from repro.spec import Choices
 from repro.store import Record
 
 from .page_axis import Axis, from_zero
-from .page_text import Number, number, seconds, without_paths
+from .page_text import Number, number, plural, seconds, without_paths
 
 COLORS = 8
 """Number of cell colours in report.css (--c0 and on)."""
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+"""Names that report.css and page_curves give a pattern to."""
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x")
 STATUS_WORDS = {
     "ok": "reached", "missed": "missed", "diverged": "diverged", "out_of_memory": "out of memory",
@@ -150,15 +151,15 @@ def _statuses(summary: Summary) -> str:
 def _median_why(summary: Summary) -> str:
     if summary.median is not None:
         return ""
-    return "no trial yet" if not summary.n else f"not reached: {summary.ok} of {summary.n} trials got there"
+    return "no trial yet" if not summary.n else "not reached"
 
 
 def _interval_why(summary: Summary) -> str:
     if summary.interval is not None or not summary.n:
         return ""
     if summary.ok < summary.n:
-        return "no interval where trials did not reach the target"
-    return f"no 95\N{NO-BREAK SPACE}% interval from {summary.n} trials; 6 are the least"
+        return "not every trial reached the target"
+    return f"{plural(summary.n, 'trial')}; a 95\N{NO-BREAK SPACE}% interval needs 6"
 
 
 def _strip(summary: Summary, results: Sequence[Result], axis: Axis) -> Strip:

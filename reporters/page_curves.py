@@ -13,15 +13,20 @@ from repro.store import Record
 from .page_cells import STATUS_WORDS, CellMark, goal, marks, origins
 from .page_text import Number, number, plural, seconds, wrapped
 
+DASHES = {
+    "solid": "solid", "dash": "6px,3px", "dot": "2px,2px", "dashdot": "8px,3px,2px,3px", "longdash": "12px,3px",
+}
+"""Closer than plotly's own, so that a steep line still shows its pattern."""
 MARKERS_UP_TO = 4000
 """Points in a figure beyond which only lines are drawn: SVG markers are slow by the ten thousand."""
 ROWS_UP_TO = 1500
 """Evaluations beyond which the table keeps those around the target only."""
 CLOCKS = (
-    ("wall", "Wall clock", "seconds since run_start, evaluation on the clock"),
-    ("train", "Training clock", "seconds without evaluation, checkpoints and logging"),
-    ("samples", "Samples", "passes over the training data (epochs)"),
+    ("wall", "wall clock", "from run_start, evaluation included", "seconds"),
+    ("train", "training clock", "without evaluation, checkpoints and logging", "seconds"),
+    ("samples", "samples", "in passes over the training data", "epochs"),
 )
+"""(name, title, what is counted, unit)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,7 @@ class Chart:
 
     name: str
     title: str
+    counted: str
     figure: dict[str, Any]
     summary: str
 
@@ -79,9 +85,10 @@ def _panel(record: Record, index: int, key: tuple[str, str], cells: Sequence[Cel
     targets = sorted({cell.choices.stop.target for cell in cells})
     summary = f"{plural(len(drawn), 'line')}, one a trial; target {goal(cells[0].choices)}"
     charts = tuple(
-        Chart(f"curve-{index}-{clock}", title, _figure(clock, unit, key[1], drawn, targets, count <= MARKERS_UP_TO),
-              f"{key[1]} against {title.lower()} ({unit}); {summary}")
-        for clock, title, unit in CLOCKS
+        Chart(f"curve-{index}-{clock}", title, counted,
+              _figure(clock, unit, key[1], drawn, targets, count <= MARKERS_UP_TO),
+              f"{key[1]} against {title} in {unit}, {counted}; {summary}")
+        for clock, title, counted, unit in CLOCKS
     ) if drawn else ()
     of_cells = [known[cell.cell_id] for cell in cells]
     return Panel(
@@ -118,12 +125,13 @@ def _trace(clock: str, mark: CellMark, result: Result, markers: bool) -> dict[st
         symbols[-1], sizes[-1] = "x-thin-open", 10
     told = f"<b>{mark.number}</b> {wrapped(mark.label)}<br>seed {result.repeat}, {STATUS_WORDS[result.status]}"
     shown = "epochs" if clock == "samples" else "s"
-    marker = {"symbol": symbols, "size": sizes, "color": f"--c{mark.color}", "line": {"width": 1.5}}
+    marker = {"symbol": symbols, "size": sizes, "color": f"--c{mark.color}",
+              "line": {"width": 1.3, "color": f"--c{mark.color}"}}
     return {
         "type": "scatter", "mode": "lines+markers" if markers else "lines", "name": f"cell {mark.number}",
         "legendgroup": str(mark.number), "meta": [told], "opacity": 0.85,
         "x": [_position(clock, point) for point in known], "y": [point.value for point in known],
-        "line": {"color": f"--c{mark.color}", "dash": mark.dash, "width": 1.6}, **({"marker": marker} if markers else {}),
+        "line": {"color": f"--c{mark.color}", "dash": DASHES[mark.dash], "width": 1.6}, **({"marker": marker} if markers else {}),
         "hovertemplate": f"%{{meta[0]}}<br>%{{x:.4~g}} {shown}: %{{y:.4~g}}<extra></extra>",
     }
 
@@ -151,6 +159,7 @@ def _note(target: float) -> dict[str, Any]:
     return {
         "xref": "paper", "x": 0, "xanchor": "left", "yref": "y", "y": target, "yanchor": "bottom", "showarrow": False,
         "text": f"target {target:g}", "font": {"size": 12, "color": "--ink"},
+        "bgcolor": "--surface", "opacity": 0.85,
     }
 
 

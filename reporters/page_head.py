@@ -84,7 +84,8 @@ def _failed_trials(record: Record) -> Iterator[Notice]:
             by_status.setdefault(result.status, []).append(result)
     for status, results in by_status.items():
         level = "warn" if status == "missed" else "fail"
-        reasons = list(dict.fromkeys(result.reason for result in results if result.reason))
+        said = (result.reason.removeprefix(f"{status}: ") for result in results)
+        reasons = list(dict.fromkeys(reason for reason in said if reason))
         more = f" (and {len(reasons) - 2} other reasons)" if len(reasons) > 2 else ""
         text = f"{plural(len(results), 'trial')}: {'; '.join(reasons[:2])}{more}" if reasons else plural(len(results), "trial")
         yield Notice(level, STATUS_WORDS[status].capitalize(), text, "#trials")

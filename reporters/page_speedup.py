@@ -50,6 +50,8 @@ class Forest:
     """Where 1 lies, per cent."""
     primary: Ratio | None
     exploratory: tuple[Ratio, ...]
+    level: str
+    """Nominal coverage of the intervals, in words; empty where there is none."""
 
 
 def forest(record: Record) -> Forest:
@@ -61,6 +63,7 @@ def forest(record: Record) -> Forest:
     return Forest(
         axis=axis, one=axis.at(1.0), primary=next((item for item in built if item.primary), None),
         exploratory=tuple(item for item in built if not item.primary),
+        level=next((item.level for item in built if item.level), ""),
     )
 
 

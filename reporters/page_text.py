@@ -46,6 +46,9 @@ def number(value: float | None, digits: int = 3, unit: str = "") -> Number | Non
 
 
 def seconds(value: float | None) -> Number | None:
+    """Seconds; what is less than the clock's nanosecond (rounding left over by a subtraction) reads as 0."""
+    if value is not None and abs(value) < 5e-10:
+        return Number(value, "0\N{NO-BREAK SPACE}s")
     return number(value, 3, "s")
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 110}
 
 
-class Suites(click.ParamType):
+class Suites(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.4 on
     """A bundled suite's name (completed by the shell) or a path."""
 
     name = "suite"
@@ -40,7 +40,9 @@ override_option = click.option(
     "-o", "overrides", multiple=True, metavar="KEY=VALUE[,VALUE...]",
     help="Set a field of every trial, or sweep it: -o processes=1,2,4 -o optimizer.lr=0.1",
 )
-seeds_option = click.option("--seeds", type=click.IntRange(1, 1000), help="Repeats of every cell.  [default: the suite's]")
+seeds_option = click.option(
+    "--seeds", type=click.IntRange(1, 1000), help="Repeats of every cell.  [default: the suite's]"
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdout, for scripts.")
 
 

@@ -93,8 +93,8 @@ class CudaTimer:
     def stepped(self) -> None:
         import torch
 
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()  # type: ignore[no-untyped-call]
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
         self._events.append(event)
 
     def read(self) -> tuple[list[float], list[float]]:

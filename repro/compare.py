@@ -63,7 +63,7 @@ class Pair(Frozen):
 class Comparison(Frozen):
     """A candidate against its baseline."""
 
-    schema_: int = Field(1, alias="schema")
+    schema_: int = Field(default=1, alias="schema")
     candidate: str
     baseline: str
     candidate_label: str
@@ -186,8 +186,11 @@ def _pairs(
         if mate is None:
             continue
         for name in PAIRED_HASHES:
-            if item.hashes.get(name) != mate.hashes.get(name):
-                return (), f"seed {item.repeat}: {name.replace('_', ' ')} differ between the two, so they are no pair", 0
+            found = {result.hashes.get(name) for result in (item, mate)}
+            ended_early = None in found and not item.status == mate.status == "ok"
+            if len(found) > 1 and not ended_early:  # what ended before it wrote its hashes counts as missed below
+                what = name.replace("_", " ")
+                return (), f"seed {item.repeat}: {what} differ between the two, so they are no pair", 0
         ours, theirs = getattr(item, metric), getattr(mate, metric)
         if item.status == "ok" and mate.status == "ok" and ours is not None and theirs is not None:
             pairs.append(Pair(repeat=item.repeat, candidate=ours, baseline=theirs))

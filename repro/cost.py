@@ -29,8 +29,7 @@ def estimate(plan: Plan) -> Cost:
 
 def _trial_seconds(cell: Cell, cores: int) -> float:
     choices = cell.choices
-    workload, engine = choices.workload.plugin, choices.engine.plugin
-    assert isinstance(workload, Workload) and isinstance(engine, Engine)
+    workload, engine = choices.workload.get(Workload), choices.engine.get(Engine)
     if not engine.needs_parts:
         return 0.05
     parallel = min(choices.processes, cores)

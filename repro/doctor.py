@@ -37,9 +37,7 @@ def examine(folder: Path) -> list[Finding]:
 
 def _python() -> Finding:
     found = f"{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"
-    if sys.version_info >= (3, 10):
-        return Finding(what="python", state="ok", found=found)
-    return Finding(what="python", state="missing", found=found, mend="install Python 3.10 or newer")
+    return Finding(what="python", state="ok", found=found)
 
 
 def _libraries() -> Iterator[Finding]:
@@ -47,7 +45,8 @@ def _libraries() -> Iterator[Finding]:
         try:
             yield Finding(what=name, state="ok", found=version(name))
         except PackageNotFoundError:
-            yield Finding(what=name, state="missing", found="not installed", mend=f"pip install -c constraints.txt {name}")
+            mend = f"pip install -c constraints.txt {name}"
+            yield Finding(what=name, state="missing", found="not installed", mend=mend)
     yield from _imports()
 
 
@@ -91,7 +90,8 @@ def _capacity(folder: Path) -> Iterator[Finding]:
     yield Finding(what="disk", state="ok" if free > 1 << 30 else "note", found=f"{free / 1e9:.1f} GB free",
                   mend="" if free > 1 << 30 else "give --out a folder on another disk")
     if not os.access(existing, os.W_OK):
-        yield Finding(what="run folder", state="missing", found=f"{folder} cannot be written", mend="give another --out")
+        found = f"{folder} cannot be written"
+        yield Finding(what="run folder", state="missing", found=found, mend="give another --out")
     load, cores = psutil.getloadavg()[0], machine.detect().cores
     yield Finding(what="load", state="ok" if load < 0.5 * cores else "note", found=f"{load:.2f} on {cores} cores",
                   mend="" if load < 0.5 * cores else "end other work before timing; it would be measured too")

@@ -50,7 +50,8 @@ class EventLog:
     """Writes one rank's events; lines stay in memory until `flush`, so that writing is never inside a timed step."""
 
     def __init__(
-        self, path: Path | None, rank: int = 0, now: Callable[[], int] = time.monotonic_ns, anchor_ms: float | None = None
+        self, path: Path | None, rank: int = 0, now: Callable[[], int] = time.monotonic_ns,
+        anchor_ms: float | None = None,
     ) -> None:
         """Open `path` anew.
 
@@ -108,12 +109,15 @@ def parse_line(line: str) -> Event | None:
         return None
     try:
         data = json.loads(body)
+        metadata = data.get("metadata") or {}
+        if not isinstance(metadata, dict):
+            return None
         return Event(
             key=str(data["key"]), value=data.get("value"), event_type=data["event_type"],
-            time_ms=float(data["time_ms"]), metadata=data.get("metadata") or {},
+            time_ms=float(data["time_ms"]), metadata=metadata,
             namespace=str(data.get("namespace") or ""),
         )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 
 

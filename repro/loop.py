@@ -32,8 +32,7 @@ class Loop:
         self.now: Callable[[], int] = virtual or time.monotonic_ns
         self.watch = Stopwatch(self.now)
         self.timer = step_timer(job.device, virtual)
-        workload = trial.choices.workload.plugin
-        assert isinstance(workload, Workload)
+        workload = trial.choices.workload.get(Workload)
         self.train_samples, self.eval_samples = workload.train_samples, workload.eval_samples
         self.step, self.hits, self.established = 0, 0, False
         self.losses: list[float] = []

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ConfigDict
+
 from repro.errors import ParityError
 from repro.plan import Cell, Plan
 from repro.seams import Engine
@@ -28,6 +30,8 @@ NOISE = 1e-6
 
 class Trace(Frozen):
     """What one rank saw in the gate; lists run over steps."""
+
+    model_config = ConfigDict(ser_json_inf_nan="constants")  # a NaN is a finding, not a damaged file
 
     rank: int
     fed: tuple[tuple[str, ...], ...]
@@ -91,9 +95,7 @@ def why_not(plan: Plan) -> str:
 
 
 def _needs_parts(choices: Choices) -> bool:
-    engine = choices.engine.plugin
-    assert isinstance(engine, Engine)
-    return engine.needs_parts
+    return choices.engine.get(Engine).needs_parts
 
 
 def _plain(cell: Cell) -> Cell:
@@ -205,7 +207,8 @@ def _tensor(what: str, ours: tuple[float, float], theirs: tuple[float, float], f
         ratio = f", {ours[0] / theirs[0]:.6g} times" if theirs[0] else ""
         return f"{what} has norm {ours[0]:.8g}{ratio} the reference's {theirs[0]:.8g}"
     if _differ(ours[1], theirs[1], 3 * norm, 3 * floor):
-        return f"{what} has the reference's norm but another direction (projection {ours[1]:.8g} against {theirs[1]:.8g})"
+        return (f"{what} has the reference's norm but another direction (projection {ours[1]:.8g} against "
+                f"{theirs[1]:.8g})")
     return ""
 
 

@@ -39,8 +39,7 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
 def follow(trial: Trial, session: Session, parts: Parts, rank: int, world: int, steps: int) -> Trace:
     """Train `steps` steps at the full rate and note what every tensor did."""
     choices = trial.choices
-    workload = choices.workload.plugin
-    assert isinstance(workload, Workload)
+    workload = choices.workload.get(Workload)
     parts.open_data()
     order = SampleOrder(Streams(trial.master_seed, trial.repeat), workload.train_samples, choices.batch.global_)
     fed: list[tuple[str, ...]] = []

@@ -44,7 +44,7 @@ class Skipped(Frozen):
 class Plan(Frozen):
     """The expanded suite: what will run, in which order, and what will not."""
 
-    schema_: int = Field(1, alias="schema")
+    schema_: int = Field(default=1, alias="schema")
     suite: Suite
     digest: str
     method: str = METHOD
@@ -100,8 +100,12 @@ def make_plan(
         reason = _unsupported(cell.choices, machine)
         if reason:
             skipped.append(Skipped(label=cell.label, factors=cell.factors, reason=reason))
-        else:
-            cells.append(_on_machine(cell, machine))
+            continue
+        settled = _on_machine(cell, machine)
+        if any(settled.cell_id == other.cell_id for other in cells):
+            text = f"the cell {cell.label!r} is asked for twice: device auto is {machine.device} here"
+            raise problem(text, ("matrix", "device"))
+        cells.append(settled)
     if not cells:
         raise problem(f"nothing can run on this machine: {skipped[0].label}: {skipped[0].reason}", ("trial",))
     return Plan(
@@ -122,9 +126,12 @@ def _expand(suite: Suite, problem: Problem) -> list[Choices]:
         if any(pattern.matches(_kinds(data), item) for item in suite.exclude):
             continue
         try:
-            found.append(Choices.model_validate(data))
+            choices = Choices.model_validate(data)
         except ValidationError as error:
             raise _located(error, levels, problem) from error
+        # Once more with the defaults filled in: what an exclusion names need not have been written out.
+        if not any(pattern.matches(choices.model_dump(mode="json", by_alias=True), item) for item in suite.exclude):
+            found.append(choices)
     if not found:
         raise problem("every combination is excluded", ("exclude",))
     return found
@@ -139,11 +146,11 @@ def _kinds(data: dict[str, Any]) -> dict[str, Any]:
 def _located(error: ValidationError, levels: dict[str, tuple[int, Any]], problem: Problem) -> SuiteError:
     text, path = first_problem(error, Choices)
     where = ".".join(map(str, path))
-    for key, (index, _) in levels.items():
+    for key, (index, _) in sorted(levels.items(), key=lambda item: -len(item[0])):  # engine.stage before engine
         if where == key or where.startswith(f"{key}."):
             rest = path[len(key.split(".")):]
             return problem(text, ("matrix", key, index, *rest))
-    if levels and "x processes" in text:
+    if levels and "processes" in text:
         text += f" (with {', '.join(f'{key}={json.dumps(value)}' for key, (_, value) in levels.items())})"
     return problem(text, ("trial", *path))
 
@@ -157,7 +164,7 @@ def _cells(suite: Suite, expanded: list[Choices], problem: Problem) -> list[Cell
         label = ", ".join(_phrase(key, value) for key, value in factors.items()) or choices.engine.label
         cell = Cell(cell_id=choices.cell_id, label=label, factors=factors, choices=choices)
         if canonical(choices) in seen:
-            raise problem(f"the cell {label!r} is asked for twice", ("matrix",))
+            raise problem(f"the cell {label!r} is asked for twice", ("matrix", *_repeated(suite)))
         seen[canonical(choices)] = label
         cells.append(cell)
     return cells
@@ -182,7 +189,15 @@ def _phrase(key: str, value: str) -> str:
         return value
     if key == "batch.global":
         return f"batch {value}"
-    return f"{key}={value}"
+    return f"{key.split('.')[-1].replace('_', ' ')} {value}"
+
+
+def _repeated(suite: Suite) -> tuple[str, ...]:
+    """The first factor that lists one level twice; none where two factors set the same field."""
+    for key, levels in suite.matrix.items():
+        if len({json.dumps(level, sort_keys=True) for level in levels}) < len(levels):
+            return (key,)
+    return ()
 
 
 def _settled_contrasts(

@@ -71,5 +71,5 @@ class Fp16Master(Precision):
 
     def unsupported(self, setting: Setting) -> str | None:
         if setting.engine == "deepspeed" and setting.device == "cpu":
-            return "DeepSpeed refuses fp16 on a CPU without float16 instructions (`Type fp16 is not supported on your device`)"
+            return "DeepSpeed refuses fp16 on CPUs without float16 matrix instructions, and nearly all are without"
         return None

@@ -53,7 +53,7 @@ class Steps(Frozen):
 class Result(Frozen):
     """What one trial came to."""
 
-    schema_: int = Field(1, alias="schema")
+    schema_: int = Field(default=1, alias="schema")
     trial_id: str
     cell_id: str
     repeat: int
@@ -109,7 +109,7 @@ def derive(trial: Trial, attempt: int, events: Sequence[Event], outcome: Outcome
     if log.run_start is None:
         return Result(**base, status=status, reason=reason)
     points = _curve(log)
-    measured = _measured(log, points)
+    measured = _measured(log, points, trial.choices.stop)
     crossing = _crossing(points, trial.choices.stop)
     clocks = _clocks(log, points, crossing) if status == "ok" and crossing is not None else {}
     if status == "ok" and crossing is None:
@@ -222,12 +222,12 @@ def _clocks(log: _Log, points: Sequence[Point], crossing: tuple[int, int]) -> di
     }
 
 
-def _measured(log: _Log, points: Sequence[Point]) -> dict[str, Any]:
+def _measured(log: _Log, points: Sequence[Point], stop: Stop) -> dict[str, Any]:
     """Figures that need no target: phases, throughput, step times, memory."""
     found: dict[str, Any] = {"steps": _steps(log)}
     values = [point.value for point in points if point.value is not None]
     if values and points:
-        found |= {"final": points[-1].value, "best": max(values)}
+        found |= {"final": points[-1].value, "best": min(values) if stop.direction == "lower" else max(values)}
     if log.init_start is not None and log.run_start is not None:
         found["init_seconds"] = (log.run_start - log.init_start) / 1e9
     peaks = log.last("x_peak_bytes")

@@ -84,8 +84,7 @@ class Run:
     def _open(self, stack: ExitStack) -> None:
         modules = preload(self.plan)
         for cell in self.plan.cells:
-            launcher = cell.choices.launcher.plugin
-            assert isinstance(launcher, Launcher)
+            launcher = cell.choices.launcher.get(Launcher)
             key = canonical(cell.choices.launcher)
             if key not in self._launchers:
                 self._launchers[key] = launcher
@@ -202,9 +201,8 @@ def data_sets(plan: Plan) -> Iterable[DataSet]:
     seen: set[str] = set()
     for cell in plan.cells:
         choice = cell.choices.workload
-        engine, workload = cell.choices.engine.plugin, choice.plugin
-        assert isinstance(workload, Workload) and isinstance(engine, Engine)
-        if canonical(choice) in seen or not engine.needs_parts:
+        workload = choice.get(Workload)
+        if canonical(choice) in seen or not cell.choices.engine.get(Engine).needs_parts:
             continue
         seen.add(canonical(choice))
         identity = workload.identity()

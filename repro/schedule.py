@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 class _Schedule(BaseModel):
     """Linear warm-up, then `decay(progress)` with progress running from 0 to 1 over the rest of the budget."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     warmup_epochs: float = Field(0.0, ge=0, description="epochs of linear warm-up; 0: none")
     warmup_start: float = Field(0.0, ge=0, le=1, description="first rate of the warm-up, as a share of the full rate")
@@ -78,7 +78,7 @@ Schedule = Annotated[Constant | Step | Polynomial | Cosine, Field(discriminator=
 class Scaling(BaseModel):
     """How the learning rate follows the global batch: declared, never implied."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     rule: Literal["none", "linear", "sqrt"] = Field(
         "none", description="none: as written; linear: times batch/base (Goyal 2017); sqrt: times its square root"

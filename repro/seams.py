@@ -53,6 +53,8 @@ class Plugin(BaseModel):
 
     preload: ClassVar[tuple[str, ...]] = ()
     """Modules worth loading once in the fork server instead of once in every rank."""
+    always_shown: ClassVar[tuple[str, ...]] = ()
+    """Options that labels name even at their default, because a reader would ask."""
 
     def unsupported(self, setting: Setting) -> str | None:
         """Why this plug-in cannot run under `setting`, in one sentence; None when it can."""

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -24,8 +24,9 @@ from pydantic import (
 from repro import registry
 from repro.errors import UnknownName, nearest
 from repro.schedule import Constant, Scaling, Schedule
-from repro.seams import Direction, Plugin, Setting, Workload
+from repro.seams import Direction, Optimizer, Plugin, Setting, Workload
 
+P = TypeVar("P", bound=Plugin)
 SUITE_SCHEMA = 1
 METHOD = "1.0"
 """Version of the measuring method (docs/method.md); records compare only within one major.minor."""
@@ -56,10 +57,16 @@ class Choice(Frozen):
     def _flat(self) -> dict[str, Any]:
         return {"kind": self.kind, **self.plugin.model_dump(mode="json")}
 
+    def get(self, cls: type[P]) -> P:
+        """The plug-in, as the kind that its seam promises."""
+        assert isinstance(self.plugin, cls), f"{self.seam} {self.kind} is no {cls.__name__}"
+        return self.plugin
+
     @property
     def label(self) -> str:
-        """The name, and the options that differ from their defaults."""
+        """The name, the options that differ from their defaults, and those that are always shown."""
         changed = self.plugin.model_dump(mode="json", exclude_defaults=True)
+        changed |= self.plugin.model_dump(mode="json", include=set(self.plugin.always_shown))
         options = ", ".join(f"{key}={_short(value)}" for key, value in sorted(changed.items()))
         return f"{self.kind} ({options})" if options else self.kind
 
@@ -74,7 +81,8 @@ def parse_choice(seam: str, value: Any) -> Any:
         return value
     data = {"kind": value} if isinstance(value, str) else value
     if not isinstance(data, Mapping) or not isinstance(data.get("kind"), str):
-        raise FieldProblem(f"must be the name of a {seam}, or a mapping with `kind: <name>`")
+        article = "an" if seam[0] in "aeiou" else "a"
+        raise FieldProblem(f"must be the name of {article} {seam}, or a mapping with `kind: <name>`")
     options = {str(key): item for key, item in data.items() if key != "kind"}
     try:
         cls = registry.load(seam, data["kind"])
@@ -89,13 +97,16 @@ def parse_choice(seam: str, value: Any) -> Any:
 
 def first_problem(error: ValidationError, model: type[BaseModel]) -> tuple[str, tuple[str | int, ...]]:
     """The first problem of a pydantic error: one sentence, and the path to the field."""
-    item = error.errors(include_url=False)[0]
+    items = error.errors(include_url=False)
+    # A key that is missing because it was misspelt: the misspelling is what to mend.
+    misspelt = [item for item in items if item["type"] == "extra_forbidden" and items[0]["type"] == "missing"]
+    item = (misspelt or items)[0]
     path = tuple(part for part in item["loc"] if part not in ("constant", "step", "polynomial", "cosine"))
     cause = (item.get("ctx") or {}).get("error")
     if isinstance(cause, FieldProblem):
         return str(cause), (*path, *cause.path)
     if item["type"] == "extra_forbidden":
-        return f"unknown key{nearest(str(path[-1]), known_keys(model, path[:-1]))}", path
+        return f"unknown key{nearest(str(path[-1]), known_keys(model, item['loc'][:-1]))}", path
     if item["type"] == "missing":
         return "is missing", path
     if item["type"] in ("union_tag_invalid", "union_tag_not_found"):
@@ -107,16 +118,19 @@ def first_problem(error: ValidationError, model: type[BaseModel]) -> tuple[str, 
 
 
 def known_keys(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
-    """The keys that the model at `path` below `model` accepts."""
+    """The keys that the model at `path` below `model` accepts; none where no single model stands there."""
+    models: list[type[BaseModel]] = [model]
     for part in path:
-        found = model.model_fields.get(str(part)) or next(
-            (field for field in model.model_fields.values() if field.alias == part), None
-        )
-        inner = found.annotation if found else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
-            return []
-        model = inner
-    return [field.alias or name for name, field in model.model_fields.items()]
+        tagged = [item for item in models if "kind" in item.model_fields and item.model_fields["kind"].default == part]
+        models = tagged or [inner for item in models for inner in _models_at(item, part)]
+    return [field.alias or name for name, field in models[0].model_fields.items()] if len(models) == 1 else []
+
+
+def _models_at(model: type[BaseModel], key: str | int) -> list[type[BaseModel]]:
+    """The models that may stand at `key`: one, several where there is a choice, none for plain values."""
+    found = [field for name, field in model.model_fields.items() if key in (name, field.alias)]
+    types = [item for field in found for item in (field.annotation, *get_args(field.annotation))]
+    return [item for item in types if isinstance(item, type) and issubclass(item, BaseModel)]
 
 
 WorkloadChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "workload"))]
@@ -127,7 +141,13 @@ OptimizerChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "optim
 LauncherChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "launcher"))]
 
 
-class Batch(Frozen):
+class Written(Frozen):
+    """Base of what a suite says: numbers are finite."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+
+class Batch(Written):
     """Samples per optimizer step and how they are cut: global = micro x accumulation x processes."""
 
     global_: int = Field(alias="global", ge=1, description="samples per optimizer step over all processes")
@@ -135,7 +155,7 @@ class Batch(Frozen):
     micro: int | None = Field(None, ge=1, description="samples per process and pass; derived where not given")
 
 
-class Stop(Frozen):
+class Stop(Written):
     """When a trial ends and what counts as success, declared beforehand."""
 
     metric: str = Field(description="a metric of the workload")
@@ -146,7 +166,7 @@ class Stop(Frozen):
     direction: Direction | None = Field(None, description="filled in from the workload's metric")
 
 
-class Choices(Frozen):
+class Choices(Written):
     """Everything that defines a cell: what two trials of one cell have in common."""
 
     workload: WorkloadChoice
@@ -156,9 +176,9 @@ class Choices(Frozen):
     optimizer: OptimizerChoice
     stop: Stop
     evaluate_every: int = Field(ge=1, description="samples between evaluations, rounded up to whole steps")
-    comm: CommChoice = Field("backend", validate_default=True)  # type: ignore[assignment]  # validated to a Choice
-    precision: PrecisionChoice = Field("fp32", validate_default=True)  # type: ignore[assignment]
-    launcher: LauncherChoice = Field("local", validate_default=True)  # type: ignore[assignment]
+    comm: CommChoice = Field("backend", validate_default=True)  # validated to a Choice
+    precision: PrecisionChoice = Field("fp32", validate_default=True)
+    launcher: LauncherChoice = Field("local", validate_default=True)
     schedule: Schedule = Constant()
     scaling: Scaling = Scaling()
     gradient_clip: float | None = Field(None, gt=0, description="largest global L2 norm of the mean gradient")
@@ -186,8 +206,7 @@ class Choices(Frozen):
         return self
 
     def _check_metric(self) -> None:
-        workload = self.workload.plugin
-        assert isinstance(workload, Workload)
+        workload = self.workload.get(Workload)
         if self.stop.metric not in workload.metrics:
             known = nearest(self.stop.metric, workload.metrics)
             raise FieldProblem(f"workload {self.workload.kind!r} has no metric {self.stop.metric!r}{known}",
@@ -224,7 +243,7 @@ class Choices(Frozen):
     @property
     def rate(self) -> float:
         """Full learning rate after the scaling rule."""
-        return float(self.optimizer.plugin.lr * self.scaling.scale(self.batch.global_))  # type: ignore[attr-defined]
+        return float(self.optimizer.get(Optimizer).lr * self.scaling.scale(self.batch.global_))
 
     def setting(self, device: str, device_count: int) -> Setting:
         """These choices as plain words, on a machine with `device_count` devices of kind `device`."""
@@ -279,7 +298,7 @@ class Contrast(Frozen):
 class Suite(Frozen):
     """What to compare: a template of a trial, and the factors that vary."""
 
-    schema_: Literal[1] = Field(1, alias="schema")
+    schema_: Literal[1] = Field(default=1, alias="schema")
     suite: str = Field(pattern=r"^[a-z][a-z0-9-]{0,63}$", description="the suite's name")
     title: str = ""
     description: str = ""

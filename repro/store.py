@@ -124,8 +124,8 @@ def read_model(path: Path, cls: type[Model]) -> Model:
         raise OutputError(f"{path}: cannot be read: {error.strerror}") from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise OutputError(f"{path}: {where}: {first['msg']}") from error
+        place = ": ".join(part for part in (str(path), ".".join(map(str, first["loc"]))) if part)
+        raise OutputError(f"{place}: {first['msg']}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,15 +169,27 @@ def read_record(root: Path) -> Record:
         environment=read_model(folder.environment, Environment),
         attempts=tuple(_read_ledger(folder.ledger)),
         results=tuple(read_model(path, Result) for path in paths if path.is_file()),
-        parity=json.loads(folder.parity_verdict.read_text()) if folder.parity_verdict.is_file() else None,
+        parity=_read_json(folder.parity_verdict) if folder.parity_verdict.is_file() else None,
     )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_bytes())
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise OutputError(f"{path}: not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise OutputError(f"{path}: holds no JSON object")
+    return data
 
 
 def _read_ledger(path: Path) -> list[Attempt]:
     if not path.is_file():
         return []
     attempts = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
             attempts.append(Attempt.model_validate_json(line))
         except ValidationError as error:

@@ -24,9 +24,9 @@ SUITE_LEVEL = ("seeds", "master_seed")
 class SuiteFile:
     """A suite and where each of its fields was written."""
 
-    suite: Suite
     text: str
     source: YamlFile
+    suite: Suite = field(init=False)
     overrides: dict[FieldPath, str] = field(default_factory=dict)
 
     def problem(self, text: str, path: FieldPath) -> SuiteError:
@@ -34,6 +34,9 @@ class SuiteFile:
         for length in range(len(path), 0, -1):
             if path[:length] in self.overrides:
                 return SuiteError(text, file=self.overrides[path[:length]], field=dotted(path))
+        below = [shown for key, shown in self.overrides.items() if len(path) > 1 and key[:len(path)] == path]
+        if below:
+            return SuiteError(text, file=below[-1], field=dotted(path))
         return SuiteError(text, file=self.source.name, line=self.source.line(path), field=dotted(path))
 
 
@@ -56,7 +59,7 @@ def read_suite(name_or_path: str, overrides: Sequence[str] = ()) -> SuiteFile:
     data = dict(source.data)
     for override in overrides:
         _apply(data, override, written)
-    holder = SuiteFile(suite=Suite.model_construct(), text=text, source=source, overrides=written)
+    holder = SuiteFile(text=text, source=source, overrides=written)
     try:
         holder.suite = Suite.model_validate(data)
     except ValidationError as error:
@@ -104,9 +107,9 @@ def _set_factor(
     data: dict[str, Any], key: str, values: list[Any], shown: str, written: dict[FieldPath, str]
 ) -> None:
     """One value fixes a field, several make it a factor; a factor that covers or is covered by the key gives way."""
-    matrix = data.get("matrix")
-    matrix = {name: levels for name, levels in matrix.items()} if isinstance(matrix, dict) else {}
-    trial = dict(data["trial"]) if isinstance(data.get("trial"), dict) else {}
+    if not isinstance(data.get("matrix", {}), dict) or not isinstance(data.get("trial", {}), dict):
+        return  # the file itself is wrong, and what it says must not be covered up
+    matrix, trial = dict(data.get("matrix", {})), dict(data.get("trial", {}))
     covering = next((name for name in matrix if key.startswith(f"{name}.")), None)
     if covering and isinstance(matrix[covering], list) and len(values) == 1:
         matrix[covering] = [_with(level, key.removeprefix(f"{covering}."), values[0]) for level in matrix[covering]]

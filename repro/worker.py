@@ -18,6 +18,7 @@ from repro.seams import Comm, Engine, Job, Optimizer, Parts, Precision, Session,
 from repro.spec import Choices, Trial
 from repro.streams import Streams
 
+
 def main(folder: str, payload: Mapping[str, Any]) -> None:
     """Entry point of every rank: train the trial in `payload`; rank 0 writes the log."""
     rank, world, local_rank = (int(os.environ.get(name, default)) for name, default in
@@ -42,13 +43,12 @@ class Place:
 
 def make_job(choices: Choices, place: Place) -> Job:
     """What this rank has to do, in an engine's words."""
-    precision, optimizer, comm = (choice.plugin for choice in (choices.precision, choices.optimizer, choices.comm))
-    assert isinstance(precision, Precision) and isinstance(optimizer, Optimizer) and isinstance(comm, Comm)
     assert choices.micro_batch * choices.batch.accumulation * place.world == choices.batch.global_, "global batch"
     return Job(
         rank=place.rank, world=place.world, device=_device(choices, place), micro_batch=choices.micro_batch,
-        accumulation=choices.batch.accumulation, gradient_clip=choices.gradient_clip, precision=precision,
-        optimizer=optimizer, comm=comm, timeout_seconds=choices.timeout_seconds,
+        accumulation=choices.batch.accumulation, gradient_clip=choices.gradient_clip,
+        precision=choices.precision.get(Precision), optimizer=choices.optimizer.get(Optimizer),
+        comm=choices.comm.get(Comm), timeout_seconds=choices.timeout_seconds,
     )
 
 
@@ -58,8 +58,7 @@ def _device(choices: Choices, place: Place) -> str:
 
 def start_session(trial: Trial, job: Job) -> tuple[Session, Parts | None]:
     """Build workload and engine from the trial's seed streams."""
-    engine, workload = trial.choices.engine.plugin, trial.choices.workload.plugin
-    assert isinstance(engine, Engine) and isinstance(workload, Workload)
+    engine, workload = trial.choices.engine.get(Engine), trial.choices.workload.get(Workload)
     streams = Streams(trial.master_seed, trial.repeat)
     seed_libraries(streams, trial.choices.determinism, with_torch=engine.needs_parts)
     parts = workload.build(streams, job.device) if engine.needs_parts else None
@@ -69,7 +68,7 @@ def start_session(trial: Trial, job: Job) -> tuple[Session, Parts | None]:
 def seed_libraries(streams: Streams, determinism: str, with_torch: bool) -> None:
     """Give the global generators (dropout and the like) their stream; set the declared level of determinism."""
     random.seed(streams.seed("python"))
-    np.random.seed(streams.seed("numpy") % (1 << 32))  # noqa: NPY002  # libraries draw from the global generator
+    np.random.seed(streams.seed("numpy") % (1 << 32))  # libraries draw from the global generator
     if not with_torch:
         return
     import torch
@@ -87,8 +86,7 @@ def build(trial: Trial, place: Place, log_path: Path, payload: Mapping[str, Any]
     """Everything before `run_start`: its own interval in the log."""
     job = make_job(trial.choices, place)
     streams = Streams(trial.master_seed, trial.repeat)
-    engine = trial.choices.engine.plugin
-    assert isinstance(engine, Engine)
+    engine = trial.choices.engine.get(Engine)
     virtual = engine.clock(job, streams)
     log = _open_log(log_path, place.rank, virtual)
     log.emit("cache_clear", True)
@@ -96,9 +94,8 @@ def build(trial: Trial, place: Place, log_path: Path, payload: Mapping[str, Any]
     log.start("init_start")
     _describe(log, trial, engine)
     session, parts = start_session(trial, job)
-    workload = trial.choices.workload.plugin
-    assert isinstance(workload, Workload)
-    order = SampleOrder(streams, workload.train_samples, trial.choices.batch.global_)
+    train_samples = trial.choices.workload.get(Workload).train_samples
+    order = SampleOrder(streams, train_samples, trial.choices.batch.global_)
     log.emit("x_hashes", {"init_weights": weights_sha256(session.weights()), "data_order": order.sha256()})
     if parts is not None and trial.choices.warmup_steps:
         session.warm_up([parts.synthetic_batch(job.micro_batch) for _ in range(job.accumulation)])
@@ -118,8 +115,7 @@ def _describe(log: EventLog, trial: Trial, engine: Engine) -> None:
     """What was asked for, in MLPerf's own keys and ours."""
     choices = trial.choices
     optimizer = choices.optimizer.plugin.model_dump(mode="json")
-    workload = choices.workload.plugin
-    assert isinstance(workload, Workload)
+    workload = choices.workload.get(Workload)
     log.emit("submission_benchmark", choices.workload.kind)
     log.emit("submission_division", "open")
     log.emit("submission_org", "repro-harness")

@@ -13,6 +13,7 @@ from repro.errors import SuiteError
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 20
 MAX_NODES = 20_000
+PLAIN_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 
 FieldPath = tuple[Hashable, ...]
 
@@ -53,7 +54,7 @@ class YamlFile:
     def _refuse_aliases(self, text: str) -> None:
         depth = 0
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            line = event.start_mark.line + 1
+            line = event.start_mark.line + 1 if event.start_mark else None
             if isinstance(event, yaml.AliasEvent):
                 raise SuiteError("aliases (*name) are not allowed; write the value out", file=self.name, line=line)
             if isinstance(event, yaml.CollectionStartEvent):
@@ -68,6 +69,8 @@ class YamlFile:
         if self._nodes > MAX_NODES:
             raise SuiteError(f"more than {MAX_NODES} values", file=self.name)
         self.lines.setdefault(path, node.start_mark.line + 1)
+        if not isinstance(node, yaml.ScalarNode) and node.tag not in PLAIN_TAGS:
+            raise SuiteError(f"tags ({node.tag}) are not allowed", file=self.name, line=node.start_mark.line + 1)
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):

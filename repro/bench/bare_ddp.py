@@ -47,7 +47,7 @@ def train(steps: int, block: int) -> list[float]:
             chosen = order[first:first + share]
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(images[chosen]), labels[chosen])
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         dist.barrier()
         seconds.append(time.perf_counter() - begin)

@@ -33,8 +33,8 @@ class BenchOutcome(Frozen):
             self.what,
             f"  {self.ours}: median {median(self.ours_values):.4g} {self.unit}",
             f"  {self.theirs}: median {median(self.theirs_values):.4g} {self.unit}",
-            f"  ratio {self.ratio:.4f} ({self.level:.0%} interval {self.low:.4f} to {self.high:.4f}, {pairs} interleaved "
-            f"pairs), median of pairs {self.median_ratio:.4f}; promised: at most {self.limit:g}",
+            f"  ratio {self.ratio:.4f} ({self.level:.0%} interval {self.low:.4f} to {self.high:.4f}, {pairs} "
+            f"interleaved pairs), median of pairs {self.median_ratio:.4f}; promised: at most {self.limit:g}",
             "  measured on this machine, now",
         ])
 

@@ -75,7 +75,7 @@ def _bare(launcher: Launcher, steps: int, processes: int, folder: Path) -> float
     ))
     if not outcome_.ok:
         raise TrialError(f"the bare script failed: {why(outcome_)}")
-    blocks = json.loads((folder / "blocks.json").read_text())
+    blocks: list[float] = json.loads((folder / "blocks.json").read_text())
     return median(blocks[1:] or blocks) / BLOCK
 
 
@@ -83,7 +83,7 @@ def bare_rank(folder: str, payload: Mapping[str, Any]) -> None:
     """Entry of one rank of the bare script."""
     from repro.bench import bare_ddp
 
-    with Path(folder, "blocks.json" if os.environ["RANK"] == "0" else os.devnull).open("w") as stream:
-        with redirect_stdout(stream):
-            sys.argv = ["bare_ddp", "--steps", str(payload["steps"]), "--block", str(BLOCK)]
-            bare_ddp.main()
+    target = Path(folder, "blocks.json") if os.environ["RANK"] == "0" else Path(os.devnull)
+    with target.open("w") as stream, redirect_stdout(stream):
+        sys.argv = ["bare_ddp", "--steps", str(payload["steps"]), "--block", str(BLOCK)]
+        bare_ddp.main()

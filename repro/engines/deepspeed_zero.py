@@ -22,6 +22,8 @@ class DeepSpeedZero(Engine):
     title: ClassVar[str] = "DeepSpeed ZeRO"
     preload: ClassVar[tuple[str, ...]] = ("torch", "torch._dynamo", "deepspeed", "repro.engines.deepspeed_session")
 
+    always_shown: ClassVar[tuple[str, ...]] = ("stage",)
+
     stage: Literal[0, 1, 2, 3] = 1
     config: dict[str, Any] = Field(default_factory=dict, description="your own DeepSpeed JSON, for what is left open")
 

@@ -69,7 +69,7 @@ def finish(log: Path) -> dict[str, Any]:
 def stop() -> None:
     """End the server; its ranks must have ended before."""
     # The one way there is: multiprocessing offers no public call to stop its fork server.
-    forkserver._forkserver._stop()  # type: ignore[attr-defined]  # noqa: SLF001
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
 
 
 def _report(pipe: Connection) -> None:

@@ -36,13 +36,17 @@ class Inline(Launcher):
         begin = time.monotonic()
         log = order.folder / "rank0.log"
         timed_out = False
-        with log.open("a", buffering=1, encoding="utf-8", errors="backslashreplace") as printed:
-            with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed), _environment(order):
-                try:
-                    with _deadline(order.timeout_seconds):
-                        end = _call(order)
-                except _TimedOut as late:
-                    end, timed_out = RankEnd(0, 1, str(late)), True
+        with (
+            log.open("a", buffering=1, encoding="utf-8", errors="backslashreplace") as printed,
+            contextlib.redirect_stdout(printed),
+            contextlib.redirect_stderr(printed),
+            _environment(order),
+        ):
+            try:
+                with _deadline(order.timeout_seconds):
+                    end = _call(order)
+            except _TimedOut as late:
+                end, timed_out = RankEnd(0, 1, str(late)), True
         return Outcome((end,), time.monotonic() - begin, timed_out)
 
 
@@ -56,7 +60,7 @@ def _call(order: Order) -> RankEnd:
     except SystemExit as error:
         code = exit_code(error)
         return RankEnd(0, code, f"exit code {code}" if code else "")
-    except Exception as error:  # noqa: BLE001 - the border between a rank and what started it
+    except Exception as error:
         traceback.print_exc()
         return RankEnd(0, 1, reason(error))
     return RankEnd(0, 0)

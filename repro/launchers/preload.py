@@ -6,14 +6,17 @@ and how long each took in `REPORT`, and leaves the server in the state that ever
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import json
 import os
+import shutil
 import sys
 import time
 import traceback
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from typing import Any
 
 ORDERS = "REPRO_FORK_SERVER"
@@ -47,7 +50,7 @@ def _import_all(modules: list[str]) -> tuple[dict[str, float], dict[str, str]]:
         begin = time.monotonic()
         try:
             importlib.import_module(module)
-        except Exception as error:  # noqa: BLE001 - whatever a third party's module raises, the user must read it
+        except Exception as error:
             traceback.print_exc()
             failed[module] = f"{type(error).__name__}: {error}"
         seconds[module] = round(time.monotonic() - begin, 4)
@@ -62,6 +65,8 @@ def _cuda_started() -> bool:
 def _work() -> dict[str, Any]:
     orders = json.loads(os.environ[ORDERS])
     _redirect(orders["log"])
+    # The server outlives a launcher that is killed, by a moment: the last one out clears up. Ranks never run this.
+    atexit.register(shutil.rmtree, Path(orders["log"]).parent, ignore_errors=True)
     sys.path[:] = orders["path"]
     _forget_main(orders["main_path"], orders["main_name"])
     seconds, failed = _import_all(orders["modules"])

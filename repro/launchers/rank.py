@@ -55,7 +55,7 @@ def run(assignment: Assignment, _roll: object) -> None:
         if code := exit_code(error):
             _write(report, f"exit code {code}")
         raise
-    except Exception as error:  # noqa: BLE001 - the border between a rank and what started it
+    except Exception as error:
         _write(report, reason(error))
         traceback.print_exc()
         raise SystemExit(1) from None

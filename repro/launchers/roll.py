@@ -26,7 +26,9 @@ class Roll:
         self._processes: list[Any] = []
 
     def __reduce__(self) -> tuple[type[object], tuple[()]]:
-        self._processes.append(get_spawning_popen())
+        process = get_spawning_popen()
+        assert process is not None, "a roll is pickled only for a process that is being started"
+        self._processes.append(process)
         return object, ()
 
     def kill(self) -> None:

@@ -140,7 +140,7 @@ def _table() -> NDArray[np.uint8]:
 
 
 def _through_sklearn() -> NDArray[np.uint8]:
-    from sklearn.datasets import load_digits  # type: ignore[import-untyped]  # publishes no types
+    from sklearn.datasets import load_digits
 
     bunch = load_digits()
     return np.column_stack([bunch.data, bunch.target]).astype(np.uint8)

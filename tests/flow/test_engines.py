@@ -1,14 +1,13 @@
 """All engines train alike: real processes, gloo on loopback, against one plain process.
 
 The tolerances, and why they are what they are. In float32, engines differ only in the order of sums (micro-batches,
-ranks, the norm), one unit in the last place of a gradient here and there: seen up to 1.2e-7 in the weights after 20
-steps of SGD. AdamW divides a gradient by its own size, so where a gradient is almost zero the last place counts: seen
-up to 2e-6 at a rate of 0.01. In bfloat16 a sum rounded in another order differs by 2^-9 of itself.
+ranks, the norm), one unit in the last place of a gradient here and there: seen up to 6e-8 in the weights after 20
+steps of SGD and 1.9e-7 for AdamW, which divides gradients by their size. In bfloat16 a sum rounded in another order
+differs by 2^-9 of itself: seen up to 1.7e-3 in the weights and 2.2e-4 in the losses.
 """
 
 from __future__ import annotations
 
-import faulthandler
 import multiprocessing
 import os
 import socket
@@ -35,8 +34,8 @@ pytest.importorskip("torch")
 pytest.importorskip("deepspeed")
 
 GLOBAL_BATCH = 16
-RANKS = 4
-LIMIT_SECONDS = 30.0
+PRELOAD = ("torch._dynamo", "repro.engines.deepspeed_session", "repro.engines.ddp_session")
+LIMIT_SECONDS = 40.0
 """Longest a single case may take before the processes are killed."""
 SGD = Sgd(lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01, decay="weights")
 ADAMW = AdamW(lr=0.01, weight_decay=0.1)
@@ -59,7 +58,8 @@ class Case:
 
     def __str__(self) -> str:
         stage = getattr(self.engine, "stage", "")
-        parts = [f"{type(self.engine).__name__}{stage}", f"{self.world}x{self.accumulation}",
+        changed = "+" if self.engine.model_dump(exclude_defaults=True, exclude={"stage"}) else ""
+        parts = [f"{type(self.engine).__name__}{stage}{changed}", f"{self.world}x{self.accumulation}",
                  type(self.optimizer).__name__, f"clip{self.clip}", type(self.precision).__name__]
         return "-".join(parts)
 
@@ -72,11 +72,9 @@ def serve(pipe: Connection, rank: int) -> None:
     import torch
 
     torch.set_num_threads(1)
-    faulthandler.enable()
     while (order := pipe.recv()) is not None:
         case, port = order
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), LOCAL_RANK=str(rank))
-        faulthandler.dump_traceback_later(LIMIT_SECONDS * 0.8)
         try:
             pipe.send(train(case, rank))
         except BaseException:
@@ -159,44 +157,55 @@ def follow(case: Case, session: Session, rank: int) -> dict[str, Any]:
 
 
 class Ranks:
-    """Four processes that wait for cases; results are kept, so tests may ask for the same case again."""
+    """Processes that wait for cases, a set for every world size; results are kept, so tests may ask again.
+
+    A process serves one world size only: DeepSpeed numbers parameters from the start of the process, and ZeRO 3 wants
+    all ranks to have the same numbers.
+    """
 
     def __init__(self) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch._dynamo", "repro.engines.deepspeed_session", "repro.engines.ddp_session"])
-        pairs = [context.Pipe() for _ in range(RANKS)]
-        self.pipes = [mine for mine, _ in pairs]
-        self.processes = [context.Process(target=serve, args=(theirs, rank), daemon=True)
-                          for rank, (_, theirs) in enumerate(pairs)]
-        for process in self.processes:
-            process.start()
-        for _, theirs in pairs:
-            theirs.close()
+        self.context = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload(list(PRELOAD))
+        self.pipes: dict[int, list[Connection]] = {}
+        self.processes: list[Any] = []
         self.known: dict[str, list[dict[str, Any]]] = {}
 
     def __call__(self, case: Case) -> list[dict[str, Any]]:
         """What every rank of `case` said."""
         if repr(case) not in self.known:
-            port = free_port()
-            for pipe in self.pipes[:case.world]:
+            pipes, port = self._ready(case.world), free_port()
+            for pipe in pipes:
                 pipe.send((case, port))
-            self.known[repr(case)] = [self._answer(rank, case) for rank in range(case.world)]
+            self.known[repr(case)] = [self._answer(pipe, f"{case}, rank {rank}") for rank, pipe in enumerate(pipes)]
         return self.known[repr(case)]
 
-    def _answer(self, rank: int, case: Case) -> dict[str, Any]:
+    def _ready(self, world: int) -> list[Connection]:
+        if world not in self.pipes:
+            self.pipes[world] = []
+            for rank in range(world):
+                mine, theirs = self.context.Pipe()
+                self.processes.append(self.context.Process(target=serve, args=(theirs, rank), daemon=True))
+                self.processes[-1].start()
+                theirs.close()
+                self.pipes[world].append(mine)
+        return self.pipes[world]
+
+    def _answer(self, pipe: Connection, who: str) -> dict[str, Any]:
         try:
-            answer = self.pipes[rank].recv() if self.pipes[rank].poll(LIMIT_SECONDS) else "hung"
+            answer = pipe.recv() if pipe.poll(LIMIT_SECONDS) else f"hung for {LIMIT_SECONDS:g} s"
         except EOFError:
             answer = "died"
         if isinstance(answer, str):
             self.end()
-            pytest.fail(f"{case}, rank {rank}: {answer}")
+            pytest.fail(f"{who}: {answer}")
         return dict(answer)
 
     def end(self) -> None:
+        """Kill all processes; the next case starts new ones."""
         for process in self.processes:
             process.kill()
             process.join(10)
+        self.processes, self.pipes = [], {}
 
 
 def free_port() -> int:
@@ -232,12 +241,15 @@ Run = Callable[[Case], list[dict[str, Any]]]
 # ---- float32: the same weights whatever the engine, the ranks and the accumulation
 
 DDP_CUTS = [Case(Ddp(), world, accumulation) for world in (1, 2, 4) for accumulation in (1, 4)]
-ZERO_CUTS = [Case(engine, world, accumulation) for engine in ZERO for world, accumulation in ((2, 4), (4, 1))]
-CUTS = [*DDP_CUTS, Case(Single(), 1, 4), *ZERO_CUTS, Case(DeepSpeedZero(stage=2), 1, 4)]
+SCATTERED = DeepSpeedZero(stage=3, config={"zero_optimization": {"stage3_param_persistence_threshold": 0}})
+"""Left alone, DeepSpeed keeps tensors as small as these whole on every rank."""
+CUTS = [*DDP_CUTS, Case(Single(), 1, 4), *(Case(engine, 2, 4) for engine in ZERO)]
 RECIPES = [(SGD, None), (ADAMW, 0.5)]
 MORE = [replace(Case(engine, 2, 4), optimizer=optimizer, clip=clip)
         for engine in (Ddp(), *ZERO) for optimizer, clip in ((SGD, 0.5), (ADAMW, None))]
 FP32_CASES = [replace(cut, optimizer=optimizer, clip=clip) for cut in CUTS for optimizer, clip in RECIPES] + MORE
+FP32_CASES += [Case(engine, 4, 1, ADAMW, 0.5) for engine in ZERO] + [Case(DeepSpeedZero(stage=2), 1, 4, ADAMW, 0.5)]
+FP32_CASES += [Case(Ddp(bucket_mib=0.001), 4, 2), Case(SCATTERED, 4, 2), Case(SCATTERED, 2, 4, clip=0.5)]
 
 
 @pytest.mark.parametrize("case", FP32_CASES, ids=str)
@@ -250,7 +262,7 @@ def test_float32_training_is_the_same(ranks: Run, case: Case) -> None:
         np.testing.assert_allclose(rank["losses"][:10], reference["losses"][:10], rtol=1e-5)
         np.testing.assert_allclose(rank["norms"], reference["norms"], rtol=1e-5)
     assert furthest(found[0]["weights"], reference["initial"]) > 0.05
-    tolerance = 1e-6 if isinstance(case.optimizer, Sgd) else 1e-5
+    tolerance = 5e-7 if isinstance(case.optimizer, Sgd) else 2e-6
     assert furthest(found[0]["weights"], reference["weights"]) < tolerance
 
 
@@ -275,12 +287,8 @@ def test_low_precision_agrees_between_ddp_and_zero(ranks: Run, case: Case) -> No
     # ZeRO 2 and 3 average every micro-batch, the others their sum: under bf16-master the sums are rounded in another
     # order. With float32 gradients nothing is rounded that float32 training would not round.
     rounded = case.precision.master and getattr(case.engine, "stage", 0) >= 2
-    np.testing.assert_allclose(found["losses"], reference["losses"], rtol=2e-2 if rounded else 1e-5)
-    if isinstance(case.optimizer, Sgd):
-        assert furthest(found["weights"], reference["weights"]) < (2e-2 if rounded else 1e-5)
-    else:
-        # A gradient near zero may change its sign when rounded, and AdamW goes a full step either way.
-        assert furthest(found["weights"], reference["weights"]) < (0.02 if rounded else 1e-5)
+    np.testing.assert_allclose(found["losses"], reference["losses"], rtol=5e-3 if rounded else 1e-6)
+    assert furthest(found["weights"], reference["weights"]) < (5e-3 if rounded else 1e-6)
 
 
 @pytest.mark.parametrize("precision", [Bf16Autocast(), Bf16Master(), Fp16Autocast(), Fp16Master()],
@@ -296,6 +304,7 @@ def test_low_precision_differs_from_float32_but_not_much(ranks: Run, precision: 
 WARM = [replace(Case(engine, 1 if isinstance(engine, Single) else 2, 4), optimizer=optimizer, clip=clip)
         for engine in (Single(), Ddp(), *ZERO) for optimizer, clip in RECIPES]
 WARM += [Case(engine, 2, 4, precision=Bf16Master()) for engine in (Ddp(), *ZERO)]
+WARM += [Case(Ddp(bucket_mib=0.001), 2, 4), Case(SCATTERED, 2, 4, clip=0.5)]
 WARM += [Case(Ddp(), 2, 4, precision=Fp16Autocast(), clip=0.5), Case(ZERO[0], 2, 4, precision=Fp16Autocast(), clip=0.5)]
 
 
@@ -305,6 +314,14 @@ def test_training_after_a_warm_up_is_bit_identical(ranks: Run, case: Case) -> No
     assert warm["rng_restored"]
     assert warm["losses"] == cold["losses"]
     assert same_bytes(warm["weights"], cold["weights"])
+
+
+def test_with_more_ranks_and_buckets_a_warm_up_spares_ddp_its_first_layout(ranks: Run) -> None:
+    # DDP lays out its buckets anew after the first step, and where a number lies in a bucket decides in which order
+    # more than two ranks are summed. After a warm-up step 0 already has the layout that stays.
+    case = Case(Ddp(bucket_mib=0.001), 4, 2)
+    cold, warm = ranks(case)[0], ranks(replace(case, warm_up=True))[0]
+    assert furthest(warm["weights"], cold["weights"]) < 5e-7
 
 
 # ---- buffers, evaluation, read-outs
@@ -326,7 +343,7 @@ def test_a_warm_up_restores_buffers(ranks: Run) -> None:
     assert same_bytes(warm["buffers"], cold["buffers"]) and same_bytes(warm["weights"], cold["weights"])
 
 
-@pytest.mark.parametrize("case", [Case(Ddp(), 4, 1), Case(ZERO[3], 4, 1), Case(Single())], ids=str)
+@pytest.mark.parametrize("case", [Case(Ddp(), 4, 1), Case(ZERO[3], 4, 1, ADAMW, 0.5), Case(Single())], ids=str)
 def test_sums_over_ranks(ranks: Run, case: Case) -> None:
     found = ranks(case)
     assert [rank["scored"][1] for rank in found] == [24 * (rank + 1) for rank in range(case.world)]
@@ -347,7 +364,7 @@ def test_sums_over_ranks(ranks: Run, case: Case) -> None:
                                                    "gradient_dtype": "bfloat16", "master_dtype": "float32"}),
     (Case(ZERO[0], 2, 4, precision=Fp16Autocast(), clip=0.5), {"matmul_dtype": "float16", "comm_dtype": "float32",
                                                                "loss_scale": "65536"}),
-], ids=str)
+], ids=lambda value: str(value) if isinstance(value, Case) else "")
 def test_what_really_ran_is_read_back(ranks: Run, case: Case, expected: dict[str, str]) -> None:
     effective = ranks(case)[0]["effective"]
     assert {key: effective[key] for key in expected} == expected

@@ -95,8 +95,9 @@ def test_weights_pair_over_cells_and_move_with_training() -> None:
 
 def test_the_fake_needs_no_torch() -> None:
     code = (
-        "import sys; from repro.engines.fake import Fake; from repro.streams import Streams; from repro.seams import Job;"
-        "from repro.precision import Fp32; from repro.optimizers.sgd import Sgd; from repro.comm.backend import Backend;"
+        "import sys; from repro.engines.fake import Fake; from repro.streams import Streams;"
+        "from repro.seams import Job; from repro.precision import Fp32; from repro.optimizers.sgd import Sgd;"
+        "from repro.comm.backend import Backend;"
         "s = Fake().start(None, Job(0, 1, 'cpu', 8, 1, None, Fp32(), Sgd(lr=1), Backend()), Streams(1, 0));"
         "s.step([], 0.1); s.weights(); assert 'torch' not in sys.modules"
     )

@@ -153,7 +153,7 @@ def test_group_norm_makes_the_mean_of_halves_the_whole() -> None:
     inputs, targets = parts.train_batch(0, np.arange(32))
     whole = parts.loss(parts.model(inputs), targets)
     halves = [parts.loss(parts.model(inputs[half]), targets[half]) for half in (slice(16), slice(16, 32))]
-    assert torch.isclose(whole, sum(halves) / 2, rtol=1e-5)
+    assert torch.isclose(whole, torch.stack(halves).mean(), rtol=1e-5)
     batch = _open(Digits(norm="batch"))
     assert any(isinstance(each, torch.nn.BatchNorm2d) for each in batch.model.modules())
 
@@ -165,7 +165,7 @@ def _accuracy_after(workload: Workload, epochs: int, rate: float) -> float:
         order = np.random.default_rng(epoch).permutation(workload.train_samples)
         for start in range(0, workload.train_samples - 63, 64):
             inputs, targets = parts.train_batch(epoch, order[start : start + 64])
-            parts.loss(parts.model(inputs), targets).backward()
+            parts.loss(parts.model(inputs), targets).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             optimizer.zero_grad()
     with torch.no_grad():

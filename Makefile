@@ -1,0 +1,69 @@
+# Two commands matter: `make quickstart` and `make test`. Each makes its own .venv and needs nothing else but Python.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+
+export MLFLOW_DISABLE_TELEMETRY = true
+export DO_NOT_TRACK = 1
+
+.PHONY: quickstart install test test-slow test-gpu lint types layers unit flow browser package bench clean
+
+quickstart: $(VENV)/.installed
+	$(BIN)/repro run quickstart
+
+install: $(VENV)/.installed
+
+test: lint types layers unit flow browser package
+	@echo "all of make test passed"
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+	  || { echo "Python 3.10 or newer is needed: make PYTHON=/path/to/python3.x"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null \
+	  || { echo "the venv module is missing: apt-get install python3-venv"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# Debian's python3-venv brings an old pip; the pinned one is not needed for anything newer than 22.
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) install --quiet -c constraints.txt setuptools
+	$(PIP) install --quiet -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.test-installed: $(VENV)/.installed
+	$(PIP) install --quiet -c constraints.txt -e '.[test]'
+	@touch $@
+
+lint: $(VENV)/.test-installed
+	$(BIN)/ruff check .
+
+types: $(VENV)/.test-installed
+	$(BIN)/mypy
+
+layers: $(VENV)/.test-installed
+	$(BIN)/lint-imports
+
+unit: $(VENV)/.test-installed
+	$(BIN)/python -m pytest tests/unit
+
+flow: $(VENV)/.test-installed
+	$(BIN)/python -m pytest tests/flow
+
+browser: $(VENV)/.test-installed
+	$(BIN)/python -m pytest tests/browser
+
+package: $(VENV)/.test-installed
+	$(BIN)/python -m pytest tests/package
+
+test-slow: $(VENV)/.test-installed
+	$(BIN)/python -m pytest -m slow
+
+test-gpu: $(VENV)/.test-installed
+	$(BIN)/python -m pytest -m gpu tests/gpu
+
+bench: $(VENV)/.installed
+	$(BIN)/repro bench overhead
+	$(BIN)/repro bench turnaround
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info runs mlruns mlartifacts mlflow.db*

@@ -1,0 +1,222 @@
+"""Replays a record to MLflow: one run per cell, one per attempt of a trial below it.
+
+The run folder is the truth and MLflow a reader of it: a replay sends what the tracking store does not have yet and
+changes nothing else, as often as it is asked, while the run goes on and afterwards. How far it came stands in
+tracking.json, advanced only after the store has answered; without that file the runs are found again by their tags and
+their metric histories are looked at, so that no point is ever there twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field, PrivateAttr
+
+from repro.compare import Comparison, Metric, compare, summarize
+from repro.errors import TrackingError
+from repro.events import read_events
+from repro.plan import Cell
+from repro.seams import Reporter
+from repro.stats import paired_ratio
+from repro.store import Record
+
+from .mlflow_place import experiment_place, redacted
+from .mlflow_points import Point, cell_points, result_points, system_points, training_points
+from .mlflow_server import Image, Server, translated
+from .mlflow_state import Cursor, Sent, State, Store, identity, read_state, write_state
+from .mlflow_view import Course, View, cell_view, courses, is_alive, trial_view
+
+METRICS: tuple[Metric, ...] = ("tta_wall", "tta_train", "tta_cold")
+
+
+class MlflowRuns(Reporter):
+    """Replays a record to an MLflow tracking store, idempotently and in parts."""
+
+    title: ClassVar[str] = "MLflow runs: a parent per cell with its figures and verdict, a child per trial"
+
+    tracking_uri: str | None = Field(None, description="tracking store; MLFLOW_TRACKING_URI, else MLflow's default")
+    timeout_seconds: float = Field(10.0, gt=0, description="longest wait for one answer of a server")
+    ended: bool = Field(False, description="the run is over: a trial without a result was killed")
+
+    _servers: dict[str, Server] = PrivateAttr(default_factory=dict)
+    _images: dict[str, dict[str, Image]] = PrivateAttr(default_factory=dict)
+
+    def check(self, experiment: str = "Default") -> None:
+        """Do all that is slow before there is anything to send: import MLflow, create or open the store.
+
+        Raises:
+            TrackingError: it cannot work: nobody there, not allowed, not installed.
+        """
+        self._server(experiment)
+        paired_ratio([1.0, 2.0], [1.0, 1.5])  # loads scipy, another second, now
+
+    def write(self, record: Record, out: Path) -> list[str]:
+        """Send what the store does not have yet; where to look at it.
+
+        Raises:
+            TrackingError: the store did not take it, or another process is sending this record.
+        """
+        server = self._server(record.plan.suite.suite)
+        try:
+            with _alone(record, self.timeout_seconds), translated(server.uri):
+                self._replay(record, server)
+        except TrackingError:
+            self._images.clear()  # what was taken before the failure is not known: ask anew next time
+            raise
+        return [experiment_place(server.uri, server.experiment_id)]
+
+    def _server(self, experiment: str) -> Server:
+        if experiment not in self._servers:
+            self._servers[experiment] = Server(self.tracking_uri, experiment, self.timeout_seconds)
+        return self._servers[experiment]
+
+    def _replay(self, record: Record, server: Server) -> None:
+        state = read_state(record.folder.tracking)
+        run = state.run = state.run or identity(record)
+        store = state.stores.setdefault(redacted(server.uri), Store())
+        if run not in self._images:
+            self._images[run] = server.images(run)
+        images = self._images[run]
+        if store.experiment != server.experiment_id:
+            store.experiment, store.runs = server.experiment_id, {}
+        known = {key: image.run_id for key, image in images.items()}
+        store.runs = {key: sent for key, sent in store.runs.items() if known.get(key) == sent.run_id}
+        alive = not self.ended and is_alive(record)
+        _Replay(record, server, state, store, images, run, alive).all()
+        write_state(record.folder.tracking, state)
+
+
+@dataclass(slots=True)
+class _Replay:
+    """One pass over a record."""
+
+    record: Record
+    server: Server
+    state: State
+    store: Store
+    images: dict[str, Image]
+    run: str
+    alive: bool
+    comparisons: dict[str, list[Comparison]] = field(default_factory=dict)
+
+    def all(self) -> None:
+        begun = courses(self.record)
+        for comparison in compare(self.record.plan, self.record.results):
+            self.comparisons.setdefault(comparison.candidate, []).append(comparison)
+        for cell in self.record.plan.cells:
+            if cell.cell_id in begun:
+                self._cell(cell, begun[cell.cell_id], report=cell is self.record.plan.cells[0])
+
+    def _cell(self, cell: Cell, members: Sequence[Course], report: bool) -> None:
+        timed = [(course, span) for course in members if (span := course.span_ms())]
+        if not timed:
+            return
+        view = cell_view(self.record, self.run, cell, [span for _, span in timed],
+                         self.comparisons.get(cell.cell_id, []), self.alive, report)
+        parent, sent = self._opened(view, None)
+        for course, span in timed:
+            self._trial(cell, course, span, parent.run_id)
+        results = self.record.of_cell(cell.cell_id)
+        figures = cell_points(
+            [summarize(cell, results, metric) for metric in self._metrics()], self.comparisons.get(cell.cell_id, []),
+            step=len(self.record.results), time_ms=max(end for _, (_, end) in timed),
+        ) if results else []
+        self.server.send(parent, view, (), figures)
+        self._settle(parent, sent, view)
+
+    def _metrics(self) -> list[Metric]:
+        """The declared metric first."""
+        primary = self.record.plan.suite.primary
+        first = primary.metric if primary else METRICS[0]
+        return [first, *(metric for metric in METRICS if metric != first)]
+
+    def _trial(self, cell: Cell, course: Course, span: tuple[int, int], parent: str) -> None:
+        image, sent = self.images.get(course.key), self.store.runs.get(course.key)
+        if image and sent and sent.done and course.ended:
+            return
+        view = trial_view(self.record, self.run, cell, course, span, self.alive)
+        image, sent = self._opened(view, parent)
+        batch = cell.choices.batch.global_
+        training, cursor = _training(course.log, sent.logs.get(course.log.name, Cursor()), batch)
+        system, system_cursor = _system(course.system_log, sent.logs.get(course.system_log.name, Cursor()))
+        figures = result_points(course.result, batch, span[1]) if course.result else []
+        self.server.send(image, view, [*training, *system], figures)
+        sent.logs = {course.log.name: cursor, course.system_log.name: system_cursor}
+        self._settle(image, sent, view)
+        sent.done = course.ended
+        write_state(self.record.folder.tracking, self.state)
+
+    def _opened(self, view: View, parent: str | None) -> tuple[Image, Sent]:
+        """The run of a view, created where the store has none."""
+        image = self.images.get(view.key)
+        if image is None:
+            image = self.images[view.key] = self.server.create(view, parent)
+        sent = self.store.runs.setdefault(view.key, Sent(run_id=image.run_id))
+        return image, sent
+
+    def _settle(self, image: Image, sent: Sent, view: View) -> None:
+        """Data, artifacts and status."""
+        self.server.send_data(image, view.data)
+        for name, path in view.files.items():
+            digest = _sha256(path)
+            if digest and sent.files.get(name) != digest:
+                self.server.upload(image, path)
+                sent.files[name] = digest
+        for name, text in view.texts.items():
+            digest = hashlib.sha256(text.encode()).hexdigest()
+            if sent.files.get(name) != digest:
+                self.server.upload_text(image, name, text)
+                sent.files[name] = digest
+        self.server.set_status(image, view)
+
+
+def _training(path: Path, cursor: Cursor, batch: int) -> tuple[list[Point], Cursor]:
+    events, offset = read_events(path, cursor.offset)
+    return list(training_points(events, batch)), Cursor(offset=offset, count=cursor.count + len(events))
+
+
+def _system(path: Path, cursor: Cursor) -> tuple[list[Point], Cursor]:
+    events, offset = read_events(path, cursor.offset)
+    return list(system_points(events, cursor.count)), Cursor(offset=offset, count=cursor.count + len(events))
+
+
+def _sha256(path: Path) -> str | None:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except FileNotFoundError:
+        return None
+
+
+@contextmanager
+def _alone(record: Record, wait_seconds: float) -> Iterator[None]:
+    """Only one process at a time sends a record: two would each make its runs. The lock is on the folder itself."""
+    handle = os.open(record.folder.root, os.O_RDONLY)
+    try:
+        end = time.monotonic() + wait_seconds
+        while not _locked(handle):
+            if time.monotonic() > end:
+                raise TrackingError(f"{record.folder.root}: another process is replaying it to MLflow; try again later")
+            time.sleep(0.1)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _locked(handle: int) -> bool:
+    """Whether the lock is ours; also where the file system knows no locks, as some network ones do."""
+    import fcntl
+
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -1,0 +1,70 @@
+"""tracking.json: how far a record has been sent to each tracking store. A cache: lost, it is found again by tags."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from pydantic import BaseModel, Field, ValidationError
+
+from repro.store import Record, write_text
+
+
+class Cursor(BaseModel):
+    """How much of one log the server has taken."""
+
+    offset: int = 0
+    """Bytes."""
+    count: int = 0
+    """Points made of them."""
+
+
+class Sent(BaseModel):
+    """What the server has taken of one run."""
+
+    run_id: str
+    logs: dict[str, Cursor] = Field(default_factory=dict)
+    files: dict[str, str] = Field(default_factory=dict)
+    """Artifact path -> sha256 of what was uploaded."""
+    done: bool = False
+    """The trial has ended and all of it was taken."""
+
+
+class Store(BaseModel):
+    """One tracking store."""
+
+    experiment: str = ""
+    runs: dict[str, Sent] = Field(default_factory=dict)
+
+
+class State(BaseModel):
+    """The whole file; stores by their URI without credentials."""
+
+    version: int = 1
+    run: str = ""
+    stores: dict[str, Store] = Field(default_factory=dict)
+
+
+def read_state(path: Path) -> State:
+    """The state on disk, or an empty one where there is none that can be read."""
+    try:
+        return State.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return State()
+
+
+def write_state(path: Path, state: State) -> None:
+    write_text(path, state.model_dump_json(exclude_defaults=True) + "\n")
+
+
+def identity(record: Record) -> str:
+    """Names one execution of a plan, the same for as long as its folder lives, whether or not tracking.json does.
+
+    Plan and environment say what was run and where, and are never written again; the moment the plan was written tells
+    two executions apart that agree in all of that.
+    """
+    folder = record.folder
+    found = hashlib.sha256(folder.plan.read_bytes() + folder.environment.read_bytes())
+    if getattr(record.environment, "started_ms", None) is None:
+        found.update(str(folder.plan.stat().st_mtime_ns).encode())
+    return found.hexdigest()[:24]

@@ -1,0 +1,240 @@
+"""A record -> the runs that a tracking store should show: one per cell, one per attempt below it. No server here."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from repro.compare import Comparison
+from repro.events import read_events
+from repro.fingerprint import DataSet
+from repro.plan import Cell
+from repro.results import Result
+from repro.seams import Engine
+from repro.spec import Choices, Trial
+from repro.store import Attempt, Record
+
+PARAM_LIMIT, TAG_LIMIT, KEY_LIMIT = 6000, 8000, 250
+FAILED = ("crashed", "timed_out", "out_of_memory", "invalid")
+QUIET_SECONDS = 60.0
+"""A running trial's folder is written to every second; untouched for so long, the run is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One run as a tracking store should show it."""
+
+    key: str
+    start_ms: int
+    tags: dict[str, str]
+    params: dict[str, str]
+    data: tuple[DataSet, ...] = ()
+    files: Mapping[str, Path] = field(default_factory=dict)
+    """Artifact path -> file; those that do not exist are left out."""
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """Artifact path -> content of what is no file of the record."""
+    status: str = "RUNNING"
+    end_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """One attempt of one trial, running or ended."""
+
+    trial: Trial
+    attempt: int
+    log: Path
+    system_log: Path
+    entry: Attempt | None
+    result: Result | None
+
+    @property
+    def key(self) -> str:
+        return f"trial:{self.trial.trial_id}/{self.attempt}"
+
+    @property
+    def ended(self) -> bool:
+        return self.entry is not None or self.result is not None
+
+    @property
+    def status(self) -> str:
+        if self.result is not None:
+            return self.result.status
+        return self.entry.status if self.entry else "running"
+
+    def span_ms(self) -> tuple[int, int] | None:
+        """Start and end by its own log, so that figures and run share a clock; None: nothing is known of it yet."""
+        events = read_events(self.log)[0]
+        if not events:
+            entry = self.entry
+            return (round(entry.started_ms), round(entry.started_ms + entry.seconds * 1e3)) if entry else None
+        start, end = events[0].time_ms, events[-1].time_ms
+        if self.entry and not any(event.key == "run_stop" for event in events):
+            end = max(end, start + self.entry.seconds * 1e3)
+        return round(start), round(end)
+
+
+def courses(record: Record) -> dict[str, list[Course]]:
+    """Every attempt that has begun, by cell."""
+    entries = {(entry.trial_id, entry.attempt): entry for entry in record.attempts}
+    results = {result.trial_id: result for result in record.results}
+    found: dict[str, list[Course]] = {}
+    for trial in record.plan.trials():
+        name, folder = trial.trial_id, record.folder
+        numbers = {int(path.stem[7:]) for path in folder.trial(name).glob("result_*.txt") if path.stem[7:].isdigit()}
+        numbers |= {attempt for trial_id, attempt in entries if trial_id == name}
+        result = results.get(name)
+        for number in sorted(numbers):
+            found.setdefault(trial.cell_id, []).append(Course(
+                trial, number, folder.log(name, number), folder.system_log(name, number),
+                entries.get((name, number)), result if result and result.attempt == number else None,
+            ))
+    return found
+
+
+def is_alive(record: Record) -> bool:
+    """Whether something still writes to the folder."""
+    paths = [record.folder.environment, record.folder.ledger, *record.folder.trials.glob("*/*")]
+    latest = max((path.stat().st_mtime for path in paths if path.is_file()), default=0.0)
+    return time.time() - latest < QUIET_SECONDS
+
+
+def trial_view(record: Record, run: str, cell: Cell, course: Course, span: tuple[int, int], alive: bool) -> View:
+    """The run of one attempt."""
+    trial, status = course.trial, course.status
+    params, long = flat_params(cell, {"repeat": trial.repeat, "master_seed": trial.master_seed,
+                                      "device": trial.choices.device})
+    running = not course.ended and alive
+    seed = f"{cell.label}, seed {trial.repeat}"
+    tags = common_tags(record, run, course.key, "trial", cell) | {
+        "mlflow.runName": seed if course.attempt == 1 else f"{seed}, attempt {course.attempt}",
+        "repro.trial": trial.trial_id, "repro.repeat": str(trial.repeat), "repro.attempt": str(course.attempt),
+        "repro.status": status if course.ended or running else "killed", **_result_tags(course),
+    }
+    ended = "KILLED" if not course.ended else "FAILED" if status in FAILED else "FINISHED"
+    return View(
+        key=course.key, start_ms=span[0], tags=_cut(tags), params=params, data=data_of(record, trial.choices),
+        files={} if running else _trial_files(record, course), texts=long, status="RUNNING" if running else ended,
+        end_ms=None if running else span[1],
+    )
+
+
+def _result_tags(course: Course) -> dict[str, str]:
+    result = course.result
+    reason = result.reason if result else course.entry.reason if course.entry else ""
+    tags = {"repro.reason": reason} if reason else {}
+    if result is None:
+        return tags
+    tags |= {f"repro.hash.{name}": value for name, value in result.hashes.items()}
+    tags |= {f"repro.effective.{name}": value for name, value in result.effective.items()}
+    return tags | ({"repro.warnings": "; ".join(result.warnings)} if result.warnings else {})
+
+
+def _trial_files(record: Record, course: Course) -> dict[str, Path]:
+    folder, name = record.folder, course.trial.trial_id
+    paths = [course.log, course.system_log, folder.trial_file(name), *sorted(folder.trial(name).glob("rank*.log"))]
+    if course.result is not None:
+        paths.append(folder.result(name))
+    return {path.name: path for path in paths}
+
+
+def cell_view(
+    record: Record, run: str, cell: Cell, spans: Sequence[tuple[int, int]], comparisons: Sequence[Comparison],
+    alive: bool, report: bool,
+) -> View:
+    """The run of one cell.
+
+    Args:
+        spans: start and end of each of its attempts.
+        comparisons: those in which it is the candidate, the most telling first.
+        report: whether the report, megabytes for many cells, is to hang on this one.
+    """
+    folder, params_texts = record.folder, flat_params(cell, {"device": cell.choices.device})
+    tags = common_tags(record, run, cell_key(cell), "cell", cell) | {"mlflow.runName": cell.label}
+    tags |= _verdict_tags(comparisons)
+    paths = [folder.plan, folder.environment, folder.ledger, folder.suite, folder.parity_verdict]
+    files = {path.name: path for path in paths} | ({"report.html": folder.reports / "report.html"} if report else {})
+    results = record.of_cell(cell.cell_id)
+    over = len(results) == record.plan.suite.seeds
+    ended = "KILLED" if not over else "FAILED" if any(item.status in FAILED for item in results) else "FINISHED"
+    running = alive and not over
+    return View(
+        key=cell_key(cell), start_ms=min(start for start, _ in spans), tags=_cut(tags), params=params_texts[0],
+        data=data_of(record, cell.choices), files=files, texts=params_texts[1],
+        status="RUNNING" if running else ended, end_ms=None if running else max(end for _, end in spans),
+    )
+
+
+def cell_key(cell: Cell) -> str:
+    return f"cell:{cell.cell_id}"
+
+
+def _verdict_tags(comparisons: Sequence[Comparison]) -> dict[str, str]:
+    if not comparisons:
+        return {}
+    first = comparisons[0]
+    said = first.because
+    if first.ratio is not None and first.interval is not None:
+        said = f"{first.metric} x {first.ratio:.3f} [{first.interval.low:.3f}, {first.interval.high:.3f}]; {said}"
+    return {
+        "repro.verdict": first.verdict, "repro.because": first.because, "repro.baseline": first.baseline,
+        "repro.primary": str(first.primary).lower(), "repro.metric": first.metric,
+        "mlflow.note.content": f"**{first.verdict}** against {first.baseline_label}: {said}",
+    }
+
+
+def common_tags(record: Record, run: str, key: str, level: str, cell: Cell) -> dict[str, str]:
+    """What every run of a record carries; `repro.run` and `repro.key` are how it is found again."""
+    environment, engine = record.environment, cell.choices.engine.plugin
+    assert isinstance(engine, Engine)
+    tags = {
+        "repro.run": run, "repro.key": key, "repro.level": level, "repro.suite": record.plan.suite.suite,
+        "repro.suite_digest": record.plan.digest, "repro.cell": cell.cell_id, "repro.method": record.plan.method,
+        "repro.version": environment.repro_version, "mlflow.source.name": "repro",
+        "repro.label": "measured" if engine.needs_parts else "simulated",
+    }
+    data = data_of(record, cell.choices)
+    if data:
+        tags |= {"repro.data": "synthetic" if data[0].synthetic else "real", "repro.data_sha256": data[0].sha256}
+    if environment.commit:
+        tags["mlflow.source.git.commit"] = environment.commit
+    return tags
+
+
+def data_of(record: Record, choices: Choices) -> tuple[DataSet, ...]:
+    return tuple(item for item in record.environment.data if item.workload == choices.workload.label)
+
+
+def flat_params(cell: Cell, more: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+    """(parameters by dotted name, artifacts): what MLflow's limit cuts stands complete in params.json."""
+    flat = _flat(cell.choices.model_dump(mode="json", by_alias=True)) | dict(more)
+    full = {re.sub(r"[^\w\-. :/]", "_", key): _text(value) for key, value in (cell.factors | flat).items()}
+    cut = {key[:KEY_LIMIT]: _shorter(value, PARAM_LIMIT) for key, value in full.items()}
+    return cut, {} if cut == full else {"params.json": json.dumps(full, indent=1, sort_keys=True) + "\n"}
+
+
+def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, Mapping) and value:
+            found |= _flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) and value else json.dumps(value, sort_keys=True)
+
+
+def _cut(tags: Mapping[str, str]) -> dict[str, str]:
+    return {key[:KEY_LIMIT]: _shorter(value, TAG_LIMIT) for key, value in tags.items()}
+
+
+def _shorter(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit - 3]}..."

@@ -1,0 +1,1 @@
+"""Templates and style of the HTML report: data only."""

@@ -1,0 +1,550 @@
+"""A record replayed to MLflow, read back through MLflow's own client: from a real server and from a local SQLite file."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from repro import registry
+from repro.compare import compare, summarize
+from repro.errors import TrackingError, UsageError
+from repro.events import EventLog, read_events
+from repro.mlflow_ui import open_ui, page, ui_command
+from repro.seams import Reporter
+from repro.store import Record, RunFolder, read_record
+from repro.tracker import Tracker, redacted
+from tests.records import SUITE, Course, default_course, make_record, write_log
+
+pytest.importorskip("mlflow")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # MLflow's and SQLAlchemy's own
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # MLflow keeps its database connections open
+]
+SMALL = SUITE.replace("seeds: 6", "seeds: 2")
+SECRET = "hunter2secret"
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def end(child: subprocess.Popen[bytes]) -> None:
+    os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", **more}
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real tracking server on loopback, with its own database and artifact store."""
+    folder, port = tmp_path_factory.mktemp("server"), free_port()
+    command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1",
+               "--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "art")]
+    with (folder / "log").open("wb") as log:
+        child = subprocess.Popen(command, cwd=folder, env=environment(), start_new_session=True, stdout=log, stderr=log)
+    try:
+        limit = time.monotonic() + 60
+        while True:
+            assert child.poll() is None, (folder / "log").read_text()
+            assert time.monotonic() < limit, (folder / "log").read_text()
+            try:
+                with urlopen(f"http://127.0.0.1:{port}/health", timeout=1):
+                    break
+            except OSError:
+                time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        end(child)
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh database, made once: the migrations take longer than most tests."""
+    path = tmp_path_factory.mktemp("store") / "mlflow.db"
+    reporter(f"sqlite:///{path}").check()
+    return path
+
+
+@pytest.fixture()
+def store(empty_store: Path, tmp_path: Path) -> str:
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
+    return f"sqlite:///{tmp_path}/mlflow.db"
+
+
+def reporter(uri: str | None, **options: Any) -> Any:
+    """A new one, as a new process would have: it knows nothing of what others sent."""
+    found = registry.load("reporter", "mlflow")(tracking_uri=uri, **options)
+    assert isinstance(found, Reporter)
+    return found
+
+
+def named(text: str, name: str) -> str:
+    return text.replace("suite: sample", f"suite: {name}")
+
+
+def dump(uri: str, experiment: str) -> dict[str, Any]:
+    """All that the store has of an experiment, down to every point of every metric."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(uri)
+    found = client.get_experiment_by_name(experiment)
+    assert found is not None
+    return {run.data.tags["repro.key"]: _dump_run(client, run) for run in client.search_runs([found.experiment_id])}
+
+
+def _dump_run(client: Any, run: Any) -> dict[str, Any]:
+    history = {
+        key: sorted((item.step, item.timestamp, item.value) for item in client.get_metric_history(run.info.run_id, key))
+        for key in run.data.metrics
+    }
+    info = run.info
+    return {
+        "id": info.run_id, "name": info.run_name, "status": info.status, "start": info.start_time,
+        "end": info.end_time, "params": run.data.params, "tags": run.data.tags, "metrics": history,
+        "data": [(item.dataset.name, item.dataset.digest, item.dataset.profile, {tag.key: tag.value for tag in item.tags})
+                 for item in run.inputs.dataset_inputs],
+        "artifacts": sorted((item.path, item.file_size) for item in client.list_artifacts(info.run_id)),
+    }
+
+
+def without_ids(dumped: dict[str, Any]) -> dict[str, Any]:
+    """What two stores must agree in."""
+    hidden = ("repro.run", "mlflow.parentRunId")
+    return {key: {**run, "id": "", "tags": {name: value for name, value in run["tags"].items() if name not in hidden}}
+            for key, run in dumped.items()}
+
+
+@pytest.mark.parametrize("kind", ["server", "store"])
+def test_everything_of_a_record_is_there_and_a_second_replay_changes_nothing(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    uri: str = request.getfixturevalue(kind)
+    record = make_record(tmp_path / "run", named(SMALL, f"whole-{kind}"))
+    name = record.plan.suite.suite
+    record.folder.reports.mkdir()
+    (record.folder.reports / "report.html").write_text("<p>a report</p>")
+    places = reporter(uri).write(record, record.folder.reports)
+    first = dump(uri, name)
+    assert len(first) == len(record.plan.cells) + len(record.results)
+    assert places[0].startswith(uri)
+    for cell in record.plan.cells:
+        check_cell(record, cell.cell_id, first)
+    for trial in record.plan.trials():
+        check_trial(record, trial.trial_id, first)
+    again = reporter(uri)
+    again.write(record, record.folder.reports)
+    again.write(record, record.folder.reports)
+    assert dump(uri, name) == first
+
+
+def check_cell(record: Record, cell_id: str, dumped: dict[str, Any]) -> None:
+    run, cell = dumped[f"cell:{cell_id}"], record.cell(cell_id)
+    summary = summarize(cell, record.of_cell(cell_id))
+    last = {key: points[-1][2] for key, points in run["metrics"].items()}
+    assert run["name"] == cell.label
+    assert run["status"] == "FINISHED"
+    assert last["tta_wall_median"] == summary.median
+    assert last["n"] == last["reached"] == summary.n
+    assert summary.success is not None
+    assert last["success_probability_low"] == summary.success.low
+    assert last["success_probability_level"] == summary.success.level
+    assert last["epochs_median"] == summary.median_epochs
+    comparison = next((item for item in compare(record.plan, record.results) if item.candidate == cell_id), None)
+    if comparison is not None and comparison.interval is not None:
+        assert last["ratio"] == comparison.ratio
+        assert (last["ratio_low"], last["ratio_high"]) == (comparison.interval.low, comparison.interval.high)
+        assert last["n_pairs"] == comparison.n
+        assert run["tags"]["repro.verdict"] == comparison.verdict
+        assert run["tags"]["repro.because"] == comparison.because
+        assert run["tags"]["repro.baseline"] == comparison.baseline
+    assert run["tags"]["repro.suite_digest"] == record.plan.digest
+    assert run["tags"]["repro.label"] == "measured"
+    assert run["params"]["batch.global"] == "64"
+    assert run["params"]["optimizer.momentum"] == "0.9"
+    assert run["params"]["engine"] == cell.factors["engine"]
+    wanted = {"plan.json", "environment.json", "ledger.jsonl", "suite.yaml", "parity.json"}
+    assert wanted <= {path for path, _ in run["artifacts"]}
+    if cell is record.plan.cells[0]:
+        assert "report.html" in {path for path, _ in run["artifacts"]}
+
+
+def check_trial(record: Record, trial_id: str, dumped: dict[str, Any]) -> None:
+    run = dumped[f"trial:{trial_id}/1"]
+    result = next(item for item in record.results if item.trial_id == trial_id)
+    events = read_events(record.folder.log(trial_id, 1))[0]
+    evaluations = [event for event in events if event.key == "eval_accuracy"]
+    metrics = run["metrics"]
+    assert metrics["eval/top1"] == [
+        (event.metadata["samples_count"] // 64, round(event.time_ms), event.value) for event in evaluations
+    ]
+    assert [point[2] for point in metrics["eval/samples"]] == [item.metadata["samples_count"] for item in evaluations]
+    losses = [loss for event in events if event.key == "x_steps" for loss in event.value["loss"]]
+    assert [(step, value) for step, _, value in metrics["train/loss"]] == list(enumerate(losses, 1))
+    moments = [moment for _, moment, _ in metrics["train/loss"]]
+    assert moments == sorted(moments)
+    assert moments[-1] - moments[0] < (events[-1].time_ms - events[0].time_ms)
+    seconds = [sum(event.value["seconds"]) / len(event.value["seconds"]) for event in events if event.key == "x_steps"]
+    assert [value for _, _, value in metrics["train/step_seconds"]] == seconds
+    assert metrics["tta_wall"][0][2] == result.tta_wall
+    assert metrics["phase/train_seconds"][0][2] == result.phases["train"]
+    assert run["status"] == "FINISHED"
+    assert (run["start"], run["end"]) == (round(events[0].time_ms), round(events[-1].time_ms))
+    assert run["tags"]["mlflow.parentRunId"] == dumped[f"cell:{result.cell_id}"]["id"]
+    assert run["tags"]["repro.status"] == "ok"
+    assert run["tags"]["repro.hash.init_weights"] == result.hashes["init_weights"]
+    assert run["params"]["repeat"] == str(result.repeat)
+    data, = run["data"]
+    assert data[:2] == ("sample digits", "0" * 36)
+    assert json.loads(data[2])["sha256"] == data[3]["repro.sha256"] == "0" * 64
+    assert {"result_1.txt", "result.json", "trial.json", "rank0.log"} == {path for path, _ in run["artifacts"]}
+
+
+def later(record: Record, trials: int) -> Record:
+    """The same run after more trials: what `make_record` makes of them, copied over."""
+    whole = make_record(record.folder.root.with_name(f"whole-{trials}"), record.folder.suite.read_text(), only=trials)
+    for name in ("trials", "ledger.jsonl"):
+        source, target = whole.folder.root / name, record.folder.root / name
+        shutil.copytree(source, target, dirs_exist_ok=True) if source.is_dir() else shutil.copy(source, target)
+    return read_record(record.folder.root)
+
+
+def test_replays_in_parts_come_to_the_same_trials_as_one_replay(store: str, tmp_path: Path) -> None:
+    record = make_record(tmp_path / "run", named(SMALL, "parts"), only=3)
+    reporter(store).write(record, tmp_path)
+    early = dump(store, "parts")
+    assert {run["status"] for key, run in early.items() if key.startswith("cell")} == {"RUNNING"}
+    record = later(record, 8)
+    live = reporter(store)
+    live.write(record, tmp_path)
+    live.write(record, tmp_path)
+    parts = dump(store, "parts")
+    assert {run["status"] for run in parts.values()} == {"FINISHED"}
+    assert {key: parts[key]["id"] for key in early} == {key: run["id"] for key, run in early.items()}
+    make_record(tmp_path / "once", named(SMALL, "once"))
+    reporter(store).write(read_record(tmp_path / "once"), tmp_path)
+    once = without_ids(dump(store, "once"))
+    trials = {key.rpartition("-")[0]: run for key, run in parts.items() if key.startswith("trial")}
+    for key, run in once.items():
+        if key.startswith("trial"):  # ids carry the suite's name; cells keep a history of how they settled
+            assert trials[key.rpartition("-")[0]]["metrics"] == run["metrics"]
+
+
+@pytest.mark.parametrize("kept", ["nothing", "an older state"])
+def test_after_a_crash_between_answer_and_state_no_point_is_there_twice(kept: str, server: str, tmp_path: Path) -> None:
+    name = f"crash-{kept.split()[-1]}"
+    record = make_record(tmp_path / "run", named(SMALL, name), only=2)
+    reporter(server).write(record, tmp_path)
+    old = record.folder.tracking.read_bytes()
+    record = later(record, 5)
+    reporter(server).write(record, tmp_path)
+    before = dump(server, name)
+    if kept == "nothing":
+        record.folder.tracking.unlink()
+    else:
+        record.folder.tracking.write_bytes(old)
+    reporter(server).write(record, tmp_path)
+    assert dump(server, name) == before
+
+
+def test_a_store_made_of_files_which_keeps_doubles_gets_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database drops a point that it has; files do not, so here only what is sent counts."""
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri = (tmp_path / "files").as_uri()
+    record = make_record(tmp_path / "run", named(SMALL, "files"), only=2)
+    reporter(uri).write(record, tmp_path)
+    before = dump(uri, "files")
+    record.folder.tracking.unlink()
+    reporter(uri).write(record, tmp_path)
+    assert dump(uri, "files") == before
+
+
+def test_runs_that_are_gone_are_made_again(store: str, tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    record = make_record(tmp_path / "run", named(SMALL, "gone"), only=2)
+    reporter(store).write(record, tmp_path)
+    before = dump(store, "gone")
+    victim = next(key for key in before if key.startswith("trial"))
+    MlflowClient(store).delete_run(before[victim]["id"])
+    reporter(store).write(record, tmp_path)
+    after = dump(store, "gone")
+    assert after[victim]["id"] != before[victim]["id"]
+    assert after[victim]["metrics"] == before[victim]["metrics"]
+
+
+def test_a_running_trial_appears_and_ends(store: str, tmp_path: Path) -> None:
+    record = make_record(tmp_path / "run", named(SMALL, "live"), only=0)
+    folder, trial = record.folder, next(iter(record.plan.trials()))
+    folder.trial(trial.trial_id).mkdir(parents=True)
+    full = tmp_path / "full.txt"
+    write_log(full, trial, default_course(trial))
+    lines = full.read_text().splitlines(keepends=True)
+    log = folder.log(trial.trial_id, 1)
+    cut = next(index for index, line in enumerate(lines) if '"eval_accuracy"' in line) + 1
+    log.write_text("".join(lines[:cut]) + lines[cut][:20])
+    system = EventLog(folder.system_log(trial.trial_id, 1))
+    system.emit("x_system", {"cpu_utilization_percentage": 50.0})
+    system.flush()
+    live, key = reporter(store), f"trial:{trial.trial_id}/1"
+    live.write(record, tmp_path)
+    run = dump(store, "live")[key]
+    assert (run["status"], run["end"], run["tags"]["repro.status"]) == ("RUNNING", None, "running")
+    assert len(run["metrics"]["eval/top1"]) == 1
+    assert [point[::2] for point in run["metrics"]["system/cpu_utilization_percentage"]] == [(0, 50.0)]
+    log.write_text("".join(lines))
+    system.emit("x_system", {"cpu_utilization_percentage": 60.0})
+    system.close()
+    live.write(record, tmp_path)
+    run = dump(store, "live")[key]
+    assert len(run["metrics"]["eval/top1"]) == 4
+    assert [point[::2] for point in run["metrics"]["system/cpu_utilization_percentage"]] == [(0, 50.0), (1, 60.0)]
+    reporter(store, ended=True).write(record, tmp_path)
+    run = dump(store, "live")[key]
+    assert (run["status"], run["tags"]["repro.status"]) == ("KILLED", "killed")
+    assert run["end"] == round(read_events(full)[0][-1].time_ms)
+    record = later(record, 1)
+    reporter(store).write(record, tmp_path)
+    assert dump(store, "live")[key]["status"] == "FINISHED"
+
+
+def test_a_crashed_trial_is_a_failed_run_with_its_reason(store: str, tmp_path: Path) -> None:
+    record = make_record(tmp_path / "run", named(SMALL, "crashed"), lambda trial: Course(crash=trial.repeat == 1))
+    reporter(store).write(record, tmp_path)
+    dumped = dump(store, "crashed")
+    failed = [run for key, run in dumped.items() if key.startswith("trial") and run["status"] == "FAILED"]
+    assert len(failed) == 4
+    assert {run["tags"]["repro.reason"] for run in failed} == {"rank 0: RuntimeError: made to fail"}
+    assert {run["status"] for key, run in dumped.items() if key.startswith("cell")} == {"FAILED"}
+
+
+def test_two_runs_of_one_suite_are_two_sets_of_runs(store: str, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        reporter(store).write(make_record(tmp_path / name, named(SMALL, "twice"), only=1), tmp_path)
+    from mlflow import MlflowClient
+
+    client = MlflowClient(store)
+    experiment = client.get_experiment_by_name("twice")
+    assert experiment is not None
+    assert len(client.search_runs([experiment.experiment_id])) == 4
+
+
+def test_long_values_are_cut_and_kept_complete_as_an_artifact(store: str, tmp_path: Path) -> None:
+    text = named(SMALL, "long").replace("device: cpu", f"device: cpu\n  launcher: local\n  schedule: {schedule()}")
+    record = make_record(tmp_path / "run", text, only=1)
+    reporter(store).write(record, tmp_path)
+    from mlflow.artifacts import load_dict
+
+    key, run = next(item for item in dump(store, "long").items() if item[0].startswith("cell"))
+    assert len(run["params"]["schedule.milestones"]) == 6000
+    uri = f"file://{tmp_path}/mlruns/long/{run['id']}/artifacts/params.json"
+    assert json.loads(load_dict(uri)["schedule.milestones"]) == milestones()
+
+
+def milestones() -> list[float]:
+    return [index + 0.5 for index in range(1500)]
+
+
+def schedule() -> str:
+    return json.dumps({"kind": "step", "milestones": milestones()})
+
+
+def test_a_deleted_experiment_is_said_to_be_deleted(store: str, tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    record = make_record(tmp_path / "run", named(SMALL, "away"), only=1)
+    reporter(store).write(record, tmp_path)
+    client = MlflowClient(store)
+    experiment = client.get_experiment_by_name("away")
+    assert experiment is not None
+    client.delete_experiment(experiment.experiment_id)
+    with pytest.raises(TrackingError, match="was deleted there; bring it back with"):
+        reporter(store).write(record, tmp_path)
+
+
+def test_nobody_there_is_said_soon_and_without_the_password(tmp_path: Path) -> None:
+    record = make_record(tmp_path / "run", SMALL, only=1)
+    uri = f"http://me:{SECRET}@127.0.0.1:{free_port()}"
+    started = time.monotonic()
+    with pytest.raises(TrackingError, match=r"the connection is refused; start the server") as caught:
+        reporter(uri).write(record, tmp_path)
+    assert time.monotonic() - started < 10
+    assert SECRET not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_server_that_never_answers_is_given_up_soon(tmp_path: Path) -> None:
+    record = make_record(tmp_path / "run", SMALL, only=1)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        started = time.monotonic()
+        with pytest.raises(TrackingError, match="no answer in time"):
+            reporter(f"http://127.0.0.1:{mute.getsockname()[1]}").write(record, tmp_path)
+        assert time.monotonic() - started < 10
+
+
+def with_password(uri: str) -> str:
+    return uri.replace("://", f"://me:{SECRET}@")
+
+
+def test_tracker_replays_in_a_process_of_its_own(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", with_password(server))
+    record = make_record(tmp_path / "run", named(SMALL, "tracked"), only=2)
+    tracker = Tracker(record.folder.root)
+    started = time.monotonic()
+    for _ in range(20):
+        tracker.sync()
+    assert time.monotonic() - started < 0.5
+    tracker.sync(wait_seconds=60.0)
+    assert len([key for key in dump(server, "tracked") if key.startswith("trial")]) == 2
+    later(record, 8)
+    ended = tracker.finish(60.0)
+    assert (ended.problem, ended.pending) == ("", False)
+    assert ended.uri.startswith(f"{server}/#/experiments/")
+    dumped = dump(server, "tracked")
+    assert {run["status"] for run in dumped.values()} == {"FINISHED"}
+    assert len(dumped) == 12
+    for path in record.folder.root.rglob("*"):
+        assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path
+
+
+def test_tracker_survives_a_server_that_is_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:{SECRET}@127.0.0.1:{free_port()}")
+    record = make_record(tmp_path / "run", SMALL, only=1)
+    tracker = Tracker(record.folder.root)
+    tracker.sync(wait_seconds=60.0)
+    started = time.monotonic()
+    tracker.sync(wait_seconds=5.0)
+    assert time.monotonic() - started < 0.5
+    ended = tracker.finish(20.0)
+    assert ended.pending
+    assert "the connection is refused" in ended.problem
+    assert SECRET not in ended.problem + ended.uri
+    assert not record.folder.tracking.exists()
+
+
+def test_tracker_has_nothing_to_do_before_the_record_begins(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    record = make_record(tmp_path / "run", SMALL, only=0)
+    record.folder.environment.unlink()
+    tracker = Tracker(record.folder.root)
+    tracker.sync(wait_seconds=60.0)
+    ended = tracker.finish(30.0)
+    assert (ended.problem, ended.pending) == ("", False)
+
+
+def test_tracker_never_waits_longer_than_told_and_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{mute.getsockname()[1]}")
+        tracker = Tracker(make_record(tmp_path / "run", SMALL, only=1).folder.root)
+        child = tracker._child
+        assert child is not None
+        started = time.monotonic()
+        tracker.sync(wait_seconds=0.3)
+        ended = tracker.finish(0.5)
+        assert time.monotonic() - started < 2
+        assert ended.pending
+        assert "no answer within" in ended.problem
+        assert child.returncode is not None
+
+
+def test_tracker_goes_on_when_its_child_is_killed(tmp_path: Path) -> None:
+    tracker = Tracker(make_record(tmp_path / "run", SMALL, only=1).folder.root)
+    child = tracker._child
+    assert child is not None
+    child.kill()
+    child.wait()
+    tracker.sync(wait_seconds=5.0)
+    ended = tracker.finish(5.0)
+    assert ended.pending
+    assert "the tracking process ended" in ended.problem
+
+
+def test_the_child_ends_with_its_parent(store: str, tmp_path: Path) -> None:
+    folder = make_record(tmp_path / "run", SMALL, only=1).folder
+    code = (f"from pathlib import Path; from repro.tracker import Tracker; import os\n"
+            f"t = Tracker(Path({str(folder.root)!r})); t.sync(60.0); print(t._child.pid, flush=True); os._exit(9)")
+    found = subprocess.run([sys.executable, "-c", code], env=environment(MLFLOW_TRACKING_URI=store), check=False,
+                           capture_output=True, text=True, timeout=60)
+    assert found.returncode == 9, found.stderr
+    limit = time.monotonic() + 15
+    while Path(f"/proc/{found.stdout.strip()}").exists() and not _is_zombie(int(found.stdout)):
+        assert time.monotonic() < limit, "the tracking process outlives its parent"
+        time.sleep(0.1)
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_redacted_drops_user_password_and_query() -> None:
+    assert redacted("postgresql://me:pw@host/db?password=pw") == "postgresql://host/db"
+    assert redacted("sqlite:////tmp/a.db") == "sqlite:////tmp/a.db"
+
+
+def test_ui_of_a_server_is_its_own(server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = make_record(tmp_path / "run", named(SMALL, "looked-at"), only=1)
+    place, = reporter(server).write(record, tmp_path)
+    open_ui(with_password(server), experiment="looked-at")
+    assert capsys.readouterr().out.strip() == place
+    with pytest.raises(UsageError, match="no experiment named 'nothing'"):
+        open_ui(server, experiment="nothing")
+
+
+def test_ui_of_a_file_is_served_until_it_is_interrupted(store: str, tmp_path: Path) -> None:
+    reporter(store).write(make_record(tmp_path / "run", named(SMALL, "shown"), only=1), tmp_path)
+    code = f"from repro.mlflow_ui import open_ui; open_ui({store!r}, experiment='shown')"
+    child = subprocess.Popen([sys.executable, "-c", code], env=environment(), stdout=subprocess.PIPE,
+                             stderr=subprocess.DEVNULL, start_new_session=True, cwd=tmp_path)
+    watchdog = threading.Timer(60, child.kill)
+    watchdog.start()
+    try:
+        assert child.stdout is not None
+        line = child.stdout.readline().decode()
+        url = line.split()[0]
+        assert "/#/experiments/" in url
+        with urlopen(url.partition("/#/")[0] + "/health", timeout=5) as answer:
+            assert answer.status == 200
+        child.send_signal(signal.SIGINT)
+        assert child.wait(timeout=20) == 0
+        with pytest.raises(OSError), urlopen(url.partition("/#/")[0] + "/health", timeout=2):
+            pass
+    finally:
+        watchdog.cancel()
+        child.kill()
+        child.wait()
+        child.stdout.close()
+
+
+def test_ui_command_names_the_store() -> None:
+    command = ui_command("sqlite:////a/b.db", "127.0.0.1", 5001)
+    assert command[1:4] == ["-m", "mlflow", "ui"]
+    assert command[command.index("--backend-store-uri") + 1] == "sqlite:////a/b.db"
+    assert ui_command(None, "127.0.0.1", 1)[-1] == f"sqlite:///{Path.cwd()}/mlflow.db"
+    assert page("http://h/", 3) == "http://h/#/experiments/3"
+    assert RunFolder(Path("x")).tracking == Path("x/tracking.json")

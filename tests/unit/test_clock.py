@@ -1,0 +1,126 @@
+"""Phases and step times, on clocks that only the test moves."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from repro.clock import CudaTimer, HostTimer, Stopwatch, step_timer
+
+CALM = settings(max_examples=50, deadline=None, derandomize=True, database=None)
+
+
+class Hand:
+    """A clock moved by hand, nanoseconds."""
+
+    def __init__(self) -> None:
+        self.ns = 5_000_000_000
+
+    def __call__(self) -> int:
+        return self.ns
+
+    def wait(self, seconds: float) -> None:
+        self.ns += round(seconds * 1e9)
+
+
+def test_time_is_charged_to_the_phase_it_passes_in_and_the_rest_to_other() -> None:
+    hand = Hand()
+    watch = Stopwatch(hand)
+    hand.wait(1)
+    with watch.phase("train"):
+        hand.wait(10)
+    hand.wait(0.5)
+    with watch.phase("eval"):
+        hand.wait(3)
+    assert watch.seconds() == {"other": 1.5, "train": 10.0, "eval": 3.0}
+
+
+def test_a_phase_inside_a_phase_interrupts_it() -> None:
+    hand = Hand()
+    watch = Stopwatch(hand)
+    with watch.phase("train"):
+        hand.wait(2)
+        with watch.phase("checkpoint"):
+            hand.wait(5)
+        hand.wait(1)
+    assert watch.seconds() == {"other": 0.0, "train": 3.0, "checkpoint": 5.0}
+
+
+def test_a_failure_ends_its_phase() -> None:
+    hand = Hand()
+    watch = Stopwatch(hand)
+    with pytest.raises(KeyError), watch.phase("train"):
+        hand.wait(2)
+        raise KeyError
+    hand.wait(1)
+    assert watch.seconds() == {"other": 1.0, "train": 2.0}
+
+
+def test_reading_in_the_middle_of_a_phase_loses_nothing() -> None:
+    hand = Hand()
+    watch = Stopwatch(hand)
+    with watch.phase("train"):
+        hand.wait(2)
+        assert watch.seconds()["train"] == 2
+        hand.wait(2)
+    assert watch.seconds()["train"] == 4
+
+
+def test_restart_begins_at_the_moment_it_is_given() -> None:
+    hand = Hand()
+    watch = Stopwatch(hand)
+    with watch.phase("train"):
+        hand.wait(7)
+    start = hand()
+    hand.wait(1)
+    watch.restart(start)
+    assert watch.seconds() == {"other": 1.0}
+
+
+@CALM
+@given(st.lists(st.tuples(st.sampled_from(["train", "eval", "logging"]), st.integers(0, 10**12), st.integers(0, 10**9))))
+def test_phases_always_add_up_to_the_wall_clock(course: list[tuple[str, int, int]]) -> None:
+    hand = Hand()
+    watch, start = Stopwatch(hand), hand()
+    for name, inside, between in course:
+        with watch.phase(name):
+            hand.ns += inside // 2
+            with watch.phase("checkpoint"):
+                hand.ns += inside // 3
+        hand.ns += between
+    assert sum(watch.seconds().values()) == pytest.approx((hand() - start) / 1e9, abs=1e-6)
+
+
+def test_the_host_timer_tells_steps_from_their_input() -> None:
+    hand = Hand()
+    timer = HostTimer(hand)
+    for steps in ([(0.1, 1.0), (0.2, 2.0)], [(0.3, 3.0)]):  # a second block forgets the first
+        hand.wait(50)
+        timer.start()
+        for fed, stepped in steps:
+            hand.wait(fed)
+            timer.fed()
+            hand.wait(stepped)
+            timer.stepped()
+        seconds, inputs = timer.read()
+        assert seconds == pytest.approx([stepped for _, stepped in steps])
+        assert inputs == pytest.approx([fed for fed, _ in steps])
+
+
+def test_a_block_without_steps_has_no_times() -> None:
+    timer = HostTimer(Hand())
+    timer.start()
+    assert timer.read() == ([], [])
+
+
+def test_the_timer_suits_the_device_and_an_engines_own_clock_wins() -> None:
+    assert isinstance(step_timer("cpu", None), HostTimer)
+    assert isinstance(step_timer("cuda:1", None), CudaTimer)
+    assert isinstance(step_timer("cuda:1", Hand()), HostTimer)
+
+
+def test_this_module_needs_no_torch() -> None:
+    assert "torch" not in vars(sys.modules["repro.clock"])

@@ -1,0 +1,246 @@
+"""Suites as people write them: every mistake is one line that says where it stands and what would be right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from repro.errors import SuiteError
+from repro.machine import Machine
+from repro.plan import Plan, make_plan
+from repro.suite_file import bundled, read_suite
+
+TEXT = """\
+suite: sample
+seeds: 6
+trial:
+  workload: digits
+  engine: ddp
+  batch: {global: 64}
+  optimizer: {kind: sgd, lr: 0.1}
+  stop: {metric: top1, target: 0.9, max_epochs: 8}
+  evaluate_every: 1437
+matrix:
+  engine: [ddp, {kind: deepspeed, stage: 1}]
+  processes: [1, 2]
+exclude:
+  - {engine: deepspeed, processes: 1}
+baseline: {engine: ddp}
+primary:
+  candidate: {engine: deepspeed, processes: 2}
+  baseline: {engine: ddp, processes: 2}
+"""
+Planner = Callable[..., Plan]
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Planner:
+    """(old, new, *overrides) -> the plan of TEXT with `old` replaced by `new`, on a machine with two cores."""
+    monkeypatch.chdir(tmp_path)
+
+    def make(old: str = "", new: str = "", *overrides: str) -> Plan:
+        assert old in TEXT
+        Path("s.yaml").write_text(TEXT.replace(old, new, 1))
+        source = read_suite("./s.yaml", overrides)
+        return make_plan(source.suite, Machine("cpu", 0, 2), source.problem, bool(overrides))
+
+    return make
+
+
+def labels(plan: Plan) -> list[str]:
+    return [cell.label for cell in plan.cells]
+
+
+def test_the_sample_is_a_plan(plan: Planner) -> None:
+    assert labels(plan()) == ["ddp, 1 process", "ddp, 2 processes", "deepspeed (stage=1), 2 processes"]
+
+
+MISTAKES = [
+    # unknown key
+    ("seeds: 6", "seed: 6", 2, "seed", "did you mean 'seeds'?"),
+    ("  engine: ddp\n", "  engin: ddp\n", 5, "trial.engin", "did you mean 'engine'?"),
+    ("{global: 64}", "{globl: 64}", 6, "trial.batch.globl", "did you mean 'global'?"),
+    ("lr: 0.1", "lr: 0.1, momentun: 0.9", 7, "trial.optimizer.momentun", "did you mean 'momentum'?"),
+    ("stage: 1", "stag: 1", 11, "matrix.engine[1].stag", "did you mean 'stage'?"),
+    ("  processes: [1, 2]", "  proceses: [1, 2]", 12, "matrix.proceses", "did you mean 'processes'?"),
+    ("baseline: {engine: ddp}", "baseline: {engin: ddp}", 15, "baseline.engin", "did you mean 'engine'?"),
+    ("deepspeed, processes: 1", "deepspeed, proceses: 1", 14, "exclude[0].proceses", "did you mean 'processes'?"),
+    ("candidate: {engine", "candidate: {engin", 17, "primary.candidate.engin", "did you mean 'engine'?"),
+    ("  candidate:", "  candidat:", 17, "primary.candidat", "did you mean 'candidate'?"),
+    ("  engine: ddp\n", "  engine: ddp\n  schedule: {kind: cosine, ends: 0.1}\n", 6, "trial.schedule.ends",
+     "did you mean 'end'?"),
+    # wrong type or value
+    ("seeds: 6", "seeds: many", 2, "seeds", "valid integer"),
+    ("seeds: 6", "seeds: 0", 2, "seeds", "greater than or equal to 1"),
+    ("suite: sample", "suite: Sample!", 1, "suite", "given: Sample!"),
+    ("lr: 0.1", "lr: fast", 7, "trial.optimizer.lr", "given: fast"),
+    ("lr: 0.1", "momentum: 0.9", 7, "trial.optimizer.lr", "is missing"),
+    ("target: 0.9", "target: .nan", 8, "trial.stop.target", "finite number"),
+    ("max_epochs: 8", "max_epochs: .inf", 8, "trial.stop.max_epochs", "finite number"),
+    ("  engine: [ddp, {kind: deepspeed, stage: 1}]", "  engine: ddp", 11, "matrix.engine", "valid list"),
+    ("  processes: [1, 2]", "  processes: []", 12, "matrix.processes", "no levels"),
+    ("  engine: ddp\n", "  engine: ddp\n  schedule: cosin\n", 6, "trial.schedule", "'cosine'"),
+    ("  engine: ddp\n", "  engine: ddp\n  determinism: bitwis\n", 6, "trial.determinism", "'bitwise'"),
+    # unknown plug-in
+    ("  engine: [ddp", "  engine: [dpd", 11, "matrix.engine[0]", "no engine named 'dpd'; did you mean 'ddp'?"),
+    ("kind: deepspeed", "kind: deepsped", 11, "matrix.engine[1].kind", "did you mean 'deepspeed'?"),
+    ("kind: sgd", "kind: sdg", 7, "trial.optimizer.kind", "did you mean 'sgd'?"),
+    ("workload: digits", "workload: mnist", 4, "trial.workload", "valid: digits, digits-mlp, synthetic"),
+    ("workload: digits", "workload: {norm: group}", 4, "trial.workload", "a mapping with `kind: <name>`"),
+    # a global batch that does not divide
+    ("{global: 64}", "{global: 65}", 6, "trial.batch.global", "processes x accumulation = 2 x 1 = 2; 64 would be"),
+    ("{global: 64}", "{global: 65}", 6, "trial.batch.global", '(with engine="ddp", processes=2)'),
+    ("{global: 64}", "{global: 64, accumulation: 3}", 6, "trial.batch.global", "63 would be"),
+    ("{global: 64}", "{global: 64, micro: 5}", 6, "trial.batch.micro", "not the global batch 64"),
+    # a metric that the workload has not
+    ("metric: top1", "metric: top5", 8, "trial.stop.metric", "no metric 'top5'; did you mean 'top1'?"),
+    ("metric: top1", "metric: top1, direction: lower", 8, "trial.stop.direction", "better higher"),
+    # duplicate cells, contrasts without cells, nothing left
+    ("processes: [1, 2]", "processes: [2, 2]", 12, "matrix", "'ddp' is asked for twice"),
+    ("baseline: {engine: ddp}", "baseline: {engine: single}", 15, "baseline", "cells: ddp, 1 process; ddp, 2"),
+    ("candidate: {engine: deepspeed", "candidate: {engine: fake", 17, "primary.candidate", "no cell of this suite"),
+    ("{engine: deepspeed, processes: 1}", "{processes: [1, 2]}", 13, "exclude", "every combination is excluded"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "line", "field", "right"), MISTAKES)
+def test_a_mistake_is_one_line_with_file_line_field_and_what_would_be_right(
+    plan: Planner, old: str, new: str, line: int, field: str, right: str
+) -> None:
+    with pytest.raises(SuiteError) as caught:
+        plan(old, new)
+    text = str(caught.value)
+    assert text.startswith(f"./s.yaml:{line}: {field}")
+    assert right in text
+    assert "\n" not in text
+
+
+def test_more_processes_than_can_be_started(plan: Planner) -> None:
+    with pytest.raises(SuiteError) as caught:
+        plan("", "", "processes=64")
+    assert str(caught.value).startswith("./s.yaml:3: trial: nothing can run on this machine: ddp: launcher local: 64")
+    assert str(caught.value).endswith("64 processes are too many for 2 cores; at most 8")
+    some = plan("", "", "processes=1,64")
+    assert labels(some) == ["ddp, 1 process"]
+    assert [item.reason for item in some.skipped] == [
+        "launcher local: 64 processes are too many for 2 cores; at most 8"] * 2
+
+
+def test_files_that_are_no_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "list.yaml").write_text("- 1\n")
+    (tmp_path / "folder.yaml").mkdir()
+    for name, problem in (
+        ("quickstar", r"no suite named 'quickstar'; did you mean 'quickstart'\?"), ("./none.yaml", "there is no such file"),
+        ("list.yaml", "list.yaml:1: is no suite"), ("folder.yaml", "is a folder, not a suite file"),
+        ("./sub/none", "there is no such file"),
+    ):
+        with pytest.raises(SuiteError, match=problem):
+            read_suite(name)
+
+
+def test_every_bundled_suite_reads_and_plans() -> None:
+    assert "quickstart" in bundled()
+    for name in bundled():
+        source = read_suite(name)
+        assert source.suite.suite == name
+        assert source.suite.title
+        make_plan(source.suite, Machine("cpu", 0, 2), source.problem)
+
+
+# ---- overrides
+
+
+def test_one_value_fixes_a_field_and_several_sweep_it(plan: Planner) -> None:
+    fixed = plan("", "", "optimizer.lr=0.2")
+    assert {cell.choices.optimizer.plugin.model_dump()["lr"] for cell in fixed.cells} == {0.2}
+    swept = plan("", "", "optimizer.lr=0.1,0.2")
+    assert len(swept.cells) == 6
+    assert {cell.choices.optimizer.plugin.model_dump()["lr"] for cell in swept.cells} == {0.1, 0.2}
+
+
+def test_a_sweep_replaces_the_factor_of_the_suite(plan: Planner) -> None:
+    assert [cell.choices.processes for cell in plan("", "", "processes=2,4").cells] == [2, 4, 2, 4]
+
+
+def test_one_value_takes_a_factor_away(plan: Planner) -> None:
+    assert labels(plan("", "", "processes=2")) == ["ddp", "deepspeed (stage=1)"]
+    assert {cell.choices.processes for cell in plan("", "", "trial.processes=2").cells} == {2}
+
+
+def test_a_plug_in_replaces_the_factors_inside_it(plan: Planner) -> None:
+    text = "  engine.stage: [1, 2]\n"
+    found = plan("  engine: [ddp, {kind: deepspeed, stage: 1}]\n", text, "engine=ddp", "processes=2")
+    assert labels(found) == ["ddp"]
+
+
+def test_an_option_inside_a_factor_reaches_every_level(plan: Planner) -> None:
+    found = plan("[ddp, {kind: deepspeed, stage: 1}]", "[deepspeed, {kind: deepspeed, stage: 2, config: {a: 1}}]",
+                 "engine.stage=3", "processes=2")
+    stages = [cell.choices.engine.plugin.model_dump() for cell in found.cells]
+    assert [(item["stage"], item["config"]) for item in stages] == [(3, {}), (3, {"a": 1})]
+
+
+def test_an_option_that_a_level_has_not_is_the_overrides_fault(plan: Planner) -> None:
+    with pytest.raises(SuiteError, match=r"^-o engine\.stage=2: matrix\.engine\[0\]\.stage: unknown key") as caught:
+        plan("", "", "engine.stage=2")
+    assert "bucket_mib" in str(caught.value)
+
+
+def test_a_swept_option_that_is_wrong_is_blamed_and_not_the_plug_in(plan: Planner) -> None:
+    with pytest.raises(SuiteError, match=r"^-o engine\.stage=1,7: matrix\.engine\.stage\[1\]: "):
+        plan("[ddp, {kind: deepspeed, stage: 1}]", "[deepspeed]", "engine.stage=1,7")
+
+
+def test_seeds_belong_to_the_suite(plan: Planner) -> None:
+    assert plan("", "", "seeds=3", "master_seed=5").suite.seeds == 3
+
+
+def test_the_last_override_wins(plan: Planner) -> None:
+    assert {cell.choices.batch.global_ for cell in plan("", "", "batch.global=32", "batch=128").cells} == {128}
+
+
+@pytest.mark.parametrize(("override", "field", "right"), [
+    ("enginee=ddp", "", "no field named 'enginee'; did you mean 'engine'?"),
+    ("seed=3", "", "did you mean 'seeds'?"),
+    ("engine=dpd", "trial.engine", "did you mean 'ddp'?"),
+    ("optimizer.lr=fast", "trial.optimizer.lr", "given: fast"),
+    ("schedule.kind=cosin", "trial.schedule", "'cosine'"),
+    ("batch.globl=64", "trial.batch.globl", "did you mean 'global'?"),
+    ("stop.target=.nan", "trial.stop.target", "finite"),
+    ("seeds=1,2", "seeds", "valid integer"),
+    ("processes", "", "key=value"), ("processes=", "", "key=value"), ("=1", "", "key=value"),
+])
+def test_a_wrong_override_is_named(plan: Planner, override: str, field: str, right: str) -> None:
+    with pytest.raises(SuiteError) as caught:
+        plan("", "", override)
+    text = str(caught.value)
+    assert text.startswith(f"-o {override}: {field}")
+    assert right in text
+    assert "\n" not in text
+
+
+def test_the_file_is_still_blamed_for_what_the_file_says(plan: Planner) -> None:
+    with pytest.raises(SuiteError, match=r"^\./s\.yaml:8: trial\.stop\.metric"):
+        plan("metric: top1", "metric: top5", "optimizer.lr=0.2")
+
+
+@pytest.mark.parametrize(("old", "new", "line", "field"), [
+    ("trial:", "trial: [a]\nnot:", 3, "trial"), ("matrix:", "matrix: [a]\nnot:", 10, "matrix"),
+])
+def test_an_override_does_not_cover_up_a_broken_section(
+    plan: Planner, old: str, new: str, line: int, field: str
+) -> None:
+    with pytest.raises(SuiteError, match=rf"^\./s\.yaml:{line}: {field}: input should be a valid dictionary"):
+        plan(old, new, "processes=2")
+
+
+def test_a_contrast_that_an_override_takes_away_becomes_a_note(plan: Planner) -> None:
+    found = plan("", "", "engine=ddp")
+    assert found.suite.primary is None
+    assert any("the declared primary" in note and "after the overrides" in note for note in found.notes)
+    gone = plan("", "", "engine=deepspeed", "processes=2")
+    assert gone.suite.baseline == {}
+    assert any("the declared baseline" in note for note in gone.notes)
