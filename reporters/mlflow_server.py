@@ -66,6 +66,7 @@ def settle(timeout_seconds: float) -> None:
     """Before MLflow is imported: no telemetry, no chatter, and a dead server costs seconds instead of minutes."""
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     os.environ["DO_NOT_TRACK"] = "true"
+    os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "CRITICAL")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(max(1, round(timeout_seconds))))
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
@@ -76,7 +77,7 @@ def settle(timeout_seconds: float) -> None:
 @contextmanager
 def _impatient() -> Iterator[None]:
     """The first contact only asks whether somebody is there."""
-    wanted = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "4", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    wanted = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "4", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
               "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "0"}
     before = {name: os.environ[name] for name in wanted}
     os.environ.update(wanted)
