@@ -57,9 +57,14 @@ def tick_text(value: float) -> str:
 
 
 def from_zero(values: Sequence[float], right: float = 98.0) -> Axis:
-    """Linear from zero, so that lengths compare; by logarithm where the values span more than a factor of 20."""
+    """Linear from zero, so that lengths compare; by logarithm where the values span more than a factor of 20.
+
+    Without values it carries no marks.
+    """
     known = [value for value in values if value > 0]
-    top, bottom = max(known, default=1.0), min(known, default=1.0)
+    if not known:
+        return Axis(0.0, 1.0, False, right=right)
+    top, bottom = max(known), min(known)
     if top / bottom > 20:
         low, high = bottom / 1.2, top * 1.1
         return Axis(low, high, True, right=right, values=_decades(low, high))

@@ -13,7 +13,7 @@ from repro.spec import Choices
 from repro.store import Record
 
 from .page_axis import Axis, from_zero
-from .page_text import Number, number, plural, seconds, without_paths
+from .page_text import Number, number, plural, seconds, shortened, without_paths
 
 COLORS = 8
 """Number of cell colours in report.css (--c0 and on)."""
@@ -34,6 +34,8 @@ class CellMark:
     """From 1, in the order of the plan."""
     cell_id: str
     label: str
+    brief: str
+    """The label, its middle left out where it is long; the whole of it is in tooltips and among the hyper-parameters."""
     color: int
     dash: str
     symbol: str
@@ -82,8 +84,9 @@ def marks(record: Record) -> dict[str, CellMark]:
     """Cell id -> mark, in the order of the plan."""
     return {
         cell.cell_id: CellMark(
-            number=index + 1, cell_id=cell.cell_id, label=without_paths(cell.label), color=index % COLORS,
-            dash=DASHES[index % len(DASHES)], symbol=SYMBOLS[index % len(SYMBOLS)], origin=origin(cell.choices),
+            number=index + 1, cell_id=cell.cell_id, label=without_paths(cell.label),
+            brief=shortened(without_paths(cell.label)), color=index % COLORS, dash=DASHES[index % len(DASHES)],
+            symbol=SYMBOLS[index % len(SYMBOLS)], origin=origin(cell.choices),
         )
         for index, cell in enumerate(record.plan.cells)
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,10 +12,6 @@ from repro.store import Record
 from .page_cells import STATUS_WORDS, origin
 from .page_setup import effective
 from .page_text import plural, significant
-
-LISTED = 8
-"""Notices of one sort beyond which the rest is only counted."""
-
 
 @dataclass(frozen=True, slots=True)
 class Notice:
@@ -99,11 +96,9 @@ def _doubts(record: Record) -> Iterator[Notice]:
         yield Notice("warn", "Partial record", f"{progress(record)}; every figure here may still change", "#trials")
     for note in record.plan.notes:
         yield Notice("warn", "Smoke test" if record.plan.smoke and "smoke" in note else "Plan", note)
-    warned = [(result, text) for result in record.results for text in result.warnings]
-    for result, text in warned[:LISTED]:
-        yield Notice("warn", "Trial", f"{result.trial_id}: {text}", "#trials")
-    if len(warned) > LISTED:
-        yield Notice("warn", "Trials", f"{len(warned) - LISTED} more warnings stand in the table of trials", "#trials")
+    for example, alike in _warned(record):
+        more = f" (and {plural(len(alike) - 1, 'other trial')} alike)" if len(alike) > 1 else ""
+        yield Notice("warn", "Trial", f"{alike[0]}: {example}{more}", "#trials")
     for line in effective(record):
         if not line.steady:
             text = f"{line.name} differs between seeds of cell {line.cells}: {line.found}"
@@ -115,6 +110,15 @@ def _doubts(record: Record) -> Iterator[Notice]:
             yield Notice("warn", "Synthetic data", f"{data.name} is made up; accuracy on it says nothing about real data", "#data")
     if record.environment.dirty:
         yield Notice("warn", "Code", "the run was made from a checkout with uncommitted changes", "#machine")
+
+
+def _warned(record: Record) -> list[tuple[str, list[str]]]:
+    """Warnings that differ in nothing but their figures, once: (the first one's text, trials)."""
+    found: dict[str, tuple[str, list[str]]] = {}
+    for result in record.results:
+        for text in result.warnings:
+            found.setdefault(re.sub(r"[\d.]+", "#", text), (text, []))[1].append(result.trial_id)
+    return list(found.values())
 
 
 def _notes(record: Record) -> Iterator[Notice]:

@@ -50,6 +50,8 @@ class Forest:
     """Where 1 lies, per cent."""
     primary: Ratio | None
     exploratory: tuple[Ratio, ...]
+    drawn: bool
+    """False: no pair of trials has run, so there is nothing to draw."""
     level: str
     """Nominal coverage of the intervals, in words; empty where there is none."""
 
@@ -63,7 +65,7 @@ def forest(record: Record) -> Forest:
     return Forest(
         axis=axis, one=axis.at(1.0), primary=next((item for item in built if item.primary), None),
         exploratory=tuple(item for item in built if not item.primary),
-        level=next((item.level for item in built if item.level), ""),
+        drawn=any(item.pairs for item in built), level=next((item.level for item in built if item.level), ""),
     )
 
 

@@ -80,6 +80,11 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+def shortened(text: str, head: int = 56, tail: int = 24) -> str:
+    """`text` without its middle where it is longer than head and tail: the ends tell labels apart."""
+    return text if len(text) <= head + tail + 5 else f"{text[:head].rstrip()} ... {text[-tail:].lstrip()}"
+
+
 def without_paths(text: str) -> str:
     """`text` with the folders of absolute paths left out: a report is passed on, a machine's layout is not."""
     return PATH.sub(".../", text)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from repro import fingerprint, parity
-from repro.errors import Exit, ParityError
+from repro.errors import Exit, ParityError, ReproError
 from repro.events import read_events
 from repro.fingerprint import DataSet, Environment
 from repro.machine import Machine
@@ -144,19 +144,23 @@ class Run:
         cell = next(cell for cell in self.plan.cells if cell.cell_id == trial.cell_id)
         folder, attempt = self.folder.trial(trial.trial_id), 1
         self.watcher.trial_started(number, count, trial, cell)
-        write_model_in(folder, self.folder.trial_file(trial.trial_id), trial)
-        started_ms, started = time.time() * 1e3, time.monotonic()
+        folder.mkdir(parents=True, exist_ok=True)
+        write_model(self.folder.trial_file(trial.trial_id), trial)
         log = self.folder.log(trial.trial_id, attempt)
-        with Monitor(log, self.folder.system_log(trial.trial_id, attempt), self.watcher.trial_ticked, self._live):
-            outcome = self.launch(trial, WORKER, folder, {"log": log.name})
-        seconds = time.monotonic() - started
+        start = _Start(trial, attempt, round(time.time() * 1e3), time.monotonic())
+        try:
+            with Monitor(log, self.folder.system_log(trial.trial_id, attempt), self.watcher.trial_ticked, self._live):
+                outcome = self.launch(trial, WORKER, folder, {"log": log.name})
+        except KeyboardInterrupt:
+            self.folder.append_attempt(start.ended("interrupted", "Ctrl-C"))
+            raise
+        except ReproError as error:
+            self.folder.append_attempt(start.ended("not_launched", str(error)))
+            raise
         result = derive(trial, attempt, read_events(log)[0], outcome)
         write_model(self.folder.result(trial.trial_id), result)
-        self.folder.append_attempt(Attempt(
-            trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=attempt,
-            started_ms=round(started_ms), seconds=round(seconds, 3), status=result.status, reason=result.reason,
-        ))
-        self.watcher.trial_ended(result, seconds)
+        self.folder.append_attempt(start.ended(result.status, result.reason))
+        self.watcher.trial_ended(result, time.monotonic() - start.monotonic)
         self._between(wait_seconds=5.0)
 
     def _live(self) -> None:
@@ -169,9 +173,22 @@ class Run:
             self.tracking.sync(wait_seconds=wait_seconds)
 
 
-def write_model_in(folder: Path, path: Path, trial: Trial) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    write_model(path, trial)
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """An attempt that has begun."""
+
+    trial: Trial
+    attempt: int
+    started_ms: int
+    monotonic: float
+
+    def ended(self, status: str, reason: str) -> Attempt:
+        """The line of the ledger that says how it ended."""
+        return Attempt(
+            trial_id=self.trial.trial_id, cell_id=self.trial.cell_id, repeat=self.trial.repeat, attempt=self.attempt,
+            started_ms=self.started_ms, seconds=round(time.monotonic() - self.monotonic, 3), status=status,
+            reason=reason,
+        )
 
 
 def prepare(plan: Plan, suite_text: str, out: Path) -> RunFolder:

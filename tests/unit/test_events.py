@@ -1,0 +1,153 @@
+"""The event log: written, read while it grows, read when it is damaged, read by MLCommons' own parser."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from repro.events import Event, EventLog, parse_line, read_events
+from repro.machine import Machine
+from repro.plan import make_plan
+from repro.suite_file import read_suite
+from tests.records import SUITE, Course, write_log
+
+CALM = settings(max_examples=100, deadline=None, derandomize=True, database=None)
+GOOD = ':::MLLOG {"namespace": "", "time_ms": 5.5, "event_type": "POINT_IN_TIME", "key": "k", "value": 1, "metadata": {}}'
+
+
+class Hand:
+    """A monotonic clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.ns = 2_000_000_000
+
+    def __call__(self) -> int:
+        return self.ns
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    hand = Hand()
+    log = EventLog(tmp_path / "log", rank=3, now=hand, anchor_ms=1000.0)
+    log.start("run_start")
+    hand.ns += 1_500_000
+    log.emit("eval_accuracy", 0.5, samples_count=64)
+    log.stop("run_stop", status="success")
+    log.emit("x_late", [1, None], at_ns=2_000_000_000)
+    log.close()
+    events, offset = read_events(tmp_path / "log")
+    assert offset == (tmp_path / "log").stat().st_size
+    assert [(event.key, event.value, event.event_type, event.time_ms, event.nanoseconds) for event in events] == [
+        ("run_start", None, "INTERVAL_START", 1000.0, 2_000_000_000),
+        ("eval_accuracy", 0.5, "POINT_IN_TIME", 1001.5, 2_001_500_000),
+        ("run_stop", None, "INTERVAL_END", 1001.5, 2_001_500_000),
+        ("x_late", [1, None], "POINT_IN_TIME", 1000.0, 2_000_000_000),
+    ]
+    assert events[1].metadata == {"rank": 3, "mono_ns": 2_001_500_000, "samples_count": 64}
+
+
+def test_nothing_is_written_before_it_is_flushed(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "log")
+    log.emit("k")
+    assert (tmp_path / "log").read_text() == ""
+    log.flush()
+    assert len(read_events(tmp_path / "log")[0]) == 1
+    log.close()
+
+
+def test_a_rank_without_a_log_writes_nothing(tmp_path: Path) -> None:
+    log = EventLog(None, rank=1, now=Hand())
+    assert log.emit("k") == 2_000_000_000
+    log.flush()
+    log.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_figure_that_json_has_not_is_refused(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "log")
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        log.emit("eval_accuracy", math.nan)
+    log.close()
+
+
+def test_a_growing_log_is_read_from_where_one_stopped(tmp_path: Path) -> None:
+    path, text = tmp_path / "log", "".join(Event(f"k{i}", "é", "POINT_IN_TIME", float(i)).line() for i in range(4))
+    raw = text.encode()
+    offset, keys = 0, []
+    for end in range(0, len(raw) + 1, 7):
+        path.write_bytes(raw[:end])
+        events, offset = read_events(path, offset)
+        keys += [event.key for event in events]
+        assert offset <= end
+    path.write_bytes(raw)
+    keys += [event.key for event in read_events(path, offset)[0]]
+    assert keys == ["k0", "k1", "k2", "k3"]
+
+
+def test_a_last_line_without_its_end_is_left_for_later(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(f"{GOOD}\n{GOOD}")
+    events, offset = read_events(path)
+    assert (len(events), offset) == (1, len(GOOD) + 1)
+    path.write_text(GOOD)
+    assert read_events(path) == ([], 0)
+    assert read_events(tmp_path / "none", 5) == ([], 5)
+
+
+@pytest.mark.parametrize("line", [
+    "", "hello", ":::MLLOG", ":::MLLOG {", ":::MLLOG []", ":::MLLOG 5", ":::MLLOG null", GOOD[:-10],
+    GOOD.replace('"key": "k", ', ""), GOOD.replace("5.5", '"then"'), GOOD.replace("5.5", "null"),
+    GOOD.replace("5.5", "9" * 400), GOOD.replace("{}}", "[1]}"), GOOD.replace("{}}", '"x"}'),
+    ":::MLLOG " + "[" * 100_000,
+])
+def test_damaged_lines_are_passed_over(tmp_path: Path, line: str) -> None:
+    (tmp_path / "log").write_text(f"{GOOD}\n{line}\n{GOOD}\n")
+    events, _ = read_events(tmp_path / "log")
+    assert [event.key for event in events] == ["k", "k"]
+    assert [event.nanoseconds for event in events] == [None, None]
+
+
+def test_bytes_that_are_no_text_do_no_harm(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"\xff\xfe\n" + GOOD.encode() + b"\n\0\n")
+    assert len(read_events(tmp_path / "log")[0]) == 1
+
+
+def test_a_published_log_may_have_anything_before_the_token() -> None:
+    found = parse_line(f"0: [2024-01-02 10:00:00] rank0: {GOOD}\r")
+    assert found is not None
+    assert (found.key, found.value, found.time_ms) == ("k", 1, 5.5)
+    squeezed = parse_line(GOOD.replace(":::MLLOG {", ":::MLLOG{").replace('"metadata": {}', '"metadata": null'))
+    assert squeezed is not None
+    assert squeezed.metadata == {}
+
+
+JSON = st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
+                    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3))
+
+
+@CALM
+@given(st.dictionaries(st.sampled_from(["key", "value", "event_type", "time_ms", "metadata", "namespace"]), JSON))
+def test_no_line_of_json_makes_the_reader_fail(body: dict[str, object]) -> None:
+    found = parse_line(f":::MLLOG {json.dumps(body)}")
+    assert found is None or found.nanoseconds is None or isinstance(found.nanoseconds, int)
+
+
+def test_mlcommons_own_parser_reads_our_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    parser = pytest.importorskip("mlperf_logging.compliance_checker.mlp_parser")
+    (tmp_path / "suite.yaml").write_text(SUITE)
+    trial = next(make_plan(read_suite(str(tmp_path / "suite.yaml")).suite, Machine("cpu", 0, 2)).trials())
+    log = tmp_path / "result_1.txt"
+    write_log(log, trial, Course())
+    with caplog.at_level(logging.WARNING):
+        lines, failed = parser.parse_file(str(log), ruleset="5.1.0")
+    assert failed == []
+    ours, _ = read_events(log)
+    assert len(lines) == len(ours) > 20
+    assert [line.key for line in lines] == [event.key for event in ours]
+    assert [line.value["value"] for line in lines] == [event.value for event in ours]
+    assert [line.timestamp for line in lines] == [event.time_ms for event in ours]

@@ -1,0 +1,204 @@
+"""Suite -> plan: what runs, in which order, under which names, and what does not and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from repro.errors import SuiteError
+from repro.machine import Machine
+from repro.plan import Plan, make_plan
+from repro.spec import Choices, Suite
+from repro.suite_file import read_suite
+
+CALM = settings(max_examples=50, deadline=None, derandomize=True, database=None)
+CPU, GPUS = Machine("cpu", 0, 2), Machine("cuda", 2, 8)
+TEXT = """\
+suite: sample
+title: A sample
+seeds: 6
+trial:
+  workload: digits
+  engine: ddp
+  batch: {global: 64}
+  optimizer: {kind: sgd, lr: 0.1}
+  stop: {metric: top1, target: 0.9, max_epochs: 8}
+  evaluate_every: 1437
+matrix:
+  engine: [ddp, {kind: deepspeed, stage: 1}]
+  processes: [1, 2]
+baseline: {engine: ddp}
+"""
+
+
+def plan(folder: Path, old: str = "", new: str = "", machine: Machine = CPU) -> Plan:
+    assert old in TEXT
+    (folder / "s.yaml").write_text(TEXT.replace(old, new, 1))
+    source = read_suite(str(folder / "s.yaml"))
+    return make_plan(source.suite, machine, source.problem)
+
+
+# ---- order
+
+
+def test_every_seed_is_a_block_of_all_cells(tmp_path: Path) -> None:
+    found = plan(tmp_path)
+    assert len(found.order) == 24
+    for repeat in range(6):
+        block = found.order[4 * repeat:4 * repeat + 4]
+        assert {number for _, number in block} == {repeat}
+        assert sorted(cell for cell, _ in block) == [0, 1, 2, 3]
+
+
+def test_blocks_are_shuffled_by_the_master_seed_and_nothing_else(tmp_path: Path) -> None:
+    found = plan(tmp_path)
+    blocks = [tuple(cell for cell, repeat in found.order if repeat == number) for number in range(6)]
+    assert len(set(blocks)) > 2
+    assert plan(tmp_path).order == found.order
+    assert plan(tmp_path, "title: A sample", "master_seed: 1").order != found.order
+    # More repeats go on where fewer ended.
+    assert plan(tmp_path, "seeds: 6", "seeds: 8").order[:24] == found.order
+
+
+def test_trials_follow_the_order(tmp_path: Path) -> None:
+    found = plan(tmp_path)
+    trials = [(trial.cell_id, trial.repeat) for trial in found.trials()]
+    assert trials == [(found.cells[cell].cell_id, repeat) for cell, repeat in found.order]
+
+
+# ---- names
+
+
+def test_names_are_unique_readable_and_those_of_every_earlier_version(tmp_path: Path) -> None:
+    found = plan(tmp_path)
+    assert len({trial.trial_id for trial in found.trials()}) == 24
+    # Golden: records name their folders so; a changed default or field changes them, and should be meant to.
+    assert sorted(cell.cell_id for cell in found.cells) == [
+        "ddp-p1-b64-fp32-013c013d", "ddp-p2-b64-fp32-58fd7cf6",
+        "deepspeed-z1-p1-b64-fp32-52e8ac1a", "deepspeed-z1-p2-b64-fp32-1a5e6868",
+    ]
+    assert found.trial(found.cells[0], 3).trial_id == "ddp-p1-b64-fp32-s3-bff066db"
+
+
+def test_what_is_left_at_its_default_names_the_same_cell(tmp_path: Path) -> None:
+    ids = [cell.cell_id for cell in plan(tmp_path).cells]
+    spelt = plan(tmp_path, "{kind: sgd, lr: 0.1}", "{lr: 0.10, momentum: 0.9, kind: sgd}")
+    assert [cell.cell_id for cell in spelt.cells] == ids
+    assert [cell.cell_id for cell in plan(tmp_path, "{global: 64}", "64").cells] == ids
+
+
+# ---- digest
+
+
+@pytest.mark.parametrize(("old", "new"), [
+    ("title: A sample", "title: Another"), ("title: A sample", "description: text"), ("seeds: 6", "seeds: 9"),
+    ("  workload: digits\n  engine: ddp\n", "  engine: ddp\n  workload: digits\n"),
+    ("[ddp, {kind: deepspeed, stage: 1}]", "[{stage: 1, kind: deepspeed}, ddp]"),
+    ("  engine: ddp\n", "  engine: ddp\n  precision: fp32\n"),
+])
+def test_the_digest_ignores_what_does_not_change_the_experiment(tmp_path: Path, old: str, new: str) -> None:
+    assert plan(tmp_path, old, new).digest == plan(tmp_path).digest
+
+
+@pytest.mark.parametrize(("old", "new"), [
+    ("lr: 0.1", "lr: 0.2"), ("global: 64", "global: 128"), ("target: 0.9", "target: 0.91"), ("stage: 1", "stage: 2"),
+    ("[1, 2]", "[1]"), ("evaluate_every: 1437", "evaluate_every: 1436"), ("suite: sample", "suite: other"),
+    ("title: A sample", "master_seed: 1"), ("baseline: {engine: ddp}", "baseline: {engine: ddp, processes: 1}"),
+    ("  engine: ddp\n", "  engine: ddp\n  timeout_seconds: 60\n"),
+    ("  engine: ddp\n", "  engine: ddp\n  gradient_clip: 1\n"),
+    ("baseline:", "primary: {candidate: {engine: deepspeed}, baseline: {engine: ddp}}\nbaseline:"),
+    ("baseline:", "exclude: [{engine: deepspeed, processes: 1}]\nbaseline:"),
+])
+def test_the_digest_follows_every_change_of_a_cell_or_a_contrast(tmp_path: Path, old: str, new: str) -> None:
+    assert plan(tmp_path, old, new).digest != plan(tmp_path).digest
+
+
+def test_the_digest_is_the_same_on_another_machine(tmp_path: Path) -> None:
+    assert plan(tmp_path, machine=GPUS).digest == plan(tmp_path).digest
+
+
+# ---- what does not run
+
+
+@pytest.mark.parametrize("pattern", [
+    "{engine: deepspeed, processes: 1}", "{engine: {kind: deepspeed, stage: 1}, processes: [1]}",
+    "{engine.kind: deepspeed, processes: 1}", "{engine: deepspeed, processes: 1, comm: backend, precision: fp32}",
+])
+def test_exclusions_name_fields_as_they_are_written_or_left_to_their_defaults(tmp_path: Path, pattern: str) -> None:
+    found = plan(tmp_path, "baseline:", f"exclude: [{pattern}]\nbaseline:")
+    assert [(cell.choices.engine.kind, cell.choices.processes) for cell in found.cells] == [
+        ("ddp", 1), ("ddp", 2), ("deepspeed", 2)]
+    assert found.skipped == ()
+
+
+def test_an_excluded_combination_need_not_make_sense(tmp_path: Path) -> None:
+    found = plan(tmp_path, "[1, 2]\n", "[1, 3]\nexclude: [{processes: 3}]\n")
+    assert len(found.cells) == 2
+
+
+def test_what_is_unsupported_is_skipped_with_its_reason(tmp_path: Path) -> None:
+    found = plan(tmp_path, "[ddp, {kind: deepspeed, stage: 1}]", "[ddp, single]")
+    assert [(item.label, item.reason) for item in found.skipped] == [
+        ("single, 2 processes", "engine single: engine single trains in one process, not 2")]
+    assert len(found.cells) == 3
+    assert len(found.order) == 18
+
+
+def test_a_plan_of_which_nothing_can_run_is_an_error_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(SuiteError, match=r"nothing can run on this machine: .*device cuda was asked for"):
+        plan(tmp_path, "  engine: ddp\n", "  engine: ddp\n  device: cuda\n")
+
+
+def test_the_device_is_settled_by_the_machine(tmp_path: Path) -> None:
+    assert {cell.choices.device for cell in plan(tmp_path).cells} == {"cpu"}
+    there = plan(tmp_path, machine=GPUS)
+    assert {cell.choices.device for cell in there.cells} == {"cuda"}
+    assert there.cells[0].cell_id != plan(tmp_path).cells[0].cell_id
+
+
+def test_two_devices_that_come_to_the_same_are_one_cell_twice(tmp_path: Path) -> None:
+    with pytest.raises(SuiteError, match=r"s\.yaml:13: matrix.device: .* asked for twice: device auto is cpu here"):
+        plan(tmp_path, "  processes: [1, 2]", "  device: [auto, cpu]")
+
+
+def test_few_repeats_are_noted(tmp_path: Path) -> None:
+    assert plan(tmp_path, "seeds: 6", "seeds: 3").smoke
+    assert "smoke test, not a result" in plan(tmp_path, "seeds: 6", "seeds: 3").notes[-1]
+    assert "5 pairs cannot be significant" in plan(tmp_path, "seeds: 6", "seeds: 5").notes[-1]
+    assert plan(tmp_path).notes == ()
+
+
+def test_a_plan_survives_json(tmp_path: Path) -> None:
+    found = plan(tmp_path)
+    assert Plan.model_validate_json(found.model_dump_json(by_alias=True)) == found
+
+
+# ---- batches
+
+
+@CALM
+@given(st.integers(1, 300), st.integers(1, 12), st.integers(1, 12))
+def test_the_global_batch_is_micro_x_accumulation_x_processes_or_refused(size: int, accumulation: int, ranks: int) -> None:
+    data = {
+        "workload": "digits", "engine": "ddp", "processes": ranks, "optimizer": {"kind": "sgd", "lr": 0.1},
+        "batch": {"global": size, "accumulation": accumulation}, "evaluate_every": 100,
+        "stop": {"metric": "top1", "target": 0.9, "max_epochs": 1},
+    }
+    if size % (accumulation * ranks):
+        with pytest.raises(ValidationError, match="not divisible"):
+            Choices.model_validate(data)
+        return
+    choices = Choices.model_validate(data)
+    assert choices.micro_batch * accumulation * ranks == size == choices.batch.global_
+    assert choices.batch.micro == choices.micro_batch
+
+
+def test_a_suite_is_frozen(tmp_path: Path) -> None:
+    suite = plan(tmp_path).suite
+    assert isinstance(suite, Suite)
+    with pytest.raises(ValidationError):
+        suite.seeds = 1  # type: ignore[misc]

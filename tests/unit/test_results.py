@@ -1,0 +1,306 @@
+"""A log -> a result: every figure worked out by hand on logs made by formula."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repro.events import Event, EventLog, read_events
+from repro.results import Bracket, Result, derive
+from repro.seams import Outcome, RankEnd
+from repro.spec import Trial
+from tests.records import Course, write_log
+
+FINE = Outcome((RankEnd(0, 0),), 3.0)
+
+
+def make_trial(**changes: Any) -> Trial:
+    """10 steps of 100 samples between evaluations; target 0.9 unless `changes` say otherwise."""
+    choices = {
+        "workload": "digits", "engine": "ddp", "batch": 100, "optimizer": {"kind": "sgd", "lr": 0.1},
+        "stop": {"metric": "top1", "target": 0.9, "max_epochs": 8, **changes.pop("stop", {})}, "evaluate_every": 1000,
+        "device": "cpu", **changes,
+    }
+    return Trial.model_validate(
+        {"suite": "s", "suite_digest": "d", "choices": choices, "repeat": 2, "master_seed": 1})
+
+
+@dataclass
+class Script:
+    """What is written into a log. Each evaluation comes after 10 steps of 0.1 s (0.02 s of it input), 0.25 s of
+    evaluation and 0.05 s of logging; 0.1 s pass outside every phase."""
+
+    values: Sequence[float | None] = (0.5, 0.8, 0.91)
+    status: str = "success"
+    reason: str = ""
+    key: str = "eval_accuracy"
+    stop: bool = True
+    lost_block: int | None = None
+    """A block whose step record is missing."""
+    lost_phase: str = ""
+    logging_seconds: float = 0.05
+    init_seconds: float = 2.0
+    after: Callable[[EventLog], object] = field(default=lambda _: None)
+
+
+def play(path: Path, script: Script) -> list[Event]:
+    """The events of `script`, by way of a file."""
+    now = {"ns": 10_000_000_000}
+    phases = {"train": 0.0, "eval": 0.0, "logging": 0.0, "checkpoint": 0.0, "other": 0.0}
+    log = EventLog(path, 0, lambda: now["ns"], anchor_ms=0.0)
+
+    def spend(phase: str, seconds: float) -> None:
+        now["ns"] += round(seconds * 1e9)
+        phases[phase] += seconds
+
+    log.emit("x_launch_ns", now["ns"])
+    now["ns"] += 500_000_000
+    log.start("init_start")
+    log.emit("x_hashes", {"init_weights": "w", "data_order": "o"})
+    now["ns"] += round(script.init_seconds * 1e9)
+    log.stop("init_stop")
+    log.start("run_start")
+    for number, value in enumerate(script.values):
+        spend("other", 0.1)
+        spend("train", 1.0)
+        spend("checkpoint", 0.02)
+        spend("logging", script.logging_seconds)
+        if number != script.lost_block:
+            log.emit("x_steps", {"first": number * 10, "seconds": [0.08] * 10, "input_seconds": [0.02] * 10,
+                                 "loss": [1.0] * 10})
+        spend("eval", 0.25)
+        samples = (number + 1) * 1000
+        at = log.stop("eval_stop")
+        log.emit(script.key, value, samples_count=samples, epoch_num=samples / 2000, phases=dict(phases),
+                 eval_stop_ns=at, train_loss=None if value is None else 1.0)
+    if script.stop:
+        log.stop("run_stop", status=script.status, reason=script.reason)
+        log.emit("x_phases", {name: seconds for name, seconds in phases.items() if name != script.lost_phase})
+        log.emit("x_rank_steps", {"slowest_seconds": [0.1, 0.2, 0.3, 0.4], "fastest_seconds": [0.1, 0.1, 0.25, 0.1]})
+        log.emit("x_peak_bytes", [100, None, 300])
+        log.emit("x_hashes", {"final_weights": "f"})
+        log.emit("x_effective", {"zero_stage": 1})
+    script.after(log)
+    log.close()
+    return read_events(path)[0]
+
+
+@pytest.fixture
+def result(tmp_path: Path) -> Callable[..., Result]:
+    def make(script: Script, outcome: Outcome | None = FINE, **changes: Any) -> Result:
+        return derive(make_trial(**changes), 1, play(tmp_path / "log", script), outcome)
+
+    return make
+
+
+Make = Callable[..., Result]
+
+
+# ---- clocks
+
+
+def test_all_clocks_of_a_trial_that_reaches_its_target(result: Make) -> None:
+    found = result(Script())
+    # one evaluation takes 0.1 + 1.0 + 0.02 + 0.05 + 0.25 = 1.42 s, of which 0.32 s are no training
+    assert (found.status, found.reason) == ("ok", "")
+    assert found.tta_wall == pytest.approx(3 * 1.42)
+    assert found.tta_train == pytest.approx(3 * 1.1)
+    assert found.tta_cold == pytest.approx(0.5 + 2.0 + 3 * 1.42)
+    assert found.init_seconds == pytest.approx(2.0)
+    assert found.run_seconds == pytest.approx(3 * 1.42)
+    assert (found.samples_to_target, found.epochs_to_target) == (3000, 1.5)
+    assert found.bracket is not None
+    assert found.bracket.model_dump() == pytest.approx({
+        "miss_samples": 2000, "hit_samples": 3000, "miss_wall_seconds": 2 * 1.42, "hit_wall_seconds": 3 * 1.42})
+    assert found.samples == 3000
+    assert found.samples_per_second == pytest.approx(3000 / 4.26)
+    assert found.train_samples_per_second == pytest.approx(3000 / 3.0)
+    assert found.phases == pytest.approx({"train": 3.0, "eval": 0.75, "checkpoint": 0.06, "logging": 0.15, "other": 0.3})
+    assert found.conservation_error == pytest.approx(0, abs=1e-9)
+    assert found.observer_effect == pytest.approx(0.05 / 1.42)
+    assert (found.final, found.best) == (0.91, 0.91)
+    assert [point.value for point in found.curve] == [0.5, 0.8, 0.91]
+    assert [point.train_seconds for point in found.curve] == pytest.approx([1.1, 2.2, 3.3])
+
+
+def test_step_times_memory_and_hashes(result: Make) -> None:
+    found = result(Script())
+    assert found.steps is not None
+    assert found.steps.model_dump() == pytest.approx(
+        {"count": 4, "median_seconds": 0.25, "p95_seconds": 0.385, "straggler_seconds": 0.1 + 0.05 + 0.3})
+    assert found.peak_bytes == 300
+    assert found.hashes == {"init_weights": "w", "data_order": "o", "final_weights": "f"}
+    assert found.effective == {"zero_stage": "1"}
+    assert (found.trial_id, found.cell_id) == (make_trial().trial_id, make_trial().cell_id)
+    assert (found.repeat, found.attempt) == (2, 1)
+
+
+def test_the_golden_log_of_the_sample_record(tmp_path: Path) -> None:
+    # 23 steps of 64 samples and 0.01 s, then 0.02 s of evaluation; the fourth evaluation hits; 0.5 s to initialise.
+    trial = make_trial(batch=64, evaluate_every=1437)
+    write_log(tmp_path / "log", trial, Course())
+    found = derive(trial, 1, read_events(tmp_path / "log")[0], FINE)
+    assert (found.tta_wall, found.tta_train, found.tta_cold) == pytest.approx((1.0, 0.92, 1.5))
+    assert found.samples_to_target == 4 * 23 * 64
+    assert found.warnings == ()
+
+
+def test_a_hit_at_the_first_evaluation_is_bracketed_by_the_start(result: Make) -> None:
+    found = result(Script(values=(0.95,)))
+    assert found.bracket == Bracket(miss_samples=0, hit_samples=1000, miss_wall_seconds=0.0, hit_wall_seconds=1.42)
+
+
+def test_the_target_itself_is_a_hit(result: Make) -> None:
+    assert result(Script(values=(0.8999999, 0.9))).samples_to_target == 2000
+
+
+def test_confirming_evaluations_move_the_clock_but_not_the_bracket(result: Make) -> None:
+    found = result(Script(values=(0.5, 0.91, 0.5, 0.91, 0.92)), stop={"confirm_evals": 2})
+    assert found.tta_wall == pytest.approx(5 * 1.42)
+    assert found.samples_to_target == 5000
+    assert found.bracket is not None
+    assert (found.bracket.miss_samples, found.bracket.hit_samples) == (3000, 4000)
+
+
+def test_where_lower_is_better_the_target_is_reached_from_above(result: Make) -> None:
+    lower = {"workload": "synthetic", "stop": {"metric": "LOWER", "target": 0.3}}
+    found = result(Script(values=(0.9, 0.2, 0.4), key="eval_error"), **lower)
+    assert found.samples_to_target == 2000
+    assert (found.final, found.best) == (0.4, 0.2)
+
+
+def test_a_fixed_budget_goes_on_and_the_clock_stops_at_the_target(result: Make) -> None:
+    found = result(Script(values=(0.5, 0.95, 0.97, 0.96)), stop={"design": "fixed_budget"})
+    assert found.status == "ok"
+    assert found.tta_wall == pytest.approx(2 * 1.42)
+    assert found.run_seconds == pytest.approx(4 * 1.42)
+    assert (found.final, found.best, found.samples) == (0.96, 0.97, 4000)
+
+
+def test_without_a_launch_time_there_is_no_cold_clock(tmp_path: Path) -> None:
+    events = [event for event in play(tmp_path / "log", Script()) if event.key != "x_launch_ns"]
+    assert derive(make_trial(), 1, events, FINE).tta_cold is None
+
+
+# ---- how a trial ended
+
+
+def test_without_run_stop_a_trial_crashed_whatever_its_exit_code(result: Make) -> None:
+    for outcome in (FINE, None):
+        found = result(Script(stop=False), outcome)
+        assert (found.status, found.reason) == ("crashed", "ended without run_stop in its log")
+        assert (found.tta_wall, found.run_seconds, found.samples_per_second) == (None, None, None)
+        assert len(found.curve) == 3
+
+
+@pytest.mark.parametrize(("ends", "reason"), [
+    ((RankEnd(0, 1, "KeyError: 'x'"),), "rank 0: KeyError: 'x'"),
+    ((RankEnd(0, -9),), "rank 0: killed by signal 9"),
+    ((RankEnd(0, 7),), "rank 0: exit code 7"),
+    ((RankEnd(0, -15, "after rank 1: killed by SIGTERM"), RankEnd(1, 1, "ValueError: y")), "rank 1: ValueError: y"),
+])
+def test_a_crash_names_the_rank_and_its_reason(result: Make, ends: tuple[RankEnd, ...], reason: str) -> None:
+    found = result(Script(stop=False), Outcome(ends, 1.0))
+    assert (found.status, found.reason) == ("crashed", reason)
+
+
+def test_an_exit_code_after_run_stop_is_a_crash(result: Make) -> None:
+    found = result(Script(), Outcome((RankEnd(0, 0), RankEnd(1, -11)), 1.0))
+    assert (found.status, found.reason) == ("crashed", "after run_stop: rank 1: killed by signal 11")
+    assert found.tta_wall is None
+
+
+@pytest.mark.parametrize("reason", [
+    "OutOfMemoryError: CUDA out of memory. Tried to allocate", "MemoryError: ", "RuntimeError: DefaultCPUAllocator: "
+    "can't allocate memory: out of memory",
+])
+def test_out_of_memory_is_a_result_of_its_own(result: Make, reason: str) -> None:
+    found = result(Script(stop=False), Outcome((RankEnd(0, 1, reason),), 1.0))
+    assert found.status == "out_of_memory"
+    assert reason in found.reason
+
+
+def test_a_trial_over_its_time_limit_timed_out(result: Make) -> None:
+    found = result(Script(stop=False), Outcome((RankEnd(0, -9),), 61.2, timed_out=True))
+    assert (found.status, found.reason) == ("timed_out", "ended after 61 s, its time limit")
+
+
+@pytest.mark.parametrize(("reason", "status"), [
+    ("missed: top1 0.8 after 8 epochs", "missed"), ("diverged: loss is not finite at step 20", "diverged")])
+def test_misses_and_divergence_keep_their_reason_and_have_no_clock(result: Make, reason: str, status: str) -> None:
+    found = result(Script(values=(0.5, None), status="aborted", reason=reason))
+    assert (found.status, found.reason) == (status, reason)
+    assert (found.tta_wall, found.tta_train, found.tta_cold, found.samples_to_target) == (None, None, None, None)
+    assert (found.final, found.best) == (None, 0.5)
+    assert found.run_seconds == pytest.approx(2 * 1.42)
+
+
+def test_success_that_no_evaluation_shows_is_invalid(result: Make) -> None:
+    found = result(Script(values=(0.5, 0.6)))
+    assert found.status == "invalid"
+    assert "no evaluation establishes the target" in found.reason
+    assert found.tta_wall is None
+
+
+def test_an_empty_log_is_a_crash(tmp_path: Path) -> None:
+    assert derive(make_trial(), 1, [], None).status == "crashed"
+    found = derive(make_trial(), 1, [], Outcome((RankEnd(0, 1, "ImportError: torch"),), 1.0))
+    assert (found.status, found.reason) == ("crashed", "rank 0: ImportError: torch")
+
+
+# ---- doubts
+
+
+def test_a_clean_log_raises_no_doubt(result: Make) -> None:
+    assert result(Script(logging_seconds=0.001)).warnings == ()
+
+
+def test_phases_that_do_not_add_up_are_found(result: Make) -> None:
+    found = result(Script(lost_phase="eval", logging_seconds=0.001))
+    assert found.conservation_error == pytest.approx(0.25 / 1.371)
+    assert found.warnings == ("phases explain the wall clock only to 18.2% (limit 1%)",)
+
+
+def test_phases_that_were_never_written_are_found(result: Make, tmp_path: Path) -> None:
+    events = [event for event in play(tmp_path / "log", Script()) if event.key != "x_phases"]
+    found = derive(make_trial(), 1, events, FINE)
+    assert found.conservation_error == pytest.approx(0.42 / 1.42)
+
+
+def test_a_lost_block_of_steps_is_found(result: Make) -> None:
+    found = result(Script(lost_block=1, logging_seconds=0.001))
+    assert found.warnings == ("step records cover 2000 samples, evaluations 3000",)
+    assert (found.phases["train"], found.phases["other"]) == pytest.approx((2.0, 1.3))
+
+
+def test_steps_longer_than_the_training_they_are_part_of_are_found(result: Make) -> None:
+    def claim(log: EventLog) -> None:
+        log.emit("x_steps", {"first": 30, "seconds": [5.0], "input_seconds": [0.0], "loss": [1.0]})
+
+    found = result(Script(after=claim))
+    assert any(text.startswith("phases explain") for text in found.warnings)
+
+
+def test_an_observer_that_takes_too_long_is_found(result: Make) -> None:
+    found = result(Script(logging_seconds=0.05))
+    assert found.warnings == ("logging took 3.5% of the run (limit 0.5 %)",)
+
+
+def test_an_initialisation_over_its_cap_is_found(result: Make) -> None:
+    assert "belongs on the run's clock" in result(Script(init_seconds=1900.0, logging_seconds=0.001)).warnings[0]
+
+
+def test_events_of_others_without_monotonic_time_are_left_aside(tmp_path: Path) -> None:
+    foreign = Event("run_stop", None, "INTERVAL_END", 0.0, {"status": "success"})
+    found = derive(make_trial(), 1, [*play(tmp_path / "log", Script(stop=False)), foreign], None)
+    assert found.status == "crashed"
+
+
+def test_a_result_survives_json(result: Make) -> None:
+    for script in (Script(), Script(stop=False), Script(values=(0.5, None), status="aborted", reason="diverged: x")):
+        found = result(script)
+        assert Result.model_validate_json(found.model_dump_json(by_alias=True)) == found
