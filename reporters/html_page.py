@@ -60,7 +60,7 @@ def template(name: str) -> str:
 
 def plotly_bundle() -> str:
     """plotly.js as it may stand inside a script element."""
-    from plotly.offline import get_plotlyjs
+    from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]  # ships no types
 
     return str(get_plotlyjs()).replace("\r\n", "\n").replace("</script", "<\\/script").replace("<!--", "<\\!--")
 

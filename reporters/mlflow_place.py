@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-USERINFO = re.compile(r"(?<=://)[^/@\s]*@")
-
-
-def redacted(uri: str) -> str:
-    """`uri` without user, password and query: fit to be shown and to be stored."""
-    return USERINFO.sub("", uri).partition("?")[0]
+from repro.uri import USERINFO, redacted
 
 
 def is_server(uri: str) -> bool:

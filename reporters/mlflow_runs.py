@@ -26,8 +26,9 @@ from repro.plan import Cell
 from repro.seams import Reporter
 from repro.stats import paired_ratio
 from repro.store import Record
+from repro.uri import redacted
 
-from .mlflow_place import experiment_place, redacted
+from .mlflow_place import experiment_place
 from .mlflow_points import Point, cell_points, result_points, system_points, training_points
 from .mlflow_server import Image, Server, translated
 from .mlflow_state import Cursor, Sent, State, Store, identity, read_state, write_state
@@ -115,7 +116,7 @@ class _Replay:
                 self._cell(cell, begun[cell.cell_id], report=cell is self.record.plan.cells[0])
 
     def _cell(self, cell: Cell, members: Sequence[Course], report: bool) -> None:
-        timed = [(course, span) for course in members if (span := course.span_ms())]
+        timed = [(course, span) for course in members if (span := self._span(course))]
         if not timed:
             return
         view = cell_view(self.record, self.run, cell, [span for _, span in timed],
@@ -130,6 +131,11 @@ class _Replay:
         ) if results else []
         self.server.send(parent, view, (), figures)
         self._settle(parent, sent, view)
+
+    def _span(self, course: Course) -> tuple[int, int] | None:
+        """Start and end of an attempt, without reading its log again once all of it was sent."""
+        sent = self.store.runs.get(course.key)
+        return (sent.done if sent and course.ended else None) or course.span_ms()
 
     def _metrics(self) -> list[Metric]:
         """The declared metric first."""
@@ -150,7 +156,7 @@ class _Replay:
         self.server.send(image, view, [*training, *system], figures)
         sent.logs = {course.log.name: cursor, course.system_log.name: system_cursor}
         self._settle(image, sent, view)
-        sent.done = course.ended
+        sent.done = span if course.ended else None
         write_state(self.record.folder.tracking, self.state)
 
     def _opened(self, view: View, parent: str | None) -> tuple[Image, Sent]:

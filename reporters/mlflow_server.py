@@ -15,8 +15,9 @@ from typing import Any
 
 from repro.errors import TrackingError
 from repro.fingerprint import DataSet
+from repro.uri import redacted
 
-from .mlflow_place import advice, artifact_root, reason, redacted
+from .mlflow_place import advice, artifact_root, reason
 from .mlflow_points import Point
 from .mlflow_view import View
 

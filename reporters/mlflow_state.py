@@ -26,8 +26,8 @@ class Sent(BaseModel):
     logs: dict[str, Cursor] = Field(default_factory=dict)
     files: dict[str, str] = Field(default_factory=dict)
     """Artifact path -> sha256 of what was uploaded."""
-    done: bool = False
-    """The trial has ended and all of it was taken."""
+    done: tuple[int, int] | None = None
+    """Start and end, milliseconds since 1970, of a trial that has ended and of which all was taken."""
 
 
 class Store(BaseModel):
@@ -60,11 +60,8 @@ def write_state(path: Path, state: State) -> None:
 def identity(record: Record) -> str:
     """Names one execution of a plan, the same for as long as its folder lives, whether or not tracking.json does.
 
-    Plan and environment say what was run and where, and are never written again; the moment the plan was written tells
-    two executions apart that agree in all of that.
+    Plan and environment say what was run, where and when, and are never written again.
     """
     folder = record.folder
     found = hashlib.sha256(folder.plan.read_bytes() + folder.environment.read_bytes())
-    if getattr(record.environment, "started_ms", None) is None:
-        found.update(str(folder.plan.stat().st_mtime_ns).encode())
     return found.hexdigest()[:24]

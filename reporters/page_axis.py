@@ -31,6 +31,10 @@ class Axis:
     right: float = 98.0
     values: tuple[float, ...] = ()
 
+    def holds(self, value: float) -> bool:
+        """True where `value` lies on the axis."""
+        return self.low <= value <= self.high
+
     def at(self, value: float) -> float:
         """Position of `value`, per cent; what lies outside is drawn at the edge."""
         low, high, here = self.low, self.high, value
@@ -91,8 +95,7 @@ def _decades(low: float, high: float) -> tuple[float, ...]:
 def _log_marks(low: float, high: float) -> tuple[float, ...]:
     """1 and round numbers on both sides of it: about five marks in all."""
     if high / low > 30:
-        powers = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
-        return tuple(sorted({1.0, *(10.0**power for power in powers)}))
+        return _decades(low, high)
     if high / low > 4:
         choices = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0)
         return tuple(value for value in choices if low <= value <= high)

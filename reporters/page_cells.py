@@ -13,7 +13,7 @@ from repro.spec import Choices
 from repro.store import Record
 
 from .page_axis import Axis, from_zero
-from .page_text import Number, number, plural, seconds, shortened, without_paths
+from .page_text import Number, number, seconds, shortened, without_paths
 
 COLORS = 8
 """Number of cell colours in report.css (--c0 and on)."""
@@ -35,7 +35,7 @@ class CellMark:
     cell_id: str
     label: str
     brief: str
-    """The label, its middle left out where it is long; the whole of it is in tooltips and among the hyper-parameters."""
+    """The label, its middle left out where it is long; the whole of it is in tooltips and under hyper-parameters."""
     color: int
     dash: str
     symbol: str
@@ -162,7 +162,7 @@ def _interval_why(summary: Summary) -> str:
         return ""
     if summary.ok < summary.n:
         return "not every trial reached the target"
-    return f"{plural(summary.n, 'trial')}; a 95\N{NO-BREAK SPACE}% interval needs 6"
+    return "6 trials are the least for 95\N{NO-BREAK SPACE}%"
 
 
 def _strip(summary: Summary, results: Sequence[Result], axis: Axis) -> Strip:

@@ -131,7 +131,8 @@ def _trace(clock: str, mark: CellMark, result: Result, markers: bool) -> dict[st
         "type": "scatter", "mode": "lines+markers" if markers else "lines", "name": f"cell {mark.number}",
         "legendgroup": str(mark.number), "meta": [told], "opacity": 0.85,
         "x": [_position(clock, point) for point in known], "y": [point.value for point in known],
-        "line": {"color": f"--c{mark.color}", "dash": DASHES[mark.dash], "width": 1.6}, **({"marker": marker} if markers else {}),
+        "line": {"color": f"--c{mark.color}", "dash": DASHES[mark.dash], "width": 1.6},
+        **({"marker": marker} if markers else {}),
         "hovertemplate": f"%{{meta[0]}}<br>%{{x:.4~g}} {shown}: %{{y:.4~g}}<extra></extra>",
     }
 
@@ -143,8 +144,8 @@ def _position(clock: str, point: Point) -> float:
 
 def _axis(title: str) -> dict[str, Any]:
     return {
-        "title": {"text": title, "standoff": 8}, "gridcolor": "--rule", "linecolor": "--rule", "zerolinecolor": "--rule",
-        "tickcolor": "--rule", "automargin": True, "ticks": "outside", "ticklen": 4,
+        "title": {"text": title, "standoff": 8}, "gridcolor": "--rule", "linecolor": "--rule",
+        "zerolinecolor": "--rule", "tickcolor": "--rule", "automargin": True, "ticks": "outside", "ticklen": 4,
     }
 
 

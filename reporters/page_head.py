@@ -13,6 +13,7 @@ from .page_cells import STATUS_WORDS, origin
 from .page_setup import effective
 from .page_text import plural, significant
 
+
 @dataclass(frozen=True, slots=True)
 class Notice:
     """One thing to know; `level` is fail, warn or note."""
@@ -84,11 +85,12 @@ def _failed_trials(record: Record) -> Iterator[Notice]:
         said = (result.reason.removeprefix(f"{status}: ") for result in results)
         reasons = list(dict.fromkeys(reason for reason in said if reason))
         more = f" (and {len(reasons) - 2} other reasons)" if len(reasons) > 2 else ""
-        text = f"{plural(len(results), 'trial')}: {'; '.join(reasons[:2])}{more}" if reasons else plural(len(results), "trial")
-        yield Notice(level, STATUS_WORDS[status].capitalize(), text, "#trials")
+        text = f": {'; '.join(reasons[:2])}{more}" if reasons else ""
+        yield Notice(level, STATUS_WORDS[status].capitalize(), plural(len(results), "trial") + text, "#trials")
     again = len(record.attempts) - len({attempt.trial_id for attempt in record.attempts})
     if again > 0:
-        yield Notice("warn", "Repeated attempts", f"{plural(again, 'start')} beyond the first; all are listed", "#attempts")
+        yield Notice("warn", "Repeated attempts", f"{plural(again, 'start')} beyond the first; all are listed",
+                     "#attempts")
 
 
 def _doubts(record: Record) -> Iterator[Notice]:
@@ -107,7 +109,8 @@ def _doubts(record: Record) -> Iterator[Notice]:
         yield Notice("warn", "Simulated", "an engine of this suite invents its figures: nothing was trained there")
     for data in record.environment.data:
         if data.synthetic:
-            yield Notice("warn", "Synthetic data", f"{data.name} is made up; accuracy on it says nothing about real data", "#data")
+            yield Notice("warn", "Synthetic data",
+                         f"{data.name} is made up; accuracy on it says nothing about real data", "#data")
     if record.environment.dirty:
         yield Notice("warn", "Code", "the run was made from a checkout with uncommitted changes", "#machine")
 
@@ -128,4 +131,5 @@ def _notes(record: Record) -> Iterator[Notice]:
     gate = parity(record)
     if gate.outcome in ("passed", "not needed"):
         yield Notice("note", f"Parity gate {gate.outcome}", gate.text, "#parity")
-    yield Notice("note", "False-positive rate of the harness", "not calibrated: no run of a cell against itself is stored")
+    yield Notice("note", "False-positive rate of the harness",
+                 "not calibrated: no run of a cell against itself is stored")

@@ -77,7 +77,8 @@ def _row(record: Record, mark: CellMark, items: Sequence[Result], scale: Axis) -
     return PhaseRow(
         mark=mark, n=len(items), phases=tuple(seconds(value) for value in values),
         run=seconds(median(runs)) if runs else None, init=seconds(median(inits)) if inits else None,
-        cold=seconds(cold), segments=tuple(_segments(values, scale)), words=", ".join(parts) or "no trial ran to its end",
+        cold=seconds(cold), segments=tuple(_segments(values, scale)),
+        words=", ".join(parts) or "no trial ran to its end",
     )
 
 

@@ -15,7 +15,7 @@ from repro.spec import Choices
 from repro.store import Record
 
 from .page_cells import CellMark, marks
-from .page_text import gibibytes, seconds
+from .page_text import gibibytes, moment, seconds
 
 Row = tuple[str, object]
 
@@ -50,7 +50,9 @@ def settings(record: Record) -> Settings:
     first = next(iter(flat.values()), {})
     return Settings(
         differing=differing,
-        rows=tuple((known[cell_id], tuple(fields.get(key, "-") for key in differing)) for cell_id, fields in flat.items()),
+        rows=tuple(
+            (known[cell_id], tuple(fields.get(key, "-") for key in differing)) for cell_id, fields in flat.items()
+        ),
         common=tuple((key, first[key]) for key in keys if key not in differing),
     )
 
@@ -109,7 +111,7 @@ def _requested(cell: Cell) -> dict[str, str]:
     asked = {
         "comm": choices.comm.label, "optimizer": choices.optimizer.label, "weight_dtype": weights,
         "matmul_dtype": product, "autocast": product, "engine": choices.engine.label,
-        "tf32": "yes" if getattr(precision, "tf32", False) else "no",
+        "tf32": "on" if getattr(precision, "tf32", False) else "off",
     }
     return asked | ({"zero_stage": str(stage)} if stage is not None else {})
 
@@ -129,6 +131,7 @@ def machine(environment: Environment) -> list[Row]:
     """Hardware and system; what is unknown says so."""
     dirty = {True: "with uncommitted changes", False: "clean", None: "state unknown"}[environment.dirty]
     return [
+        ("Started", moment(environment.started_ms)),
         ("CPU", f"{environment.cpu}, {environment.cores} cores usable"),
         ("Memory", gibibytes(environment.memory_bytes) or "unknown"),
         ("Training device", environment.device),

@@ -34,8 +34,10 @@ class Ratio:
     verdict: str
     because: str
     dot: float | None
-    """Per cent of the width, as are the next two."""
+    """Per cent of the width, as are the ends of the whisker."""
     whisker: tuple[float, float] | None
+    clipped: tuple[bool, bool]
+    """Ends of the interval that lie beyond the axis: drawn as arrows."""
     pairs: tuple[tuple[float, float, str], ...]
     """(x per cent, y pixels, what a pointer is told)."""
     words: str
@@ -91,6 +93,7 @@ def _ratio(record: Record, item: Comparison, known: dict[str, CellMark], axis: A
         speedup=number(item.speedup), base_median=seconds(base.median), verdict=item.verdict, because=item.because,
         dot=axis.at(item.ratio) if item.ratio else None,
         whisker=(axis.at(interval.low), axis.at(interval.high)) if interval else None,
+        clipped=(not axis.holds(interval.low), not axis.holds(interval.high)) if interval else (False, False),
         pairs=tuple(
             (axis.at(pair.candidate / pair.baseline), 8.0 + 6.0 * (index % 3),
              f"seed {pair.repeat}: {seconds(pair.candidate)} / {seconds(pair.baseline)} = "

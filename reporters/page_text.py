@@ -42,7 +42,8 @@ def number(value: float | None, digits: int = 3, unit: str = "") -> Number | Non
     """A figure, or None where it is unknown."""
     if value is None:
         return None
-    return Number(value, f"{significant(value, digits)}\N{NO-BREAK SPACE}{unit}" if unit else significant(value, digits))
+    text = significant(value, digits)
+    return Number(value, f"{text}\N{NO-BREAK SPACE}{unit}" if unit else text)
 
 
 def seconds(value: float | None) -> Number | None:
@@ -101,7 +102,8 @@ def shown(value: object) -> object:
 
 def wrapped(text: str, width: int = 44) -> str:
     """Escaped text in lines of at most `width`, as plotly's hover labels want it."""
-    lines, rest = [], without_paths(text)
+    lines: list[str] = []
+    rest = without_paths(text)
     while len(rest) > width and len(lines) < 5:
         cut = rest.rfind(" ", 1, width)
         cut = cut if cut > 0 else width

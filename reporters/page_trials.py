@@ -12,7 +12,9 @@ from .page_text import Number, gibibytes, moment, number, seconds
 
 FOLDER = "../trials"
 """The report lies in <run>/report; links stay inside the run folder and name no path of the machine."""
-HASHES = {"init_weights": "initial weights", "data_order": "data order", "data": "data", "final_weights": "final weights"}
+HASHES = {
+    "init_weights": "initial weights", "data_order": "data order", "data": "data", "final_weights": "final weights",
+}
 
 
 @dataclass(frozen=True, slots=True)

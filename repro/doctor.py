@@ -16,6 +16,7 @@ import psutil
 
 from repro import machine
 from repro.spec import Frozen
+from repro.uri import redacted
 
 State = Literal["ok", "note", "missing"]
 
@@ -107,8 +108,6 @@ def _loopback() -> Finding:
 
 
 def _tracking() -> Finding:
-    from repro.tracker import redacted
-
     uri = os.environ.get("MLFLOW_TRACKING_URI")
     if not uri:
         return Finding(what="tracking", state="ok", found="MLFLOW_TRACKING_URI not set; a local SQLite store is used")

@@ -10,6 +10,7 @@ import platform
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from importlib.metadata import distributions
 from pathlib import Path
@@ -62,6 +63,8 @@ class Environment(Frozen):
     commit: str | None
     dirty: bool | None
     load_1min: float | None
+    started_ms: int
+    """Wall clock when the run began, milliseconds since 1970: tells two executions of one plan apart."""
     preload_seconds: float | None = None
     """Seconds the launcher's fork server took to load its modules, once a run; on no trial's clock."""
     data: tuple[DataSet, ...] = ()
@@ -81,6 +84,7 @@ def take(machine: Machine, data: tuple[DataSet, ...], preload_seconds: float | N
         packages=tuple(sorted(f"{name}=={number}" for name, number in packages.items())),
         settings=settings(os.environ), commit=_git("rev-parse", "HEAD"), dirty=_dirty(),
         load_1min=round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None, data=data,
+        started_ms=time.time_ns() // 1_000_000,
     )
 
 

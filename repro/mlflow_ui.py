@@ -20,10 +20,10 @@ from urllib.request import Request, urlopen
 import click
 
 from repro.errors import TrackingError, UsageError
-from repro.tracker import redacted
+from repro.uri import redacted
 
 HOST = "127.0.0.1"
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 NAME = "experiment_name"
 
 
@@ -69,7 +69,7 @@ def page(base: str, experiment_id: int | None) -> str:
 def _serve(command: list[str], url: str) -> None:
     """Run the server in a group of its own, so that Ctrl-C reaches this process first and ends all of it."""
     environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "PYTHONSAFEPATH": "1",
-                   "MLFLOW_LOGGING_LEVEL": "ERROR"}
+                   "MLFLOW_LOGGING_LEVEL": "ERROR", "PYTHONWARNINGS": "ignore"}
     child = subprocess.Popen(command, env=environment, start_new_session=True, stdout=subprocess.DEVNULL,
                              stdin=subprocess.DEVNULL)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # an orphaned server would keep its port

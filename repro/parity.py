@@ -9,6 +9,7 @@ all ranks with one another, the model's buffers after an evaluation, and that ev
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,7 +82,7 @@ def groups(plan: Plan) -> list[Group]:
     for key, members in found.items():
         choices = references[key].choices
         processes = next(iter(members.values())).choices.processes
-        title = f"{choices.workload.kind}, batch {choices.batch.global_}, {processes} process{'es' * (processes > 1)}"
+        title = f"{choices.workload.label}, batch {choices.batch.global_}, {processes} process{'es' * (processes > 1)}"
         candidates = tuple(item for item in members.values() if item.trial_id != references[key].trial_id)
         result.append(Group(title, references[key], candidates))
     return result
@@ -153,15 +154,16 @@ def judge(reference: Trace, ranks: Sequence[Trace]) -> str:
     """The first step and tensor in which the ranks of a candidate leave the reference; "" when they do not."""
     world, micros = len(ranks), len(ranks[0].fed[0])
     for step in range(len(reference.loss)):
-        for trace in ranks:
-            problem = (
-                _fed(reference, trace, step, world, micros)
-                or _scalar("loss", step, trace.loss[step], reference.loss[step])
-                or _tensors("gradient", step, trace.rank, trace.gradients, reference.gradients)
-                or _tensors("weight", step, trace.rank, trace.weights, reference.weights)
-            )
-            if problem:
-                return problem
+        # Causes before effects: what one rank was fed moves the loss and the gradients of all.
+        problems = (
+            *(_fed(reference, trace, step, world, micros) for trace in ranks),
+            *(_scalar("loss", step, trace.loss[step], reference.loss[step]) for trace in ranks),
+            *(_tensors("gradient", step, trace.rank, trace.gradients, reference.gradients) for trace in ranks),
+            *(_tensors("weight", step, trace.rank, trace.weights, reference.weights) for trace in ranks),
+        )
+        problem = next(filter(None, problems), "")
+        if problem:
+            return problem
     return _ranks_agree(ranks) or _evaluation(reference, ranks[0])
 
 
@@ -213,13 +215,17 @@ def _tensor(what: str, ours: tuple[float, float], theirs: tuple[float, float], f
 
 
 def _differ(ours: float, theirs: float, scale: float, floor: float) -> bool:
-    return not abs(ours - theirs) <= TOLERANCE * scale + floor  # written so that NaN differs
+    if not (math.isfinite(ours) and math.isfinite(theirs)):
+        return True  # an infinite scale would let anything pass
+    return abs(ours - theirs) > TOLERANCE * scale + floor
 
 
 def _ranks_agree(ranks: Sequence[Trace]) -> str:
     """After the evaluation every rank must hold rank 0's buffers and have found the same value."""
     first = ranks[0]
     for trace in ranks[1:]:
+        if odd := sorted(set(trace.buffers) ^ set(first.buffers)):
+            return f"after evaluation: buffer {odd[0]!r} is known to only one of rank {trace.rank} and rank 0"
         for buffer, value in trace.buffers.items():
             problem = _tensor(f"after evaluation: buffer {buffer!r} on rank {trace.rank}", value,
                               first.buffers[buffer], 0.0)
@@ -231,6 +237,8 @@ def _ranks_agree(ranks: Sequence[Trace]) -> str:
 
 
 def _buffers_between(first: Trace, other: Trace) -> str:
+    if odd := sorted(set(other.buffers) ^ set(first.buffers)):
+        return f"after evaluation: buffer {odd[0]!r} is known to only one of this engine and the first"
     for buffer, value in other.buffers.items():
         problem = _tensor(f"after evaluation: buffer {buffer!r}", value, first.buffers[buffer], 0.0)
         if problem:

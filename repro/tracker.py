@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import re
 import select
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from repro import registry
 from repro.errors import ReproError
 from repro.plan import Plan
 from repro.store import RunFolder, read_model, read_record
+from repro.uri import redacted
 
 RETRY_SECONDS = 30.0
 """After a failure the server is left in peace for so long, and nobody waits for it."""
@@ -184,11 +184,6 @@ def _environment(base: Mapping[str, str]) -> dict[str, str]:
     if (root / "reporters").is_dir():
         found["PYTHONPATH"] = os.pathsep.join(part for part in (str(root), base.get("PYTHONPATH", "")) if part)
     return found
-
-
-def redacted(uri: str) -> str:
-    """`uri` without user, password and query: fit to be shown."""
-    return re.sub(r"(?<=://)[^/@\s]*@", "", uri).partition("?")[0]
 
 
 def serve(run: Path, stdin: TextIO, stdout: TextIO) -> None:

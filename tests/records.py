@@ -58,7 +58,8 @@ def default_course(trial: Trial) -> Course:
 
 
 def make_record(
-    root: Path, suite_text: str = SUITE, course: Callable[[Trial], Course] = default_course, only: int | None = None
+    root: Path, suite_text: str = SUITE, course: Callable[[Trial], Course] = default_course, only: int | None = None,
+    started_ms: int = 1_600_000_000_000,
 ) -> Record:
     """A complete run folder under `root`; `only`: just the first so many trials have run."""
     root.mkdir(parents=True, exist_ok=True)
@@ -68,7 +69,7 @@ def make_record(
     folder = RunFolder.create(root)
     write_text(folder.suite, suite_text)
     write_model(folder.plan, plan)
-    write_model(folder.environment, sample_environment())
+    write_model(folder.environment, sample_environment(started_ms))
     write_json(folder.parity_verdict, {"needed": False, "why": "figures made by formula"})
     for trial in list(plan.trials())[:only]:
         _run(folder, trial, course(trial))
@@ -142,12 +143,13 @@ def write_log(path: Path, trial: Trial, course: Course) -> None:
     log.close()
 
 
-def sample_environment() -> Environment:
+def sample_environment(started_ms: int = 1_600_000_000_000) -> Environment:
     """A machine that is nobody's."""
     return Environment(
         repro_version="0", python="CPython 3.11", system="Linux", cpu="Sample CPU", cores=2, memory_bytes=8 << 30,
         device="cpu", devices=(), interconnect="loopback of one machine", libraries={"torch": "2.13.0"},
         packages=("torch==2.13.0",), settings={"OMP_NUM_THREADS": "1"}, commit=None, dirty=None, load_1min=0.1,
+        started_ms=started_ms,
         data=(DataSet(workload="digits", name="sample digits", version="1", sha256="0" * 64, train_samples=1437,
                       eval_samples=360, licence="CC BY 4.0", source="made up", synthetic=False),),
     )

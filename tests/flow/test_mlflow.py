@@ -1,7 +1,8 @@
-"""A record replayed to MLflow, read back through MLflow's own client: from a real server and from a local SQLite file."""
+"""A record replayed to MLflow and read back through MLflow's own client: a real server, a local SQLite file."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -28,7 +29,8 @@ from repro.events import EventLog, read_events
 from repro.mlflow_ui import open_ui, page, ui_command
 from repro.seams import Reporter
 from repro.store import Record, RunFolder, read_record
-from repro.tracker import Tracker, redacted
+from repro.tracker import Tracker
+from repro.uri import redacted
 from tests.records import SUITE, Course, default_course, make_record, write_log
 
 pytest.importorskip("mlflow")
@@ -72,7 +74,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with (folder / "log").open("wb") as log:
         child = subprocess.Popen(command, cwd=folder, env=environment(), start_new_session=True, stdout=log, stderr=log)
     try:
-        limit = time.monotonic() + 60
+        limit = time.monotonic() + 120
         while True:
             assert child.poll() is None, (folder / "log").read_text()
             assert time.monotonic() < limit, (folder / "log").read_text()
@@ -86,7 +88,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         end(child)
 
 
-@pytest.fixture()
+@pytest.fixture
 def server(served: Site) -> str:
     return served.uri
 
@@ -99,13 +101,13 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture()
+@pytest.fixture
 def local(empty_store: Path, tmp_path: Path) -> Site:
     shutil.copy(empty_store, tmp_path / "mlflow.db")
     return Site(f"sqlite:///{tmp_path}/mlflow.db", tmp_path / "mlflow.db")
 
 
-@pytest.fixture()
+@pytest.fixture
 def store(local: Site) -> str:
     return local.uri
 
@@ -148,8 +150,8 @@ def _dump_run(client: Any, run: Any) -> dict[str, Any]:
     return {
         "id": info.run_id, "name": info.run_name, "status": info.status, "start": info.start_time,
         "end": info.end_time, "params": run.data.params, "tags": run.data.tags, "metrics": history,
-        "data": [(item.dataset.name, item.dataset.digest, item.dataset.profile, {tag.key: tag.value for tag in item.tags})
-                 for item in run.inputs.dataset_inputs],
+        "data": [(item.dataset.name, item.dataset.digest, item.dataset.profile,
+                  {tag.key: tag.value for tag in item.tags}) for item in run.inputs.dataset_inputs],
         "artifacts": sorted((item.path, item.file_size) for item in client.list_artifacts(info.run_id)),
     }
 
@@ -166,7 +168,9 @@ def test_everything_of_a_record_is_there_and_a_second_replay_changes_nothing(
     (record.folder.reports / "report.html").write_text("<p>a report</p>")
     places = reporter(uri).write(record, record.folder.reports)
     assert places[0].startswith(uri)
-    cells = [record.plan.cells[0].cell_id, record.plan.cells[-1].cell_id]
+    cells = [record.plan.cells[-1].cell_id]
+    if kind == "local":  # a server takes long to answer for every metric
+        cells.append(record.plan.cells[0].cell_id)
     trials = [record.of_cell(cell_id)[-1].trial_id for cell_id in cells]
     keys = [f"cell:{cell_id}" for cell_id in cells] + [f"trial:{trial_id}/1" for trial_id in trials]
     dumped = dump(uri, name, keys)
@@ -371,8 +375,9 @@ def test_a_crashed_trial_is_a_failed_run_with_its_reason(store: str, tmp_path: P
 
 
 def test_two_runs_of_one_suite_are_two_sets_of_runs(store: str, tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        reporter(store).write(make_record(tmp_path / name, named(SMALL, "twice"), only=1), tmp_path)
+    for started_ms, name in enumerate(("one", "two")):
+        record = make_record(tmp_path / name, named(SMALL, "twice"), only=1, started_ms=started_ms)
+        reporter(store).write(record, tmp_path)
     from mlflow import MlflowClient
 
     client = MlflowClient(store)
@@ -387,7 +392,7 @@ def test_long_values_are_cut_and_kept_complete_as_an_artifact(store: str, tmp_pa
     reporter(store).write(record, tmp_path)
     from mlflow.artifacts import load_dict
 
-    key, run = next(item for item in dump(store, "long").items() if item[0].startswith("cell"))
+    run = next(run for key, run in dump(store, "long").items() if key.startswith("cell"))
     assert len(run["params"]["schedule.milestones"]) == 6000
     uri = f"file://{tmp_path}/mlruns/long/{run['id']}/artifacts/params.json"
     assert json.loads(load_dict(uri)["schedule.milestones"]) == milestones()
@@ -399,6 +404,18 @@ def milestones() -> list[float]:
 
 def schedule() -> str:
     return json.dumps({"kind": "step", "milestones": milestones()})
+
+
+def test_only_one_process_at_a_time_sends_a_record(store: str, tmp_path: Path) -> None:
+    record = make_record(tmp_path / "run", named(SMALL, "locked"), only=1)
+    handle = os.open(record.folder.root, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        with pytest.raises(TrackingError, match="another process is replaying it"):
+            reporter(store, timeout_seconds=0.3).write(record, tmp_path)
+    finally:
+        os.close(handle)
+    reporter(store).write(record, tmp_path)
 
 
 def test_a_deleted_experiment_is_said_to_be_deleted(store: str, tmp_path: Path) -> None:
@@ -450,6 +467,8 @@ def test_tracker_replays_in_a_process_of_its_own(
         tracker.sync()
     assert time.monotonic() - started < 0.5
     tracker.sync(wait_seconds=60.0)
+    assert tracker._child is not None
+    assert os.getpriority(os.PRIO_PROCESS, tracker._child.pid) == 19
     with closing(sqlite3.connect(served.database)) as database:
         found = database.execute("SELECT value FROM tags WHERE key = 'repro.trial'").fetchall()
     assert {result.trial_id for result in record.results} <= {value for value, in found}
@@ -560,7 +579,7 @@ def test_ui_of_a_file_is_served_until_it_is_interrupted(store: str, tmp_path: Pa
     code = f"from repro.mlflow_ui import open_ui; open_ui({store!r}, experiment='shown')"
     child = subprocess.Popen([sys.executable, "-c", code], env=environment(), stdout=subprocess.PIPE,
                              stderr=subprocess.DEVNULL, start_new_session=True, cwd=tmp_path)
-    watchdog = threading.Timer(60, child.kill)
+    watchdog = threading.Timer(120, child.kill)
     watchdog.start()
     try:
         assert child.stdout is not None
@@ -571,13 +590,12 @@ def test_ui_of_a_file_is_served_until_it_is_interrupted(store: str, tmp_path: Pa
             assert answer.status == 200
         child.send_signal(signal.SIGINT)
         assert child.wait(timeout=20) == 0
-        with pytest.raises(OSError), urlopen(url.partition("/#/")[0] + "/health", timeout=2):
+        with pytest.raises(OSError, match="refused"), urlopen(url.partition("/#/")[0] + "/health", timeout=2):
             pass
     finally:
         watchdog.cancel()
         child.kill()
-        child.wait()
-        child.stdout.close()
+        child.communicate()
 
 
 def test_ui_command_names_the_store() -> None:

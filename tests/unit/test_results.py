@@ -166,9 +166,11 @@ def test_confirming_evaluations_move_the_clock_but_not_the_bracket(result: Make)
     assert (found.bracket.miss_samples, found.bracket.hit_samples) == (3000, 4000)
 
 
-def test_where_lower_is_better_the_target_is_reached_from_above(result: Make) -> None:
-    lower = {"workload": "synthetic", "stop": {"metric": "LOWER", "target": 0.3}}
-    found = result(Script(values=(0.9, 0.2, 0.4), key="eval_error"), **lower)
+def test_where_lower_is_better_the_target_is_reached_from_above(tmp_path: Path) -> None:
+    trial = make_trial()  # no workload here has such a metric, so the checked trial is turned round
+    stop = trial.choices.stop.model_copy(update={"metric": "error", "target": 0.3, "direction": "lower"})
+    trial = trial.model_copy(update={"choices": trial.choices.model_copy(update={"stop": stop})})
+    found = derive(trial, 1, play(tmp_path / "log", Script(values=(0.9, 0.2, 0.4), key="eval_error")), FINE)
     assert found.samples_to_target == 2000
     assert (found.final, found.best) == (0.4, 0.2)
 

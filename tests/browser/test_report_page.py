@@ -1,0 +1,156 @@
+"""The HTML report in a real browser: it draws, asks nothing of the network, and can be used by keyboard."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from repro import registry
+from repro.spec import Trial
+from tests.records import SUITE, Course, make_record
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next((found for name in NAMES if (found := shutil.which(name))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH to open the report in")
+
+
+def course(trial: Trial) -> Course:
+    """Some spread, two misses and a crash."""
+    spread = random.Random(f"{trial.cell_id} {trial.repeat}").lognormvariate(0, 0.1)
+    misses = trial.repeat in (1, 2) and trial.choices.processes == 1
+    return Course(0.01 * spread, hits_at=None if misses else 4, crash=trial.repeat == 5)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("browser") / "run"
+    record = make_record(root, SUITE, course)
+    label = '<script>alert(1)</script> <a href="https://example.org/">x</a> %{x} ' + "l" * 90
+    cells = (record.plan.cells[0].model_copy(update={"label": label}), *record.plan.cells[1:])
+    record = type(record)(
+        folder=record.folder, plan=record.plan.model_copy(update={"cells": cells}), environment=record.environment,
+        attempts=record.attempts, results=record.results, parity=record.parity,
+    )
+    return Path(registry.load("reporter", "html")().write(record, root / "report")[0])
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[object]:
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield started
+        started.close()
+
+
+class Visit:
+    """One opened page and what it complained about or asked for."""
+
+    def __init__(self, browser: object, report: Path, width: int = 1280, scheme: str = "light") -> None:
+        self.page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[attr-defined]
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(report.as_uri())
+        self.page.wait_for_selector(".chart .trace", state="attached")
+
+
+@pytest.fixture
+def visit(browser: object, report: Path) -> Iterator[Visit]:
+    opened = Visit(browser, report)
+    yield opened
+    opened.page.close()
+
+
+def test_no_complaint_and_no_request(visit: Visit, report: Path) -> None:
+    visit.page.locator(".chart").first.hover()
+    visit.page.wait_for_timeout(300)
+    assert visit.complaints == []
+    assert [url for url in visit.requests if not url.startswith(("data:", "blob:"))] == [report.as_uri()]
+
+
+def test_every_figure_is_drawn_with_a_line_a_trial(visit: Visit) -> None:
+    charts = visit.page.locator(".chart")
+    assert charts.count() == 3
+    for index in range(3):
+        assert charts.nth(index).locator(".trace").count() == 24
+        assert charts.nth(index).locator("svg.main-svg").first.bounding_box()["width"] > 300
+
+
+def test_legend_hides_and_shows_a_cell_by_keyboard(visit: Visit) -> None:
+    button = visit.page.locator(".legend [data-cell='2']")
+    button.focus()
+    visit.page.keyboard.press("Enter")
+    assert button.get_attribute("aria-pressed") == "false"
+    assert visit.page.locator(".chart").first.locator(".trace").count() == 18
+    visit.page.keyboard.press("Space")
+    assert button.get_attribute("aria-pressed") == "true"
+    assert visit.page.locator(".chart").first.locator(".trace").count() == 24
+
+
+def test_hover_shows_labels_as_text(visit: Visit) -> None:
+    script = """() => {
+      const chart = document.querySelector(".chart");
+      const curveNumber = chart.data.findIndex((trace) => trace.legendgroup === "1");
+      Plotly.Fx.hover(chart, [{curveNumber, pointNumber: 0}]);
+    }"""
+    visit.page.evaluate(script)
+    hover = visit.page.locator(".hovertext").first
+    assert "<script>alert(1)</script>" in hover.text_content()
+    assert hover.locator("a").count() == 0
+    assert visit.complaints == []
+
+
+def test_focus_starts_at_the_skip_link_and_is_visible(visit: Visit) -> None:
+    visit.page.keyboard.press("Tab")
+    focused = visit.page.evaluate("document.activeElement.className")
+    assert focused == "skip"
+    assert visit.page.locator(".skip").bounding_box()["x"] >= 0
+    visit.page.keyboard.press("Tab")
+    outline = visit.page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+
+
+@pytest.mark.parametrize("width", [390, 760, 1280, 1600])
+def test_the_body_never_scrolls_sideways(browser: object, report: Path, width: int) -> None:
+    opened = Visit(browser, report, width=width)
+    try:
+        opened.page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
+        assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+    finally:
+        opened.page.close()
+
+
+def colors(visit: Visit) -> tuple[str, str]:
+    return (
+        visit.page.evaluate("getComputedStyle(document.body).backgroundColor"),
+        visit.page.evaluate("document.querySelector('.chart').layout.paper_bgcolor"),
+    )
+
+
+def test_dark_scheme_changes_page_and_figures(visit: Visit) -> None:
+    light = colors(visit)
+    visit.page.emulate_media(color_scheme="dark")
+    visit.page.wait_for_timeout(300)
+    dark = colors(visit)
+    assert light[0] != dark[0]
+    assert light[1] != dark[1]
+
+
+def test_paper_is_light_and_opens_what_is_folded(browser: object, report: Path) -> None:
+    opened = Visit(browser, report, scheme="dark")
+    try:
+        before = colors(opened)
+        opened.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert colors(opened)[1] == "#ffffff"
+        assert opened.page.locator("details:not([open]):not(.bulk)").count() == 0
+        opened.page.evaluate("dispatchEvent(new Event('afterprint'))")
+        assert colors(opened) == before
+    finally:
+        opened.page.close()

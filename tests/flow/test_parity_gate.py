@@ -1,0 +1,173 @@
+"""The parity gate through the front door: every planted defect stops the run, and healthy engines pass.
+
+One run judges all defects: the gate reads every engine of a suite before it speaks, and keeps what it found about each
+in parity.json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("deepspeed")
+
+ROOT = Path(__file__).parents[2]
+TRIAL = """\
+seeds: 1
+trial:
+  workload: digits
+  processes: 2
+  batch: {global: 32, accumulation: 2}
+  optimizer: {kind: sgd, lr: 0.05, momentum: 0.9, weight_decay: 0.01, decay: weights}
+  gradient_clip: 0.5
+  stop: {metric: top1, target: 0.05, max_epochs: 0.1}
+  evaluate_every: 64
+  device: cpu
+  timeout_seconds: 120
+"""
+DEFECTS = f"""\
+suite: defects
+{TRIAL}
+matrix:
+  workload: [{{kind: digits, norm: group}}, {{kind: digits, norm: batch}}]
+  processes: [1, 2]
+  engine:
+    - ddp
+    - {{kind: deepspeed, stage: 0}}
+    - {{kind: deepspeed, stage: 1}}
+    - {{kind: deepspeed, stage: 2}}
+    - {{kind: deepspeed, stage: 3}}
+    - {{kind: planted, defect: sum}}
+    - {{kind: planted, defect: decay}}
+    - {{kind: planted, defect: augmentation}}
+    - {{kind: planted, defect: data}}
+    - {{kind: planted, defect: bucket}}
+    - {{kind: planted, defect: clip-micro}}
+    - {{kind: planted, defect: clip-late}}
+    - {{kind: planted, defect: unscaled}}
+    - {{kind: planted, defect: bf16}}
+    - {{kind: planted, defect: nan}}
+    - {{kind: planted, defect: buffers}}
+exclude:
+  - {{engine: planted, processes: 1}}
+  - {{workload: {{norm: batch}}, processes: 1}}
+  - {{workload: {{norm: batch}}, engine: {{kind: deepspeed, stage: [0, 2, 3]}}}}
+  - {{workload: {{norm: group}}, engine: {{defect: buffers}}}}
+  - workload: {{norm: batch}}
+    engine: {{defect: [sum, decay, augmentation, data, bucket, clip-micro, clip-late, unscaled, bf16, nan]}}
+"""
+HEALTHY = f"""\
+suite: healthy
+{TRIAL}
+matrix:
+  engine: [ddp, {{kind: deepspeed, stage: 1}}]
+"""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run of the command ended."""
+
+    code: int
+    error: str
+    folder: Path
+
+    @property
+    def findings(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads((self.folder / "parity.json").read_text())["findings"]
+        return found
+
+    def problem(self, candidate: str) -> str:
+        """What the gate said about one candidate."""
+        (found,) = [item["problem"] for item in self.findings if item["candidate"].startswith(candidate)]
+        return str(found)
+
+
+def run(folder: Path, suite: str) -> Ended:
+    (folder / "suite.yaml").write_text(suite)
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "plugins")])
+    environment: Mapping[str, str] = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "repro", "run", "suite.yaml", "--out", "run", "--no-mlflow"]
+    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    return Ended(ended.returncode, ended.stderr, folder / "run")
+
+
+@pytest.fixture(scope="module")
+def defective(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    return run(tmp_path_factory.mktemp("defects"), DEFECTS)
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    return run(tmp_path_factory.mktemp("healthy"), HEALTHY)
+
+
+@pytest.mark.parametrize(("defect", "beginning", "rest"), [
+    ("sum", "step 1: gradient of '", "on rank 0 has norm"),
+    ("decay", "step 1: weight of '", "on rank 0"),
+    ("augmentation", "step 1: rank 1 was fed other data than the reference", "(micro-batch 1)"),
+    ("data", "step 1: rank 1 was fed other data than the reference", "(micro-batch 1)"),
+    ("bucket", "step 1: gradient of '", "on rank 1"),
+    ("clip-micro", "step 1: gradient of '", "on rank 0 has norm"),
+    ("clip-late", "step 1: weight of '", "on rank 0"),
+    ("unscaled", "step 1: gradient of '", "2 times the reference's"),
+    ("bf16", "step 5: weight of '", "on rank 0"),
+    ("nan", "step 3: loss is nan", "the reference's"),
+    ("buffers", "after evaluation: buffer '1.running_mean' on rank 1", "(buffers are not synchronised)"),
+])
+def test_a_planted_defect_is_named_with_its_step_and_tensor(
+    defective: Ended, defect: str, beginning: str, rest: str
+) -> None:
+    problem = defective.problem(f"planted (defect={defect})")
+    assert problem.startswith(beginning)
+    assert rest in problem
+
+
+def test_a_sum_for_a_mean_is_twice_as_long_on_two_ranks(defective: Ended) -> None:
+    assert ", 2 times the reference's" in defective.problem("planted (defect=sum)")
+
+
+def test_decay_is_missed_on_no_matrix_and_found_on_a_vector(defective: Ended) -> None:
+    # Matrices decay as they should: the first tensor that differs is the first norm's scale.
+    assert defective.problem("planted (defect=decay)").startswith("step 1: weight of '1.weight'")
+
+
+def test_healthy_engines_beside_the_defective_ones_pass(defective: Ended) -> None:
+    passed = {(item["group"], item["candidate"]) for item in defective.findings if not item["problem"]}
+    both = ["ddp", *(f"deepspeed (stage={stage})" for stage in range(4))]
+    assert passed == {
+        *(("digits, batch 32, 1 process", f"{engine} on 1 process") for engine in both),
+        *(("digits, batch 32, 2 processes", f"{engine} on 2 processes") for engine in both),
+        *(("digits (norm=batch), batch 32, 2 processes", f"{engine} on 2 processes") for engine in (both[0], both[2])),
+    }
+    assert all(0 <= item["largest_difference"] < 1e-5 for item in defective.findings if not item["problem"])
+
+
+def test_the_gate_says_what_really_ran(defective: Ended) -> None:
+    stages = {item["candidate"]: item["effective"].get("zero_stage") for item in defective.findings}
+    assert [stages[f"deepspeed (stage={stage}) on 2 processes"] for stage in range(4)] == ["0", "1", "2", "3"]
+
+
+def test_the_run_stops_with_one_line_before_any_trial(defective: Ended) -> None:
+    assert defective.code == 1
+    last = defective.error.strip().splitlines()[-1]
+    assert last.startswith("error: parity gate: planted (defect=sum) on 2 processes against single on 1 process: step 1: ")
+    assert last.endswith("; no trial was timed")
+    assert "Traceback" not in defective.error
+    assert not (defective.folder / "ledger.jsonl").exists()
+    assert list((defective.folder / "trials").iterdir()) == []
+
+
+def test_healthy_engines_alone_pass_and_are_timed(healthy: Ended) -> None:
+    assert healthy.code == 0, healthy.error
+    assert [item["problem"] for item in healthy.findings] == ["", ""]
+    assert len((healthy.folder / "ledger.jsonl").read_text().splitlines()) == 2

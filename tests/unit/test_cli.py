@@ -1,0 +1,191 @@
+"""The real command in a process of its own: exit codes, one-line errors, JSON, and no torch where none is needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import repro
+from repro.schema_json import suite_schema
+from repro.suite_file import bundled, read_suite
+from tests.records import SUITE, make_record
+
+ROOT = Path(repro.__file__).parents[1]
+HEAVY = ("torch", "deepspeed", "mlflow", "sklearn", "pandas", "scipy", "plotly")
+
+
+def command(folder: Path, *arguments: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
+    return subprocess.run([sys.executable, *options, "-m", "repro", *arguments], cwd=folder, env=environment,
+                          capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "good.yaml").write_text(SUITE)
+    (tmp_path / "bad.yaml").write_text(SUITE.replace("engine: ddp", "engine: dpd", 1))
+    return tmp_path
+
+
+# ---- speed: what only shows things must not wait for libraries
+
+
+def test_help_answers_in_under_0_3_seconds(tmp_path: Path) -> None:
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        assert command(tmp_path, "--help").returncode == 0
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.3
+
+
+@pytest.mark.parametrize("arguments", [
+    ("--help",), ("list",), ("list", "engines"), ("list", "workloads"), ("list", "reporters"),
+    ("show", "quickstart"), ("plan", "quickstart"), ("schema",),
+])
+def test_no_heavy_library_is_imported_to_show_things(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    ended = command(tmp_path, *arguments, options=("-X", "importtime"))
+    assert ended.returncode == 0, ended.stderr
+    modules = {line.rpartition("|")[2].strip().partition(".")[0] for line in ended.stderr.splitlines() if "|" in line}
+    assert "click" in modules
+    assert not modules & set(HEAVY)
+
+
+# ---- what is printed
+
+
+@pytest.mark.parametrize("arguments", [
+    ("list", "--json"), ("list", "engines", "--json"), ("show", "quickstart", "--json"),
+    ("plan", "good.yaml", "--json"), ("schema",),
+])
+def test_json_is_json_and_nothing_else(folder: Path, arguments: tuple[str, ...]) -> None:
+    ended = command(folder, *arguments)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert json.loads(ended.stdout)
+
+
+def test_a_plan_as_json_has_all_trials_and_their_cost(folder: Path) -> None:
+    data = json.loads(command(folder, "plan", "good.yaml", "--json", "--seeds", "3", "-o", "processes=1").stdout)
+    assert len(data["order"]) == 6
+    assert data["cost"]["at_most_seconds"] > 0
+    assert data["suite"]["primary"] is None
+    assert any("after the overrides" in note for note in data["notes"])
+
+
+def test_a_plan_is_printed_with_what_is_skipped_and_why(folder: Path) -> None:
+    text = command(folder, "plan", "good.yaml", "-o", "engine=ddp,single", "-o", "precision=fp32,tf32",
+                   "-o", "device=cpu").stdout
+    assert "ddp, 2 processes" in text
+    assert "engine single trains in one process, not 2" in text
+    assert "precision tf32:" in text
+    assert "note: the declared primary" in text
+    assert "suite digest" in text
+
+
+def test_every_bundled_suite_and_every_plug_in_is_listed(tmp_path: Path) -> None:
+    names = [row["name"] for row in json.loads(command(tmp_path, "list", "--json").stdout)]
+    assert names == bundled()
+    assert "ddp" in command(tmp_path, "list", "engines").stdout
+
+
+def test_the_version_is_the_packages(tmp_path: Path) -> None:
+    assert command(tmp_path, "--version").stdout.split()[-1] == repro.__version__
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_a_script(tmp_path: Path, shell: str) -> None:
+    ended = command(tmp_path, "completion", shell)
+    assert ended.returncode == 0
+    assert "_REPRO_COMPLETE" in ended.stdout
+
+
+def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
+    text = f"{sys.executable} -m repro schema | head -c 10"
+    ended = subprocess.run(["bash", "-o", "pipefail", "-c", text], cwd=folder, capture_output=True, text=True,
+                           env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+# ---- mistakes
+
+
+@pytest.mark.parametrize(("arguments", "problem"), [
+    (("plan", "bad.yaml"), "error: bad.yaml:5: trial.engine: no engine named 'dpd'; did you mean 'ddp'?"),
+    (("show", "quickstar"), "error: no suite named 'quickstar'; did you mean 'quickstart'?"),
+    (("plan", "none.yaml"), "error: none.yaml: there is no such file"),
+    (("plan", "."), "error: no suite named '.'"),
+    (("plan", "./"), "error: ./: is a folder, not a suite file"),
+    (("plan", "good.yaml", "-o", "lr=1"), "error: -o lr=1: no field named 'lr'"),
+    (("plan", "good.yaml", "-o", "batch=63"), "error: -o batch=63: trial.batch.global: global batch 63"),
+    (("plan", "good.yaml", "--seeds", "0"), "Error: Invalid value for '--seeds'"),
+    (("plan",), "Error: Missing argument 'SUITE'"),
+    (("plam", "good.yaml"), "Error: No such command 'plam'"),
+    (("list", "engine"), "Error: Invalid value for"),
+    (("run", "bad.yaml", "--no-mlflow"), "error: bad.yaml:5: trial.engine"),
+    (("run", "good.yaml", "--no-mlflow", "--out", "."), "error: .: exists and is not an empty folder"),
+    (("run", "good.yaml", "--no-mlflow", "--out", "good.yaml/x"), "error: good.yaml/x: cannot be written: Not a"),
+    (("report", "."), "error: .: is no run folder (no plan.json in it)"),
+    (("report", ".", "--to", "htlm"), "error: no reporter named 'htlm'; did you mean 'html'?"),
+    (("report", ".", "--to", ","), "error: --to names no reporter"),
+])
+def test_a_mistake_is_one_line_and_exit_code_2(folder: Path, arguments: tuple[str, ...], problem: str) -> None:
+    ended = command(folder, *arguments)
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    last = ended.stderr.strip().splitlines()[-1]
+    assert last.startswith(problem)
+    if problem.startswith("error"):
+        assert ended.stderr.count("\n") == 1
+    assert "Traceback" not in ended.stderr
+    assert sorted(path.name for path in folder.iterdir()) == ["bad.yaml", "good.yaml"]
+
+
+def test_a_damaged_record_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    record = make_record(tmp_path / "run", only=2)
+    record.folder.parity_verdict.write_text("{")
+    ended = command(tmp_path, "report", "run")
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("error: run/parity.json: not JSON")
+    assert ended.stderr.count("\n") == 1
+
+
+# ---- the schema for editors
+
+
+def validator() -> Any:
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = suite_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+def test_every_bundled_suite_fits_the_schema() -> None:
+    check = validator()
+    for name in bundled():
+        assert list(check.iter_errors(yaml.safe_load(read_suite(name).text))) == []
+    assert list(check.iter_errors(yaml.safe_load(SUITE))) == []
+
+
+@pytest.mark.parametrize(("old", "new"), [
+    ("seeds: 6", "seed: 6"), ("seeds: 6", "seeds: many"), ("engine: ddp\n", "engine: dpd\n"),
+    ("  engine: ddp\n", "  engin: ddp\n"), ("{global: 64}", "{globl: 64}"), ("momentum: 0.9", "momentun: 0.9"),
+    ("lr: 0.1", "lr: fast"), ("workload: digits", "workload: {kind: digits, size: 3}"), ("device: cpu", "device: tpu"),
+    ("device: cpu", "schedule: cosin"), ("suite: sample", "suite: 'No Name'"), ("suite: sample\n", ""),
+])
+def test_the_schema_marks_what_the_reader_would_refuse(old: str, new: str) -> None:
+    assert old in SUITE
+    assert list(validator().iter_errors(yaml.safe_load(SUITE.replace(old, new, 1)))) != []
+
+
+@pytest.mark.parametrize("new", ["schedule: cosine", "schedule: {kind: step, milestones: [3]}", "precision: tf32"])
+def test_the_schema_takes_what_the_reader_takes(new: str) -> None:
+    text = SUITE.replace("device: cpu", new).replace("batch: {global: 64}", "batch: 64")
+    assert list(validator().iter_errors(yaml.safe_load(text))) == []

@@ -1,0 +1,269 @@
+"""Results -> comparisons: which cells are compared, and what may be said of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repro.compare import Comparison, Summary, compare, summarize
+from repro.machine import Machine
+from repro.plan import Plan, make_plan
+from repro.results import Result, Status
+from repro.suite_file import read_suite
+from tests.records import SUITE, Course, make_record
+
+MATRIX = "  engine: [ddp, {kind: deepspeed, stage: 1}]\n  processes: [1, 2]\n"
+NAMES = {"ddp": "d", "deepspeed": "z", "fake": "f"}
+
+
+def make_plan_of(folder: Path, old: str = "", new: str = "") -> Plan:
+    assert old in SUITE
+    (folder / "s.yaml").write_text(SUITE.replace(old, new, 1))
+    source = read_suite(str(folder / "s.yaml"))
+    return make_plan(source.suite, Machine("cpu", 0, 8), source.problem)
+
+
+def results(plan: Plan, seconds: Callable[[str, int, int], float | None], **changes: Any) -> list[Result]:
+    """One result a trial; `seconds`(engine, processes, repeat) is its time to target, None: missed."""
+    found = []
+    for trial in plan.trials():
+        value = seconds(trial.choices.engine.kind, trial.choices.processes, trial.repeat)
+        status: Status = "missed" if value is None else "ok"
+        hashes = {"init_weights": f"w{trial.repeat}", "data_order": f"o{trial.repeat}", "data": "d"}
+        found.append(Result.model_validate({
+            "trial_id": trial.trial_id, "cell_id": trial.cell_id, "repeat": trial.repeat, "attempt": 1,
+            "status": status, "tta_wall": value, "tta_train": value and value / 2, "hashes": hashes, **changes}))
+    return found
+
+
+def spread(candidate: float) -> Callable[[str, int, int], float]:
+    """DeepSpeed takes `candidate` times DDP's time, give or take a few per cent by seed."""
+    return lambda engine, _, repeat: (1.0 if engine == "ddp" else candidate * (1 + 0.02 * (repeat % 3 - 1)))
+
+
+def cells(plan: Plan) -> dict[str, str]:
+    """cell_id -> d1, d2, z1, ...: engine and processes."""
+    return {cell.cell_id: f"{NAMES[cell.choices.engine.kind]}{cell.choices.processes}" for cell in plan.cells}
+
+
+def contrasts(plan: Plan) -> list[str]:
+    short = cells(plan)
+    return [f"{short[item.candidate]}/{short[item.baseline]}" for item in compare(plan, [])]
+
+
+def primary(plan: Plan, found: list[Result]) -> Comparison:
+    first = compare(plan, found)[0]
+    assert first.primary
+    return first
+
+
+# ---- which cells are compared
+
+
+def test_the_primary_comes_first_then_baselines_then_scaling_and_none_twice(tmp_path: Path) -> None:
+    assert contrasts(make_plan_of(tmp_path)) == ["z2/d2", "z1/d1", "d2/d1", "z2/z1"]
+    flags = [item.primary for item in compare(make_plan_of(tmp_path), [])]
+    assert flags == [True, False, False, False]
+
+
+@pytest.mark.parametrize(("baseline", "expected"), [
+    ("{engine: ddp}", ["z1/d1", "z2/d2"]),  # the factors not named are the candidate's own
+    ("{processes: 1}", ["d2/d1", "z2/z1"]),
+    ("{engine: ddp, processes: 1}", ["d2/d1", "z1/d1", "z2/d1"]),
+    ("{engine: {kind: deepspeed, stage: 1}}", ["d1/z1", "d2/z2"]),
+    ("{}", ["d2/d1", "z1/d1", "z2/d1"]),  # none declared: the first cell
+])
+def test_the_baseline_is_the_cell_that_differs_in_nothing_else(
+    tmp_path: Path, baseline: str, expected: list[str]
+) -> None:
+    text = SUITE.replace("baseline: {engine: ddp}\n", f"baseline: {baseline}\n")
+    (tmp_path / "s.yaml").write_text(text[:text.index("primary:")])
+    plan = make_plan(read_suite(str(tmp_path / "s.yaml")).suite, Machine("cpu", 0, 8))
+    found = contrasts(plan)
+    assert sorted(found) == sorted({*expected, "d2/d1", "z2/z1"})
+    assert found[:len(expected)] == expected
+
+
+def test_scaling_is_measured_against_one_process_of_the_same_kind(tmp_path: Path) -> None:
+    plan = make_plan_of(tmp_path, "  processes: [1, 2]", "  processes: [1, 2, 4]")
+    assert {"d2/d1", "d4/d1", "z2/z1", "z4/z1"} < set(contrasts(plan))
+    without_one = make_plan_of(tmp_path, "  processes: [1, 2]", "  processes: [2, 4]")
+    assert contrasts(without_one) == ["z2/d2", "z4/d4"]
+
+
+def test_a_primary_whose_cell_cannot_run_here_is_not_compared(tmp_path: Path) -> None:
+    plan = make_plan_of(tmp_path)
+    skipped = plan.model_copy(update={"cells": tuple(cell for cell in plan.cells if cell.choices.processes == 1)})
+    assert contrasts(skipped) == ["z1/d1"]
+    assert not compare(skipped, [])[0].primary
+
+
+# ---- verdicts
+
+
+@pytest.mark.parametrize(("ratio", "verdict", "because"), [
+    (0.8, "faster", "the 95 % interval leaves 1 out; 6 of 6 pairs were faster"),
+    (1.25, "slower", "the 95 % interval leaves 1 out; 6 of 6 pairs were slower"),
+    (1.0, "inconclusive", "the 95 % interval holds 1; 2 of 6 pairs were faster"),
+])
+def test_the_primary_contrast_has_a_verdict(tmp_path: Path, ratio: float, verdict: str, because: str) -> None:
+    plan = make_plan_of(tmp_path)
+    found = primary(plan, results(plan, spread(ratio)))
+    assert (found.verdict, found.because, found.n) == (verdict, because, 6)
+    assert found.ratio == pytest.approx(ratio * (0.98 * 1.02) ** (1 / 3))
+    assert found.interval is not None
+    assert found.interval.low < found.ratio < found.interval.high
+    assert found.speedup == pytest.approx(1 / found.ratio)
+
+
+def test_the_ratio_is_paired_by_seed(tmp_path: Path) -> None:
+    # The machine drifts by a factor of 32 from seed to seed; the ratio of a pair does not.
+    plan = make_plan_of(tmp_path)
+    found = primary(plan, results(plan, lambda engine, _, repeat: 2.0**repeat * (0.9 if engine != "ddp" else 1.0)))
+    assert found.verdict == "faster"
+    assert (found.ratio, found.interval and found.interval.high) == pytest.approx((0.9, 0.9))
+    assert [pair.repeat for pair in found.pairs] == list(range(6))
+    assert [pair.baseline for pair in found.pairs] == [2.0**n for n in range(6)]
+
+
+def test_every_other_contrast_shows_its_ratio_and_no_verdict(tmp_path: Path) -> None:
+    plan = make_plan_of(tmp_path)
+    others = compare(plan, results(plan, spread(0.5)))[1:]
+    assert {item.verdict for item in others} == {"exploratory"}
+    assert all(item.ratio is not None and item.interval is not None for item in others)
+
+
+def test_the_declared_metric_is_compared(tmp_path: Path) -> None:
+    plan = make_plan_of(tmp_path, "  baseline: {engine: ddp, processes: 2}\n",
+                        "  baseline: {engine: ddp, processes: 2}\n  metric: tta_train\n")
+    found = primary(plan, results(plan, spread(0.8)))
+    assert found.metric == "tta_train"
+    assert found.pairs[0].baseline == 0.5
+    assert compare(plan, results(plan, spread(0.8)), "tta_wall")[0].pairs[0].baseline == 1.0
+
+
+# ---- what must not be said
+
+
+def test_five_pairs_have_no_verdict_however_clear(tmp_path: Path) -> None:
+    plan = make_plan_of(tmp_path, "seeds: 6", "seeds: 5")
+    found = primary(plan, results(plan, spread(0.1)))
+    assert (found.verdict, found.n) == ("inconclusive", 5)
+    assert found.because == "5 pairs cannot be significant at 5 % (exact floor p = 0.0625); 6 can"
+    assert found.ratio is not None
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_one_pair_has_no_ratio(tmp_path: Path, count: int) -> None:
+    plan = make_plan_of(tmp_path)
+    found = primary(plan, [item for item in results(plan, spread(0.8)) if item.repeat < count])
+    assert (found.verdict, found.ratio, found.interval, found.n) == ("inconclusive", None, None, count)
+    assert found.speedup is None
+    assert "two are the least for an interval" in found.because
+
+
+def test_a_trial_that_missed_leaves_no_ratio(tmp_path: Path) -> None:
+    plan = make_plan_of(tmp_path)
+    found = primary(plan, results(plan, lambda engine, _, repeat: None if (engine, repeat) == ("ddp", 4) else 1.0))
+    assert (found.verdict, found.ratio) == ("inconclusive", None)
+    assert found.because.startswith("1 trial(s) of these cells did not reach the target")
+    assert found.n == 5
+
+
+@pytest.mark.parametrize("name", ["init_weights", "data_order", "data"])
+def test_different_hashes_void_the_pairing(tmp_path: Path, name: str) -> None:
+    plan = make_plan_of(tmp_path)
+    found = results(plan, spread(0.8))
+    odd = next(item for item in found if item.repeat == 3 and cells(plan)[item.cell_id] == "z2")
+    found[found.index(odd)] = odd.model_copy(update={"hashes": {**odd.hashes, name: "other"}})
+    by_pair = {f"{cells(plan)[item.candidate]}/{cells(plan)[item.baseline]}": item for item in compare(plan, found)}
+    for pair in ("z2/d2", "z2/z1"):
+        assert (by_pair[pair].verdict, by_pair[pair].ratio, by_pair[pair].pairs) == ("inconclusive", None, ())
+        words = name.replace("_", " ")
+        assert by_pair[pair].because == f"seed 3: {words} differ between the two, so they are no pair"
+    assert by_pair["z1/d1"].ratio is not None
+
+
+def test_a_hash_that_only_one_of_two_finished_trials_has_voids_the_pairing(tmp_path: Path) -> None:
+    plan = make_plan_of(tmp_path)
+    found = results(plan, spread(0.8))
+    found[0] = found[0].model_copy(update={"hashes": {}})
+    assert any("are no pair" in item.because for item in compare(plan, found))
+
+
+def test_a_trial_that_ended_before_its_hashes_is_a_missed_one_and_no_other_seed(tmp_path: Path) -> None:
+    plan = make_plan_of(tmp_path)
+    found = results(plan, spread(0.8))
+    index = next(i for i, item in enumerate(found) if cells(plan)[item.cell_id] == "z2")
+    crashed = {"status": "crashed", "reason": "exit code 1", "tta_wall": None, "tta_train": None, "hashes": {}}
+    found[index] = found[index].model_copy(update=crashed)
+    assert "did not reach the target" in primary(plan, found).because
+
+
+# ---- one cell
+
+
+def summary(folder: Path, values: list[float | None]) -> Summary:
+    """Of a cell whose trials took `values` seconds, None: missed."""
+    cell = make_plan_of(folder).cells[0]
+    found = [Result(trial_id=f"t{n}", cell_id=cell.cell_id, repeat=n, attempt=1, tta_wall=value,
+                    status="missed" if value is None else "ok", samples_per_second=10.0 * (n + 1), final=0.5)
+             for n, value in enumerate(values)]
+    return summarize(cell, reversed(found))
+
+
+def test_a_cell_in_figures(tmp_path: Path) -> None:
+    found = summary(tmp_path, [3.0, 1.0, 2.0, 6.0, 5.0, 4.0])
+    assert (found.n, found.ok, found.median) == (6, 6, 3.5)
+    assert found.values == (3.0, 1.0, 2.0, 6.0, 5.0, 4.0)  # by repeat
+    assert found.interval is not None
+    assert found.success is not None
+    assert (found.interval.low, found.interval.high, found.interval.level) == (1.0, 6.0, 1 - 2 / 64)
+    assert found.success.low == pytest.approx(0.6097, abs=1e-4)
+    assert found.median_samples_per_second == 35.0
+    assert found.statuses == {"ok": 6}
+
+
+def test_missed_trials_count_as_longer_than_any(tmp_path: Path) -> None:
+    found = summary(tmp_path, [1.0, 2.0, 3.0, None, None])
+    assert (found.median, found.ok, found.n) == (3.0, 3, 5)
+    assert found.interval is None  # would need the times of those that missed
+    assert found.statuses == {"ok": 3, "missed": 2}
+
+
+@pytest.mark.parametrize("values", [[1.0, 2.0, None, None], [1.0, None, None], [None, None], []])
+def test_half_or_fewer_give_no_median(tmp_path: Path, values: list[float | None]) -> None:
+    found = summary(tmp_path, values)
+    assert found.median is None
+    assert found.interval is None
+    assert (found.success is None) == (not values)
+
+
+def test_a_middle_between_a_hit_and_a_miss_is_no_median(tmp_path: Path) -> None:
+    # 3 of 5 reached: the third smallest is known; 3 of 6: the middle lies between a hit and infinity.
+    assert summary(tmp_path, [1.0, 2.0, 3.0, None, None, None]).median is None
+
+
+# ---- the whole way from logs
+
+
+def test_a_record_made_by_formula_has_the_ratios_of_the_formula(tmp_path: Path) -> None:
+    record = make_record(tmp_path / "run")
+    found = {f"{cells(record.plan)[item.candidate]}/{cells(record.plan)[item.baseline]}": item
+             for item in compare(record.plan, record.results)}
+    train, evaluation = 23 * 0.01, 0.02
+    slow = [(train * 1.2 * f / 1.6 + evaluation) / (train * f / 1.6 + evaluation) for f in (1, 1.02, 1.04) * 2]
+    assert found["z2/d2"].ratio == pytest.approx(math.exp(sum(map(math.log, slow)) / 6), rel=1e-6)
+    assert found["z2/d2"].verdict == "slower"
+    assert found["d2/d1"].verdict == "exploratory"
+
+
+def test_crashed_trials_leave_the_contrast_without_a_ratio(tmp_path: Path) -> None:
+    record = make_record(tmp_path / "run", course=lambda trial: Course(crash=trial.choices.engine.kind == "deepspeed"))
+    first = compare(record.plan, record.results)[0]
+    assert (first.verdict, first.ratio) == ("inconclusive", None)
+    assert first.because.startswith("6 trial(s)")

@@ -1,0 +1,179 @@
+"""The run folder: new and empty, written whole or not at all, read back with one line for what is damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from repro.errors import OutputError
+from repro.plan import Plan
+from repro.store import Attempt, Record, RunFolder, read_model, read_record, write_json, write_model, write_text
+from tests.records import make_record
+
+ROOT_MAY_ALL = os.geteuid() == 0
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Record:
+    return make_record(tmp_path / "run", only=5)
+
+
+# ---- a new folder
+
+
+def test_a_new_folder_is_made_with_its_parents(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "a" / "b" / "run")
+    assert folder.trials.is_dir()
+
+
+def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path)
+    assert (tmp_path / "trials").is_dir()
+
+
+def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("dear")
+    with pytest.raises(OutputError, match="exists and is not an empty folder; give another --out"):
+        RunFolder.create(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(OutputError, match="exists and is not an empty folder"):
+        RunFolder.create(tmp_path / "file")
+    with pytest.raises(OutputError, match=r"cannot be written: Not a directory; give another --out"):
+        RunFolder.create(tmp_path / "file" / "run")
+
+
+@pytest.mark.skipif(ROOT_MAY_ALL, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written_is_named(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(OutputError, match="cannot be written: Permission denied"):
+        RunFolder.create(tmp_path / "run")
+
+
+# ---- writing
+
+
+def test_text_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "file.json"
+    write_text(path, "one")
+    write_text(path, "two")
+    assert path.read_text() == "two"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_write_that_fails_leaves_the_old_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file.json"
+    write_text(path, "old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OutputError, match="cannot be written: No space left on device"):
+        write_text(path, "new")
+    assert path.read_text() == "old"
+
+
+def test_a_text_that_utf8_has_not_leaves_the_old_text(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    write_text(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_text(path, "new \ud800")
+    assert path.read_text() == "old"
+
+
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(OutputError, match=r"inner\.json: cannot be written: ") as caught:
+        write_json(tmp_path / "file" / "inner.json", {})
+    assert "\n" not in str(caught.value)
+
+
+def test_models_are_read_as_they_were_written(record: Record) -> None:
+    write_model(record.folder.root / "again.json", record.plan)
+    assert read_model(record.folder.root / "again.json", Plan) == record.plan
+
+
+# ---- reading back
+
+
+def test_a_record_of_a_run_that_is_not_finished(record: Record) -> None:
+    assert (len(record.results), len(record.attempts)) == (5, 5)
+    assert len(record.missing()) == 19
+    assert {trial.trial_id for trial in record.missing()} | {item.trial_id for item in record.results} == {
+        trial.trial_id for trial in record.plan.trials()}
+    cell = record.plan.cells[0]
+    assert record.cell(cell.cell_id) == cell
+    assert [item.repeat for item in record.of_cell(record.results[0].cell_id)] == sorted(
+        item.repeat for item in record.results if item.cell_id == record.results[0].cell_id)
+    assert record.parity == {"needed": False, "why": "figures made by formula"}
+
+
+def test_a_record_without_a_ledger_or_a_verdict_is_still_one(record: Record) -> None:
+    record.folder.ledger.unlink()
+    record.folder.parity_verdict.unlink()
+    again = read_record(record.folder.root)
+    assert (again.attempts, again.parity) == ((), None)
+    assert again.results == record.results
+
+
+def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "none"):
+        with pytest.raises(OutputError, match=r"is no run folder \(no plan\.json in it\)"):
+            read_record(path)
+
+
+DAMAGE = [
+    ("plan.json", b"", "plan.json: Invalid JSON"), ("plan.json", b"{}", "plan.json: suite: Field required"),
+    ("plan.json", b"\xff\xfe", "plan.json: Invalid JSON"), ("plan.json", b"[1]", "plan.json: "),
+    ("environment.json", b'{"cores": "many"}', "environment.json: "),
+    ("environment.json", None, "environment.json: cannot be read: No such file"),
+    ("parity.json", b'{"needed": tr', "parity.json: not JSON"), ("parity.json", b"[]", "parity.json: holds no JSON object"),
+    ("parity.json", b"\xff", "parity.json: not JSON"),
+    ("ledger.jsonl", b'{"trial_id": "x"}\n', "ledger.jsonl:1: not a ledger line: Field required"),
+    ("ledger.jsonl", b"\xff\xfe\n", "ledger.jsonl:1: not a ledger line"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "problem"), DAMAGE)
+def test_a_damaged_file_is_one_line(record: Record, name: str, content: bytes | None, problem: str) -> None:
+    path = record.folder.root / name
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(OutputError) as caught:
+        read_record(record.folder.root)
+    assert str(caught.value).startswith(f"{record.folder.root}/{problem}")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_damaged_result_is_one_line(record: Record) -> None:
+    path = record.folder.result(record.results[0].trial_id)
+    path.write_text(path.read_text()[:100])
+    with pytest.raises(OutputError, match=r"result\.json: Invalid JSON") as caught:
+        read_record(record.folder.root)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_plan_with_a_plug_in_that_is_not_here_is_one_line(record: Record) -> None:
+    text = record.folder.plan.read_text().replace('"kind": "deepspeed"', '"kind": "megatron"')
+    record.folder.plan.write_text(text)
+    with pytest.raises(OutputError, match=r"plan\.json: .*no engine named 'megatron'"):
+        read_record(record.folder.root)
+
+
+def test_the_ledger_only_grows(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path)
+    attempts = [Attempt(trial_id="t", cell_id="c", repeat=0, attempt=n, started_ms=1.0, seconds=2.0, status="crashed",
+                        reason='said "no"\nand left\u2028') for n in (1, 2)]
+    write_text(folder.environment, "{}")
+    for attempt in attempts:
+        folder.append_attempt(attempt)
+    lines = folder.ledger.read_text().splitlines()
+    assert [Attempt.model_validate(json.loads(line)) for line in lines] == attempts
