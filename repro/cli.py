@@ -141,6 +141,8 @@ def run(
     plan = _plan(source, bool(overrides))
     ended = run_suite(plan, source.text, out, track)
     click.echo(json.dumps(ended.as_json(), indent=1) if as_json else ended.text())
+    if ended.warning():
+        click.echo(f"warning: {ended.warning()}", err=True)
     sys.exit(ended.exit_code)
 
 
@@ -148,7 +150,8 @@ def run(
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--to", "targets", default="html", help="Reporters, comma-separated: html, mlflow (see `repro list "
               "reporters`).")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for the files.  [default: RUN/report]")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for the files; the page's links to trials work from the default only.  "
+              "[default: RUN/report]")
 def report(run: Path, targets: str, out: Path | None) -> None:
     """Write the report of a run folder again, or replay it to MLflow.
 

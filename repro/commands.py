@@ -49,11 +49,16 @@ class Ended:
         lines = [outcome_text(self.summaries, self.comparisons), "", f"trials: {statuses}", f"run:    {self.folder}",
                  f"report: {self.report}"]
         if self.tracking:
-            lines.append(f"mlflow: {self.tracking.uri}  (to look at it: repro ui)")
-            if self.tracking.problem or self.tracking.pending:
-                lines.append(f"mlflow: {self.tracking.problem or 'the replay is not finished'}; nothing is lost, to "
-                             f"replay: repro report {self.folder} --to mlflow")
+            seen = "not replayed, see the warning" if self.warning() else "to look at it: repro ui"
+            lines.append(f"mlflow: {self.tracking.uri}  ({seen})")
         return "\n".join(lines)
+
+    def warning(self) -> str:
+        """What the tracking server did not take, and how to send it again; "" when it took everything."""
+        if self.tracking is None or not (self.tracking.problem or self.tracking.pending):
+            return ""
+        problem = self.tracking.problem or "the replay is not finished"
+        return f"mlflow: {problem}; nothing is lost, to replay: repro report {self.folder} --to mlflow"
 
 
 def run_suite(plan: Plan, suite_text: str, out: Path | None, track: bool) -> Ended:

@@ -115,9 +115,10 @@ def _set_factor(
         matrix[covering] = [_with(level, key.removeprefix(f"{covering}."), values[0]) for level in matrix[covering]]
         written[("matrix", covering)] = shown
     else:
-        for name in [name for name in matrix if name == key or name.startswith(f"{key}.")]:
+        for name in [name for name in matrix if name.startswith(f"{key}.")]:
             del matrix[name]
         if len(values) == 1:
+            matrix.pop(key, None)
             pattern.put(trial, key, values[0])
             written[("trial", *key.split("."))] = shown
         else:

@@ -31,7 +31,7 @@ def command(folder: Path, *arguments: str, options: tuple[str, ...] = ()) -> sub
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "good.yaml").write_text(SUITE)
-    (tmp_path / "bad.yaml").write_text(SUITE.replace("engine: ddp", "engine: dpd", 1))
+    (tmp_path / "bad.yaml").write_text(SUITE.replace("workload: digits", "workload: digit", 1))
     return tmp_path
 
 
@@ -118,7 +118,7 @@ def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "problem"), [
-    (("plan", "bad.yaml"), "error: bad.yaml:5: trial.engine: no engine named 'dpd'; did you mean 'ddp'?"),
+    (("plan", "bad.yaml"), "error: bad.yaml:5: trial.workload: no workload named 'digit'; did you mean 'digits'?"),
     (("show", "quickstar"), "error: no suite named 'quickstar'; did you mean 'quickstart'?"),
     (("plan", "none.yaml"), "error: none.yaml: there is no such file"),
     (("plan", "."), "error: no suite named '.'"),
@@ -129,7 +129,7 @@ def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
     (("plan",), "Error: Missing argument 'SUITE'"),
     (("plam", "good.yaml"), "Error: No such command 'plam'"),
     (("list", "engine"), "Error: Invalid value for"),
-    (("run", "bad.yaml", "--no-mlflow"), "error: bad.yaml:5: trial.engine"),
+    (("run", "bad.yaml", "--no-mlflow"), "error: bad.yaml:5: trial.workload"),
     (("run", "good.yaml", "--no-mlflow", "--out", "."), "error: .: exists and is not an empty folder"),
     (("run", "good.yaml", "--no-mlflow", "--out", "good.yaml/x"), "error: good.yaml/x: cannot be written: Not a"),
     (("report", "."), "error: .: is no run folder (no plan.json in it)"),

@@ -162,7 +162,8 @@ def test_one_value_fixes_a_field_and_several_sweep_it(plan: Planner) -> None:
 
 
 def test_a_sweep_replaces_the_factor_of_the_suite(plan: Planner) -> None:
-    assert [cell.choices.processes for cell in plan("", "", "processes=2,4").cells] == [2, 4, 2, 4]
+    found = plan("", "", "processes=2,4", "engine=ddp,fake")
+    assert labels(found) == ["ddp, 2 processes", "ddp, 4 processes", "fake, 2 processes", "fake, 4 processes"]
 
 
 def test_one_value_takes_a_factor_away(plan: Planner) -> None:

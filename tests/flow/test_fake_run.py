@@ -1,0 +1,175 @@
+"""Whole runs of the real command on invented figures: exact, the same twice, and readable when they are cut short."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import repro
+from repro.store import Record, read_record
+
+ROOT = Path(repro.__file__).parents[1]
+SUITE = """\
+suite: invented
+seeds: 6
+trial:
+  workload: digits
+  engine: fake
+  launcher: inline
+  batch: {global: 64}
+  optimizer: {kind: sgd, lr: 0.1}
+  stop: {metric: top1, target: 0.9, max_epochs: 40}
+  evaluate_every: 1437
+  device: cpu
+matrix:
+  engine:
+    - {kind: fake, step_seconds: 0.010}
+    - {kind: fake, step_seconds: 0.014}
+  processes: [1, 2]
+baseline: {engine: {step_seconds: 0.010}}
+primary:
+  candidate: {engine: {step_seconds: 0.014}, processes: 2}
+  baseline: {engine: {step_seconds: 0.010}, processes: 2}
+"""
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    (folder / "suite.yaml").write_text(SUITE)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "repro", "run", "suite.yaml", "--no-mlflow", *arguments]
+    return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            text=True, stdin=subprocess.DEVNULL)
+
+
+def run(folder: Path, *arguments: str) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr)."""
+    process = start(folder, *arguments)
+    out, error = process.communicate(timeout=120)
+    return process.returncode, out, error
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs of one suite, `one` and `two`."""
+    folder = tmp_path_factory.mktemp("fake")
+    code, out, error = run(folder, "--out", "one", "--json")
+    assert code == 0, error
+    (folder / "one.json").write_text(out)
+    assert run(folder, "--out", "two")[0] == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def record(folder: Path) -> Record:
+    return read_record(folder / "one")
+
+
+def test_every_trial_of_the_plan_has_run_in_its_order(record: Record) -> None:
+    assert len(record.plan.order) == 24
+    assert [attempt.trial_id for attempt in record.attempts] == [trial.trial_id for trial in record.plan.trials()]
+    assert {result.status for result in record.results} == {"ok"}
+    assert record.missing() == []
+
+
+def test_timings_are_recorded_and_exact(record: Record) -> None:
+    for result in record.results:
+        assert result.tta_wall and result.tta_train and result.tta_cold and result.steps and result.run_seconds
+        assert result.tta_train < result.tta_wall <= result.tta_cold  # the fake takes no time to start
+        assert result.conservation_error == pytest.approx(0, abs=1e-6)
+        assert result.observer_effect == 0
+        assert result.warnings == ()
+        assert result.samples == result.steps.count * 64
+        assert result.run_seconds == pytest.approx(result.tta_wall)
+        # an evaluation takes 0.02 s and nothing else is beside the steps
+        assert result.tta_wall - result.tta_train == pytest.approx(0.02 * len(result.curve))
+        low, high = (0.009, 0.013) if "0.014" not in record.cell(result.cell_id).label else (0.013, 0.017)
+        assert low < result.steps.median_seconds < high
+
+
+def test_the_throughput_is_what_was_trained_over_the_wall_clock(record: Record) -> None:
+    for result in record.results:
+        assert result.samples is not None and result.run_seconds is not None
+        assert result.samples_per_second == pytest.approx(result.samples / result.run_seconds)
+
+
+def test_trials_of_one_seed_are_pairs(record: Record) -> None:
+    for repeat in range(6):
+        same = [result.hashes for result in record.results if result.repeat == repeat]
+        assert len({(item["init_weights"], item["data_order"]) for item in same}) == 1
+    assert len({result.hashes["data_order"] for result in record.results}) == 6
+
+
+def test_two_runs_give_the_same_bytes(folder: Path) -> None:
+    one, two = ({path.relative_to(folder / name): path.read_bytes() for path in (folder / name).rglob("result.json")}
+                for name in ("one", "two"))
+    assert len(one) == 24
+    assert one == two
+    for name in ("plan.json", "suite.yaml", "parity.json"):
+        assert (folder / "one" / name).read_bytes() == (folder / "two" / name).read_bytes()
+
+
+def test_what_is_printed_is_what_was_recorded(folder: Path, record: Record) -> None:
+    ended: dict[str, Any] = json.loads((folder / "one.json").read_text())
+    assert (ended["exit_code"], ended["trials"], ended["mlflow"]) == (0, {"ok": 24}, None)
+    primary = ended["comparisons"][0]
+    assert primary["primary"]
+    assert (primary["verdict"], primary["n"]) == ("slower", 6)
+    assert primary["interval"]["low"] < primary["ratio"] < primary["interval"]["high"]
+    assert (folder / ended["report"]).is_file()
+    medians = {cell["cell_id"]: cell["median"] for cell in ended["cells"]}
+    for cell_id, median in medians.items():
+        times = sorted(result.tta_wall or 0 for result in record.of_cell(cell_id))
+        assert median == pytest.approx((times[2] + times[3]) / 2)
+
+
+def test_no_gate_is_needed_and_the_record_says_why(record: Record) -> None:
+    assert record.parity == {"needed": False, "why": "no engine of this suite trains a model"}
+
+
+@pytest.mark.parametrize(("engine", "status", "reason"), [
+    ("{kind: fake, miss_probability: 1}", "missed", "missed: top1 0.4"),
+    ("{kind: fake, diverge_probability: 1}", "diverged", "diverged: loss is not finite at step"),
+])
+def test_a_target_that_is_not_reached_is_exit_code_3(tmp_path: Path, engine: str, status: str, reason: str) -> None:
+    code, out, error = run(tmp_path, "--out", "run", "--seeds", "2", "-o", f"engine={engine}")
+    assert code == 3, error
+    record = read_record(tmp_path / "run")
+    assert {result.status for result in record.results} == {status}
+    assert all(result.reason.startswith(reason) for result in record.results)
+    assert all(result.tta_wall is None and result.run_seconds for result in record.results)
+    assert f"4 {status}" in out
+    assert "median not reached" in out
+
+
+def test_a_trial_that_fails_is_exit_code_1_and_in_the_ledger(tmp_path: Path) -> None:
+    code, _, error = run(tmp_path, "--out", "run", "--seeds", "1", "-o", "timeout_seconds=1e-6")
+    assert code == 1, error
+    record = read_record(tmp_path / "run")
+    assert {attempt.status for attempt in record.attempts} == {"timed_out"}
+    assert all("time limit" in attempt.reason for attempt in record.attempts)
+
+
+def test_ctrl_c_is_exit_code_130_and_leaves_a_record(tmp_path: Path) -> None:
+    process = start(tmp_path, "--out", "run", "--seeds", "1000")
+    ledger = tmp_path / "run" / "ledger.jsonl"
+    deadline = time.monotonic() + 60
+    while not (ledger.is_file() and ledger.read_bytes().count(b"\n") >= 5):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130, error
+    assert "Traceback" not in error
+    record = read_record(tmp_path / "run")
+    assert 5 <= len(record.results) < 4000
+    assert len(record.missing()) == 4000 - len(record.results)
+    assert abs(len(record.attempts) - len(record.results)) <= 1
+    assert (tmp_path / "run" / "report" / "report.html").is_file()
