@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 TOKEN = ":::MLLOG "
+EVALUATION_KEYS = ("eval_accuracy", "eval_error")
+"""MLPerf's keys of a quality: higher is better, lower is better."""
 MAX_LINE = 16 << 20
 EventType = Literal["POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"]
 

@@ -9,7 +9,7 @@ from types import TracebackType
 
 import psutil
 
-from repro.events import Event, EventLog, read_events
+from repro.events import EVALUATION_KEYS, Event, EventLog, read_events
 
 PERIOD_SECONDS = 1.0
 Tick = Callable[[float | None, float, float | None], None]
@@ -51,8 +51,7 @@ class Monitor:
             sample_system(system)
             events, offset = read_events(self._log, offset)
             start_ns = next((event.nanoseconds for event in events if event.key == "run_start"), start_ns)
-            self._tell(start_ns, next((event for event in reversed(events) if event.key.startswith("eval_")
-                                       and event.event_type == "POINT_IN_TIME"), None))
+            self._tell(start_ns, next((event for event in reversed(events) if event.key in EVALUATION_KEYS), None))
             self._live()
         if system is not None:
             system.close()

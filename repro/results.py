@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from repro.events import Event
+from repro.events import EVALUATION_KEYS, Event
 from repro.seams import Outcome
 from repro.spec import Frozen, Stop, Trial
 
@@ -172,7 +172,7 @@ def _curve(log: _Log) -> tuple[Point, ...]:
     start = log.run_start
     assert start is not None
     points = []
-    for event in [event for event in log.events if event.key in ("eval_accuracy", "eval_error")]:
+    for event in [event for event in log.events if event.key in EVALUATION_KEYS]:
         data = event.metadata
         phases = data.get("phases") or {}
         at = data.get("eval_stop_ns", event.nanoseconds)

@@ -18,7 +18,8 @@ from repro.suite_file import read_suite
 from tests.records import SUITE, Course, write_log
 
 CALM = settings(max_examples=100, deadline=None, derandomize=True, database=None)
-GOOD = ':::MLLOG {"namespace": "", "time_ms": 5.5, "event_type": "POINT_IN_TIME", "key": "k", "value": 1, "metadata": {}}'
+GOOD = (':::MLLOG {"namespace": "", "time_ms": 5.5, "event_type": "POINT_IN_TIME", "key": "k", "value": 1, '
+        '"metadata": {}}')
 
 
 class Hand:

@@ -35,7 +35,9 @@ def test_passes_differ_from_one_another() -> None:
 
 @CALM
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 5), st.integers(0, 40))
-def test_any_world_and_accumulation_cut_the_same_global_batch(world: int, accumulation: int, micro: int, step: int) -> None:
+def test_any_world_and_accumulation_cut_the_same_global_batch(
+    world: int, accumulation: int, micro: int, step: int
+) -> None:
     order = SampleOrder(STREAMS, 37, world * accumulation * micro)
     shares = [order.shares(step, rank, world, accumulation) for rank in range(world)]
     assert {epoch for epoch, _ in shares} == {order.batch(step)[0]}

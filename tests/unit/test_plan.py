@@ -182,7 +182,9 @@ def test_a_plan_survives_json(tmp_path: Path) -> None:
 
 @CALM
 @given(st.integers(1, 300), st.integers(1, 12), st.integers(1, 12))
-def test_the_global_batch_is_micro_x_accumulation_x_processes_or_refused(size: int, accumulation: int, ranks: int) -> None:
+def test_the_global_batch_is_micro_x_accumulation_x_processes_or_refused(
+    size: int, accumulation: int, ranks: int
+) -> None:
     data = {
         "workload": "digits", "engine": "ddp", "processes": ranks, "optimizer": {"kind": "sgd", "lr": 0.1},
         "batch": {"global": size, "accumulation": accumulation}, "evaluate_every": 100,

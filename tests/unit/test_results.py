@@ -119,7 +119,8 @@ def test_all_clocks_of_a_trial_that_reaches_its_target(result: Make) -> None:
     assert found.samples == 3000
     assert found.samples_per_second == pytest.approx(3000 / 4.26)
     assert found.train_samples_per_second == pytest.approx(3000 / 3.0)
-    assert found.phases == pytest.approx({"train": 3.0, "eval": 0.75, "checkpoint": 0.06, "logging": 0.15, "other": 0.3})
+    assert found.phases == pytest.approx(
+        {"train": 3.0, "eval": 0.75, "checkpoint": 0.06, "logging": 0.15, "other": 0.3})
     assert found.conservation_error == pytest.approx(0, abs=1e-9)
     assert found.observer_effect == pytest.approx(0.05 / 1.42)
     assert (found.final, found.best) == (0.91, 0.91)

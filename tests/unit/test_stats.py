@@ -134,7 +134,8 @@ def test_the_unit_of_time_does_not_matter(pairs: list[tuple[float, float]], scal
 
 @pytest.mark.parametrize(("above", "below", "problem"), [
     ([1.0], [1.0], "at least two pairs"), ([], [], "at least two pairs"), ([1, 2], [1], "one length"),
-    ([1, 0], [1, 1], "positive finite"), ([1, -1], [1, 1], "positive finite"), ([1, math.nan], [1, 1], "positive finite"),
+    ([1, 0], [1, 1], "positive finite"), ([1, -1], [1, 1], "positive finite"),
+    ([1, math.nan], [1, 1], "positive finite"),
     ([1, 1], [1, math.inf], "positive finite"),
 ])
 def test_what_is_no_ratio_is_refused(above: list[float], below: list[float], problem: str) -> None:

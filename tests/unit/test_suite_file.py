@@ -133,7 +133,8 @@ def test_files_that_are_no_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "list.yaml").write_text("- 1\n")
     (tmp_path / "folder.yaml").mkdir()
     for name, problem in (
-        ("quickstar", r"no suite named 'quickstar'; did you mean 'quickstart'\?"), ("./none.yaml", "there is no such file"),
+        ("quickstar", r"no suite named 'quickstar'; did you mean 'quickstart'\?"),
+        ("./none.yaml", "there is no such file"),
         ("list.yaml", "list.yaml:1: is no suite"), ("folder.yaml", "is a folder, not a suite file"),
         ("./sub/none", "there is no such file"),
     ):

@@ -64,7 +64,8 @@ def test_scalars_mean_what_people_mean(written: str, meant: object) -> None:
     ("a: 1\nb: [\n", 3, "not valid YAML"),
     ("a: 1\n\tb: 2\n", 2, "not valid YAML"),
     ("a: 1\n? [b]\n: 2\n", 2, "a key must be a plain word"),
-    ("a: 1\nb: !!python/object/apply:os.system ['true']\n", 2, "tags (tag:yaml.org,2002:python/object/apply:os.system)"),
+    ("a: 1\nb: !!python/object/apply:os.system ['true']\n", 2,
+     "tags (tag:yaml.org,2002:python/object/apply:os.system)"),
     ("a: 1\nb: !!python/name:os.system x\n", 2, "could not determine a constructor"),
     ("a: " + "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), 1, f"nested deeper than {MAX_DEPTH} levels"),
 ])
