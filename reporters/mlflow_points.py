@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from repro.compare import Bounds, Comparison, Summary
-from repro.events import Event
+from repro.events import EVALUATION_KEYS, Event
 from repro.results import Result
 
 FIGURES = (
@@ -42,7 +42,7 @@ def training_points(events: Iterable[Event], batch: int) -> Iterator[Point]:
     for event in events:
         if event.key == "x_steps":
             yield from _block(event, batch)
-        elif event.key in ("eval_accuracy", "eval_error"):
+        elif event.key in EVALUATION_KEYS:
             yield from _evaluation(event, batch)
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import yaml
 
-from repro.fingerprint import Environment
 from repro.plan import Cell
 from repro.spec import Choices
 from repro.store import Record
@@ -127,8 +126,9 @@ def spans(numbers: Sequence[int]) -> str:
     return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 
-def machine(environment: Environment) -> list[Row]:
+def machine(record: Record) -> list[Row]:
     """Hardware and system; what is unknown says so."""
+    environment = record.environment
     dirty = {True: "with uncommitted changes", False: "clean", None: "state unknown"}[environment.dirty]
     return [
         ("Started", moment(environment.started_ms)),
@@ -142,7 +142,7 @@ def machine(environment: Environment) -> list[Row]:
         ("repro", environment.repro_version),
         ("Commit", f"{environment.commit} ({dirty})" if environment.commit else "not from a checkout"),
         ("Load before the run (1 min)", "unknown" if environment.load_1min is None else f"{environment.load_1min:g}"),
-        ("Loading libraries, once a run, on no trial's clock", seconds(environment.preload_seconds) or "unknown"),
+        ("Loading libraries, once a run, on no trial's clock", seconds(record.preload_seconds) or "unknown"),
     ]
 
 

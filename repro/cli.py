@@ -150,8 +150,8 @@ def run(
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--to", "targets", default="html", help="Reporters, comma-separated: html, mlflow (see `repro list "
               "reporters`).")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for the files; the page's links to trials work from the default only.  "
-              "[default: RUN/report]")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for the files; the page's links to trials "
+              "work from the default only.  [default: RUN/report]")
 def report(run: Path, targets: str, out: Path | None) -> None:
     """Write the report of a run folder again, or replay it to MLflow.
 

@@ -76,6 +76,8 @@ def run_suite(plan: Plan, suite_text: str, out: Path | None, track: bool) -> End
             record = run.execute()
             code = exit_code(record.results, len(plan.order))
         except KeyboardInterrupt:
+            if not folder.environment.is_file():
+                raise
             watcher.stage("interrupted; reporting what there is")
             record, code = read_record(folder.root), Exit.INTERRUPTED
         except ReproError:

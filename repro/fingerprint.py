@@ -14,6 +14,9 @@ import time
 from collections.abc import Mapping
 from importlib.metadata import distributions
 from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
 
 import repro
 from repro.machine import Machine
@@ -44,7 +47,7 @@ class DataSet(Frozen):
 class Environment(Frozen):
     """What a run was made with."""
 
-    schema_: int = 1
+    schema_: Literal[1] = Field(default=1, alias="schema")
     repro_version: str
     python: str
     system: str
@@ -65,12 +68,10 @@ class Environment(Frozen):
     load_1min: float | None
     started_ms: int
     """Wall clock when the run began, milliseconds since 1970: tells two executions of one plan apart."""
-    preload_seconds: float | None = None
-    """Seconds the launcher's fork server took to load its modules, once a run; on no trial's clock."""
     data: tuple[DataSet, ...] = ()
 
 
-def take(machine: Machine, data: tuple[DataSet, ...], preload_seconds: float | None = None) -> Environment:
+def take(machine: Machine, data: tuple[DataSet, ...]) -> Environment:
     """The environment of this process and machine."""
     packages = {dist.metadata["Name"]: dist.version for dist in distributions() if dist.metadata["Name"]}
     return Environment(
@@ -79,7 +80,7 @@ def take(machine: Machine, data: tuple[DataSet, ...], preload_seconds: float | N
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         cpu=_cpu(), cores=machine.cores, memory_bytes=_memory(), device=machine.device,
         devices=tuple(_gpus()) if machine.device == "cuda" else (),
-        interconnect="loopback of one machine", preload_seconds=preload_seconds,
+        interconnect="loopback of one machine",
         libraries={name: packages[name] for name in NAMED if name in packages},
         packages=tuple(sorted(f"{name}=={number}" for name, number in packages.items())),
         settings=settings(os.environ), commit=_git("rev-parse", "HEAD"), dirty=_dirty(),

@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field, ValidationError
@@ -44,7 +44,7 @@ class Skipped(Frozen):
 class Plan(Frozen):
     """The expanded suite: what will run, in which order, and what will not."""
 
-    schema_: int = Field(default=1, alias="schema")
+    schema_: Literal[1] = Field(default=1, alias="schema")
     suite: Suite
     digest: str
     method: str = METHOD
@@ -91,7 +91,11 @@ def make_plan(
             left to run.
     """
     problem = problem or (lambda text, path: SuiteError(text, field=".".join(map(str, path))))
-    asked = _cells(suite, _expand(suite, problem), problem)
+    expanded, used = _expand(suite, problem)
+    asked = _cells(suite, expanded, problem)
+    idle = next((index for index in range(len(suite.exclude)) if index not in used), None)
+    if idle is not None and not overridden:
+        raise problem(f"{json.dumps(suite.exclude[idle])} excludes no combination of this suite", ("exclude", idle))
     suite, notes = _settled_contrasts(suite, asked, problem, overridden)
     digest = _digest(suite, asked)
     cells: list[Cell] = []
@@ -114,27 +118,35 @@ def make_plan(
     )
 
 
-def _expand(suite: Suite, problem: Problem) -> list[Choices]:
-    """All combinations of the matrix that are not excluded, validated."""
+def _expand(suite: Suite, problem: Problem) -> tuple[list[Choices], set[int]]:
+    """All combinations of the matrix that are not excluded, validated; and which exclusions excluded something."""
     found: list[Choices] = []
+    used: set[int] = set()
     level_lists = [list(enumerate(levels)) for levels in suite.matrix.values()]
     for combination in itertools.product(*level_lists):
         levels = dict(zip(suite.matrix, combination, strict=True))
         data: dict[str, Any] = copy.deepcopy(suite.trial)
         for key, (_, value) in levels.items():
             pattern.put(data, key, copy.deepcopy(value))
-        if any(pattern.matches(_kinds(data), item) for item in suite.exclude):
+        if _excluded(_kinds(data), suite, used):
             continue
         try:
             choices = Choices.model_validate(data)
         except ValidationError as error:
             raise _located(error, levels, problem) from error
         # Once more with the defaults filled in: what an exclusion names need not have been written out.
-        if not any(pattern.matches(choices.model_dump(mode="json", by_alias=True), item) for item in suite.exclude):
+        if not _excluded(choices.model_dump(mode="json", by_alias=True), suite, used):
             found.append(choices)
     if not found:
         raise problem("every combination is excluded", ("exclude",))
-    return found
+    return found, used
+
+
+def _excluded(cell: dict[str, Any], suite: Suite, used: set[int]) -> bool:
+    """Whether an exclusion agrees with the cell; `used` learns which ones did."""
+    hits = {index for index, item in enumerate(suite.exclude) if pattern.matches(cell, item)}
+    used |= hits
+    return bool(hits)
 
 
 def _kinds(data: dict[str, Any]) -> dict[str, Any]:
@@ -211,12 +223,14 @@ def _settled_contrasts(
         wanted.append((suite.primary.baseline, ("primary", "baseline")))
     notes: list[str] = []
     for item, path in wanted:
-        if any(pattern.matches(cell, item) for cell in data):
+        found = [cell.label for cell, choices in zip(cells, data, strict=True) if pattern.matches(choices, item)]
+        if len(found) == 1 or (found and path[0] == "baseline"):
             continue
-        labels = "; ".join(cell.label for cell in cells[:8])
+        what = f"agrees with {len(found)} cells, not one: {'; '.join(found[:8])}" if found else (
+            f"agrees with no cell of this suite; cells: {'; '.join(cell.label for cell in cells[:8])}")
         if not overridden:
-            raise problem(f"no cell of this suite agrees with {json.dumps(item)}; cells: {labels}", path)
-        notes.append(f"the declared {path[0]} {json.dumps(item)} is not among the cells after the overrides")
+            raise problem(f"{json.dumps(item)} {what}", path)
+        notes.append(f"the declared {path[0]} is gone: after the overrides {json.dumps(item)} {what}")
         suite = suite.model_copy(update={"baseline": {}} if path[0] == "baseline" else {"primary": None})
     return suite, notes
 

@@ -53,7 +53,7 @@ class Steps(Frozen):
 class Result(Frozen):
     """What one trial came to."""
 
-    schema_: int = Field(default=1, alias="schema")
+    schema_: Literal[1] = Field(default=1, alias="schema")
     trial_id: str
     cell_id: str
     repeat: int
@@ -250,7 +250,8 @@ def _measured(log: _Log, points: Sequence[Point], stop: Stop) -> dict[str, Any]:
 
 def _phases(log: _Log) -> dict[str, float]:
     """Seconds by phase. Training is what the steps and their input took, summed from the per-step figures; what the
-    training loop spent around them is `other`, so that a lost block of steps shows as a gap and is not absorbed."""
+    training loop spent around them is `other`. A lost block of steps therefore swells `other`; that it was lost shows
+    in the samples, which are counted apart."""
     event = log.last("x_phases")
     watched = {name: float(event.value.get(name, 0.0)) for name in PHASES} if event else dict.fromkeys(PHASES, 0.0)
     stepped = sum(

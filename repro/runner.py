@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from repro import fingerprint, parity
 from repro.errors import Exit, ParityError, ReproError
 from repro.events import read_events
-from repro.fingerprint import DataSet, Environment
+from repro.fingerprint import DataSet
 from repro.machine import Machine
 from repro.monitor import Monitor
 from repro.plan import Cell, Plan
@@ -69,8 +69,8 @@ class Run:
             stack.callback(self._close)
             self.watcher.stage("checking data and starting processes")
             data = tuple(data_sets(self.plan))
-            self._open(stack)
-            write_model(self.folder.environment, self._environment(data))
+            write_model(self.folder.environment, fingerprint.take(self.machine, data))
+            self._open()
             if self.tracking:
                 self.tracking.sync()
             self._parity()
@@ -81,7 +81,7 @@ class Run:
                 self._trial(number, len(trials), trial)
         return read_record(self.folder.root)
 
-    def _open(self, stack: ExitStack) -> None:
+    def _open(self) -> None:
         modules = preload(self.plan)
         for cell in self.plan.cells:
             launcher = cell.choices.launcher.get(Launcher)
@@ -89,15 +89,12 @@ class Run:
             if key not in self._launchers:
                 self._launchers[key] = launcher
                 launcher.open(modules, self.plan.device)
+        seconds = [known for item in self._launchers.values() if (known := item.preload_seconds) is not None]
+        write_json(self.folder.launchers, {"preload_seconds": sum(seconds) if seconds else None})
 
     def _close(self) -> None:
         for launcher in self._launchers.values():
             launcher.close()
-
-    def _environment(self, data: tuple[DataSet, ...]) -> Environment:
-        seconds = [getattr(item, "preload_seconds", None) for item in self._launchers.values()]
-        known = [value for value in seconds if value is not None]
-        return fingerprint.take(self.machine, data, sum(known) if known else None)
 
     def launch(self, trial: Trial, entry: str, folder: Path, payload: dict[str, Any]) -> Outcome:
         """Start one entry point on all ranks of a trial."""

@@ -49,7 +49,7 @@ class Setting:
 class Plugin(BaseModel):
     """What every plug-in has: frozen, validated options and a word on what it cannot do."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
 
     preload: ClassVar[tuple[str, ...]] = ()
     """Modules worth loading once in the fork server instead of once in every rank."""
@@ -318,6 +318,11 @@ class Launcher(Plugin):
     """Starts the ranks and reports how each ended. Opened once a run, used for every trial."""
 
     title: ClassVar[str]
+
+    @property
+    def preload_seconds(self) -> float | None:
+        """What loading modules ahead cost in `open`; None where nothing is loaded ahead."""
+        return None
 
     def open(self, preload: Sequence[str], device: str) -> None:
         """Prepare (a fork server, namespaces); called once before the first launch."""

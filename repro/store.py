@@ -42,6 +42,7 @@ class RunFolder:
         self.suite = root / "suite.yaml"
         self.environment = root / "environment.json"
         self.ledger = root / "ledger.jsonl"
+        self.launchers = root / "launchers.json"
         self.parity = root / "parity"
         self.parity_verdict = root / "parity.json"
         self.trials = root / "trials"
@@ -138,6 +139,8 @@ class Record:
     attempts: tuple[Attempt, ...]
     results: tuple[Result, ...]
     parity: Mapping[str, Any] | None
+    preload_seconds: float | None
+    """What the launchers' fork server took to load its modules, once a run; on no trial's clock."""
 
     def of_cell(self, cell_id: str) -> list[Result]:
         """The results of one cell, by repeat."""
@@ -168,6 +171,7 @@ def read_record(root: Path) -> Record:
         plan=plan,
         environment=read_model(folder.environment, Environment),
         attempts=tuple(_read_ledger(folder.ledger)),
+        preload_seconds=_preload_seconds(folder.launchers),
         results=tuple(read_model(path, Result) for path in paths if path.is_file()),
         parity=_read_json(folder.parity_verdict) if folder.parity_verdict.is_file() else None,
     )
@@ -185,11 +189,18 @@ def _read_json(path: Path) -> dict[str, Any]:
     return data
 
 
+def _preload_seconds(path: Path) -> float | None:
+    value = _read_json(path).get("preload_seconds") if path.is_file() else None
+    return float(value) if isinstance(value, int | float) else None
+
+
 def _read_ledger(path: Path) -> list[Attempt]:
     if not path.is_file():
         return []
     attempts = []
-    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+    # A last line without its newline was being written when the run ended; it says nothing yet.
+    complete, _, _ = path.read_bytes().rpartition(b"\n")
+    for number, line in enumerate(complete.splitlines(), 1):
         try:
             attempts.append(Attempt.model_validate_json(line))
         except ValidationError as error:

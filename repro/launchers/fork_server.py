@@ -6,6 +6,7 @@ load, so a first small process is sent through it that brings back the report of
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import sys
@@ -14,6 +15,8 @@ from multiprocessing import forkserver, spawn
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from repro.errors import UsageError
 
@@ -67,9 +70,25 @@ def finish(log: Path) -> dict[str, Any]:
 
 
 def stop() -> None:
-    """End the server; its ranks must have ended before."""
+    """End the server, and before it whatever it still has running.
+
+    A signal can land between the server's fork and the moment the parent learns the new process's number. Such a rank
+    would hold the server's pipe open, and the server would wait for it for ever.
+    """
+    kill_ranks()
     # The one way there is: multiprocessing offers no public call to stop its fork server.
     forkserver._forkserver._stop()  # type: ignore[attr-defined]
+
+
+def kill_ranks() -> None:
+    """Kill every process that the server has forked and that is still there."""
+    server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    if server is None:
+        return
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(server).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
 
 
 def _report(pipe: Connection) -> None:

@@ -51,7 +51,7 @@ class Case:
     accumulation: int = 1
     optimizer: Optimizer = SGD
     clip: float | None = None
-    precision: Precision = Fp32()
+    precision: Precision = Fp32()  # noqa: RUF009  # frozen
     warm_up: bool = False
     batch_norm: bool = False
     steps: int = 20

@@ -21,7 +21,8 @@ def imports(path: Path) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found |= {f"{node.module}.{alias.name}" for alias in node.names} if node.module == "repro" else {node.module}
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= inner if node.module == "repro" else {node.module}
     return found
 
 

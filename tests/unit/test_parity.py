@@ -187,7 +187,8 @@ def test_what_is_compared_is_fp32_without_warm_up_or_schedule(tmp_path: Path) ->
 
 
 def test_cells_that_differ_in_precision_only_are_judged_once(tmp_path: Path) -> None:
-    text = SUITE.replace("  processes: [1, 2]", "  processes: [1, 2]\n  precision: [fp32, bf16-autocast]")
+    text = SUITE[:SUITE.index("primary:")]
+    text = text.replace("  processes: [1, 2]", "  processes: [1, 2]\n  precision: [fp32, bf16-autocast]")
     assert [len(group.candidates) for group in groups(plan_of(tmp_path, text))] == [2, 2]
 
 

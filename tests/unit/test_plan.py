@@ -110,7 +110,8 @@ def test_the_digest_ignores_what_does_not_change_the_experiment(tmp_path: Path, 
     ("title: A sample", "master_seed: 1"), ("baseline: {engine: ddp}", "baseline: {engine: ddp, processes: 1}"),
     ("  engine: ddp\n", "  engine: ddp\n  timeout_seconds: 60\n"),
     ("  engine: ddp\n", "  engine: ddp\n  gradient_clip: 1\n"),
-    ("baseline:", "primary: {candidate: {engine: deepspeed}, baseline: {engine: ddp}}\nbaseline:"),
+    ("baseline:", "primary: {candidate: {engine: deepspeed, processes: 1}, baseline: {engine: ddp, processes: 1}}\n"
+     "baseline:"),
     ("baseline:", "exclude: [{engine: deepspeed, processes: 1}]\nbaseline:"),
 ])
 def test_the_digest_follows_every_change_of_a_cell_or_a_contrast(tmp_path: Path, old: str, new: str) -> None:
@@ -204,3 +205,27 @@ def test_a_suite_is_frozen(tmp_path: Path) -> None:
     assert isinstance(suite, Suite)
     with pytest.raises(ValidationError):
         suite.seeds = 1  # type: ignore[misc]
+
+
+# ---- contrasts and exclusions that do not say what they mean
+
+
+def test_a_primary_that_several_cells_agree_with_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SuiteError, match=r"primary\.candidate: .*agrees with 2 cells, not one: deepspeed .*1 process"):
+        plan(tmp_path, "baseline:", "primary: {candidate: {engine: deepspeed}, baseline: {engine: ddp, processes: 1}}\n"
+             "baseline:")
+
+
+def test_a_primary_made_ambiguous_by_an_override_becomes_a_note(tmp_path: Path) -> None:
+    text = TEXT.replace("baseline:", "primary:\n  candidate: {engine: deepspeed, processes: 1}\n"
+                                     "  baseline: {engine: ddp, processes: 1}\nbaseline:")
+    (tmp_path / "s.yaml").write_text(text)
+    source = read_suite(str(tmp_path / "s.yaml"), ["batch.global=64,128"])
+    found = make_plan(source.suite, CPU, source.problem, overridden=True)
+    assert found.suite.primary is None
+    assert any("agrees with 2 cells" in note for note in found.notes)
+
+
+def test_an_exclusion_that_excludes_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SuiteError, match=r"exclude\[0\]: .*excludes no combination"):
+        plan(tmp_path, "baseline:", "exclude: [{engine: dpd}]\nbaseline:")

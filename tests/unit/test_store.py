@@ -178,3 +178,9 @@ def test_the_ledger_only_grows(tmp_path: Path) -> None:
         folder.append_attempt(attempt)
     lines = folder.ledger.read_text().splitlines()
     assert [Attempt.model_validate(json.loads(line)) for line in lines] == attempts
+
+
+def test_a_ledger_cut_off_in_its_last_line_keeps_the_others(record: Record) -> None:
+    ledger = record.folder.ledger
+    ledger.write_bytes(ledger.read_bytes()[:-20])
+    assert read_record(record.folder.root).attempts == record.attempts[:-1]
