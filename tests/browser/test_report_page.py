@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import shutil
 from collections.abc import Iterator
@@ -32,10 +33,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     record = make_record(root, SUITE, course)
     label = '<script>alert(1)</script> <a href="https://example.org/">x</a> %{x} ' + "l" * 90
     cells = (record.plan.cells[0].model_copy(update={"label": label}), *record.plan.cells[1:])
-    record = type(record)(
-        folder=record.folder, plan=record.plan.model_copy(update={"cells": cells}), environment=record.environment,
-        attempts=record.attempts, results=record.results, parity=record.parity,
-    )
+    record = dataclasses.replace(record, plan=record.plan.model_copy(update={"cells": cells}))
     return Path(registry.load("reporter", "html")().write(record, root / "report")[0])
 
 
