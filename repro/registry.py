@@ -43,6 +43,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "launcher": {
         "inline": "repro.launchers.inline:Inline",
         "local": "repro.launchers.local:Local",
+        "fabric": "repro.launchers.fabric:Fabric",
     },
     "reporter": {
         "html": "repro.reporters.html_page:HtmlPage",

@@ -89,6 +89,7 @@ class Run:
             if key not in self._launchers:
                 self._launchers[key] = launcher
                 launcher.open(modules, self.plan.device)
+            self._launchers[key].prepare(cell.choices.processes)
 
     def _close(self) -> None:
         for launcher in self._launchers.values():

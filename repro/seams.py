@@ -302,6 +302,8 @@ class Outcome:
     ends: tuple[RankEnd, ...]
     seconds: float
     timed_out: bool = False
+    network: Mapping[str, Any] | None = None
+    """What a launcher with a network of its own knows of it: rates stated and measured, bytes by node (JSON-like)."""
 
     @property
     def ok(self) -> bool:
@@ -318,9 +320,14 @@ class Launcher(Plugin):
     """Starts the ranks and reports how each ended. Opened once a run, used for every trial."""
 
     title: ClassVar[str]
+    origin: ClassVar[Literal["measured", "emulated", "simulated"]] = "measured"
+    """What figures are that were taken under it: every report says so."""
 
     def open(self, preload: Sequence[str], device: str) -> None:
         """Prepare (a fork server, namespaces); called once before the first launch."""
+
+    def prepare(self, processes: int) -> None:
+        """Get ready for launches of so many ranks, off every clock; called after `open`, once for each number."""
 
     @abstractmethod
     def launch(self, order: Order) -> Outcome: ...
