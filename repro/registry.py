@@ -27,6 +27,13 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     "comm": {
         "backend": "repro.comm.backend:Backend",
+        "ring": "repro.comm.ring:Ring",
+        "tree": "repro.comm.tree:ReductionTree",
+        "butterfly": "repro.comm.butterfly:Butterfly",
+        "halving-doubling": "repro.comm.halving_doubling:HalvingDoubling",
+        "parameter-server": "repro.comm.parameter_server:ParameterServer",
+        "multicolor": "repro.comm.multicolor:Multicolor",
+        "hierarchical": "repro.comm.hierarchical:Hierarchical",
     },
     "precision": {
         "fp32": "repro.precision:Fp32",

@@ -60,6 +60,10 @@ class Plugin(BaseModel):
         """Why this plug-in cannot run under `setting`, in one sentence; None when it can."""
         return None
 
+    def note(self, setting: Setting) -> str | None:
+        """What a reader of the plan should know about this plug-in under `setting`; None: nothing."""
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class DataIdentity:
@@ -164,6 +168,13 @@ class Comm(Plugin):
     def effective(self) -> str:
         """What really runs, read back from the process group."""
 
+    def traffic(self) -> dict[str, Any]:
+        """What this rank moved since the last call (JSON-like, `repro.comm.meter`); empty where nothing counts."""
+        return {}
+
+    def returned(self) -> None:
+        """Told by an engine that waits for collectives out of this object's sight, when it goes on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -238,6 +249,10 @@ class Session(ABC):
     @abstractmethod
     def effective(self) -> dict[str, str]:
         """What happened, read back from what ran: dtypes, stage, optimizer class, process group."""
+
+    def traffic(self) -> dict[str, Any]:
+        """What this rank's communication moved since the last call (`Comm.traffic`); empty where nothing counts."""
+        return {}
 
     @abstractmethod
     def peak_bytes(self) -> int | None:
