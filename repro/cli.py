@@ -162,15 +162,18 @@ def report(run: Path, targets: str, out: Path | None) -> None:
 
 
 @cli.command()
+@click.option("--fix", is_flag=True, help="End processes that earlier runs left behind, and with them their networks.")
 @json_option
-def doctor(as_json: bool) -> None:
+def doctor(fix: bool, as_json: bool) -> None:
     """What this machine has, what is missing, and the command that mends it.
 
     \b
-    Example: repro doctor
+    Example: repro doctor --fix
     """
-    from repro.doctor import examine
+    from repro.doctor import end_leftovers, examine
 
+    if fix:
+        click.echo(f"processes of earlier runs ended: {len(end_leftovers())}", err=True)
     findings = examine(Path("runs"))
     if as_json:
         click.echo(json.dumps([item.model_dump() for item in findings], indent=1))

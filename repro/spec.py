@@ -24,7 +24,7 @@ from pydantic import (
 from repro import registry
 from repro.errors import UnknownName, nearest
 from repro.schedule import Constant, Scaling, Schedule
-from repro.seams import Direction, Optimizer, Plugin, Setting, Workload
+from repro.seams import Direction, Engine, Launcher, Optimizer, Plugin, Setting, Workload
 
 P = TypeVar("P", bound=Plugin)
 SUITE_SCHEMA = 1
@@ -252,6 +252,13 @@ class Choices(Written):
             precision=self.precision.kind, optimizer=self.optimizer.kind, launcher=self.launcher.kind,
             processes=self.processes, accumulation=self.batch.accumulation, device=device, device_count=device_count,
         )
+
+    @property
+    def origin(self) -> str:
+        """What figures taken with these choices are: measured, emulated (a launcher's cluster) or simulated."""
+        if not self.engine.get(Engine).needs_parts:
+            return "simulated"
+        return self.launcher.get(Launcher).origin
 
     def plugins(self) -> tuple[Choice, ...]:
         """Every plug-in chosen."""

@@ -15,6 +15,9 @@ SECONDS = 0.12
 FRAMES = 40
 """At least so many frames: a slow link needs longer for a figure of the same precision."""
 LONGEST = 2.0
+TRIES, ENOUGH = 3, 0.97
+"""A transfer below this share of the stated rate was held up by the machine, not by the link: repeated, best one kept.
+Nothing can make a link faster than it is shaped to be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +29,22 @@ class Link:
     stated_bits_per_second: float
     """The lower of both ends' rates."""
     measured_bits_per_second: float
-    """Payload of one TCP stream, after its start."""
+    """Payload of one TCP stream, without its start."""
 
 
 def measure(network: Network) -> list[Link]:
     """Every node to the next, the last to the first, one after the other: each link in both directions."""
     count = len(network.nodes)
-    return [_measure(network, node, (node + 1) % count) for node in range(count)] if count > 1 else []
+    return [_best(network, node, (node + 1) % count) for node in range(count)] if count > 1 else []
+
+
+def _best(network: Network, sender: int, receiver: int) -> Link:
+    best = _measure(network, sender, receiver)
+    for _ in range(TRIES - 1):
+        if best.measured_bits_per_second < ENOUGH * best.stated_bits_per_second:
+            again = _measure(network, sender, receiver)
+            best = max(best, again, key=lambda link: link.measured_bits_per_second)
+    return best
 
 
 def _measure(network: Network, sender: int, receiver: int) -> Link:
