@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -44,6 +45,8 @@ class Setting:
     """"cpu" or "cuda"."""
     device_count: int
     """GPUs this machine offers; 0 on a CPU-only machine."""
+    compression: str = "none"
+    overlap: bool = True
 
 
 class Plugin(BaseModel):
@@ -172,8 +175,16 @@ class Comm(Plugin):
         """What this rank moved since the last call (JSON-like, `repro.comm.meter`); empty where nothing counts."""
         return {}
 
-    def returned(self) -> None:
-        """Told by an engine that waits for collectives out of this object's sight, when it goes on."""
+    def returned(self, since: float | None = None) -> None:
+        """Told by an engine that waits for collectives out of this object's sight, when it goes on.
+
+        Args:
+            since: when it had nothing left to compute (`time.perf_counter`); None: at its last collective.
+        """
+
+    def inline(self) -> AbstractContextManager[None]:
+        """Inside, a collective that this thread asks for has ended when the call returns."""
+        return nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +205,12 @@ class Job:
     optimizer: Optimizer
     comm: Comm
     timeout_seconds: float = 1800.0
+    compression: str = "none"
+    """What gradients are sent as: none (their own type), fp16, bf16 or powersgd."""
+    compression_rank: int = 1
+    """Rank of PowerSGD's factors."""
+    overlap: bool = True
+    """Gradients are averaged while back-propagation still runs; False: only after it."""
     details: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import PrivateAttr
@@ -90,9 +91,12 @@ class Algorithm(Comm):
     def traffic(self) -> dict[str, Any]:
         return self._group.meter.take() if self._group else {}
 
-    def returned(self) -> None:
+    def returned(self, since: float | None = None) -> None:
         if self._group:
-            self._group.meter.returned()
+            self._group.meter.returned(since)
+
+    def inline(self) -> AbstractContextManager[None]:
+        return self._group.lane.inline() if self._group else super().inline()
 
 
 def per_chunk(chunk_kib: float | None, itemsize: int) -> int | None:

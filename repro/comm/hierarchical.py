@@ -85,9 +85,11 @@ class Hierarchical(Algorithm):
         if self.form == "masters":
             across = ring_busiest(teams, count, itemsize)
             spared = sizes[1 % group], sizes[2 % group], sizes[0]
-            sent = (3 * count - 2 * spared[0] - spared[1]) * itemsize
-            received = (3 * count - 2 * spared[0] - spared[2]) * itemsize
-            return Busiest(sent + across.sent, received + across.received)
+            sent = (3 * count - 2 * spared[0] - spared[1]) * itemsize + across.sent
+            received = (3 * count - 2 * spared[0] - spared[2]) * itemsize + across.received
+            # A member's reduce-scatter, gather and all-gather; more than the master's only in tiny single groups.
+            least = (2 * count - min(sizes)) * itemsize if group > 1 else 0
+            return Busiest(max(sent, least), max(received, least))
         found = []
         for place in range(group):
             own, before, after = (sizes[(place + shift) % group] for shift in (1, 0, 2))

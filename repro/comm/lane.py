@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
-from threading import Condition, Lock, Thread, current_thread
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Condition, Lock, Thread, current_thread, get_ident
 from typing import Any
 
 import torch
@@ -84,17 +85,35 @@ class Lane:
         self._running = Lock()
         self._arrival = Condition()
         self._open = True
+        self._inline: set[int] = set()
         self._thread = Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
     def submit(self, job: Callable[[], None], tensors: list[torch.Tensor]) -> AlgorithmWork:
         """Put a collective at the end of the queue."""
         work = AlgorithmWork(self, job, tensors)
-        self.meter.submitted()
+        inline = get_ident() in self._inline
+        if not inline:
+            self.meter.submitted()
         with self._arrival:
             self._jobs.append(work)
             self._arrival.notify()
+        if inline:
+            self.finish(work)
         return work
+
+    @contextmanager
+    def inline(self) -> Iterator[None]:
+        """Inside, a collective that this thread asks for has ended when `submit` returns.
+
+        For chains of collectives in callbacks of a future (PowerSGD): they would run on the lane's own thread and wait
+        there for what only that thread could do.
+        """
+        self._inline.add(get_ident())
+        try:
+            yield
+        finally:
+            self._inline.discard(get_ident())
 
     def finish(self, work: AlgorithmWork) -> None:
         """Run the queue up to and including `work`."""

@@ -22,43 +22,49 @@ class Line:
 class Meter:
     """Counts for one rank; written by the lane's thread and by callers that wait.
 
-    Busy is the time in which a collective ran. Exposed is the part of it in which the caller stood still: inside
-    `wait`, or, where only the future is waited for (DDP waits inside C++), from the last submission on until
-    `returned` says that the caller goes on. Overlapped is the rest.
+    Busy is the time in which a collective ran, exposed the time in which the caller stood still for it: inside `wait`,
+    or, where only the future is waited for (DDP waits inside C++), from its last submission on until `returned`.
+    Overlapped is what ran while the caller did not stand still.
     """
 
     def __init__(self) -> None:
         self._lock = Lock()
+        self._since = time.perf_counter()
         self._reset()
 
     def _reset(self) -> None:
         self._lines: dict[tuple[str, str], Line] = {}
-        self._busy = self._exposed = 0.0
-        self._tail = 0.0
-        self._submitted = time.perf_counter()
+        self._busy = self._exposed = self._overlapped = 0.0
+        self._runs: list[tuple[float, float]] = []
 
     def submitted(self) -> None:
-        """The caller computed up to here: what was in the open until now was overlapped."""
-        with self._lock:
-            self._submitted, self._tail = time.perf_counter(), 0.0
+        """The caller computed up to here."""
+        self._since = time.perf_counter()
 
     def ran(self, start: float, stop: float) -> None:
         """A collective kept the links busy from `start` to `stop`."""
         with self._lock:
             self._busy += stop - start
-            self._tail += max(0.0, stop - max(start, self._submitted))
+            self._runs.append((start, stop))
 
     def waited(self, start: float, stop: float) -> None:
-        """The caller was blocked in `wait`; the open time from here on is not counted twice."""
+        """The caller was blocked from `start` to `stop`."""
         with self._lock:
             self._exposed += stop - start
-            self._submitted, self._tail = stop, 0.0
+            self._settle(start, stop)
 
-    def returned(self) -> None:
-        """The caller, blocked since its last submission, goes on."""
+    def returned(self, since: float | None) -> None:
+        """The caller, blocked by what ran after `since` (its last submission), goes on."""
         with self._lock:
-            self._exposed += self._tail
-            self._submitted, self._tail = time.perf_counter(), 0.0
+            stop = time.perf_counter()
+            self._exposed += self._settle(self._since if since is None else since, stop)
+
+    def _settle(self, start: float, stop: float) -> float:
+        """Seconds of the runs so far inside [start, stop]; the rest of them was overlapped."""
+        inside = sum(max(0.0, min(stop, end) - max(start, begin)) for begin, end in self._runs)
+        self._overlapped += sum(end - begin for begin, end in self._runs) - inside
+        self._runs.clear()
+        return inside
 
     def count(self, operation: str, dtype: str, payload: int, sent: int | None, received: int | None) -> None:
         """One collective on `payload` bytes of this rank."""
@@ -78,9 +84,8 @@ class Meter:
                  "received_bytes": line.received_bytes}
                 for (operation, dtype), line in sorted(self._lines.items())
             ]
-            exposed = min(self._exposed, self._busy)
-            found = {"lines": lines, "busy_seconds": self._busy, "exposed_seconds": exposed,
-                     "overlapped_seconds": self._busy - exposed}
+            found = {"lines": lines, "busy_seconds": self._busy, "exposed_seconds": self._exposed,
+                     "overlapped_seconds": self._overlapped}
             self._reset()
         return found
 
