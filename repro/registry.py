@@ -34,6 +34,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "parameter-server": "repro.comm.parameter_server:ParameterServer",
         "multicolor": "repro.comm.multicolor:Multicolor",
         "hierarchical": "repro.comm.hierarchical:Hierarchical",
+        "hybrid": "repro.comm.hybrid:Hybrid",
     },
     "precision": {
         "fp32": "repro.precision:Fp32",

@@ -21,7 +21,6 @@ from repro.comm.inner import PassingGroup, Tensors
 from repro.comm.lane import AlgorithmWork
 from repro.comm.meter import Meter
 from repro.comm.program import Program, compile_program
-from repro.comm.wire import GroupWire
 from repro.errors import TrialError
 
 BACKEND = "repro"
@@ -65,7 +64,6 @@ class AlgorithmGroup(PassingGroup):
                  timeout: float) -> None:
         super().__init__(inner, meter, store, rank, world, timeout)
         self.algorithm = algorithm
-        self.wire = GroupWire(inner, rank, world)
         self.ran: set[str] = set()
         self._program = lru_cache(maxsize=256)(self._compile)
 
@@ -76,6 +74,13 @@ class AlgorithmGroup(PassingGroup):
         """What ran as the algorithm's own, and what the inner group did."""
         own = f"{self.algorithm.title}: {'+'.join(sorted(self.ran)) or 'nothing yet'}"
         return f"{own}; gloo: {'+'.join(sorted(self.passed))}" if self.passed else f"{own}; over gloo"
+
+    def forget(self) -> None:
+        """Drop compiled schedules and counts: what ran so far was not the trial's."""
+        self._program.cache_clear()
+        self.meter.take()
+        self.ran.clear()
+        self.passed.clear()
 
     # ---- what torch calls
 

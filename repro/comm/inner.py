@@ -14,6 +14,7 @@ from torch._C._distributed_c10d import ProcessGroup, Store
 from repro.comm.lane import AlgorithmWork, Lane
 from repro.comm.lost import Witness
 from repro.comm.meter import Meter
+from repro.comm.wire import GroupWire
 from repro.errors import TrialError
 
 Tensors = list[torch.Tensor]
@@ -25,7 +26,8 @@ class PassingGroup(ProcessGroup):
     def __init__(self, inner: Any, meter: Meter, store: Store, rank: int, world: int, timeout: float) -> None:
         super().__init__(rank, world)  # type: ignore[call-arg]  # what a subclass calls is not declared
         self.inner, self.meter, self.place, self.world = inner, meter, rank, world
-        self.witness = Witness(store, rank, world, timeout)
+        self.wire = GroupWire(inner, rank, world)
+        self.witness = Witness(store, self.wire, timeout)
         self.lane = Lane(meter, f"comm of {world} ranks")
         self.passed: set[str] = set()
 

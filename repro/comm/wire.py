@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
+from contextlib import suppress
+from datetime import timedelta
 from threading import Event, Lock
 from typing import Any, Protocol
 
@@ -43,6 +45,10 @@ class Wire(ABC):
     @abstractmethod
     def _recv(self, tensor: torch.Tensor, peer: int) -> Pending: ...
 
+    @abstractmethod
+    def close(self) -> None:
+        """Break all links, so that ranks that wait for this one wake up with an error."""
+
     def scratch(self, elements: int, like: torch.Tensor) -> torch.Tensor:
         """A buffer of `elements`, kept from call to call; only one collective uses a wire at a time."""
         size = elements * like.element_size()
@@ -66,6 +72,13 @@ class GroupWire(Wire):
     def _recv(self, tensor: torch.Tensor, peer: int) -> Pending:
         work: Pending = self.inner.recv([tensor], peer, TAG)
         return work
+
+    def close(self) -> None:
+        # gloo has no call for it, but a wait that times out closes all links of its group.
+        if self.world > 1:
+            with suppress(RuntimeError):
+                work = self.inner.recv([torch.empty(1)], (self.rank + 1) % self.world, TAG + 1)
+                work.wait(timedelta(milliseconds=1))
 
 
 class _Message:
@@ -91,6 +104,9 @@ class MemoryWire(Wire):
 
     def _recv(self, tensor: torch.Tensor, peer: int) -> Pending:
         return self.net.meet(peer, self.rank, tensor, sends=False)
+
+    def close(self) -> None:
+        """Threads of one process have no links to break."""
 
 
 class MemoryNet:

@@ -14,13 +14,13 @@ import pytest
 from repro.comm.butterfly import Butterfly
 from repro.comm.halving_doubling import HalvingDoubling
 from repro.comm.hierarchical import Hierarchical
+from repro.comm.hybrid import Hybrid
 from repro.comm.multicolor import Multicolor
 from repro.comm.parameter_server import ParameterServer
 from repro.comm.ring import Ring
 from repro.comm.tree import ReductionTree
 from repro.engines.ddp import Ddp
 from repro.engines.single import Single
-from repro.precision import Bf16Master
 from repro.seams import Comm
 from tests.flow.test_engines import SCATTERED, ZERO, Case, furthest, ranks, same_bytes
 
@@ -33,7 +33,7 @@ TOLERANCE = 5e-7
 ALGORITHMS: tuple[Comm, ...] = (
     Ring(), ReductionTree(), ReductionTree(shape="binomial", chunk_kib=None), Butterfly(), HalvingDoubling(),
     ParameterServer(), ParameterServer(shards=2), Multicolor(colors=2, arity=2, chunk_kib=1.0), Hierarchical(),
-    Hierarchical(form="torus"),
+    Hierarchical(form="torus"), Hybrid(),
 )
 ENGINES = (Ddp(), *ZERO[:3], SCATTERED)
 FOUR = [Case(engine, 4, 1, steps=10, comm=comm) for engine in ENGINES for comm in ALGORITHMS]

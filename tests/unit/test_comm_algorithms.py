@@ -16,6 +16,7 @@ from repro.comm.butterfly import Butterfly  # noqa: E402
 from repro.comm.executor import REDUCTIONS, execute  # noqa: E402
 from repro.comm.halving_doubling import HalvingDoubling  # noqa: E402
 from repro.comm.hierarchical import Hierarchical  # noqa: E402
+from repro.comm.hybrid import Hybrid, interpolate  # noqa: E402
 from repro.comm.multicolor import Multicolor  # noqa: E402
 from repro.comm.parameter_server import ParameterServer  # noqa: E402
 from repro.comm.program import compile_program  # noqa: E402
@@ -32,7 +33,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
     ReductionTree(arity=1, chunk_kib=TINY), ReductionTree(shape="binomial", chunk_kib=None), Butterfly(),
     HalvingDoubling(), ParameterServer(), ParameterServer(shards=3), Multicolor(colors=2, arity=4, chunk_kib=TINY),
     Multicolor(colors=2, arity=2), Multicolor(), Hierarchical(), Hierarchical(group=3), Hierarchical(group=1),
-    Hierarchical(group=4, form="torus"), Hierarchical(group=3, form="torus"),
+    Hierarchical(group=4, form="torus"), Hierarchical(group=3, form="torus"), Hybrid(),
 )
 WORLDS = range(1, 10)
 DTYPES = ("float32", "bfloat16", "float16", "float64", "int64")
@@ -217,3 +218,14 @@ def test_what_passes_through_is_said() -> None:
     assert "all_gather, reduce_scatter, broadcast" in str(Hierarchical().note(setting))
     assert Butterfly().passes_through(4) == ["reduce_scatter"]
     assert Butterfly().passes_through(3) == ["all_gather", "reduce_scatter"]
+
+
+def test_hybrid_follows_its_model_or_its_measurements() -> None:
+    # Latency decides for small messages, bytes for large ones; the direct exchange has the least of both.
+    slow = Hybrid(among=("butterfly", "ring"), alpha_seconds=1e-3, beta_seconds=4e-8)
+    assert [slow.pick(8, size) for size in (1 << 10, 1 << 24)] == ["butterfly", "ring"]
+    assert Hybrid(alpha_seconds=1e-3, beta_seconds=4e-8).pick(8, 1 << 20) == "direct"
+    curve = [(10, 1.0), (20, 2.0), (40, 6.0)]
+    assert [interpolate(curve, size) for size in (1, 10, 15, 30, 80)] == [1.0, 1.0, 1.5, 4.0, 14.0]
+    with pytest.raises(ValueError, match="belong together"):
+        Hybrid(alpha_seconds=1.0)
