@@ -46,7 +46,7 @@ class Setting:
     device_count: int
     """GPUs this machine offers; 0 on a CPU-only machine."""
     compression: str = "none"
-    overlap: bool = True
+    overlap: bool | None = None
 
 
 class Plugin(BaseModel):
@@ -209,8 +209,8 @@ class Job:
     """What gradients are sent as: none (their own type), fp16, bf16 or powersgd."""
     compression_rank: int = 1
     """Rank of PowerSGD's factors."""
-    overlap: bool = True
-    """Gradients are averaged while back-propagation still runs; False: only after it."""
+    overlap: bool | None = None
+    """Gradients are averaged while back-propagation still runs, or only after it; None: as the engine does it."""
     details: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -45,11 +45,11 @@ class Hooks:
         else:
             hook = PLAIN[job.compression]
             self.send = lambda bucket: hook(dist.group.WORLD, bucket)
-        if not job.overlap:
+        if job.overlap is False:
             self.send = Deferred(self.send)
 
     def register(self, wrapped: DistributedDataParallel) -> None:
-        if self.job.compression != "none" or not self.job.overlap:
+        if self.job.compression != "none" or self.job.overlap is False:
             wrapped.register_comm_hook(self, _call)
 
     def __call__(self, bucket: Bucket) -> Future:
@@ -73,6 +73,10 @@ class Hooks:
 def _call(hooks: Hooks, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     future: torch.futures.Future[torch.Tensor] = hooks(bucket)
     return future
+
+
+# DDP checks these; as this module defers annotations, they would be text.
+_call.__annotations__ = {"bucket": GradBucket, "return": torch.futures.Future[torch.Tensor]}
 
 
 class Deferred:

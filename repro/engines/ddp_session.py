@@ -58,7 +58,7 @@ class DdpSession(LoopSession):
             **super().effective(),
             "comm_dtype": self.numerics.precision.weights,
             "compression": self.hooks.effective(),
-            "overlap": "on" if self.job.overlap else "off",
+            "overlap": "off" if self.job.overlap is False else "on",
             "buckets": str(len(sizes.split(","))) if sizes else "unknown",
             "bucket_bytes": sizes.replace(" ", "") or "unknown",
         }
