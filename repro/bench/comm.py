@@ -88,7 +88,7 @@ def _world(launcher: Launcher, options: CommOptions, world: int, show: Show) -> 
             raise TrialError(f"{world} ranks: {why(outcome)}")
         lines = [json.loads(line) for line in found.read_text(encoding="utf-8").splitlines()]
     skipped = [{"algorithm": name, "size": None, "reason": reason} for name, reason in reasons.items() if reason]
-    return world_result(world, lines, {item.label: item.plugin for item in chosen}, skipped, outcome.network)
+    return world_result(world, lines, skipped, outcome.network)
 
 
 def _contender(item: Choice) -> dict[str, Any]:

@@ -124,7 +124,17 @@ class RankBench:
                 times[index][repetition] = numbers.timed(chosen[index])
         slowest, busiest = self._slowest(times), self._busiest(sent)
         for item, seconds, most in zip(chosen, slowest, busiest, strict=True):
-            self._tell("point", algorithm=item.label, size=size, seconds=seconds, calls=calls, sent_bytes=most)
+            self._tell("point", algorithm=item.label, size=size, seconds=seconds, calls=calls, sent_bytes=most,
+                       **self._formulas(item, count))
+
+    def _formulas(self, contender: Contender, count: int) -> dict[str, Any]:
+        """By the object that ran: one that tunes itself has found out here what it does."""
+        algorithm = contender.algorithm
+        if algorithm is None:
+            return {"formula_bytes": None, "path_bytes": None, "model_seconds": None}
+        cost = algorithm.cost(self.world, count, ITEMSIZE)
+        return {"formula_bytes": algorithm.busiest(self.world, count, ITEMSIZE).sent, "path_bytes": cost.path_bytes,
+                "model_seconds": self.model.seconds(cost)}
 
     def _affordable(self, contender: Contender, count: int) -> bool:
         """Whether the budget has room for three calls, by the model; all ranks reckon the same."""

@@ -7,7 +7,6 @@ from typing import Any
 
 from repro.bench.comm_result import BASELINE, Link, Missing, Model, Point, Ratio, WorldResult, bus_factor, paired
 from repro.comm.algorithm import Algorithm
-from repro.comm.model import LinkModel
 from repro.seams import Plugin
 
 ITEMSIZE = 4
@@ -20,29 +19,25 @@ def tunes(plugin: Plugin) -> bool:
 
 
 def world_result(
-    world: int, lines: Sequence[Line], plugins: Mapping[str, Plugin], skipped: Iterable[Line],
-    network: Mapping[str, Any] | None,
+    world: int, lines: Sequence[Line], skipped: Iterable[Line], network: Mapping[str, Any] | None
 ) -> WorldResult:
     """Put it together.
 
     Args:
         lines: what rank 0 wrote (repro.bench.comm_rank).
-        plugins: the algorithms by label.
         skipped: those that were not started, with their reason.
     """
     measured = next(line for line in lines if line["kind"] == "links")
     links = read_links(measured["links"])
     rate = min(link.bytes_per_second for link in links)
-    found = measured["model"]
-    model = LinkModel(found["alpha"], found["beta"], found["gamma"])
     times = {(line["algorithm"], line["size"]): line["seconds"] for line in lines if line["kind"] == "point"}
     points = [
-        _point(line, world, rate, model, plugins[line["algorithm"]], times.get((BASELINE, line["size"])))
+        _point(line, world, rate, times.get((BASELINE, line["size"])))
         for line in lines if line["kind"] == "point"
     ]
     missing = [*skipped, *(line for line in lines if line["kind"] == "skipped")]
     return WorldResult(
-        world=world, bytes_per_second=rate, links=links, model=Model.model_validate(found), points=tuple(points),
+        world=world, bytes_per_second=rate, links=links, model=Model.model_validate(measured["model"]), points=tuple(points),
         skipped=tuple(Missing(algorithm=item["algorithm"], size=item["size"], reason=item["reason"])
                       for item in missing),
         effective={line["algorithm"]: line["text"] for line in lines if line["kind"] == "effective"},
@@ -64,19 +59,13 @@ def _link(sender: int, receiver: int, items: Sequence[Line]) -> Link:
                 bytes_per_second=large["size"] / min(large["seconds"]))
 
 
-def _point(
-    line: Line, world: int, rate: float, model: LinkModel, plugin: Plugin, baseline: Sequence[float] | None
-) -> Point:
-    size, own, modelled, formula = int(line["size"]), None, None, None
-    if isinstance(plugin, Algorithm):
-        count = size // ITEMSIZE
-        asked = plugin.cost(world, count, ITEMSIZE)
-        own, modelled = asked.path_bytes / rate, model.seconds(asked)
-        formula = plugin.busiest(world, count, ITEMSIZE).sent
+def _point(line: Line, world: int, rate: float, baseline: Sequence[float] | None) -> Point:
+    size, path = int(line["size"]), line["path_bytes"]
     return Point(
         algorithm=line["algorithm"], size=size, seconds=tuple(line["seconds"]), calls=line["calls"],
-        sent_bytes=line["sent_bytes"], formula_bytes=formula, bound_seconds=bus_factor(world) * size / rate,
-        own_seconds=own, model_seconds=modelled, ratio=_ratio(line, baseline),
+        sent_bytes=line["sent_bytes"], formula_bytes=line["formula_bytes"],
+        bound_seconds=bus_factor(world) * size / rate, own_seconds=None if path is None else path / rate,
+        model_seconds=line["model_seconds"], ratio=_ratio(line, baseline),
     )
 
 
