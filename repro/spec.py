@@ -338,7 +338,8 @@ class Suite(Frozen):
         return value
 
 
-LATER: dict[str, Any] = {"compression": "none", "compression_rank": 1, "overlap": None, "bucket_mib": None}
+LATER: dict[str, Any] = {"compression": "none", "compression_rank": 1, "overlap": None, "bucket_mib": None,
+                         "nccl_algorithm": None}
 """Choices that came after the first records, with what those records did: named only where something else is chosen,
 so that a cell keeps the name it had."""
 
@@ -347,7 +348,7 @@ def canonical(model: BaseModel, exclude: set[str] | None = None) -> str:
     """The one JSON text of a model: keys sorted, no spaces."""
     data = model.model_dump(mode="json", by_alias=True, exclude=exclude)
     choices = data.get("choices", data)
-    for place in (choices, choices.get("engine")):
+    for place in (choices, choices.get("engine"), choices.get("comm")):
         if isinstance(place, dict):
             for key in [key for key, value in LATER.items() if key in place and place[key] == value]:
                 del place[key]

@@ -16,17 +16,20 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from repro.comm.algorithm import Algorithm, Operation
+from repro.comm.device import OnCpu, OnCuda
 from repro.comm.executor import DTYPES, REDUCTIONS, execute
 from repro.comm.inner import PassingGroup, Tensors
 from repro.comm.lane import AlgorithmWork
 from repro.comm.meter import Meter
 from repro.comm.program import Program, compile_program
+from repro.comm.rounds import NcclWire, Rounds, execute_rounds, own_rounds
+from repro.comm.wire import GroupWire, Wire
 from repro.errors import TrialError
 
 BACKEND = "repro"
 NAMES = {dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "avg", dist.ReduceOp.PRODUCT: "product",
          dist.ReduceOp.MAX: "max", dist.ReduceOp.MIN: "min"}
-_current: list[tuple[Algorithm, Meter]] = []
+_current: list[tuple[Algorithm, Meter, str]] = []
 """What groups made from here on are made of: the default group and those that engines make below it."""
 
 
@@ -41,7 +44,7 @@ def start_group(
         torch.cuda.set_device(device)
     if not hasattr(dist.Backend, BACKEND.upper()):
         dist.Backend.register_backend(BACKEND, _make, devices=["cpu", "cuda"])
-    _current[:] = [(algorithm, Meter())]
+    _current[:] = [(algorithm, Meter(), device)]
     dist.init_process_group(BACKEND, rank=rank, world_size=world, timeout=timedelta(seconds=timeout_seconds))
     group = dist.distributed_c10d._get_default_group()
     assert isinstance(group, AlgorithmGroup)
@@ -49,21 +52,43 @@ def start_group(
 
 
 def _make(store: Store, rank: int, world: int, timeout: timedelta) -> AlgorithmGroup:
-    algorithm, meter = _current[0]
-    inner = dist.ProcessGroupGloo(PrefixStore("inner", store), rank, world, timeout)
-    return AlgorithmGroup(algorithm, meter, inner, store, rank, world, timeout.total_seconds())
+    algorithm, meter, device = _current[0]
+    links = _nccl if device.startswith("cuda") else _gloo
+    inner, wire, place = links(PrefixStore("inner", store), rank, world, timeout, torch.device(device))
+    return AlgorithmGroup(algorithm, inner, wire, place, meter, store, rank, world, timeout.total_seconds())
+
+
+def _gloo(
+    store: Store, rank: int, world: int, timeout: timedelta, device: torch.device
+) -> tuple[Any, Wire, OnCpu]:
+    inner = dist.ProcessGroupGloo(store, rank, world, timeout)
+    return inner, GroupWire(inner, rank, world), OnCpu()
+
+
+def _nccl(
+    store: Store, rank: int, world: int, timeout: timedelta, device: torch.device
+) -> tuple[Any, Wire, OnCpu]:
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = timeout
+    # Only a whole group can put several messages into one NCCL call.
+    inner = dist.ProcessGroup(store, rank, world)
+    inner._set_default_backend(dist.ProcessGroup.BackendType.NCCL)
+    nccl = dist.ProcessGroupNCCL(store, rank, world, options)
+    inner._register_backend(torch.device("cuda"), dist.ProcessGroup.BackendType.NCCL, nccl)
+    return inner, NcclWire(inner, rank, world, device), OnCuda(device)
 
 
 class AlgorithmGroup(PassingGroup):
     """Runs the collectives that are the algorithm's own as its schedules over the inner group's links."""
 
-# mypy: disable-error-code="override"
-# torch declares every spelling of a collective; only the one with options is ever called on a group.
-
-    def __init__(self, algorithm: Algorithm, meter: Meter, inner: Any, store: Store, rank: int, world: int,
-                 timeout: float) -> None:
-        super().__init__(inner, meter, store, rank, world, timeout)
+    def __init__(
+        self, algorithm: Algorithm, inner: Any, wire: Wire, device: OnCpu, meter: Meter, store: Store, rank: int,
+        world: int, timeout: float,
+    ) -> None:
+        super().__init__(inner, wire, device, meter, store, rank, world, timeout)
         self.algorithm = algorithm
+        self.by_rounds = isinstance(wire, NcclWire)
+        self.inner_name = "nccl" if self.by_rounds else "gloo"
         self.ran: set[str] = set()
         self._program = lru_cache(maxsize=256)(self._compile)
 
@@ -73,7 +98,8 @@ class AlgorithmGroup(PassingGroup):
     def describe(self) -> str:
         """What ran as the algorithm's own, and what the inner group did."""
         own = f"{self.algorithm.title}: {'+'.join(sorted(self.ran)) or 'nothing yet'}"
-        return f"{own}; gloo: {'+'.join(sorted(self.passed))}" if self.passed else f"{own}; over gloo"
+        through = "+".join(sorted(self.passed))
+        return f"{own}; {self.inner_name}: {through}" if through else f"{own}; over {self.inner_name}"
 
     def forget(self) -> None:
         """Drop compiled schedules and counts: what ran so far was not the trial's."""
@@ -157,14 +183,19 @@ class AlgorithmGroup(PassingGroup):
         program = self._program(operation, flat.numel(), flat.element_size(), root)
         sent, received = self.wire.sent, self.wire.received
         with self.witness.named():
-            execute(program, flat, self.wire, REDUCTIONS[reduction])
+            if isinstance(program, Program):
+                execute(program, flat, self.wire, REDUCTIONS[reduction])
+            else:
+                execute_rounds(program, flat, self.wire, REDUCTIONS[reduction])
         self.ran.add(operation)
         self.meter.count(operation, str(flat.dtype).removeprefix("torch."), payload * flat.element_size(),
                          self.wire.sent - sent, self.wire.received - received)
 
-    def _compile(self, operation: Operation, count: int, itemsize: int, root: int) -> Program:
+    def _compile(self, operation: Operation, count: int, itemsize: int, root: int) -> Program | Rounds:
         arguments = (root,) if operation == "broadcast" else ()
         transfers = getattr(self.algorithm, operation)(self.world, count, itemsize, *arguments)
+        if self.by_rounds:
+            return own_rounds(transfers, self.place)
         return compile_program(transfers, self.place, itemsize)
 
 

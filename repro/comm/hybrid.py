@@ -139,6 +139,8 @@ class Hybrid(Algorithm):
         for _ in range(1 + REPEATS):
             begin = time.perf_counter()
             dist.all_reduce(tensor)
+            if tensor.is_cuda:
+                torch.cuda.synchronize(tensor.device)
             taken.append(time.perf_counter() - begin)
         slowest = self._slowest(median(taken[1:]), device)
         self._trying.clear()

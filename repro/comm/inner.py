@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import ProcessGroup, Store
 
+from repro.comm.device import OnCpu
 from repro.comm.lane import AlgorithmWork, Lane
 from repro.comm.lost import Witness
 from repro.comm.meter import Meter
-from repro.comm.wire import GroupWire
+from repro.comm.wire import Wire
 from repro.errors import TrialError
 
 Tensors = list[torch.Tensor]
@@ -23,12 +24,16 @@ Tensors = list[torch.Tensor]
 class PassingGroup(ProcessGroup):
     """Every collective is the inner group's; torch calls the methods by these names, from Python and from C++."""
 
-    def __init__(self, inner: Any, meter: Meter, store: Store, rank: int, world: int, timeout: float) -> None:
+    inner_name = "gloo"
+
+    def __init__(
+        self, inner: Any, wire: Wire, device: OnCpu, meter: Meter, store: Store, rank: int, world: int, timeout: float
+    ) -> None:
         super().__init__(rank, world)  # type: ignore[call-arg]  # what a subclass calls is not declared
         self.inner, self.meter, self.place, self.world = inner, meter, rank, world
-        self.wire = GroupWire(inner, rank, world)
+        self.wire = wire
         self.witness = Witness(store, self.wire, timeout)
-        self.lane = Lane(meter, f"comm of {world} ranks")
+        self.lane = Lane(meter, f"comm of {world} ranks", device)
         self.passed: set[str] = set()
 
     def getRank(self) -> int:  # noqa: N802 - torch's name
@@ -45,7 +50,7 @@ class PassingGroup(ProcessGroup):
                 call(*arguments, *(() if opts is None else (opts,))).wait()
             self.passed.add(operation)
             name = str(results[0].dtype).removeprefix("torch.") if results else "none"
-            self.meter.count(f"{operation} (gloo)", name, sum(item.nbytes for item in results), None, None)
+            self.meter.count(f"{operation} ({self.inner_name})", name, sum(item.nbytes for item in results), None, None)
 
         return self.lane.submit(job, results)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from repro.comm.device import OnCpu
 from repro.comm.meter import Meter
 
 
@@ -22,6 +23,7 @@ class AlgorithmWork(torch.distributed.Work):
         self._lane, self._job, self._tensors = lane, job, tensors
         self._error: BaseException | None = None
         self._done = False
+        self._asked, self._ended = lane.device.mark(), None
         devices = {tensor.device for tensor in tensors if tensor.device.type != "cpu"}
         self._future: torch.futures.Future[Any] = torch.futures.Future(devices=list(devices))
 
@@ -31,14 +33,17 @@ class AlgorithmWork(torch.distributed.Work):
         try:
             if self._lane.broken:
                 raise self._lane.broken
-            self._job()
+            with self._lane.device.after(self._asked, self._tensors):
+                self._job()
+                self._ended = self._lane.device.mark()
         except Exception as error:  # handed to whoever waits: the caller's thread, or DDP in C++
             self._error = error
             self._lane.broken = self._lane.broken or error
         self._lane.meter.ran(start, time.perf_counter())
         self._done = True
         if self._error is None:
-            self._future.set_result(self._tensors)
+            with self._lane.device.after(self._ended, ()):
+                self._future.set_result(self._tensors)
         else:
             self._future.set_exception(self._error)
 
@@ -53,6 +58,7 @@ class AlgorithmWork(torch.distributed.Work):
         self._lane.meter.waited(start, time.perf_counter())
         if self._error is not None:
             raise self._error
+        self._lane.device.join(self._ended)
         return True
 
     def is_completed(self) -> bool:
@@ -78,8 +84,8 @@ class Lane:
     A caller that waits takes the queue over instead of waiting for another thread to be scheduled.
     """
 
-    def __init__(self, meter: Meter, name: str) -> None:
-        self.meter = meter
+    def __init__(self, meter: Meter, name: str, device: OnCpu) -> None:
+        self.meter, self.device = meter, device
         self.broken: BaseException | None = None
         self._jobs: deque[AlgorithmWork] = deque()
         self._running = Lock()

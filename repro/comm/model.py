@@ -55,11 +55,19 @@ def transfer(size: int) -> Cost:
     return Cost(rounds=1, path_bytes=size, reduced_bytes=0)
 
 
+ROUNDS = 20
+
+
 def fit(samples: Iterable[Sample]) -> LinkModel:
     """Least squares on the relative error, with no parameter below zero.
 
-    Relative, so that a millisecond counts alike at 1 KiB and a second at 64 MiB. With three parameters the constrained
-    optimum is the best of the unconstrained optima over all subsets whose parameters come out non-negative.
+    Relative, so that a millisecond counts alike at 1 KiB and a second at 64 MiB; and taken by logarithm, |log(predicted
+    / measured)|: by predicted / measured - 1 a time far too short costs at most 1 and one too long without limit, so
+    that scattered samples would be predicted much too fast.
+
+    1. A first solution by predicted / measured - 1, which is linear.
+    2. Gauss-Newton: with x the prediction so far, log(x'/t) is about (x' - x)/x + log(x/t); steps of at most a factor e.
+    3. Each solution is the best of the unconstrained ones over all subsets of the parameters that are not negative.
 
     Raises:
         ValueError: nothing to fit, or a time that is no positive number.
@@ -68,19 +76,26 @@ def fit(samples: Iterable[Sample]) -> LinkModel:
     seconds = np.array([sample.seconds for sample in known], dtype=float)
     if not known or not np.all(np.isfinite(seconds)) or not np.all(seconds > 0):
         raise ValueError("a fit needs samples whose seconds are positive numbers")
-    asked = [(item.cost.rounds, item.cost.path_bytes, item.cost.reduced_bytes) for item in known]
-    rows = np.array(asked, dtype=float) / seconds[:, None]
-    scale = np.where(rows.max(axis=0) > 0, rows.max(axis=0), 1.0)
-    alpha, beta, gamma = (float(value) for value in _non_negative(rows / scale) / scale)
+    asked = np.array([(item.cost.rounds, item.cost.path_bytes, item.cost.reduced_bytes) for item in known], dtype=float)
+    scale = np.where(asked.max(axis=0) > 0, asked.max(axis=0), 1.0)
+    rows = asked / scale
+    # 1. linear
+    found = _non_negative(rows / seconds[:, None], np.ones(len(known)))
+    for _ in range(ROUNDS):
+        # 2. by logarithm
+        predicted = np.maximum(rows @ found, 1e-9 * seconds)
+        wanted = 1 - np.clip(np.log(predicted / seconds), -1, 1)
+        found = _non_negative(rows / predicted[:, None], wanted)
+    alpha, beta, gamma = (float(value) for value in found / scale)
     return LinkModel(alpha, beta, gamma)
 
 
-def _non_negative(rows: np.ndarray) -> np.ndarray:
-    """x >= 0 that minimises |rows x - 1|; rows: samples by 3."""
-    best, least = np.zeros(3), float(len(rows))
+def _non_negative(rows: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """3. x >= 0 that minimises |rows x - wanted|; rows: samples by 3."""
+    best, least = np.zeros(3), float(np.sum(wanted**2))
     for free in _subsets(3):
-        found = np.linalg.lstsq(rows[:, free], np.ones(len(rows)), rcond=None)[0]
-        error = float(np.sum((rows[:, free] @ found - 1.0) ** 2))
+        found = np.linalg.lstsq(rows[:, free], wanted, rcond=None)[0]
+        error = float(np.sum((rows[:, free] @ found - wanted) ** 2))
         if np.all(found >= 0) and error < least:
             best, least = np.zeros(3), error
             best[free] = found

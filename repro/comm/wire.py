@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from threading import Event, Lock
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -20,6 +21,14 @@ class Pending(Protocol):
 
     def wait(self) -> Any:
         """Block until the buffer may be used again; raises where the link broke or the time ran out."""
+
+
+class Message(NamedTuple):
+    """One end of a message."""
+
+    tensor: torch.Tensor
+    peer: int
+    sends: bool
 
 
 class Wire(ABC):
@@ -44,6 +53,16 @@ class Wire(ABC):
 
     @abstractmethod
     def _recv(self, tensor: torch.Tensor, peer: int) -> Pending: ...
+
+    def exchange(self, messages: Sequence[Message]) -> None:
+        """Start all messages of a round together and wait for them."""
+        self.settle([self.send(item.tensor, item.peer) if item.sends else self.recv(item.tensor, item.peer)
+                     for item in messages])
+
+    def settle(self, pending: Sequence[Pending]) -> None:
+        """Wait for messages that are on their way."""
+        for item in pending:
+            item.wait()
 
     @abstractmethod
     def close(self) -> None:
@@ -81,7 +100,7 @@ class GroupWire(Wire):
                 work.wait(timedelta(milliseconds=1))
 
 
-class _Message:
+class _Side:
     """One side of a message in memory."""
 
     def __init__(self, tensor: torch.Tensor, timeout: float) -> None:
@@ -114,11 +133,11 @@ class MemoryNet:
 
     def __init__(self, world: int, timeout: float = 10.0) -> None:
         self.world, self.timeout, self.lock = world, timeout, Lock()
-        self.waiting: dict[tuple[int, int, bool], deque[_Message]] = {}
+        self.waiting: dict[tuple[int, int, bool], deque[_Side]] = {}
 
-    def meet(self, source: int, target: int, tensor: torch.Tensor, sends: bool) -> _Message:
+    def meet(self, source: int, target: int, tensor: torch.Tensor, sends: bool) -> _Side:
         """Match a send with the oldest receive of the same link, or wait for one."""
-        mine = _Message(tensor, self.timeout)
+        mine = _Side(tensor, self.timeout)
         with self.lock:
             others = self.waiting.setdefault((source, target, not sends), deque())
             if not others:
