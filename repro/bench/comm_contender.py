@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
 
 from repro.bench.comm_world import ITEMSIZE, tunes
 from repro.comm.algorithm import Algorithm
@@ -37,15 +38,18 @@ class Contender:
 
     def join(self, index: int, rank: int, world: int, timeout: float) -> None:
         """Make a group of its own, number `index`."""
-        store = dist.PrefixStore(f"bench{index}", dist.distributed_c10d._get_default_store())
-        inner = dist.ProcessGroupGloo(dist.PrefixStore("inner", store), rank, world, timedelta(seconds=timeout))
+        store = PrefixStore(f"bench{index}", dist.distributed_c10d._get_default_store())
+        inner = dist.ProcessGroupGloo(PrefixStore("inner", store), rank, world, timedelta(seconds=timeout))
         if self.algorithm is None:
             self._group = inner
             return
+        from repro.comm.device import OnCpu
         from repro.comm.group import AlgorithmGroup
         from repro.comm.meter import Meter
+        from repro.comm.wire import GroupWire
 
-        self._group = AlgorithmGroup(self.algorithm, Meter(), inner, store, rank, world, timeout)
+        wire = GroupWire(inner, rank, world)
+        self._group = AlgorithmGroup(self.algorithm, inner, wire, OnCpu(), Meter(), store, rank, world, timeout)
 
     def reduce(self, tensor: torch.Tensor) -> None:
         """Sum over ranks, in place."""

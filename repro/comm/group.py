@@ -53,6 +53,13 @@ def start_group(
 
 def _make(store: Store, rank: int, world: int, timeout: timedelta) -> AlgorithmGroup:
     algorithm, meter, device = _current[0]
+    return make_group(algorithm, meter, store, rank, world, timeout, device)
+
+
+def make_group(
+    algorithm: Algorithm, meter: Meter, store: Store, rank: int, world: int, timeout: timedelta, device: str = "cpu"
+) -> AlgorithmGroup:
+    """A group by itself, unknown to `torch.distributed`; all ranks meet through `store`."""
     links = _nccl if device.startswith("cuda") else _gloo
     inner, wire, place = links(PrefixStore("inner", store), rank, world, timeout, torch.device(device))
     return AlgorithmGroup(algorithm, inner, wire, place, meter, store, rank, world, timeout.total_seconds())
