@@ -15,7 +15,6 @@ from repro.events import read_events
 from repro.fingerprint import DataSet
 from repro.plan import Cell
 from repro.results import Result
-from repro.seams import Engine
 from repro.spec import Choices, Trial
 from repro.store import Attempt, Record
 
@@ -190,13 +189,12 @@ def _verdict_tags(comparisons: Sequence[Comparison]) -> dict[str, str]:
 
 def common_tags(record: Record, run: str, key: str, level: str, cell: Cell) -> dict[str, str]:
     """What every run of a record carries; `repro.run` and `repro.key` are how it is found again."""
-    environment, engine = record.environment, cell.choices.engine.plugin
-    assert isinstance(engine, Engine)
+    environment = record.environment
     tags = {
         "repro.run": run, "repro.key": key, "repro.level": level, "repro.suite": record.plan.suite.suite,
         "repro.suite_digest": record.plan.digest, "repro.cell": cell.cell_id, "repro.method": record.plan.method,
         "repro.version": environment.repro_version, "mlflow.source.name": "repro",
-        "repro.label": "measured" if engine.needs_parts else "simulated",
+        "repro.label": cell.choices.origin,
     }
     data = data_of(record, cell.choices)
     if data:

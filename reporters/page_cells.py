@@ -94,9 +94,7 @@ def marks(record: Record) -> dict[str, CellMark]:
 
 def origin(choices: Choices) -> str:
     """What the figures of a cell are: of a real run, of an emulated cluster, or invented by an engine."""
-    if not getattr(choices.engine.plugin, "needs_parts", True):
-        return "simulated"
-    return "emulated" if choices.launcher.kind == "fabric" else "measured"
+    return choices.origin
 
 
 def origins(found: Sequence[CellMark]) -> str:

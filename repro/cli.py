@@ -165,15 +165,18 @@ def report(run: Path, targets: str, out: Path | None) -> None:
 
 
 @cli.command()
+@click.option("--fix", is_flag=True, help="End processes that earlier runs left behind, and with them their networks.")
 @json_option
-def doctor(as_json: bool) -> None:
+def doctor(fix: bool, as_json: bool) -> None:
     """What this machine has, what is missing, and the command that mends it.
 
     \b
-    Example: repro doctor
+    Example: repro doctor --fix
     """
-    from repro.doctor import examine
+    from repro.doctor import end_leftovers, examine
 
+    if fix:
+        click.echo(f"processes of earlier runs ended: {len(end_leftovers())}", err=True)
     findings = examine(Path("runs"))
     if as_json:
         click.echo(json.dumps([item.model_dump() for item in findings], indent=1))
@@ -258,6 +261,33 @@ def turnaround(pairs: int, as_json: bool) -> None:
     from repro.bench.turnaround import measure
 
     _print_bench(measure(pairs), as_json)
+
+
+@bench.command()
+@click.option("-a", "--algorithm", "algorithms", multiple=True, metavar="NAME",
+              help="ring, or '{kind: tree, arity: 4}'; several times.  [default: all, with their defaults]")
+@click.option("--sizes", default="1k:64m", help="1k:64m is every power of 4 in between; 4k,1m are those two.")
+@click.option("--world", metavar="2,4,8", help="Ranks.  [default: the fabric's nodes, else 2,4]")
+@click.option("--fabric", metavar="nodes=8,rate=200mbit", help="An emulated cluster instead of loopback.")
+@click.option("--repetitions", type=click.IntRange(2, 1000), default=10, help="Of every algorithm at every size.")
+@click.option("--seconds", type=click.FloatRange(min=0.1), default=20.0,
+              help="At most, of one algorithm at one size; what cannot keep to it is skipped.")
+@click.option("--seed", type=click.IntRange(min=0), default=20151102, help="Of the order of execution.")
+@click.option("--with-mpi", "mpi", is_flag=True, help="Open MPI's MPI_Allreduce over TCP beside, where installed.")
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with plots.")
+@click.option("--mlflow", is_flag=True, help="One MLflow run per algorithm and number of ranks.")
+@json_option
+def comm(html: Path | None, mlflow: bool, as_json: bool, **asked: Any) -> None:
+    """All-reduce algorithms against the backend's own and their bounds, interleaved, sums checked.
+
+    \b
+    Example: repro bench comm --fabric nodes=8,rate=200mbit --sizes 4k:16m --html comm.html
+    """
+    from repro.bench.comm_command import read_options, run
+    from repro.bench.comm_table import text
+
+    outcome = run(read_options(**asked), html, mlflow)
+    click.echo(json.dumps(outcome.as_json(), indent=1) if as_json else text(outcome))
 
 
 def _print_bench(found: Any, as_json: bool) -> None:

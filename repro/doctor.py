@@ -15,6 +15,7 @@ from typing import Literal
 import psutil
 
 from repro import machine
+from repro.launchers import fabric_probe, leftovers
 from repro.spec import Frozen
 from repro.uri import redacted
 
@@ -33,7 +34,15 @@ class Finding(Frozen):
 
 def examine(folder: Path) -> list[Finding]:
     """Look at everything a run needs; `folder` is where runs would be written."""
-    return [_python(), *_libraries(), _devices(), *_capacity(folder), _loopback(), _tracking(), *_optional()]
+    return [_python(), *_libraries(), _devices(), *_capacity(folder), _loopback(), _tracking(), *_optional(),
+            _fabric(), _leftovers()]
+
+
+def end_leftovers() -> list[int]:
+    """End what earlier runs left behind; the processes ended."""
+    found = leftovers.find()
+    remaining = leftovers.end(found)
+    return [pid for pid in found if pid not in remaining]
 
 
 def _python() -> Finding:
@@ -119,3 +128,20 @@ def _optional() -> Iterator[Finding]:
     yield Finding(what="browser", state="ok" if chromium else "note",
                   found=chromium or "none found; the report needs one only to be looked at on this machine",
                   mend="" if chromium else "apt-get install chromium")
+
+
+def _fabric() -> Finding:
+    found = fabric_probe.ability()
+    if found.problem:
+        return Finding(what="fabric", state="note", found=f"no emulated cluster here: {found.problem}")
+    netem = f"; {found.netem}" if found.netem else ""
+    return Finding(what="fabric", state="ok", found=f"emulated clusters can be built{netem}")
+
+
+def _leftovers() -> Finding:
+    found = leftovers.find()
+    if not found:
+        return Finding(what="leftovers", state="ok", found="no process of an earlier run")
+    listed = ", ".join(map(str, found))
+    return Finding(what="leftovers", state="note", found=f"processes of runs that are over: {listed}",
+                   mend="repro doctor --fix")

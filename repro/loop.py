@@ -41,6 +41,7 @@ class Loop:
     def run(self) -> None:
         """Train until the target, the budget or divergence ends it, then report what takes all ranks to know."""
         self.session.synchronize()
+        self.session.traffic()  # what came before is not the run's
         self.watch.restart(self.log.start("run_start"))
         if self.parts is not None:
             self.log.emit("x_hashes", {"data": self.parts.open_data()})
@@ -58,7 +59,7 @@ class Loop:
         self.log.stop("run_stop", status=status, reason=verdict if status == "aborted" else "",
                       samples_count=self.samples)
         self.log.emit("x_phases", phases)
-        self._report()
+        self._report(self.session.traffic())
 
     @property
     def samples(self) -> int:
@@ -143,7 +144,7 @@ class Loop:
             return "success"
         return f"missed: {stop.metric} {value:.4f} after {stop.max_epochs:g} epochs" if spent else ""
 
-    def _report(self) -> None:
+    def _report(self, traffic: dict[str, Any]) -> None:
         """After the clock has stopped: what only all ranks together know."""
         session = self.session
         blocks = session.gather(self.own_steps)
@@ -151,6 +152,9 @@ class Loop:
             ranks = np.asarray([rank[index] for rank in blocks])
             self.log.emit("x_rank_steps", {"slowest_seconds": _short(ranks.max(axis=0).tolist()),
                                            "fastest_seconds": _short(ranks.min(axis=0).tolist())})
+        traffics = session.gather(traffic)
+        if any(traffics):
+            self.log.emit("x_traffic", traffics)
         self.log.emit("x_peak_bytes", session.gather(session.peak_bytes()))
         weights = session.weights()
         self.log.emit("x_hashes", {"final_weights": weights_sha256(weights)})

@@ -102,6 +102,7 @@ def _needs_parts(choices: Choices) -> bool:
 def _plain(cell: Cell) -> Cell:
     """The cell in fp32 with a constant rate: what the gate compares must not depend on precision or schedule."""
     update = {"precision": parse_choice("precision", "fp32"), "warmup_steps": False, "timeout_seconds": 600.0,
+              "compression": "none", "compression_rank": 1,  # lossy on purpose
               "schedule": type(cell.choices).model_fields["schedule"].default, "determinism": "seeded"}
     choices = cell.choices.model_copy(update=update)
     return cell.model_copy(update={"choices": choices, "cell_id": choices.cell_id})
@@ -114,7 +115,7 @@ def _reference(cell: Cell) -> Cell:
     batch = choices.batch.model_copy(update={"accumulation": choices.batch.accumulation * choices.processes})
     choices = choices.model_copy(update={
         "engine": parse_choice("engine", "single"), "comm": parse_choice("comm", "backend"), "processes": 1,
-        "batch": batch,
+        "batch": batch, "overlap": None,
     })
     return plain.model_copy(update={"choices": choices, "cell_id": choices.cell_id})
 

@@ -114,7 +114,8 @@ def make_plan(
         raise problem(f"nothing can run on this machine: {skipped[0].label}: {skipped[0].reason}", ("trial",))
     return Plan(
         suite=suite, digest=digest, device=machine.device, device_count=machine.device_count, cores=machine.cores,
-        cells=tuple(cells), skipped=tuple(skipped), order=_order(suite, len(cells)), notes=(*notes, *_few(suite)),
+        cells=tuple(cells), skipped=tuple(skipped), order=_order(suite, len(cells)),
+        notes=(*notes, *_few(suite), *_said(cells, machine)),
     )
 
 
@@ -263,6 +264,17 @@ def _unsupported(choices: Choices, machine: Machine) -> str | None:
         if reason:
             return f"{choice.seam} {choice.kind}: {reason}"
     return None
+
+
+def _said(cells: list[Cell], machine: Machine) -> list[str]:
+    """What the plug-ins of the plan want its reader to know, each once."""
+    found: dict[str, None] = {}
+    for cell in cells:
+        setting = cell.choices.setting(cell.choices.device, machine.device_count)
+        for choice in cell.choices.plugins():
+            if text := choice.plugin.note(setting):
+                found[f"{choice.seam} {choice.label}: {text}"] = None
+    return list(found)
 
 
 def _on_machine(cell: Cell, machine: Machine) -> Cell:

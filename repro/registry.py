@@ -27,6 +27,14 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     "comm": {
         "backend": "repro.comm.backend:Backend",
+        "ring": "repro.comm.ring:Ring",
+        "tree": "repro.comm.tree:ReductionTree",
+        "butterfly": "repro.comm.butterfly:Butterfly",
+        "halving-doubling": "repro.comm.halving_doubling:HalvingDoubling",
+        "parameter-server": "repro.comm.parameter_server:ParameterServer",
+        "multicolor": "repro.comm.multicolor:Multicolor",
+        "hierarchical": "repro.comm.hierarchical:Hierarchical",
+        "hybrid": "repro.comm.hybrid:Hybrid",
     },
     "precision": {
         "fp32": "repro.precision:Fp32",
@@ -43,6 +51,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "launcher": {
         "inline": "repro.launchers.inline:Inline",
         "local": "repro.launchers.local:Local",
+        "fabric": "repro.launchers.fabric:Fabric",
     },
     "reporter": {
         "html": "repro.reporters.html_page:HtmlPage",

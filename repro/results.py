@@ -50,6 +50,56 @@ class Steps(Frozen):
     """Sum over steps of slowest minus fastest rank."""
 
 
+class Moved(Frozen):
+    """Collectives of one operation and type on one rank."""
+
+    operation: str
+    dtype: str
+    collectives: int
+    payload_bytes: int
+    sent_bytes: int | None
+    """None: done by the inner group, which does not count."""
+    received_bytes: int | None
+
+
+class RankTraffic(Frozen):
+    """What one rank's communication came to between `run_start` and `run_stop`."""
+
+    lines: tuple[Moved, ...]
+    busy_seconds: float
+    """Collectives ran."""
+    exposed_seconds: float
+    """Training stood still for them."""
+    overlapped_seconds: float
+    """They ran while it did not."""
+
+    @property
+    def sent_bytes(self) -> int:
+        return sum(line.sent_bytes or 0 for line in self.lines)
+
+    @property
+    def received_bytes(self) -> int:
+        return sum(line.received_bytes or 0 for line in self.lines)
+
+
+class Traffic(Frozen):
+    """Communication of a trial; only collectives that the algorithm did itself have their bytes counted."""
+
+    ranks: tuple[RankTraffic, ...]
+    busiest_rank: int
+    """The one that sent most."""
+    busiest_sent_bytes: int
+    busiest_received_bytes: int
+    collectives: int
+    """Of one rank; all do the same."""
+    exposed_seconds: float
+    """Mean over ranks, as the two below."""
+    overlapped_seconds: float
+    busy_seconds: float
+    uncounted: tuple[str, ...]
+    """Operations that passed through to the inner group."""
+
+
 class Result(Frozen):
     """What one trial came to."""
 
@@ -86,6 +136,8 @@ class Result(Frozen):
     peak_bytes: int | None = None
     """Largest over ranks."""
     bytes_sent: int | None = None
+    """By all ranks, in collectives that are counted."""
+    traffic: Traffic | None = None
     final: float | None = None
     best: float | None = None
     curve: tuple[Point, ...] = ()
@@ -233,6 +285,9 @@ def _measured(log: _Log, points: Sequence[Point], stop: Stop) -> dict[str, Any]:
     peaks = log.last("x_peak_bytes")
     if peaks is not None and any(value is not None for value in peaks.value):
         found["peak_bytes"] = max(value for value in peaks.value if value is not None)
+    traffic = _traffic(log)
+    if traffic is not None:
+        found |= {"traffic": traffic, "bytes_sent": sum(rank.sent_bytes for rank in traffic.ranks)}
     if log.run_stop is None or log.run_start is None:
         return found
     wall = (log.run_stop - log.run_start) / 1e9
@@ -246,6 +301,22 @@ def _measured(log: _Log, points: Sequence[Point], stop: Stop) -> dict[str, Any]:
         "observer_effect": phases.get("logging", 0.0) / wall if wall > 0 else None,
     }
     return found
+
+
+def _traffic(log: _Log) -> Traffic | None:
+    event = log.last("x_traffic")
+    if event is None:
+        return None
+    ranks = tuple(RankTraffic.model_validate(rank) for rank in event.value if rank)
+    sent = [rank.sent_bytes for rank in ranks]
+    means = {part: sum(getattr(rank, part) for rank in ranks) / len(ranks)
+             for part in ("exposed_seconds", "overlapped_seconds", "busy_seconds")}
+    return Traffic(
+        ranks=ranks, busiest_rank=sent.index(max(sent)), busiest_sent_bytes=max(sent),
+        busiest_received_bytes=max(rank.received_bytes for rank in ranks),
+        collectives=max(sum(line.collectives for line in rank.lines) for rank in ranks), **means,
+        uncounted=tuple(sorted({line.operation for rank in ranks for line in rank.lines if line.sent_bytes is None})),
+    )
 
 
 def _phases(log: _Log) -> dict[str, float]:

@@ -89,6 +89,7 @@ class Run:
             if key not in self._launchers:
                 self._launchers[key] = launcher
                 launcher.open(modules, self.plan.device)
+            self._launchers[key].prepare(cell.choices.processes)
         seconds = [known for item in self._launchers.values() if (known := item.preload_seconds) is not None]
         write_json(self.folder.launchers, {"preload_seconds": sum(seconds) if seconds else None})
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -44,6 +45,8 @@ class Setting:
     """"cpu" or "cuda"."""
     device_count: int
     """GPUs this machine offers; 0 on a CPU-only machine."""
+    compression: str = "none"
+    overlap: bool | None = None
 
 
 class Plugin(BaseModel):
@@ -58,6 +61,10 @@ class Plugin(BaseModel):
 
     def unsupported(self, setting: Setting) -> str | None:
         """Why this plug-in cannot run under `setting`, in one sentence; None when it can."""
+        return None
+
+    def note(self, setting: Setting) -> str | None:
+        """What a reader of the plan should know about this plug-in under `setting`; None: nothing."""
         return None
 
 
@@ -164,6 +171,21 @@ class Comm(Plugin):
     def effective(self) -> str:
         """What really runs, read back from the process group."""
 
+    def traffic(self) -> dict[str, Any]:
+        """What this rank moved since the last call (JSON-like, `repro.comm.meter`); empty where nothing counts."""
+        return {}
+
+    def returned(self, since: float | None = None) -> None:
+        """Told by an engine that waits for collectives out of this object's sight, when it goes on.
+
+        Args:
+            since: when it had nothing left to compute (`time.perf_counter`); None: at its last collective.
+        """
+
+    def inline(self) -> AbstractContextManager[None]:
+        """Inside, a collective that this thread asks for has ended when the call returns."""
+        return nullcontext()
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -183,6 +205,12 @@ class Job:
     optimizer: Optimizer
     comm: Comm
     timeout_seconds: float = 1800.0
+    compression: str = "none"
+    """What gradients are sent as: none (their own type), fp16, bf16 or powersgd."""
+    compression_rank: int = 1
+    """Rank of PowerSGD's factors."""
+    overlap: bool | None = None
+    """Gradients are averaged while back-propagation still runs, or only after it; None: as the engine does it."""
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -238,6 +266,10 @@ class Session(ABC):
     @abstractmethod
     def effective(self) -> dict[str, str]:
         """What happened, read back from what ran: dtypes, stage, optimizer class, process group."""
+
+    def traffic(self) -> dict[str, Any]:
+        """What this rank's communication moved since the last call (`Comm.traffic`); empty where nothing counts."""
+        return {}
 
     @abstractmethod
     def peak_bytes(self) -> int | None:
@@ -302,6 +334,8 @@ class Outcome:
     ends: tuple[RankEnd, ...]
     seconds: float
     timed_out: bool = False
+    network: Mapping[str, Any] | None = None
+    """What a launcher with a network of its own knows of it: rates stated and measured, bytes by node (JSON-like)."""
 
     @property
     def ok(self) -> bool:
@@ -318,6 +352,8 @@ class Launcher(Plugin):
     """Starts the ranks and reports how each ended. Opened once a run, used for every trial."""
 
     title: ClassVar[str]
+    origin: ClassVar[Literal["measured", "emulated", "simulated"]] = "measured"
+    """What figures are that were taken under it: every report says so."""
 
     @property
     def preload_seconds(self) -> float | None:
@@ -326,6 +362,9 @@ class Launcher(Plugin):
 
     def open(self, preload: Sequence[str], device: str) -> None:
         """Prepare (a fork server, namespaces); called once before the first launch."""
+
+    def prepare(self, processes: int) -> None:
+        """Get ready for launches of so many ranks, off every clock; called after `open`, once for each number."""
 
     @abstractmethod
     def launch(self, order: Order) -> Outcome: ...

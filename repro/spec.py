@@ -24,7 +24,7 @@ from pydantic import (
 from repro import registry
 from repro.errors import UnknownName, nearest
 from repro.schedule import Constant, Scaling, Schedule
-from repro.seams import Direction, Optimizer, Plugin, Setting, Workload
+from repro.seams import Direction, Engine, Launcher, Optimizer, Plugin, Setting, Workload
 
 P = TypeVar("P", bound=Plugin)
 SUITE_SCHEMA = 1
@@ -181,6 +181,10 @@ class Choices(Written):
     launcher: LauncherChoice = Field("local", validate_default=True)
     schedule: Schedule = Constant()
     scaling: Scaling = Scaling()
+    compression: Literal["none", "fp16", "bf16", "powersgd"] = Field("none", description="what gradients are sent as")
+    compression_rank: int = Field(1, ge=1, description="rank of PowerSGD's factors")
+    overlap: bool | None = Field(None, description="average gradients during back-propagation (true), or only after it "
+                                                   "(false); null: as the engine does it")
     gradient_clip: float | None = Field(None, gt=0, description="largest global L2 norm of the mean gradient")
     determinism: Literal["bitwise", "seeded", "free"] = "seeded"
     warmup_steps: bool = Field(True, description="two steps on made-up data before the clock starts, then undone")
@@ -203,6 +207,8 @@ class Choices(Written):
     def _consistent(self) -> Choices:
         self._check_metric()
         self._check_batch()
+        if self.compression_rank != 1 and self.compression != "powersgd":
+            raise FieldProblem(f"only powersgd has a rank, not compression {self.compression}", ("compression_rank",))
         return self
 
     def _check_metric(self) -> None:
@@ -251,7 +257,15 @@ class Choices(Written):
             workload=self.workload.kind, engine=self.engine.kind, comm=self.comm.kind,
             precision=self.precision.kind, optimizer=self.optimizer.kind, launcher=self.launcher.kind,
             processes=self.processes, accumulation=self.batch.accumulation, device=device, device_count=device_count,
+            compression=self.compression, overlap=self.overlap,
         )
+
+    @property
+    def origin(self) -> str:
+        """What figures taken with these choices are: measured, emulated (a launcher's cluster) or simulated."""
+        if not self.engine.get(Engine).needs_parts:
+            return "simulated"
+        return self.launcher.get(Launcher).origin
 
     def plugins(self) -> tuple[Choice, ...]:
         """Every plug-in chosen."""
@@ -324,9 +338,20 @@ class Suite(Frozen):
         return value
 
 
+LATER: dict[str, Any] = {"compression": "none", "compression_rank": 1, "overlap": None, "bucket_mib": None,
+                         "nccl_algorithm": None}
+"""Choices that came after the first records, with what those records did: named only where something else is chosen,
+so that a cell keeps the name it had."""
+
+
 def canonical(model: BaseModel, exclude: set[str] | None = None) -> str:
     """The one JSON text of a model: keys sorted, no spaces."""
     data = model.model_dump(mode="json", by_alias=True, exclude=exclude)
+    choices = data.get("choices", data)
+    for place in (choices, choices.get("engine"), choices.get("comm")):
+        if isinstance(place, dict):
+            for key in [key for key, value in LATER.items() if key in place and place[key] == value]:
+                del place[key]
     return json.dumps(data, sort_keys=True, separators=(",", ":"))
 
 

@@ -49,6 +49,7 @@ def make_job(choices: Choices, place: Place) -> Job:
         accumulation=choices.batch.accumulation, gradient_clip=choices.gradient_clip,
         precision=choices.precision.get(Precision), optimizer=choices.optimizer.get(Optimizer),
         comm=choices.comm.get(Comm), timeout_seconds=choices.timeout_seconds,
+        compression=choices.compression, compression_rank=choices.compression_rank, overlap=choices.overlap,
     )
 
 

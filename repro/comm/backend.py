@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
-from typing import ClassVar
+from typing import ClassVar, Literal
+
+from pydantic import Field
 
 from repro.errors import TrialError
-from repro.seams import Comm
+from repro.seams import Comm, Setting
+
+NcclAlgorithm = Literal["Ring", "Tree", "CollnetDirect", "CollnetChain", "NVLS", "NVLSTree", "PAT"]
 
 
 class Backend(Comm):
     """gloo on CPU, NCCL on CUDA, as they come."""
 
+    nccl_algorithm: NcclAlgorithm | None = Field(None, description="NCCL's own choice of algorithm; null: NCCL decides")
+
     preload: ClassVar[tuple[str, ...]] = ("torch", "torch.distributed")
+
+    def unsupported(self, setting: Setting) -> str | None:
+        if self.nccl_algorithm and setting.device != "cuda":
+            return f"nccl_algorithm {self.nccl_algorithm} has no effect: on a CPU the backend is gloo"
+        return None
 
     def start(self, rank: int, world: int, device: str, timeout_seconds: float) -> None:
         import torch
@@ -22,6 +33,9 @@ class Backend(Comm):
         for name in ("MASTER_ADDR", "MASTER_PORT"):
             if not os.environ.get(name):
                 raise TrialError(f"{name} is not set: the launcher gives every rank the address of rank 0")
+        if self.nccl_algorithm:
+            # NCCL reads it when the first communicator is made.
+            os.environ["NCCL_ALGO"] = self.nccl_algorithm
         if device.startswith("cuda"):
             torch.cuda.set_device(device)
         dist.init_process_group(
@@ -38,5 +52,6 @@ class Backend(Comm):
             return "none"
         name = str(dist.get_backend())
         if name == "nccl":
-            return f"nccl {'.'.join(map(str, torch.cuda.nccl.version()))}"  # type: ignore[no-untyped-call]
+            version = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+            return f"nccl {version}{f' {self.nccl_algorithm}' if self.nccl_algorithm else ''}"
         return name

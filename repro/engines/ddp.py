@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from repro.seams import Engine, Job, Parts, Session
+from repro.seams import Engine, Job, Parts, Session, Setting
 from repro.streams import Streams
 
 
@@ -17,6 +17,11 @@ class Ddp(Engine):
     preload: ClassVar[tuple[str, ...]] = ("torch", "torch._dynamo", "repro.engines.ddp_session")
 
     bucket_mib: float = Field(25.0, gt=0, description="gradients averaged in one all-reduce, MiB")
+
+    def unsupported(self, setting: Setting) -> str | None:
+        if setting.compression != "none" and setting.precision.endswith("-master"):
+            return f"under {setting.precision} gradients already have 16 bits; compression is for fp32 ones"
+        return None
 
     def library(self) -> str:
         import torch

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from repro.engines.ddp_hooks import Hooks
 from repro.engines.torch_loop import LoopSession
-from repro.seams import Job, Parts
+from repro.seams import Batch, Job, Parts
 
 if TYPE_CHECKING:
     from repro.engines.ddp import Ddp
@@ -23,7 +25,9 @@ class DdpSession(LoopSession):
 
     def __init__(self, parts: Parts, job: Job, options: Ddp) -> None:
         self.options = options
+        self.hooks = Hooks(job)
         super().__init__(parts, job, self._wrap)
+        self.hooks.register(self.wrapped)
 
     def _wrap(self, model: torch.nn.Module) -> DistributedDataParallel:
         return DistributedDataParallel(
@@ -37,12 +41,24 @@ class DdpSession(LoopSession):
     def local(self) -> AbstractContextManager[Any]:
         return self.wrapped.no_sync()
 
+    def backward(self, batches: Sequence[Batch]) -> torch.Tensor:
+        loss = super().backward(batches)
+        # DDP waits for its buckets inside C++.
+        self.job.comm.returned(self.hooks.computed)
+        return loss
+
+    def warm_up(self, batches: Sequence[Batch]) -> None:
+        super().warm_up(batches)
+        self.hooks.reset()
+
     def effective(self) -> dict[str, str]:
         log = self.wrapped._get_ddp_logging_data()  # type: ignore[no-untyped-call]
         sizes = str(log.get("rebuilt_bucket_sizes") or log.get("bucket_sizes") or "")
         return {
             **super().effective(),
             "comm_dtype": self.numerics.precision.weights,
+            "compression": self.hooks.effective(),
+            "overlap": "off" if self.job.overlap is False else "on",
             "buckets": str(len(sizes.split(","))) if sizes else "unknown",
             "bucket_bytes": sizes.replace(" ", "") or "unknown",
         }
@@ -51,6 +67,7 @@ class DdpSession(LoopSession):
         # Reducer and gradients (views of its buckets) hold the group. If they outlived it, the last of them would wait
         # for gloo's threads while holding the interpreter lock that those threads want: seen to hang.
         self.clear_gradients()
-        del self.wrapped
+        self.hooks.close()
+        del self.wrapped, self.hooks
         gc.collect()
         super().close()

@@ -29,6 +29,7 @@ OWNED: dict[str, str] = {
     "data_types": _PRECISION,
     "communication_data_type": _PRECISION,
     "zero_optimization.stage": "the engine's `stage`",
+    "zero_optimization.overlap_comm": "the trial's `overlap`",
     "steps_per_print": _CLOCK,
     "timers": _CLOCK,
     "wall_clock_breakdown": _CLOCK,
@@ -54,7 +55,9 @@ def _dotted(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield from _dotted(value, f"{prefix}{key}.")
 
 
-def deepspeed_config(fragment: Mapping[str, Any], stage: int, job: Job) -> dict[str, Any]:
+def deepspeed_config(
+    fragment: Mapping[str, Any], stage: int, job: Job, bucket_mib: float | None = None
+) -> dict[str, Any]:
     """The configuration handed to `deepspeed.initialize`."""
     trial: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": job.micro_batch,
@@ -63,7 +66,7 @@ def deepspeed_config(fragment: Mapping[str, Any], stage: int, job: Job) -> dict[
         "gradient_clipping": job.gradient_clip or 0.0,
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
-        "zero_optimization": {"stage": stage},
+        "zero_optimization": {"stage": stage, **_reduction(job, bucket_mib)},
         # 2^62: DeepSpeed reports, reading the rate and moments, at every multiple of this.
         "steps_per_print": 1 << 62,
         # DeepSpeed's throughput timer synchronises the device twice a micro-batch unless it is turned off.
@@ -100,7 +103,18 @@ def _precision(job: Job) -> dict[str, Any]:
             "data_types": {"grad_accum_dtype": "fp16"},
             "fp16": {"enabled": True, "auto_cast": False, **scaling},
         }
-    return {"communication_data_type": "fp32"}
+    # Compression: gradients are rounded for the way and added in the low type, as torch's hooks do.
+    return {"communication_data_type": {"none": "fp32"}.get(job.compression, job.compression)}
+
+
+def _reduction(job: Job, bucket_mib: float | None) -> dict[str, Any]:
+    """Fusion and overlap, where the trial says something about them."""
+    found: dict[str, Any] = {}
+    if bucket_mib is not None:
+        found["reduce_bucket_size"] = max(1, int(bucket_mib * (1 << 20)) // 4)
+    if job.overlap is not None:
+        found["overlap_comm"] = job.overlap
+    return found
 
 
 def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import os
 from importlib.metadata import version
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from repro.engines.deepspeed_config import deepspeed_config, owned_keys
 from repro.seams import Engine, Job, Parts, Session, Setting
@@ -25,6 +25,8 @@ class DeepSpeedZero(Engine):
     always_shown: ClassVar[tuple[str, ...]] = ("stage",)
 
     stage: Literal[0, 1, 2, 3] = 1
+    bucket_mib: float | None = Field(None, gt=0, description="gradients averaged in one collective, MiB of fp32; null: "
+                                                             "DeepSpeed's default")
     config: dict[str, Any] = Field(default_factory=dict, description="your own DeepSpeed JSON, for what is left open")
 
     @field_validator("config")
@@ -34,6 +36,12 @@ class DeepSpeedZero(Engine):
         if taken:
             raise ValueError("; ".join(f"key {key!r} is decided by {owner}" for key, owner in taken))
         return value
+
+    @model_validator(mode="after")
+    def _one_bucket_size(self) -> DeepSpeedZero:
+        if self.bucket_mib is not None and "reduce_bucket_size" in self.config.get("zero_optimization", {}):
+            raise ValueError("bucket_mib and config's zero_optimization.reduce_bucket_size say the same; leave one out")
+        return self
 
     def unsupported(self, setting: Setting) -> str | None:
         if setting.precision == "fp16-autocast" and self.stage > 0:
@@ -47,6 +55,20 @@ class DeepSpeedZero(Engine):
                 "DeepSpeed 0.19 without ZeRO divides fp16 gradients by a loss scale that the loss was never "
                 "multiplied with; use stage 1 to 3"
             )
+        return self._no_such_communication(setting)
+
+    def _no_such_communication(self, setting: Setting) -> str | None:
+        """What DeepSpeed cannot take of compression, fusion and overlap."""
+        if setting.compression == "powersgd":
+            return "DeepSpeed averages gradients in its own buckets, which torch's PowerSGD hook does not reach"
+        if setting.compression != "none" and setting.precision not in ("fp32", "tf32"):
+            return f"DeepSpeed sends gradients as {setting.compression} only under fp32, not {setting.precision}"
+        if self.stage == 0 and self.bucket_mib is not None:
+            return "DeepSpeed without ZeRO sends all gradients at once; bucket_mib needs stage 1 to 3"
+        if setting.overlap and self.stage == 0:
+            return "DeepSpeed without ZeRO averages gradients only after back-propagation; overlap needs stage 1 to 3"
+        if setting.overlap and setting.device != "cuda":
+            return "DeepSpeed overlaps by CUDA streams; on a CPU its collectives block back-propagation"
         return None
 
     def library(self) -> str:
@@ -60,4 +82,4 @@ class DeepSpeedZero(Engine):
         from repro.engines.deepspeed_session import DeepSpeedSession
 
         job.comm.start(job.rank, job.world, job.device, job.timeout_seconds)
-        return DeepSpeedSession(parts, job, deepspeed_config(self.config, self.stage, job))
+        return DeepSpeedSession(parts, job, deepspeed_config(self.config, self.stage, job, self.bucket_mib))

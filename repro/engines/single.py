@@ -19,6 +19,8 @@ class Single(Engine):
             return f"engine single trains in one process, not {setting.processes}"
         if setting.comm != "backend":
             return f"engine single does not communicate, so comm {setting.comm!r} would have no effect"
+        if setting.compression != "none" or setting.overlap is not None:
+            return "engine single does not communicate, so compression and overlap would have no effect"
         return None
 
     def library(self) -> str:

@@ -129,6 +129,9 @@ class TorchSession(Session):
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
 
+    def traffic(self) -> dict[str, Any]:
+        return self.job.comm.traffic()
+
     def effective(self) -> dict[str, str]:
         optimizer = type(self.optimizer)
         return {

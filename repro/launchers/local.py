@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import signal
 import socket
@@ -17,21 +16,20 @@ from typing import Any, ClassVar
 
 from pydantic import Field, PrivateAttr
 
-from repro.errors import TrialError, UsageError
-from repro.launchers import fork_server
+from repro.errors import TrialError
+from repro.launchers import warm
 from repro.launchers.entry import reason as told
-from repro.launchers.rank import Assignment, run
+from repro.launchers.rank import Assignment, Here, run
 from repro.launchers.roll import Roll, ends
+from repro.launchers.warm import WarmServer
 from repro.seams import Launcher, Order, Outcome, Setting
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """What elastic turns into the end of a launch."""
-NOISY = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing")
-_ONE_AT_A_TIME = threading.Lock()
 
 
 class Local(Launcher):
-    """One process a rank on this machine; multiprocessing has one fork server, so one may be open at a time.
+    """One process a rank on this machine.
 
     Ranks see the environment as it was at `open`, elastic's variables, and the order's on top.
     """
@@ -42,20 +40,18 @@ class Local(Launcher):
     grace_seconds: int = Field(default=5, ge=1)
     """Time a rank has to end after a signal to the launcher, before it is killed."""
 
-    _folder: tempfile.TemporaryDirectory[str] | None = PrivateAttr(default=None)
-    _before: dict[str, str] = PrivateAttr(default_factory=dict)
-    _seconds: float = PrivateAttr(default=0.0)
-    _modules: dict[str, float] = PrivateAttr(default_factory=dict)
+    _server: WarmServer | None = PrivateAttr(default=None)
+    _first: bool = PrivateAttr(default=False)
 
     @property
     def preload_seconds(self) -> float:
-        """What `open` cost, once a run."""
-        return self._seconds
+        """What `open` cost, once a run; 0 for a launcher that found the server running."""
+        return self._server.seconds if self._server and self._first else 0.0
 
     @property
     def module_seconds(self) -> Mapping[str, float]:
         """Import time of each preloaded module, in the order they were loaded."""
-        return self._modules
+        return self._server.module_seconds if self._server else {}
 
     def unsupported(self, setting: Setting) -> str | None:
         if setting.device == "cuda" and setting.processes > setting.device_count:
@@ -69,20 +65,10 @@ class Local(Launcher):
         """Start the fork server and return when it is warm.
 
         Raises:
-            UsageError: a module cannot be loaded, or loading it starts CUDA, or another launcher is open.
+            UsageError: a module cannot be loaded, or loading it starts CUDA, or a launcher with others is open.
         """
-        if not _ONE_AT_A_TIME.acquire(blocking=False):
-            raise UsageError("launcher local is already open in this process, which has one fork server: close it")
-        begin = time.monotonic()
-        self._folder = tempfile.TemporaryDirectory(prefix="repro-launch-")
-        self._before = dict(os.environ)
-        log = Path(self._folder.name) / "server.log"
-        _set_environment(device, fork_server.orders(preload, log))
-        fork_server.begin()
-        # Meanwhile, on another core: what the launching side itself needs.
-        _load_elastic()
-        self._modules = fork_server.finish(log)["seconds"]
-        self._seconds = time.monotonic() - begin
+        self._server = warm.acquire(preload, device)
+        self._first = self._server.users == 1
 
     def launch(self, order: Order) -> Outcome:
         """Run the entry in one fresh process a rank and wait for all of them.
@@ -92,39 +78,38 @@ class Local(Launcher):
         Raises:
             TrialError: elastic itself failed before or after the ranks ran.
         """
-        assert self._folder is not None, "launch comes after open"
+        return self._run(order, Here(), _loopback())
+
+    def close(self) -> None:
+        """Give the fork server back; the last launcher that does stops it and puts the environment back."""
+        if self._server is not None:
+            server, self._server = self._server, None
+            warm.release(server)
+
+    def _run(self, order: Order, place: object, environment: Mapping[str, str]) -> Outcome:
+        """Launch with ranks at `place`, seeing `environment` below the order's own."""
+        assert self._server is not None, "launch comes after open"
         order.folder.mkdir(parents=True, exist_ok=True)
         begin = time.monotonic()
         roll, suspect = Roll(), None
-        with tempfile.TemporaryDirectory(dir=self._folder.name) as reports:
+        with tempfile.TemporaryDirectory(dir=self._server.folder) as reports:
+            work = Assignment(
+                order.entry, order.payload, str(order.folder), reports, {**environment, **order.environment}
+            )
             with _signals_delivered(), _deadline(roll, order.timeout_seconds) as late:
-                suspect = self._elastic(order, roll, reports)
+                suspect = self._elastic(order.processes, work, roll, place)
             why = f"not finished after {order.timeout_seconds:g} s" if late.is_set() else ""
             ended = ends(roll.exit_codes(order.processes), Path(reports), suspect, why)
         return Outcome(ended, time.monotonic() - begin, late.is_set())
 
-    def close(self) -> None:
-        """Stop the fork server and put the environment back."""
-        if self._folder is None:
-            return
-        fork_server.stop()
-        os.environ.clear()
-        os.environ.update(self._before)
-        self._folder.cleanup()
-        self._folder = None
-        _ONE_AT_A_TIME.release()
-
-    def _elastic(self, order: Order, roll: Roll, reports: str) -> int | None:
+    def _elastic(self, processes: int, work: Assignment, roll: Roll, place: object) -> int | None:
         """Launch and wait; the rank that failed first as far as elastic knows."""
         from torch.distributed.elastic.multiprocessing.api import SignalException
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.launcher.api import elastic_launch
 
-        work = Assignment(
-            order.entry, order.payload, str(order.folder), reports, {**_loopback(), **order.environment}
-        )
         try:
-            elastic_launch(self._configuration(order.processes), run)(work, roll)
+            elastic_launch(self._configuration(processes), run)(work, roll, place)
         except ChildFailedError as failed:
             return min(failed.failures, default=None)
         except SignalException:
@@ -160,35 +145,6 @@ class Local(Launcher):
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _set_environment(device: str, orders: str) -> None:
-    """What the fork server and through it every rank inherits; a user's own choice stands where there can be one."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    if device == "cpu":
-        os.environ["DS_ACCELERATOR"] = "cpu"
-    os.environ["PYTHONSAFEPATH"] = "1"
-    # Ranks are told apart by the order they start in.
-    os.environ["TORCH_MP_PARALLEL_START"] = "0"
-    os.environ["REPRO_FORK_SERVER"] = orders
-    # The server must find this package before it is told the rest of the path.
-    root = str(Path(__file__).resolve().parents[2])
-    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if "site-packages" not in root and root not in known:
-        os.environ["PYTHONPATH"] = os.pathsep.join(part for part in (root, *known) if part)
-
-
-def _load_elastic() -> None:
-    import torch.distributed.launcher.api  # noqa: F401
-
-    from repro.launchers import one_node
-
-    one_node.register()
-    for name in NOISY:
-        # Elastic repeats as warnings, with tracebacks, what the outcome says in one line.
-        logging.getLogger(name).propagate = False
-        logging.getLogger(name).addHandler(logging.NullHandler())
 
 
 def _loopback() -> dict[str, str]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from multiprocessing import parent_process
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from repro.launchers.entry import exit_code, reason, resolve
 
@@ -36,7 +36,27 @@ class Assignment:
     environment: Mapping[str, str]
 
 
-def run(assignment: Assignment, _roll: object) -> None:
+class Place(Protocol):
+    """Where on the (emulated) cluster a rank runs."""
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What ranks there find in their environment, above all else."""
+
+    def enter(self) -> None:
+        """Go there; called before this process has a second thread, and before it touches the network."""
+
+
+class Here:
+    """Where the process was started."""
+
+    environment: ClassVar[Mapping[str, str]] = {}
+
+    def enter(self) -> None:
+        """Stay."""
+
+
+def run(assignment: Assignment, _roll: object, place: Place) -> None:
     """Carry out `assignment` in this process; torch elastic calls it once in every rank.
 
     `_roll` is worth nothing here: that it was pickled on its way told the parent which process this is.
@@ -46,10 +66,12 @@ def run(assignment: Assignment, _roll: object) -> None:
     """
     rank = os.environ["RANK"]
     _print_to(Path(assignment.folder) / f"rank{rank}.log")
-    _die_with_the_parent()
-    _set_environment(assignment.environment)
+    _lead_a_group()
     report = Path(assignment.reports) / f"rank{rank}.json"
     try:
+        place.enter()
+        _die_with_the_parent()
+        _set_environment({**assignment.environment, **place.environment})
         resolve(assignment.entry)(assignment.folder, assignment.payload)
     except SystemExit as error:
         if code := exit_code(error):
@@ -73,19 +95,27 @@ def _print_to(log: Path) -> None:
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", write_through=True)  # type: ignore[union-attr]
 
 
+def _lead_a_group() -> None:
+    """What this rank starts ends with it, and Ctrl-C in a terminal reaches the launcher alone, which ends the ranks."""
+    os.setpgid(0, 0)
+    # Elastic and multiprocessing turn SIGINT into a quiet exit 0; a rank told to stop has not succeeded.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def _die_with_the_parent() -> None:
     """Arrange that no rank outlives who started it, however that one ends.
 
     The kernel's parent is the fork server, so its death is watched by prctl; the launching process is watched through
-    the pipe that multiprocessing keeps open for as long as it lives. Each rank leads a process group of its own: what
-    it started ends with it, and Ctrl-C in a terminal reaches the launcher alone, which then ends the ranks.
+    the pipe that multiprocessing keeps open for as long as it lives.
     """
-    os.setpgid(0, 0)
-    # Elastic and multiprocessing turn SIGINT into a quiet exit 0; a rank told to stop has not succeeded.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    die_with_the_kernels_parent()
+    threading.Thread(target=_watch_parent, name="repro-parent-watch", daemon=True).start()
+
+
+def die_with_the_kernels_parent() -> None:
+    """Be killed when the process ends that this one was forked from."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    threading.Thread(target=_watch_parent, name="repro-parent-watch", daemon=True).start()
 
 
 def _watch_parent() -> None:

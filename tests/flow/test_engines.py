@@ -27,7 +27,7 @@ from repro.engines.single import Single
 from repro.optimizers.adamw import AdamW
 from repro.optimizers.sgd import Sgd
 from repro.precision import Bf16Autocast, Bf16Master, Fp16Autocast, Fp16Master, Fp32
-from repro.seams import Batch, Engine, Job, Optimizer, Parts, Precision, Session
+from repro.seams import Batch, Comm, Engine, Job, Optimizer, Parts, Precision, Session
 from repro.streams import Streams
 
 pytest.importorskip("torch")
@@ -55,12 +55,18 @@ class Case:
     warm_up: bool = False
     batch_norm: bool = False
     steps: int = 20
+    comm: Comm = Backend()
+    compression: str = "none"
+    overlap: bool = True
 
     def __str__(self) -> str:
         stage = getattr(self.engine, "stage", "")
         changed = "+" if self.engine.model_dump(exclude_defaults=True, exclude={"stage"}) else ""
         parts = [f"{type(self.engine).__name__}{stage}{changed}", f"{self.world}x{self.accumulation}",
                  type(self.optimizer).__name__, f"clip{self.clip}", type(self.precision).__name__]
+        changed_comm = ",".join(f"{key}={value}" for key, value in self.comm.model_dump(exclude_defaults=True).items())
+        parts += [type(self.comm).__name__ + changed_comm] if not isinstance(self.comm, Backend) else []
+        parts += [self.compression] * (self.compression != "none") + ["no-overlap"] * (not self.overlap)
         return "-".join(parts)
 
 
@@ -121,7 +127,8 @@ def train(case: Case, rank: int) -> dict[str, Any]:
     import torch
 
     job = Job(rank, case.world, "cpu", GLOBAL_BATCH // case.world // case.accumulation, case.accumulation, case.clip,
-              case.precision, case.optimizer, Backend(), timeout_seconds=LIMIT_SECONDS / 2)
+              case.precision, case.optimizer, case.comm, timeout_seconds=LIMIT_SECONDS / 2,
+              compression=case.compression, overlap=case.overlap)
     session = case.engine.start(build_parts(case.batch_norm), job, Streams(1, 0))
     try:
         found: dict[str, Any] = {"initial": session.weights()}
@@ -149,7 +156,7 @@ def follow(case: Case, session: Session, rank: int) -> dict[str, Any]:
     return {
         "losses": losses, "norms": norms, "weights": session.weights(), "scored": scored,
         "totals": session.total(list(scored)), "gathered": session.gather({"rank": rank}),
-        "buffers": session.buffers(), "effective": session.effective(), "peak": session.peak_bytes(),
+        "buffers": session.buffers(), "traffic": session.traffic(), "effective": session.effective(), "peak": session.peak_bytes(),
     }
 
 

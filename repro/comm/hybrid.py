@@ -1,0 +1,181 @@
+"""Hybrid: for every message size the algorithm that is fastest on these very links."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from statistics import median
+from typing import ClassVar, Literal
+
+from pydantic import Field, PrivateAttr, model_validator
+
+from repro.comm.algorithm import Algorithm, Operation
+from repro.comm.butterfly import Butterfly
+from repro.comm.halving_doubling import HalvingDoubling
+from repro.comm.multicolor import Multicolor
+from repro.comm.parameter_server import ParameterServer
+from repro.comm.ring import Ring
+from repro.comm.schedule import Busiest, Transfer
+from repro.comm.tree import ReductionTree
+
+Name = Literal["direct", "butterfly", "halving-doubling", "ring", "tree", "multicolor"]
+CANDIDATES: Mapping[Name, Algorithm] = {
+    # A server on every rank: the ring's bytes in two rounds.
+    "direct": ParameterServer(shards=1 << 20), "butterfly": Butterfly(), "halving-doubling": HalvingDoubling(),
+    "ring": Ring(), "tree": ReductionTree(), "multicolor": Multicolor(),
+}
+TRIED_BYTES = (4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20)
+REPEATS = 5
+BUDGET_SECONDS = 3.0
+"""When trying a size has taken so long, larger ones are extrapolated."""
+
+Curve = Sequence[tuple[int, float]]
+"""(bytes, seconds) in order of bytes."""
+
+
+class Hybrid(Algorithm):
+    """Chooses an algorithm per message size.
+
+    Source: Jia et al., arXiv:1807.11205, section 3.3 (hierarchical for small tensors, ring for large ones), with the
+    choice left to measurement: Thakur, Rabenseifner and Gropp, 2005, choose by thresholds found the same way.
+
+    1. With `alpha_seconds` and `beta_seconds` given (fitted beforehand, `repro bench comm`), a candidate's time is its
+       alpha-beta-gamma cost. Without, every candidate is timed when the group starts, before any clock runs.
+    2. Between tried sizes times are interpolated linearly, past the last along the line through the last two.
+    3. A message takes the candidate with the least time; all ranks decide by the slowest rank's times, so alike.
+    """
+
+    title: ClassVar[str] = "hybrid"
+    own: ClassVar[tuple[Operation, ...]] = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
+
+    among: tuple[Name, ...] = Field(("direct", "butterfly", "halving-doubling", "ring"), min_length=1,
+                                    description="the algorithms to choose from")
+    alpha_seconds: float | None = Field(None, ge=0, description="latency of a message; null: measured at the start")
+    beta_seconds: float | None = Field(None, ge=0, description="seconds per byte on a link")
+    gamma_seconds: float = Field(0.0, ge=0, description="seconds per byte reduced")
+
+    _curves: dict[Name, Curve] = PrivateAttr(default_factory=dict)
+    _trying: list[Name] = PrivateAttr(default_factory=list)
+
+    @model_validator(mode="after")
+    def _both_or_none(self) -> Hybrid:
+        if (self.alpha_seconds is None) != (self.beta_seconds is None):
+            raise ValueError("alpha_seconds and beta_seconds belong together")
+        return self
+
+    # ---- the choice
+
+    def pick(self, world: int, size: int, itemsize: int = 4) -> Name:
+        """The candidate for an all-reduce of `size` bytes."""
+        if self._trying:
+            return self._trying[0]
+        usable = [name for name in self.among if CANDIDATES[name].runs("all_reduce", world)]
+        # 3. the least time; the first named where equal
+        return min(usable, key=lambda name: self.seconds(name, world, size, itemsize))
+
+    def seconds(self, name: Name, world: int, size: int, itemsize: int = 4) -> float:
+        """What the candidate is expected to take."""
+        # 2. measured
+        if name in self._curves:
+            return interpolate(self._curves[name], size)
+        # 1. modelled; links nobody knows yet: 100 microseconds and 10 Gbit/s
+        alpha = 1e-4 if self.alpha_seconds is None else self.alpha_seconds
+        beta = 8e-10 if self.beta_seconds is None else self.beta_seconds
+        return CANDIDATES[name].cost(world, size // itemsize, itemsize).seconds(alpha, beta, self.gamma_seconds)
+
+    def all_reduce(self, world: int, count: int, itemsize: int) -> Iterable[Transfer]:
+        return CANDIDATES[self.pick(world, count * itemsize, itemsize)].all_reduce(world, count, itemsize)
+
+    def busiest(self, world: int, count: int, itemsize: int) -> Busiest:
+        return CANDIDATES[self.pick(world, count * itemsize, itemsize)].busiest(world, count, itemsize)
+
+    def all_gather(self, world: int, count: int, itemsize: int) -> Iterable[Transfer]:
+        return self._for("all_gather", world).all_gather(world, count, itemsize)
+
+    def reduce_scatter(self, world: int, count: int, itemsize: int) -> Iterable[Transfer]:
+        return self._for("reduce_scatter", world).reduce_scatter(world, count, itemsize)
+
+    def broadcast(self, world: int, count: int, itemsize: int, root: int) -> Iterable[Transfer]:
+        small = count * itemsize <= TRIED_BYTES[1]
+        return (CANDIDATES["butterfly"] if small else CANDIDATES["ring"]).broadcast(world, count, itemsize, root)
+
+    def _for(self, operation: Operation, world: int) -> Algorithm:
+        """Halving and doubling where the ranks allow it: the ring's bytes in fewer rounds."""
+        wide = CANDIDATES["halving-doubling"]
+        return wide if wide.runs(operation, world) else CANDIDATES["ring"]
+
+    # ---- the measurement
+
+    def start(self, rank: int, world: int, device: str, timeout_seconds: float) -> None:
+        super().start(rank, world, device, timeout_seconds)
+        if world > 1 and self.alpha_seconds is None:
+            self._measure(world, device)
+
+    def _measure(self, world: int, device: str) -> None:
+        """Time every candidate at every size, the slowest rank's median."""
+        assert self._group is not None
+        found: dict[Name, list[tuple[int, float]]] = {name: [] for name in self.among}
+        for size in TRIED_BYTES:
+            begin = time.perf_counter()
+            for name in self.among:
+                if CANDIDATES[name].runs("all_reduce", world):
+                    found[name].append((size, self._time(name, size, device)))
+            if self._slowest(time.perf_counter() - begin, device) > BUDGET_SECONDS / len(TRIED_BYTES):
+                break
+        self._curves = {name: curve for name, curve in found.items() if curve}
+        self._group.forget()
+
+    def _time(self, name: Name, size: int, device: str) -> float:
+        import torch
+        import torch.distributed as dist
+
+        assert self._group is not None
+        self._trying[:] = [name]
+        self._group.forget()
+        tensor = torch.zeros(size // 4, device=device)
+        taken = []
+        for _ in range(1 + REPEATS):
+            begin = time.perf_counter()
+            dist.all_reduce(tensor)
+            if tensor.is_cuda:
+                torch.cuda.synchronize(tensor.device)
+            taken.append(time.perf_counter() - begin)
+        slowest = self._slowest(median(taken[1:]), device)
+        self._trying.clear()
+        return slowest
+
+    def _slowest(self, seconds: float, device: str) -> float:
+        """The largest of all ranks' values, the same on all."""
+        import torch
+        import torch.distributed as dist
+
+        assert self._group is not None
+        value = torch.tensor([seconds], dtype=torch.float64, device=device)
+        options = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.MAX  # type: ignore[assignment]  # torch takes the member of its enum
+        self._group.inner.allreduce([value], options).wait()
+        return float(value)
+
+    def effective(self) -> str:
+        return f"{super().effective()}; picks {self.picks()}" if self._group else super().effective()
+
+    def picks(self) -> str:
+        """The choice by message size, for example `direct to 32 KiB, ring above`."""
+        assert self._group is not None
+        sizes = [1 << power for power in range(10, 27)]
+        names = [self.pick(self._group.world, size) for size in sizes]
+        changes = [f"{before} to {size >> 10} KiB"
+                   for (before, after), size in zip(pairwise(names), sizes, strict=False) if before != after]
+        return ", ".join([*changes, f"{names[-1]} above" if changes else names[-1]])
+
+
+def interpolate(curve: Curve, size: int) -> float:
+    """Seconds at `size`: on the line between neighbours, below the first point the first, past the last on its line."""
+    if len(curve) == 1 or size <= curve[0][0]:
+        return curve[0][1]
+    at = min(max(1, bisect_left([point for point, _ in curve], size)), len(curve) - 1)
+    (left, low), (right, high) = curve[at - 1], curve[at]
+    slope = max(0.0, (high - low) / (right - left))
+    return low + slope * (size - left)

@@ -1,0 +1,192 @@
+"""One rank's schedule compiled to a straight list of instructions: what to post, send and finish in which order."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+from repro.comm.schedule import Transfer
+
+SCRATCH_BYTES = 8 << 20
+"""Room for receives that wait to be added; more would leave the caches, less would post receives late."""
+MOST_SLOTS = 32
+SETTLED_ROUNDS = 2
+"""A send this many rounds old has in practice left: waiting for it early costs nothing."""
+
+
+class Do(IntEnum):
+    """What an instruction does."""
+
+    SEND = 0
+    POST = 1
+    """Start receiving into place."""
+    POST_SCRATCH = 2
+    """Start receiving into a slot of the scratch buffer."""
+    WAIT = 3
+    ADD = 4
+    """Wait for a slot and reduce it into place."""
+
+
+class Instruction(NamedTuple):
+    """One step of the executor; `message` says which message it is about."""
+
+    do: Do
+    message: int
+    peer: int
+    start: int
+    stop: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What one rank does for one collective of one size."""
+
+    instructions: tuple[Instruction, ...]
+    messages: int
+    slot_elements: int
+    slots: int
+
+
+@dataclass(slots=True)
+class _Message:
+    """A transfer that this rank takes part in, and what its data depend on."""
+
+    transfer: Transfer
+    sends: bool
+    after: list[int] = field(default_factory=list)
+    """Earlier messages over the same elements: to be finished before this one touches them."""
+    issued: bool = False
+    done: bool = False
+    slot: int = 0
+
+    @property
+    def scratch(self) -> bool:
+        return self.transfer.adds and not self.sends
+
+
+def compile_program(transfers: Iterable[Transfer], rank: int, itemsize: int) -> Program:
+    """Order a rank's sends and receives.
+
+    1. Messages in order of round, sends first; per element, note which earlier messages touch it.
+    2. Walk through: a send first finishes the receives it forwards; receives are posted ahead as far as scratch slots
+       and settled sends allow, always in order, because a link delivers in order.
+    3. Finish what is left.
+
+    Waiting only for messages of rounds before, after all sends of the round, cannot deadlock: by induction over rounds
+    every peer gets as far.
+    """
+    mine = [item for item in transfers if rank in (item.source, item.target) and item.start < item.stop]
+    mine.sort(key=lambda item: (item.round, item.source != rank))
+    compiler = _Compiler([_Message(item, item.source == rank) for item in mine], itemsize)
+    return compiler.run()
+
+
+class _Compiler:
+    def __init__(self, messages: list[_Message], itemsize: int) -> None:
+        self.messages = messages
+        self.code: list[Instruction] = []
+        sizes = [item.transfer.stop - item.transfer.start for item in messages if item.scratch]
+        self.slot_elements = max(sizes, default=0)
+        room = SCRATCH_BYTES // max(1, self.slot_elements * itemsize)
+        self.slots = min(max(1, room), MOST_SLOTS, len(sizes)) if sizes else 0
+        self.holders: list[int | None] = [None] * self.slots
+        self.turn = 0
+        self.receives = [index for index, item in enumerate(messages) if not item.sends]
+        self.posted = 0
+
+    def run(self) -> Program:
+        # 1. dependencies
+        self._depend()
+        # 2. in order, receives ahead
+        for index, message in enumerate(self.messages):
+            if message.sends:
+                self._finish_all([at for at in message.after if not self.messages[at].sends])
+                self._emit(Do.SEND, index)
+                message.issued = True
+            else:
+                self._post_up_to(index)
+            self._post_ahead(message.transfer.round)
+        # 3. the rest
+        for index in range(len(self.messages)):
+            self._finish(index)
+        return Program(tuple(self.code), len(self.messages), self.slot_elements, self.slots)
+
+    def _depend(self) -> None:
+        edges = sorted({edge for item in self.messages for edge in (item.transfer.start, item.transfer.stop)})
+        readers: list[list[int]] = [[] for _ in edges]
+        writer: list[int | None] = [None for _ in edges]
+        for index, message in enumerate(self.messages):
+            after: set[int] = set()
+            item = message.transfer
+            for cell in range(bisect_left(edges, item.start), bisect_left(edges, item.stop)):
+                last = writer[cell]
+                if last is not None:
+                    after.add(last)
+                if message.sends:
+                    readers[cell].append(index)
+                else:
+                    after.update(readers[cell])
+                    readers[cell], writer[cell] = [], index
+            message.after = sorted(after)
+
+    def _emit(self, do: Do, index: int) -> None:
+        message = self.messages[index]
+        item = message.transfer
+        peer = item.target if message.sends else item.source
+        self.code.append(Instruction(do, index, peer, item.start, item.stop, message.slot))
+
+    def _finish(self, index: int) -> None:
+        message = self.messages[index]
+        if message.done:
+            return
+        if message.scratch:
+            # Adding writes in place: what reads or writes there comes first, in order, so sums never change order.
+            self._finish_all(message.after)
+        message.done = True
+        self._emit(Do.ADD if message.scratch else Do.WAIT, index)
+
+    def _finish_all(self, indices: list[int]) -> None:
+        for index in indices:
+            self._finish(index)
+
+    def _post_up_to(self, index: int) -> None:
+        """Post all receives up to this one, whatever has to be waited for."""
+        while self.posted < len(self.receives) and self.receives[self.posted] <= index:
+            self._post(self.receives[self.posted])
+
+    def _post_ahead(self, round_: int) -> None:
+        """Post further receives while nothing has to be waited for."""
+        while self.posted < len(self.receives):
+            index = self.receives[self.posted]
+            message = self.messages[index]
+            if message.scratch:
+                holder = self.holders[self.turn]
+                if holder is not None and not self.messages[holder].done:
+                    return
+            elif not all(self._settled(at, round_) for at in message.after):
+                return
+            self._post(index)
+
+    def _settled(self, index: int, round_: int) -> bool:
+        message = self.messages[index]
+        old = message.transfer.round <= round_ - SETTLED_ROUNDS
+        return message.done or (message.sends and message.issued and old)
+
+    def _post(self, index: int) -> None:
+        message = self.messages[index]
+        self.posted += 1
+        message.issued = True
+        if message.scratch:
+            holder = self.holders[self.turn]
+            if holder is not None:
+                self._finish(holder)
+            message.slot, self.holders[self.turn] = self.turn, index
+            self.turn = (self.turn + 1) % self.slots
+            self._emit(Do.POST_SCRATCH, index)
+        else:
+            self._finish_all(message.after)
+            self._emit(Do.POST, index)

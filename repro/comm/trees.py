@@ -1,0 +1,69 @@
+"""Reduction trees and the pipelined way up and down them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from repro.comm.schedule import Span, Transfer
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Parent of every rank but the root, and when in its wave a rank sends to it."""
+
+    parents: tuple[int | None, ...]
+    wave: tuple[int, ...]
+    """Round after the start of a chunk in which a rank sends it up; a parent's is later than its children's."""
+
+    @property
+    def depth(self) -> int:
+        """Rounds that a chunk takes to the root."""
+        return 1 + max((at for at, parent in zip(self.wave, self.parents, strict=True) if parent is not None),
+                       default=-1)
+
+    def degrees(self) -> list[int]:
+        """Links of every rank: its children and its parent."""
+        found = [int(parent is not None) for parent in self.parents]
+        for parent in self.parents:
+            if parent is not None:
+                found[parent] += 1
+        return found
+
+    def internal(self) -> set[int]:
+        """Ranks that have children."""
+        return {parent for parent in self.parents if parent is not None}
+
+
+def heap_tree(world: int, arity: int, root: int) -> Tree:
+    """k-ary heap over r' = (r - root) mod p: the children of r' are k r' + 1 .. k r' + k."""
+    depths = [0] * world
+    for place in range(1, world):
+        depths[place] = depths[(place - 1) // arity] + 1
+    deepest = max(depths)
+    places = [(rank - root) % world for rank in range(world)]
+    parents = tuple(((place - 1) // arity + root) % world if place else None for place in places)
+    return Tree(parents, tuple(deepest - depths[place] for place in places))
+
+
+def binomial_tree(world: int, root: int) -> Tree:
+    """The parent of r' is r' without its lowest set bit; in round j all ranks send whose lowest bit is j."""
+    places = [(rank - root) % world for rank in range(world)]
+    parents = tuple(((place & (place - 1)) + root) % world if place else None for place in places)
+    return Tree(parents, tuple((place & -place).bit_length() - 1 if place else world.bit_length() for place in places))
+
+
+def up(tree: Tree, pieces: Sequence[Span]) -> Iterator[Transfer]:
+    """Every chunk to the root, added on the way; a chunk a round behind the one before it."""
+    for index, piece in enumerate(pieces):
+        for rank, parent in enumerate(tree.parents):
+            if parent is not None:
+                yield Transfer(index + tree.wave[rank], rank, parent, *piece, True)
+
+
+def down(tree: Tree, pieces: Sequence[Span], first_round: int) -> Iterator[Transfer]:
+    """Every chunk from the root to all, the way up in reverse."""
+    for index, piece in enumerate(pieces):
+        for rank, parent in enumerate(tree.parents):
+            if parent is not None:
+                yield Transfer(first_round + index + tree.depth - 1 - tree.wave[rank], parent, rank, *piece, False)

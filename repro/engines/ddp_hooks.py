@@ -1,0 +1,140 @@
+"""How DDP sends a bucket: torch's own compression hooks, with or without overlap.
+
+A hook is called by DDP's reducer as soon as a bucket's gradients are there and returns a future of the averaged bucket.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
+    allreduce_hook,
+    bf16_compress_hook,
+    fp16_compress_hook,
+)
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from repro.seams import Comm, Job
+
+Bucket = Any
+Future = Any
+Send = Callable[[Bucket], Future]
+PLAIN: dict[str, Callable[[Any, Any], Future]] = {
+    "none": allreduce_hook, "fp16": fp16_compress_hook, "bf16": bf16_compress_hook,
+}
+
+
+class Hooks:
+    """What is registered with one DDP module; nothing where its own way is asked for (no compression, overlap)."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.power: PowerSgd | None = None
+        self.computed: float | None = None
+        """When back-propagation had handed over its last bucket (`time.perf_counter`)."""
+        if job.compression == "powersgd":
+            self.power = PowerSgd(job.comm, job.compression_rank)
+            self.send: Send = self.power
+        else:
+            hook = PLAIN[job.compression]
+            self.send = lambda bucket: hook(dist.group.WORLD, bucket)
+        if job.overlap is False:
+            self.send = Deferred(self.send)
+
+    def register(self, wrapped: DistributedDataParallel) -> None:
+        if self.job.compression != "none" or self.job.overlap is False:
+            wrapped.register_comm_hook(self, _call)
+
+    def __call__(self, bucket: Bucket) -> Future:
+        if bucket.is_last():
+            self.computed = time.perf_counter()
+        return self.send(bucket)
+
+    def reset(self) -> None:
+        """Forget what earlier steps left behind."""
+        if self.power:
+            self.power.reset()
+
+    def effective(self) -> str:
+        return f"powersgd rank {self.job.compression_rank}" if self.power else self.job.compression
+
+    def close(self) -> None:
+        if self.power:
+            self.power.close()
+
+
+def _call(hooks: Hooks, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    future: torch.futures.Future[torch.Tensor] = hooks(bucket)
+    return future
+
+
+# DDP checks these; as this module defers annotations, they would be text.
+_call.__annotations__ = {"bucket": GradBucket, "return": torch.futures.Future[torch.Tensor]}
+
+
+class Deferred:
+    """Keeps all buckets back until the last one is there: the same buckets, and nothing overlaps."""
+
+    def __init__(self, send: Send) -> None:
+        self.send = send
+        self.waiting: list[tuple[Bucket, Future]] = []
+
+    def __call__(self, bucket: Bucket) -> Future:
+        promise: Future = torch.futures.Future()
+        self.waiting.append((bucket, promise))
+        if bucket.is_last():
+            waiting, self.waiting = self.waiting, []
+            for kept, promised in waiting:
+                self.send(kept).add_done_callback(_forward(promised))
+        return promise
+
+
+def _forward(promise: Future) -> Callable[[Future], None]:
+    def pass_on(done: Future) -> None:
+        try:
+            promise.set_result(done.value())
+        except RuntimeError as error:
+            promise.set_exception(error)
+
+    return pass_on
+
+
+class PowerSgd:
+    """torch's PowerSGD (Vogels, Karimireddy and Jaggi, 2019), bucket after bucket on a thread of its own.
+
+    Its second all-reduce is started when the first has ended. On one thread all ranks start them in the same order,
+    whatever the speed of each.
+    """
+
+    def __init__(self, comm: Comm, rank: int) -> None:
+        self.comm, self.rank = comm, rank
+        self.thread = ThreadPoolExecutor(1, "PowerSGD")
+        self.reset()
+
+    def reset(self) -> None:
+        # Two plain steps first: DDP lays out its buckets anew after the first, and error feedback goes by bucket.
+        self.state = PowerSGDState(
+            dist.group.WORLD, matrix_approximation_rank=self.rank, start_powerSGD_iter=2
+        )
+
+    def __call__(self, bucket: Bucket) -> Future:
+        promise: Future = torch.futures.Future()
+        self.thread.submit(self._send, bucket, promise)
+        return promise
+
+    def _send(self, bucket: Bucket, promise: Future) -> None:
+        try:
+            with self.comm.inline():
+                promise.set_result(powerSGD_hook(self.state, bucket).wait())
+        except Exception as error:  # to whoever waits for the bucket
+            promise.set_exception(error)
+
+    def close(self) -> None:
+        self.thread.shutdown()

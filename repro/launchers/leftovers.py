@@ -1,0 +1,81 @@
+"""Processes that outlived the run they belong to, found by a mark in their environment, and ended.
+
+Nothing that a launcher makes needs clearing up by name: namespaces, bridges and links have none outside the processes
+in them and vanish with the last one. What can remain after kill -9 is a process that a rank started and detached; it
+would also keep its node's namespace alive. Every process of a run inherits OWNER = pid and start time of the launching
+process, so that a recycled pid is not taken for the owner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+OWNER = "REPRO_OWNER"
+
+
+def identity(pid: int) -> str:
+    """Which process `pid` is, as "pid:start"; start: clock ticks after boot where the kernel tells, else empty."""
+    return f"{pid}:{_start(pid)}"
+
+
+def find() -> list[int]:
+    """Processes of this user whose run is over; those of live runs, of other users and containers are left out."""
+    if sys.platform != "linux":
+        return []
+    found: list[int] = []
+    for process in psutil.process_iter():
+        if process.pid == os.getpid() or not _ours(process.pid):
+            continue
+        with contextlib.suppress(psutil.Error, OSError):
+            owner = process.environ().get(OWNER)
+            if owner and _is_over(owner) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+    return found
+
+
+def end(pids: Sequence[int], seconds: float = 5.0) -> list[int]:
+    """Kill these processes and wait until they are gone; those that remain."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    late = time.monotonic() + seconds
+    while (remaining := [pid for pid in pids if _runs(pid)]) and time.monotonic() < late:
+        time.sleep(0.02)
+    return remaining
+
+
+def _is_over(owner: str) -> bool:
+    pid = owner.partition(":")[0]
+    return pid.isdigit() and int(pid) != os.getpid() and identity(int(pid)) != owner
+
+
+def _ours(pid: int) -> bool:
+    """Whether the process is this user's and counts pids as this process does: not one inside a container."""
+    try:
+        same_user = Path(f"/proc/{pid}").stat().st_uid == os.geteuid()
+        return same_user and Path(f"/proc/{pid}/ns/pid").readlink() == Path("/proc/self/ns/pid").readlink()
+    except OSError:
+        return False
+
+
+def _start(pid: int) -> str:
+    try:
+        # The command's name, in brackets, may itself contain blanks and brackets.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,219 @@
+"""The process group of an algorithm with real processes and gloo links: order, background work, a rank that dies."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+
+from repro.comm.butterfly import Butterfly
+from repro.comm.halving_doubling import HalvingDoubling
+from repro.comm.hierarchical import Hierarchical
+from repro.comm.hybrid import Hybrid
+from repro.comm.multicolor import Multicolor
+from repro.comm.parameter_server import ParameterServer
+from repro.comm.ring import Ring
+from repro.comm.tree import ReductionTree
+from repro.seams import Comm
+from tests.flow.test_engines import free_port
+
+pytest.importorskip("torch")
+
+ALGORITHMS: tuple[Comm, ...] = (Ring(), ReductionTree(), Butterfly(), HalvingDoubling(), ParameterServer(shards=2),
+                                Multicolor(colors=2), Hierarchical(), Hybrid())
+TIMEOUT_SECONDS = 4.0
+
+
+def start(pipe: Connection, job: Callable[..., Any], comm: Comm, rank: int, world: int, port: int) -> None:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    try:
+        comm.start(rank, world, "cpu", TIMEOUT_SECONDS)
+        pipe.send(job(comm, rank, world))
+        dist.destroy_process_group()
+    except BaseException:
+        pipe.send(traceback.format_exc())
+
+
+def together(job: Callable[..., Any], comm: Comm, world: int, limit: float = 30.0) -> list[Any]:
+    """What `job(comm, rank, world)` returned on every rank, or the traceback; None for a rank that died."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.flow.test_comm_group", "repro.comm.group"])
+    port = free_port()
+    pipes, processes = [], []
+    for rank in range(world):
+        mine, theirs = context.Pipe()
+        processes.append(context.Process(target=start, args=(theirs, job, comm, rank, world, port), daemon=True))
+        processes[-1].start()
+        theirs.close()
+        pipes.append(mine)
+    deadline = time.monotonic() + limit
+    answers: list[Any] = []
+    for pipe in pipes:
+        try:
+            answers.append(pipe.recv() if pipe.poll(max(0.0, deadline - time.monotonic())) else "hung")
+        except EOFError:
+            answers.append(None)
+    for process in processes:
+        process.join(5)
+        process.kill()
+        process.join()
+    return answers
+
+
+# ---- what the ranks do
+
+
+def collectives(comm: Comm, rank: int, world: int) -> dict[str, Any]:
+    """Every collective an engine uses, many all-reduces in flight, and what was counted."""
+    import torch
+    import torch.distributed as dist
+
+    comm.traffic()
+    flying = [torch.full((size,), float(rank + size)) for size in (1, 70_000, 3, 0, 5_000)] * 4
+    flying = [tensor.clone() for tensor in flying]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in flying]
+    for work in reversed(works):
+        work.wait()
+    expected = [world * (world - 1) / 2 + world * len(tensor) for tensor in flying]
+    found: dict[str, Any] = {"in_order": all(bool((tensor == value).all())
+                                             for tensor, value in zip(flying, expected, strict=True))}
+    counted = comm.traffic()
+    found["moved"] = [(line["sent_bytes"], line["received_bytes"], line["collectives"]) for line in counted["lines"]]
+    found["seconds"] = [counted[f"{part}_seconds"] for part in ("busy", "exposed", "overlapped")]
+    strided = torch.arange(12.0).view(3, 4).t() * (rank + 1)
+    dist.all_reduce(strided, op=dist.ReduceOp.AVG)
+    found["strided"] = strided.flatten().tolist()
+    whole = torch.full((3,), 2 * rank + 1)
+    dist.all_reduce(whole, op=dist.ReduceOp.AVG)
+    found["integers"] = whole.tolist()
+    bits = torch.tensor([1 << rank])
+    dist.all_reduce(bits, op=dist.ReduceOp.BOR)
+    found["passed"] = int(bits)
+    gathered, piece = torch.empty(2 * world), torch.empty(2)
+    dist.all_gather_into_tensor(gathered, torch.tensor([float(rank), -1.0]))
+    source = torch.arange(2.0 * world)
+    dist.reduce_scatter_tensor(piece, source)
+    found["gathered"], found["piece"], found["kept"] = gathered.tolist(), piece.tolist(), source[-1].item()
+    shared = torch.full((5,), float(rank))
+    dist.broadcast(shared, src=world - 1)
+    objects: list[Any] = [None] * world
+    dist.all_gather_object(objects, {"rank": rank})
+    half = dist.new_group([0, 1])
+    if rank < 2:
+        pair = torch.ones(3)
+        dist.all_reduce(pair, group=half)
+        found["pair"] = pair.tolist()
+    found["shared"], found["objects"], found["effective"] = shared.tolist(), objects, comm.effective()
+    return found
+
+
+def background(comm: Comm, rank: int, world: int) -> dict[str, Any]:
+    """Whether an all-reduce goes on while its caller is busy elsewhere."""
+    import torch
+    import torch.distributed as dist
+
+    dist.barrier()
+    tensor = torch.ones(1 << 20)
+    work = dist.all_reduce(tensor, async_op=True)
+    deadline = time.monotonic() + 5
+    while not work.is_completed() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    done, values = work.is_completed(), tensor[:2].tolist()
+    future = dist.all_reduce(tensor, async_op=True).get_future()
+    return {"done": done, "values": values, "later": future.wait()[0][0].item()}
+
+
+def killed(comm: Comm, rank: int, world: int) -> dict[str, Any]:
+    """Rank 2 dies between two steps; the others' next collectives say so."""
+    import torch
+    import torch.distributed as dist
+
+    dist.all_reduce(torch.ones(1000))
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begin = time.monotonic()
+    try:
+        for _ in range(3):
+            dist.all_reduce(torch.ones(1000))
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}", "seconds": time.monotonic() - begin}
+    return {"error": "", "seconds": time.monotonic() - begin}
+
+
+def stuck(comm: Comm, rank: int, world: int) -> dict[str, Any]:
+    """Rank 1 is alive but does not come."""
+    import torch
+    import torch.distributed as dist
+
+    dist.all_reduce(torch.ones(1000))
+    if rank == 1:
+        time.sleep(TIMEOUT_SECONDS + 2.5)
+        return {"error": "asleep"}
+    try:
+        dist.all_reduce(torch.ones(1000))
+    except Exception as error:
+        return {"error": str(error)}
+    return {"error": ""}
+
+
+# ---- tests
+
+
+@pytest.mark.parametrize(("comm", "world"), [*((comm, 4) for comm in ALGORITHMS), (Ring(), 3), (HalvingDoubling(), 3)],
+                         ids=lambda value: str(value) if isinstance(value, int) else type(value).__name__)
+def test_collectives_of_a_group(comm: Comm, world: int) -> None:
+    found = together(collectives, comm, world)
+    for rank, said in enumerate(found):
+        assert isinstance(said, dict), said
+        mean = (world + 1) / 2
+        assert said["in_order"]
+        assert said["strided"] == [pytest.approx(float(4 * row + column) * mean) for column in range(4)
+                                   for row in range(3)]
+        assert said["integers"] == [world] * 3
+        assert said["passed"] == (1 << world) - 1
+        assert said["gathered"] == [part for peer in range(world) for part in (float(peer), -1.0)]
+        assert said["piece"] == [2.0 * rank * world, (2.0 * rank + 1) * world] and said["kept"] == 2 * world - 1
+        assert said["shared"] == [world - 1.0] * 5 and said["objects"] == [{"rank": peer} for peer in range(world)]
+        assert said.get("pair", [2.0] * 3) == [2.0] * 3
+        busy, exposed, overlapped = said["seconds"]
+        assert busy > 0 and exposed > 0 and overlapped >= 0
+        assert said["moved"][0][2] == 20 and len(said["moved"]) == 1
+        assert "all_reduce" in said["effective"].partition(";")[0]
+    sizes = (1, 70_000, 3, 0, 5_000)
+    if isinstance(comm, ParameterServer):
+        # The same rank is the busiest at every size, so its sum is the sum of the formula.
+        busiest = sum(comm.busiest(world, size, 4).sent for size in sizes) * 4
+        assert max(said["moved"][0][0] for said in found) == busiest
+
+
+@pytest.mark.parametrize("comm", [Ring(), ReductionTree()], ids=lambda comm: type(comm).__name__)
+def test_an_all_reduce_goes_on_while_the_caller_does_something_else(comm: Comm) -> None:
+    for said in together(background, comm, 3):
+        assert said == {"done": True, "values": [3.0, 3.0], "later": 9.0}
+
+
+@pytest.mark.parametrize("comm", [Ring(), ReductionTree(), ParameterServer()],
+                         ids=lambda comm: type(comm).__name__)
+def test_a_rank_that_dies_is_named_by_the_others(comm: Comm) -> None:
+    found = together(killed, comm, 4)
+    assert found[2] is None
+    for rank in (0, 1, 3):
+        assert isinstance(found[rank], dict), found[rank]
+        assert "rank 2 is gone" in found[rank]["error"]
+        assert found[rank]["seconds"] < 2 * TIMEOUT_SECONDS
+
+
+def test_a_rank_that_does_not_come_is_named_after_the_timeout() -> None:
+    found = together(stuck, Ring(), 3)
+    assert "rank 1 is gone" in found[0]["error"] and "rank 1 is gone" in found[2]["error"]

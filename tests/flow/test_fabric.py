@@ -1,0 +1,319 @@
+"""The emulated cluster for real: links as fast as stated, traffic counted, and nothing of it left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from repro.doctor import end_leftovers
+from repro.launchers import leftovers
+from repro.launchers.fabric import Fabric
+from repro.launchers.fabric_probe import ability
+from repro.launchers.local import Local
+from repro.seams import Order, Outcome
+
+ROOT = Path(__file__).parents[2]
+MODULES = ("torch", "pyroute2", "tests.flow.test_fabric")
+pytestmark = pytest.mark.skipif(bool(ability().problem), reason=ability().problem)
+
+
+def send(folder: str, payload: Mapping[str, Any]) -> None:
+    """Entry: rank 0 sends to the last rank; who it is is written down."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    _note(folder, rank)
+    block = torch.zeros(payload["bytes"] // 4)
+    dist.barrier()
+    begin = time.perf_counter()
+    if rank == 0:
+        dist.send(block, world - 1)
+    elif rank == world - 1:
+        dist.recv(block, 0)
+        print(time.perf_counter() - begin)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def hold_on(folder: str, payload: Mapping[str, Any]) -> None:
+    """Entry: wait to be ended, or fail when all ranks are there."""
+    if payload.get("detach"):
+        subprocess.Popen(["sleep", "600"], start_new_session=True)
+    _note(folder, int(os.environ["RANK"]))
+    while payload.get("fail") and len(list(Path(folder).glob("seen*"))) < int(os.environ["WORLD_SIZE"]):
+        time.sleep(0.01)
+    if payload.get("fail"):
+        raise ValueError("as told")
+    time.sleep(600)
+
+
+def spin(folder: str, payload: Mapping[str, Any]) -> None:
+    """Entry: the same amount of processor time on every rank; how long it took."""
+    begin, used = time.perf_counter(), time.process_time()
+    while time.process_time() < used + payload["seconds"]:
+        pass
+    print(time.perf_counter() - begin)
+
+
+def _note(folder: str, rank: int) -> None:
+    names = ("REPRO_NODE", "REPRO_NODES", "MASTER_ADDR", "GLOO_SOCKET_IFNAME")
+    interfaces = sorted(psutil.net_if_addrs())
+    seen = {"pid": os.getpid(), "user": os.geteuid(), "net": str(Path("/proc/self/ns/net").readlink()),
+            "interfaces": interfaces, **{name: os.environ[name] for name in names}}
+    (Path(folder) / f"seen{rank}").write_text(json.dumps(seen))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[None]:
+    """One fork server for all launchers here."""
+    launcher = Local(monitor_seconds=0.02)
+    launcher.open(MODULES, "cpu")
+    yield
+    launcher.close()
+
+
+@pytest.fixture
+def opened(server: None) -> Iterator[Callable[..., Fabric]]:
+    launchers: list[Fabric] = []
+
+    def make(**options: Any) -> Fabric:
+        launchers.append(Fabric(monitor_seconds=0.02, **options))
+        launchers[-1].open(MODULES, "cpu")
+        return launchers[-1]
+
+    yield make
+    for launcher in launchers:
+        launcher.close()
+
+
+def _launch(launcher: Fabric, folder: Path, entry: Callable[..., None], ranks: int, **payload: Any) -> Outcome:
+    return launcher.launch(Order(f"tests.flow.test_fabric:{entry.__name__}", payload, ranks, "cpu", folder, 60.0))
+
+
+def _seen(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(file.read_text()) for file in sorted(folder.glob("seen*"))]
+
+
+def _namespaces() -> set[str]:
+    """Network namespaces that some process is in."""
+    found = set()
+    for pid in psutil.pids():
+        try:
+            found.add(str(Path(f"/proc/{pid}/ns/net").readlink()))
+        except OSError:
+            continue
+    return found
+
+
+def _gone(namespaces: set[str], seconds: float = 5.0) -> bool:
+    end = time.monotonic() + seconds
+    while namespaces & _namespaces() and time.monotonic() < end:
+        time.sleep(0.02)
+    return not namespaces & _namespaces()
+
+
+def _wait(done: Callable[[], bool], seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < end, "did not happen"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("rate", ["10mbit", "200mbit", "1gbit"])
+def test_links_are_as_fast_as_stated(opened: Callable[..., Fabric], tmp_path: Path, rate: str) -> None:
+    outcome = _launch(opened(rate=rate), tmp_path, send, 2, bytes=4)
+    assert outcome.ok and outcome.network, outcome
+    links = outcome.network["links"]
+    assert [(link["sender"], link["receiver"]) for link in links] == [(0, 1), (1, 0)]
+    for link in links:
+        assert link["measured_bits_per_second"] == pytest.approx(link["stated_bits_per_second"], rel=0.15)
+    assert json.loads((tmp_path / "network.json").read_text()) == outcome.network
+
+
+def test_ranks_are_apart_and_their_bytes_counted(opened: Callable[..., Fabric], tmp_path: Path) -> None:
+    before, size = _namespaces(), 1 << 23
+    launcher = opened(nodes=2, rate="400mbit")
+    outcome = _launch(launcher, tmp_path, send, 4, bytes=size)
+    assert outcome.ok and outcome.network, outcome
+    seen = _seen(tmp_path)
+    assert [each["REPRO_NODE"] for each in seen] == ["0", "0", "1", "1"], "dealt in blocks"
+    assert seen[0]["net"] == seen[1]["net"] != seen[2]["net"] == seen[3]["net"]
+    assert all(each["interfaces"] == ["control0", "fabric0", "lo"] for each in seen), "none of the machine's own"
+    assert outcome.network["node_of_rank"] == [0, 0, 1, 1]
+    sent, received = outcome.network["sent_bytes"], outcome.network["received_bytes"]
+    assert sent[0] == pytest.approx(size, rel=0.03)
+    assert received[1] == pytest.approx(size, rel=0.03)
+    assert sent[1] < 0.03 * size, "acknowledgements"
+    seconds = float((tmp_path / "rank3.log").read_text())
+    assert seconds == pytest.approx(size * 8 / 4e8, rel=0.25), "as long as the link takes"
+    launcher.close()
+    assert _gone({each["net"] for each in seen})
+    assert _gone(_namespaces() - before)
+
+
+def test_ranks_of_one_node_do_not_use_its_link(opened: Callable[..., Fabric], tmp_path: Path) -> None:
+    outcome = _launch(opened(nodes=1, rate="1mbit"), tmp_path, send, 2, bytes=1 << 22)
+    assert outcome.ok and outcome.network, outcome
+    assert float((tmp_path / "rank1.log").read_text()) < 3, "32 s over the link"
+    assert outcome.network["sent_bytes"][0] < 1e4
+
+
+def test_a_node_can_have_a_rate_of_its_own(opened: Callable[..., Fabric], tmp_path: Path) -> None:
+    outcome = _launch(opened(rate="500mbit", rates={1: "50mbit"}), tmp_path, send, 3, bytes=4)
+    assert outcome.ok and outcome.network, outcome
+    measured = [link["measured_bits_per_second"] for link in outcome.network["links"]]
+    assert measured == pytest.approx([5e7, 5e7, 5e8], rel=0.15)
+
+
+def test_a_straggler_computes_slower(opened: Callable[..., Fabric], tmp_path: Path) -> None:
+    outcome = _launch(opened(slowdown={1: 3.0}), tmp_path, spin, 2, seconds=0.4)
+    assert outcome.ok, outcome
+    usual, slow = (float((tmp_path / f"rank{rank}.log").read_text()) for rank in (0, 1))
+    assert slow >= 0.9 * 3 * 0.4
+    assert slow > 1.5 * usual, "also on a busy machine"
+
+
+def test_another_number_of_ranks_and_trials_after_a_failure(opened: Callable[..., Fabric], tmp_path: Path) -> None:
+    launcher = opened()
+    failed = _launch(launcher, tmp_path / "a", hold_on, 2, fail=True)
+    assert failed.cause is not None and failed.cause.reason == "ValueError: as told"
+    outcome = _launch(launcher, tmp_path / "b", send, 3, bytes=4)
+    assert outcome.ok and outcome.network, outcome
+    assert len(outcome.network["sent_bytes"]) == 3
+    first = {each["net"] for each in _seen(tmp_path / "a")}
+    launcher.close()
+    assert _gone(first | {each["net"] for each in _seen(tmp_path / "b")})
+
+
+def test_ctrl_c_removes_the_network(opened: Callable[..., Fabric], tmp_path: Path) -> None:
+    launcher = opened()
+
+    def interrupt() -> None:
+        _wait(lambda: len(list(tmp_path.glob("seen*"))) == 2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt, daemon=True)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        _launch(launcher, tmp_path, hold_on, 2)
+    thread.join()
+    assert _gone({each["net"] for each in _seen(tmp_path)})
+    assert _launch(launcher, tmp_path / "again", send, 2, bytes=4).ok, "and builds it anew when asked"
+
+
+PARENT = """
+import os, sys
+from pathlib import Path
+from repro.launchers.fabric import Fabric
+from repro.seams import Order
+
+launcher = Fabric(nodes=2)
+entry, payload = sys.argv[2], eval(sys.argv[3])
+launcher.open(["torch", "pyroute2", "tests.flow.test_fabric"], "cpu")
+try:
+    outcome = launcher.launch(Order(entry, payload, 2, "cpu", Path(sys.argv[1]), 300.0))
+    print(outcome)
+finally:
+    launcher.close()
+"""
+
+
+def _parent(
+    folder: Path, entry: Callable[..., None], prefix: tuple[str, ...] = (), python: str = sys.executable, **payload: Any
+) -> subprocess.Popen[str]:
+    """A process of its own that launches `entry` on two nodes."""
+    script, name = folder / "parent.py", f"tests.flow.test_fabric:{entry.__name__}"
+    script.write_text(PARENT)
+    path = os.pathsep.join([str(ROOT), *(part for part in sys.path if part.endswith("site-packages"))])
+    environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder), "HOME": str(folder)}
+    command = [*prefix, python, str(script), str(folder), name, repr(payload)]
+    with (folder / "printed").open("w") as printed:
+        return subprocess.Popen(command, env=environment, cwd=folder, text=True, stdout=printed, stderr=printed)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
+def test_nothing_outlives_a_killed_run_but_what_detached_itself(tmp_path: Path, signum: signal.Signals) -> None:
+    detach = signum == signal.SIGKILL
+    parent = _parent(tmp_path, hold_on, detach=detach)
+    try:
+        _wait(lambda: len(list(tmp_path.glob("seen*"))) == 2)
+        time.sleep(0.2)
+        family = {each.pid for each in psutil.Process(parent.pid).children(recursive=True)}
+        parent.send_signal(signum)
+        parent.wait(20)
+        nets = {each["net"] for each in _seen(tmp_path)}
+        if detach:
+            # Each rank started a process that no signal to the run reaches: it keeps its node's namespace.
+            _wait(lambda: len(left := leftovers.find()) == 2 and set(left) <= family)
+            assert set(end_leftovers()) <= family
+        assert _gone(nets)
+        _wait(lambda: leftovers.find() == [])
+    finally:
+        parent.kill()
+        parent.wait()
+
+
+def _ordinary_users() -> list[Any]:
+    """Ways to be somebody without privileges: this user, or as root one without capabilities, and another one."""
+    if os.geteuid() != 0:
+        return [pytest.param((), sys.executable, id="this user")]
+    # A map of user 0 needs CAP_SETFCAP; a container's root usually has it, and not the one for namespaces.
+    bare = ("setpriv", "--bounding-set=-all,+setfcap", "--inh-caps=-all")
+    nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+    minor = f"python3.{sys.version_info.minor}"
+    found = [python for python in (sys.executable, shutil.which(minor, path="/usr/bin:/usr/local/bin")) if python and
+             subprocess.run([*nobody, python, "-c", "import os, sys; os.stat(sys.executable)"], check=False,
+                            capture_output=True).returncode == 0]
+    missing = pytest.mark.skipif(not found, reason=f"no {minor} here that another user may run")
+    return [pytest.param(bare, sys.executable, id="a container's root"),
+            pytest.param(nobody, found[0] if found else "", id="nobody", marks=missing)]
+
+
+@pytest.mark.skipif(not shutil.which("setpriv"), reason="no setpriv to become an ordinary user with")
+@pytest.mark.parametrize(("prefix", "python"), _ordinary_users())
+def test_an_ordinary_user_can(tmp_path: Path, prefix: tuple[str, ...], python: str) -> None:
+    tmp_path.chmod(0o777)
+    for folder in tmp_path.parents[:2]:
+        folder.chmod(0o755)
+    parent = _parent(tmp_path, send, prefix, python, bytes=1 << 20)
+    code, printed = parent.wait(60), (tmp_path / "printed").read_text()
+    assert code == 0, printed
+    assert "timed_out=False" in printed and "'origin': 'emulated'" in printed
+    seen = _seen(tmp_path)
+    assert len({each["net"] for each in seen}) == 2
+    user = 65534 if "--reuid=65534" in prefix else os.geteuid()
+    assert {each["user"] for each in seen} == {user}, "the same user inside"
+    assert _gone({each["net"] for each in seen})
+
+
+@pytest.mark.skipif(bool(ability().netem), reason=ability().netem)
+def test_links_can_be_delayed(opened: Callable[..., Fabric], tmp_path: Path) -> None:
+    outcome = _launch(opened(delay="100ms"), tmp_path, send, 2, bytes=4)
+    assert outcome.ok, outcome
+    assert float((tmp_path / "rank1.log").read_text()) > 0.1
+
+
+def test_engines_train_over_two_nodes(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "repro", "run", "quickstart", "--seeds", "1", "--no-mlflow", "--json",
+               "--out", str(tmp_path / "run"), "-o", "processes=4", "-o", "launcher.kind=fabric",
+               "-o", "launcher.nodes=2", "-o", "stop.max_epochs=1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode in (0, 3), done.stderr
+    found = [json.loads(file.read_text()) for file in (tmp_path / "run" / "trials").glob("*/network.json")]
+    assert len(found) == 2, "ddp and deepspeed"
+    assert all(min(each["sent_bytes"]) > 1e6 for each in found)
+    assert "emulated" in Path(json.loads(done.stdout)["report"]).read_text(encoding="utf-8")

@@ -1,0 +1,149 @@
+"""What may be written for launcher fabric, and what is refused before anything runs, with the reason."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from pydantic import ValidationError
+
+from repro import doctor
+from repro.cli import cli
+from repro.errors import SuiteError
+from repro.launchers import fabric, leftovers, rate
+from repro.launchers.fabric import Fabric
+from repro.launchers.fabric_probe import Ability
+from repro.launchers.placement import node_of
+from repro.machine import Machine
+from repro.plan import make_plan
+from repro.seams import Setting
+from repro.spec import parse_choice
+from repro.suite_file import read_suite
+
+
+def _setting(processes: int, device: str = "cpu") -> Setting:
+    words = dict.fromkeys(("workload", "comm", "precision", "optimizer"), "any")
+    return Setting(
+        engine="ddp", launcher="fabric", processes=processes, accumulation=1, device=device,
+        device_count=8 if device == "cuda" else 0, **words,
+    )
+
+
+@pytest.fixture
+def able(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that can do all but delay."""
+    monkeypatch.setattr(fabric, "ability", lambda: Ability(netem="no netem here"))
+
+
+@pytest.mark.parametrize(
+    ("text", "bits"),
+    [("100kbit", 1e5), ("10mbit", 1e7), ("2.5gbit", 2.5e9), ("1 Gbit", 1e9), ("1000MBIT", 1e9)],
+)
+def test_rates_are_read(text: str, bits: float) -> None:
+    assert rate.bits_per_second(text) == bits
+
+
+@pytest.mark.parametrize("text", ["", "fast", "100", "100mb", "-1mbit", "1e9", "nan mbit", "1gbit/s", "mbit"])
+def test_what_is_no_rate_is_refused(text: str) -> None:
+    with pytest.raises(ValidationError, match="is no rate; write a number and kbit, mbit or gbit"):
+        Fabric(rate=text)
+
+
+@pytest.mark.parametrize("text", ["0mbit", "99kbit", "31gbit"])
+def test_a_rate_no_link_can_have_is_refused(text: str) -> None:
+    with pytest.raises(ValidationError, match="100kbit to 30gbit"):
+        Fabric(rates={0: text})
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"nodes": 0}, "greater than or equal to 1"),
+        ({"nodes": 255}, r"255 nodes are more than 10.77.0.0/24 has addresses for \(254\)"),
+        ({"nodes": 3, "subnet": "10.0.0.0/30"}, r"has addresses for \(2\)"),
+        ({"nodes": 1, "subnet": "10.0.0.0/32"}, r"has addresses for \(0\)"),
+        ({"subnet": "169.254.7.0/24"}, "which rendezvous uses"),
+        ({"subnet": "127.0.0.0/24"}, "no subnet for nodes"),
+        ({"nodes": 2, "rates": {2: "1gbit"}}, "rates names node 2; 2 nodes are counted 0 to 1"),
+        ({"slowdown": {0: 0.5}}, "greater than or equal to 1"),
+        ({"slowdown": {0: "slow"}}, "valid number"),
+        ({"delay": "long"}, "is no delay"),
+        ({"delay": "11s"}, "outside 1us to 10s"),
+        ({"speed": "1gbit"}, "Extra inputs"),
+    ],
+)
+def test_options_that_are_wrong_in_themselves(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValidationError, match=why):
+        Fabric.model_validate(options)
+
+
+@pytest.mark.usefixtures("able")
+@pytest.mark.parametrize(
+    ("options", "processes", "why"),
+    [
+        ({"nodes": 4}, 2, "4 nodes are more than 2 processes"),
+        ({"nodes": 4}, 6, "6 processes cannot be dealt to 4 nodes in equal blocks"),
+        ({"subnet": "10.0.0.0/30"}, 4, "4 nodes are more than 10.0.0.0/30 has addresses for (2)"),
+        ({"rates": {4: "1mbit"}}, 4, "rates names node 4"),
+        ({"slowdown": {2: 2.0}}, 2, "slowdown names rank 2; 2 ranks are counted 0 to 1"),
+        ({"delay": "1ms"}, 2, "no netem here"),
+        ({"nodes": 2}, 4, None),
+        ({}, 8, None),
+        ({"slowdown": {1: 1.5}, "rates": {"1": "10mbit"}}, 2, None),
+    ],
+)
+def test_what_cannot_run_is_skipped_with_its_reason(options: dict[str, Any], processes: int, why: str | None) -> None:
+    said = Fabric.model_validate(options).unsupported(_setting(processes))
+    assert said is None if why is None else why in (said or "")
+
+
+@pytest.mark.usefixtures("able")
+def test_a_straggler_on_a_gpu_is_not_pretended() -> None:
+    assert "does not slow its GPU" in (Fabric(slowdown={0: 2.0}).unsupported(_setting(2, "cuda")) or "")
+    assert Fabric(slowdown={0: 1.0}).unsupported(_setting(2, "cuda")) is None
+
+
+def test_a_kernel_that_cannot_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fabric, "ability", lambda: Ability("this kernel cannot make a bridge"))
+    assert Fabric().unsupported(_setting(2)) == "this kernel cannot make a bridge"
+
+
+def test_a_suite_says_where_its_rate_is_wrong() -> None:
+    source = read_suite("quickstart", ("launcher.kind=fabric", "launcher.rate=1gb"))
+    with pytest.raises(SuiteError, match=r"launcher.rate.*'1gb' is no rate"):
+        make_plan(source.suite, Machine("cpu", 0, 2), source.problem, True)
+
+
+def test_labels_and_origin() -> None:
+    choice = parse_choice("launcher", {"kind": "fabric", "nodes": 4, "rates": {3: "100MBIT"}})
+    assert choice.label == 'fabric (nodes=4, rate=1gbit, rates={"3":"100mbit"})'
+    assert parse_choice("launcher", choice.model_dump(mode="json")) == choice, "as read back from a record"
+    assert choice.plugin.origin == "emulated"
+    assert parse_choice("launcher", "local").plugin.origin == "measured"
+
+
+@pytest.mark.parametrize(
+    ("processes", "nodes", "dealt"),
+    [(4, 4, [0, 1, 2, 3]), (4, 2, [0, 0, 1, 1]), (6, 2, [0, 0, 0, 1, 1, 1]), (3, 1, [0, 0, 0])],
+)
+def test_ranks_are_dealt_in_blocks(processes: int, nodes: int, dealt: list[int]) -> None:
+    assert [node_of(rank, processes, nodes) for rank in range(processes)] == dealt
+
+
+def test_an_owner_is_told_from_a_later_process_of_its_number() -> None:
+    mine = leftovers.identity(os.getpid())
+    assert mine == leftovers.identity(os.getpid())
+    assert mine != f"{os.getpid()}:1"
+
+
+def test_doctor_mends_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "examine", lambda folder: [])
+    monkeypatch.setattr(leftovers, "find", lambda: [7, 8])
+    ended: list[int] = []
+    monkeypatch.setattr(leftovers, "end", lambda pids: ended.extend(pids) or [8])
+    done = CliRunner().invoke(cli, ["doctor", "--fix"])
+    assert (done.exit_code, ended) == (0, [7, 8])
+    assert "earlier runs ended: 1" in done.output
+    assert "processes of runs that are over: 7, 8" in doctor._leftovers().found
