@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import socket
 import subprocess
 import sys
@@ -56,15 +55,16 @@ def _address(device: str) -> str:
 
 def _lead(folder: str, payload: Mapping[str, Any], device: str, hosts: list[tuple[str, int]]) -> None:
     """Run mpirun; whatever comes of it, the other ranks are told that it is over."""
+    errors = Path(folder, "mpirun.txt")
     try:
-        done = subprocess.run(command(folder, payload, device, hosts), capture_output=True, text=True, check=False,
-                              env={**os.environ, "REPRO_MPI_FOLDER": folder})
+        with errors.open("wb") as stderr, Path(folder, FOUND).open("wb") as stdout:
+            done = subprocess.run(command(folder, payload, device, hosts), stdout=stdout, stderr=stderr, check=False,
+                                  env={**os.environ, "REPRO_MPI_FOLDER": folder})
     finally:
         Path(folder, "done").touch()
     if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip(" -*")]
+        lines = [line for line in errors.read_text(errors="replace").splitlines() if line.strip(" -*")]
         raise TrialError(f"mpirun failed: {(lines or ['no message'])[0].strip()}")
-    Path(folder, FOUND).write_text(done.stdout, encoding="utf-8")
 
 
 def command(folder: str, payload: Mapping[str, Any], device: str, hosts: list[tuple[str, int]]) -> list[str]:
@@ -72,13 +72,15 @@ def command(folder: str, payload: Mapping[str, Any], device: str, hosts: list[tu
     settings = {
         "plm_rsh_agent": f"{sys.executable} -m repro.bench.comm_mpi_rank", "btl": "tcp,self", "pml": "ob1",
         "btl_tcp_if_include": device, "oob_tcp_if_include": device, "hwloc_base_binding_policy": "none",
-        "mpi_yield_when_idle": "1", "orte_keep_fqdn_hostnames": "1",
+        "mpi_yield_when_idle": "1", "orte_keep_fqdn_hostnames": "1", "plm_rsh_no_tree_spawn": "1",
     }
     options = [part for key, value in settings.items() for part in ("--mca", key, value)]
     where = ",".join(f"{host}:{slots}" for host, slots in hosts)
     program = [str(Path(folder, PROGRAM)), str(payload["repetitions"]), str(payload["seconds"])]
-    return ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", str(sum(slots for _, slots in hosts)),
-            "--host", where, *options, *program, *map(str, payload["sizes"])]
+    # Attached, its daemons end with the ranks that started them.
+    return ["mpirun", "--allow-run-as-root", "--oversubscribe", "--leave-session-attached",
+            "-np", str(sum(slots for _, slots in hosts)), "--host", where, *options, *program,
+            *map(str, payload["sizes"])]
 
 
 def _follow(server: socket.socket, done: Path) -> None:
@@ -92,7 +94,7 @@ def _follow(server: socket.socket, done: Path) -> None:
             continue
         with connection:
             asked = json.loads(connection.makefile().readline())
-            running.append(subprocess.Popen(["/bin/sh", "-c", asked]))
+            running.append(subprocess.Popen(["/bin/sh", "-c", asked], env=dict(os.environ)))
     for process in running:
         process.terminate()
         process.wait()
@@ -103,7 +105,8 @@ def main() -> None:
     host, *words = sys.argv[1:]
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(Path(os.environ["REPRO_MPI_FOLDER"], f"{host}.sock")))
-        client.sendall(json.dumps(words[0] if len(words) == 1 else " ".join(map(shlex.quote, words))).encode() + b"\n")
+        # Like ssh: one text for the other side's shell, which mpirun has quoted for.
+        client.sendall(json.dumps(" ".join(words)).encode() + b"\n")
 
 
 if __name__ == "__main__":

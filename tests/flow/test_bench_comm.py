@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -104,3 +105,16 @@ def test_over_the_budget_is_said() -> None:
     done = invoke("-a", "ring", "--sizes", "1k,64m", "--world", "2", "--repetitions", "2", "--seconds", "0.1")
     assert done.exit_code == 0
     assert "not measured: ring at 64 MiB: modelled" in done.stdout
+
+
+@pytest.mark.skipif(shutil.which("mpicc") is None or shutil.which("mpirun") is None, reason="Open MPI is not installed")
+def test_mpi_appears_beside() -> None:
+    done = invoke("-a", "ring", "--sizes", "4k", "--world", "2", "--repetitions", "2", "--with-mpi", "--json")
+    (beside,) = json.loads(done.stdout)["mpi"]
+    assert (beside["problem"], beside["version"][:8], len(beside["seconds"]["4096"])) == ("", "Open MPI", 2)
+
+
+@pytest.mark.skipif(shutil.which("mpicc") is not None, reason="Open MPI is installed")
+def test_no_mpi_is_said() -> None:
+    done = invoke("-a", "ring", "--sizes", "4k", "--world", "2", "--repetitions", "2", "--with-mpi")
+    assert "MPI_Allreduce over TCP: not measured: mpicc" in done.stdout

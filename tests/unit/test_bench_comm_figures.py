@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from repro.bench.comm_mpi import read_times
 from repro.bench.comm_options import read_algorithms, read_launcher, read_sizes, read_worlds, size_text
 from repro.bench.comm_result import CommOutcome, WorldResult, bus_factor
 from repro.bench.comm_table import columns, text
@@ -119,6 +120,12 @@ def test_page_has_a_plot_and_every_figure() -> None:
     assert page == render(outcome())
     assert "0.800 to 0.800" in page and "groups of 2 do not divide" in page
     assert "http-equiv=\"Content-Security-Policy\"" in page and 'src="http' not in page
+
+
+def test_mpi_lines_become_times() -> None:
+    found = read_times(2, "Open MPI 4.1.4", "1024 0.25\n1024 0.5\n4096 1.5\n")
+    assert (found.seconds, found.problem) == ({1024: (0.25, 0.5), 4096: (1.5,)}, "")
+    assert read_times(2, "", "").problem
 
 
 # ---- what a person writes
