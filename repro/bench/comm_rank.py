@@ -18,8 +18,9 @@ import torch
 import torch.distributed as dist
 
 from repro.bench.comm import FOUND
-from repro.bench.comm_contender import ITEMSIZE, Contender, Numbers
+from repro.bench.comm_contender import Contender, Numbers
 from repro.bench.comm_links import measure_links
+from repro.bench.comm_world import ITEMSIZE
 from repro.comm.model import LinkModel, Sample, fit, transfer, typical_error
 from repro.streams import Streams
 
@@ -141,7 +142,7 @@ class RankBench:
         if contender.algorithm is None:
             return True
         modelled = self.model.predict(contender.algorithm, self.world, count, ITEMSIZE)
-        budget = self.payload["seconds"]
+        budget = float(self.payload["seconds"])
         if 3 * modelled > budget:
             self._tell("skipped", algorithm=contender.label, size=count * ITEMSIZE,
                        reason=f"modelled {modelled:.3g} s a call: three are over the budget of {budget:g} s")

@@ -1,4 +1,4 @@
-"""What the ranks wrote at one world size -> a result, with bounds, formulas, predictions and ratios beside the times."""
+"""What the ranks wrote at one world size -> a result with bounds, predictions and ratios beside the times."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def world_result(
     ]
     missing = [*skipped, *(line for line in lines if line["kind"] == "skipped")]
     return WorldResult(
-        world=world, bytes_per_second=rate, links=links, model=Model.model_validate(measured["model"]), points=tuple(points),
+        world=world, bytes_per_second=rate, links=links, model=Model.model_validate(measured["model"]),
+        points=tuple(points),
         skipped=tuple(Missing(algorithm=item["algorithm"], size=item["size"], reason=item["reason"])
                       for item in missing),
         effective={line["algorithm"]: line["text"] for line in lines if line["kind"] == "effective"},

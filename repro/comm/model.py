@@ -66,7 +66,7 @@ def fit(samples: Iterable[Sample]) -> LinkModel:
     that scattered samples would be predicted much too fast.
 
     1. A first solution by predicted / measured - 1, which is linear.
-    2. Gauss-Newton: with x the prediction so far, log(x'/t) is about (x' - x)/x + log(x/t); steps of at most a factor e.
+    2. Gauss-Newton: with x the prediction so far, log(x'/t) is about (x' - x)/x + log(x/t); at most a factor e a step.
     3. Each solution is the best of the unconstrained ones over all subsets of the parameters that are not negative.
 
     Raises:

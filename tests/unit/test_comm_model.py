@@ -46,6 +46,13 @@ def test_fit_under_noise() -> None:
     assert typical_error(found, noisy) < 0.08
 
 
+def test_scattered_times_are_not_predicted_too_short() -> None:
+    model = LinkModel(1e-3, 1e-9, 0)
+    draw = np.random.default_rng(3)
+    scattered = [Sample(transfer(1024), 1e-3 * math.exp(draw.standard_normal())) for _ in range(2000)]
+    assert fit(scattered).seconds(transfer(1024)) == pytest.approx(model.alpha, rel=0.1)
+
+
 def test_no_parameter_below_zero() -> None:
     shrinking = [Sample(transfer(1024), 1e-3), Sample(transfer(65536), 5e-4)]
     found = fit(shrinking)

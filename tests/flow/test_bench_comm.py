@@ -1,0 +1,120 @@
+"""`repro bench comm` for real, on loopback: figures, files, and a wrong sum that does not go unnoticed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from repro.bench.comm import measure
+from repro.bench.comm_options import CommOptions, read_algorithms, read_launcher
+from repro.cli import cli
+from repro.comm.ring import Ring
+from repro.comm.schedule import Transfer
+from repro.errors import TrialError, UsageError
+from repro.spec import Choice
+
+SIZES = "1k,12,64k"
+
+
+class Forgetful(Ring):
+    """A ring in which rank 0's last element of the sum never reaches the others."""
+
+    def all_reduce(self, world: int, count: int, itemsize: int) -> Iterable[Transfer]:
+        for item in super().all_reduce(world, count, itemsize):
+            last = item.stop == count and not item.adds and item.source == 0
+            yield item._replace(stop=item.stop - 1) if last else item
+
+
+def invoke(*arguments: str) -> Any:
+    return CliRunner().invoke(cli, ["bench", "comm", *arguments], catch_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str, str]:
+    """(JSON, page, progress) of one run on 2 and 3 ranks."""
+    page = tmp_path_factory.mktemp("bench") / "comm.html"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{page.with_name('mlflow.db')}")
+        done = invoke("-a", "ring", "-a", "{kind: hierarchical, group: 3}", "-a", "parameter-server", "--sizes", SIZES,
+                      "--world", "2,3", "--repetitions", "3", "--seconds", "5", "--json", "--html", str(page))
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout), page.read_text(encoding="utf-8"), done.stderr
+
+
+def test_every_point_is_there(found: tuple[dict[str, Any], str, str]) -> None:
+    data, _, _ = found
+    assert [world["world"] for world in data["worlds"]] == [2, 3]
+    two, three = data["worlds"]
+    assert {(point["size"], point["algorithm"]) for point in three["points"]} == {
+        (size, name) for size in (12, 1024, 65536)
+        for name in ("backend", "ring", "hierarchical (group=3)", "parameter-server (shards=1)")
+    }
+    assert [item["reason"] for item in two["skipped"]] == ["groups of 3 do not divide 2 ranks"]
+    assert all(0 < seconds < 5 for world in data["worlds"] for point in world["points"] for seconds in point["seconds"])
+    assert data["origin"] == "measured"
+
+
+def test_bytes_are_the_formulas(found: tuple[dict[str, Any], str, str]) -> None:
+    counted = [point for world in found[0]["worlds"] for point in world["points"] if point["algorithm"] != "backend"]
+    assert counted
+    assert all(point["sent_bytes"] == point["formula_bytes"] > 0 for point in counted)
+
+
+def test_what_follows_from_the_times(found: tuple[dict[str, Any], str, str]) -> None:
+    three = found[0]["worlds"][1]
+    for point in three["points"]:
+        assert point["busbw"] == pytest.approx(point["algbw"] * 4 / 3)
+        assert (point["ratio"] is None) == (point["algorithm"] == "backend")
+        if point["ratio"]:
+            assert point["ratio"]["low"] <= point["ratio"]["value"] <= point["ratio"]["high"]
+    assert three["model"]["alpha"] + three["model"]["beta"] > 0
+    assert three["effective"]["ring"].startswith("ring: all_reduce")
+
+
+def test_page_has_plots(found: tuple[dict[str, Any], str, str]) -> None:
+    _, page, progress = found
+    assert page.count('class="chart"') == 6
+    assert "2(p-1)/p" in page and "hierarchical (group=3)" in page
+    assert "3 ranks, 64 KiB, ring:" in progress and "page: " in progress
+
+
+def test_a_wrong_sum_is_caught() -> None:
+    wrong = Choice.model_construct(seam="comm", kind="forgetful", plugin=Forgetful())
+    options = CommOptions.model_construct(
+        algorithms=(*read_algorithms(["ring"]), wrong), sizes=(4096,), worlds=(2,), launcher=read_launcher(None),
+        repetitions=2, seconds=2.0, seed=1, mpi=False,
+    )
+    with pytest.raises(TrialError, match=r"forgetful on 2 ranks, \d+ bytes: element \d+ on rank \d is .*the sum is"):
+        measure(options, lambda text: None)
+
+
+def test_what_cannot_run_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="ranks: "):
+        invoke("-a", "ring", "--world", "4096")
+    with pytest.raises(UsageError, match="no-such-folder"):
+        invoke("-a", "ring", "--html", str(tmp_path / "no-such-folder" / "page.html"))
+
+
+def test_over_the_budget_is_said() -> None:
+    done = invoke("-a", "ring", "--sizes", "1k,64m", "--world", "2", "--repetitions", "2", "--seconds", "0.1")
+    assert done.exit_code == 0
+    assert "not measured: ring at 64 MiB: modelled" in done.stdout
+
+
+@pytest.mark.skipif(shutil.which("mpicc") is None or shutil.which("mpirun") is None, reason="Open MPI is not installed")
+def test_mpi_appears_beside() -> None:
+    done = invoke("-a", "ring", "--sizes", "4k", "--world", "2", "--repetitions", "2", "--with-mpi", "--json")
+    (beside,) = json.loads(done.stdout)["mpi"]
+    assert (beside["problem"], beside["version"][:8], len(beside["seconds"]["4096"])) == ("", "Open MPI", 2)
+
+
+@pytest.mark.skipif(shutil.which("mpicc") is not None, reason="Open MPI is installed")
+def test_no_mpi_is_said() -> None:
+    done = invoke("-a", "ring", "--sizes", "4k", "--world", "2", "--repetitions", "2", "--with-mpi")
+    assert "MPI_Allreduce over TCP: not measured: mpicc" in done.stdout
