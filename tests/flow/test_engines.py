@@ -55,7 +55,7 @@ class Case:
     warm_up: bool = False
     batch_norm: bool = False
     steps: int = 20
-    comm: Comm = Backend()
+    comm: Comm = Backend()  # noqa: RUF009  # frozen
     compression: str = "none"
     overlap: bool = True
 
@@ -156,7 +156,8 @@ def follow(case: Case, session: Session, rank: int) -> dict[str, Any]:
     return {
         "losses": losses, "norms": norms, "weights": session.weights(), "scored": scored,
         "totals": session.total(list(scored)), "gathered": session.gather({"rank": rank}),
-        "buffers": session.buffers(), "traffic": session.traffic(), "effective": session.effective(), "peak": session.peak_bytes(),
+        "buffers": session.buffers(), "traffic": session.traffic(), "effective": session.effective(),
+        "peak": session.peak_bytes(),
     }
 
 
