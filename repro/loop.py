@@ -42,14 +42,13 @@ class Loop:
         """Train until the target, the budget or divergence ends it, then report what takes all ranks to know."""
         self.session.synchronize()
         self.watch.restart(self.log.start("run_start"))
-        if self.parts is not None:
-            self.log.emit("x_hashes", {"data": self.parts.open_data()})
+        self.open_data()
         verdict = ""
         while not verdict:
             with self.watch.phase("train"):
-                steps, losses = self._block()
+                steps, losses = self.block()
             with self.watch.phase("logging"):
-                self._log_block(steps, losses)
+                self.log_block(steps, losses)
             with self.watch.phase("eval"):
                 value = self._evaluate()
             verdict = self._verdict(value)
@@ -60,6 +59,11 @@ class Loop:
         self.log.emit("x_phases", phases)
         self._report()
 
+    def open_data(self) -> None:
+        """Read the training data; the clock is running."""
+        if self.parts is not None:
+            self.log.emit("x_hashes", {"data": self.parts.open_data()})
+
     @property
     def samples(self) -> int:
         return self.step * self.choices.batch.global_
@@ -69,7 +73,7 @@ class Loop:
         """Steps that the declared epochs allow, rounded up."""
         return math.ceil(self.choices.stop.max_epochs * self.train_samples / self.choices.batch.global_)
 
-    def _block(self) -> tuple[int, list[Any]]:
+    def block(self) -> tuple[int, list[Any]]:
         """Steps up to the next evaluation: CEIL(E / global batch), fewer where the budget ends."""
         grid = math.ceil(self.choices.evaluate_every / self.choices.batch.global_)
         count = min(grid, self.budget - self.step)
@@ -94,7 +98,8 @@ class Loop:
         epoch, shares = self.order.shares(self.step, job.rank, job.world, job.accumulation)
         return [self.parts.train_batch(epoch, indices) for indices in shares], rate
 
-    def _log_block(self, count: int, losses: list[Any]) -> None:
+    def log_block(self, count: int, losses: list[Any]) -> None:
+        """Read the timer and the losses of a block, and write them down."""
         seconds, inputs = self.timer.read()
         self.losses = [float(loss) for loss in losses]
         self.own_steps.append(seconds)
