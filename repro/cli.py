@@ -234,15 +234,15 @@ def bench() -> None:
 
 
 @bench.command()
-@click.option("--pairs", type=click.IntRange(2, 200), default=20, help="Interleaved pairs of runs.")
-@click.option("--steps", type=click.IntRange(20, 100_000), default=300, help="Steps timed per run.")
+@click.option("--pairs", type=click.IntRange(2, 1000), default=100, help="Interleaved pairs of blocks.")
+@click.option("--steps", type=click.IntRange(1, 10_000), default=25, help="Steps in a block.")
 @click.option("--processes", type=click.IntRange(1, 8), default=2, help="Ranks.")
 @json_option
 def overhead(pairs: int, steps: int, processes: int, as_json: bool) -> None:
-    """Step time under the harness over a bare hand-written DDP script's, same work, interleaved.
+    """Step time under the harness over a bare hand-written DDP loop's, same work, interleaved.
 
     \b
-    Example: repro bench overhead --pairs 20
+    Example: repro bench overhead --pairs 100
     """
     from repro.bench.overhead import measure
 

@@ -43,14 +43,13 @@ class Loop:
         self.session.synchronize()
         self.session.traffic()  # what came before is not the run's
         self.watch.restart(self.log.start("run_start"))
-        if self.parts is not None:
-            self.log.emit("x_hashes", {"data": self.parts.open_data()})
+        self.open_data()
         verdict = ""
         while not verdict:
             with self.watch.phase("train"):
-                steps, losses = self._block()
+                steps, losses = self.block()
             with self.watch.phase("logging"):
-                self._log_block(steps, losses)
+                self.log_block(steps, losses)
             with self.watch.phase("eval"):
                 value = self._evaluate()
             verdict = self._verdict(value)
@@ -61,6 +60,11 @@ class Loop:
         self.log.emit("x_phases", phases)
         self._report(self.session.traffic())
 
+    def open_data(self) -> None:
+        """Read the training data; the clock is running."""
+        if self.parts is not None:
+            self.log.emit("x_hashes", {"data": self.parts.open_data()})
+
     @property
     def samples(self) -> int:
         return self.step * self.choices.batch.global_
@@ -70,7 +74,7 @@ class Loop:
         """Steps that the declared epochs allow, rounded up."""
         return math.ceil(self.choices.stop.max_epochs * self.train_samples / self.choices.batch.global_)
 
-    def _block(self) -> tuple[int, list[Any]]:
+    def block(self) -> tuple[int, list[Any]]:
         """Steps up to the next evaluation: CEIL(E / global batch), fewer where the budget ends."""
         grid = math.ceil(self.choices.evaluate_every / self.choices.batch.global_)
         count = min(grid, self.budget - self.step)
@@ -95,7 +99,8 @@ class Loop:
         epoch, shares = self.order.shares(self.step, job.rank, job.world, job.accumulation)
         return [self.parts.train_batch(epoch, indices) for indices in shares], rate
 
-    def _log_block(self, count: int, losses: list[Any]) -> None:
+    def log_block(self, count: int, losses: list[Any]) -> None:
+        """Read the timer and the losses of a block, and write them down."""
         seconds, inputs = self.timer.read()
         self.losses = [float(loss) for loss in losses]
         self.own_steps.append(seconds)

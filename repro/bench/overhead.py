@@ -1,89 +1,83 @@
-"""Step time under the harness over a bare hand-written DDP script's: same network, same batch, interleaved."""
+"""Step time under the harness over a bare hand-written DDP script's: same network, same batch, interleaved.
+
+Both train in the same processes, a block of steps each in turn, so that whatever else the machine does hits both alike:
+separate processes one after the other differed by 10 % on a machine with other work, which hides what is asked.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
-from itertools import pairwise
+import time
+from collections.abc import Mapping
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from repro import registry
 from repro.bench.outcome import BenchOutcome, outcome
-from repro.bench.trial import bench_trial, preload, run_trial
+from repro.bench.trial import bench_trial, preload
 from repro.errors import TrialError
-from repro.events import Event
+from repro.loop import Loop
 from repro.runner import why
-from repro.seams import Launcher, Order
+from repro.seams import Order
+from repro.spec import Trial
+from repro.worker import Place, build
 
-BLOCK = 50
-"""Steps timed as one: long against the clock's own cost, short against the machine's drift."""
 LIMIT = 1.02
 
 
 def measure(pairs: int, steps: int, processes: int) -> BenchOutcome:
-    """Median block of each run, harness over bare; the order inside a pair alternates."""
+    """`pairs` blocks of `steps` steps each way; the order inside a pair alternates, the first pair is warm-up."""
     launcher = registry.load("launcher", "local")()
-    launcher.open(preload(), "cpu")
-    ours: list[float] = []
-    theirs: list[float] = []
+    trial = bench_trial(processes, (pairs + 1) * steps, steps)
+    launcher.open([*preload(), "repro.bench.overhead", "repro.bench.bare_ddp"], "cpu")
     try:
         with tempfile.TemporaryDirectory() as scratch:
-            for pair in range(pairs):
-                _show(pair, pairs)
-                todo = [(ours, _harness), (theirs, _bare)]
-                for values, run in todo if pair % 2 else reversed(todo):
-                    folder = Path(scratch, f"{pair}-{run.__name__}")
-                    folder.mkdir()
-                    values.append(1e3 * run(launcher, steps, processes, folder))
+            outcome_ = launcher.launch(Order(
+                entry="repro.bench.overhead:rank", processes=processes, device="cpu", folder=Path(scratch),
+                payload={"trial": trial.model_dump(mode="json", by_alias=True), "log": "result.txt", "pairs": pairs,
+                         "steps": steps, "launched_ns": time.monotonic_ns()},
+                timeout_seconds=3600.0,
+            ))
+            if not outcome_.ok:
+                raise TrialError(f"the benchmark failed: {why(outcome_)}")
+            found: dict[str, list[float]] = json.loads(Path(scratch, "seconds.json").read_text())
     finally:
         launcher.close()
-    what = f"overhead: DDP, {processes} processes, {steps} steps of batch 64 a run, median block of {BLOCK} steps"
-    return outcome(what, ("repro", ours), ("bare DDP script", theirs), "ms a step", LIMIT)
+    ours, theirs = ([1e3 * seconds / steps for seconds in found[name]] for name in ("ours", "theirs"))
+    what = f"overhead: DDP, {processes} processes, batch 64, blocks of {steps} steps in turn in the same processes"
+    return outcome(what, ("repro", ours), ("bare DDP loop", theirs), "ms a step", LIMIT)
 
 
-def _show(pair: int, pairs: int) -> None:
-    print(f"pair {pair + 1} of {pairs}", end="\r" if sys.stderr.isatty() else "\n", file=sys.stderr, flush=True)
-
-
-def _harness(launcher: Launcher, steps: int, processes: int, folder: Path) -> float:
-    _, events = run_trial(launcher, bench_trial(processes, steps, BLOCK), folder)
-    return median(block_seconds(events))
-
-
-def block_seconds(events: Sequence[Event]) -> list[float]:
-    """Seconds a step of every block, from the block's own start and stop; the first block is warm-up."""
-    marks = [event for event in events if event.key in ("block_start", "block_stop")]
-    found = []
-    for start, stop in pairwise(marks):
-        if start.key == "block_start" and stop.key == "block_stop":
-            assert start.nanoseconds is not None and stop.nanoseconds is not None
-            found.append((stop.nanoseconds - start.nanoseconds) / 1e9 / start.metadata["steps"])
-    return found[1:] or found
-
-
-def _bare(launcher: Launcher, steps: int, processes: int, folder: Path) -> float:
-    """The bare script in processes started the same way, so that only what happens in a step differs."""
-    outcome_ = launcher.launch(Order(
-        entry="repro.bench.overhead:bare_rank", payload={"steps": steps}, processes=processes, device="cpu",
-        folder=folder, timeout_seconds=600.0,
-    ))
-    if not outcome_.ok:
-        raise TrialError(f"the bare script failed: {why(outcome_)}")
-    blocks: list[float] = json.loads((folder / "blocks.json").read_text())
-    return median(blocks[1:] or blocks) / BLOCK
-
-
-def bare_rank(folder: str, payload: Mapping[str, Any]) -> None:
-    """Entry of one rank of the bare script."""
+def rank(folder: str, payload: Mapping[str, Any]) -> None:
+    """Entry of one rank: a block under the harness and a block of the bare loop, in turn."""
     from repro.bench import bare_ddp
 
-    target = Path(folder, "blocks.json") if os.environ["RANK"] == "0" else Path(os.devnull)
-    with target.open("w") as stream, redirect_stdout(stream):
-        sys.argv = ["bare_ddp", "--steps", str(payload["steps"]), "--block", str(BLOCK)]
-        bare_ddp.main()
+    number, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    trial = Trial.model_validate(payload["trial"])
+    loop = build(trial, Place(number, world, number), Path(folder) / payload["log"], payload)
+    bare = bare_ddp.Trainer()
+    try:
+        loop.open_data()
+        ours: list[float] = []
+        theirs: list[float] = []
+        for pair in range(payload["pairs"] + 1):
+            for harness in (True, False) if pair % 2 else (False, True):
+                if harness:
+                    ours.append(_block(loop))
+                else:
+                    theirs.append(bare.block(payload["steps"]))
+        if number == 0:
+            Path(folder, "seconds.json").write_text(json.dumps({"ours": ours[1:], "theirs": theirs[1:]}))
+    finally:
+        bare.close()
+        loop.close()
+
+
+def _block(loop: Loop) -> float:
+    """Seconds of one block, what the harness writes down about it included."""
+    loop.session.synchronize()
+    begin = time.perf_counter()
+    loop.log_block(*loop.block())
+    return time.perf_counter() - begin

@@ -7,8 +7,6 @@ import pytest
 from repro import registry
 from repro.bench import bare_ddp
 from repro.bench.outcome import outcome
-from repro.bench.overhead import block_seconds
-from repro.events import Event
 from repro.streams import Streams
 
 
@@ -26,12 +24,3 @@ def test_the_ratio_is_ours_over_theirs_pair_by_pair() -> None:
     assert found.low == pytest.approx(2.0)
     assert found.high == pytest.approx(2.0)
     assert "at most 3" in found.text()
-
-
-def test_a_block_s_time_is_its_own_and_the_first_is_warm_up() -> None:
-    def mark(key: str, seconds: float) -> Event:
-        return Event(key, None, "POINT_IN_TIME", 0.0, {"mono_ns": round(seconds * 1e9), "steps": 10})
-
-    events = [mark("block_start", 0), mark("block_stop", 100), mark("eval_start", 100), mark("block_start", 200),
-              mark("block_stop", 220), mark("block_start", 300), mark("block_stop", 340)]
-    assert block_seconds(events) == [2.0, 4.0]
