@@ -39,17 +39,14 @@ class Contender:
     def join(self, index: int, rank: int, world: int, timeout: float) -> None:
         """Make a group of its own, number `index`."""
         store = PrefixStore(f"bench{index}", dist.distributed_c10d._get_default_store())
-        inner = dist.ProcessGroupGloo(PrefixStore("inner", store), rank, world, timedelta(seconds=timeout))
+        limit = timedelta(seconds=timeout)
         if self.algorithm is None:
-            self._group = inner
+            self._group = dist.ProcessGroupGloo(PrefixStore("inner", store), rank, world, limit)
             return
-        from repro.comm.device import OnCpu
-        from repro.comm.group import AlgorithmGroup
+        from repro.comm.group import make_group
         from repro.comm.meter import Meter
-        from repro.comm.wire import GroupWire
 
-        wire = GroupWire(inner, rank, world)
-        self._group = AlgorithmGroup(self.algorithm, inner, wire, OnCpu(), Meter(), store, rank, world, timeout)
+        self._group = make_group(self.algorithm, Meter(), store, rank, world, limit)
 
     def reduce(self, tensor: torch.Tensor) -> None:
         """Sum over ranks, in place."""
