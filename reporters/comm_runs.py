@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from repro.bench.comm_result import CommOutcome, Point, WorldResult, figures
+from repro.uri import redacted
 
-from .mlflow_place import redacted
 from .mlflow_points import Point as MetricPoint
 from .mlflow_server import Server, translated
 from .mlflow_view import View
