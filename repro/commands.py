@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
+import signal
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +56,7 @@ class Ended:
         lines = [outcome_text(self.summaries, self.comparisons), "", f"trials: {statuses}", f"run:    {self.folder}",
                  f"report: {self.report}"]
         if self.tracking:
-            seen = "not replayed, see the warning" if self.warning() else "to look at it: repro ui"
+            seen = "not replayed, see the warning" if self.warning() else f"to look at it: {command('ui')}"
             lines.append(f"mlflow: {self.tracking.uri}  ({seen})")
         return "\n".join(lines)
 
@@ -58,7 +65,8 @@ class Ended:
         if self.tracking is None or not (self.tracking.problem or self.tracking.pending):
             return ""
         problem = self.tracking.problem or "the replay is not finished"
-        return f"mlflow: {problem}; nothing is lost, to replay: repro report {self.folder} --to mlflow"
+        command = f"repro report {shlex.quote(str(self.folder))} --to mlflow"
+        return f"mlflow: {problem}; nothing is lost, to replay: {command}"
 
 
 def run_suite(plan: Plan, suite_text: str, out: Path | None, track: bool) -> Ended:
@@ -70,7 +78,7 @@ def run_suite(plan: Plan, suite_text: str, out: Path | None, track: bool) -> End
     page = reporter("html")
     folder = prepare(plan, suite_text, out or Path("runs") / f"{plan.suite.suite}-{time.strftime('%Y%m%d-%H%M%S')}")
     tracker = Tracker(folder.root) if track else None
-    with TerminalWatcher() as watcher:
+    with TerminalWatcher() as watcher, _ended_like_ctrl_c():
         run = Run(plan, folder, detect(), watcher, tracker)
         try:
             record = run.execute()
@@ -86,6 +94,31 @@ def run_suite(plan: Plan, suite_text: str, out: Path | None, track: bool) -> End
         watcher.stage("writing the report")
         paths, tracking = _conclude(folder, page, tracker)
     return _ended(record, code, paths, tracking)
+
+
+def command(arguments: str) -> str:
+    """How to call `repro` here: by its place where it is not on the PATH (a virtual environment not activated)."""
+    beside = Path(sys.executable).with_name("repro")
+    if shutil.which("repro") or not beside.exists():
+        return f"repro {arguments}"
+    return f"{os.path.relpath(beside)} {arguments}"
+
+
+@contextmanager
+def _ended_like_ctrl_c() -> Iterator[None]:
+    """SIGTERM and SIGHUP end a run as Ctrl-C does: ledger, report, exit code. SIGHUP under nohup stays ignored."""
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)}
+    for each, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(each, interrupt)
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def _conclude(folder: RunFolder, page: Reporter, tracker: Tracker | None) -> tuple[list[str], TrackingEnd | None]:

@@ -6,6 +6,7 @@ one: many verdicts at the 5 % level would be wrong more often than they say.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any, Literal
@@ -133,17 +134,23 @@ def compare(plan: Plan, results: Sequence[Result], metric: Metric | None = None)
     cells = {cell.cell_id: cell for cell in plan.cells}
     return [
         contrast(cells[candidate], cells[baseline], by_cell.get(candidate, []), by_cell.get(baseline, []), chosen,
-                 primary=(candidate, baseline) == primary)
+                 primary=(candidate, baseline) == primary, planned=plan.suite.seeds)
         for candidate, baseline in contrasts
     ]
 
 
 def contrast(
     candidate: Cell, baseline: Cell, candidate_results: Sequence[Result], baseline_results: Sequence[Result],
-    metric: Metric, primary: bool,
+    metric: Metric, primary: bool, planned: int | None = None,
 ) -> Comparison:
-    """One candidate against one baseline, paired by seed."""
+    """One candidate against one baseline, paired by seed.
+
+    Args:
+        planned: pairs that the plan asks for. While some are missing there is no verdict: who may stop at a good moment
+            can choose it.
+    """
     pairs, void, missed = _pairs(candidate_results, baseline_results, metric)
+    have = {item.repeat for item in candidate_results} & {item.repeat for item in baseline_results}
     base: dict[str, Any] = {
         "candidate": candidate.cell_id, "baseline": baseline.cell_id, "candidate_label": candidate.label,
         "baseline_label": baseline.label, "metric": metric, "primary": primary, "pairs": pairs, "n": len(pairs),
@@ -159,6 +166,9 @@ def contrast(
     ratio, interval = stats.paired_ratio([pair.candidate for pair in pairs], [pair.baseline for pair in pairs])
     verdict, because = _verdict(ratio, interval, pairs) if primary else (
         "exploratory", "not the declared primary contrast; shown without a verdict")
+    if planned is not None and len(have) < planned:
+        because = f"{len(have)} of {planned} planned pairs have run; no verdict before all have"
+        verdict = "inconclusive" if primary else verdict
     return Comparison(**base, ratio=ratio, interval=_bounds(interval), verdict=verdict, because=because)
 
 
@@ -172,7 +182,14 @@ def _verdict(ratio: float, interval: stats.Interval, pairs: Sequence[Pair]) -> t
         return "inconclusive", f"the 95 % interval holds 1; {sides} of {count} pairs were faster"
     word: Verdict = "faster" if ratio < 1 else "slower"
     agree = sides if ratio < 1 else count - sides
-    return word, f"the 95 % interval leaves 1 out; {agree} of {count} pairs were {word}"
+    # The t interval leans on normal logs, the permutation test on nothing; a verdict takes both. Beyond 20 pairs the
+    # exact test would be 2^n sums long, and the t interval's lean no longer matters.
+    p = stats.sign_flip([math.log(pair.candidate / pair.baseline) for pair in pairs]) if count <= 20 else None
+    if p is not None and p > 0.05:
+        return "inconclusive", (f"the t interval leaves 1 out but the exact sign-flip test does not agree "
+                                f"(p = {p:.3g}); {agree} of {count} pairs were {word}")
+    shown = "" if p is None else f", exact sign-flip p = {p:.3g}"
+    return word, f"the 95 % interval leaves 1 out{shown}; {agree} of {count} pairs were {word}"
 
 
 def _pairs(

@@ -1,4 +1,4 @@
-"""What a plan may cost, before it runs: modelled from rough rates, an upper bound, never a result."""
+"""What a plan may cost, before it runs: modelled from rough rates, never a result."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ SETUP_SECONDS = 15.0
 
 
 class Cost(Frozen):
-    """Seconds that a plan may take if every trial uses its whole budget."""
+    """Seconds that a plan takes if every trial uses its whole budget, roughly."""
 
     trials: int
-    at_most_seconds: float
-    label: str = "modelled: every trial to the end of its budget, rough rates of one CPU core"
+    full_budget_seconds: float
+    label: str = "modelled from rough rates of one CPU core; a busy machine or a slow engine takes longer"
 
 
 def estimate(plan: Plan) -> Cost:
-    """Upper bound of a plan's time."""
+    """A plan's time if every trial runs to its budget."""
     per_cell = {cell.cell_id: _trial_seconds(cell, plan.cores) for cell in plan.cells}
     total = sum(per_cell[plan.cells[index].cell_id] for index, _ in plan.order)
-    return Cost(trials=len(plan.order), at_most_seconds=round(total + SETUP_SECONDS, 1))
+    return Cost(trials=len(plan.order), full_budget_seconds=round(total + SETUP_SECONDS, 1))
 
 
 def _trial_seconds(cell: Cell, cores: int) -> float:

@@ -25,6 +25,12 @@ from repro.spec import Choices, Frozen, Trial, canonical, parse_choice
 STEPS = 10
 TOLERANCE = 1e-5
 """Relative; ten steps of float32 sums in another order stay about ten times below."""
+DISTURBANCE = 1e-7
+"""Relative size of the disturbance that tells how much rounding matters: about one last place of float32."""
+LARGEST_TOLERANCE = 1e-2
+"""Where rounding grows beyond a tenth of this in ten steps, the gate could not tell a defect from chaos."""
+EVALUATION_TOLERANCE = 0.02
+"""Relative; an image on the edge between two classes may fall either way after ten steps."""
 NOISE = 1e-6
 """Absolute floor as a share of the largest tensor norm: a gradient that is zero but for rounding compares as zero."""
 
@@ -136,31 +142,61 @@ def read_traces(folder: Path, processes: int) -> list[Trace]:
     return traces
 
 
-def judge_group(group: Group, traces: Mapping[str, Sequence[Trace]]) -> list[dict[str, Any]]:
-    """One finding per candidate: the first problem, or none."""
+def judge_group(
+    group: Group, traces: Mapping[str, Sequence[Trace]], disturbed: Trace | None = None
+) -> list[dict[str, Any]]:
+    """One finding per candidate: the first problem, or none.
+
+    Args:
+        disturbed: the reference once more from initial weights disturbed by rounding; tolerances grow with what that
+            does, step by step.
+    """
+    tolerances = widened(traces[group.reference.trial_id][0], disturbed) if disturbed else None
     reference = traces[group.reference.trial_id][0]
     findings = []
     first: Sequence[Trace] | None = None
     for candidate in group.candidates:
         ranks = traces[candidate.trial_id]
-        problem = judge(reference, ranks) or (_buffers_between(first[0], ranks[0]) if first else "")
+        problem = judge(reference, ranks, tolerances) or (_buffers_between(first[0], ranks[0]) if first else "")
         first = first or ranks
         findings.append({"group": group.title, "reference": name(group.reference), "candidate": name(candidate),
                          "problem": problem, "largest_difference": _largest(reference, ranks[0]),
-                         "effective": ranks[0].effective})
+                         "tolerances": list(tolerances or ()), "effective": ranks[0].effective})
     return findings
 
 
-def judge(reference: Trace, ranks: Sequence[Trace]) -> str:
+def widened(reference: Trace, disturbed: Trace) -> tuple[float, ...]:
+    """Tolerance of each step: ten times what a disturbance of the size of rounding did to the reference itself by then.
+
+    Adaptive optimizers blow rounding up (a step of AdamW depends on the sign of a gradient near zero), and two right
+    engines then part faster than 1e-5. The first step keeps the plain tolerance: scaling errors show there.
+    """
+    found = []
+    for step in range(len(reference.loss)):
+        apart = [abs(disturbed.loss[step] / reference.loss[step] - 1)] if reference.loss[step] else []
+        for ours, theirs in ((disturbed.gradients, reference.gradients), (disturbed.weights, reference.weights)):
+            floor = NOISE * max(values[step][0] for values in theirs.values())
+            for tensor in theirs:
+                norm = max(ours[tensor][step][0], theirs[tensor][step][0]) or 1.0
+                apart += [(abs(ours[tensor][step][part] - theirs[tensor][step][part]) - floor) / (norm * (1 + 2 * part))
+                          for part in (0, 1)]
+        found.append(TOLERANCE if step == 0 else min(LARGEST_TOLERANCE, max(TOLERANCE, 10 * max(apart))))
+    return tuple(found)
+
+
+def judge(reference: Trace, ranks: Sequence[Trace], tolerances: Sequence[float] | None = None) -> str:
     """The first step and tensor in which the ranks of a candidate leave the reference; "" when they do not."""
     world, micros = len(ranks), len(ranks[0].fed[0])
+    tolerances = tolerances or (TOLERANCE,) * len(reference.loss)
     for step in range(len(reference.loss)):
         # Causes before effects: what one rank was fed moves the loss and the gradients of all.
         problems = (
             *(_fed(reference, trace, step, world, micros) for trace in ranks),
-            *(_scalar("loss", step, trace.loss[step], reference.loss[step]) for trace in ranks),
-            *(_tensors("gradient", step, trace.rank, trace.gradients, reference.gradients) for trace in ranks),
-            *(_tensors("weight", step, trace.rank, trace.weights, reference.weights) for trace in ranks),
+            *(_scalar("loss", step, trace.loss[step], reference.loss[step], tolerances[step]) for trace in ranks),
+            *(_tensors("gradient", step, trace.rank, trace.gradients, reference.gradients, tolerances[step])
+              for trace in ranks),
+            *(_tensors("weight", step, trace.rank, trace.weights, reference.weights, tolerances[step])
+              for trace in ranks),
         )
         problem = next(filter(None, problems), "")
         if problem:
@@ -172,7 +208,7 @@ def _evaluation(reference: Trace, trace: Trace) -> str:
     """With batch normalisation the reference's running statistics saw every micro-batch, a rank's only its own."""
     if reference.buffers:
         return ""
-    return _scalar("evaluation", len(reference.loss) - 1, trace.evaluation, reference.evaluation)
+    return _scalar("evaluation", len(reference.loss) - 1, trace.evaluation, reference.evaluation, EVALUATION_TOLERANCE)
 
 
 def _fed(reference: Trace, trace: Trace, step: int, world: int, micros: int) -> str:
@@ -182,15 +218,15 @@ def _fed(reference: Trace, trace: Trace, step: int, world: int, micros: int) -> 
     return ""
 
 
-def _scalar(what: str, step: int, ours: float, theirs: float) -> str:
-    if _differ(ours, theirs, max(abs(ours), abs(theirs)), 0.0):
+def _scalar(what: str, step: int, ours: float, theirs: float, tolerance: float) -> str:
+    if _differ(ours, theirs, max(abs(ours), abs(theirs)), 0.0, tolerance):
         return f"step {step + 1}: {what} is {ours:.8g}, the reference's {theirs:.8g}"
     return ""
 
 
 def _tensors(
     what: str, step: int, rank: int, ours: Mapping[str, Sequence[tuple[float, float]]],
-    theirs: Mapping[str, Sequence[tuple[float, float]]],
+    theirs: Mapping[str, Sequence[tuple[float, float]]], tolerance: float,
 ) -> str:
     if set(ours) != set(theirs):
         odd = sorted(set(ours) ^ set(theirs))[0]
@@ -198,27 +234,29 @@ def _tensors(
     floor = NOISE * max(values[step][0] for values in theirs.values())
     for tensor in ours:
         problem = _tensor(f"step {step + 1}: {what} of {tensor!r} on rank {rank}", ours[tensor][step],
-                          theirs[tensor][step], floor)
+                          theirs[tensor][step], floor, tolerance)
         if problem:
             return problem
     return ""
 
 
-def _tensor(what: str, ours: tuple[float, float], theirs: tuple[float, float], floor: float) -> str:
+def _tensor(
+    what: str, ours: tuple[float, float], theirs: tuple[float, float], floor: float, tolerance: float = TOLERANCE
+) -> str:
     norm = max(ours[0], theirs[0])
-    if _differ(ours[0], theirs[0], norm, floor):
+    if _differ(ours[0], theirs[0], norm, floor, tolerance):
         ratio = f", {ours[0] / theirs[0]:.6g} times" if theirs[0] else ""
         return f"{what} has norm {ours[0]:.8g}{ratio} the reference's {theirs[0]:.8g}"
-    if _differ(ours[1], theirs[1], 3 * norm, 3 * floor):
+    if _differ(ours[1], theirs[1], 3 * norm, 3 * floor, tolerance):
         return (f"{what} has the reference's norm but another direction (projection {ours[1]:.8g} against "
                 f"{theirs[1]:.8g})")
     return ""
 
 
-def _differ(ours: float, theirs: float, scale: float, floor: float) -> bool:
+def _differ(ours: float, theirs: float, scale: float, floor: float, tolerance: float) -> bool:
     if not (math.isfinite(ours) and math.isfinite(theirs)):
         return True  # an infinite scale would let anything pass
-    return abs(ours - theirs) > TOLERANCE * scale + floor
+    return abs(ours - theirs) > tolerance * scale + floor
 
 
 def _ranks_agree(ranks: Sequence[Trace]) -> str:

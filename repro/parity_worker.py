@@ -18,8 +18,8 @@ from repro.spec import Trial
 from repro.streams import Streams
 from repro.worker import Place, make_job, start_session
 
-EVALUATED = 64
-"""Evaluation samples over all ranks: enough for buffers and scores to show a difference."""
+EVALUATED = 2048
+"""Evaluation samples over all ranks at most: all of a small data set, enough of a large one."""
 
 
 def main(folder: str, payload: Mapping[str, Any]) -> None:
@@ -27,7 +27,7 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
     rank, world, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     trial = Trial.model_validate(payload["trial"])
     job = make_job(trial.choices, Place(rank, world, local_rank))
-    session, parts = start_session(trial, job)
+    session, parts = start_session(trial, job, float(payload.get("disturbance", 0.0)))
     assert parts is not None
     try:
         trace = follow(trial, session, parts, rank, world, int(payload["steps"]))
@@ -48,12 +48,13 @@ def follow(trial: Trial, session: Session, parts: Parts, rank: int, world: int, 
     weights: dict[str, list[tuple[float, float]]] = {}
     for step in range(steps):
         epoch, shares = order.shares(step, rank, world, choices.batch.accumulation)
-        batches = [parts.train_batch(epoch, indices) for indices in shares]
+        # Another epoch and another rate every step: an engine or workload that mishandles either shows here.
+        batches = [parts.train_batch(epoch + step % 3, indices) for indices in shares]
         fed.append(tuple(bytes_sha256(batch) for batch in batches))
         loss = session.backward(batches)
         losses.append(session.total([float(loss)])[0] / world)
         _note(gradients, session.gradients())
-        session.update(choices.rate)
+        session.update(choices.rate * (1 - 0.05 * step))
         _note(weights, session.weights())
     mine = np.arange(rank, min(workload.eval_samples, EVALUATED), world)
     total, count = session.evaluate([parts.eval_batch(mine)], choices.stop.metric)

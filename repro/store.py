@@ -197,12 +197,14 @@ def _preload_seconds(path: Path) -> float | None:
 def _read_ledger(path: Path) -> list[Attempt]:
     if not path.is_file():
         return []
-    attempts = []
+    attempts: dict[tuple[str, int], Attempt] = {}
     # A last line without its newline was being written when the run ended; it says nothing yet.
     complete, _, _ = path.read_bytes().rpartition(b"\n")
     for number, line in enumerate(complete.splitlines(), 1):
         try:
-            attempts.append(Attempt.model_validate_json(line))
+            found = Attempt.model_validate_json(line)
         except ValidationError as error:
             raise OutputError(f"{path}:{number}: not a ledger line: {error.errors()[0]['msg']}") from error
-    return attempts
+        # Every attempt has a line when it starts and one when it ends; the later one says more.
+        attempts[found.trial_id, found.attempt] = found
+    return list(attempts.values())

@@ -46,7 +46,7 @@ def plan_text(plan: Plan, cost: Cost) -> str:
         lines += ["", "skipped:"]
         lines += [f"  {item.label}: {item.reason}" for item in plan.skipped]
     lines += [f"note: {note}" for note in plan.notes]
-    lines += ["", f"at most about {duration(cost.at_most_seconds)} ({cost.label})"]
+    lines += ["", f"about {duration(cost.full_budget_seconds)} if every trial runs to its budget ({cost.label})"]
     return "\n".join(lines)
 
 

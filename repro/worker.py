@@ -57,16 +57,34 @@ def _device(choices: Choices, place: Place) -> str:
     return f"cuda:{place.local_rank}" if choices.device == "cuda" else "cpu"
 
 
-def start_session(trial: Trial, job: Job) -> tuple[Session, Parts | None]:
-    """Build workload and engine from the trial's seed streams."""
+def start_session(trial: Trial, job: Job, disturbance: float = 0.0) -> tuple[Session, Parts | None]:
+    """Build workload and engine from the trial's seed streams.
+
+    Args:
+        disturbance: relative size of a seeded disturbance of the initial weights; only the parity gate's test of how
+            much rounding matters asks for one.
+    """
     engine, workload = trial.choices.engine.get(Engine), trial.choices.workload.get(Workload)
     streams = Streams(trial.master_seed, trial.repeat)
-    seed_libraries(streams, trial.choices.determinism, with_torch=engine.needs_parts)
+    seed_libraries(streams, trial.choices.determinism, with_torch=engine.needs_parts, rank=job.rank)
     parts = workload.build(streams, job.device) if engine.needs_parts else None
+    if parts is not None and disturbance:
+        disturb(parts, streams, disturbance)
     return engine.start(parts, job, streams), parts
 
 
-def seed_libraries(streams: Streams, determinism: str, with_torch: bool) -> None:
+def disturb(parts: Parts, streams: Streams, size: float) -> None:
+    """Multiply every initial weight by 1 + `size` z, z standard normal from the stream `disturbance`."""
+    import torch
+
+    generator = streams.generator("disturbance")
+    with torch.no_grad():
+        for parameter in parts.model.parameters():
+            noise = generator.standard_normal(tuple(parameter.shape)).astype(np.float32)
+            parameter.mul_(1 + size * torch.from_numpy(noise).to(parameter.device))
+
+
+def seed_libraries(streams: Streams, determinism: str, with_torch: bool, rank: int = 0) -> None:
     """Give the global generators (dropout and the like) their stream; set the declared level of determinism."""
     random.seed(streams.seed("python"))
     np.random.seed(streams.seed("numpy") % (1 << 32))  # libraries draw from the global generator
@@ -77,7 +95,7 @@ def seed_libraries(streams: Streams, determinism: str, with_torch: bool) -> None
     if not torch.cuda.is_available():
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     if determinism != "free":
-        torch.manual_seed(streams.seed("torch"))
+        torch.manual_seed(streams.seed("torch", rank))  # dropout masks differ by rank
     if determinism == "bitwise":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)

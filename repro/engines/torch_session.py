@@ -136,6 +136,7 @@ class TorchSession(Session):
         optimizer = type(self.optimizer)
         return {
             "comm": self.job.comm.effective(),
+            "threads": str(torch.get_num_threads()),
             "matmul_dtype": self.numerics.probe(),
             "tf32": self.numerics.tf32(),
             "weight_dtype": name_of(self.trained()[0][1].dtype),

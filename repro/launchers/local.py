@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import socket
@@ -24,6 +25,8 @@ from repro.launchers.roll import Roll, ends
 from repro.launchers.warm import WarmServer
 from repro.seams import Launcher, Order, Outcome, Setting
 
+LEAVE_ELASTIC_AFTER = 20
+"""Tenths of a second after the deadline at which a launch that still has not ended is interrupted."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """What elastic turns into the end of a launch."""
 
@@ -96,7 +99,8 @@ class Local(Launcher):
             work = Assignment(
                 order.entry, order.payload, str(order.folder), reports, {**environment, **order.environment}
             )
-            with _signals_delivered(), _deadline(roll, order.timeout_seconds) as late:
+            late = threading.Event()
+            with _signals_delivered(late), _deadline(roll, order.timeout_seconds, late):
                 suspect = self._elastic(order.processes, work, roll, place)
             why = f"not finished after {order.timeout_seconds:g} s" if late.is_set() else ""
             ended = ends(roll.exit_codes(order.processes), Path(reports), suspect, why)
@@ -160,8 +164,11 @@ def _signals_to_handle() -> str:
 
 
 @contextlib.contextmanager
-def _signals_delivered() -> Iterator[None]:
-    """Put back the handlers that elastic replaces, then deliver the signal that ended the launch to them."""
+def _signals_delivered(late: threading.Event) -> Iterator[None]:
+    """Put back the handlers that elastic replaces, then deliver the signal that ended the launch to them.
+
+    After `late` the signal was the deadline's own, sent to get out of elastic, and is nobody else's.
+    """
     from torch.distributed.elastic.multiprocessing.api import SignalException
 
     before = {each: signal.getsignal(each) for each in SIGNALS}
@@ -174,28 +181,34 @@ def _signals_delivered() -> Iterator[None]:
         if threading.current_thread() is threading.main_thread():
             for each, handler in before.items():
                 signal.signal(each, handler)
-    if caught is not None:
+    if caught is not None and not late.is_set():
         signal.raise_signal(caught)
 
 
 @contextlib.contextmanager
-def _deadline(roll: Roll, seconds: float) -> Iterator[threading.Event]:
-    """Kill all ranks when `seconds` are over; the event tells whether that happened."""
-    done, late = threading.Event(), threading.Event()
+def _deadline(roll: Roll, seconds: float, late: threading.Event) -> Iterator[None]:
+    """Kill all ranks when `seconds` are over; `late` tells whether that happened.
+
+    Elastic waits for ever for a rank that ended with exit code 0 before its entry returned, and nothing is left to kill
+    that would wake it: after the ranks are gone, its own signal handler is used to leave it.
+    """
+    done = threading.Event()
 
     def watch() -> None:
         if done.wait(seconds):
             return
         late.set()
-        while True:
+        for turn in itertools.count():
             roll.kill()
             if done.wait(0.1):
                 return
+            if turn == LEAVE_ELASTIC_AFTER and threading.main_thread().ident is not None:
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
     thread = threading.Thread(target=watch, name="repro-deadline", daemon=True)
     thread.start()
     try:
-        yield late
+        yield
     finally:
         done.set()
         thread.join()

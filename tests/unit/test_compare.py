@@ -106,8 +106,8 @@ def test_a_primary_whose_cell_cannot_run_here_is_not_compared(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("ratio", "verdict", "because"), [
-    (0.8, "faster", "the 95 % interval leaves 1 out; 6 of 6 pairs were faster"),
-    (1.25, "slower", "the 95 % interval leaves 1 out; 6 of 6 pairs were slower"),
+    (0.8, "faster", "the 95 % interval leaves 1 out, exact sign-flip p = 0.0312; 6 of 6 pairs were faster"),
+    (1.25, "slower", "the 95 % interval leaves 1 out, exact sign-flip p = 0.0312; 6 of 6 pairs were slower"),
     (1.0, "inconclusive", "the 95 % interval holds 1; 2 of 6 pairs were faster"),
 ])
 def test_the_primary_contrast_has_a_verdict(tmp_path: Path, ratio: float, verdict: str, because: str) -> None:
@@ -267,3 +267,22 @@ def test_crashed_trials_leave_the_contrast_without_a_ratio(tmp_path: Path) -> No
     first = compare(record.plan, record.results)[0]
     assert (first.verdict, first.ratio) == ("inconclusive", None)
     assert first.because.startswith("6 trial(s)")
+
+
+def test_no_verdict_while_planned_pairs_are_missing(tmp_path: Path) -> None:
+    plan = make_plan_of(tmp_path)
+    everything = results(plan, spread(0.5))
+    one_sided = [item for item in everything if not (item.repeat == 5 and item.trial_id.startswith("deepspeed"))]
+    found = primary(plan, one_sided)
+    assert (found.verdict, found.n) == ("inconclusive", 5)
+    assert found.because == "5 of 6 planned pairs have run; no verdict before all have"
+
+
+def test_a_verdict_takes_the_exact_test_too(tmp_path: Path) -> None:
+    plan = make_plan_of(tmp_path)
+    factors = [1.6, 1.5, 1.4, 1.5, 1.6, 0.98]  # 5 of 6 slower: the t interval leaves 1 out, the exact p is 2/32
+    found = primary(plan, results(plan, lambda engine, _, repeat: 1.0 if engine == "ddp" else factors[repeat]))
+    assert found.interval is not None
+    assert found.interval.low > 1
+    assert found.verdict == "inconclusive"
+    assert "exact sign-flip test does not agree (p = 0.0625)" in found.because

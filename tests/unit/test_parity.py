@@ -12,7 +12,7 @@ import pytest
 
 from repro.errors import ParityError
 from repro.machine import Machine
-from repro.parity import TOLERANCE, Trace, groups, judge, judge_group, read_traces, why_not
+from repro.parity import LARGEST_TOLERANCE, TOLERANCE, Trace, groups, judge, judge_group, read_traces, why_not, widened
 from repro.parity_worker import measure
 from repro.plan import Plan, make_plan
 from repro.suite_file import read_suite
@@ -127,8 +127,8 @@ def test_a_gradient_that_is_zero_but_for_rounding_compares_as_zero() -> None:
 
 
 def test_an_evaluation_that_differs_is_found() -> None:
-    both = lambda data: data.update(evaluation=0.51)  # noqa: E731
-    assert judge(trace(None), [trace(0, both), trace(1, both)]) == "step 10: evaluation is 0.51, the reference's 0.5"
+    both = lambda data: data.update(evaluation=0.6)  # noqa: E731
+    assert judge(trace(None), [trace(0, both), trace(1, both)]) == "step 10: evaluation is 0.6, the reference's 0.5"
     assert judged(1, both) == "evaluation: rank 1 found 0.51, rank 0 0.5"
     nothing = lambda data: data.update(evaluation=math.nan)  # noqa: E731
     assert "evaluation" in judge(trace(None), [trace(0, nothing), trace(1, nothing)])
@@ -266,3 +266,19 @@ def test_a_tensor_is_measured_by_its_length_and_its_direction() -> None:
     assert measure("w", -array) == pytest.approx((norm, -projection))
     assert measure("w", array[::-1])[1] != pytest.approx(projection)
     assert measure("v", array)[1] != pytest.approx(projection)
+
+
+def test_tolerances_grow_with_what_rounding_does_but_not_on_the_first_step() -> None:
+    def blown_up(data: dict[str, Any]) -> None:
+        for step in range(STEPS):
+            norm, projection = data["gradients"]["last.weight"][step]
+            data["gradients"]["last.weight"][step] = (norm * (1 + 1e-6 * 3 ** step), projection)
+
+    tolerances = widened(trace(None), trace(None, blown_up))
+    assert tolerances[0] == TOLERANCE
+    assert list(tolerances) == sorted(tolerances)
+    assert tolerances[-1] == LARGEST_TOLERANCE
+    change = set_norm("gradients", "first.bias", 4, (1 / 4) * (1 + 1e-4))
+    ranks = [trace(0, change), trace(1, change)]
+    assert judge(trace(None), ranks).startswith("step 4: gradient of 'first.bias'")
+    assert judge(trace(None), ranks, tolerances) == ""

@@ -184,3 +184,13 @@ def test_a_ledger_cut_off_in_its_last_line_keeps_the_others(record: Record) -> N
     ledger = record.folder.ledger
     ledger.write_bytes(ledger.read_bytes()[:-20])
     assert read_record(record.folder.root).attempts == record.attempts[:-1]
+
+
+def test_an_attempt_whose_end_nobody_wrote_stands_as_started(record: Record) -> None:
+    first = record.attempts[0]
+    record.folder.append_attempt(first.model_copy(update={"status": "started", "attempt": 2}))
+    again = read_record(record.folder.root).attempts
+    assert len(again) == len(record.attempts) + 1
+    assert again[-1].status == "started"
+    record.folder.append_attempt(first.model_copy(update={"status": "ok", "attempt": 2}))
+    assert [item.status for item in read_record(record.folder.root).attempts][-1] == "ok"
