@@ -129,7 +129,7 @@ def test_a_gradient_that_is_zero_but_for_rounding_compares_as_zero() -> None:
 def test_an_evaluation_that_differs_is_found() -> None:
     both = lambda data: data.update(evaluation=0.6)  # noqa: E731
     assert judge(trace(None), [trace(0, both), trace(1, both)]) == "step 10: evaluation is 0.6, the reference's 0.5"
-    assert judged(1, both) == "evaluation: rank 1 found 0.51, rank 0 0.5"
+    assert judged(1, both) == "evaluation: rank 1 found 0.6, rank 0 0.5"
     nothing = lambda data: data.update(evaluation=math.nan)  # noqa: E731
     assert "evaluation" in judge(trace(None), [trace(0, nothing), trace(1, nothing)])
 
