@@ -107,7 +107,7 @@ def _needs_parts(choices: Choices) -> bool:
 
 def _plain(cell: Cell) -> Cell:
     """The cell in fp32 with a constant rate: what the gate compares must not depend on precision or schedule."""
-    update = {"precision": parse_choice("precision", "fp32"), "warmup_steps": False, "timeout_seconds": 600.0,
+    update = {"precision": parse_choice("precision", "fp32"), "warmup_steps": False,
               "compression": "none", "compression_rank": 1,  # lossy on purpose
               "schedule": type(cell.choices).model_fields["schedule"].default, "determinism": "seeded"}
     choices = cell.choices.model_copy(update=update)
