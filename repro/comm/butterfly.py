@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
-from repro.comm.algorithm import Algorithm, Operation
-from repro.comm.schedule import Busiest, Transfer, cut
+from pydantic import Field
+
+from repro.comm.algorithm import Algorithm, Operation, per_chunk
+from repro.comm.schedule import Busiest, Span, Transfer, chunks, cut
 
 
 class Butterfly(Algorithm):
@@ -19,6 +21,8 @@ class Butterfly(Algorithm):
     2. In round j the first q ranks exchange their whole sums with the rank that differs in bit j, and add.
        Addition commutes, so both partners hold the same bits.
     3. Ranks past q get the result back.
+    4. A message goes in pieces: partners then announce what they can take before the link is full of what they send,
+       and sums overlap with transfers.
 
     Rounds ceil(log2 p) (+ 2 with a fold), path the same number x S.
     """
@@ -26,7 +30,12 @@ class Butterfly(Algorithm):
     title: ClassVar[str] = "butterfly"
     own: ClassVar[tuple[Operation, ...]] = ("all_reduce", "all_gather", "broadcast")
 
+    chunk_kib: float = Field(256.0, gt=0, description="pieces of a message, so that sums overlap with transfers, KiB")
+
     def all_reduce(self, world: int, count: int, itemsize: int) -> Iterator[Transfer]:
+        return in_pieces(self._whole(world, count), per_chunk(self.chunk_kib, itemsize))
+
+    def _whole(self, world: int, count: int) -> Iterator[Transfer]:
         core = largest_power_of_two(world)
         folds = int(core < world)
         # 1. fold
@@ -44,7 +53,7 @@ class Butterfly(Algorithm):
 
     def all_gather(self, world: int, count: int, itemsize: int) -> Iterator[Transfer]:
         """In round j partners exchange the 2^j segments that each has so far."""
-        return doubling(cut(count, world), first_round=0)
+        return in_pieces(doubling(cut(count, world), first_round=0), per_chunk(self.chunk_kib, itemsize))
 
     def broadcast(self, world: int, count: int, itemsize: int, root: int) -> Iterator[Transfer]:
         """In round j the 2^j ranks that have it send it 2^j further."""
@@ -62,6 +71,19 @@ class Butterfly(Algorithm):
 def largest_power_of_two(world: int) -> int:
     """The largest power of two that is at most `world`."""
     return 1 << (world.bit_length() - 1)
+
+
+def in_pieces(transfers: Iterable[Transfer], size: int | None) -> Iterator[Transfer]:
+    """Every transfer cut in pieces of `size` elements; a round becomes as many rounds as its largest one has pieces."""
+    rounds: dict[int, list[tuple[Transfer, list[Span]]]] = {}
+    for item in transfers:
+        rounds.setdefault(item.round, []).append((item, chunks(Span(item.start, item.stop), size)))
+    first = 0
+    for _, items in sorted(rounds.items()):
+        for item, pieces in items:
+            for index, piece in enumerate(pieces):
+                yield Transfer(first + index, item.source, item.target, *piece, item.adds)
+        first += max(len(pieces) for _, pieces in items)
 
 
 def doubling(segments: Sequence[tuple[int, int]], first_round: int) -> Iterator[Transfer]:

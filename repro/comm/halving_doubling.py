@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from repro.comm.algorithm import Algorithm, Operation
-from repro.comm.butterfly import doubling, largest_power_of_two
+from pydantic import Field
+
+from repro.comm.algorithm import Algorithm, Operation, per_chunk
+from repro.comm.butterfly import doubling, in_pieces, largest_power_of_two
 from repro.comm.schedule import Busiest, Span, Transfer, cut
 
 
@@ -21,6 +23,7 @@ class HalvingDoubling(Algorithm):
        half it keeps; rank r ends with segment r of q.
     3. Doubling: with distance 1, 2, ..., q/2 partners exchange what they have finished.
     4. Ranks past q get the result back.
+    5. Messages go in pieces, as in the butterfly.
 
     Rounds 2 log2 q, path 2(q-1)/q x S; with a fold 2 rounds and 2 S more.
     """
@@ -28,7 +31,13 @@ class HalvingDoubling(Algorithm):
     title: ClassVar[str] = "halving-doubling"
     own: ClassVar[tuple[Operation, ...]] = ("all_reduce", "all_gather", "reduce_scatter")
 
+    chunk_kib: float = Field(256.0, gt=0, description="pieces of a message, so that sums overlap with transfers, KiB")
+
     def all_reduce(self, world: int, count: int, itemsize: int) -> Iterator[Transfer]:
+        # 5. pieces
+        return in_pieces(self._whole(world, count), per_chunk(self.chunk_kib, itemsize))
+
+    def _whole(self, world: int, count: int) -> Iterator[Transfer]:
         core = largest_power_of_two(world)
         folds, bits = int(core < world), core.bit_length() - 1
         segments = cut(count, core)
@@ -47,10 +56,10 @@ class HalvingDoubling(Algorithm):
         return super().runs(operation, world) and (operation == "all_reduce" or largest_power_of_two(world) == world)
 
     def all_gather(self, world: int, count: int, itemsize: int) -> Iterator[Transfer]:
-        return doubling(cut(count, world), first_round=0)
+        return in_pieces(doubling(cut(count, world), first_round=0), per_chunk(self.chunk_kib, itemsize))
 
     def reduce_scatter(self, world: int, count: int, itemsize: int) -> Iterator[Transfer]:
-        return halving(cut(count, world), first_round=0)
+        return in_pieces(halving(cut(count, world), first_round=0), per_chunk(self.chunk_kib, itemsize))
 
     def busiest(self, world: int, count: int, itemsize: int) -> Busiest:
         """Rank r sends all but segment r, then its blocks of 1, 2, ..., q/2 segments; S more where it takes one in."""

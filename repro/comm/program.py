@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -15,6 +16,12 @@ SCRATCH_BYTES = 8 << 20
 MOST_SLOTS = 32
 SETTLED_ROUNDS = 2
 """A send this many rounds old has in practice left: waiting for it early costs nothing."""
+LAG_ROUNDS = 4
+"""A receive this many rounds old is finished: it has in practice come, and its slot serves again."""
+WINDOW_BYTES = 512 << 10
+"""Most that the sends of earlier rounds may still hold when a later one begins. Sends under way at the same time share
+the link: the one that somebody waits for would come as late as the last. What has been handed to the kernel keeps the
+link busy meanwhile."""
 
 
 class Do(IntEnum):
@@ -72,8 +79,9 @@ def compile_program(transfers: Iterable[Transfer], rank: int, itemsize: int) -> 
     """Order a rank's sends and receives.
 
     1. Messages in order of round, sends first; per element, note which earlier messages touch it.
-    2. Walk through: a send first finishes the receives it forwards; receives are posted ahead as far as scratch slots
-       and settled sends allow, always in order, because a link delivers in order.
+    2. Walk through: a send first finishes the receives it forwards, and sends of earlier rounds until no more than
+       WINDOW_BYTES of them are under way; receives are posted ahead as far as scratch slots and settled sends allow,
+       always in order, because a link delivers in order, and before what is sent meanwhile.
     3. Finish what is left.
 
     Waiting only for messages of rounds before, after all sends of the round, cannot deadlock: by induction over rounds
@@ -96,17 +104,26 @@ class _Compiler:
         self.holders: list[int | None] = [None] * self.slots
         self.turn = 0
         self.receives = [index for index, item in enumerate(messages) if not item.sends]
-        self.posted = 0
+        self.posted = self.behind = 0
+        self.itemsize = itemsize
+        self.under_way: deque[int] = deque()
+        """Sends that nothing has waited for, oldest first."""
 
     def run(self) -> Program:
         # 1. dependencies
         self._depend()
         # 2. in order, receives ahead
         for index, message in enumerate(self.messages):
+            self._catch_up(message.transfer.round)
             if message.sends:
+                # What is to be received is announced first: behind data for the same rank the announcement would wait,
+                # and two ranks that exchange something would take turns.
+                self._post_ahead(message.transfer.round)
                 self._finish_all([at for at in message.after if not self.messages[at].sends])
+                self._make_way(message.transfer.round)
                 self._emit(Do.SEND, index)
                 message.issued = True
+                self.under_way.append(index)
             else:
                 self._post_up_to(index)
             self._post_ahead(message.transfer.round)
@@ -132,6 +149,30 @@ class _Compiler:
                     after.update(readers[cell])
                     readers[cell], writer[cell] = [], index
             message.after = sorted(after)
+
+    def _catch_up(self, round_: int) -> None:
+        """Finish receives that are LAG_ROUNDS old, so that their slots can be announced again."""
+        while self.behind < self.posted:
+            index = self.receives[self.behind]
+            if self.messages[index].transfer.round > round_ - LAG_ROUNDS:
+                return
+            self._finish(index)
+            self.behind += 1
+
+    def _make_way(self, round_: int) -> None:
+        """Wait for sends of rounds before this one, oldest first, until the window has room."""
+        self.under_way = deque(at for at in self.under_way if not self.messages[at].done)
+        earlier = [at for at in self.under_way if self.messages[at].transfer.round < round_]
+        held = sum(self._bytes(at) for at in earlier)
+        for index in earlier:
+            if held <= WINDOW_BYTES:
+                return
+            self._finish(index)
+            held -= self._bytes(index)
+
+    def _bytes(self, index: int) -> int:
+        item = self.messages[index].transfer
+        return (item.stop - item.start) * self.itemsize
 
     def _emit(self, do: Do, index: int) -> None:
         message = self.messages[index]

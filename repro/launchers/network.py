@@ -176,6 +176,9 @@ def _calm() -> None:
         ("ipv6/conf/default/disable_ipv6", "1"),
         # What TCP learnt about a path in one trial is not to speed up or slow down the next.
         ("ipv4/tcp_no_metrics_save", "1"),
+        # A socket takes no more than this ahead of what is on its way. Otherwise megabytes wait inside a slow link's
+        # sockets, and a message for one rank shares the link with the rest of one that its sender thinks is gone.
+        ("ipv4/tcp_notsent_lowat", "131072"),
     ):
         with contextlib.suppress(OSError):
             Path(f"/proc/sys/net/{name}").write_text(value)
