@@ -53,6 +53,10 @@ class Algorithm(Comm):
         """Whether the algorithm does this collective itself on `world` ranks."""
         return operation in self.own
 
+    def leaves(self, world: int, size: int, itemsize: int) -> bool:
+        """Whether an all-reduce of `size` bytes is better left to the inner group."""
+        return False
+
     # ---- formulas, for an all-reduce
 
     @abstractmethod

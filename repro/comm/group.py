@@ -29,6 +29,8 @@ from repro.errors import TrialError
 BACKEND = "repro"
 NAMES = {dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "avg", dist.ReduceOp.PRODUCT: "product",
          dist.ReduceOp.MAX: "max", dist.ReduceOp.MIN: "min"}
+LEFT = (torch.float32, torch.float64, torch.int64, torch.int32)
+"""What any inner group can reduce."""
 _current: list[tuple[Algorithm, Meter, str]] = []
 """What groups made from here on are made of: the default group and those that engines make below it."""
 
@@ -156,9 +158,23 @@ class AlgorithmGroup(PassingGroup):
 
     def _all_reduce(self, tensor: torch.Tensor, reduction: str) -> None:
         flat = tensor.contiguous().view(-1)
-        self._run("all_reduce", flat, flat.numel(), reduction)
+        if flat.dtype in LEFT and self.algorithm.leaves(self.world, flat.nbytes, flat.element_size()):
+            self._leave(flat, reduction)
+        else:
+            self._run("all_reduce", flat, flat.numel(), reduction)
         self._average(flat, reduction)
         _put_back(tensor, flat)
+
+    def _leave(self, flat: torch.Tensor, reduction: str) -> None:
+        """The inner group's own all-reduce; an average is its sum, divided as everywhere here."""
+        wanted = "sum" if reduction == "avg" else reduction
+        options = dist.AllreduceOptions()
+        options.reduceOp = next(op for op, name in NAMES.items() if name == wanted)  # type: ignore[assignment]
+        with self.witness.named():
+            self.inner.allreduce([flat], options).wait()
+        self.passed.add("all_reduce")
+        self.meter.count(f"all_reduce ({self.inner_name})", str(flat.dtype).removeprefix("torch."), flat.nbytes, None,
+                         None)
 
     def _broadcast(self, tensor: torch.Tensor, root: int) -> None:
         flat = tensor.contiguous().view(-1)

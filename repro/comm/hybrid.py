@@ -20,16 +20,24 @@ from repro.comm.ring import Ring
 from repro.comm.schedule import Busiest, Transfer
 from repro.comm.tree import ReductionTree
 
-Name = Literal["direct", "butterfly", "halving-doubling", "ring", "tree", "multicolor"]
+Name = Literal["direct", "butterfly", "halving-doubling", "ring", "tree", "multicolor", "backend"]
 CANDIDATES: Mapping[Name, Algorithm] = {
     # A server on every rank: the ring's bytes in two rounds.
     "direct": ParameterServer(shards=1 << 20), "butterfly": Butterfly(), "halving-doubling": HalvingDoubling(),
     "ring": Ring(), "tree": ReductionTree(), "multicolor": Multicolor(),
+    # The inner group's own; what it does is a ring too (gloo), or NCCL's choice, and costs what a ring costs.
+    "backend": Ring(),
 }
-TRIED_BYTES = (4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20)
-REPEATS = 5
-BUDGET_SECONDS = 3.0
-"""When trying a size has taken so long, larger ones are extrapolated."""
+TRIED_BYTES = (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
+BATCH, MOST_BATCHES = 4, 10
+"""Calls of one candidate in a row, and how often its turn comes at one size."""
+SIZE_SECONDS = 0.4
+"""No further turns at a size after so long."""
+MOST_SECONDS = 2.4
+"""What the first turns at a size may take; where they take longer, larger sizes are extrapolated."""
+KEPT = 1.25
+"""From KEPT_FROM bytes on, a candidate this much behind the best is not tried at larger sizes: bytes decide there."""
+KEPT_FROM = 256 << 10
 
 Curve = Sequence[tuple[int, float]]
 """(bytes, seconds) in order of bytes."""
@@ -42,16 +50,18 @@ class Hybrid(Algorithm):
     choice left to measurement: Thakur, Rabenseifner and Gropp, 2005, choose by thresholds found the same way.
 
     1. With `alpha_seconds` and `beta_seconds` given (fitted beforehand, `repro bench comm`), a candidate's time is its
-       alpha-beta-gamma cost. Without, every candidate is timed when the group starts, before any clock runs.
-    2. Between tried sizes times are interpolated linearly, past the last along the line through the last two.
+       alpha-beta-gamma cost. Without, the candidates are timed in turn when the group starts, before any clock runs.
+    2. Between tried sizes times are interpolated linearly, past the last along the line through the last two. A
+       candidate that fell behind and was no longer tried is not chosen for larger messages.
     3. A message takes the candidate with the least time; all ranks decide by the slowest rank's times, so alike.
+       Where that is the inner group's own all-reduce, it is left to it, and its bytes are not counted.
     """
 
     title: ClassVar[str] = "hybrid"
     own: ClassVar[tuple[Operation, ...]] = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 
-    among: tuple[Name, ...] = Field(("direct", "butterfly", "halving-doubling", "ring"), min_length=1,
-                                    description="the algorithms to choose from")
+    among: tuple[Name, ...] = Field(("direct", "butterfly", "halving-doubling", "ring", "backend"),
+                                    min_length=1, description="the algorithms to choose from")
     alpha_seconds: float | None = Field(None, ge=0, description="latency of a message; null: measured at the start")
     beta_seconds: float | None = Field(None, ge=0, description="seconds per byte on a link")
     gamma_seconds: float = Field(0.0, ge=0, description="seconds per byte reduced")
@@ -72,8 +82,15 @@ class Hybrid(Algorithm):
         if self._trying:
             return self._trying[0]
         usable = [name for name in self.among if CANDIDATES[name].runs("all_reduce", world)]
+        if self._curves:
+            # 2. tried as far as this size asks for
+            far = min(size, max(curve[-1][0] for curve in self._curves.values()))
+            usable = [name for name in usable if name in self._curves and self._curves[name][-1][0] >= far]
         # 3. the least time; the first named where equal
         return min(usable, key=lambda name: self.seconds(name, world, size, itemsize))
+
+    def leaves(self, world: int, size: int, itemsize: int) -> bool:
+        return self.pick(world, size, itemsize) == "backend"
 
     def seconds(self, name: Name, world: int, size: int, itemsize: int = 4) -> float:
         """What the candidate is expected to take."""
@@ -114,49 +131,71 @@ class Hybrid(Algorithm):
             self._measure(world, device)
 
     def _measure(self, world: int, device: str) -> None:
-        """Time every candidate at every size, the slowest rank's median."""
-        assert self._group is not None
-        found: dict[Name, list[tuple[int, float]]] = {name: [] for name in self.among}
+        """Time the candidates at every size, all in turn; the median of what the slowest rank took."""
+        names = [name for name in self.among if CANDIDATES[name].runs("all_reduce", world)]
+        found: dict[Name, list[tuple[int, float]]] = {name: [] for name in names}
         for size in TRIED_BYTES:
-            begin = time.perf_counter()
-            for name in self.among:
-                if CANDIDATES[name].runs("all_reduce", world):
-                    found[name].append((size, self._time(name, size, device)))
-            if self._slowest(time.perf_counter() - begin, device) > BUDGET_SECONDS / len(TRIED_BYTES):
+            times, taken = self._tried(names, size, device)
+            for name, seconds in times.items():
+                found[name].append((size, seconds))
+            if size >= KEPT_FROM:
+                best = min(times.values())
+                names = [name for name in names if times[name] <= KEPT * best]
+            # Four times the bytes take at most four times as long.
+            if len(names) * 4 * taken > MOST_SECONDS * len(times):
                 break
         self._curves = {name: curve for name, curve in found.items() if curve}
-        self._group.forget()
+        self._forget()
 
-    def _time(self, name: Name, size: int, device: str) -> float:
+    def _tried(self, names: Sequence[Name], size: int, device: str) -> tuple[dict[Name, float], float]:
+        """Seconds of each candidate at one size, and how long a turn of all took."""
+        times: dict[Name, list[float]] = {name: [] for name in names}
+        begin, first = time.perf_counter(), 0.0
+        for turn in range(MOST_BATCHES):
+            # Large messages get one call in the first turn, after which there may not be another.
+            calls = BATCH if turn or size < KEPT_FROM else 1
+            for name in names:
+                times[name] += self._calls(name, size, calls, device)
+            taken = float(self._slowest([time.perf_counter() - begin], device)[0])
+            first = first or taken
+            if taken > SIZE_SECONDS:
+                break
+        return {name: median(self._slowest(seconds, device)) for name, seconds in times.items()}, first
+
+    def _calls(self, name: Name, size: int, calls: int, device: str) -> list[float]:
+        """Seconds of some calls of one candidate on this rank, after one that is not timed."""
         import torch
         import torch.distributed as dist
 
-        assert self._group is not None
         self._trying[:] = [name]
-        self._group.forget()
+        self._forget()
         tensor = torch.zeros(size // 4, device=device)
         taken = []
-        for _ in range(1 + REPEATS):
+        for _ in range(1 + calls):
             begin = time.perf_counter()
             dist.all_reduce(tensor)
             if tensor.is_cuda:
                 torch.cuda.synchronize(tensor.device)
             taken.append(time.perf_counter() - begin)
-        slowest = self._slowest(median(taken[1:]), device)
         self._trying.clear()
-        return slowest
+        return taken[1:]
 
-    def _slowest(self, seconds: float, device: str) -> float:
-        """The largest of all ranks' values, the same on all."""
+    def _forget(self) -> None:
+        assert self._group is not None
+        self._group.forget()
+
+    def _slowest(self, seconds: Sequence[float], device: str) -> list[float]:
+        """Number by number the largest of all ranks', the same on all."""
         import torch
         import torch.distributed as dist
 
         assert self._group is not None
-        value = torch.tensor([seconds], dtype=torch.float64, device=device)
+        values = torch.tensor(seconds, dtype=torch.float64, device=device)
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MAX  # type: ignore[assignment]  # torch takes the member of its enum
-        self._group.inner.allreduce([value], options).wait()
-        return float(value)
+        self._group.inner.allreduce([values], options).wait()
+        found: list[float] = values.tolist()
+        return found
 
     def effective(self) -> str:
         return f"{super().effective()}; picks {self.picks()}" if self._group else super().effective()

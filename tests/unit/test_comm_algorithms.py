@@ -245,6 +245,13 @@ def test_hybrid_follows_its_model_or_its_measurements() -> None:
     slow = Hybrid(among=("butterfly", "ring"), alpha_seconds=1e-3, beta_seconds=4e-8)
     assert [slow.pick(8, size) for size in (1 << 10, 1 << 24)] == ["butterfly", "ring"]
     assert Hybrid(alpha_seconds=1e-3, beta_seconds=4e-8).pick(8, 1 << 20) == "direct"
+    tried = Hybrid(among=("direct", "ring", "backend"))
+    tried._curves = {"direct": [(1 << 12, 1.0), (1 << 18, 9.0)],
+                     "ring": [(1 << 12, 2.0), (1 << 18, 5.0), (1 << 20, 20.0)],
+                     "backend": [(1 << 12, 3.0), (1 << 18, 4.0), (1 << 20, 21.0)]}
+    assert [tried.pick(8, size) for size in (1 << 12, 1 << 18, 1 << 20)] == ["direct", "backend", "ring"]
+    assert tried.pick(8, 1 << 24) == "ring", "what fell behind and was not tried any further is not chosen"
+    assert tried.leaves(8, 1 << 18, 4) and not tried.leaves(8, 1 << 20, 4)
     curve = [(10, 1.0), (20, 2.0), (40, 6.0)]
     assert [interpolate(curve, size) for size in (1, 10, 15, 30, 80)] == [1.0, 1.0, 1.5, 4.0, 14.0]
     with pytest.raises(ValueError, match="belong together"):
