@@ -29,12 +29,12 @@ CANDIDATES: Mapping[Name, Algorithm] = {
     "backend": Ring(),
 }
 TRIED_BYTES = (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
-BATCH, MOST_BATCHES = 4, 10
+BATCH, MOST_TURNS = 4, 16
 """Calls of one candidate in a row, and how often its turn comes at one size."""
-SIZE_SECONDS = 0.4
-"""No further turns at a size after so long."""
-MOST_SECONDS = 2.4
-"""What the first turns at a size may take; where they take longer, larger sizes are extrapolated."""
+OUT = 1.4
+"""After two turns a candidate this much behind the best gets no more: the time is better spent on close ones."""
+LARGEST_SHARE = 0.6
+"""Of `tuning_seconds`: what one call each may take; sizes past that are extrapolated."""
 KEPT = 1.25
 """From KEPT_FROM bytes on, a candidate this much behind the best is not tried at larger sizes: bytes decide there."""
 KEPT_FROM = 256 << 10
@@ -66,7 +66,11 @@ class Hybrid(Algorithm):
     beta_seconds: float | None = Field(None, ge=0, description="seconds per byte on a link")
     gamma_seconds: float = Field(0.0, ge=0, description="seconds per byte reduced")
 
+    tuning_seconds: float = Field(5.0, gt=0, le=600, description="about how long the candidates are tried at the start")
+
     _curves: dict[Name, Curve] = PrivateAttr(default_factory=dict)
+    _picked: dict[tuple[int, int, int], Name] = PrivateAttr(default_factory=dict)
+    """What was chosen: a small message takes not much longer than choosing."""
     _trying: list[Name] = PrivateAttr(default_factory=list)
 
     @model_validator(mode="after")
@@ -81,6 +85,12 @@ class Hybrid(Algorithm):
         """The candidate for an all-reduce of `size` bytes."""
         if self._trying:
             return self._trying[0]
+        key = (world, size, itemsize)
+        if key not in self._picked:
+            self._picked[key] = self._choose(world, size, itemsize)
+        return self._picked[key]
+
+    def _choose(self, world: int, size: int, itemsize: int) -> Name:
         usable = [name for name in self.among if CANDIDATES[name].runs("all_reduce", world)]
         if self._curves:
             # 2. tried as far as this size asks for
@@ -135,32 +145,36 @@ class Hybrid(Algorithm):
         names = [name for name in self.among if CANDIDATES[name].runs("all_reduce", world)]
         found: dict[Name, list[tuple[int, float]]] = {name: [] for name in names}
         for size in TRIED_BYTES:
-            times, taken = self._tried(names, size, device)
+            times, turn_seconds = self._tried(names, size, device)
             for name, seconds in times.items():
                 found[name].append((size, seconds))
             if size >= KEPT_FROM:
                 best = min(times.values())
                 names = [name for name in names if times[name] <= KEPT * best]
             # Four times the bytes take at most four times as long.
-            if len(names) * 4 * taken > MOST_SECONDS * len(times):
+            if 4 * turn_seconds * len(names) / len(times) > LARGEST_SHARE * self.tuning_seconds:
                 break
         self._curves = {name: curve for name, curve in found.items() if curve}
+        self._picked.clear()
         self._forget()
 
     def _tried(self, names: Sequence[Name], size: int, device: str) -> tuple[dict[Name, float], float]:
-        """Seconds of each candidate at one size, and how long a turn of all took."""
+        """Seconds of each candidate at one size, and how long the first turn of all took."""
         times: dict[Name, list[float]] = {name: [] for name in names}
-        begin, first = time.perf_counter(), 0.0
-        for turn in range(MOST_BATCHES):
+        begin, first, close = time.perf_counter(), 0.0, list(names)
+        for turn in range(MOST_TURNS):
             # Large messages get one call in the first turn, after which there may not be another.
             calls = BATCH if turn or size < KEPT_FROM else 1
-            for name in names:
-                times[name] += self._calls(name, size, calls, device)
-            taken = float(self._slowest([time.perf_counter() - begin], device)[0])
+            for name in close:
+                times[name] += self._slowest(self._calls(name, size, calls, device), device)
+            taken = self._slowest([time.perf_counter() - begin], device)[0]
             first = first or taken
-            if taken > SIZE_SECONDS:
+            if taken > self.tuning_seconds / len(TRIED_BYTES):
                 break
-        return {name: median(self._slowest(seconds, device)) for name, seconds in times.items()}, first
+            if turn:
+                best = min(median(times[name]) for name in close)
+                close = [name for name in close if median(times[name]) <= OUT * best]
+        return {name: median(seconds) for name, seconds in times.items()}, first
 
     def _calls(self, name: Name, size: int, calls: int, device: str) -> list[float]:
         """Seconds of some calls of one candidate on this rank, after one that is not timed."""

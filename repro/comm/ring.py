@@ -10,6 +10,9 @@ from pydantic import Field
 from repro.comm.algorithm import Algorithm, Operation, per_chunk
 from repro.comm.schedule import Busiest, Span, Transfer, chunks, cut
 
+PIECES, LEAST_BYTES = 2, 64 << 10
+"""Of a segment: with one piece a neighbour waits while the other adds; with many small ones all wait for Python."""
+
 
 class Ring(Algorithm):
     """Ring all-reduce, and its halves by themselves.
@@ -27,11 +30,16 @@ class Ring(Algorithm):
     title: ClassVar[str] = "ring"
     own: ClassVar[tuple[Operation, ...]] = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 
-    chunk_kib: float = Field(1024.0, gt=0, description="pieces of a segment, so that sums overlap with transfers, KiB")
+    chunk_kib: float = Field(4096.0, gt=0, description="largest piece of a segment, so that sums overlap with "
+                                                      "transfers, KiB; segments go in two pieces of 64 KiB or more")
+
+    def _pieces(self, segment: Span, itemsize: int) -> list[Span]:
+        most = per_chunk(self.chunk_kib, itemsize) or 1
+        return chunks(segment, min(most, max(LEAST_BYTES // itemsize, -(-segment.size // PIECES))))
 
     def all_reduce(self, world: int, count: int, itemsize: int) -> Iterator[Transfer]:
         # 1. one segment a rank
-        segments = [chunks(span, per_chunk(self.chunk_kib, itemsize)) for span in cut(count, world)]
+        segments = [self._pieces(span, itemsize) for span in cut(count, world)]
         ranks = list(range(world))
         # 2. reduce-scatter
         yield from circulate(segments, ranks, first_round=0, shift=0, adds=True)
@@ -39,17 +47,17 @@ class Ring(Algorithm):
         yield from circulate(segments, ranks, first_round=rounds(segments), shift=1, adds=False)
 
     def all_gather(self, world: int, count: int, itemsize: int) -> Iterator[Transfer]:
-        segments = [chunks(span, per_chunk(self.chunk_kib, itemsize)) for span in cut(count, world)]
+        segments = [self._pieces(span, itemsize) for span in cut(count, world)]
         return circulate(segments, list(range(world)), first_round=0, shift=0, adds=False)
 
     def reduce_scatter(self, world: int, count: int, itemsize: int) -> Iterator[Transfer]:
         # Shifted by one against step 2, so that rank r ends with segment r.
-        segments = [chunks(span, per_chunk(self.chunk_kib, itemsize)) for span in cut(count, world)]
+        segments = [self._pieces(span, itemsize) for span in cut(count, world)]
         return circulate(segments, list(range(world)), first_round=0, shift=-1, adds=True)
 
     def broadcast(self, world: int, count: int, itemsize: int, root: int) -> Iterator[Transfer]:
         """Down the chain root, root + 1, ..., a chunk a round."""
-        for index, piece in enumerate(chunks(Span(0, count), per_chunk(self.chunk_kib / 4, itemsize))):
+        for index, piece in enumerate(chunks(Span(0, count), per_chunk(min(self.chunk_kib, 256.0), itemsize))):
             for hop in range(world - 1):
                 yield Transfer(index + hop, (root + hop) % world, (root + hop + 1) % world, *piece, False)
 

@@ -33,7 +33,7 @@ TOLERANCE = 5e-7
 ALGORITHMS: tuple[Comm, ...] = (
     Ring(), ReductionTree(), ReductionTree(shape="binomial", chunk_kib=None), Butterfly(), HalvingDoubling(),
     ParameterServer(), ParameterServer(shards=2), Multicolor(colors=2, arity=2, chunk_kib=1.0), Hierarchical(),
-    Hierarchical(form="torus"), Hybrid(),
+    Hierarchical(form="torus"), Hybrid(tuning_seconds=0.2),
 )
 ENGINES = (Ddp(), *ZERO[:3], SCATTERED)
 FOUR = [Case(engine, 4, 1, steps=10, comm=comm) for engine in ENGINES for comm in ALGORITHMS]

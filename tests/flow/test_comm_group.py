@@ -29,7 +29,8 @@ pytest.importorskip("torch")
 ALGORITHMS: tuple[Comm, ...] = (Ring(), ReductionTree(), Butterfly(), HalvingDoubling(), ParameterServer(shards=2),
                                 Multicolor(colors=2), Hierarchical(),
                                 # Without the backend's own, whose bytes nobody counts.
-                                Hybrid(among=("direct", "butterfly", "halving-doubling", "ring")))
+                                Hybrid(among=("direct", "butterfly", "halving-doubling", "ring"),
+                                       tuning_seconds=0.2))
 TIMEOUT_SECONDS = 4.0
 
 
