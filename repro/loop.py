@@ -12,6 +12,7 @@ import numpy as np
 
 from repro.clock import Stopwatch, step_timer
 from repro.events import EventLog
+from repro.expected_traffic import expected_traffic
 from repro.order import SampleOrder
 from repro.seams import Batch, Job, Parts, Session, Workload
 from repro.spec import Trial
@@ -157,14 +158,25 @@ class Loop:
             ranks = np.asarray([rank[index] for rank in blocks])
             self.log.emit("x_rank_steps", {"slowest_seconds": _short(ranks.max(axis=0).tolist()),
                                            "fastest_seconds": _short(ranks.min(axis=0).tolist())})
+        effective = session.effective()
         traffics = session.gather(traffic)
         if any(traffics):
             self.log.emit("x_traffic", traffics)
+            if expected := self._expected(traffics[self.job.rank], effective):
+                self.log.emit("x_formula", expected)
         self.log.emit("x_peak_bytes", session.gather(session.peak_bytes()))
         weights = session.weights()
         self.log.emit("x_hashes", {"final_weights": weights_sha256(weights)})
-        self.log.emit("x_effective", session.effective())
+        self.log.emit("x_effective", effective)
         self.log.flush()
+
+    def _expected(self, traffic: dict[str, Any], effective: Mapping[str, str]) -> dict[str, Any] | None:
+        """What the algorithm's formula gives for the same collectives; reckoned where it is written."""
+        if self.job.rank != 0 or not traffic:
+            return None
+        sizes = [part for part in effective.get("bucket_bytes", "").split(",") if part.isdecimal()]
+        return expected_traffic(self.job.comm, self.job.world, traffic["lines"], [int(size) for size in sizes],
+                                self.step)
 
     def close(self) -> None:
         self.log.close()

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from repro.events import EVALUATION_KEYS, Event
 from repro.seams import Outcome
@@ -82,6 +82,55 @@ class RankTraffic(Frozen):
         return sum(line.received_bytes or 0 for line in self.lines)
 
 
+class Formula(Frozen):
+    """What the algorithm's schedules ask for, for the very collectives that ran (`repro.expected_traffic`)."""
+
+    sent_bytes: int
+    """Of the rank that sends most."""
+    received_bytes: int
+    rounds: int
+    path_bytes: int
+    """Sum over rounds of the most that one rank sends or receives in it."""
+    reduced_bytes: int
+    assumed: tuple[str, ...] = ()
+    """Operations and types whose messages were taken as of one size."""
+
+
+class Link(Frozen):
+    """A transfer from one node to another before the first trial; bits per second."""
+
+    sender: int
+    receiver: int
+    stated_bits_per_second: float
+    """The lower of both ends' rates."""
+    measured_bits_per_second: float
+    """Payload of one TCP stream."""
+
+
+class Network(Frozen):
+    """The network that a launcher made for a trial; what else the launcher says of it stays in its own file."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    origin: str
+    """emulated or measured."""
+    frame_bytes: int | None = None
+    node_of_rank: tuple[int, ...]
+    stated_bits_per_second: tuple[float, ...]
+    """By node."""
+    sent_bytes: tuple[int, ...] = ()
+    """By node, from the start of the processes to their end, headers included."""
+    received_bytes: tuple[int, ...] = ()
+    links: tuple[Link, ...] = ()
+
+    @property
+    def slowest(self) -> float:
+        """Bits per second of the slowest link in use: measured where it was, else as stated."""
+        nodes = set(self.node_of_rank)
+        measured = [link.measured_bits_per_second for link in self.links if {link.sender, link.receiver} <= nodes]
+        return min(measured or [self.stated_bits_per_second[node] for node in nodes])
+
+
 class Traffic(Frozen):
     """Communication of a trial; only collectives that the algorithm did itself have their bytes counted."""
 
@@ -98,6 +147,8 @@ class Traffic(Frozen):
     busy_seconds: float
     uncounted: tuple[str, ...]
     """Operations that passed through to the inner group."""
+    formula: Formula | None = None
+    """None: the backend's own collectives, or a record from before it was kept."""
 
 
 class Result(Frozen):
@@ -138,6 +189,8 @@ class Result(Frozen):
     bytes_sent: int | None = None
     """By all ranks, in collectives that are counted."""
     traffic: Traffic | None = None
+    network: Network | None = None
+    """None: the launcher has none of its own, or a record from before it was kept."""
     final: float | None = None
     best: float | None = None
     curve: tuple[Point, ...] = ()
@@ -156,6 +209,7 @@ def derive(trial: Trial, attempt: int, events: Sequence[Event], outcome: Outcome
     base: dict[str, Any] = {
         "trial_id": trial.trial_id, "cell_id": trial.cell_id, "repeat": trial.repeat, "attempt": attempt,
         "hashes": log.mapping("x_hashes"), "effective": log.mapping("x_effective"),
+        "network": outcome.network if outcome else None,
     }
     status, reason = _status(log, outcome)
     if log.run_start is None:
@@ -316,7 +370,13 @@ def _traffic(log: _Log) -> Traffic | None:
         busiest_received_bytes=max(rank.received_bytes for rank in ranks),
         collectives=max(sum(line.collectives for line in rank.lines) for rank in ranks), **means,
         uncounted=tuple(sorted({line.operation for rank in ranks for line in rank.lines if line.sent_bytes is None})),
+        formula=_formula(log),
     )
+
+
+def _formula(log: _Log) -> Formula | None:
+    event = log.last("x_formula")
+    return Formula.model_validate(event.value) if event is not None else None
 
 
 def _phases(log: _Log) -> dict[str, float]:
