@@ -25,7 +25,7 @@ from repro.store import Record, read_record
 from repro.suite_file import read_suite
 from tests.records import SUITE, Course, make_record
 
-SECTIONS = ("cells", "curves", "speedup", "phases", "settings", "effective", "parity", "skipped", "machine", "data",
+SECTIONS = ("cells", "curves", "speedup", "phases", "communication", "scaling", "settings", "effective", "parity", "skipped", "machine", "data",
             "attempts", "trials", "reproduce")
 page_text = importlib.import_module("repro.reporters.page_text")
 NASTY = '<script>alert(1)</script> & "quoted" %{x} ' + "long " * 60
