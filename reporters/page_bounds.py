@@ -64,17 +64,17 @@ def ended(results: Sequence[Result]) -> list[Result]:
 def fit(record: Record) -> Model | None:
     """Least squares on the relative error of the busy seconds a step, cell by cell; neither parameter below zero.
 
-    Hockney's model (1994) on what each cell's schedules ask for: rounds and bytes on the path. Busy seconds are those in
-    which a collective ran, waiting for the other ranks included, mean over ranks.
+    Hockney's model (1994) on what each cell's schedules ask for: rounds and bytes on the path. Busy seconds are those
+    in which a collective ran, waiting for the other ranks included, mean over ranks.
     """
     from scipy.optimize import nnls
 
     rows: list[tuple[float, float]] = []
     for cell in record.plan.cells:
-        found = [(item.traffic.formula.rounds / item.traffic.busy_seconds,
-                  item.traffic.formula.path_bytes / item.traffic.busy_seconds)
+        found = [(item.traffic.formula.rounds / item.traffic.steps.busy_seconds,
+                  item.traffic.formula.path_bytes / item.traffic.steps.busy_seconds)
                  for item in ended(record.of_cell(cell.cell_id))
-                 if item.traffic and item.traffic.formula and item.traffic.busy_seconds > 0]
+                 if item.traffic and item.traffic.formula and item.traffic.steps.busy_seconds > 0]
         if found:
             rows.append((median(rounds for rounds, _ in found), median(path for _, path in found)))
     scale = [max(row[index] for row in rows) for index in (0, 1)] if rows else []
@@ -103,7 +103,7 @@ def _compute(item: Result, processes: int) -> float | None:
         return item.steps.median_seconds
     if item.traffic is None or not item.phases.get("train"):
         return None
-    return item.steps.median_seconds * max(0.0, 1 - item.traffic.exposed_seconds / item.phases["train"])
+    return item.steps.median_seconds * max(0.0, 1 - item.traffic.steps.exposed_seconds / item.phases["train"])
 
 
 def _wire(item: Result, processes: int) -> float | None:

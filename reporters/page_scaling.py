@@ -1,4 +1,4 @@
-"""Scaling with the number of processes: same batch and larger batch apart (FireCaffe), bounds beside what was measured."""
+"""Scaling with the number of processes: same batch and larger batch apart, bounds beside what was measured."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .page_cells import COLORS, DASHES, SYMBOLS, CellMark, marks, origins
 from .page_curves import DASHES as PATTERNS
 from .page_curves import Chart
 from .page_text import Number, number, ratios, seconds, shortened, significant, without_paths, wrapped
-from .page_traffic import kibibytes, milliseconds
+from .page_traffic import counted, kibibytes, milliseconds
 
 BOUND_LINES = (
     ("compute", "compute alone", "dot"),
@@ -126,8 +126,9 @@ def _model_words(model: Model | None) -> str:
     if model is None:
         return ""
     rate = f"{significant(8e-6 / model.beta)} Mbit/s" if model.beta else "no cost of bytes"
-    return (f"alpha {significant(model.alpha * 1e3)} ms a round, beta {significant(model.beta * 1e9)} ns a byte ({rate}), "
-            f"fitted to the busy seconds of {model.cells} cells of this run; median error {model.error:.0%}")
+    return (f"alpha {significant(model.alpha * 1e3)} ms a round, "
+            f"beta {significant(model.beta * 1e9)} ns a byte ({rate}), fitted to the busy seconds of {model.cells} "
+            f"cells of this run; median error {model.error:.0%}")
 
 
 # ---- which cells belong together
@@ -213,9 +214,12 @@ def _point(
     items, choices = ended(results), cell.choices
     train = choices.workload.get(Workload).train_samples
     steps = train / choices.batch.global_
+    moves = [(moved, count) for _, moved, count in counted(items)] if choices.processes > 1 else []
     against = _against(record, cell, single)
     summary = summarize(cell, results)
-    speedup = 1.0 if single is not None and cell.cell_id == single.cell_id else against.speedup if against else None
+    speedup = against.speedup if against else None
+    if single is not None and cell.cell_id == single.cell_id and summary.median is not None:
+        speedup = 1.0
     ends = against.interval if against and against.ratio else None
     return ScalingPoint(
         mark=known[cell.cell_id], processes=choices.processes, batch=choices.batch.global_, n=len(items),
@@ -226,10 +230,8 @@ def _point(
         because=against.because if against and not against.ratio else "",
         baseline=known[single.cell_id] if single else None, epochs=number(summary.median_epochs),
         final=number(summary.median_final, 4),
-        bytes_per_epoch=_median([steps * item.traffic.busiest_sent_bytes / item.steps.count
-                                 for item in items if item.traffic and item.steps]),
-        exposed_per_epoch=_median([steps * item.traffic.exposed_seconds / item.steps.count
-                                   for item in items if item.traffic and item.steps]),
+        bytes_per_epoch=_median([steps * moved.busiest_sent_bytes / count for moved, count in moves]),
+        exposed_per_epoch=_median([steps * moved.steps.exposed_seconds / count for moved, count in moves]),
     )
 
 
@@ -264,13 +266,14 @@ def _same_panel(name: str, batch: int, lines: tuple[Line, ...]) -> ScalingPanel:
                          for line in lines for point in line.points))
     baseline = _named_baseline(lines)
     charts = (
-        _chart(f"{name}-step", "Seconds a step", "median over trials, every trial a faint mark; thin lines are bounds",
+        _chart(f"{name}-step", "Seconds a step",
+               "median over trials, every trial a faint mark; thin lines are reckoned, see below",
                [trace for line in lines for trace in _step_traces(line)], lines, "ms a step"),
         _chart(f"{name}-epoch", "Seconds an epoch of training", "median over trials, evaluation left out",
                [_trace(line, lambda point: point.epoch) for line in lines], lines, "s an epoch"),
-        _chart(f"{name}-speedup", "Speed-up of the time to target", f"against {baseline}, paired by seed, 95 % intervals",
-               [*(_trace(line, lambda point: point.speedup, intervals=True) for line in lines), *_ideal(lines, known)],
-               lines, "times as fast"),
+        _chart(f"{name}-tta", "Seconds to the target", "median over trials, wall clock, evaluation included",
+               [_trace(line, lambda point: point.tta) for line in lines], lines, "s to target"),
+        _speedup_chart(name, lines, known, baseline),
     )
     return ScalingPanel(name, f"Same batch: {batch} samples a step, however many processes", known, lines,
                         tuple(chart for chart in charts if chart.figure["data"]), baseline, drawn)
@@ -280,17 +283,22 @@ def _larger_panel(lines: tuple[Line, ...]) -> ScalingPanel:
     known = origins([point.mark for line in lines for point in line.points])
     baseline = _named_baseline(lines)
     charts = (
-        _chart("larger-speedup", "Speed-up of the time to target", f"against {baseline}, paired by seed, 95 % intervals",
-               [*(_trace(line, lambda point: point.speedup, intervals=True) for line in lines), *_ideal(lines, known)],
-               lines, "times as fast"),
+        _speedup_chart("larger", lines, known, baseline),
         _chart("larger-bytes", "Bytes that the busiest rank sends an epoch", "counted, median over trials",
-               [_trace(line, lambda point: (point.bytes_per_epoch or 0) / 1e6 or None) for line in lines], lines,
+               [_trace(line, lambda point: (point.bytes_per_epoch or 0) / 1e6) for line in lines], lines,
                "MB an epoch"),
         _chart("larger-exposed", "Exposed communication an epoch", "training stood still for it; median over trials",
-               [_trace(line, lambda point: point.exposed_per_epoch or None) for line in lines], lines, "s an epoch"),
+               [_trace(line, lambda point: point.exposed_per_epoch) for line in lines], lines, "s an epoch"),
     )
     return ScalingPanel("larger", "Larger batches, all against one worker at the smallest batch", known, lines,
                         tuple(chart for chart in charts if chart.figure["data"]), baseline, ())
+
+
+def _speedup_chart(name: str, lines: Sequence[Line], origin: str, baseline: str) -> Chart:
+    traces = [_trace(line, lambda point: point.speedup, intervals=True) for line in lines]
+    return _chart(f"{name}-speedup", "Speed-up of the time to target",
+                  f"against {baseline}, paired by seed, 95 % intervals", [*traces, *_ideal(lines, origin)], lines,
+                  "times as fast")
 
 
 def _named_baseline(lines: Sequence[Line]) -> str:
@@ -333,7 +341,8 @@ def _trace(
     line: Line, value: Callable[[ScalingPoint], float | None], words: str = "", dash: str = "", intervals: bool = False
 ) -> dict[str, Any] | None:
     """One line of a chart; None where nothing of it is known."""
-    points = [(point, known) for point in line.points if (known := value(point)) is not None]
+    # A logarithmic axis has no place for 0.
+    points = [(point, known) for point in line.points if (known := value(point)) is not None and known > 0]
     if not points:
         return None
     color = f"--c{line.color}"
@@ -383,5 +392,5 @@ def _layout(unit: str, ticks: Sequence[int]) -> dict[str, Any]:
         "modebar": {"bgcolor": "--surface", "color": "--muted", "activecolor": "--ink"},
         "xaxis": {**grid, "title": {"text": "processes", "standoff": 8}, "tickvals": list(ticks),
                   "ticktext": [str(tick) for tick in ticks]},
-        "yaxis": {**grid, "title": {"text": unit, "standoff": 8}, "exponentformat": "none"},
+        "yaxis": {**grid, "title": {"text": unit, "standoff": 8}, "exponentformat": "none", "dtick": "D2"},
     }

@@ -1,4 +1,4 @@
-"""Communication of every cell: what went over the wire, what the formula gives, how long training stood still for it."""
+"""Communication of every cell: what was sent, what the formula gives, how long training stood still for it."""
 
 from __future__ import annotations
 
@@ -88,13 +88,14 @@ def exposed_per_step(result: Result) -> float | None:
     """Seconds a step in which training stood still for communication, mean over ranks; None: not known."""
     if result.traffic is None or result.steps is None:
         return None
-    return result.traffic.exposed_seconds / result.steps.count
+    return result.traffic.steps.exposed_seconds / result.steps.count
 
 
 def _row(mark: CellMark, cell: Cell, results: Sequence[Result]) -> TrafficRow:
-    known = counted(results)
+    known = counted(results) if cell.choices.processes > 1 else []
     stragglers = [item.steps.straggler_seconds / item.steps.count for item in results if item.steps]
-    shares = [100 * moved.exposed_seconds / item.phases["train"] for item, moved, _ in known if item.phases.get("train")]
+    shares = [100 * moved.steps.exposed_seconds / item.phases["train"]
+              for item, moved, _ in known if item.phases.get("train")]
     formulas = [(moved.busiest_sent_bytes, moved.formula.sent_bytes) for _, moved, _ in known if moved.formula]
     effective = list(dict.fromkeys(text for item in results if (text := item.effective.get("comm"))))
     uncounted = sorted({name for _, moved, _ in known for name in moved.uncounted})
@@ -104,8 +105,8 @@ def _row(mark: CellMark, cell: Cell, results: Sequence[Result]) -> TrafficRow:
         sent=_median([moved.busiest_sent_bytes / steps for _, moved, steps in known], kibibytes),
         formula=_median([moved.formula.sent_bytes / steps for _, moved, steps in known if moved.formula], kibibytes),
         agreement=_agreement(formulas),
-        exposed=_median([moved.exposed_seconds / steps for _, moved, steps in known], milliseconds),
-        overlapped=_median([moved.overlapped_seconds / steps for _, moved, steps in known], milliseconds),
+        exposed=_median([moved.steps.exposed_seconds / steps for _, moved, steps in known], milliseconds),
+        overlapped=_median([moved.steps.overlapped_seconds / steps for _, moved, steps in known], milliseconds),
         share=_median(shares, lambda value: number(value, 2, "%")),
         straggler=_median(stragglers, milliseconds) if cell.choices.processes > 1 else None,
         effective=" / ".join(effective) or "-", uncounted=", ".join(uncounted) or "-",
@@ -113,10 +114,10 @@ def _row(mark: CellMark, cell: Cell, results: Sequence[Result]) -> TrafficRow:
 
 
 def _why(cell: Cell, results: Sequence[Result], known: Sequence[object]) -> str:
-    if known:
-        return ""
     if cell.choices.processes == 1:
         return SILENT[1]
+    if known:
+        return ""
     if not results:
         return SILENT[0]
     if cell.choices.comm.kind == "backend":

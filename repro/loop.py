@@ -16,6 +16,7 @@ from repro.expected_traffic import expected_traffic
 from repro.order import SampleOrder
 from repro.seams import Batch, Job, Parts, Session, Workload
 from repro.spec import Trial
+from repro.traffic_log import TrafficLog
 
 EVAL_BATCH = 512
 """Samples per forward pass of an evaluation and rank."""
@@ -36,6 +37,7 @@ class Loop:
         workload = trial.choices.workload.get(Workload)
         self.train_samples, self.eval_samples = workload.train_samples, workload.eval_samples
         self.step, self.hits, self.established = 0, 0, False
+        self.traffic = TrafficLog()
         self.losses: list[float] = []
         self.own_steps: list[list[float]] = []
 
@@ -59,7 +61,8 @@ class Loop:
         self.log.stop("run_stop", status=status, reason=verdict if status == "aborted" else "",
                       samples_count=self.samples)
         self.log.emit("x_phases", phases)
-        self._report(self.session.traffic())
+        self.traffic.add(self.session.traffic())
+        self._report(self.traffic.total())
 
     def open_data(self) -> None:
         """Read the training data; the clock is running."""
@@ -81,6 +84,7 @@ class Loop:
         count = min(grid, self.budget - self.step)
         self.log.start("block_start", first_step=self.step, steps=count)
         losses = []
+        self.traffic.add(self.session.traffic())
         self.timer.start()
         for _ in range(count):
             batches, rate = self._feed()
@@ -88,6 +92,8 @@ class Loop:
             losses.append(self.session.step(batches, rate))
             self.timer.stepped()
             self.step += 1
+        # Before the barrier: waiting there for the slowest rank is no communication of a step.
+        self.traffic.add(self.session.traffic(), training=True)
         self.session.synchronize()
         self.log.stop("block_stop", samples_count=self.samples)
         return count, losses

@@ -62,6 +62,14 @@ class Moved(Frozen):
     received_bytes: int | None
 
 
+class Spent(Frozen):
+    """Seconds of communication, as in `RankTraffic`."""
+
+    busy_seconds: float
+    exposed_seconds: float
+    overlapped_seconds: float
+
+
 class RankTraffic(Frozen):
     """What one rank's communication came to between `run_start` and `run_stop`."""
 
@@ -72,6 +80,8 @@ class RankTraffic(Frozen):
     """Training stood still for them."""
     overlapped_seconds: float
     """They ran while it did not."""
+    training: Spent | None = None
+    """Of it during training steps: evaluations and barriers left out. None: a record from before they were apart."""
 
     @property
     def sent_bytes(self) -> int:
@@ -147,8 +157,16 @@ class Traffic(Frozen):
     busy_seconds: float
     uncounted: tuple[str, ...]
     """Operations that passed through to the inner group."""
+    training: Spent | None = None
+    """Of training steps alone, mean over ranks; None: a record from before they were apart."""
     formula: Formula | None = None
     """None: the backend's own collectives, or a record from before it was kept."""
+
+    @property
+    def steps(self) -> Spent:
+        """What training steps spent; in old records evaluations and barriers are in it."""
+        return self.training or Spent(busy_seconds=self.busy_seconds, exposed_seconds=self.exposed_seconds,
+                                      overlapped_seconds=self.overlapped_seconds)
 
 
 class Result(Frozen):
@@ -370,8 +388,15 @@ def _traffic(log: _Log) -> Traffic | None:
         busiest_received_bytes=max(rank.received_bytes for rank in ranks),
         collectives=max(sum(line.collectives for line in rank.lines) for rank in ranks), **means,
         uncounted=tuple(sorted({line.operation for rank in ranks for line in rank.lines if line.sent_bytes is None})),
-        formula=_formula(log),
+        training=_training(ranks), formula=_formula(log),
     )
+
+
+def _training(ranks: Sequence[RankTraffic]) -> Spent | None:
+    known = [rank.training for rank in ranks if rank.training]
+    if len(known) < len(ranks):
+        return None
+    return Spent(**{name: sum(getattr(spent, name) for spent in known) / len(known) for name in Spent.model_fields})
 
 
 def _formula(log: _Log) -> Formula | None:

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from repro import registry
+from repro import results as results_module
 from repro.compare import contrast
+from repro.events import Event
 from repro.results import Network, Result
 from repro.spec import Trial
 from repro.store import Record, read_record
@@ -77,6 +79,21 @@ def test_slowest_link_is_among_those_in_use() -> None:
     assert Network.model_validate(data).slowest == 5e7
     assert Network.model_validate(data | {"node_of_rank": [1, 2]}).slowest == 0.99e8
     assert Network.model_validate(data | {"node_of_rank": [2], "links": []}).slowest == 1e8, "as stated"
+
+
+def test_training_steps_are_told_from_evaluations(record: Record) -> None:
+    result = record.of_cell(cell_of(record, "ring", 4, 64))[0]
+    assert result.traffic and result.traffic.training is None
+    assert result.traffic.steps.exposed_seconds == result.traffic.exposed_seconds, "an old record"
+    ranks = [rank.model_dump() | {"training": {"busy_seconds": 3.0 + number, "exposed_seconds": 2.0,
+                                               "overlapped_seconds": 1.0}}
+             for number, rank in enumerate(result.traffic.ranks)]
+    stamped = {"key": "x_traffic", "value": ranks, "metadata": {"mono_ns": 1}}
+    log = results_module._Log([Event(event_type="POINT_IN_TIME", time_ms=0.0, **stamped)])
+    found = results_module._traffic(log)
+    assert found is not None
+    assert (found.steps.busy_seconds, found.steps.exposed_seconds) == (4.5, 2.0)
+    assert found.exposed_seconds == pytest.approx(result.traffic.exposed_seconds)
 
 
 # ---- communication
@@ -260,7 +277,7 @@ def test_speed_up_is_that_of_the_comparison(record: Record) -> None:
 def test_charts_hold_what_was_measured_and_the_bounds(record: Record) -> None:
     found = page_scaling.scaling(record)
     assert [chart.name for chart in found.charts] == [
-        *(f"scaling-same-{batch}-{what}" for batch in (64, 256) for what in ("step", "epoch", "speedup")),
+        *(f"scaling-same-{batch}-{what}" for batch in (64, 256) for what in ("step", "epoch", "tta", "speedup")),
         "scaling-larger-speedup", "scaling-larger-bytes", "scaling-larger-exposed"]
     step = found.charts[0].figure
     assert step["layout"]["xaxis"]["tickvals"] == [1, 2, 4]
@@ -291,7 +308,7 @@ def test_missed_targets_leave_speed_up_out_and_say_so(tmp_path: Path) -> None:
 def test_the_page_labels_every_kind_of_figure(record: Record, tmp_path: Path) -> None:
     text = html(record, tmp_path / "report")
     section = text[text.index('<section id="scaling"'):text.index('<section id="settings"')]
-    assert section.count('class="chart"') == 9
+    assert section.count('class="chart"') == 11
     assert section.count("The same as a table") == 3
     assert '<span class="tag">modelled</span>' in section
     assert "Fitted to the figures that it stands beside" in section
