@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from repro.plan import Cell
 from repro.results import Result
+from repro.spec import canonical
 from repro.store import Record
 
 LEAST_CELLS = 3
@@ -61,7 +63,21 @@ def ended(results: Sequence[Result]) -> list[Result]:
     return [item for item in results if item.steps and item.status in ("ok", "missed")]
 
 
-def fit(record: Record) -> Model | None:
+def fits(record: Record) -> dict[str, Model]:
+    """A model for every launcher of the plan (its canonical text): links of different rates are no one network."""
+    cells: dict[str, list[Cell]] = {}
+    for cell in record.plan.cells:
+        cells.setdefault(network_of(cell), []).append(cell)
+    found = {name: fit([record.of_cell(cell.cell_id) for cell in of]) for name, of in cells.items()}
+    return {name: model for name, model in found.items() if model}
+
+
+def network_of(cell: Cell) -> str:
+    """What tells the networks of a plan apart."""
+    return canonical(cell.choices.launcher)
+
+
+def fit(cells: Sequence[Sequence[Result]]) -> Model | None:
     """Least squares on the relative error of the busy seconds a step, cell by cell; neither parameter below zero.
 
     Hockney's model (1994) on what each cell's schedules ask for: rounds and bytes on the path. Busy seconds are those
@@ -70,10 +86,10 @@ def fit(record: Record) -> Model | None:
     from scipy.optimize import nnls
 
     rows: list[tuple[float, float]] = []
-    for cell in record.plan.cells:
+    for results in cells:
         found = [(item.traffic.formula.rounds / item.traffic.steps.busy_seconds,
                   item.traffic.formula.path_bytes / item.traffic.steps.busy_seconds)
-                 for item in ended(record.of_cell(cell.cell_id))
+                 for item in ended(results)
                  if item.traffic and item.traffic.formula and item.traffic.steps.busy_seconds > 0]
         if found:
             rows.append((median(rounds for rounds, _ in found), median(path for _, path in found)))

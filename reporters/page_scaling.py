@@ -14,7 +14,7 @@ from repro.results import Result
 from repro.seams import Workload
 from repro.store import Record
 
-from .page_bounds import Bounds, Model, bounds, ended, fit
+from .page_bounds import Bounds, Model, bounds, ended, fits, network_of
 from .page_cells import COLORS, DASHES, SYMBOLS, CellMark, marks, origins
 from .page_curves import DASHES as PATTERNS
 from .page_curves import Chart
@@ -103,8 +103,8 @@ class Scaling:
 
     same: tuple[ScalingPanel, ...]
     larger: tuple[ScalingPanel, ...]
-    model: Model | None
-    model_words: str
+    models: tuple[str, ...]
+    """The fitted cost models in words, one a network."""
     emulated: bool
 
     @property
@@ -114,17 +114,15 @@ class Scaling:
 
 def scaling(record: Record) -> Scaling:
     """All panels; none where the plan does not vary the number of processes."""
-    model, known = fit(record), marks(record)
-    same = _same_batch(record, known, model)
+    models, known = fits(record), marks(record)
     return Scaling(
-        same=same, larger=_larger_batch(record, known, model), model=model, model_words=_model_words(model),
+        same=_same_batch(record, known, models), larger=_larger_batch(record, known, models),
+        models=tuple(_model_words(model) for model in models.values()),
         emulated=any(mark.origin == "emulated" for mark in known.values()),
     )
 
 
-def _model_words(model: Model | None) -> str:
-    if model is None:
-        return ""
+def _model_words(model: Model) -> str:
     rate = f"{significant(8e-6 / model.beta)} Mbit/s" if model.beta else "no cost of bytes"
     return (f"alpha {significant(model.alpha * 1e3)} ms a round, "
             f"beta {significant(model.beta * 1e9)} ns a byte ({rate}), fitted to the busy seconds of {model.cells} "
@@ -134,21 +132,21 @@ def _model_words(model: Model | None) -> str:
 # ---- which cells belong together
 
 
-def _same_batch(record: Record, known: dict[str, CellMark], model: Model | None) -> tuple[ScalingPanel, ...]:
+def _same_batch(record: Record, known: dict[str, CellMark], models: dict[str, Model]) -> tuple[ScalingPanel, ...]:
     """A panel for every global batch; in it a line for everything else that varies."""
     panels = []
     for batch in sorted({cell.choices.batch.global_ for cell in record.plan.cells}):
         cells = [cell for cell in record.plan.cells if cell.choices.batch.global_ == batch]
         lines = [line for line in _grouped(cells, ("processes",)) if _spread(line)]
         drawn = tuple(
-            _line(record, known, model, index, line, _single(line)) for index, line in enumerate(lines)
+            _line(record, known, models, index, line, _single(line)) for index, line in enumerate(lines)
         )
         if drawn:
             panels.append(_same_panel(f"same-{batch}", batch, drawn))
     return tuple(panels)
 
 
-def _larger_batch(record: Record, known: dict[str, CellMark], model: Model | None) -> tuple[ScalingPanel, ...]:
+def _larger_batch(record: Record, known: dict[str, CellMark], models: dict[str, Model]) -> tuple[ScalingPanel, ...]:
     """One panel, where the global batch varies as well: every line against one worker at the smallest batch."""
     lines: list[Line] = []
     for color, cells in enumerate(_grouped(record.plan.cells, ("processes", "batch"))):
@@ -158,7 +156,7 @@ def _larger_batch(record: Record, known: dict[str, CellMark], model: Model | Non
         single = _single([cell for cell in cells if cell.choices.batch.global_ == batches[0]])
         for place, batch in enumerate(batches):
             of_batch = [cell for cell in cells if cell.choices.batch.global_ == batch]
-            line = _line(record, known, model, len(lines), of_batch, single, f"batch {batch}")
+            line = _line(record, known, models, len(lines), of_batch, single, f"batch {batch}")
             lines.append(Line(line.number, line.label, color % COLORS, DASHES[place % len(DASHES)],
                               SYMBOLS[place % len(SYMBOLS)], line.points))
     return (_larger_panel(tuple(lines)),) if lines else ()
@@ -197,18 +195,18 @@ def _label(cell: Cell, more: str = "") -> str:
 
 
 def _line(
-    record: Record, known: dict[str, CellMark], model: Model | None, index: int, cells: Sequence[Cell],
+    record: Record, known: dict[str, CellMark], models: dict[str, Model], index: int, cells: Sequence[Cell],
     single: Cell | None, more: str = "",
 ) -> Line:
     return Line(
         number=index + 1, label=_label(cells[0], more), color=index % COLORS, dash=DASHES[0],
         symbol=SYMBOLS[index % len(SYMBOLS)],
-        points=tuple(_point(record, known, model, cell, single) for cell in cells),
+        points=tuple(_point(record, known, models, cell, single) for cell in cells),
     )
 
 
 def _point(
-    record: Record, known: dict[str, CellMark], model: Model | None, cell: Cell, single: Cell | None
+    record: Record, known: dict[str, CellMark], models: dict[str, Model], cell: Cell, single: Cell | None
 ) -> ScalingPoint:
     results = record.of_cell(cell.cell_id)
     items, choices = ended(results), cell.choices
@@ -223,7 +221,7 @@ def _point(
     ends = against.interval if against and against.ratio else None
     return ScalingPoint(
         mark=known[cell.cell_id], processes=choices.processes, batch=choices.batch.global_, n=len(items),
-        bounds=bounds(results, choices.processes, model),
+        bounds=bounds(results, choices.processes, models.get(network_of(cell))),
         steps=tuple(item.steps.median_seconds for item in items if item.steps),
         epoch=_median([_epoch(item, train) for item in items]), tta=summary.median, speedup=speedup,
         interval=(1 / ends.high, 1 / ends.low) if ends else None,

@@ -70,7 +70,7 @@ def test_a_record_from_before_reads_on(record: Record, tmp_path: Path) -> None:
     text = html(old, tmp_path / "report")
     assert "Compute + bytes/rate" in text
     assert 'id="network"' not in text
-    assert page_bounds.fit(old) is None
+    assert page_bounds.fits(old) == {}
 
 
 def test_slowest_link_is_among_those_in_use() -> None:
@@ -238,10 +238,27 @@ def test_the_fit_finds_what_the_record_was_made_with(tmp_path: Path) -> None:
         return dataclasses.replace(plain, traffic=dataclasses.replace(plain.traffic, exposed_seconds=busy,
                                                                       overlapped_seconds=0.0))
 
-    model = page_bounds.fit(make_record(tmp_path / "run", SCALING, course))
+    (model,) = page_bounds.fits(make_record(tmp_path / "run", SCALING, course)).values()
     assert (model.alpha, model.beta) == pytest.approx((0.002, 9e-8))
     assert model.error < 1e-9
     assert model.cells == 8
+
+
+def test_networks_are_fitted_apart(tmp_path: Path) -> None:
+    def course(trial: Trial) -> Course:
+        plain = scaling_course(trial)
+        if plain.traffic is None:
+            return plain
+        beta = 1e-7 if trial.choices.launcher.plugin.monitor_seconds == 0.5 else 2e-7
+        busy = beta * plain.traffic.path_bytes
+        return dataclasses.replace(plain, traffic=dataclasses.replace(plain.traffic, exposed_seconds=busy,
+                                                                      overlapped_seconds=0.0))
+
+    suite = SCALING.replace("matrix:", "matrix:\n  launcher.monitor_seconds: [0.5, 0.25]").replace(
+        "engine: ddp", "engine: ddp\n  launcher: local").replace("seeds: 6", "seeds: 1")
+    models = page_bounds.fits(make_record(tmp_path / "run", suite, course))
+    assert [(model.beta, model.cells) for model in models.values()] == [(pytest.approx(1e-7), 8),
+                                                                        (pytest.approx(2e-7), 8)]
 
 
 def test_same_batch_and_larger_batch_stand_apart(record: Record) -> None:
