@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from statistics import median
 
 from repro.plan import Cell
-from repro.results import Result
+from repro.results import Formula, Result
 from repro.spec import canonical
 from repro.store import Record
+
+from .page_traffic import NEGLIGIBLE
 
 LEAST_CELLS = 3
 """A fit of two parameters to fewer cells would show nothing."""
@@ -87,10 +89,9 @@ def fit(cells: Sequence[Sequence[Result]]) -> Model | None:
 
     rows: list[tuple[float, float]] = []
     for results in cells:
-        found = [(item.traffic.formula.rounds / item.traffic.steps.busy_seconds,
-                  item.traffic.formula.path_bytes / item.traffic.steps.busy_seconds)
+        found = [(formula.rounds / spent, formula.path_bytes / spent)
                  for item in ended(results)
-                 if item.traffic and item.traffic.formula and item.traffic.steps.busy_seconds > 0]
+                 if (formula := _formula(item)) and item.traffic and (spent := item.traffic.steps.busy_seconds) > 0]
         if found:
             rows.append((median(rounds for rounds, _ in found), median(path for _, path in found)))
     scale = [max(row[index] for row in rows) for index in (0, 1)] if rows else []
@@ -127,21 +128,25 @@ def _wire(item: Result, processes: int) -> float | None:
     assert item.steps is not None
     if processes == 1:
         return 0.0
-    if item.traffic is None or item.traffic.formula is None or item.network is None:
+    formula = _formula(item)
+    if formula is None or item.network is None or len(set(item.network.node_of_rank)) < processes:
         return None
-    if len(set(item.network.node_of_rank)) < processes:
-        return None
-    formula = item.traffic.formula
     return max(formula.sent_bytes, formula.received_bytes) * 8 / item.network.slowest / item.steps.count
+
+
+def _formula(item: Result) -> Formula | None:
+    """None where a good part of the payload went through operations that the formula leaves out."""
+    known = item.traffic is not None and item.traffic.uncounted_share <= NEGLIGIBLE
+    return item.traffic.formula if item.traffic and known else None
 
 
 def _network(item: Result, processes: int, model: Model | None) -> float | None:
     assert item.steps is not None
     if processes == 1:
         return 0.0
-    if model is None or item.traffic is None or item.traffic.formula is None:
+    formula = _formula(item)
+    if model is None or formula is None:
         return None
-    formula = item.traffic.formula
     return model.seconds(formula.rounds / item.steps.count, formula.path_bytes / item.steps.count)
 
 

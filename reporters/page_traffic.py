@@ -16,6 +16,8 @@ from .page_cells import CellMark, marks
 from .page_text import Number, number, significant
 
 FEWEST_PAIRS = 2
+NEGLIGIBLE = 0.01
+"""Share of a rank's payload whose bytes may go uncounted without a word: barriers, names, single numbers."""
 SILENT = ("no trial yet", "one process: nothing to send")
 
 
@@ -38,6 +40,8 @@ class TrafficRow:
     straggler: Number | None
     effective: str
     uncounted: str
+    partial: str
+    """What part of the payload is missing from the bytes; empty where (nearly) none is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,13 @@ def _row(mark: CellMark, cell: Cell, results: Sequence[Result]) -> TrafficRow:
         share=_median(shares, lambda value: number(value, 2, "%")),
         straggler=_median(stragglers, milliseconds) if cell.choices.processes > 1 else None,
         effective=" / ".join(effective) or "-", uncounted=", ".join(uncounted) or "-",
+        partial=_partial([moved.uncounted_share for _, moved, _ in known]),
     )
+
+
+def _partial(shares: Sequence[float]) -> str:
+    most = max(shares, default=0.0)
+    return f"without {most:.0%} of the payload, left to the backend" if most > NEGLIGIBLE else ""
 
 
 def _why(cell: Cell, results: Sequence[Result], known: Sequence[object]) -> str:

@@ -163,6 +163,13 @@ class Traffic(Frozen):
     """None: the backend's own collectives, or a record from before it was kept."""
 
     @property
+    def uncounted_share(self) -> float:
+        """Of one rank's payload: what went through operations whose bytes nobody counted, 0 to 1."""
+        lines = self.ranks[self.busiest_rank].lines
+        unknown = sum(line.payload_bytes for line in lines if line.sent_bytes is None)
+        return unknown / total if (total := sum(line.payload_bytes for line in lines)) else 0.0
+
+    @property
     def steps(self) -> Spent:
         """What training steps spent; in old records evaluations and barriers are in it."""
         return self.training or Spent(busy_seconds=self.busy_seconds, exposed_seconds=self.exposed_seconds,

@@ -66,6 +66,8 @@ class Moved:
     overlapped_seconds: float = 0.0
     rounds: int = 2
     path_bytes: int = 1000
+    left: int = 0
+    """Payload of an operation that the backend does, uncounted."""
 
 
 SCALING = """\
@@ -202,7 +204,7 @@ def write_log(path: Path, trial: Trial, course: Course) -> None:
 
 def _log_traffic(log: EventLog, trial: Trial, moved: Moved, steps: int) -> None:
     """Rank 0 sends what the course says, every other rank a byte a step less."""
-    passing = {"operation": "barrier (gloo)", "dtype": "none", "collectives": 2, "payload_bytes": 0,
+    passing = {"operation": "barrier (gloo)", "dtype": "none", "collectives": 2, "payload_bytes": steps * moved.left,
                "sent_bytes": None, "received_bytes": None}
     ranks = []
     for rank in range(trial.choices.processes):

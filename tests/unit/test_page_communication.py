@@ -126,6 +126,22 @@ def test_bytes_that_leave_the_formula_are_shown(tmp_path: Path) -> None:
     assert {row.agreement for row in table.rows if not row.why} == {"differ by up to 3.0\N{NO-BREAK SPACE}%"}
 
 
+def test_bytes_that_nobody_counted_are_missed(tmp_path: Path) -> None:
+    def course(trial: Trial) -> Course:
+        plain = scaling_course(trial)
+        moved = plain.traffic and dataclasses.replace(plain.traffic, left=3 * plain.traffic.sent)
+        return dataclasses.replace(plain, traffic=moved)
+
+    record = make_record(tmp_path / "run", SCALING, course)
+    rows = [row for row in page_traffic.traffic(record).rows if not row.why]
+    assert {row.partial for row in rows} == {"without 75% of the payload, left to the backend"}
+    found = page_bounds.bounds(record.of_cell(cell_of(record, "ring", 4, 64)), 4, page_bounds.Model(1.0, 1.0, 3, 0.0))
+    assert (found.wire, found.network) == (None, None)
+    assert found.compute is not None, "seconds are counted whoever moved the bytes"
+    assert page_bounds.fits(record) == {}
+    assert "without 75% of the payload" in html(record, tmp_path / "report")
+
+
 def test_the_backend_says_that_it_does_not_count(tmp_path: Path) -> None:
     record = make_record(tmp_path / "run", SUITE)
     table = page_traffic.traffic(record)
