@@ -197,7 +197,7 @@ def _overlap(record: Record, known: dict[str, CellMark], on: Cell, off: Cell) ->
         exposed_off=milliseconds(mean(theirs for _, _, theirs in pairs)) if pairs else None,
         difference=milliseconds(mean(differences)) if pairs else None,
         interval=(milliseconds(interval[0]), milliseconds(interval[1])) if interval else None,
-        words=_words(len(pairs), interval, record.plan.suite.seeds),
+        words=_words(differences, interval, record.plan.suite.seeds),
         pairs=tuple((repeat, milliseconds(ours - theirs)) for repeat, ours, theirs in pairs),
     )
 
@@ -208,10 +208,12 @@ def _paired(one: Result, other: Result) -> bool:
     return alike and {one.status, other.status} <= {"ok", "missed"}
 
 
-def _words(count: int, interval: tuple[float, float] | None, planned: int) -> str:
+def _words(differences: Sequence[float], interval: tuple[float, float] | None, planned: int) -> str:
+    count = len(differences)
     if interval is None:
         return f"{count} pair(s) with one seed; two are the least for an interval"
-    still = f"; {count} of {planned} planned pairs have run" if count < planned else ""
+    still = f"; {sum(value < 0 for value in differences)} of {count} pairs below 0"
+    still += f"; {count} of {planned} planned pairs have run" if count < planned else ""
     if interval[0] <= 0 <= interval[1]:
         return f"the interval holds 0: no difference is shown{still}"
     return f"the interval leaves 0 out: overlap exposes {'less' if interval[1] < 0 else 'more'}{still}"

@@ -24,6 +24,7 @@ from repro.launchers.fabric_probe import ability
 from repro.launchers.local import Local
 from repro.results import Network
 from repro.seams import Order, Outcome
+from repro.store import read_record
 
 ROOT = Path(__file__).parents[2]
 MODULES = ("torch", "pyroute2", "tests.flow.test_fabric")
@@ -350,10 +351,20 @@ def test_links_can_be_delayed(opened: Callable[..., Fabric], tmp_path: Path) -> 
 def test_engines_train_over_two_nodes(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "repro", "run", "quickstart", "--seeds", "1", "--no-mlflow", "--json",
                "--out", str(tmp_path / "run"), "-o", "processes=4", "-o", "launcher.kind=fabric",
-               "-o", "launcher.nodes=2", "-o", "stop.max_epochs=1"]
+               "-o", "launcher.nodes=2", "-o", "stop.max_epochs=1", "-o", "comm=ring"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode in (0, 3), done.stderr
     found = [json.loads(file.read_text()) for file in (tmp_path / "run" / "trials").glob("*/network.json")]
     assert len(found) == 2, "ddp and deepspeed"
     assert all(min(each["sent_bytes"]) > 1e6 for each in found)
-    assert "emulated" in Path(json.loads(done.stdout)["report"]).read_text(encoding="utf-8")
+    page = Path(json.loads(done.stdout)["report"]).read_text(encoding="utf-8")
+    assert 'id="network"' in page
+    assert "Mbit/s" in page
+    for result in read_record(tmp_path / "run").results:
+        assert result.network and result.network.origin == "emulated"
+        assert len(result.network.links) == 2, "stated and measured, in the record"
+        assert result.traffic and result.traffic.formula and result.traffic.training
+        assert result.traffic.busiest_sent_bytes == pytest.approx(result.traffic.formula.sent_bytes, rel=1e-3)
+        assert 0 < result.traffic.training.exposed_seconds < result.traffic.exposed_seconds
+        if result.cell_id.startswith("ddp"):
+            assert result.traffic.busiest_sent_bytes == result.traffic.formula.sent_bytes, "DDP's buckets are known"

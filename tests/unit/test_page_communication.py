@@ -180,7 +180,7 @@ def test_overlap_on_against_off_is_paired(tmp_path: Path) -> None:
     assert rows[0].n == 6
     assert rows[0].difference.value == pytest.approx(-0.0035)
     assert [end.value for end in rows[0].interval] == pytest.approx([-0.0035 - half, -0.0035 + half])
-    assert rows[0].words == "the interval leaves 0 out: overlap exposes less"
+    assert rows[0].words == "the interval leaves 0 out: overlap exposes less; 6 of 6 pairs below 0"
     text = html(record, tmp_path / "report")
     assert 'id="overlap"' in text
     assert "the interval leaves 0 out: overlap exposes less" in text
@@ -196,7 +196,8 @@ def test_overlap_without_enough_pairs_or_effect(tmp_path: Path) -> None:
 
     record = make_record(tmp_path / "noise", OVERLAP, noise, only=20)
     words = {row.words for row in page_traffic.traffic(record).overlap}
-    assert words == {"the interval holds 0: no difference is shown; 5 of 6 planned pairs have run"}
+    assert words == {
+        "the interval holds 0: no difference is shown; 2 of 5 pairs below 0; 5 of 6 planned pairs have run"}
 
 
 def test_trials_that_are_no_pair_do_not_count(tmp_path: Path) -> None:
