@@ -6,7 +6,18 @@ from typing import Any
 
 from repro.store import Record
 
-from . import page_cells, page_curves, page_head, page_phases, page_setup, page_speedup, page_trials
+from . import (
+    page_cells,
+    page_curves,
+    page_head,
+    page_network,
+    page_phases,
+    page_scaling,
+    page_setup,
+    page_speedup,
+    page_traffic,
+    page_trials,
+)
 
 PHASE_NAMES = tuple(page_phases.WORDS.items())
 
@@ -23,6 +34,8 @@ def view(record: Record) -> dict[str, Any]:
         "marks": list(known.values()), "origin": page_cells.origins(list(known.values())),
         "cells": cells, "cell_axis": axis, "forest": page_speedup.forest(record),
         "panels": page_curves.panels(record), "phases": page_phases.phases(record), "phase_names": PHASE_NAMES,
+        "traffic": page_traffic.traffic(record), "scaling": page_scaling.scaling(record),
+        "networks": page_network.networks(record),
         "settings": page_setup.settings(record), "effective": page_setup.effective(record),
         "machine": page_setup.machine(record), "attempts": page_trials.attempts(record),
         "trials": page_trials.trials(record), "missing": page_trials.missing(record),

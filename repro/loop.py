@@ -12,9 +12,11 @@ import numpy as np
 
 from repro.clock import Stopwatch, step_timer
 from repro.events import EventLog
+from repro.expected_traffic import expected_traffic
 from repro.order import SampleOrder
 from repro.seams import Batch, Job, Parts, Session, Workload
 from repro.spec import Trial
+from repro.traffic_log import TrafficLog
 
 EVAL_BATCH = 512
 """Samples per forward pass of an evaluation and rank."""
@@ -35,6 +37,7 @@ class Loop:
         workload = trial.choices.workload.get(Workload)
         self.train_samples, self.eval_samples = workload.train_samples, workload.eval_samples
         self.step, self.hits, self.established = 0, 0, False
+        self.traffic = TrafficLog()
         self.losses: list[float] = []
         self.own_steps: list[list[float]] = []
 
@@ -58,7 +61,8 @@ class Loop:
         self.log.stop("run_stop", status=status, reason=verdict if status == "aborted" else "",
                       samples_count=self.samples)
         self.log.emit("x_phases", phases)
-        self._report(self.session.traffic())
+        self.traffic.add(self.session.traffic())
+        self._report(self.traffic.total())
 
     def open_data(self) -> None:
         """Read the training data; the clock is running."""
@@ -80,6 +84,7 @@ class Loop:
         count = min(grid, self.budget - self.step)
         self.log.start("block_start", first_step=self.step, steps=count)
         losses = []
+        self.traffic.add(self.session.traffic())
         self.timer.start()
         for _ in range(count):
             batches, rate = self._feed()
@@ -87,6 +92,8 @@ class Loop:
             losses.append(self.session.step(batches, rate))
             self.timer.stepped()
             self.step += 1
+        # Before the barrier: waiting there for the slowest rank is no communication of a step.
+        self.traffic.add(self.session.traffic(), training=True)
         self.session.synchronize()
         self.log.stop("block_stop", samples_count=self.samples)
         return count, losses
@@ -157,14 +164,25 @@ class Loop:
             ranks = np.asarray([rank[index] for rank in blocks])
             self.log.emit("x_rank_steps", {"slowest_seconds": _short(ranks.max(axis=0).tolist()),
                                            "fastest_seconds": _short(ranks.min(axis=0).tolist())})
+        effective = session.effective()
         traffics = session.gather(traffic)
         if any(traffics):
             self.log.emit("x_traffic", traffics)
+            if expected := self._expected(traffics[self.job.rank], effective):
+                self.log.emit("x_formula", expected)
         self.log.emit("x_peak_bytes", session.gather(session.peak_bytes()))
         weights = session.weights()
         self.log.emit("x_hashes", {"final_weights": weights_sha256(weights)})
-        self.log.emit("x_effective", session.effective())
+        self.log.emit("x_effective", effective)
         self.log.flush()
+
+    def _expected(self, traffic: dict[str, Any], effective: Mapping[str, str]) -> dict[str, Any] | None:
+        """What the algorithm's formula gives for the same collectives; reckoned where it is written."""
+        if self.job.rank != 0 or not traffic:
+            return None
+        sizes = [part for part in effective.get("bucket_bytes", "").split(",") if part.isdecimal()]
+        return expected_traffic(self.job.comm, self.job.world, traffic["lines"], [int(size) for size in sizes],
+                                self.step)
 
     def close(self) -> None:
         self.log.close()

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from repro.events import EVALUATION_KEYS, Event
 from repro.seams import Outcome
@@ -62,6 +62,14 @@ class Moved(Frozen):
     received_bytes: int | None
 
 
+class Spent(Frozen):
+    """Seconds of communication, as in `RankTraffic`."""
+
+    busy_seconds: float
+    exposed_seconds: float
+    overlapped_seconds: float
+
+
 class RankTraffic(Frozen):
     """What one rank's communication came to between `run_start` and `run_stop`."""
 
@@ -72,6 +80,8 @@ class RankTraffic(Frozen):
     """Training stood still for them."""
     overlapped_seconds: float
     """They ran while it did not."""
+    training: Spent | None = None
+    """Of it during training steps: evaluations and barriers left out. None: a record from before they were apart."""
 
     @property
     def sent_bytes(self) -> int:
@@ -80,6 +90,55 @@ class RankTraffic(Frozen):
     @property
     def received_bytes(self) -> int:
         return sum(line.received_bytes or 0 for line in self.lines)
+
+
+class Formula(Frozen):
+    """What the algorithm's schedules ask for, for the very collectives that ran (`repro.expected_traffic`)."""
+
+    sent_bytes: int
+    """Of the rank that sends most."""
+    received_bytes: int
+    rounds: int
+    path_bytes: int
+    """Sum over rounds of the most that one rank sends or receives in it."""
+    reduced_bytes: int
+    assumed: tuple[str, ...] = ()
+    """Operations and types whose messages were taken as of one size."""
+
+
+class Link(Frozen):
+    """A transfer from one node to another before the first trial; bits per second."""
+
+    sender: int
+    receiver: int
+    stated_bits_per_second: float
+    """The lower of both ends' rates."""
+    measured_bits_per_second: float
+    """Payload of one TCP stream."""
+
+
+class Network(Frozen):
+    """The network that a launcher made for a trial; what else the launcher says of it stays in its own file."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    origin: str
+    """emulated or measured."""
+    frame_bytes: int | None = None
+    node_of_rank: tuple[int, ...]
+    stated_bits_per_second: tuple[float, ...]
+    """By node."""
+    sent_bytes: tuple[int, ...] = ()
+    """By node, from the start of the processes to their end, headers included."""
+    received_bytes: tuple[int, ...] = ()
+    links: tuple[Link, ...] = ()
+
+    @property
+    def slowest(self) -> float:
+        """Bits per second of the slowest link in use: measured where it was, else as stated."""
+        nodes = set(self.node_of_rank)
+        measured = [link.measured_bits_per_second for link in self.links if {link.sender, link.receiver} <= nodes]
+        return min(measured or [self.stated_bits_per_second[node] for node in nodes])
 
 
 class Traffic(Frozen):
@@ -98,6 +157,23 @@ class Traffic(Frozen):
     busy_seconds: float
     uncounted: tuple[str, ...]
     """Operations that passed through to the inner group."""
+    training: Spent | None = None
+    """Of training steps alone, mean over ranks; None: a record from before they were apart."""
+    formula: Formula | None = None
+    """None: the backend's own collectives, or a record from before it was kept."""
+
+    @property
+    def uncounted_share(self) -> float:
+        """Of one rank's payload: what went through operations whose bytes nobody counted, 0 to 1."""
+        lines = self.ranks[self.busiest_rank].lines
+        unknown = sum(line.payload_bytes for line in lines if line.sent_bytes is None)
+        return unknown / total if (total := sum(line.payload_bytes for line in lines)) else 0.0
+
+    @property
+    def steps(self) -> Spent:
+        """What training steps spent; in old records evaluations and barriers are in it."""
+        return self.training or Spent(busy_seconds=self.busy_seconds, exposed_seconds=self.exposed_seconds,
+                                      overlapped_seconds=self.overlapped_seconds)
 
 
 class Result(Frozen):
@@ -138,6 +214,8 @@ class Result(Frozen):
     bytes_sent: int | None = None
     """By all ranks, in collectives that are counted."""
     traffic: Traffic | None = None
+    network: Network | None = None
+    """None: the launcher has none of its own, or a record from before it was kept."""
     final: float | None = None
     best: float | None = None
     curve: tuple[Point, ...] = ()
@@ -156,6 +234,7 @@ def derive(trial: Trial, attempt: int, events: Sequence[Event], outcome: Outcome
     base: dict[str, Any] = {
         "trial_id": trial.trial_id, "cell_id": trial.cell_id, "repeat": trial.repeat, "attempt": attempt,
         "hashes": log.mapping("x_hashes"), "effective": log.mapping("x_effective"),
+        "network": outcome.network if outcome else None,
     }
     status, reason = _status(log, outcome)
     if log.run_start is None:
@@ -316,7 +395,20 @@ def _traffic(log: _Log) -> Traffic | None:
         busiest_received_bytes=max(rank.received_bytes for rank in ranks),
         collectives=max(sum(line.collectives for line in rank.lines) for rank in ranks), **means,
         uncounted=tuple(sorted({line.operation for rank in ranks for line in rank.lines if line.sent_bytes is None})),
+        training=_training(ranks), formula=_formula(log),
     )
+
+
+def _training(ranks: Sequence[RankTraffic]) -> Spent | None:
+    known = [rank.training for rank in ranks if rank.training]
+    if len(known) < len(ranks):
+        return None
+    return Spent(**{name: sum(getattr(spent, name) for spent in known) / len(known) for name in Spent.model_fields})
+
+
+def _formula(log: _Log) -> Formula | None:
+    event = log.last("x_formula")
+    return Formula.model_validate(event.value) if event is not None else None
 
 
 def _phases(log: _Log) -> dict[str, float]:

@@ -335,7 +335,8 @@ class Outcome:
     seconds: float
     timed_out: bool = False
     network: Mapping[str, Any] | None = None
-    """What a launcher with a network of its own knows of it: rates stated and measured, bytes by node (JSON-like)."""
+    """What a launcher with a network of its own knows of it: rates stated and measured, bytes by node (JSON-like, at
+    least the fields of `repro.results.Network` that have no default)."""
 
     @property
     def ok(self) -> bool:

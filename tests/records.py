@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from repro.events import EventLog, read_events
 from repro.fingerprint import DataSet, Environment
@@ -48,6 +50,58 @@ class Course:
     """Evaluation (from 1) that reaches the target; None: never."""
     evals: int = 8
     crash: bool = False
+    traffic: Moved | None = None
+    """None: nothing counts, as with the backend's own collectives."""
+    network_rate: float | None = None
+    """Bits per second of every link; None: a launcher without a network of its own."""
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What a trial's communication comes to, of one step."""
+
+    sent: int
+    formula: int
+    exposed_seconds: float
+    overlapped_seconds: float = 0.0
+    rounds: int = 2
+    path_bytes: int = 1000
+    left: int = 0
+    """Payload of an operation that the backend does, uncounted."""
+
+
+SCALING = """\
+suite: scaling
+title: Two algorithms on one to four processes, two batches
+seeds: 6
+trial:
+  workload: digits-mlp
+  engine: ddp
+  batch: {global: 64}
+  optimizer: {kind: sgd, lr: 0.1, momentum: 0.9}
+  stop: {metric: top1, target: 0.9, max_epochs: 8}
+  evaluate_every: 1437
+  device: cpu
+matrix:
+  comm: [{kind: tree, shape: binomial, chunk_kib: null}, ring]
+  processes: [1, 2, 4]
+  batch.global: [64, 256]
+baseline: {processes: 1}
+"""
+WEIGHTS = 1 << 20
+"""Bytes of the made-up gradient."""
+
+
+def scaling_course(trial: Trial) -> Course:
+    """10 ms of computing; a tree's 2 log2(p) and a ring's 2(p-1)/p times the weights over 100 Mbit/s, all exposed."""
+    processes = trial.choices.processes
+    share = 2 * math.log2(processes) if trial.choices.comm.kind == "tree" else 2 * (processes - 1) / processes
+    path = round(share * WEIGHTS)
+    # A binomial tree's root sends once to each of log2(p) children.
+    sent = path // 2 if trial.choices.comm.kind == "tree" else path
+    seconds = path * 8 / 1e8
+    moved = Moved(sent, sent, seconds, 0.001, 2 * (processes - 1), path) if processes > 1 else None
+    return Course(0.01 + seconds, hits_at=4, traffic=moved, network_rate=1e8)
 
 
 def default_course(trial: Trial) -> Course:
@@ -83,7 +137,9 @@ def _run(folder: RunFolder, trial: Trial, course: Course) -> None:
     write_log(folder.log(trial.trial_id, 1), trial, course)
     (directory / "rank0.log").write_text("made up\n")
     end = RankEnd(0, 1, "RuntimeError: made to fail") if course.crash else RankEnd(0, 0)
-    result = derive(trial, 1, read_events(folder.log(trial.trial_id, 1))[0], Outcome((end,), 1.0))
+    network = sample_network(trial.choices.processes, course.network_rate) if course.network_rate else None
+    outcome = Outcome((end,), 1.0, network=network)
+    result = derive(trial, 1, read_events(folder.log(trial.trial_id, 1))[0], outcome)
     write_model(folder.result(trial.trial_id), result)
     folder.append_attempt(Attempt(
         trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=1, started_ms=1.6e12,
@@ -135,12 +191,45 @@ def write_log(path: Path, trial: Trial, course: Course) -> None:
     log.stop("run_stop", status="success" if course.hits_at else "aborted",
              reason="" if course.hits_at else f"missed: top1 after {stop.max_epochs:g} epochs")
     log.emit("x_phases", phases)
-    log.emit("x_rank_steps", {"slowest_seconds": [course.step_seconds] * steps,
-                              "fastest_seconds": [course.step_seconds * 0.9] * steps})
+    taken = number * steps
+    log.emit("x_rank_steps", {"slowest_seconds": [course.step_seconds] * taken,
+                              "fastest_seconds": [course.step_seconds * 0.9] * taken})
+    if course.traffic:
+        _log_traffic(log, trial, course.traffic, taken)
     log.emit("x_peak_bytes", [200_000_000] * trial.choices.processes)
     log.emit("x_hashes", {"final_weights": "f"})
     log.emit("x_effective", {"autocast": "float32"})
     log.close()
+
+
+def _log_traffic(log: EventLog, trial: Trial, moved: Moved, steps: int) -> None:
+    """Rank 0 sends what the course says, every other rank a byte a step less."""
+    passing = {"operation": "barrier (gloo)", "dtype": "none", "collectives": 2, "payload_bytes": steps * moved.left,
+               "sent_bytes": None, "received_bytes": None}
+    ranks = []
+    for rank in range(trial.choices.processes):
+        sent = steps * (moved.sent - (rank > 0))
+        line = {"operation": "all_reduce", "dtype": "float32", "collectives": steps,
+                "payload_bytes": steps * moved.sent, "sent_bytes": sent, "received_bytes": sent}
+        ranks.append({"lines": [line, passing], "exposed_seconds": steps * moved.exposed_seconds,
+                      "busy_seconds": steps * (moved.exposed_seconds + moved.overlapped_seconds),
+                      "overlapped_seconds": steps * moved.overlapped_seconds})
+    log.emit("x_traffic", ranks)
+    log.emit("x_formula", {
+        "sent_bytes": steps * moved.formula, "received_bytes": steps * moved.formula, "rounds": steps * moved.rounds,
+        "path_bytes": steps * moved.path_bytes, "reduced_bytes": 0, "assumed": ["all_reduce float64"],
+    })
+
+
+def sample_network(nodes: int, rate: float) -> dict[str, Any]:
+    """As the launcher `fabric` leaves it, its links 1 % below their rate."""
+    links = [{"sender": node, "receiver": (node + 1) % nodes, "stated_bits_per_second": rate,
+              "measured_bits_per_second": 0.99 * rate} for node in range(nodes)] if nodes > 1 else []
+    return {
+        "origin": "emulated", "frame_bytes": 9000, "node_of_rank": list(range(nodes)),
+        "stated_bits_per_second": [rate] * nodes, "sent_bytes": [1] * nodes, "received_bytes": [1] * nodes,
+        "links": links,
+    }
 
 
 def sample_environment(started_ms: int = 1_600_000_000_000) -> Environment:

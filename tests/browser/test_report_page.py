@@ -12,7 +12,7 @@ import pytest
 
 from repro import registry
 from repro.spec import Trial
-from tests.records import SUITE, Course, make_record
+from tests.records import SCALING, SUITE, Course, make_record, scaling_course
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -74,11 +74,34 @@ def test_no_complaint_and_no_request(visit: Visit, report: Path) -> None:
 
 
 def test_every_figure_is_drawn_with_a_line_a_trial(visit: Visit) -> None:
-    charts = visit.page.locator(".chart")
+    charts = visit.page.locator("#curves .chart")
     assert charts.count() == 3
     for index in range(3):
         assert charts.nth(index).locator(".trace").count() == 24
         assert charts.nth(index).locator("svg.main-svg").first.bounding_box()["width"] > 300
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_scaling_draws_every_line_and_bound(
+    browser: object, tmp_path_factory: pytest.TempPathFactory, width: int, scheme: str
+) -> None:
+    root = tmp_path_factory.mktemp("scaling") / "run"
+    record = make_record(root, SCALING, scaling_course)
+    page = Path(registry.load("reporter", "html")().write(record, root / "report")[0])
+    opened = Visit(browser, page, width=width, scheme=scheme)
+    try:
+        charts = opened.page.locator("#scaling .chart")
+        assert charts.count() == 11
+        # Of two algorithms: every trial, three bounds, the median; then a line each, and the ideal one.
+        assert charts.nth(0).locator(".trace").count() == 10
+        assert [charts.nth(index).locator(".trace").count() for index in (1, 2, 3)] == [2, 2, 3]
+        assert charts.nth(0).locator(".js-line").count() == 8
+        for index in range(11):
+            assert charts.nth(index).locator("svg.main-svg").first.bounding_box()["width"] > 250
+        assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+        assert opened.complaints == []
+    finally:
+        opened.page.close()
 
 
 def test_legend_hides_and_shows_a_cell_by_keyboard(visit: Visit) -> None:

@@ -25,8 +25,8 @@ from repro.store import Record, read_record
 from repro.suite_file import read_suite
 from tests.records import SUITE, Course, make_record
 
-SECTIONS = ("cells", "curves", "speedup", "phases", "settings", "effective", "parity", "skipped", "machine", "data",
-            "attempts", "trials", "reproduce")
+SECTIONS = ("cells", "curves", "speedup", "phases", "communication", "scaling", "settings", "effective", "parity",
+            "skipped", "machine", "data", "attempts", "trials", "reproduce")
 page_text = importlib.import_module("repro.reporters.page_text")
 NASTY = '<script>alert(1)</script> & "quoted" %{x} ' + "long " * 60
 
@@ -216,7 +216,7 @@ def test_an_interval_beyond_the_drawing_ends_in_an_arrow(tmp_path: Path) -> None
 
 def figures(page: Page) -> dict[str, dict[str, Any]]:
     data = [(attrs, text) for attrs, text in page.scripts if attrs.get("type") == "application/json"]
-    return {str(attrs["id"]): json.loads(text) for attrs, text in data}
+    return {name: json.loads(text) for attrs, text in data if (name := str(attrs["id"])).startswith("curve-")}
 
 
 def test_figures_hold_every_evaluation_and_are_legal(page: Page, sample: Record) -> None:
