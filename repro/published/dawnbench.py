@@ -17,7 +17,13 @@ from repro.published.cells import CellKey, make_cell, result_id
 from repro.published.mlperf_folder import Imported
 from repro.published.mlperf_rules import Score
 from repro.published.record import (
-    PublishedBracket, PublishedCell, PublishedPoint, PublishedResult, PublishedStatus, Refused, Setting,
+    PublishedBracket,
+    PublishedCell,
+    PublishedPoint,
+    PublishedResult,
+    PublishedStatus,
+    Refused,
+    Setting,
 )
 from repro.published.refusal import Damaged, number, plain
 from repro.published.safe_file import Found, read_small, walk
@@ -83,21 +89,20 @@ def _take(imported: Imported, curve: Found, description: Found | None) -> None:
                              for item in (curve, description) if item is not None]
         return
     data: Mapping[str, Any] = {}
-    notes: list[str] = []
+    lost = ""
     try:
         if description is None:
             raise Damaged("no description (.json) beside the curve")
         data = _description(read_small(description.path, MAX_JSON))
     except Damaged as reason:
-        notes.append(f"no description that could be read: {reason}")
-        if description is not None:
-            imported.refused.append(Refused(source=description.source, reason=str(reason)))
+        lost = str(reason)
     try:
-        imported.results.append(_entry(curve, task, data, notes))
+        imported.results.append(_entry(curve, task, data, [f"no description could be read: {lost}"] if lost else []))
     except Damaged as reason:
         imported.refused.append(Refused(source=curve.source, reason=str(reason)))
-        if description is not None:
-            imported.refused.append(Refused(source=description.source, reason="its curve was refused"))
+        lost = lost or "its curve was refused"
+    if lost and description is not None:
+        imported.refused.append(Refused(source=description.source, reason=lost))
 
 
 def _task(parts: Sequence[str]) -> Task:

@@ -19,9 +19,10 @@ MAX_SETTING = 300
 MAX_WARNINGS = 20
 STRUCTURE = {
     "cache_clear", "init_start", "init_stop", "run_start", "run_stop", "run_final", "run_clear_caches", "epoch_start",
-    "epoch_stop", "block_start", "block_stop", "eval_start", "eval_stop", "train_loop", "train_epoch", "train_checkpoint",
-    "tracked_stats", "weights_initialization", "throughput", "eval_target", "eval_iteration_accuracy", "seed",
-    "global_batch_size", "train_samples", "eval_offset", "checkpoint_start", "checkpoint_stop", "power_reading",
+    "epoch_stop", "block_start", "block_stop", "eval_start", "eval_stop", "train_loop", "train_epoch",
+    "train_checkpoint", "tracked_stats", "weights_initialization", "throughput", "eval_target",
+    "eval_iteration_accuracy", "seed", "global_batch_size", "train_samples", "eval_offset", "checkpoint_start",
+    "checkpoint_stop", "power_reading",
 }
 """Keys that tell the run's course; with `submission_*` they are no settings."""
 AGREE = (
@@ -206,7 +207,8 @@ class _Points:
         seconds = (event.time - self._since) / self._per_second
         samples, epochs = self._progress(event)
         named = event.metadata.get("metric")
-        values = event.value if isinstance(event.value, dict) else {named if isinstance(named, str) else "": event.value}
+        name = named if isinstance(named, str) else ""
+        values = event.value if isinstance(event.value, dict) else {name: event.value}
         for metric, value in list(values.items())[:8]:
             found = number(value)
             if found is None:

@@ -41,9 +41,7 @@ def walk(root: Path) -> Iterator[Found]:
     if root.is_file():
         yield Found(root, file_name(root.name), tuple(map(file_name, above)))
         return
-    count = 0
-    for found in _below(root, tuple(map(file_name, above))):
-        count += 1
+    for count, found in enumerate(_below(root, tuple(map(file_name, above))), 1):
         if count > MAX_ENTRIES:
             raise UsageError(f"{root}: holds more than {MAX_ENTRIES:,} files; name the results folder inside it")
         yield found

@@ -1,4 +1,4 @@
-"""JSON from strangers: duplicate keys, deep nesting and oversized numbers are refused, NaN and Infinity stay visible."""
+"""JSON from strangers: duplicate keys, deep nesting and endless numbers are refused; NaN and Infinity stay visible."""
 
 from __future__ import annotations
 
