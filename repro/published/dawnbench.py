@@ -89,15 +89,18 @@ def _take(imported: Imported, curve: Found, description: Found | None) -> None:
                              for item in (curve, description) if item is not None]
         return
     data: Mapping[str, Any] = {}
+    also: dict[str, str] = {}
     lost = ""
     try:
         if description is None:
             raise Damaged("no description (.json) beside the curve")
-        data = _description(read_small(description.path, MAX_JSON))
+        content = read_small(description.path, MAX_JSON)
+        data, also = _description(content), {description.source: hashlib.sha256(content).hexdigest()}
     except Damaged as reason:
         lost = str(reason)
     try:
-        imported.results.append(_entry(curve, task, data, [f"no description could be read: {lost}"] if lost else []))
+        notes = [f"no description could be read: {lost}"] if lost else []
+        imported.results.append(_entry(curve, task, data, notes).model_copy(update={"also": also}))
     except Damaged as reason:
         imported.refused.append(Refused(source=curve.source, reason=str(reason)))
         lost = lost or "its curve was refused"
@@ -162,7 +165,7 @@ def read_curve(content: bytes, column: str) -> list[PublishedPoint]:
     if missing:
         raise Damaged(f"line 1: no column {missing[0]!r}")
     places = [head.index(name) for name in ("epoch", "hours", column)]
-    rows = []
+    rows: list[PublishedPoint] = []
     for line, row in enumerate(lines[1:], 2):
         if not row.strip():
             continue

@@ -25,8 +25,8 @@ from repro.published.system import MAX_BYTES, read_system
 
 LOG_NAME = re.compile(r"result_(.*)\.txt", re.DOTALL)
 ROUND_NAME = re.compile(r"(?:(training|hpc)_)?(?:results_)?v?(\d{1,2})\.(\d{1,2})(?:\.\d+)?")
-MAX_ALL_POINTS = 500_000
-"""Evaluations of one import: more do not fit a gigabyte."""
+MAX_HELD = 192 << 20
+"""Bytes of results that one import holds, about; written out they take as much again, and a gigabyte is the limit."""
 UNKNOWN = "unknown"
 OTHERS = "no result log (result_N.txt), system description (systems/NAME.json) or scaling.json"
 
@@ -123,7 +123,7 @@ class _Reader:
         self._refused: list[Refused] = []
         self._lost: list[tuple[Found, str]] = []
         """Logs that were refused, with the reason."""
-        self._points = 0
+        self._held = 0
 
     def other(self, found: Found) -> None:
         """A file that is no log."""
@@ -149,7 +149,11 @@ class _Reader:
         try:
             if found.refusal:
                 raise Damaged(found.refusal)
-            self._results.append(self._read(found))
+            result = self._read(found)
+            self._held += _weight(result)
+            if self._held > MAX_HELD:
+                raise Damaged(f"this import already holds {MAX_HELD >> 20} MiB of results; import parts of it")
+            self._results.append(result)
         except Damaged as reason:
             self._lost.append((found, str(reason)))
 
@@ -157,9 +161,6 @@ class _Reader:
         place = Place.of(found.parts)
         log = MlperfLog(found.path)
         told = listen(log)
-        self._points += len(told.evaluations)
-        if self._points > MAX_ALL_POINTS:
-            raise Damaged(f"this import already holds {MAX_ALL_POINTS:,} evaluations")
         system = self._systems.get((place.home, place.system))
         version = place.version or _version(log)
         division = _word(told, "submission_division") or (system.division if system else None)
@@ -181,6 +182,7 @@ class _Reader:
             target={quality.metric: quality.target for quality in qualities},
             direction={quality.metric: quality.direction for quality in qualities},
             warnings=(*run.warnings, *notes), source=found.source, sha256=log.sha256,
+            also={system.source: system.sha256} if system else {},
         )
 
     def _key(self, found: Found, key: CellKey) -> CellKey:
@@ -226,6 +228,12 @@ class _Reader:
             scored = mlperf_rules.score(key.benchmark, times, self._scaling.get(folder, 1.0))
             cells.append(make_cell(key, own, missing, scored))
         return sorted(cells, key=lambda cell: (cell.factors["round"], cell.factors["benchmark"], cell.label))
+
+
+def _weight(result: PublishedResult) -> int:
+    """Bytes that a result takes as text, about."""
+    settings = sum(len(key) + len(str(value)) + 8 for key, value in result.hyperparameters.items())
+    return 1_500 + 120 * len(result.curve) + settings
 
 
 def _folder(found: Found) -> str:

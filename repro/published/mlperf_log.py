@@ -28,7 +28,8 @@ TOKEN = b":::ML"
 MLLOG, V06, V05 = b":::MLLOG ", b":::MLL ", b":::MLPv"
 V06_LINE = re.compile(rb":::MLL ([\d.]+) ([A-Za-z0-9_]+) ?:\s+(.+)\Z", re.DOTALL)
 V05_LINE = re.compile(
-    rb":::MLPv(\d+\.\d+)[\d.]* ([A-Za-z0-9_]+) ([\d.]+) \([^()]*\) ([A-Za-z0-9_]+)(?: ?:\s+(.+))?\Z", re.DOTALL
+    rb":::MLPv(\d{1,3}\.\d{1,3})[\d.]{0,9} ([A-Za-z0-9_]+) ([\d.]+) \([^()]*\) ([A-Za-z0-9_]+)(?: ?:\s+(.+))?\Z",
+    re.DOTALL,
 )
 LATEST = 1e11
 """Seconds since 1970; what lies beyond (the year 5138) is no time."""

@@ -112,6 +112,8 @@ class PublishedResult(Frozen):
     source: str
     """Path below the imported folder."""
     sha256: str
+    also: dict[str, str] = Field(default_factory=dict)
+    """sha256 of the other files that figures were taken from (a description), by path."""
 
 
 class Refused(Frozen):

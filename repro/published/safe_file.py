@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -37,7 +38,7 @@ def walk(root: Path) -> Iterator[Found]:
     """
     if not root.exists():
         raise UsageError(f"{root}: no such folder or file")
-    above = root.absolute().parts
+    above = full(root).parts
     if root.is_file():
         yield Found(root, file_name(root.name), tuple(map(file_name, above)))
         return
@@ -47,6 +48,11 @@ def walk(root: Path) -> Iterator[Found]:
         yield found
 
 
+def full(path: Path) -> Path:
+    """`path` from the file system's root, `..` taken out by name: nothing is opened to find names."""
+    return Path(os.path.abspath(path))  # noqa: PTH100  # Path.resolve would follow links
+
+
 def _below(root: Path, above: tuple[str, ...]) -> Iterator[Found]:
     waiting: list[tuple[Path, tuple[str, ...]]] = [(root, ())]
     while waiting:
@@ -54,7 +60,7 @@ def _below(root: Path, above: tuple[str, ...]) -> Iterator[Found]:
         here = Found(path, "/".join(inner) or ".", above + inner)
         try:
             with os.scandir(path) as listing:
-                entries = sorted(listing, key=lambda entry: entry.name)
+                entries = sorted(islice(listing, MAX_ENTRIES + 1), key=lambda entry: entry.name)
         except OSError as error:
             yield _refused(here, f"the folder cannot be read: {error.strerror}")
             continue

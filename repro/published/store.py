@@ -16,6 +16,7 @@ from repro.errors import OutputError
 from repro.published.mlperf_folder import Imported
 from repro.published.record import Program, PublishedRecord, PublishedResult, Refused
 from repro.published.refusal import file_name, plain
+from repro.published.safe_file import full
 from repro.store import read_model, write_model, write_text
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -56,7 +57,7 @@ def write(out: Path, imported: Imported, program: Program, source: Path) -> Publ
     write_text(out / RESULTS, results)
     write_text(out / REFUSED, refused)
     record = PublishedRecord(
-        program=program, imported=plain(file_name(source.absolute().name) or "/"), reader=repro.__version__,
+        program=program, imported=plain(file_name(full(source).name) or "/"), reader=repro.__version__,
         cells=tuple(imported.cells), systems=tuple(imported.systems), results=len(imported.results),
         refused=len(imported.refused), results_sha256=_sha256(results), refused_sha256=_sha256(refused),
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from repro.errors import UsageError
-from repro.published import mlperf_folder
+from repro.published import mlperf_folder, safe_file
 from repro.published.cells import as_cells, as_results, batch_costs
 from repro.published.mlperf_folder import Imported, import_folder
 from tests.unit.published.made_logs import SYSTEM, log_lines, repository
@@ -46,6 +46,14 @@ def test_any_part_of_a_repository_names_the_same_runs(tmp_path: Path, depth: int
     # The description lies beside `results/`: only an import from the organisation up may open it.
     assert (first.accelerator == "Chip 1") == (depth >= 4)
     assert ("no system description that could be read" in first.warnings) == (depth < 4)
+
+
+def test_names_do_not_depend_on_how_the_folder_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = repository(tmp_path)
+    monkeypatch.chdir(folder)
+    expected = import_folder(folder.parent).results
+    assert import_folder(Path("..")).results == expected
+    assert import_folder(Path("../../box/.")).results == expected
 
 
 def test_runs_are_numbered_as_their_files_are(tmp_path: Path) -> None:
@@ -173,12 +181,19 @@ def test_names_that_are_no_text(tmp_path: Path) -> None:
     assert max(len(text) for text in result.warnings) < 400
 
 
-def test_an_import_holds_only_so_many_evaluations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mlperf_folder, "MAX_ALL_POINTS", 10)
+def test_an_import_holds_only_so_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mlperf_folder, "MAX_HELD", 6_000)
     repository(tmp_path)
     found = import_folder(tmp_path)
     assert (len(found.results), len(found.refused)) == (3, 2)
-    assert found.refused[0].reason == "this import already holds 10 evaluations"
+    assert found.refused[0].reason.startswith("this import already holds")
+
+
+def test_a_folder_of_too_many_files_is_not_walked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(safe_file, "MAX_ENTRIES", 4)
+    repository(tmp_path)
+    with pytest.raises(UsageError, match="holds more than 4 files"):
+        import_folder(tmp_path)
 
 
 def test_nothing_there(tmp_path: Path) -> None:

@@ -190,6 +190,9 @@ def test_several_qualities_must_hold_of_the_same_state(tmp_path: Path) -> None:
     (v06_log() + ":::MLL 1.2 key\n", "line 9: not a line of the form `:::MLL TIME KEY: {...}`"),
     (v05_log() + ":::MLPv0.5.0 resnet yesterday (a:1) key\n", "line 9: not a line of the form `:::MLPv0.5.0"),
     (v05_log() + ":::MLPv0.5.0 resnet 1 (a:1) key: {]\n", "line 9: not JSON"),
+    (v05_log() + ":::MLPv0." + "5" * 500_000 + "\n", "line 9: not a line of the form"),  # no pattern may backtrack
+    (v05_log() + ":::MLPv0.5.0 " + "a" * 500_000 + "\n", "line 9: not a line of the form"),
+    (v06_log() + ":::MLL " + "1" * 500_000 + " " + "a" * 400_000 + "\n", "line 9: not a line of the form"),
     ("".join(log_lines()) + "".join(mllog("eval_accuracy", 0.1, 1) for _ in range(10_001)), "more than 10,000 eval"),
     ("".join(log_lines()) + "".join(mllog(f"k{index}") for index in range(2_001)), "more than 2,000 different keys"),
 ])

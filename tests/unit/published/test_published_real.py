@@ -23,9 +23,7 @@ def test_every_file_imports_or_is_refused() -> None:
     for folder, found in ((DATA / "mlperf", import_folder(DATA / "mlperf")),
                           (DATA / "dawnbench", import_entries(DATA / "dawnbench"))):
         files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-        taken = {item.source for item in found.results} | {item.source for item in found.systems}
-        if folder.name == "dawnbench":
-            taken |= {source.removesuffix(".tsv") + ".json" for source in taken}
+        taken = {item.source for item in found.results} | {path for item in found.results for path in item.also}
         refused = [item.source for item in found.refused]
         assert len(set(refused)) == len(refused) and taken.isdisjoint(refused)
         assert taken | set(refused) == files
