@@ -161,6 +161,15 @@ def test_several_qualities_must_hold_of_the_same_state(tmp_path: Path) -> None:
         assert (result.status, result.samples_to_target) == (status, samples)
 
 
+def test_evaluations_that_do_not_say_after_how_much_stay_apart(tmp_path: Path) -> None:
+    lines = log_lines(values=())
+    lines[-1:-1] = [mllog("eval_accuracy", 0.5, 100), mllog("eval_accuracy", 0.76, 300)]
+    result = one(tmp_path, "".join(lines))
+    assert (result.status, result.epochs_to_target, result.samples_to_target) == ("ok", None, None)
+    assert result.bracket is not None
+    assert (result.bracket.miss_seconds, result.bracket.hit_seconds) == (100.0, 300.0)
+
+
 # ---- damage
 
 
