@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -226,6 +226,51 @@ def completion(shell: str) -> None:
     found = get_completion_class(shell)
     assert found is not None
     click.echo(found(cli, {}, "repro", "_REPRO_COMPLETE").source())
+
+
+@cli.group("import")
+def import_() -> None:
+    """Results that others published, as records of their own."""
+
+
+published_argument = click.argument("path", type=click.Path(path_type=Path))
+published_out = click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder to make.")
+
+
+@import_.command()
+@published_argument
+@published_out
+@json_option
+def mlperf(path: Path, out: Path, as_json: bool) -> None:
+    """A results repository of MLPerf, or any part of one: rounds, organisations, systems, single logs.
+
+    \b
+    Example: repro import mlperf training_results_v4.0 --out published/v4.0
+    """
+    _import("mlperf", path, out, as_json)
+
+
+@import_.command()
+@published_argument
+@published_out
+@json_option
+def dawnbench(path: Path, out: Path, as_json: bool) -> None:
+    """DAWNBench's training entries: time of the first evaluation at the target.
+
+    \b
+    Example: repro import dawnbench dawn-bench-entries --out published/dawnbench
+    """
+    _import("dawnbench", path, out, as_json)
+
+
+def _import(program: Literal["mlperf", "dawnbench"], path: Path, out: Path, as_json: bool) -> None:
+    from repro.published import command
+
+    published = command.run(program, path, out)
+    if as_json:
+        click.echo(json.dumps(command.as_json(published), indent=1))
+    else:
+        command.show(published)
 
 
 @cli.group()

@@ -1,0 +1,153 @@
+"""Cells of published results, and their results in the form that comparisons take."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from repro.published.mlperf_rules import Score
+from repro.published.record import PublishedBracket, PublishedCell, PublishedResult
+from repro.published.refusal import plain
+from repro.results import Bracket, Result
+from repro.spec import Frozen
+
+SEVERAL = "several"
+"""A factor that is not the same over a cell's runs."""
+FACTORS = {
+    "round": "round", "org": "org", "system": "system", "benchmark": "benchmark", "division": "division",
+    "accelerator": "accelerator", "accelerators": "accelerators", "nodes": "nodes", "framework": "framework",
+    "model": "model", "batch.global": "global_batch_size",
+}
+
+
+class CellKey(NamedTuple):
+    """What one cell is; `folder` tells two folders apart that claim to be the same."""
+
+    round: str
+    org: str
+    system: str
+    benchmark: str
+    folder: str = ""
+
+    @property
+    def cell_id(self) -> str:
+        """Readable slug and 8 hex digits."""
+        slug = re.sub("[^a-z0-9]+", "-", f"{self.benchmark}-{self.system}".lower()).strip("-")[:60].rstrip("-")
+        return f"{slug or 'cell'}-{_digest(*self)}"
+
+    @property
+    def label(self) -> str:
+        where = f" ({self.folder})" if self.folder else ""
+        return plain(f"{self.org} {self.system}, {self.benchmark}, {self.round}{where}", 300)
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]
+
+
+def result_id(cell_id: str, source: str) -> str:
+    """Id of one run: the cell's slug and 8 hex digits of where it came from."""
+    return f"{cell_id[:-9]}-{_digest(cell_id, source)}"
+
+
+def make_cell(key: CellKey, results: Sequence[PublishedResult], refused: int, score: Score) -> PublishedCell:
+    """One cell from its runs; `results` may be empty when every log of it was refused."""
+    factors = {"origin": "published", "round": key.round, "org": key.org, "system": key.system,
+               "benchmark": key.benchmark}
+    for name, attribute in FACTORS.items():
+        values = {str(value) for item in results if (value := getattr(item, attribute)) is not None}
+        if values:
+            factors[name] = values.pop() if len(values) == 1 else SEVERAL
+    return PublishedCell(
+        cell_id=key.cell_id, label=key.label, factors=factors, score=score, refused=refused,
+        **{status: sum(item.status == status for item in results) for status in ("ok", "missed", "invalid")},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ComparableCell:
+    """What a comparison needs to know of a cell."""
+
+    cell_id: str
+    label: str
+    factors: dict[str, str]
+
+
+def as_cells(cells: Iterable[PublishedCell]) -> list[ComparableCell]:
+    """The cells as comparisons take them."""
+    return [ComparableCell(cell.cell_id, cell.label, dict(cell.factors)) for cell in cells]
+
+
+def as_results(results: Iterable[PublishedResult]) -> list[Result]:
+    """Published runs as results of trials.
+
+    `tta_wall` is the program's own clock. `tta_train` and `tta_cold` stay None: no log says them. The curve stays with
+    the published result, because a point of ours needs a training clock.
+    """
+    return [_as_result(item) for item in results]
+
+
+def _as_result(item: PublishedResult) -> Result:
+    values = [point.value for point in item.curve if point.value is not None and point.metric in ("", *item.target)]
+    single = len({point.metric for point in item.curve}) == 1
+    lower = "lower" in item.direction.values()
+    known = bool(item.direction) or item.program == "dawnbench"
+    samples = item.curve[-1].samples if item.curve else None
+    elapsed = item.run_seconds
+    return Result(
+        trial_id=item.result_id, cell_id=item.cell_id, repeat=item.repeat, attempt=0, status=item.status,
+        reason=item.reason, tta_wall=item.seconds, run_seconds=elapsed, init_seconds=item.init_seconds,
+        samples_to_target=item.samples_to_target, epochs_to_target=item.epochs_to_target,
+        bracket=_bracket(item.bracket), samples=samples,
+        samples_per_second=samples / elapsed if samples and elapsed and item.status != "invalid" else None,
+        final=values[-1] if values and single else None,
+        best=(min(values) if lower else max(values)) if values and single and known else None,
+        warnings=item.warnings,
+    )
+
+
+def _bracket(found: PublishedBracket | None) -> Bracket | None:
+    if found is None or found.miss_samples is None or found.hit_samples is None:
+        return None
+    return Bracket(
+        miss_samples=found.miss_samples, hit_samples=found.hit_samples,
+        miss_wall_seconds=found.miss_seconds, hit_wall_seconds=found.hit_seconds,
+    )
+
+
+class BatchCost(Frozen):
+    """What one run needed to reach the target at its batch size."""
+
+    result_id: str
+    cell_id: str
+    benchmark: str
+    global_batch_size: int
+    epochs: float | None
+    samples: int | None
+
+
+def batch_costs(results: Iterable[PublishedResult]) -> dict[str, list[BatchCost]]:
+    """By round and benchmark: batch size against epochs (or samples) to target, smallest batch first.
+
+    Only runs that reached the target. Rounds stay apart: rules and targets change between them.
+    """
+    found: dict[str, list[BatchCost]] = defaultdict(list)
+    for item in results:
+        if item.status != "ok" or item.global_batch_size is None:
+            continue
+        if item.epochs_to_target is None and item.samples_to_target is None:
+            continue
+        found[f"{item.round} {item.benchmark}"].append(BatchCost(
+            result_id=item.result_id, cell_id=item.cell_id, benchmark=item.benchmark,
+            global_batch_size=item.global_batch_size, epochs=item.epochs_to_target, samples=item.samples_to_target,
+        ))
+    return {key: sorted(costs, key=_by_batch) for key, costs in sorted(found.items())}
+
+
+def _by_batch(cost: BatchCost) -> tuple[Any, ...]:
+    return cost.global_batch_size, cost.cell_id, cost.result_id

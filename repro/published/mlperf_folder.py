@@ -1,0 +1,337 @@
+"""A results repository of MLPerf, or any part of one, read.
+
+Layout: ``ROUND/ORG/results/SYSTEM/BENCHMARK/result_N.txt`` (HPC rounds put `strong/` before the benchmark) and
+``ROUND/ORG/systems/SYSTEM.json``. What a name above the given folder says is used; nothing above it is opened.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from repro.published import mlperf_rules
+from repro.published.cells import CellKey, make_cell, result_id
+from repro.published.mlperf_log import MlperfLog
+from repro.published.mlperf_rules import Version
+from repro.published.mlperf_run import AGREE, STRUCTURE, Run, Telling, listen, settle
+from repro.published.record import PublishedCell, PublishedResult, PublishedSystem, Refused, Setting
+from repro.published.refusal import Damaged, number, plain
+from repro.published.safe_file import Found, read_small, walk
+from repro.published.strict_json import parse
+from repro.published.system import MAX_BYTES, read_system
+
+LOG_NAME = re.compile(r"result_(.*)\.txt", re.DOTALL)
+ROUND_NAME = re.compile(r"(?:(training|hpc)_)?(?:results_)?v?(\d{1,2})\.(\d{1,2})(?:\.\d+)?")
+MAX_HELD = 192 << 20
+"""Bytes of results that one import holds, about; written out they take as much again, and a gigabyte is the limit."""
+UNKNOWN = "unknown"
+OTHERS = "no result log (result_N.txt), system description (systems/NAME.json) or scaling.json"
+
+
+@dataclass(slots=True)
+class Imported:
+    """What an import found."""
+
+    cells: list[PublishedCell] = field(default_factory=list)
+    systems: list[PublishedSystem] = field(default_factory=list)
+    results: list[PublishedResult] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a log's path says; None: nothing."""
+
+    usage: str
+    version: Version | None
+    org: str | None
+    system: str
+    benchmark: str
+    home: tuple[str, ...]
+    """The organisation's folder."""
+
+    @classmethod
+    def of(cls, parts: Sequence[str]) -> Place:
+        """Of a log, by the names from the root down to it.
+
+        Raises:
+            Damaged: a weak-scaling run.
+        """
+        above = parts[:-1]
+        at = max((index for index, name in enumerate(above) if name == "results"), default=-1)
+        inner = above[at + 1:]
+        if at < 1 or not (len(inner) == 2 or (len(inner) == 3 and inner[1] in ("strong", "weak"))):
+            names = ("", "", *above)
+            usage, version = _round(above[:-2])
+            return cls(usage, version, None, _name(names[-2]), _benchmark(names[-1]), tuple(above[:-2]))
+        if len(inner) == 3 and inner[1] == "weak":
+            raise Damaged("a weak-scaling run: many models trained at once have no time to target each")
+        usage, version = _round(above[: at - 1])
+        return cls(usage, version, _name(above[at - 1]), _name(inner[0]), _benchmark(inner[-1]), tuple(above[:at]))
+
+
+def _round(above: Sequence[str]) -> tuple[str, Version | None]:
+    """(usage, version) by the nearest two names above the organisation."""
+    for name in reversed(above[-2:]):
+        match = ROUND_NAME.fullmatch(name)
+        if match:
+            return match[1] or ("hpc" if "hpc" in "".join(above[-2:]).lower() else "training"), (
+                int(match[2]), int(match[3]))
+    return "training", None
+
+
+def _name(text: str) -> str:
+    return plain(text) or UNKNOWN
+
+
+def _benchmark(text: str) -> str:
+    return mlperf_rules.ALIASES.get(text, _name(text))
+
+
+def import_folder(root: Path) -> Imported:
+    """Read every file below `root`; a file that is not taken is in `refused` with its reason.
+
+    Raises:
+        UsageError: no such folder or file, or too many files in it.
+    """
+    reader = _Reader()
+    logs: list[Found] = []
+    for found in walk(root):
+        if LOG_NAME.fullmatch(found.parts[-1]):
+            logs.append(found)
+        else:
+            reader.other(found)
+    for found in logs:  # after the system descriptions, which they refer to
+        reader.log(found)
+    return reader.imported()
+
+
+class _Reader:
+    """Gathers what the files of one folder say."""
+
+    def __init__(self) -> None:
+        self._systems: dict[tuple[tuple[str, ...], str], PublishedSystem] = {}
+        self._scaling: dict[str, float] = {}
+        """By the log folder's path below the import."""
+        self._keys: dict[str, CellKey] = {}
+        """Cell by log folder."""
+        self._taken: dict[CellKey, str] = {}
+        self._results: list[PublishedResult] = []
+        self._refused: list[Refused] = []
+        self._lost: list[tuple[Found, str]] = []
+        """Logs that were refused, with the reason."""
+        self._held = 0
+
+    def other(self, found: Found) -> None:
+        """A file that is no log."""
+        try:
+            if found.refusal:
+                raise Damaged(found.refusal)
+            if found.parts[-1] == "scaling.json":
+                self._scaling[_folder(found)] = _scaling_factor(read_small(found.path, MAX_BYTES))
+            elif found.parts[-1].endswith(".json") and found.parts[-2:-1] == ("systems",):
+                self._system(found)
+            else:
+                raise Damaged(OTHERS)
+        except Damaged as reason:
+            self._refused.append(Refused(source=found.source, reason=str(reason)))
+
+    def _system(self, found: Found) -> None:
+        home, name = found.parts[:-2], plain(found.parts[-1].removesuffix(".json"))
+        org = _name(home[-1]) if home else UNKNOWN
+        self._systems[home, name] = read_system(read_small(found.path, MAX_BYTES), org, name, found.source)
+
+    def log(self, found: Found) -> None:
+        """A result log."""
+        try:
+            if found.refusal:
+                raise Damaged(found.refusal)
+            result = self._read(found)
+            self._held += _weight(result)
+            if self._held > MAX_HELD:
+                raise Damaged(f"this import already holds {MAX_HELD >> 20} MiB of results; import parts of it")
+            self._results.append(result)
+        except Damaged as reason:
+            self._lost.append((found, str(reason)))
+
+    def _read(self, found: Found) -> PublishedResult:
+        place = Place.of(found.parts)
+        log = MlperfLog(found.path)
+        told = listen(log)
+        system = self._systems.get((place.home, place.system))
+        version = place.version or _version(log)
+        division = _word(told, "submission_division") or (system.division if system else None)
+        qualities = mlperf_rules.targets(place.benchmark, version, division)
+        train_samples, notes = _train_samples(told, place.benchmark)
+        run = settle(told, log.per_second, qualities, mlperf_rules.epoch_unit(place.benchmark, version), train_samples)
+        org = place.org or _word(told, "submission_org") or UNKNOWN
+        round_name = f"{place.usage}_v{version[0]}.{version[1]}" if version else UNKNOWN
+        key = self._key(found, CellKey(round_name, org, place.system, place.benchmark))
+        notes += _disagreements(told, log, place, org)
+        if system is None:
+            notes.append("no system description that could be read")
+        if log.lines.doubled:
+            notes.append(f"{log.lines.doubled} lines hold several events; the last of each was read, as MLCommons does")
+        return PublishedResult(
+            program="mlperf", result_id=result_id(key.cell_id, found.source), cell_id=key.cell_id, repeat=0,
+            round=key.round, org=key.org, system=key.system, benchmark=key.benchmark, division=division,
+            **_of_system(system, told), **_of_log(told), **_of_run(run), train_samples=train_samples,
+            target={quality.metric: quality.target for quality in qualities},
+            direction={quality.metric: quality.direction for quality in qualities},
+            warnings=(*run.warnings, *notes), source=found.source, sha256=log.sha256,
+            also={system.source: system.sha256} if system else {},
+        )
+
+    def _key(self, found: Found, key: CellKey) -> CellKey:
+        """The cell of a log's folder: one folder is one cell, and two folders are never the same one."""
+        folder = _folder(found)
+        if folder not in self._keys:
+            if key in self._taken:
+                key = key._replace(folder=folder)
+            self._taken[key] = folder
+            self._keys[folder] = key
+        return self._keys[folder]
+
+    def imported(self) -> Imported:
+        """Everything, with the cells' scores."""
+        lost: dict[CellKey, int] = {}
+        for found, reason in self._lost:
+            key = self._lost_key(found)
+            lost[key] = lost.get(key, 0) + 1
+            self._refused.append(Refused(source=found.source, reason=reason, cell_id=key.cell_id))
+        results = _repeats(self._results)
+        return Imported(
+            cells=self._cells(results, lost), systems=sorted(self._systems.values(), key=lambda item: item.source),
+            results=results, refused=sorted(self._refused, key=lambda item: item.source),
+        )
+
+    def _lost_key(self, found: Found) -> CellKey:
+        try:
+            place = Place.of(found.parts)
+        except Damaged:  # weak scaling: a cell of its own, never a run of the strong one
+            place = Place.of((*found.parts[:-3], found.parts[-2], found.parts[-1]))
+            place = Place(place.usage, place.version, place.org, place.system, f"{place.benchmark} weak", place.home)
+        round_name = f"{place.usage}_v{place.version[0]}.{place.version[1]}" if place.version else UNKNOWN
+        return self._key(found, CellKey(round_name, place.org or UNKNOWN, place.system, place.benchmark))
+
+    def _cells(self, results: Sequence[PublishedResult], lost: dict[CellKey, int]) -> list[PublishedCell]:
+        runs: dict[str, list[PublishedResult]] = {}
+        for item in results:
+            runs.setdefault(item.cell_id, []).append(item)
+        cells = []
+        for folder, key in self._keys.items():
+            own, missing = runs.get(key.cell_id, []), lost.get(key, 0)
+            times = [None if item.seconds is None else item.seconds / 60 for item in own] + [None] * missing
+            scored = mlperf_rules.score(key.benchmark, times, self._scaling.get(folder, 1.0))
+            cells.append(make_cell(key, own, missing, scored))
+        return sorted(cells, key=lambda cell: (cell.factors["round"], cell.factors["benchmark"], cell.label))
+
+
+def _weight(result: PublishedResult) -> int:
+    """Bytes that a result takes as text, about."""
+    settings = sum(len(key) + len(str(value)) + 8 for key, value in result.hyperparameters.items())
+    return 1_500 + 120 * len(result.curve) + settings
+
+
+def _folder(found: Found) -> str:
+    return found.source.rpartition("/")[0]
+
+
+def _scaling_factor(content: bytes) -> float:
+    data = parse(content)
+    factor = number(data.get("scaling_factor")) if isinstance(data, dict) else None
+    if factor is None or not 0 < factor < 100:
+        raise Damaged("holds no scaling_factor that a score can be multiplied with")
+    return factor
+
+
+def _version(log: MlperfLog) -> Version | None:
+    """Round by the form of the log's lines, where the form has only one."""
+    if log.form == "v0.6":
+        return 0, 6
+    if log.version:
+        major, minor = log.version.split(".")
+        return (int(major), int(minor)) if len(major) < 3 and len(minor) < 3 else None
+    return None
+
+
+def _word(told: Telling, key: str) -> str | None:
+    value = told.first.get(key)
+    return value if isinstance(value, str) and value else None
+
+
+def _whole(told: Telling, key: str, largest: int = 1 << 62) -> int | None:
+    value = number(told.first.get(key))
+    return int(value) if value is not None and value.is_integer() and 0 <= value <= largest else None
+
+
+def _train_samples(told: Telling, benchmark: str) -> tuple[int | None, list[str]]:
+    """(samples of one epoch, notes)."""
+    found = _whole(told, "train_samples")
+    if found or benchmark != "resnet":
+        return found or None, []
+    return mlperf_rules.IMAGENET_TRAIN, [
+        f"samples are counted with the benchmark's {mlperf_rules.IMAGENET_TRAIN:,} images: the log does not say"]
+
+
+def _disagreements(told: Telling, log: MlperfLog, place: Place, org: str) -> list[str]:
+    """Where the log and the folders tell different things."""
+    said = _word(told, "submission_benchmark") or log.benchmark
+    found = []
+    if said and mlperf_rules.ALIASES.get(said, said) != place.benchmark:
+        found.append(f"the log says it is {plain(said, 60)!r}, its folder {plain(place.benchmark, 60)!r}; the folder's "
+                     "rules are used")
+    owner = _word(told, "submission_org")
+    if owner and owner.casefold() != org.casefold():
+        found.append(f"the log says it is of {plain(owner, 60)!r}, its folder {plain(org, 60)!r}")
+    return found
+
+
+def _of_system(system: PublishedSystem | None, told: Telling) -> dict[str, Any]:
+    if system is None:
+        return {"availability": _word(told, "submission_status")}
+    return {
+        "availability": system.availability, "accelerator": system.accelerator, "accelerators": system.accelerators,
+        "nodes": system.nodes, "framework": system.framework,
+    }
+
+
+def _of_log(told: Telling) -> dict[str, Any]:
+    settings: dict[str, Setting] = {
+        key: value for key, value in sorted(told.first.items())
+        if value is not None and key not in STRUCTURE and key not in AGREE and key not in told.differ
+        and not key.startswith(("submission_", "eval_"))
+    }
+    return {"global_batch_size": _whole(told, "global_batch_size") or None, "seed": _whole(told, "seed"),
+            "hyperparameters": settings}
+
+
+def _of_run(run: Run) -> dict[str, Any]:
+    return {
+        "status": run.status, "reason": run.reason, "seconds": run.seconds, "run_seconds": run.run_seconds,
+        "init_seconds": run.init_seconds, "run_start_ms": run.start_ms, "run_stop_ms": run.stop_ms,
+        "curve": run.points, "epochs_to_target": run.epochs, "samples_to_target": run.samples, "bracket": run.bracket,
+    }
+
+
+def _repeats(results: Iterable[PublishedResult]) -> list[PublishedResult]:
+    """Runs of a cell numbered from 0, in the order of their files' numbers (result_2 before result_10)."""
+    counts: dict[str, int] = {}
+    found = []
+    for item in sorted(results, key=lambda item: (_folder_of(item), _file_number(item.source), item.source)):
+        found.append(item.model_copy(update={"repeat": counts.get(item.cell_id, 0)}))
+        counts[item.cell_id] = counts.get(item.cell_id, 0) + 1
+    return found
+
+
+def _folder_of(item: PublishedResult) -> str:
+    return item.source.rpartition("/")[0]
+
+
+def _file_number(source: str) -> int:
+    match = LOG_NAME.fullmatch(source.rpartition("/")[2])
+    digits = match[1] if match else ""
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= 9 else 1 << 40

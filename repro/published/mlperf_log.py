@@ -1,0 +1,173 @@
+"""MLPerf's log lines, three generations of them, as events.
+
+================  ======================================================================  ===========
+generation        line                                                                    times
+================  ======================================================================  ===========
+v0.5              ``:::MLPv0.5.0 resnet 1541635716.1 (train.py:83) run_stop: {...}``      seconds
+v0.6              ``:::MLL 1558420845.819 run_start: {"value": .., "metadata": {..}}``    seconds
+v0.7 and later    ``:::MLLOG {"time_ms": .., "key": .., "value": .., "metadata": {..}}``  milliseconds
+================  ======================================================================  ===========
+
+Sources: `mlperf_logging/compliance_checker/mlp_parser` (v0.6 on) and the compliance checker of round v0.5.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from repro.published.line_stream import EventLines
+from repro.published.refusal import Damaged, number, plain
+from repro.published.strict_json import parse
+
+Form = Literal["v0.5", "v0.6", "mllog"]
+TOKEN = b":::ML"
+MLLOG, V06, V05 = b":::MLLOG ", b":::MLL ", b":::MLPv"
+V06_LINE = re.compile(rb":::MLL ([\d.]+) ([A-Za-z0-9_]+) ?:\s+(.+)\Z", re.DOTALL)
+V05_LINE = re.compile(
+    rb":::MLPv(\d{1,3}\.\d{1,3})[\d.]{0,9} ([A-Za-z0-9_]+) ([\d.]+) \([^()]*\) ([A-Za-z0-9_]+)(?: ?:\s+(.+))?\Z",
+    re.DOTALL,
+)
+LATEST = 1e11
+"""Seconds since 1970; what lies beyond (the year 5138) is no time."""
+V05_KEYS = {
+    "preproc_num_train_examples": "train_samples", "run_set_random_seed": "seed", "num_train_examples": "train_samples",
+    "num_eval_examples": "eval_samples",
+}
+"""Names of old rounds -> of today. `input_batch_size` of v0.5 is not among them: some logged it per worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogEvent:
+    """One event line."""
+
+    line: int
+    key: str
+    value: Any
+    time: float
+    """Since 1970, in the log's own unit (`MlperfLog.per_second`): turned into seconds after subtracting, because at
+    1.7e9 s a float's last digit is 2e-7 s."""
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+class MlperfLog:
+    """Iterates over the events of one log; what holds for the whole file is complete after the iteration."""
+
+    def __init__(self, path: Path) -> None:
+        self.lines = EventLines(path, TOKEN)
+        self.form: Form | None = None
+        self.version: str | None = None
+        """Round by the log's own token (only v0.5 has it there)."""
+        self.benchmark: str | None = None
+        """By the log's own lines (only v0.5 has it in every one)."""
+
+    @property
+    def sha256(self) -> str:
+        return self.lines.sha256
+
+    @property
+    def per_second(self) -> float:
+        """Units of the log's times in a second."""
+        return 1e3 if self.form == "mllog" else 1.0
+
+    def __iter__(self) -> Iterator[LogEvent]:
+        """Yields the events in the file's order.
+
+        Raises:
+            Damaged: as `EventLines`; an event line cannot be read; two generations in one file.
+        """
+        for line, text in self.lines:
+            event = self._event(line, text.strip())
+            if event is not None:
+                yield event
+
+    def _event(self, line: int, text: bytes) -> LogEvent | None:
+        for form, token, read in (("mllog", MLLOG, _mllog), ("v0.6", V06, _v06), ("v0.5", V05, self._v05)):
+            if not text.startswith(token):
+                continue
+            if self.form is not None and self.form != form:
+                raise Damaged(f"line {line}: a line of form {form} in a log of form {self.form}")
+            self.form = form  # type: ignore[assignment]
+            try:
+                return read(line, text)
+            except Damaged as reason:
+                cut = " (the file ends inside this line)" if self.lines.unended else ""
+                raise Damaged(f"line {line}: {reason}{cut}") from None
+        return None  # a tool's own message that mentions the token
+
+    def _v05(self, line: int, text: bytes) -> LogEvent:
+        match = V05_LINE.match(text)
+        if match is None:
+            raise Damaged("not a line of the form `:::MLPv0.5.0 BENCHMARK TIME (FILE:LINE) KEY: VALUE`")
+        version, benchmark, time, key_text, body = match.groups()
+        self.version, self.benchmark = version.decode(), benchmark.decode()
+        key = V05_KEYS.get(key_text.decode(), key_text.decode())
+        value = _loose_value(body)
+        data = value if isinstance(value, dict) else {}
+        if key == "eval_accuracy" and "value" in data:
+            return LogEvent(line, key, data["value"], _time(time), {"epoch_num": data.get("epoch")})
+        if key == "run_stop" and "success" in data:
+            status = "success" if data["success"] is True else "aborted"
+            return LogEvent(line, key, None, _time(time), {"status": status})
+        return LogEvent(line, key, value, _time(time))
+
+
+def _mllog(line: int, text: bytes) -> LogEvent:
+    data = parse(text[len(MLLOG):])
+    if not isinstance(data, dict):
+        raise Damaged("no JSON object after the token")
+    key, metadata = data.get("key"), data.get("metadata")
+    milliseconds = number(data.get("time_ms"))
+    if not isinstance(key, str) or not key:
+        raise Damaged("an event without a key")
+    if milliseconds is None:
+        raise Damaged(f"time_ms is {plain(data.get('time_ms'), 40)!r}, not a finite number")
+    return LogEvent(line, key, data.get("value"), _in_range(milliseconds, 1e3), _mapping(metadata))
+
+
+def _v06(line: int, text: bytes) -> LogEvent:
+    match = V06_LINE.match(text)
+    if match is None:
+        raise Damaged("not a line of the form `:::MLL TIME KEY: {...}`")
+    time, key, body = match.groups()
+    data = parse(body)
+    if not isinstance(data, dict):
+        raise Damaged("no JSON object after the key")
+    name = V05_KEYS.get(key.decode(), key.decode())
+    return LogEvent(line, name, data.get("value"), _time(time), _mapping(data.get("metadata")))
+
+
+def _mapping(metadata: Any) -> dict[str, Any]:
+    if metadata is None:
+        return {}
+    if not isinstance(metadata, dict):
+        raise Damaged("metadata is no JSON object")
+    return metadata
+
+
+def _time(text: bytes) -> float:
+    try:
+        return _in_range(float(text), 1.0)
+    except ValueError:
+        raise Damaged(f"{plain(text.decode(), 40)!r} is no time in seconds") from None
+
+
+def _in_range(time: float, per_second: float) -> float:
+    if not 0 <= time <= LATEST * per_second:
+        raise Damaged(f"{time / per_second:g} s since 1970 is no time a run was made at")
+    return time
+
+
+def _loose_value(body: bytes | None) -> Any:
+    """JSON where it is JSON; round v0.5 also took bare words."""
+    if body is None:
+        return None
+    try:
+        return parse(body)
+    except Damaged:
+        if body.lstrip()[:1] in (b"{", b"["):
+            raise
+        return plain(body.decode("utf-8", "backslashreplace"))

@@ -1,0 +1,161 @@
+"""MLPerf's rules as far as they turn logs into scores: number of runs, drop rule, targets, what an epoch number counts.
+
+Sources: `mlperf_logging.benchmark_meta` (runs), `mlperf_logging.result_summarizer` (score),
+`mlperf_logging.compliance_checker` (targets, closed division), `mlperf_logging.rcp_checker` (units), package version
+4.1.68. Tests hold runs, targets from round v0.7 on and the averaging against the installed package. Not held against
+anything: ResNet's targets of rounds v0.5 and v0.6 (their written rules) and the units, read off the reference points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from repro.spec import Frozen
+
+Version = tuple[int, int]
+EpochUnit = Literal["epochs", "samples", "tokens", "iterations"]
+RUNS: Mapping[str, int] = {
+    "bert": 10, "dlrm": 5, "dlrm_dcnv2": 10, "gnmt": 10, "gpt3": 3, "maskrcnn": 5, "minigo": 10, "resnet": 5, "ssd": 5,
+    "retinanet": 5, "stable_diffusion": 10, "transformer": 10, "ncf": 10, "rnnt": 10, "unet3d": 40, "gnn": 10,
+    "rgat": 10, "llama2_70b_lora": 10, "llama31_405b": 3, "llama31_8b": 10, "flux1": 10, "gpt_oss_20b": 10,
+    "deepseekv3_671b": 3, "qwen35_397b_grpo": 3, "dlrmv4": 10, "deepcam": 5, "cosmoflow": 10, "oc20": 5,
+    "openfold": 10,
+}
+"""Runs that a submission needs."""
+ALIASES = {"mask": "maskrcnn"}
+IMAGENET_TRAIN = 1_281_167
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """One quality a run must reach; the far bound keeps percentages and nonsense from passing."""
+
+    direction: Literal["higher", "lower"]
+    target: float
+    bound: float
+    metric: str = ""
+    """Name among several qualities; empty: the only one."""
+
+    def reached(self, value: float | None) -> bool:
+        if value is None:
+            return False
+        low, high = sorted((self.target, self.bound))
+        return low <= value <= high
+
+
+def _up(target: float, metric: str = "", bound: float = 1.0) -> Quality:
+    return Quality("higher", target, bound, metric)
+
+
+def _down(target: float, metric: str = "", bound: float = 0.0) -> Quality:
+    return Quality("lower", target, bound, metric)
+
+
+TARGETS: Mapping[str, Sequence[tuple[Version, tuple[Quality, ...]]]] = {
+    "bert": [((1, 0), (_up(0.72),))],
+    "dlrm": [((0, 7), (_up(0.8025),))],
+    "dlrm_dcnv2": [((3, 0), (_up(0.80275),))],
+    "gnmt": [((0, 7), (_up(0.24),))],
+    "transformer": [((0, 7), (_up(0.25),))],
+    "maskrcnn": [((0, 7), (_up(0.377, "BBOX"), _up(0.339, "SEGM")))],
+    "minigo": [((0, 7), (_up(0.5),))],
+    "resnet": [((0, 5), (_up(0.749),)), ((0, 6), (_up(0.759),))],
+    "ssd": [((0, 7), (_up(0.23),)), ((2, 0), (_up(0.34),))],
+    "retinanet": [((5, 0), (_up(0.34),))],
+    "rnnt": [((1, 0), (_down(0.058),))],
+    "unet3d": [((1, 0), (_up(0.908),))],
+    "gpt3": [((3, 0), (_down(2.69, bound=2.6),))],
+    "stable_diffusion": [((3, 1), (_down(90.0, "FID"), _up(0.15, "CLIP")))],
+    "gnn": [((4, 0), (_up(0.72),))],
+    "rgat": [((5, 0), (_up(0.72),))],
+    "llama2_70b_lora": [((4, 0), (_down(0.925),))],
+    "llama31_405b": [((5, 0), (_down(5.6),))],
+    "llama31_8b": [((5, 1), (_down(3.3),))],
+    "flux1": [((5, 1), (_down(0.586),))],
+    "gpt_oss_20b": [((6, 0), (_down(3.34),))],
+    "deepseekv3_671b": [((6, 0), (_down(3.6),))],
+    "cosmoflow": [((1, 0), (_down(0.124),))],
+    "deepcam": [((1, 0), (_up(0.82),))],
+    "oc20": [((1, 0), (_down(0.036),))],
+    "openfold": [((3, 0), (_up(0.8),))],
+}
+"""Benchmark -> (first round, qualities) in the order of rounds; closed division."""
+
+
+class Score(Frozen):
+    """What MLPerf makes of one system's runs of one benchmark."""
+
+    minutes: float | None
+    """Mean of the runs that are left; None where nothing is left or too many runs missed."""
+    valid: bool
+    """By the rules: enough runs, not too many without a time."""
+    reason: str = ""
+    """Why it is not valid."""
+    runs: int
+    """Logs there are, refused ones too."""
+    required: int | None
+    """Runs the rules ask for; None: no such benchmark is known here."""
+    failed: int
+    """Runs without a time to target: missed, invalid or refused."""
+    dropped: tuple[float, ...] = ()
+    """Minutes of the runs that were left out as fastest and slowest."""
+    scaling_factor: float = 1.0
+    """Set in review (`scaling.json`); `minutes` holds it."""
+
+
+def targets(benchmark: str, version: Version | None, division: str | None) -> tuple[Quality, ...]:
+    """The qualities a run must reach; empty where they are not known here (open division, rounds not listed)."""
+    if version is None or division != "closed":
+        return ()
+    found: tuple[Quality, ...] = ()
+    for since, qualities in TARGETS.get(benchmark, ()):
+        if version >= since:
+            found = qualities
+    return found
+
+
+def epoch_unit(benchmark: str, version: Version | None) -> EpochUnit:
+    """What `epoch_num` counts: some benchmarks write samples, tokens or iterations there."""
+    if benchmark in ("bert", "llama31_405b", "llama31_8b", "stable_diffusion", "flux1"):
+        return "samples"
+    if benchmark == "unet3d" and (version or (0, 0)) >= (3, 1):
+        return "samples"
+    return {"gpt3": "tokens", "minigo": "iterations"}.get(benchmark, "epochs")  # type: ignore[return-value]
+
+
+def dropped_each_side(benchmark: str) -> int:
+    """Runs dropped as fastest, and as many as slowest."""
+    return 4 if benchmark == "unet3d" else 1
+
+
+def score(benchmark: str, times: Iterable[float | None], scaling_factor: float = 1.0) -> Score:
+    """Olympic mean: the fastest and the slowest runs are dropped, the rest averaged.
+
+    A run without a time counts as one of the slowest; more of those than are dropped and there is no score.
+    (`_compute_strong_score_standalone` and `_compute_olympic_average` of `mlperf_logging.result_summarizer`.)
+
+    Args:
+        times: minutes from run_start to run_stop of every run; None: it gave no time to target.
+    """
+    logs = list(times)
+    reached = sorted(time for time in logs if time is not None)
+    failed, each, required = len(logs) - len(reached), dropped_each_side(benchmark), RUNS.get(benchmark)
+    counted = reached[each: len(reached) - (each - failed)] if failed <= each else []
+    minutes = sum(counted) / len(counted) * scaling_factor if counted else None
+    if failed > each:
+        reason = f"{failed} of {len(logs)} runs gave no time to target; {each} may"
+    elif minutes is None:
+        reason = f"nothing is left of {len(logs)} runs after the fastest and the slowest"
+    elif required is None:
+        reason = f"how many runs {benchmark} needs is not known here"
+    elif len(logs) < required:
+        reason = f"{len(logs)} runs of the {required} that the rules ask for"
+    else:
+        reason = ""
+    left_out = tuple(time for index, time in enumerate(reached) if not each <= index < each + len(counted))
+    return Score(
+        minutes=minutes, valid=not reason, reason=reason, runs=len(logs), required=required, failed=failed,
+        dropped=left_out if counted else (), scaling_factor=scaling_factor,
+    )

@@ -1,0 +1,271 @@
+"""One MLPerf log's events -> what the run came to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from repro.published.mlperf_log import LogEvent, MlperfLog
+from repro.published.mlperf_rules import EpochUnit, Quality
+from repro.published.record import PublishedBracket, PublishedPoint, PublishedStatus, Setting
+from repro.published.refusal import Damaged, number, plain
+
+EVALUATIONS = {"eval_accuracy", "eval_error"}
+MAX_POINTS = 10_000
+MAX_KEYS = 2_000
+"""Different keys of one log."""
+MAX_SETTING = 300
+MAX_WARNINGS = 20
+STRUCTURE = {
+    "cache_clear", "init_start", "init_stop", "run_start", "run_stop", "run_final", "run_clear_caches", "epoch_start",
+    "epoch_stop", "block_start", "block_stop", "eval_start", "eval_stop", "train_loop", "train_epoch",
+    "train_checkpoint", "tracked_stats", "weights_initialization", "throughput", "eval_target",
+    "eval_iteration_accuracy", "seed", "global_batch_size", "train_samples", "eval_offset", "checkpoint_start",
+    "checkpoint_stop", "power_reading",
+}
+"""Keys that tell the run's course; with `submission_*` they are no settings."""
+AGREE = (
+    "submission_org", "submission_platform", "submission_division", "submission_benchmark", "submission_status",
+    "global_batch_size", "train_samples",
+)
+"""Keys that may stand once, or often with the same value (`REQ: EXACTLY_ONE` of the compliance checker)."""
+
+
+@dataclass(slots=True)
+class Telling:
+    """What a log tells, gathered line by line so that a long log costs no memory."""
+
+    first: dict[str, Any] = field(default_factory=dict)
+    """First value of every key."""
+    differ: set[str] = field(default_factory=set)
+    """Keys that came again with another value."""
+    starts: list[LogEvent] = field(default_factory=list)
+    stops: list[LogEvent] = field(default_factory=list)
+    init_start: float | None = None
+    evaluations: list[LogEvent] = field(default_factory=list)
+    backwards: int = 0
+    """Event lines that are more than a second older than one before them, within the run."""
+
+
+def listen(log: MlperfLog) -> Telling:
+    """Read a whole log.
+
+    Raises:
+        Damaged: as `MlperfLog`; or it holds no event, too many evaluations, too many different keys.
+    """
+    told, latest = Telling(), 0.0
+    for event in log:
+        key = event.key
+        if key in EVALUATIONS:
+            told.evaluations.append(event)
+            if len(told.evaluations) > MAX_POINTS:
+                raise Damaged(f"line {event.line}: more than {MAX_POINTS:,} evaluations")
+        elif key == "run_start":
+            told.starts = [*told.starts[:1], event]
+        elif key == "run_stop":
+            told.stops = [*told.stops[:1], event]
+        elif key == "init_start" and told.init_start is None:
+            told.init_start = event.time
+        _note(told, event)
+        if told.starts and not told.stops:
+            told.backwards += event.time < latest - log.per_second
+            latest = max(latest, event.time)
+    if not told.first:
+        raise Damaged("no MLPerf event line in it")
+    return told
+
+
+def _note(told: Telling, event: LogEvent) -> None:
+    key = plain(event.key, 100)
+    if key not in told.first:
+        if len(told.first) >= MAX_KEYS:
+            raise Damaged(f"line {event.line}: more than {MAX_KEYS:,} different keys")
+        told.first[key] = None if key in EVALUATIONS else _bounded(event.value)
+    elif key not in EVALUATIONS and key not in told.differ and told.first[key] != _bounded(event.value):
+        told.differ.add(key)
+
+
+def _bounded(value: Any) -> Setting | None:
+    """A setting as it stands in the log; what is no plain value becomes text, cut."""
+    if value is None or isinstance(value, bool):
+        return value
+    found = number(value)
+    if found is not None:
+        return int(value) if isinstance(value, int) else found
+    return plain(value, MAX_SETTING)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one log comes to."""
+
+    status: PublishedStatus
+    reason: str
+    seconds: float | None
+    run_seconds: float | None
+    init_seconds: float | None
+    start_ms: float | None
+    stop_ms: float | None
+    points: tuple[PublishedPoint, ...]
+    epochs: float | None
+    samples: int | None
+    bracket: PublishedBracket | None
+    warnings: tuple[str, ...]
+
+
+def settle(told: Telling, per_second: float, qualities: Sequence[Quality], unit: EpochUnit,
+           train_samples: int | None) -> Run:
+    """Decide what a run came to.
+
+    Args:
+        per_second: units of the log's times in a second.
+        qualities: what it had to reach; empty: not known, the log's own word counts.
+        unit: what `epoch_num` counts.
+        train_samples: of one epoch; None: not known.
+    """
+    start = told.starts[0] if told.starts else None
+    stop = told.stops[0] if told.stops else None
+    since = start.time if start else (told.evaluations[0].time if told.evaluations else 0.0)
+    reader = _Points(since, per_second, unit, train_samples)
+    points = tuple(point for event in told.evaluations for point in reader.read(event))
+    rounds = _rounds(points)
+    hit = next((index for index, group in enumerate(rounds) if _reached(group, qualities)), None) if qualities else None
+    status, reason = _status(told, points, bool(qualities), hit is not None)
+    elapsed = (stop.time - start.time) / per_second if start and stop else None
+    good = status == "ok"
+    reached = (rounds[hit][-1] if hit is not None else points[-1] if points else None) if good else None
+    return Run(
+        status=status, reason=reason, seconds=elapsed if good else None,
+        run_seconds=elapsed if elapsed is not None and elapsed > 0 else None,
+        init_seconds=_init_seconds(told, per_second),
+        start_ms=start.time / per_second * 1e3 if start else None,
+        stop_ms=stop.time / per_second * 1e3 if stop else None,
+        points=points, epochs=reached.epochs if reached else None, samples=reached.samples if reached else None,
+        bracket=_bracket(rounds, hit) if good and hit is not None else None,
+        warnings=tuple(dict.fromkeys([*reader.warnings, *_warnings(told, points, good and not qualities)])),
+    )
+
+
+def _init_seconds(told: Telling, per_second: float) -> float | None:
+    if told.init_start is None or not told.starts or told.starts[0].time < told.init_start:
+        return None
+    return (told.starts[0].time - told.init_start) / per_second
+
+
+def _status(told: Telling, points: Sequence[PublishedPoint], known: bool, hit: bool) -> tuple[PublishedStatus, str]:
+    broken = _broken(told, points)
+    if broken:
+        return "invalid", broken
+    word = told.stops[0].metadata.get("status")
+    if word != "success":
+        said = f"run_stop says {plain(word, 40)!r}" if word is not None else "run_stop gives no status"
+        return ("missed", said) if word is not None else ("invalid", said)
+    if known and not hit:
+        return "invalid", "run_stop says success, but no evaluation reaches the target"
+    return "ok", ""
+
+
+def _broken(told: Telling, points: Sequence[PublishedPoint]) -> str:
+    """Why the log does not hold together; empty: it does."""
+    for name, events in (("run_start", told.starts), ("run_stop", told.stops)):
+        if len(events) != 1:
+            return f"no {name}" if not events else f"{name} more than once (line {events[1].line} again)"
+    start, stop = told.starts[0], told.stops[0]
+    if stop.time <= start.time:
+        return f"time goes backwards: run_stop (line {stop.line}) is not after run_start (line {start.line})"
+    latest: dict[str, float] = {}
+    for point in points:
+        if point.seconds < latest.get(point.metric, -1e300):
+            return f"time goes backwards: an evaluation at {point.seconds:g} s after one at {latest[point.metric]:g} s"
+        latest[point.metric] = point.seconds
+    conflicts = [key for key in AGREE if key in told.differ]
+    return f"{conflicts[0]} is logged with different values" if conflicts else ""
+
+
+def _warnings(told: Telling, points: Sequence[PublishedPoint], unchecked: bool) -> list[str]:
+    found = []
+    if told.backwards:
+        found.append(f"{told.backwards} event lines are more than 1 s older than a line before them")
+    if any(point.seconds < 0 for point in points):
+        found.append("evaluations before run_start")
+    if "seed" in told.differ:
+        found.append("several seeds are logged; the first is given")
+    if unchecked:
+        found.append("the target is not known here; that the run reached it is the log's own word")
+    return found
+
+
+class _Points:
+    """Turns evaluation events into points; remembers what it could not read."""
+
+    def __init__(self, since: float, per_second: float, unit: EpochUnit, train_samples: int | None) -> None:
+        self._since, self._per_second, self._unit, self._train_samples = since, per_second, unit, train_samples
+        self.warnings: list[str] = []
+
+    def read(self, event: LogEvent) -> Iterable[PublishedPoint]:
+        seconds = (event.time - self._since) / self._per_second
+        samples, epochs = self._progress(event)
+        named = event.metadata.get("metric")
+        name = named if isinstance(named, str) else ""
+        values = event.value if isinstance(event.value, dict) else {name: event.value}
+        for metric, value in list(values.items())[:8]:
+            found = number(value)
+            if found is None:
+                self._warn(f"line {event.line}: an evaluation's value is no finite number")
+            yield PublishedPoint(seconds=seconds, samples=samples, epochs=epochs, value=found, metric=plain(metric, 40))
+
+    def _progress(self, event: LogEvent) -> tuple[int | None, float | None]:
+        """(samples, epochs) that the evaluation was made after, as far as the log says."""
+        data = event.metadata
+        counted, epoch = self._count(event, "samples_count"), self._count(event, "epoch_num")
+        if counted is None and self._unit == "samples" and "epoch_num" in data:
+            counted = epoch
+        epochs = epoch if self._unit == "epochs" else None
+        if counted is None and epochs is not None and self._train_samples:
+            counted = epochs * self._train_samples
+        return None if counted is None or counted > 1e15 else round(counted), epochs
+
+    def _count(self, event: LogEvent, name: str) -> float | None:
+        if name not in event.metadata:
+            return None
+        found = number(event.metadata[name])
+        if found is None or found < 0:
+            self._warn(f"line {event.line}: {name} is no count")
+            return None
+        return found
+
+    def _warn(self, text: str) -> None:
+        if len(self.warnings) < MAX_WARNINGS:
+            self.warnings.append(text)
+
+
+def _rounds(points: Sequence[PublishedPoint]) -> list[tuple[PublishedPoint, ...]]:
+    """Points of the same evaluation together: several qualities of one state of the model, one of each at most. They
+    need not follow each other: image generation logs its two qualities when each is done."""
+    groups: list[dict[str, PublishedPoint]] = []
+    latest: dict[tuple[int | None, float | None], dict[str, PublishedPoint]] = {}
+    for point in points:
+        place = (point.samples, point.epochs)
+        group = latest.get(place)
+        if group is None or point.metric in group:
+            group = latest[place] = {}
+            groups.append(group)
+        group[point.metric] = point
+    return [tuple(group.values()) for group in groups]
+
+
+def _reached(group: Sequence[PublishedPoint], qualities: Sequence[Quality]) -> bool:
+    values = {point.metric: point.value for point in group}
+    if len(qualities) == 1 and len(values) == 1:  # one quality: whatever its name
+        return qualities[0].reached(next(iter(values.values())))
+    return all(quality.reached(values.get(quality.metric)) for quality in qualities)
+
+
+def _bracket(rounds: Sequence[tuple[PublishedPoint, ...]], hit: int) -> PublishedBracket:
+    miss = rounds[hit - 1][-1] if hit else None
+    first = rounds[hit][-1]
+    return PublishedBracket(
+        miss_seconds=miss.seconds if miss else 0.0, hit_seconds=first.seconds,
+        miss_samples=(miss.samples if miss else 0), hit_samples=first.samples,
+    )

@@ -1,0 +1,129 @@
+"""Files of a folder that strangers filled: links are not followed, only plain files are opened, sizes are bounded."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO
+
+from repro.errors import UsageError
+from repro.published.refusal import Damaged, file_name
+
+MAX_ENTRIES = 200_000
+SKIPPED_FOLDERS = {".git", ".svn", ".hg"}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One entry of the folder that is imported."""
+
+    path: Path
+    source: str
+    """Relative to the folder, `/` between parts, always valid text."""
+    parts: tuple[str, ...]
+    """Names from the file system's root down, for what a folder's name says about a file."""
+    refusal: str = ""
+    """Why it is not opened at all; empty: it may be."""
+
+
+def walk(root: Path) -> Iterator[Found]:
+    """Every file below `root` (or `root` itself, a file), sorted by path; links and special files come with a refusal.
+
+    Raises:
+        UsageError: no such folder or file, or more than MAX_ENTRIES in it.
+    """
+    if not root.exists():
+        raise UsageError(f"{root}: no such folder or file")
+    above = full(root).parts
+    if root.is_file():
+        yield Found(root, file_name(root.name), tuple(map(file_name, above)))
+        return
+    for count, found in enumerate(_below(root, tuple(map(file_name, above))), 1):
+        if count > MAX_ENTRIES:
+            raise UsageError(f"{root}: holds more than {MAX_ENTRIES:,} files; name the results folder inside it")
+        yield found
+
+
+def full(path: Path) -> Path:
+    """`path` from the file system's root, `..` taken out by name: nothing is opened to find names."""
+    return Path(os.path.abspath(path))  # noqa: PTH100  # Path.resolve would follow links
+
+
+def _below(root: Path, above: tuple[str, ...]) -> Iterator[Found]:
+    waiting: list[tuple[Path, tuple[str, ...]]] = [(root, ())]
+    while waiting:
+        path, inner = waiting.pop()
+        here = Found(path, "/".join(inner) or ".", above + inner)
+        try:
+            with os.scandir(path) as listing:
+                entries = sorted(islice(listing, MAX_ENTRIES + 1), key=lambda entry: entry.name)
+        except OSError as error:
+            yield _refused(here, f"the folder cannot be read: {error.strerror}")
+            continue
+        folders = []
+        for entry in entries:
+            name = file_name(entry.name)
+            found = Found(Path(entry.path), "/".join((*inner, name)), (*above, *inner, name))
+            if entry.is_symlink():
+                yield _refused(found, "a symbolic link; links are not followed")
+            elif entry.is_dir(follow_symlinks=False):
+                if entry.name in SKIPPED_FOLDERS:
+                    yield _refused(found, "version control's own folder; nothing in it is read")
+                else:
+                    folders.append((found.path, (*inner, name)))
+            elif entry.is_file(follow_symlinks=False):
+                yield found
+            else:
+                yield _refused(found, "no plain file (a pipe, socket or device)")
+        waiting += reversed(folders)
+
+
+def _refused(found: Found, reason: str) -> Found:
+    return Found(found.path, found.source, found.parts, reason)
+
+
+def open_plain(path: Path, max_bytes: int) -> BinaryIO:
+    """Open a plain file for reading.
+
+    Raises:
+        Damaged: a link, no plain file, larger than `max_bytes`, or it cannot be read.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise Damaged(f"cannot be opened: {error.strerror}") from None
+    state = os.fstat(descriptor)
+    if not stat.S_ISREG(state.st_mode) or state.st_size > max_bytes:
+        os.close(descriptor)
+        raise Damaged(f"larger than {max_bytes >> 20} MiB" if stat.S_ISREG(state.st_mode) else "no plain file")
+    return open(descriptor, "rb", buffering=0)  # noqa: PTH123  # a descriptor, not a path
+
+
+def read_small(path: Path, max_bytes: int) -> bytes:
+    """A whole file that is expected to be small.
+
+    Raises:
+        Damaged: as `open_plain`, or it grew past the limit while it was read, or holds NUL bytes.
+    """
+    with open_plain(path, max_bytes) as stream:
+        pieces, size = [], 0
+        while piece := _read(stream, 1 << 20):
+            pieces.append(piece)
+            size += len(piece)
+            if size > max_bytes:
+                raise Damaged(f"larger than {max_bytes >> 20} MiB")
+    content = b"".join(pieces)
+    if b"\0" in content:
+        raise Damaged(f"a NUL byte at byte {content.index(0) + 1}")
+    return content
+
+
+def _read(stream: BinaryIO, size: int) -> bytes:
+    try:
+        return stream.read(size)
+    except OSError as error:
+        raise Damaged(f"cannot be read: {error.strerror}") from None

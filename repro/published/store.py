@@ -1,0 +1,102 @@
+"""The folder of an import: `published.json`, `results.jsonl` (one result a line), `refused.jsonl` (one file a line)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+import repro
+from repro.errors import OutputError
+from repro.published.mlperf_folder import Imported
+from repro.published.record import Program, PublishedRecord, PublishedResult, Refused
+from repro.published.refusal import file_name, plain
+from repro.published.safe_file import full
+from repro.store import read_model, write_model, write_text
+
+Model = TypeVar("Model", bound=BaseModel)
+RECORD, RESULTS, REFUSED = "published.json", "results.jsonl", "refused.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """An import, read back."""
+
+    folder: Path
+    record: PublishedRecord
+    results: tuple[PublishedResult, ...]
+    refused: tuple[Refused, ...]
+
+
+def make_folder(out: Path) -> None:
+    """Make a new, empty folder, before the work, so that a place that cannot be written costs nothing.
+
+    Raises:
+        OutputError: it exists and is not empty, or cannot be written.
+    """
+    try:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise OutputError(f"{out}: exists and is not an empty folder; give another --out")
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{out}: cannot be written: {error.strerror}; give another --out") from error
+
+
+def write(out: Path, imported: Imported, program: Program, source: Path) -> Published:
+    """Write an import into an empty folder; the record last, so that a folder with a record is whole.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    results, refused = _lines(imported.results), _lines(imported.refused)
+    write_text(out / RESULTS, results)
+    write_text(out / REFUSED, refused)
+    record = PublishedRecord(
+        program=program, imported=plain(file_name(full(source).name) or "/"), reader=repro.__version__,
+        cells=tuple(imported.cells), systems=tuple(imported.systems), results=len(imported.results),
+        refused=len(imported.refused), results_sha256=_sha256(results), refused_sha256=_sha256(refused),
+    )
+    write_model(out / RECORD, record)
+    return Published(out, record, tuple(imported.results), tuple(imported.refused))
+
+
+def read_published(folder: Path) -> Published:
+    """Read an import's folder.
+
+    Raises:
+        OutputError: it is none, or a file in it is damaged or was changed.
+    """
+    if not (folder / RECORD).is_file():
+        raise OutputError(f"{folder}: is no folder of published results (no {RECORD} in it)")
+    record = read_model(folder / RECORD, PublishedRecord)
+    return Published(
+        folder, record, tuple(_read(folder / RESULTS, PublishedResult, record.results_sha256)),
+        tuple(_read(folder / REFUSED, Refused, record.refused_sha256)),
+    )
+
+
+def _lines(models: Iterable[BaseModel]) -> str:
+    return "".join(json.dumps(model.model_dump(mode="json", by_alias=True), allow_nan=False) + "\n" for model in models)
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _read(path: Path, cls: type[Model], sha256: str) -> Iterator[Model]:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be read: {error.strerror}") from error
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise OutputError(f"{path}: is not what {RECORD} says was written (sha256 differs); import again")
+    for number, line in enumerate(content.splitlines(), 1):
+        try:
+            yield cls.model_validate_json(line)
+        except ValidationError as error:
+            raise OutputError(f"{path}:{number}: {error.errors(include_url=False)[0]['msg']}") from error

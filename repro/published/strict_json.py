@@ -1,0 +1,53 @@
+"""JSON from strangers: duplicate keys, deep nesting and endless numbers are refused; NaN and Infinity stay visible."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from repro.published.refusal import Damaged, plain
+
+MAX_DEPTH = 32
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise Damaged(f"the key {plain(twice, 40)!r} stands twice in one object")
+    return found
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+
+
+def parse(text: bytes) -> Any:
+    """The value of a JSON text. NaN and Infinity come back as floats: `refusal.number` tells them from figures.
+
+    Raises:
+        Damaged: not UTF-8, not JSON, a key twice in one object, nested deeper than MAX_DEPTH.
+    """
+    try:
+        # From the bytes, strictly: latin-1 would take anything and turn names into other names.
+        value = _DECODER.decode(text.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise Damaged(f"not UTF-8 (byte {error.start + 1})") from None
+    except RecursionError:
+        raise Damaged(f"JSON nested deeper than {MAX_DEPTH} levels") from None
+    except json.JSONDecodeError as error:
+        raise Damaged(f"not JSON: {error.msg} at character {error.pos + 1}") from None
+    except ValueError:  # a number of more digits than Python converts
+        raise Damaged("a number in it is too long") from None
+    _check_depth(value)
+    return value
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [inner for item in level if isinstance(item, dict | list)
+                 for inner in (item.values() if isinstance(item, dict) else item)]
+        if not level:
+            return
+    raise Damaged(f"JSON nested deeper than {MAX_DEPTH} levels")

@@ -1,0 +1,65 @@
+"""`systems/<name>.json` of a results repository -> PublishedSystem."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from repro.published.record import PublishedSystem
+from repro.published.refusal import Damaged, plain
+from repro.published.strict_json import parse
+
+MAX_BYTES = 1 << 20
+MAX_OTHER = 200
+NAMES = {
+    "submitter": "submitter", "system_name": "system_name", "division": "division", "status": "availability",
+    "accelerator_model_name": "accelerator", "host_processor_model_name": "processor", "framework": "framework",
+}
+COUNTS = {
+    "number_of_nodes": "nodes", "accelerators_per_node": "accelerators_per_node",
+    "host_processors_per_node": "processors_per_node",
+}
+
+
+def read_system(content: bytes, org: str, name: str, source: str) -> PublishedSystem:
+    """A system description.
+
+    Raises:
+        Damaged: not a JSON object.
+    """
+    data = parse(content.removeprefix(b"\xef\xbb\xbf"))
+    if not isinstance(data, dict):
+        raise Damaged("a system description is a JSON object")
+    fields: dict[str, Any] = {to: _text(data.get(of)) for of, to in NAMES.items()}
+    fields |= {to: count(data.get(of)) for of, to in COUNTS.items()}
+    return PublishedSystem(
+        org=org, name=name, **fields, other=_other(data), source=source, sha256=hashlib.sha256(content).hexdigest(),
+    )
+
+
+def _text(value: Any) -> str | None:
+    """What is said; the placeholders that forms are filled with say nothing."""
+    if value is None or isinstance(value, dict | list):
+        return None
+    text = plain(value).strip()
+    return None if text.lower() in ("", "-", "n/a", "na", "none") else text
+
+
+def count(value: Any) -> int | None:
+    """A count, also where it is written as text; None: it is none."""
+    text = str(value).strip() if isinstance(value, str | int) and not isinstance(value, bool) else ""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else None
+
+
+def _other(data: Mapping[str, Any]) -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for key, value in data.items():
+        if key in NAMES:
+            continue
+        inner = value.items() if isinstance(value, dict) else [("", value)]
+        for name, item in inner:
+            text = _text(item) if not isinstance(item, dict | list) else plain(item)
+            if text is not None and len(flat) < MAX_OTHER:
+                flat[plain(f"{key}.{name}" if name else key, 100)] = text
+    return flat

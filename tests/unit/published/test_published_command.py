@@ -1,0 +1,100 @@
+"""`repro import`: the folder it makes, what it prints, what it leaves alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from repro.cli import cli
+from repro.errors import OutputError, UsageError
+from repro.published.command import visible
+from repro.published.store import read_published
+from tests.unit.published.made_logs import entry, log_lines, repository
+
+
+def invoke(*args: str | Path) -> Result:
+    return CliRunner().invoke(cli, ["import", *map(str, args)])
+
+
+def fingerprint(root: Path) -> dict[str, str]:
+    return {str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def test_the_folder_holds_everything_and_reads_back(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "in")
+    (folder / "result_4.txt").write_text("cut")
+    before = fingerprint(tmp_path / "in")
+    done = invoke("mlperf", tmp_path / "in", "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "published.json", "refused.jsonl", "results.jsonl"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"] and fingerprint(tmp_path / "in") == before
+    found = read_published(tmp_path / "out")
+    assert (len(found.results), len(found.refused), found.record.origin) == (4, 1, "published")
+    lines = [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines()]
+    assert [line["source"] for line in lines] == [item.source for item in found.results]
+    assert {line["schema"] for line in lines} == {1}
+    path = tmp_path / "in" / found.results[0].source
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == found.results[0].sha256
+    assert "4 results (4 ok, 0 missed, 0 invalid), 1 files refused" in done.output
+    assert "result_4.txt: no MLPerf event line in it" in done.output
+
+
+def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
+    repository(tmp_path / "in")
+    for name in ("a", "b"):
+        assert invoke("mlperf", tmp_path / "in", "--out", tmp_path / name).exit_code == 0
+    assert fingerprint(tmp_path / "a") == fingerprint(tmp_path / "b")
+
+
+def test_json_says_what_the_table_says(tmp_path: Path) -> None:
+    repository(tmp_path / "in")
+    done = invoke("mlperf", tmp_path / "in", "--out", tmp_path / "out", "--json")
+    data = json.loads(done.stdout)
+    assert data["cells"][0]["score"]["minutes"] == pytest.approx(12.0)
+    assert data["status"] == {"ok": 5, "missed": 0, "invalid": 0} and data["refused_files"] == []
+    assert data["batch_costs"]["training_v4.0 resnet"][0]["epochs"] == 12
+
+
+def test_dawnbench(tmp_path: Path) -> None:
+    entry(tmp_path / "in")
+    done = invoke("dawnbench", tmp_path / "in", "--out", tmp_path / "out")
+    assert done.exit_code == 0 and "60.000" in done.output
+    assert read_published(tmp_path / "out").record.program == "dawnbench"
+
+
+def test_a_folder_in_use_is_left_alone(tmp_path: Path) -> None:
+    repository(tmp_path / "in")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("dear")
+    done = invoke("mlperf", tmp_path / "in", "--out", tmp_path / "out")
+    assert isinstance(done.exception, OutputError) and "give another --out" in str(done.exception)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.tex"]
+
+
+def test_nothing_to_import_makes_no_folder(tmp_path: Path) -> None:
+    done = invoke("mlperf", tmp_path / "no", "--out", tmp_path / "out")
+    assert isinstance(done.exception, UsageError) and not (tmp_path / "out").exists()
+
+
+def test_a_changed_record_is_not_read(tmp_path: Path) -> None:
+    repository(tmp_path / "in")
+    invoke("mlperf", tmp_path / "in", "--out", tmp_path / "out")
+    path = tmp_path / "out" / "results.jsonl"
+    path.write_text(path.read_text().replace("600.0", "60.0"))
+    with pytest.raises(OutputError, match=r"results\.jsonl: is not what published\.json says was written"):
+        read_published(tmp_path / "out")
+    with pytest.raises(OutputError, match="is no folder of published results"):
+        read_published(tmp_path)
+
+
+def test_foreign_names_reach_the_terminal_without_their_powers(tmp_path: Path) -> None:
+    repository(tmp_path / "in", {"result_0.txt": "".join(log_lines())}, system="b\u202eox\x1b[31m", org="[bold]A")
+    done = invoke("mlperf", tmp_path / "in", "--out", tmp_path / "out")
+    assert "\x1b" not in done.output and "\u202e" not in done.output and "[bold]A" in done.output
+    assert visible("a\u202eb\x1bc\nd") == "a\\u202eb\\u001bc\\u000ad"

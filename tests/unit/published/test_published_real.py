@@ -1,0 +1,118 @@
+"""Real results beside the checkout: every file imports or is refused; scores are MLCommons' own."""
+
+from __future__ import annotations
+
+import csv
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from repro.published.dawnbench import import_entries
+from repro.published.mlperf_folder import import_folder
+
+DATA = Path(os.environ.get("REPRO_SHARED_DATA") or Path(__file__).parents[4] / "shared" / "data")
+ROUND = DATA / "mlperf" / "training_v4.0"
+pytestmark = pytest.mark.skipif(not ROUND.is_dir(), reason=f"no published results at {DATA} (REPRO_SHARED_DATA)")
+
+
+def test_every_file_imports_or_is_refused() -> None:
+    for folder, found in ((DATA / "mlperf", import_folder(DATA / "mlperf")),
+                          (DATA / "dawnbench", import_entries(DATA / "dawnbench"))):
+        files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+        taken = {item.source for item in found.results} | {path for item in found.results for path in item.also}
+        refused = [item.source for item in found.refused]
+        assert len(set(refused)) == len(refused) and taken.isdisjoint(refused)
+        assert taken | set(refused) == files
+        assert all(item.reason for item in found.refused)
+
+
+def test_what_is_untidy_is_told() -> None:
+    found = import_folder(DATA / "mlperf")
+    odd = {item.source.replace("/results", ""): (item.status, item.reason) for item in found.results
+           if item.status != "ok"}
+    assert odd == {
+        "training_v4.0/Dell/XE9680x8H100-SXM-80GB/resnet/result_4.txt": ("missed", "run_stop says 'aborted'"),
+        "training_v4.0/NVIDIA/eos_n8_ngc24.04_mxnet/resnet/result_4.txt": ("missed", "run_stop says 'aborted'"),
+        "training_v4.0/tinycorp/tinybox_green/resnet/result_0.txt": ("invalid", "no run_stop"),
+    }
+    assert [(item.source, item.reason[:8]) for item in found.refused] == [
+        ("training_v0.6/NVIDIA/systems/dgx1_ngc19.05_mxnet.json", "not JSON")]
+
+
+@pytest.fixture(scope="module")
+def summary(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
+    """Rows of MLCommons' summarizer over a copy of round v4.0 (it writes into the folder it reads)."""
+    pytest.importorskip("mlperf_logging", reason="mlperf-logging is not installed")
+    work = tmp_path_factory.mktemp("summary")
+    shutil.copytree(ROUND, work / "round", copy_function=shutil.copyfile)
+    for path in (work / "round").rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    (work / "round").chmod(0o755)
+    command = [sys.executable, "-m", "mlperf_logging.result_summarizer", f"{work}/round/{{*}}", "training", "4.0.0",
+               "-csv", "out.csv"]
+    ended = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    with (work / "out.csv").open() as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_scores_are_the_summarizers(summary: list[dict[str, str]]) -> None:
+    cells = {(cell.factors["system"], cell.factors["benchmark"]): cell for cell in import_folder(ROUND).cells}
+    scores = 0
+    for row in summary:
+        system = row["details_url"].rpartition("/")[2].removesuffix(".json")
+        for benchmark in ("resnet", "llama2_70b_lora"):
+            if not row.get(benchmark):
+                continue
+            cell = cells[system, benchmark]
+            assert cell.score.minutes == pytest.approx(float(row[benchmark]), abs=1e-9)
+            assert cell.score.valid
+            scores += 1
+    assert scores == len(cells) == 10
+
+
+def test_the_old_rounds_score_is_the_summarizers_in_another_unit(tmp_path: Path) -> None:
+    """It takes v0.6's seconds for milliseconds. It cannot score the other three systems of that round: their logs do
+    not pass its rules of today."""
+    summarizer = pytest.importorskip("mlperf_logging.result_summarizer.result_summarizer")
+    times = []
+    folder = DATA / "mlperf/training_v0.6/NVIDIA/results/dgx1_ngc19.05_mxnet/resnet"
+    for path in sorted(folder.glob("result_*.txt")):
+        lines, failed = summarizer.parse_file(str(path), ruleset="0.6.0")
+        assert failed == []
+        start, stop = summarizer._query_run_start_stop(lines)
+        times.append((stop - start) / 60 / 1000)
+    expected = summarizer._compute_olympic_average(times, 0, 1) * 1000
+    cell = import_folder(folder).cells[0]
+    assert cell.score.minutes == pytest.approx(expected, rel=1e-9)
+    assert expected == pytest.approx(115.2207, abs=1e-3)
+
+
+def test_large_batches_cost_epochs() -> None:
+    from repro.published.cells import batch_costs
+
+    costs = batch_costs(import_folder(DATA / "mlperf").results)["training_v4.0 resnet"]
+    smallest = [cost.epochs for cost in costs if cost.global_batch_size == 1536]
+    largest = [cost.epochs for cost in costs if cost.global_batch_size == 57344]
+    assert len(smallest) == 9 and len(largest) == 5
+    assert max(filter(None, smallest)) <= 37 and min(filter(None, largest)) == 77
+
+
+def test_dawnbench_first_crossings() -> None:
+    """Against a reading of the files that shares no code with the importer."""
+    found = {item.source: item for item in import_entries(DATA / "dawnbench").results}
+    assert len(found) == 58
+    for source, item in found.items():
+        text = (DATA / "dawnbench" / source).read_text(encoding="utf-8-sig")
+        column, target = ("top5Accuracy", 93.0) if "ImageNet" in source else ("top1Accuracy", 94.0)
+        rows = [{key.strip(): value for key, value in row.items()}
+                for row in csv.DictReader(text.splitlines(), delimiter="\t") if row["hours"]]
+        hours = next(float(row["hours"]) for row in rows if float(row[column]) >= target)
+        assert item.seconds == pytest.approx(hours * 3600, rel=1e-12)
+    best = min((item for item in found.values() if item.benchmark == "imagenet"), key=lambda item: item.seconds or 1e9)
+    assert (best.system, best.seconds) == (
+        "alibabacloud_resnet50_gn6e_16_machine_tensorflow", pytest.approx(157.55, abs=0.01))
