@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from repro.events import EVALUATION_KEYS, Event
+from repro.requested import mismatches
 from repro.seams import Outcome
 from repro.spec import Frozen, Stop, Trial
 
@@ -157,7 +158,7 @@ def derive(trial: Trial, attempt: int, events: Sequence[Event], outcome: Outcome
         "trial_id": trial.trial_id, "cell_id": trial.cell_id, "repeat": trial.repeat, "attempt": attempt,
         "hashes": log.mapping("x_hashes"), "effective": log.mapping("x_effective"),
     }
-    status, reason = _status(log, outcome)
+    status, reason = _judged(trial, log, *_status(log, outcome))
     if log.run_start is None:
         return Result(**base, status=status, reason=reason)
     points = _curve(log)
@@ -213,6 +214,22 @@ def _status(log: _Log, outcome: Outcome | None) -> tuple[Status, str]:
         return "ok", ""
     reason = str(stop.metadata.get("reason", ""))
     return ("diverged" if reason.startswith("diverged") else "missed"), reason
+
+
+def _judged(trial: Trial, log: _Log, status: Status, reason: str) -> tuple[Status, str]:
+    """Invalid where a trial that ran to its end was another one than it is called."""
+    if status not in ("ok", "missed", "diverged"):
+        return status, reason
+    wrong = [*_misfed(log), *mismatches(trial.choices, log.mapping("x_effective"), log.mapping("x_settings"))]
+    return ("invalid", "; ".join(wrong)) if wrong else (status, reason)
+
+
+def _misfed(log: _Log) -> list[str]:
+    """What the model was fed that the seed does not say."""
+    event = log.last("x_fed")
+    seeded = event.value.get("as_seeded", {}) if event else {}
+    named = {"data_order": "the samples fed, or their order,", "augmentation": "the augmentation fed"}
+    return [f"{named.get(what, what)} differed from what the seed says" for what, fine in seeded.items() if not fine]
 
 
 def _by_rank(end: Any) -> str:

@@ -50,4 +50,6 @@ class Digits(Workload):
             eval_batch=batches.evaluation,
             synthetic_batch=batches.synthetic,
             open_data=batches.open,
+            fed=batches.fed,
+            draws=batches.draws if self.augment else None,
         )

@@ -52,6 +52,8 @@ class DigitsMlp(Workload):
             eval_batch=batches.evaluation,
             synthetic_batch=batches.synthetic,
             open_data=batches.open,
+            fed=batches.fed,
+            draws=batches.draws if self.augment else None,
         )
 
     def _network(self) -> nn.Module:

@@ -70,6 +70,7 @@ class Synthetic(Workload):
             eval_batch=batches.evaluation,
             synthetic_batch=batches.synthetic,
             open_data=batches.open,
+            fed=batches.fed,
         )
 
     def _recipe(self) -> Recipe:

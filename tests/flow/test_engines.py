@@ -381,16 +381,20 @@ def test_sums_over_ranks(ranks: Run, case: Case) -> None:
 
 @pytest.mark.parametrize(("case", "expected"), [
     (Case(Single()), {"comm": "none", "matmul_dtype": "float32", "weight_dtype": "float32"}),
-    (Case(Ddp(), 2, 4), {"comm": "gloo", "comm_dtype": "float32", "buckets": "1", "optimizer": "torch.optim.sgd.SGD"}),
+    (Case(Ddp(), 2, 4), {"comm": "gloo", "comm_dtype": "unknown", "buckets": "1", "optimizer": "torch.optim.sgd.SGD"}),
     (Case(Ddp(), 2, 4, precision=Bf16Master()), {"weight_dtype": "bfloat16", "master_dtype": "float32"}),
-    (Case(ZERO[2], 2, 4), {"zero_stage": "2", "wrapper": "DeepSpeedZeroOptimizer", "comm_dtype": "float32",
-                           "optimizer": "torch.optim.sgd.SGD"}),
-    (Case(ZERO[3], 2, 4, precision=Bf16Autocast()), {"matmul_dtype": "bfloat16", "comm_dtype": "float32",
+    (Case(Ddp(), 2, 4, precision=Bf16Master(), warm_up=True), {"comm_dtype": "bfloat16"}),
+    (Case(Ddp(), 2, 4, ADAMW, 0.5, warm_up=True), {"comm_dtype": "float32"}),
+    (Case(ZERO[2], 2, 4, ADAMW, 0.5, warm_up=True), {
+        "zero_stage": "2", "wrapper": "DeepSpeedZeroOptimizer", "comm_dtype": "float32", "overlap": "off",
+        "optimizer": "torch.optim.adamw.AdamW"}),
+    (Case(ZERO[3], 2, 4, precision=Bf16Autocast()), {"matmul_dtype": "bfloat16",
                                                      "gradient_dtype": "float32", "weight_dtype": "float32"}),
-    (Case(ZERO[3], 2, 4, precision=Bf16Master()), {"matmul_dtype": "bfloat16", "comm_dtype": "bfloat16",
-                                                   "gradient_dtype": "bfloat16", "master_dtype": "float32"}),
-    (Case(ZERO[0], 2, 4, precision=Fp16Autocast(), clip=0.5), {"matmul_dtype": "float16", "comm_dtype": "float32",
-                                                               "loss_scale": "65536"}),
+    (Case(ZERO[3], 2, 4, precision=Bf16Master(), warm_up=True), {
+        "matmul_dtype": "bfloat16", "comm_dtype": "bfloat16", "gradient_dtype": "bfloat16",
+        "master_dtype": "float32"}),
+    (Case(ZERO[0], 2, 4, precision=Fp16Autocast(), clip=0.5, warm_up=True), {
+        "matmul_dtype": "float16", "comm_dtype": "float32", "loss_scale": "65536"}),
 ], ids=lambda value: str(value) if isinstance(value, Case) else "")
 def test_what_really_ran_is_read_back(ranks: Run, case: Case, expected: dict[str, str]) -> None:
     effective = ranks(case)[0]["effective"]
