@@ -119,6 +119,8 @@ class Workload(Plugin):
     title: ClassVar[str]
     unit: ClassVar[str] = "images"
     metrics: ClassVar[Mapping[str, Direction]]
+    ranges: ClassVar[Mapping[str, tuple[float, float]]] = {}
+    """Least and largest value that a metric can have; none stated: any target may be asked for."""
     synthetic: ClassVar[bool] = False
     """True where the data are made up: every figure that follows is labelled so."""
     reference_samples_per_second: ClassVar[float]
