@@ -24,7 +24,8 @@ def view(record: Record) -> dict[str, Any]:
         "cells": cells, "cell_axis": axis, "forest": page_speedup.forest(record),
         "panels": page_curves.panels(record), "phases": page_phases.phases(record), "phase_names": PHASE_NAMES,
         "settings": page_setup.settings(record), "effective": page_setup.effective(record),
-        "machine": page_setup.machine(record), "attempts": page_trials.attempts(record),
+        "machine": page_setup.machine(record), "rank_settings": page_setup.rank_settings(record),
+        "attempts": page_trials.attempts(record),
         "trials": page_trials.trials(record), "missing": page_trials.missing(record),
         "suite_text": page_setup.suite_text(record), "citation": page_setup.citation(record),
     }

@@ -149,6 +149,8 @@ class Result(Frozen):
     curve: tuple[Point, ...] = ()
     hashes: dict[str, str] = Field(default_factory=dict)
     effective: dict[str, str] = Field(default_factory=dict)
+    settings: dict[str, str] = Field(default_factory=dict)
+    """Environment variables that bear on training, as rank 0 saw them."""
     warnings: tuple[str, ...] = ()
 
 
@@ -162,6 +164,7 @@ def derive(trial: Trial, attempt: int, events: Sequence[Event], outcome: Outcome
     base: dict[str, Any] = {
         "trial_id": trial.trial_id, "cell_id": trial.cell_id, "repeat": trial.repeat, "attempt": attempt,
         "hashes": log.mapping("x_hashes"), "effective": log.mapping("x_effective"),
+        "settings": log.mapping("x_settings"),
     }
     status, reason = _judged(trial, log, *_status(log, outcome))
     if log.run_start is None:

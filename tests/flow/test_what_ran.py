@@ -89,6 +89,7 @@ def test_every_engine_is_fed_the_same_on_any_number_of_ranks(
 ) -> None:
     found = run(engine=engine, processes=processes)
     assert found.fed == first.fed
+    assert found.result.settings["OMP_NUM_THREADS"] == found.result.effective["threads"] == "1"
     assert found.fed["as_seeded"] == {"data_order": True, "augmentation": True}
     for name in ("data_order", "augmentation", "init_weights", "data"):
         assert found.result.hashes[name] == first.result.hashes[name]
