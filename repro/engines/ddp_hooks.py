@@ -163,7 +163,8 @@ class PowerSgd:
         try:
             with self.watched or nullcontext(), self.comm.inline():
                 promise.set_result(powerSGD_hook(self.state, bucket).wait())
-        except Exception as error:  # to whoever waits for the bucket
+        except Exception as error:
+            # On this thread nobody would see it: DDP, which waits for the promise, raises it in the training's thread.
             promise.set_exception(error)
 
     def close(self) -> None:

@@ -18,9 +18,11 @@ import psutil
 import pytest
 
 from repro.doctor import end_leftovers
+from repro.errors import TrialError
 from repro.launchers import leftovers
 from repro.launchers.fabric import Fabric
 from repro.launchers.fabric_probe import ability
+from repro.launchers.keeper import Keeper
 from repro.launchers.local import Local
 from repro.seams import Order, Outcome
 
@@ -185,6 +187,20 @@ def test_a_straggler_computes_slower(opened: Callable[..., Fabric], tmp_path: Pa
     usual, slow = (float((tmp_path / f"rank{rank}.log").read_text()) for rank in (0, 1))
     assert slow >= 0.9 * 3 * 0.4
     assert slow > 1.5 * usual, "also on a busy machine"
+
+
+def test_a_keeper_that_cannot_hand_over_is_one_line(server: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    fabric = Fabric()
+    keeper = Keeper(fabric._wiring())
+    try:
+        def gone(_: object) -> int:
+            raise EOFError
+
+        monkeypatch.setattr("repro.launchers.keeper.recv_handle", gone)
+        with pytest.raises(TrialError, match="namespaces could not be handed over: EOFError"):
+            keeper.grow(1)
+    finally:
+        keeper.close()
 
 
 def test_another_number_of_ranks_and_trials_after_a_failure(opened: Callable[..., Fabric], tmp_path: Path) -> None:
