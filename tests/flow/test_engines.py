@@ -381,7 +381,8 @@ def test_sums_over_ranks(ranks: Run, case: Case) -> None:
 
 @pytest.mark.parametrize(("case", "expected"), [
     (Case(Single()), {"comm": "none", "matmul_dtype": "float32", "weight_dtype": "float32"}),
-    (Case(Ddp(), 2, 4), {"comm": "gloo", "comm_dtype": "unknown", "buckets": "1", "optimizer": "torch.optim.sgd.SGD"}),
+    (Case(Ddp(), 2, 4), {"comm": "gloo", "comm_dtype": "unknown", "buckets": "1", "optimizer": "torch.optim.sgd.SGD",
+                         "gradient_as_bucket_view": "on", "overlap": "on", "compression": "none"}),
     (Case(Ddp(), 2, 4, precision=Bf16Master()), {"weight_dtype": "bfloat16", "master_dtype": "float32"}),
     (Case(Ddp(), 2, 4, precision=Bf16Master(), warm_up=True), {"comm_dtype": "bfloat16"}),
     (Case(Ddp(), 2, 4, ADAMW, 0.5, warm_up=True), {"comm_dtype": "float32"}),
