@@ -17,6 +17,7 @@ from repro.errors import TrackingError
 from repro.fingerprint import DataSet
 from repro.uri import redacted
 
+from .mlflow_gate import alone_at, check_scheme
 from .mlflow_place import advice, artifact_root, reason
 from .mlflow_points import Point
 from .mlflow_view import View
@@ -99,14 +100,22 @@ class Server:
         """
         settle(timeout_seconds)
         self.uri = uri or os.environ.get("MLFLOW_TRACKING_URI", "")
+        check_scheme(self.uri)
         with translated(self.uri):
-            from mlflow import MlflowClient, get_tracking_uri
+            from mlflow import get_tracking_uri
 
             self.uri = self.uri or get_tracking_uri()
-            with _impatient():
-                self._client: Any = MlflowClient(self.uri)
-                found = self._client.get_experiment_by_name(experiment)
-            self.experiment_id = self._usable(found, experiment) if found else self._create_experiment(experiment)
+        with alone_at(self.uri), translated(self.uri):
+            self.experiment_id = self._connected(experiment)
+
+    def _connected(self, experiment: str) -> str:
+        """The experiment's number, from the first contact with the store."""
+        from mlflow import MlflowClient
+
+        with _impatient():
+            self._client: Any = MlflowClient(self.uri)
+            found = self._client.get_experiment_by_name(experiment)
+        return self._usable(found, experiment) if found else self._create_experiment(experiment)
 
     def _usable(self, found: Any, name: str) -> str:
         if found.lifecycle_stage != "active":

@@ -13,6 +13,9 @@ from .page_cells import STATUS_WORDS, origin
 from .page_setup import effective
 from .page_text import plural, significant
 
+BUSY = 0.25
+"""Load a core (1 min, before the run) from which on a reader is warned: one other process on four cores."""
+
 
 @dataclass(frozen=True, slots=True)
 class Notice:
@@ -94,6 +97,10 @@ def _failed_trials(record: Record) -> Iterator[Notice]:
 
 
 def _doubts(record: Record) -> Iterator[Notice]:
+    load, cores = record.environment.load_1min, record.environment.cores
+    if load is not None and load > BUSY * cores:
+        yield Notice("warn", "Busy machine", f"its load was {load:g} on {plural(cores, 'core')} before the run began "
+                     f"({load / cores:.2g} a core): other work slows trials, and not all alike", "#machine")
     if record.missing():
         yield Notice("warn", "Partial record", f"{progress(record)}; every figure here may still change", "#trials")
     for note in record.plan.notes:

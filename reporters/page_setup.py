@@ -146,6 +146,15 @@ def machine(record: Record) -> list[Row]:
     ]
 
 
+def rank_settings(record: Record) -> list[Row]:
+    """Environment variables as the ranks saw them; where trials differ, every value."""
+    found: dict[str, list[str]] = {}
+    recorded = [item for item in record.results if item.settings]
+    for name in sorted({name for item in recorded for name in item.settings}):
+        found[name] = list(dict.fromkeys(item.settings.get(name, "not set") for item in recorded))
+    return [(name, " / ".join(values)) for name, values in found.items()]
+
+
 def suite_text(record: Record) -> str:
     """The suite as it ran, overrides included, as YAML that `repro run` takes."""
     data = record.plan.suite.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"seeds"})

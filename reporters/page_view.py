@@ -37,7 +37,8 @@ def view(record: Record) -> dict[str, Any]:
         "traffic": page_traffic.traffic(record), "scaling": page_scaling.scaling(record),
         "networks": page_network.networks(record),
         "settings": page_setup.settings(record), "effective": page_setup.effective(record),
-        "machine": page_setup.machine(record), "attempts": page_trials.attempts(record),
+        "machine": page_setup.machine(record), "rank_settings": page_setup.rank_settings(record),
+        "attempts": page_trials.attempts(record),
         "trials": page_trials.trials(record), "missing": page_trials.missing(record),
         "suite_text": page_setup.suite_text(record), "citation": page_setup.citation(record),
     }

@@ -78,7 +78,7 @@ def run_suite(plan: Plan, suite_text: str, out: Path | None, track: bool) -> End
     page = reporter("html")
     folder = prepare(plan, suite_text, out or Path("runs") / f"{plan.suite.suite}-{time.strftime('%Y%m%d-%H%M%S')}")
     tracker = Tracker(folder.root) if track else None
-    with TerminalWatcher() as watcher, _ended_like_ctrl_c():
+    with TerminalWatcher() as watcher, _Interrupts() as interrupts:
         run = Run(plan, folder, detect(), watcher, tracker)
         try:
             record = run.execute()
@@ -89,10 +89,10 @@ def run_suite(plan: Plan, suite_text: str, out: Path | None, track: bool) -> End
             watcher.stage("interrupted; reporting what there is")
             record, code = read_record(folder.root), Exit.INTERRUPTED
         except ReproError:
-            _conclude(folder, page, tracker)
+            _conclude(folder, page, tracker, interrupts)
             raise
         watcher.stage("writing the report")
-        paths, tracking = _conclude(folder, page, tracker)
+        paths, tracking = _conclude(folder, page, tracker, interrupts)
     return _ended(record, code, paths, tracking)
 
 
@@ -104,26 +104,54 @@ def command(arguments: str) -> str:
     return f"{os.path.relpath(beside)} {arguments}"
 
 
-@contextmanager
-def _ended_like_ctrl_c() -> Iterator[None]:
-    """SIGTERM and SIGHUP end a run as Ctrl-C does: ledger, report, exit code. SIGHUP under nohup stays ignored."""
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
+class _Interrupts:
+    """SIGTERM and SIGHUP end a run as Ctrl-C does: ledger, report, exit code. What a caller ignores stays ignored.
 
-    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)}
-    for each, handler in before.items():
-        if handler is not signal.SIG_IGN:
-            signal.signal(each, interrupt)
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
+    The first one ends the run. From then on until the report is written, and while it is written anyway, further ones
+    are answered and do nothing: an impatient second Ctrl-C would leave a record without a report.
+    """
+
+    def __init__(self) -> None:
+        self._deaf = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> _Interrupts:
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            self._before[each] = signal.getsignal(each)
+            if self._before[each] is not signal.SIG_IGN:
+                signal.signal(each, self._received)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each, handler in self._before.items():
             signal.signal(each, handler)
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """What happens inside is finished, whatever arrives; afterwards signals interrupt again."""
+        self._deaf = True
+        try:
+            yield
+        finally:
+            self._deaf = False
 
-def _conclude(folder: RunFolder, page: Reporter, tracker: Tracker | None) -> tuple[list[str], TrackingEnd | None]:
+    def _received(self, number: int, frame: object) -> None:
+        if self._deaf:
+            # Not by print: the handler may run in the middle of another one.
+            os.write(2, b"ending: the report is being written, a moment (Ctrl-\\ gives up)\n")
+            return
+        self._deaf = True
+        raise KeyboardInterrupt
+
+
+def _conclude(
+    folder: RunFolder, page: Reporter, tracker: Tracker | None, interrupts: _Interrupts
+) -> tuple[list[str], TrackingEnd | None]:
     """The report, where there is enough of a record to make one, and the last replay."""
-    paths = page.write(read_record(folder.root), folder.reports) if folder.environment.is_file() else [""]
+    paths = [""]
+    if folder.environment.is_file():
+        with interrupts.held():
+            paths = page.write(read_record(folder.root), folder.reports)
     return paths, tracker.finish(FINISH_SECONDS) if tracker else None
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from repro.clock import Stopwatch, step_timer
 from repro.events import EventLog
 from repro.expected_traffic import expected_traffic
+from repro.fed import Account, draws_sha256, total
 from repro.order import SampleOrder
 from repro.seams import Batch, Job, Parts, Session, Workload
 from repro.spec import Trial
@@ -38,6 +39,9 @@ class Loop:
         self.train_samples, self.eval_samples = workload.train_samples, workload.eval_samples
         self.step, self.hits, self.established = 0, 0, False
         self.traffic = TrafficLog()
+        self.account = Account(
+            parts, order, job.rank, job.world, job.accumulation, trial.choices.batch.global_, self.train_samples
+        ) if parts is not None else None
         self.losses: list[float] = []
         self.own_steps: list[list[float]] = []
 
@@ -104,11 +108,15 @@ class Loop:
         if self.parts is None:
             return [], rate
         epoch, shares = self.order.shares(self.step, job.rank, job.world, job.accumulation)
+        if self.account is not None:
+            self.account.asks(shares)
         return [self.parts.train_batch(epoch, indices) for indices in shares], rate
 
     def log_block(self, count: int, losses: list[Any]) -> None:
         """Read the timer and the losses of a block, and write them down."""
         seconds, inputs = self.timer.read()
+        if self.account is not None:
+            self.account.settle()
         self.losses = [float(loss) for loss in losses]
         self.own_steps.append(seconds)
         finite = [loss if math.isfinite(loss) else None for loss in self.losses]
@@ -173,6 +181,7 @@ class Loop:
         self.log.emit("x_peak_bytes", session.gather(session.peak_bytes()))
         weights = session.weights()
         self.log.emit("x_hashes", {"final_weights": weights_sha256(weights)})
+        self._report_fed()
         self.log.emit("x_effective", effective)
         self.log.flush()
 
@@ -183,6 +192,23 @@ class Loop:
         sizes = [part for part in effective.get("bucket_bytes", "").split(",") if part.isdecimal()]
         return expected_traffic(self.job.comm, self.job.world, traffic["lines"], [int(size) for size in sizes],
                                 self.step)
+
+    def _report_fed(self) -> None:
+        """The hashes that pair trials: the seed's own where all that was fed is what the seed says, else another."""
+        if self.account is None:
+            self.log.emit("x_hashes", {"data_order": self.order.sha256()})  # an engine that invents is fed nothing
+            return
+        ranks = self.session.gather(self.account.sums(self.samples))
+        fed, order, drawn, draws = (total([rank[place] for rank in ranks]) for place in range(4))
+        seeded = {"data_order": fed.lanes == order.lanes}
+        hashes = {"data_order": self.order.sha256() if seeded["data_order"] else fed.hex()}
+        if self.parts is not None and self.parts.draws is not None:
+            seeded["augmentation"] = drawn.lanes == draws.lanes
+            named = draws_sha256(self.parts.draws, self.train_samples)
+            hashes["augmentation"] = named if seeded["augmentation"] else drawn.hex()
+        self.log.emit("x_hashes", hashes)
+        self.log.emit("x_fed", {"samples": self.samples, "order": fed.hex(), "augmentation": drawn.hex(),
+                                "as_seeded": seeded})
 
     def close(self) -> None:
         self.log.close()

@@ -25,7 +25,7 @@ class SampleOrder:
         """(epoch of the first sample, indices [global_batch] int64) of optimizer step `step`, from 0."""
         start = step * self._batch
         first, last = start // self._count, (start + self._batch - 1) // self._count
-        chain = np.concatenate([self._pass(epoch) for epoch in range(first, last + 1)])
+        chain = np.concatenate([self.whole(epoch) for epoch in range(first, last + 1)])
         offset = start - first * self._count
         return first, chain[offset:offset + self._batch]
 
@@ -39,10 +39,11 @@ class SampleOrder:
         """Hash of the first passes as little-endian int64, for comparing two trials."""
         digest = hashlib.sha256()
         for epoch in range(passes):
-            digest.update(self._pass(epoch).astype("<i8").tobytes())
+            digest.update(self.whole(epoch).astype("<i8").tobytes())
         return digest.hexdigest()
 
-    def _pass(self, epoch: int) -> np.ndarray:
+    def whole(self, epoch: int) -> np.ndarray:
+        """Sample indices [train_samples] int64 of one pass over the data."""
         if epoch not in self._passes:
             self._passes = {old: order for old, order in self._passes.items() if old >= epoch - 1}
             self._passes[epoch] = self._streams.generator("order", epoch).permutation(self._count)

@@ -43,6 +43,10 @@ class Tracking(Protocol):
     def sync(self, wait_seconds: float = 0.0) -> None:
         """Ask for a replay of what is new; wait for it at most so long."""
 
+    @property
+    def problem(self) -> str:
+        """Why the last replay failed; "" when it did not."""
+
 
 @dataclass(slots=True)
 class Run:
@@ -76,6 +80,8 @@ class Run:
             self._parity()
             if self.tracking:
                 self.tracking.sync(wait_seconds=30.0)
+                if self.tracking.problem:
+                    self.watcher.stage(f"mlflow: {self.tracking.problem}; the run goes on without")
             trials = list(self.plan.trials())
             for number, trial in enumerate(trials, 1):
                 self._trial(number, len(trials), trial)

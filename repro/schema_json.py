@@ -7,6 +7,7 @@ from typing import Any
 from repro import registry
 from repro.spec import Choices, Suite
 
+EXPONENT = r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"
 SEAM_FIELDS = {
     "workload": "workload", "engine": "engine", "comm": "comm", "precision": "precision", "optimizer": "optimizer",
     "launcher": "launcher",
@@ -28,8 +29,32 @@ def suite_schema() -> dict[str, Any]:
     _schedule_by_name(trial)
     definitions["Trial"] = {**trial, "required": []}  # what the matrix sets, the template may leave out
     schema["properties"]["trial"] = {"$ref": "#/$defs/Trial"}
+    schema["properties"]["matrix"] = _matrix(schema["properties"]["matrix"], trial["properties"])
     schema["$defs"] = definitions
+    schema = _with_exponents(schema)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "repro suite"}
+
+
+def _matrix(matrix: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
+    """Keys of the matrix are fields of a trial, or dotted paths into one of those that have fields of their own."""
+    described = {key: value for key, value in matrix.items() if key in ("default", "description", "title", "type")}
+    whole = {name: {"type": "array", "items": field, "minItems": 1} for name, field in fields.items()}
+    deep = "|".join(name for name, field in fields.items() if "$ref" in field or name in ("batch", "schedule"))
+    return {**described, "properties": whole, "additionalProperties": False,
+            "patternProperties": {rf"^({deep})\.[a-z_.]+$": {"type": "array", "minItems": 1}}}
+
+
+def _with_exponents(schema: Any) -> Any:
+    """Every number may also be written 1e-3: YAML 1.1, which editors read, takes that for a word."""
+    if isinstance(schema, list):
+        return [_with_exponents(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {key: _with_exponents(value) for key, value in schema.items()}
+    if schema.get("type") != "number":
+        return inner
+    said = {key: inner.pop(key) for key in ("default", "description", "title") if key in inner}
+    return {**said, "anyOf": [inner, {"type": "string", "pattern": EXPONENT}]}
 
 
 def _default(described: dict[str, Any]) -> dict[str, Any]:

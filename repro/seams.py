@@ -29,6 +29,10 @@ Batch = tuple[Any, Any]
 """Inputs and targets of one micro-batch on the trial's device; first dimension: samples."""
 
 
+Fed = tuple["np.ndarray", "np.ndarray | None"]
+"""Of one micro-batch: sample indices [n] int64, and what augmentation drew for each [n] int64 (None: nothing drawn)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """What a trial chooses and where it is to run, as plain words: the input of `Plugin.unsupported`."""
@@ -102,6 +106,11 @@ class Parts:
     Raises:
         TrialError: the content is not what the workload declares.
     """
+    fed: Callable[[], Sequence[Fed]] | None = None
+    """What `train_batch` has looked up since the last call, in the order of its calls. None: the workload keeps no
+    account; then what was asked of it counts."""
+    draws: Callable[[int, np.ndarray], np.ndarray] | None = None
+    """(epoch, sample indices [n]) -> what the seed draws for them [n] int64, computed anew; None: nothing is drawn."""
 
 
 class Workload(Plugin):
@@ -110,6 +119,8 @@ class Workload(Plugin):
     title: ClassVar[str]
     unit: ClassVar[str] = "images"
     metrics: ClassVar[Mapping[str, Direction]]
+    ranges: ClassVar[Mapping[str, tuple[float, float]]] = {}
+    """Least and largest value that a metric can have; none stated: any target may be asked for."""
     synthetic: ClassVar[bool] = False
     """True where the data are made up: every figure that follows is labelled so."""
     reference_samples_per_second: ClassVar[float]

@@ -25,6 +25,7 @@ from repro import registry
 from repro.errors import UnknownName, nearest
 from repro.schedule import Constant, Scaling, Schedule
 from repro.seams import Direction, Engine, Launcher, Optimizer, Plugin, Setting, Workload
+from repro.yes_no import misplaced
 
 P = TypeVar("P", bound=Plugin)
 SUITE_SCHEMA = 1
@@ -88,6 +89,7 @@ def parse_choice(seam: str, value: Any) -> Any:
         cls = registry.load(seam, data["kind"])
     except UnknownName as error:
         raise FieldProblem(str(error), () if isinstance(value, str) else ("kind",)) from error
+    refuse_booleans(cls, options)
     try:
         return Choice.model_construct(seam=seam, kind=data["kind"], plugin=cls.model_validate(options))
     except ValidationError as error:
@@ -142,9 +144,21 @@ LauncherChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "launch
 
 
 class Written(Frozen):
-    """Base of what a suite says: numbers are finite."""
+    """Base of what a suite says: numbers are finite, and not yes or no."""
 
     model_config = ConfigDict(allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _numbers(cls, data: Any) -> Any:
+        return refuse_booleans(cls, data)
+
+
+def refuse_booleans(model: type[BaseModel], data: Any) -> Any:
+    """`data`, where it says yes or no only to what is a question."""
+    if key := misplaced(model, data):
+        raise FieldProblem(f"must be a number (given: {str(data[key]).lower()})", (key,))
+    return data
 
 
 class Batch(Written):
@@ -160,7 +174,7 @@ class Stop(Written):
 
     metric: str = Field(description="a metric of the workload")
     target: float = Field(description="the quality to reach")
-    max_epochs: float = Field(gt=0, description="budget in passes over the training data")
+    max_epochs: float = Field(gt=0, le=1e6, description="budget in passes over the training data")
     confirm_evals: int = Field(1, ge=1, description="consecutive evaluations at or past the target that establish it")
     design: Literal["stop_at_target", "fixed_budget"] = "stop_at_target"
     direction: Direction | None = Field(None, description="filled in from the workload's metric")
@@ -175,7 +189,7 @@ class Choices(Written):
     batch: Batch
     optimizer: OptimizerChoice
     stop: Stop
-    evaluate_every: int = Field(ge=1, description="samples between evaluations, rounded up to whole steps")
+    evaluate_every: int = Field(ge=1, le=1 << 53, description="samples between evaluations, rounded up to whole steps")
     comm: CommChoice = Field("backend", validate_default=True)  # validated to a Choice
     precision: PrecisionChoice = Field("fp32", validate_default=True)
     launcher: LauncherChoice = Field("local", validate_default=True)
@@ -188,7 +202,7 @@ class Choices(Written):
     gradient_clip: float | None = Field(None, gt=0, description="largest global L2 norm of the mean gradient")
     determinism: Literal["bitwise", "seeded", "free"] = "seeded"
     warmup_steps: bool = Field(True, description="two steps on made-up data before the clock starts, then undone")
-    timeout_seconds: float = Field(3600.0, gt=0, description="longest a trial may take, start to end")
+    timeout_seconds: float = Field(3600.0, gt=0, le=1e7, description="longest a trial may take, start to end")
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
     @field_validator("schedule", mode="before")
@@ -218,6 +232,11 @@ class Choices(Written):
             raise FieldProblem(f"workload {self.workload.kind!r} has no metric {self.stop.metric!r}{known}",
                                ("stop", "metric"))
         natural = workload.metrics[self.stop.metric]
+        low, high = workload.ranges.get(self.stop.metric, (float("-inf"), float("inf")))
+        if not low <= self.stop.target <= high:
+            share = f"; {self.stop.target:g} % is {self.stop.target / 100:g}" if (low, high) == (0, 1) else ""
+            raise FieldProblem(f"{self.stop.metric} lies between {low:g} and {high:g}{share} "
+                               f"(given: {self.stop.target:g})", ("stop", "target"))
         if self.stop.direction is None:
             object.__setattr__(self, "stop", self.stop.model_copy(update={"direction": natural}))
         elif self.stop.direction != natural:
@@ -328,6 +347,11 @@ class Suite(Frozen):
         description="the cell speed-ups are measured against; factors not named are taken equal to the candidate's",
     )
     primary: Contrast | None = Field(None, description="the one contrast declared beforehand")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _numbers(cls, data: Any) -> Any:
+        return refuse_booleans(cls, data)
 
     @field_validator("matrix")
     @classmethod

@@ -37,7 +37,21 @@ class SuiteFile:
         below = [shown for key, shown in self.overrides.items() if len(path) > 1 and key[:len(path)] == path]
         if below:
             return SuiteError(text, file=below[-1], field=dotted(path))
+        if shown := self._behind(path):
+            return SuiteError(text, file=shown, field=dotted(path))
         return SuiteError(text, file=self.source.name, line=self.source.line(path), field=dotted(path))
+
+    def _behind(self, path: FieldPath) -> str:
+        """The overrides that a problem comes from which shows elsewhere; "" where there are none.
+
+        The global batch must be divisible by two other fields; what a machine cannot run comes from any of them.
+        """
+        parts = {"processes", "accumulation"} if path[-2:] == ("batch", "global") else None
+        if parts is None and path != ("trial",):
+            return ""
+        found = [shown for key, shown in self.overrides.items()
+                 if key[0] in ("trial", "matrix") and (parts is None or str(key[-1]).split(".")[-1] in parts)]
+        return " ".join(dict.fromkeys(found))
 
 
 def bundled() -> list[str]:

@@ -81,6 +81,11 @@ class Tracker:
                 deadline = 0.0
             self._ask("sync", deadline)
 
+    @property
+    def problem(self) -> str:
+        """Why the last replay failed, in one line; "" when it did not, or none has ended yet."""
+        return self._problem
+
     def finish(self, wait_seconds: float) -> TrackingEnd:
         """A last replay, waited for at most so long; then the child is ended, whatever it does."""
         with self._lock:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from repro.events import EventLog
+from repro.fingerprint import settings
 from repro.loop import Loop, weights_sha256
 from repro.order import SampleOrder
 from repro.seams import Comm, Engine, Job, Optimizer, Parts, Precision, Session, Workload
@@ -115,7 +116,8 @@ def build(trial: Trial, place: Place, log_path: Path, payload: Mapping[str, Any]
     session, parts = start_session(trial, job)
     train_samples = trial.choices.workload.get(Workload).train_samples
     order = SampleOrder(streams, train_samples, trial.choices.batch.global_)
-    log.emit("x_hashes", {"init_weights": weights_sha256(session.weights()), "data_order": order.sha256()})
+    log.emit("x_hashes", {"init_weights": weights_sha256(session.weights())})
+    log.emit("x_settings", settings(os.environ))
     if parts is not None and trial.choices.warmup_steps:
         session.warm_up([parts.synthetic_batch(job.micro_batch) for _ in range(job.accumulation)])
     log.stop("init_stop")

@@ -36,7 +36,10 @@ class AlgorithmWork(torch.distributed.Work):
             with self._lane.device.after(self._asked, self._tensors):
                 self._job()
                 self._ended = self._lane.device.mark()
-        except Exception as error:  # handed to whoever waits: the caller's thread, or DDP in C++
+        except Exception as error:
+            # Whatever a schedule, a link or torch raises: kept, raised in whoever waits (the caller's thread, or DDP in
+            # C++ through the future), and by every later collective of the group. Ctrl-C is none of these and ends the
+            # rank as it is.
             self._error = error
             self._lane.broken = self._lane.broken or error
         self._lane.meter.ran(start, time.perf_counter())

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -43,8 +44,7 @@ class Hooks:
             self.power = PowerSgd(job.comm, job.compression_rank)
             self.send: Send = self.power
         else:
-            hook = PLAIN[job.compression]
-            self.send = lambda bucket: hook(dist.group.WORLD, bucket)
+            self.send = Plain(PLAIN[job.compression])
         if job.overlap is False:
             self.send = Deferred(self.send)
 
@@ -57,13 +57,32 @@ class Hooks:
             self.computed = time.perf_counter()
         return self.send(bucket)
 
+    def watch(self, watched: AbstractContextManager[Any] | None) -> None:
+        """Enter `watched` around what is sent from a thread of its own; None: no more."""
+        if self.power:
+            self.power.watched = watched
+
     def reset(self) -> None:
         """Forget what earlier steps left behind."""
         if self.power:
             self.power.reset()
 
-    def effective(self) -> str:
-        return f"powersgd rank {self.job.compression_rank}" if self.power else self.job.compression
+    def compression(self, registered: bool) -> str:
+        """What DDP's gradients really go through.
+
+        Args:
+            registered: DDP says that it has a hook.
+        """
+        send = self.send.send if isinstance(self.send, Deferred) else self.send
+        if not registered:
+            return "none"
+        if isinstance(send, PowerSgd):
+            return f"powersgd rank {send.state.matrix_approximation_rank}"
+        return next((name for name, hook in PLAIN.items() if getattr(send, "hook", None) is hook), "unknown")
+
+    def overlap(self, registered: bool) -> str:
+        """Whether buckets leave while back-propagation still runs."""
+        return "off" if registered and isinstance(self.send, Deferred) else "on"
 
     def close(self) -> None:
         if self.power:
@@ -77,6 +96,16 @@ def _call(hooks: Hooks, bucket: GradBucket) -> torch.futures.Future[torch.Tensor
 
 # DDP checks these; as this module defers annotations, they would be text.
 _call.__annotations__ = {"bucket": GradBucket, "return": torch.futures.Future[torch.Tensor]}
+
+
+class Plain:
+    """One of torch's hooks on all ranks."""
+
+    def __init__(self, hook: Callable[[Any, Any], Future]) -> None:
+        self.hook = hook
+
+    def __call__(self, bucket: Bucket) -> Future:
+        return self.hook(dist.group.WORLD, bucket)
 
 
 class Deferred:
@@ -116,6 +145,7 @@ class PowerSgd:
     def __init__(self, comm: Comm, rank: int) -> None:
         self.comm, self.rank = comm, rank
         self.thread = ThreadPoolExecutor(1, "PowerSGD")
+        self.watched: AbstractContextManager[Any] | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -131,9 +161,10 @@ class PowerSgd:
 
     def _send(self, bucket: Bucket, promise: Future) -> None:
         try:
-            with self.comm.inline():
+            with self.watched or nullcontext(), self.comm.inline():
                 promise.set_result(powerSGD_hook(self.state, bucket).wait())
-        except Exception as error:  # to whoever waits for the bucket
+        except Exception as error:
+            # On this thread nobody would see it: DDP, which waits for the promise, raises it in the training's thread.
             promise.set_exception(error)
 
     def close(self) -> None:

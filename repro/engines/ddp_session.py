@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from repro.engines.ddp_hooks import Hooks
 from repro.engines.torch_loop import LoopSession
+from repro.engines.watched import Watched
 from repro.seams import Batch, Job, Parts
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ class DdpSession(LoopSession):
         return loss
 
     def warm_up(self, batches: Sequence[Batch]) -> None:
+        self.hooks.watch(Watched(self.watched.elements))
         super().warm_up(batches)
+        self.hooks.watch(None)
         self.hooks.reset()
 
     def effective(self) -> dict[str, str]:
@@ -56,9 +59,9 @@ class DdpSession(LoopSession):
         sizes = str(log.get("rebuilt_bucket_sizes") or log.get("bucket_sizes") or "")
         return {
             **super().effective(),
-            "comm_dtype": self.numerics.precision.weights,
-            "compression": self.hooks.effective(),
-            "overlap": "off" if self.job.overlap is False else "on",
+            "compression": self.hooks.compression(bool(log.get("comm_hook"))),
+            "overlap": self.hooks.overlap(bool(log.get("comm_hook"))),
+            "gradient_as_bucket_view": "on" if log.get("gradient_as_bucket_view") else "off",
             "buckets": str(len(sizes.split(","))) if sizes else "unknown",
             "bucket_bytes": sizes.replace(" ", "") or "unknown",
         }

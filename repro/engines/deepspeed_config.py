@@ -15,6 +15,8 @@ OWNED: dict[str, str] = {
     "train_micro_batch_size_per_gpu": "the trial's `batch.micro`",
     "gradient_accumulation_steps": "the trial's `batch.accumulation`",
     "managed_gradient_accumulation": "the trial's `batch.accumulation`",
+    "data_parallel_size": "the trial's `processes`",
+    "sequence_parallel_size": "the harness: every rank trains on samples of its own",
     "gradient_clipping": "the trial's `gradient_clip`",
     "gradient_allreduce_op": "the harness: gradients are means over ranks in every engine",
     "optimizer": "the trial's `optimizer`",

@@ -165,8 +165,6 @@ class DeepSpeedSession(TorchSession):
             ones = torch.ones(2, 2, dtype=self.numerics.weights, device=self.device)
             product = name_of((ones @ ones).dtype)
         wrapper = self.engine.optimizer
-        buckets = getattr(wrapper, "ipg_buckets", None)
-        sent = sorted(map(name_of, buckets)) if buckets else [name_of(self.engine.communication_data_type)]
         accumulated = getattr(wrapper, "gradient_accumulation_dtype", self.trained()[0][1].dtype)
         masters = [tensor for group in self.optimizer.param_groups for tensor in group["params"]]
         masters = masters or list(getattr(wrapper, "fp32_partitioned_groups_flat", []))
@@ -177,12 +175,17 @@ class DeepSpeedSession(TorchSession):
             "wrapper": type(wrapper).__name__,
             "master_dtype": name_of(masters[0].dtype),
             "gradient_dtype": name_of(accumulated),
-            "comm_dtype": ",".join(sent),
+            "overlap": self._overlap(),
             "buckets": "unknown",
             "bucket_bytes": self._bucket_bytes(),
             "loss_scale": f"{self.loss_scale():g}" if self.job.precision.loss_scaling else "none",
             "deepspeed_config": json.dumps(self.config, sort_keys=True, separators=(",", ":")),
         }
+
+    def _overlap(self) -> str:
+        """DeepSpeed overlaps by CUDA streams; on a CPU its collectives block back-propagation whatever it is told."""
+        told = bool(getattr(self.engine.optimizer, "overlap_comm", False))
+        return "on" if told and self.device.type == "cuda" else "off"
 
     def _bucket_bytes(self) -> str:
         """Largest bucket of gradients, bytes; without ZeRO DeepSpeed sends all gradients at once."""

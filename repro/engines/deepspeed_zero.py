@@ -8,8 +8,10 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from repro.engines.deepspeed_config import deepspeed_config, owned_keys
+from repro.engines.deepspeed_config import OWNED, deepspeed_config, owned_keys
+from repro.engines.deepspeed_keys import unknown_keys
 from repro.seams import Engine, Job, Parts, Session, Setting
+from repro.spec import FieldProblem
 from repro.streams import Streams
 
 
@@ -35,6 +37,8 @@ class DeepSpeedZero(Engine):
         taken = owned_keys(value)
         if taken:
             raise ValueError("; ".join(f"key {key!r} is decided by {owner}" for key, owner in taken))
+        for path, known in unknown_keys(value, OWNED):
+            raise FieldProblem(f"DeepSpeed has no key {'.'.join(path)!r}{known}", path)
         return value
 
     @model_validator(mode="after")

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from repro.engines.numerics import Numerics, name_of
 from repro.engines.undo import Buffers, OptimizerState, RandomStates, digest
+from repro.engines.watched import Watched
 from repro.errors import TrialError
 from repro.seams import Batch, Job, Parts, Session
 
@@ -33,6 +34,7 @@ class TorchSession(Session):
         self.device = torch.device(job.device)
         self.numerics = Numerics(job.precision, job.device)
         self.alone = job.world == 1
+        self.watched = Watched()
 
     @abstractmethod
     def forward(self, inputs: Any) -> Any:
@@ -136,6 +138,7 @@ class TorchSession(Session):
         optimizer = type(self.optimizer)
         return {
             "comm": self.job.comm.effective(),
+            "comm_dtype": self.watched.types(),
             "threads": str(torch.get_num_threads()),
             "matmul_dtype": self.numerics.probe(),
             "tf32": self.numerics.tf32(),
@@ -148,13 +151,19 @@ class TorchSession(Session):
     def warm_up(self, batches: Sequence[Batch]) -> None:
         """Run two steps with learning rate 0 on `batches` (one step's micro-batches) and undo them.
 
+        The first is watched: what is reduced in it, and in which type, is what every later step reduces.
+
         Raises:
             TrialError: the weights are not what they were.
         """
         before = digest(self.weights())
         undo = (RandomStates(), Buffers(self.model), OptimizerState(self.optimizer))
         scaler = self.scaler_state()
-        for _ in range(WARM_UP_STEPS):
+        self.traffic()  # what came before is not the step's
+        with self.watched:
+            self.step(batches, 0.0)
+        self.watched.heard(self.traffic())
+        for _ in range(WARM_UP_STEPS - 1):
             self.step(batches, 0.0)
         self.synchronize()
         for state in undo:

@@ -141,6 +141,7 @@ class Fabric(Local):
             outcome = self._run(order, self._placement(order), {**environment, **_SOCKETS})
             return self._recorded(order, outcome, before, self._keeper.traffic())
         except BaseException:
+            # Ctrl-C too: the counts and the store are in an unknown state, the next launch builds anew.
             self._drop()
             raise
 

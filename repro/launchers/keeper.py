@@ -44,8 +44,9 @@ class Keeper:
         theirs.close()
         try:
             if self._ask("build"):
-                self.user = recv_handle(self._pipe)
+                self.user = self._file()
         except BaseException:
+            # Ctrl-C too: no process may be left that nobody holds.
             self.close()
             raise
 
@@ -55,7 +56,7 @@ class Keeper:
         if not new:
             return []
         self._ask("grow", count)
-        self.nodes += [recv_handle(self._pipe) for _ in range(new)]
+        self.nodes += [self._file() for _ in range(new)]
         links: list[Link] = self._ask("measure")
         return links
 
@@ -78,6 +79,13 @@ class Keeper:
             os.close(file)
         self.nodes, self.user = [], None
 
+    def _file(self) -> int:
+        """An open file that follows an answer."""
+        try:
+            return recv_handle(self._pipe)
+        except (EOFError, OSError, RuntimeError) as error:
+            raise TrialError(f"the emulated network's namespaces could not be handed over: {reason(error)}") from None
+
     def _ask(self, question: str, *details: Any) -> Any:
         try:
             self._pipe.send((question, details))
@@ -97,12 +105,14 @@ def _serve(pipe: Connection, wiring: Wiring) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     network = Network(wiring)
     service = _Service(network, pipe)
-    with contextlib.suppress(EOFError, OSError):
+    # Only a pipe that closes ends it in silence: then nobody is left to be told.
+    with contextlib.suppress(EOFError, ConnectionError):
         while True:
             question, details = pipe.recv()
             try:
                 answer = getattr(service, question)(*details)
             except Exception as error:
+                # Anything that building or asking a network raises (netlink, OSError, torch's store) is the answer.
                 pipe.send((False, f"cannot {network.step}: {reason(error)}"))
                 return
             pipe.send((True, answer))

@@ -73,6 +73,7 @@ def acquire(modules: Sequence[str], device: str) -> WarmServer:
             try:
                 started.start()
             except BaseException:
+                # Ctrl-C too: nothing must go on running, and the environment is put back.
                 started.stop()
                 raise
             _shared = started

@@ -26,6 +26,7 @@ class DigitBatches:
         self._samples = handwritten.TRAIN_SAMPLES
         self._epoch = -1
         self._offsets = np.zeros(self._samples, dtype=np.int64)
+        self._fed: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
 
     def open(self) -> str:
         """Read the data onto the device; their sha256. Nothing else here works before.
@@ -45,10 +46,23 @@ class DigitBatches:
     def train(self, epoch: int, indices: NDArray[np.int64]) -> Batch:
         """Images [n, 1, 8, 8] as the epoch shifts them, and targets [n]."""
         if self._augment and epoch != self._epoch:
-            drawn = self._streams.generator("augmentation", epoch).integers(len(SHIFTS), size=self._samples)
-            self._offsets, self._epoch = drawn * self._samples, epoch
-        rows = self._index(self._offsets[indices] + indices)
+            self._offsets, self._epoch = self._drawn(epoch) * self._samples, epoch
+        offsets = self._offsets[indices]
+        self._fed.append((indices, offsets))
+        rows = self._index(offsets + indices)
         return self._train.index_select(0, rows), self._train_targets.index_select(0, self._index(indices))
+
+    def _drawn(self, epoch: int) -> NDArray[np.int64]:
+        return self._streams.generator("augmentation", epoch).integers(len(SHIFTS), size=self._samples)
+
+    def draws(self, epoch: int, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Number in `SHIFTS` of the shift that the seed draws for each sample."""
+        return self._drawn(epoch)[indices]
+
+    def fed(self) -> list[tuple[NDArray[np.int64], NDArray[np.int64] | None]]:
+        """Samples and shifts that `train` has looked up since the last call."""
+        fed, self._fed = self._fed, []
+        return [(indices, offsets // self._samples if self._augment else None) for indices, offsets in fed]
 
     def evaluation(self, indices: NDArray[np.int64]) -> Batch:
         """Images [n, 1, 8, 8] as they are, and targets [n]."""

@@ -15,6 +15,7 @@ class Digits(Workload):
 
     title: ClassVar[str] = "handwritten digits, small CNN"
     metrics: ClassVar[Mapping[str, Direction]] = {"top1": "higher"}
+    ranges: ClassVar[Mapping[str, tuple[float, float]]] = {"top1": (0.0, 1.0)}
     reference_samples_per_second: ClassVar[float] = 10000.0
     sha256: ClassVar[str] = handwritten.SHA256
 
@@ -50,4 +51,6 @@ class Digits(Workload):
             eval_batch=batches.evaluation,
             synthetic_batch=batches.synthetic,
             open_data=batches.open,
+            fed=batches.fed,
+            draws=batches.draws if self.augment else None,
         )

@@ -20,6 +20,7 @@ class DigitsMlp(Workload):
 
     title: ClassVar[str] = "handwritten digits, wide MLP"
     metrics: ClassVar[Mapping[str, Direction]] = {"top1": "higher"}
+    ranges: ClassVar[Mapping[str, tuple[float, float]]] = {"top1": (0.0, 1.0)}
     reference_samples_per_second: ClassVar[float] = 3400.0
     sha256: ClassVar[str] = handwritten.SHA256
 
@@ -52,6 +53,8 @@ class DigitsMlp(Workload):
             eval_batch=batches.evaluation,
             synthetic_batch=batches.synthetic,
             open_data=batches.open,
+            fed=batches.fed,
+            draws=batches.draws if self.augment else None,
         )
 
     def _network(self) -> nn.Module:

@@ -15,6 +15,7 @@ class MadeUpBatches:
 
     def __init__(self, recipe: made_up_images.Recipe, device: str) -> None:
         self._recipe, self._device = recipe, device
+        self._fed: list[NDArray[np.int64]] = []
 
     def open(self) -> str:
         """Draw the data and put them on the device; their sha256."""
@@ -26,7 +27,13 @@ class MadeUpBatches:
 
     def train(self, epoch: int, indices: NDArray[np.int64]) -> Batch:
         """Images [n, channels, side, side] and targets [n]; every epoch alike."""
+        self._fed.append(indices)
         return self._batch(indices)
+
+    def fed(self) -> list[tuple[NDArray[np.int64], NDArray[np.int64] | None]]:
+        """Samples that `train` has looked up since the last call."""
+        fed, self._fed = self._fed, []
+        return [(indices, None) for indices in fed]
 
     def evaluation(self, indices: NDArray[np.int64]) -> Batch:
         """Images [n, channels, side, side] and targets [n]."""

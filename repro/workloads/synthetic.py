@@ -17,6 +17,7 @@ class Synthetic(Workload):
 
     title: ClassVar[str] = "made-up images, CNN of chosen size"
     metrics: ClassVar[Mapping[str, Direction]] = {"top1": "higher"}
+    ranges: ClassVar[Mapping[str, tuple[float, float]]] = {"top1": (0.0, 1.0)}
     synthetic: ClassVar[bool] = True
     reference_samples_per_second: ClassVar[float] = 500.0
 
@@ -70,6 +71,7 @@ class Synthetic(Workload):
             eval_batch=batches.evaluation,
             synthetic_batch=batches.synthetic,
             open_data=batches.open,
+            fed=batches.fed,
         )
 
     def _recipe(self) -> Recipe:

@@ -258,9 +258,21 @@ MORE = [replace(Case(engine, 2, 4), optimizer=optimizer, clip=clip)
 FP32_CASES = [replace(cut, optimizer=optimizer, clip=clip) for cut in CUTS for optimizer, clip in RECIPES] + MORE
 FP32_CASES += [Case(engine, 4, 1, ADAMW, 0.5) for engine in ZERO] + [Case(DeepSpeedZero(stage=2), 1, 4, ADAMW, 0.5)]
 FP32_CASES += [Case(Ddp(bucket_mib=0.001), 4, 2), Case(SCATTERED, 4, 2), Case(SCATTERED, 2, 4, clip=0.5)]
+# By default: every engine under AdamW with clipping, both recipes, every number of ranks, accumulation and none, and
+# odd buckets.
+FP32_FAST = [*(Case(engine, 2, 4, ADAMW, 0.5) for engine in (Ddp(), *ZERO)),
+             *(Case(engine, 2, 4) for engine in (Ddp(), ZERO[1], ZERO[3])), Case(Single(), 1, 4), Case(Ddp(), 1, 4),
+             Case(Ddp(), 4, 1, ADAMW, 0.5), Case(ZERO[3], 4, 1, ADAMW, 0.5),
+             *FP32_CASES[-3:]]
 
 
-@pytest.mark.parametrize("case", FP32_CASES, ids=str)
+def thorough(cases: list[Case], fast: list[Case]) -> list[Any]:
+    """All `cases`; those that are not `fast` wait for `make test-slow`."""
+    assert all(case in cases for case in fast)
+    return [case if case in fast else pytest.param(case, marks=pytest.mark.slow) for case in cases]
+
+
+@pytest.mark.parametrize("case", thorough(FP32_CASES, FP32_FAST), ids=str)
 def test_float32_training_is_the_same(ranks: Run, case: Case) -> None:
     reference = ranks(Case(Single(), optimizer=case.optimizer, clip=case.clip))[0]
     found = ranks(case)
@@ -286,9 +298,12 @@ LOW = [replace(Case(engine, 2, 4), precision=precision, optimizer=SGD)
        for engine in ZERO for precision in (Bf16Autocast(), Bf16Master())]
 LOW += [replace(Case(engine, 2, 4), precision=Bf16Master(), optimizer=SLOW_ADAMW) for engine in ZERO]
 LOW += [Case(ZERO[0], 2, 4, precision=Fp16Autocast(), clip=0.5)]
+LOW_FAST = [*(Case(ZERO[stage], 2, 4, precision=Bf16Autocast()) for stage in (1, 3)),
+            *(Case(ZERO[stage], 2, 4, precision=Bf16Master()) for stage in (0, 2, 3)),
+            Case(ZERO[1], 2, 4, SLOW_ADAMW, precision=Bf16Master()), LOW[-1]]
 
 
-@pytest.mark.parametrize("case", LOW, ids=str)
+@pytest.mark.parametrize("case", thorough(LOW, LOW_FAST), ids=str)
 def test_low_precision_agrees_between_ddp_and_zero(ranks: Run, case: Case) -> None:
     reference, found = ranks(replace(case, engine=Ddp()))[0], ranks(case)[0]
     assert same_bytes(found["initial"], reference["initial"])
@@ -315,8 +330,12 @@ WARM += [Case(engine, 2, 4, precision=Bf16Master()) for engine in (Ddp(), *ZERO)
 WARM += [Case(Ddp(bucket_mib=0.001), 2, 4), Case(SCATTERED, 2, 4, clip=0.5)]
 WARM += [Case(Ddp(), 2, 4, precision=Fp16Autocast(), clip=0.5), Case(ZERO[0], 2, 4, precision=Fp16Autocast(), clip=0.5)]
 
+WARM_FAST = [case for case in WARM if case.optimizer == ADAMW or case.precision == Fp16Autocast()]
+WARM_FAST += [Case(Ddp(), 2, 4, precision=Bf16Master()), Case(ZERO[3], 2, 4, precision=Bf16Master()),
+              Case(SCATTERED, 2, 4, clip=0.5)]
 
-@pytest.mark.parametrize("case", WARM, ids=str)
+
+@pytest.mark.parametrize("case", thorough(WARM, WARM_FAST), ids=str)
 def test_training_after_a_warm_up_is_bit_identical(ranks: Run, case: Case) -> None:
     cold, warm = ranks(case)[0], ranks(replace(case, warm_up=True))[0]
     assert warm["rng_restored"]
@@ -362,16 +381,21 @@ def test_sums_over_ranks(ranks: Run, case: Case) -> None:
 
 @pytest.mark.parametrize(("case", "expected"), [
     (Case(Single()), {"comm": "none", "matmul_dtype": "float32", "weight_dtype": "float32"}),
-    (Case(Ddp(), 2, 4), {"comm": "gloo", "comm_dtype": "float32", "buckets": "1", "optimizer": "torch.optim.sgd.SGD"}),
+    (Case(Ddp(), 2, 4), {"comm": "gloo", "comm_dtype": "unknown", "buckets": "1", "optimizer": "torch.optim.sgd.SGD",
+                         "gradient_as_bucket_view": "on", "overlap": "on", "compression": "none"}),
     (Case(Ddp(), 2, 4, precision=Bf16Master()), {"weight_dtype": "bfloat16", "master_dtype": "float32"}),
-    (Case(ZERO[2], 2, 4), {"zero_stage": "2", "wrapper": "DeepSpeedZeroOptimizer", "comm_dtype": "float32",
-                           "optimizer": "torch.optim.sgd.SGD"}),
-    (Case(ZERO[3], 2, 4, precision=Bf16Autocast()), {"matmul_dtype": "bfloat16", "comm_dtype": "float32",
+    (Case(Ddp(), 2, 4, precision=Bf16Master(), warm_up=True), {"comm_dtype": "bfloat16"}),
+    (Case(Ddp(), 2, 4, ADAMW, 0.5, warm_up=True), {"comm_dtype": "float32"}),
+    (Case(ZERO[2], 2, 4, ADAMW, 0.5, warm_up=True), {
+        "zero_stage": "2", "wrapper": "DeepSpeedZeroOptimizer", "comm_dtype": "float32", "overlap": "off",
+        "optimizer": "torch.optim.adamw.AdamW"}),
+    (Case(ZERO[3], 2, 4, precision=Bf16Autocast()), {"matmul_dtype": "bfloat16",
                                                      "gradient_dtype": "float32", "weight_dtype": "float32"}),
-    (Case(ZERO[3], 2, 4, precision=Bf16Master()), {"matmul_dtype": "bfloat16", "comm_dtype": "bfloat16",
-                                                   "gradient_dtype": "bfloat16", "master_dtype": "float32"}),
-    (Case(ZERO[0], 2, 4, precision=Fp16Autocast(), clip=0.5), {"matmul_dtype": "float16", "comm_dtype": "float32",
-                                                               "loss_scale": "65536"}),
+    (Case(ZERO[3], 2, 4, precision=Bf16Master(), warm_up=True), {
+        "matmul_dtype": "bfloat16", "comm_dtype": "bfloat16", "gradient_dtype": "bfloat16",
+        "master_dtype": "float32"}),
+    (Case(ZERO[0], 2, 4, precision=Fp16Autocast(), clip=0.5, warm_up=True), {
+        "matmul_dtype": "float16", "comm_dtype": "float32", "loss_scale": "65536"}),
 ], ids=lambda value: str(value) if isinstance(value, Case) else "")
 def test_what_really_ran_is_read_back(ranks: Run, case: Case, expected: dict[str, str]) -> None:
     effective = ranks(case)[0]["effective"]

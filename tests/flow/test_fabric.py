@@ -18,9 +18,11 @@ import psutil
 import pytest
 
 from repro.doctor import end_leftovers
+from repro.errors import TrialError
 from repro.launchers import leftovers
 from repro.launchers.fabric import Fabric
 from repro.launchers.fabric_probe import ability
+from repro.launchers.keeper import Keeper
 from repro.launchers.local import Local
 from repro.results import Network
 from repro.seams import Order, Outcome
@@ -228,6 +230,20 @@ def test_a_straggler_computes_slower(opened: Callable[..., Fabric], tmp_path: Pa
     assert slow > 1.5 * usual, "also on a busy machine"
 
 
+def test_a_keeper_that_cannot_hand_over_is_one_line(server: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    fabric = Fabric()
+    keeper = Keeper(fabric._wiring())
+    try:
+        def gone(_: object) -> int:
+            raise EOFError
+
+        monkeypatch.setattr("repro.launchers.keeper.recv_handle", gone)
+        with pytest.raises(TrialError, match="namespaces could not be handed over: EOFError"):
+            keeper.grow(1)
+    finally:
+        keeper.close()
+
+
 def test_another_number_of_ranks_and_trials_after_a_failure(opened: Callable[..., Fabric], tmp_path: Path) -> None:
     launcher = opened()
     failed = _launch(launcher, tmp_path / "a", hold_on, 2, fail=True)
@@ -348,9 +364,10 @@ def test_links_can_be_delayed(opened: Callable[..., Fabric], tmp_path: Path) -> 
     assert float((tmp_path / "rank1.log").read_text()) > 0.1
 
 
-def test_engines_train_over_two_nodes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_engines_train_over_two_nodes(tmp_path: Path, processes: int) -> None:
     command = [sys.executable, "-m", "repro", "run", "quickstart", "--seeds", "1", "--no-mlflow", "--json",
-               "--out", str(tmp_path / "run"), "-o", "processes=4", "-o", "launcher.kind=fabric",
+               "--out", str(tmp_path / "run"), "-o", f"processes={processes}", "-o", "launcher.kind=fabric",
                "-o", "launcher.nodes=2", "-o", "stop.max_epochs=1", "-o", "comm=ring"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode in (0, 3), done.stderr

@@ -41,10 +41,11 @@ primary:
 """
 
 
-def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+def start(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
     (folder / "suite.yaml").write_text(SUITE)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "repro", "run", "suite.yaml", "--no-mlflow", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+    tracking = ["--no-mlflow"] if "MLFLOW_TRACKING_URI" not in variables else []
+    command = [sys.executable, "-m", "repro", "run", "suite.yaml", *tracking, *arguments]
     return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                             text=True, stdin=subprocess.DEVNULL)
 
@@ -173,3 +174,35 @@ def test_ctrl_c_is_exit_code_130_and_leaves_a_record(tmp_path: Path) -> None:
     assert len(record.missing()) == 4000 - len(record.results)
     assert abs(len(record.attempts) - len(record.results)) <= 1
     assert (tmp_path / "run" / "report" / "report.html").is_file()
+
+
+def test_a_second_ctrl_c_does_not_keep_the_report_from_being_written(tmp_path: Path) -> None:
+    process = start(tmp_path, "--out", "run", "--seeds", "1000")
+    ledger = tmp_path / "run" / "ledger.jsonl"
+    deadline = time.monotonic() + 60
+    while not (ledger.is_file() and ledger.read_bytes().count(b"\n") >= 11):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    while process.poll() is None and time.monotonic() < deadline:
+        process.send_signal(signal.SIGINT)
+        if (tmp_path / "run" / "report" / "report.html").is_file():
+            break
+        time.sleep(0.02)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode in (130, -signal.SIGINT), error  # a signal may also hit the interpreter's own end
+    assert "ending: the report is being written" in error
+    assert (tmp_path / "run" / "report" / "report.html").read_text().rstrip().endswith("</html>")
+
+
+def test_a_tracking_store_that_cannot_be_is_said_early_and_the_run_goes_on(tmp_path: Path) -> None:
+    process = start(tmp_path, "--out", "run", "--seeds", "1", MLFLOW_TRACKING_URI="foo://somewhere/x")
+    started = time.monotonic()
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 0, error
+    assert time.monotonic() - started < 40
+    said = error.index("mlflow: foo://somewhere/x: MLflow has no tracking store of scheme 'foo'")
+    assert "the run goes on without" in error
+    assert said < error.index("seed 0: ok"), "before the first trial has ended"
+    assert error.rstrip().endswith("--to mlflow"), "and how to send it later"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import importlib
 import json
 import os
 import shutil
@@ -39,6 +40,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # MLflow keeps its database connections open
 ]
 SMALL = SUITE.replace("seeds: 6", "seeds: 2")
+NARROW = SMALL.replace("processes: [1, 2]", "processes: [2]")
+"""A server takes long to answer for every metric."""
 SECRET = "hunter2secret"
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -162,14 +165,15 @@ def test_everything_of_a_record_is_there_and_a_second_replay_changes_nothing(
 ) -> None:
     site: Site = request.getfixturevalue(kind)
     uri = site.uri
-    record = make_record(tmp_path / "run", named(SMALL, f"whole-{kind}"))
+    suite = SMALL if kind == "local" else NARROW
+    record = make_record(tmp_path / "run", named(suite, f"whole-{kind}"))
     name = record.plan.suite.suite
     record.folder.reports.mkdir()
     (record.folder.reports / "report.html").write_text("<p>a report</p>")
     places = reporter(uri).write(record, record.folder.reports)
     assert places[0].startswith(uri)
     cells = [record.plan.cells[-1].cell_id]
-    if kind == "local":  # a server takes long to answer for every metric
+    if kind == "local":
         cells.append(record.plan.cells[0].cell_id)
     trials = [record.of_cell(cell_id)[-1].trial_id for cell_id in cells]
     keys = [f"cell:{cell_id}" for cell_id in cells] + [f"trial:{trial_id}/1" for trial_id in trials]
@@ -449,6 +453,50 @@ def test_a_server_that_never_answers_is_given_up_soon(tmp_path: Path) -> None:
         with pytest.raises(TrackingError, match="no answer in time"):
             reporter(f"http://127.0.0.1:{mute.getsockname()[1]}").write(record, tmp_path)
         assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize(("uri", "said"), [
+    ("foo://somewhere/x", "foo://somewhere/x: MLflow has no tracking store of scheme 'foo'; it takes http,"),
+    ("sqlite:////proc/mlflow.db", "////proc/mlflow.db: cannot be written (No such file or directory); set MLFLOW"),
+    ("sqlite:////no/such/folder/mlflow.db", "cannot be written (No such file or directory)"),
+])
+def test_a_store_that_cannot_be_is_said_at_once(tmp_path: Path, uri: str, said: str) -> None:
+    record = make_record(tmp_path / "run", SMALL, only=1)
+    started = time.monotonic()
+    with pytest.raises(TrackingError) as caught:
+        reporter(uri).write(record, tmp_path)
+    assert time.monotonic() - started < 5
+    assert said in str(caught.value)
+    assert len(str(caught.value)) < 200 and "..." not in str(caught.value)
+
+
+def test_a_new_store_is_created_by_one_process_at_a_time(tmp_path: Path) -> None:
+    gate = importlib.import_module("repro.reporters.mlflow_gate")
+    uri, order = f"sqlite:///{tmp_path}/new.db", []
+
+    def second() -> None:
+        with gate.alone_at(uri):
+            order.append("second")
+
+    with gate.alone_at(uri):
+        thread = threading.Thread(target=second)
+        thread.start()
+        time.sleep(0.3)
+        order.append("first")
+    thread.join(10)
+    assert order == ["first", "second"]
+
+
+@pytest.mark.slow
+def test_runs_that_start_at_once_share_a_new_store(tmp_path: Path) -> None:
+    code = ("import sys, time; from repro import registry; import mlflow\n"
+            "while time.time() < float(sys.argv[2]): pass\n"
+            "registry.load('reporter', 'mlflow')(tracking_uri=sys.argv[1]).check(sys.argv[3])")
+    start = str(time.time() + 10)
+    children = [subprocess.Popen([sys.executable, "-c", code, f"sqlite:///{tmp_path}/new.db", start, f"suite-{number}"],
+                                 env=environment(), stderr=subprocess.PIPE, text=True) for number in range(3)]
+    ended = [child.communicate(timeout=120)[1] for child in children]
+    assert [child.returncode for child in children] == [0, 0, 0], ended
 
 
 def with_password(uri: str) -> str:

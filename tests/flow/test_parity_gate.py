@@ -39,7 +39,6 @@ suite: defects
 {TRIAL}
 matrix:
   workload: [{{kind: digits, norm: group}}, {{kind: digits, norm: batch}}]
-  processes: [1, 2]
   engine:
     - ddp
     - {{kind: deepspeed, stage: 0}}
@@ -58,12 +57,16 @@ matrix:
     - {{kind: planted, defect: nan}}
     - {{kind: planted, defect: buffers}}
 exclude:
-  - {{engine: planted, processes: 1}}
-  - {{workload: {{norm: batch}}, processes: 1}}
   - {{workload: {{norm: batch}}, engine: {{kind: deepspeed, stage: [0, 2, 3]}}}}
   - {{workload: {{norm: group}}, engine: {{defect: buffers}}}}
   - workload: {{norm: batch}}
     engine: {{defect: [sum, decay, augmentation, data, bucket, clip-micro, clip-late, unscaled, bf16, nan]}}
+"""
+ALONE = f"""\
+suite: alone
+{TRIAL.replace("processes: 2", "processes: 1")}
+matrix:
+  engine: [ddp, {", ".join(f"{{kind: deepspeed, stage: {stage}}}" for stage in range(4))}]
 """
 HEALTHY = f"""\
 suite: healthy
@@ -146,11 +149,19 @@ def test_healthy_engines_beside_the_defective_ones_pass(defective: Ended) -> Non
     passed = {(item["group"], item["candidate"]) for item in defective.findings if not item["problem"]}
     both = ["ddp", *(f"deepspeed (stage={stage})" for stage in range(4))]
     assert passed == {
-        *(("digits, batch 32, 1 process", f"{engine} on 1 process") for engine in both),
         *(("digits, batch 32, 2 processes", f"{engine} on 2 processes") for engine in both),
         *(("digits (norm=batch), batch 32, 2 processes", f"{engine} on 2 processes") for engine in (both[0], both[2])),
     }
     assert all(0 <= item["largest_difference"] < 1e-5 for item in defective.findings if not item["problem"])
+
+
+@pytest.mark.slow
+def test_healthy_engines_on_one_process_pass(tmp_path: Path) -> None:
+    ended = run(tmp_path, ALONE)
+    assert ended.code == 0, ended.error
+    engines = ["ddp", *(f"deepspeed (stage={stage})" for stage in range(4))]
+    assert [item["candidate"] for item in ended.findings] == [f"{engine} on 1 process" for engine in engines]
+    assert all(not item["problem"] and 0 <= item["largest_difference"] < 1e-5 for item in ended.findings)
 
 
 def test_the_gate_says_what_really_ran(defective: Ended) -> None:

@@ -9,7 +9,8 @@ from repro.seams import Job, Parts, Session
 from repro.streams import Streams
 
 Defect = Literal[
-    "sum", "decay", "augmentation", "data", "bucket", "buffers", "clip-micro", "clip-late", "unscaled", "bf16", "nan"
+    "sum", "decay", "augmentation", "data", "bucket", "buffers", "clip-micro", "clip-late", "unscaled", "bf16", "nan",
+    "precision", "wire",
 ]
 
 

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from repro.engines.ddp import Ddp
 from repro.engines.ddp_session import DdpSession
+from repro.precision import Fp32
 from repro.seams import Batch, Job, Parts
 
 
@@ -127,8 +128,30 @@ class NotANumber(DdpSession):
         return loss * float("nan") if self.seen == 3 else loss
 
 
+class OtherPrecision(DdpSession):
+    """Whatever was asked for, it is float32."""
+
+    def __init__(self, parts: Parts, job: Job, options: Ddp) -> None:
+        super().__init__(parts, replace(job, precision=Fp32()), options)
+
+
+class NarrowWire(DdpSession):
+    """Gradients travel in bfloat16 and nobody asked for it."""
+
+    def __init__(self, parts: Parts, job: Job, options: Ddp) -> None:
+        super().__init__(parts, job, options)
+        self.wrapped.register_comm_hook(None, _narrowed)
+
+
+def _narrowed(_: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    wide = bucket.buffer()
+    future = dist.all_reduce(wide.bfloat16().div_(dist.get_world_size()), async_op=True).get_future()
+    return future.then(lambda done: wide.copy_(done.value()[0]))
+
+
 SESSIONS: dict[str, Callable[[Parts, Job, Any], DdpSession]] = {
     "sum": Sum, "decay": DecayEverywhere, "augmentation": WrongAugmentation, "data": WrongData,
     "bucket": SkippedBucket, "buffers": OwnBuffers, "clip-micro": ClipsMicroBatches, "clip-late": ClipsTooLate,
     "unscaled": Unscaled, "bf16": OneRounding, "nan": NotANumber,
+    "precision": OtherPrecision, "wire": NarrowWire,
 }

@@ -179,13 +179,26 @@ def test_every_bundled_suite_fits_the_schema() -> None:
     ("  engine: ddp\n", "  engin: ddp\n"), ("{global: 64}", "{globl: 64}"), ("momentum: 0.9", "momentun: 0.9"),
     ("lr: 0.1", "lr: fast"), ("workload: digits", "workload: {kind: digits, size: 3}"), ("device: cpu", "device: tpu"),
     ("device: cpu", "schedule: cosin"), ("suite: sample", "suite: 'No Name'"), ("suite: sample\n", ""),
+    ("  processes: [1, 2]", "  proceses: [1, 2]"), ("  processes: [1, 2]", "  processes: [1, two]"),
+    ("  processes: [1, 2]", "  optimiser.lr: [0.1]"), ("  processes: [1, 2]", "  processes.more: [1]"),
+    ("lr: 0.1", "lr: 1e-x"), ("max_epochs: 8", "max_epochs: 1.0e+99"),
 ])
 def test_the_schema_marks_what_the_reader_would_refuse(old: str, new: str) -> None:
     assert old in SUITE
     assert list(validator().iter_errors(yaml.safe_load(SUITE.replace(old, new, 1)))) != []
 
 
-@pytest.mark.parametrize("new", ["schedule: cosine", "schedule: {kind: step, milestones: [3]}", "precision: tf32"])
+@pytest.mark.parametrize("new", [
+    "schedule: cosine", "schedule: {kind: step, milestones: [3]}", "precision: tf32", "timeout_seconds: 1e3",
+    "gradient_clip: 5e-1",
+])
 def test_the_schema_takes_what_the_reader_takes(new: str) -> None:
     text = SUITE.replace("device: cpu", new).replace("batch: {global: 64}", "batch: 64")
     assert list(validator().iter_errors(yaml.safe_load(text))) == []
+
+
+def test_the_schema_takes_dotted_factors_and_numbers_with_an_exponent() -> None:
+    factors = "  processes: [1, 2]\n  optimizer.lr: [1e-3, 0.1]\n  batch.global: [64]"
+    text = SUITE.replace("  processes: [1, 2]", factors)
+    assert text != SUITE
+    assert list(validator().iter_errors(yaml.safe_load(text.replace("lr: 0.1,", "lr: 1e-1,")))) == []

@@ -346,3 +346,24 @@ def test_significant_digits(value: float, wanted: str) -> None:
 def test_ratios_near_one_are_not_rounded_to_it() -> None:
     shown = page_text.ratios([1.0042, 1.0021, 1.0063])
     assert [item.text for item in shown] == ["1.004", "1.002", "1.006"]
+
+
+@pytest.mark.parametrize(("load", "said"), [(0.4, False), (1.8, True), (None, False)])
+def test_a_machine_that_was_busy_before_the_run_is_said_at_the_top(
+    tmp_path: Path, load: float | None, said: bool
+) -> None:
+    record = make_record(tmp_path / "run", only=1)
+    record = dataclasses.replace(record, environment=record.environment.model_copy(update={"load_1min": load}))
+    text = " ".join(Page(render(record, tmp_path)).text.split())
+    assert ("its load was 1.8 on 2 cores before the run began (0.9 a core)" in text) == said
+    assert ("Busy machine" in text) == said
+
+
+def test_settings_are_shown_as_the_ranks_saw_them_and_the_parents_apart(tmp_path: Path) -> None:
+    record = make_record(tmp_path / "run", only=2)
+    results = tuple(item.model_copy(update={"settings": {"OMP_NUM_THREADS": str(index + 3), "DS_ACCELERATOR": "cpu"}})
+                    for index, item in enumerate(record.results))
+    text = "".join(Page(render(dataclasses.replace(record, results=results), tmp_path)).text.split())
+    assert "astherankssawthemDS_ACCELERATORcpuOMP_NUM_THREADS3/4" in text
+    assert "thattherunwasstartedinOMP_NUM_THREADS1" in text
+    assert "as the ranks saw them" not in Page(render(record, tmp_path)).text

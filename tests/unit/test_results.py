@@ -44,6 +44,7 @@ class Script:
     lost_phase: str = ""
     logging_seconds: float = 0.05
     init_seconds: float = 2.0
+    other_seconds: float = 0.1
     after: Callable[[EventLog], object] = field(default=lambda _: None)
 
 
@@ -65,7 +66,7 @@ def play(path: Path, script: Script) -> list[Event]:
     log.stop("init_stop")
     log.start("run_start")
     for number, value in enumerate(script.values):
-        spend("other", 0.1)
+        spend("other", script.other_seconds)
         spend("train", 1.0)
         spend("checkpoint", 0.02)
         spend("logging", script.logging_seconds)
@@ -276,7 +277,7 @@ def test_phases_that_were_never_written_are_found(result: Make, tmp_path: Path) 
 
 def test_a_lost_block_of_steps_is_found(result: Make) -> None:
     found = result(Script(lost_block=1, logging_seconds=0.001))
-    assert found.warnings == ("step records cover 2000 samples, evaluations 3000",)
+    assert found.warnings[0] == "step records cover 2000 samples, evaluations 3000"
     assert (found.phases["train"], found.phases["other"]) == pytest.approx((2.0, 1.3))
 
 
@@ -293,8 +294,23 @@ def test_an_observer_that_takes_too_long_is_found(result: Make) -> None:
     assert found.warnings == ("logging took 3.5% of the run (limit 0.5 %)",)
 
 
-def test_an_initialisation_over_its_cap_is_found(result: Make) -> None:
-    assert "belongs on the run's clock" in result(Script(init_seconds=1900.0, logging_seconds=0.001)).warnings[0]
+def test_what_initialisation_takes_beyond_its_cap_is_charged(result: Make) -> None:
+    usual, late = (result(Script(init_seconds=seconds, logging_seconds=0.001)) for seconds in (1800.0, 1900.0))
+    assert usual.warnings == ()
+    assert late.warnings == (
+        "initialisation took 100 s more than its 1800 s; they are charged to the time to the target",)
+    assert usual.tta_wall is not None and usual.tta_train is not None and usual.tta_cold is not None
+    assert late.tta_wall == pytest.approx(usual.tta_wall + 100)
+    assert late.tta_train == pytest.approx(usual.tta_train + 100)
+    assert late.tta_cold == pytest.approx(usual.tta_cold + 100), "it counts from the launch and has it already"
+    assert late.run_seconds == usual.run_seconds
+
+
+@pytest.mark.parametrize(("other", "text"), [
+    (0.1, ()), (0.3, ("19% of the wall clock went to neither training, evaluation, checkpoints nor logging "
+                      "(limit 10%)",))])
+def test_time_that_no_phase_accounts_for_is_found(result: Make, other: float, text: tuple[str, ...]) -> None:
+    assert result(Script(logging_seconds=0.001, other_seconds=other)).warnings == text
 
 
 def test_events_of_others_without_monotonic_time_are_left_aside(tmp_path: Path) -> None:

@@ -83,6 +83,14 @@ MISTAKES = [
     ("  processes: [1, 2]", "  processes: []", 12, "matrix.processes", "no levels"),
     ("  engine: ddp\n", "  engine: ddp\n  schedule: cosin\n", 6, "trial.schedule", "'cosine'"),
     ("  engine: ddp\n", "  engine: ddp\n  determinism: bitwis\n", 6, "trial.determinism", "'bitwise'"),
+    ("target: 0.9", "target: 97", 8, "trial.stop.target", "top1 lies between 0 and 1; 97 % is 0.97 (given: 97)"),
+    ("target: 0.9", "target: -0.1", 8, "trial.stop.target", "lies between 0 and 1"),
+    ("  processes: [1, 2]", "  processes: [true, 2]", 12, "matrix.processes[0]", "must be a number (given: true)"),
+    ("lr: 0.1", "lr: true", 7, "trial.optimizer.lr", "must be a number (given: true)"),
+    ("stage: 1", "stage: true", 11, "matrix.engine[1].stage", "must be a number (given: true)"),
+    ("seeds: 6", "seeds: true", 2, "seeds", "must be a number (given: true)"),
+    ("{global: 64}", "{global: true}", 6, "trial.batch.global", "must be a number (given: true)"),
+    ("max_epochs: 8", "max_epochs: 1e99", 8, "trial.stop.max_epochs", "less than or equal to 1000000"),
     # unknown plug-in
     ("  engine: [ddp", "  engine: [dpd", 11, "matrix.engine[0]", "no engine named 'dpd'; did you mean 'ddp'?"),
     ("kind: deepspeed", "kind: deepsped", 11, "matrix.engine[1].kind", "did you mean 'deepspeed'?"),
@@ -120,12 +128,42 @@ def test_a_mistake_is_one_line_with_file_line_field_and_what_would_be_right(
 def test_more_processes_than_can_be_started(plan: Planner) -> None:
     with pytest.raises(SuiteError) as caught:
         plan("", "", "processes=64")
-    assert str(caught.value).startswith("./s.yaml:3: trial: nothing can run on this machine: ddp: launcher local: 64")
+    assert str(caught.value).startswith("-o processes=64: trial: nothing can run on this machine: ddp: launcher local")
     assert str(caught.value).endswith("64 processes are too many for 2 cores; at most 8")
     some = plan("", "", "processes=1,64")
     assert labels(some) == ["ddp, 1 process"]
     assert [item.reason for item in some.skipped] == [
         "launcher local: 64 processes are too many for 2 cores; at most 8"] * 2
+
+
+@pytest.mark.parametrize(("overrides", "start"), [
+    (("processes=3",), "-o processes=3: trial.batch.global: global batch 64"),
+    (("batch.accumulation=3",), "-o batch.accumulation=3: trial.batch.global: global batch 64"),
+    (("processes=3", "seeds=4"), "-o processes=3: trial.batch.global: global batch 64"),
+    (("processes=1,3",), "-o processes=1,3: trial.batch.global: global batch 64"),
+    (("optimizer.lr=1e-2", "processes=64"), "-o optimizer.lr=1e-2 -o processes=64: trial: nothing can run"),
+    (("stop.target=97",), "-o stop.target=97: trial.stop.target: top1 lies between"),
+    (("processes=true",), "-o processes=true: trial.processes: must be a number"),
+    (("stop.max_epochs=1e99",), "-o stop.max_epochs=1e99: trial.stop.max_epochs: input should be less"),
+])
+def test_a_mistake_in_an_override_names_the_override(
+    plan: Planner, overrides: tuple[str, ...], start: str
+) -> None:
+    with pytest.raises(SuiteError) as caught:
+        plan("", "", *overrides)
+    assert str(caught.value).startswith(start)
+
+
+def test_a_mistake_in_the_file_names_the_file_whatever_was_overridden(plan: Planner) -> None:
+    with pytest.raises(SuiteError) as caught:
+        plan("{global: 64}", "{global: 65}", "optimizer.lr=0.2")
+    assert str(caught.value).startswith("./s.yaml:6: trial.batch.global")
+
+
+def test_numbers_with_an_exponent_are_numbers(plan: Planner) -> None:
+    made = plan("lr: 0.1", "lr: 1e-3", "stop.target=9e-1")
+    assert made.cells[0].choices.rate == 1e-3
+    assert made.cells[0].choices.stop.target == 0.9
 
 
 def test_files_that_are_no_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,10 +217,10 @@ def test_a_plug_in_replaces_the_factors_inside_it(plan: Planner) -> None:
 
 
 def test_an_option_inside_a_factor_reaches_every_level(plan: Planner) -> None:
-    found = plan("[ddp, {kind: deepspeed, stage: 1}]", "[deepspeed, {kind: deepspeed, stage: 2, config: {a: 1}}]",
+    found = plan("[ddp, {kind: deepspeed, stage: 1}]", "[deepspeed, {kind: deepspeed, stage: 2, config: {aio: {}}}]",
                  "engine.stage=3", "processes=2")
     stages = [cell.choices.engine.plugin.model_dump() for cell in found.cells]
-    assert [(item["stage"], item["config"]) for item in stages] == [(3, {}), (3, {"a": 1})]
+    assert [(item["stage"], item["config"]) for item in stages] == [(3, {}), (3, {"aio": {}})]
 
 
 def test_an_option_that_a_level_has_not_is_the_overrides_fault(plan: Planner) -> None:

@@ -1,0 +1,129 @@
+"""What was fed and what ran, read back from real trials: equal where it must be, and noticed where it is not."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repro import registry
+from repro.events import read_events
+from repro.launchers.local import Local
+from repro.results import Result, derive
+from repro.seams import Order
+from repro.spec import Trial
+
+pytest.importorskip("torch")
+pytest.importorskip("deepspeed")
+
+PLUGINS = Path(__file__).parents[1] / "plugins"
+MODULES = ("torch", "torch._dynamo", "deepspeed", "repro.engines.deepspeed_session", "repro.engines.ddp_session",
+           "planted_sessions", "repro.worker")
+CHOICES: dict[str, Any] = {
+    "workload": "digits", "engine": "ddp", "processes": 2, "batch": {"global": 48, "accumulation": 2},
+    "optimizer": {"kind": "sgd", "lr": 0.05, "momentum": 0.9}, "evaluate_every": 480, "device": "cpu",
+    "stop": {"metric": "top1", "target": 0.99, "max_epochs": 1.2, "design": "fixed_budget"}, "timeout_seconds": 60,
+}
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A trial that has run, and what it said it was fed."""
+
+    result: Result
+    fed: dict[str, Any]
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """Runs trials one by one as a suite does, without its gate; engines with planted defects are known."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(PLUGINS))
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(PLUGINS), os.environ.get("PYTHONPATH", "")]))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        registry._third_party.cache_clear()
+        launcher = Local()
+        launcher.open(MODULES, "cpu")
+
+        def train(**changes: Any) -> Ran:
+            trial = Trial.model_validate({"suite": "s", "suite_digest": "d", "repeat": 0, "master_seed": 7,
+                                          "choices": {**CHOICES, **changes}})
+            folder = tmp_path_factory.mktemp("trial")
+            payload = {"log": "log.txt", "trial": trial.model_dump(mode="json", by_alias=True),
+                       "launched_ns": time.monotonic_ns()}
+            outcome = launcher.launch(
+                Order("repro.worker:main", payload, trial.choices.processes, "cpu", folder, 60.0))
+            events = read_events(folder / "log.txt")[0]
+            result = derive(trial, 1, events, outcome)
+            assert outcome.ok, (result.reason, (folder / "rank0.log").read_text()[-2000:])
+            return Ran(result, next(event.value for event in events if event.key == "x_fed"))
+
+        yield train
+        launcher.close()
+    registry._third_party.cache_clear()
+
+
+CUTS: list[tuple[Any, int]] = [(engine, processes) for processes in (1, 2, 4) for engine in
+                               ("ddp", *({"kind": "deepspeed", "stage": stage} for stage in range(4)))]
+FAST = [("ddp", 1), ("ddp", 4), *(({"kind": "deepspeed", "stage": stage}, 2) for stage in (1, 3))]
+
+
+@pytest.fixture(scope="module")
+def first(run: Run) -> Ran:
+    return run()
+
+
+@pytest.mark.parametrize(("engine", "processes"), [
+    cut if cut in FAST else pytest.param(*cut, marks=pytest.mark.slow) for cut in CUTS if cut != ("ddp", 2)
+], ids=str)
+def test_every_engine_is_fed_the_same_on_any_number_of_ranks(
+    run: Run, first: Ran, engine: Any, processes: int
+) -> None:
+    found = run(engine=engine, processes=processes)
+    assert found.fed == first.fed
+    assert found.result.settings["OMP_NUM_THREADS"] == found.result.effective["threads"] == "1"
+    assert found.fed["as_seeded"] == {"data_order": True, "augmentation": True}
+    for name in ("data_order", "augmentation", "init_weights", "data"):
+        assert found.result.hashes[name] == first.result.hashes[name]
+    assert (found.result.status, found.result.samples) == ("missed", 36 * 48)
+
+
+@pytest.mark.parametrize(("defect", "choices", "reason"), [
+    ("data", {}, "the samples fed, or their order, differed from what the seed says"),
+    ("augmentation", {}, "the augmentation fed differed from what the seed says"),
+    ("precision", {"precision": "bf16-autocast"}, "matmul_dtype bfloat16 was asked for, float32 ran"),
+    ("wire", {}, "comm_dtype float32 was asked for, bfloat16 ran"),
+])
+def test_a_trial_that_was_another_than_asked_is_invalid(
+    run: Run, first: Ran, defect: str, choices: dict[str, Any], reason: str
+) -> None:
+    found = run(engine={"kind": "planted", "defect": defect}, **choices).result
+    assert found.status == "invalid"
+    assert reason in found.reason
+    same = {name: found.hashes[name] == first.result.hashes[name] for name in ("data_order", "augmentation")}
+    assert same == {"data_order": defect != "data", "augmentation": defect not in ("data", "augmentation")}
+
+
+@pytest.mark.parametrize("choices", [
+    {"engine": {"kind": "deepspeed", "stage": 1}, "compression": "bf16"},
+    {"engine": {"kind": "deepspeed", "stage": 3}, "precision": "bf16-master"},
+    {"engine": {"kind": "deepspeed", "stage": 2}, "precision": "bf16-autocast", "comm": "ring"},
+    {"compression": "fp16", "overlap": False, "comm": "tree"},
+    {"compression": "powersgd", "compression_rank": 2},
+    pytest.param({"precision": "fp16-autocast", "processes": 1}, marks=pytest.mark.slow),
+], ids=str)
+def test_what_runs_as_asked_is_not_accused(run: Run, choices: dict[str, Any]) -> None:
+    found = run(**choices).result
+    assert (found.status, found.reason.partition(":")[0]) == ("missed", "missed")
+    wanted = {"bf16": "bfloat16", "fp16": "float16"}.get(choices.get("compression", ""), "float32")
+    if choices.get("precision") == "bf16-master":
+        wanted = "bfloat16"
+    assert found.effective["comm_dtype"] == wanted
