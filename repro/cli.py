@@ -164,6 +164,33 @@ def report(run: Path, targets: str, out: Path | None) -> None:
         click.echo(place)
 
 
+@cli.command("compare")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN [RUN]", type=click.Path(path_type=Path))
+@click.option("--metric", type=click.Choice(["tta_wall", "tta_train", "tta_cold", "samples", "throughput", "accuracy"]),
+              help="What to compare by.  [default: the primary contrast's]")
+@click.option("--baseline", metavar="KEY=VALUE[,...]", help="Cells to compare against.  [default: the suite's]")
+@click.option("--fail-if", multiple=True, metavar="'NAME OP NUMBER'",
+              help="Exit 3 where the primary contrast has this: ratio, low, high, p, speedup, n, probability_less.")
+@click.option("--fail-any", is_flag=True, help="Exit 3 where any contrast has it.")
+@click.option("--force", is_flag=True, help="Compare runs of different suites or methods all the same.")
+@json_option
+def compare_(runs: tuple[Path, ...], as_json: bool, **asked: Any) -> None:
+    """Verdicts over the cells of RUN; of two runs, the second's cells against the first's.
+
+    \b
+    Example: repro compare runs/old runs/new --fail-any --fail-if "ratio > 1.05"
+    """
+    from repro.compare_command import compare_runs
+    from repro.compare_table import print_compared
+
+    found = compare_runs(runs, **asked)
+    if as_json:
+        click.echo(json.dumps(found.as_json(), indent=1))
+    else:
+        print_compared(found)
+    sys.exit(found.exit_code)
+
+
 @cli.command()
 @click.option("--fix", is_flag=True, help="End processes that earlier runs left behind, and with them their networks.")
 @json_option

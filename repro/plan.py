@@ -251,6 +251,9 @@ def _digest(suite: Suite, cells: list[Cell]) -> str:
         "primary": suite.primary.model_dump(mode="json") if suite.primary else None,
         "cells": sorted(canonical(cell.choices) for cell in cells),
     }
+    # Came later: named only where they are not the default, so that older suites keep their digest.
+    data |= {key: value for key, value in (("margin", suite.margin), ("horizon", suite.horizon))
+             if value != Suite.model_fields[key].default}
     return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
