@@ -192,6 +192,40 @@ def compare_(runs: tuple[Path, ...], as_json: bool, **asked: Any) -> None:
 
 
 @cli.command()
+@suite_argument
+@override_option
+@click.option("--from", "stored", type=click.Path(path_type=Path), metavar="RUN",
+              help="Replay a stored run instead of running anything: its repeats are dealt out to two sides.")
+@click.option("--cell", metavar="KEY=VALUE[,...]", help="Cells to run against themselves.  [default: the primary "
+              "contrast's baseline; with --from every cell]")
+@click.option("--pairs", type=click.IntRange(min=1), help="Pairs of each comparison, 6 at least.  "
+              "[default: the suite's repeats]")
+@click.option("--nulls", type=click.IntRange(min=1), default=1, help="Comparisons of each cell; more make the rate "
+              "more certain.")
+@click.option("--keep", is_flag=True, help="Keep the run folder.")
+@click.option("--to", type=click.Path(dir_okay=False, path_type=Path), help="File of the nulls.  [default: the user's "
+              "data folder; with --from beside the run]")
+@json_option
+def calibrate(
+    suite: str, overrides: tuple[str, ...], stored: Path | None, cell: str | None, pairs: int | None, nulls: int,
+    keep: bool, to: Path | None, as_json: bool,
+) -> None:
+    """How often SUITE's verdicts see a difference between a cell and itself: the false-positive rate.
+
+    \b
+    Example: repro calibrate quickstart --nulls 5
+    """
+    from repro import calibrate_command
+    from repro.compare_command import read_pattern
+
+    source = _suite(suite, overrides, None)
+    plan, wanted = _plan(source, bool(overrides)), read_pattern(cell, "--cell") if cell is not None else None
+    found = calibrate_command.replay(stored, plan, wanted, pairs, to) if stored is not None else \
+        calibrate_command.calibrate(plan, source.text, wanted, pairs, nulls, keep, to)
+    click.echo(json.dumps(found.as_json(), indent=1) if as_json else found.text())
+
+
+@cli.command()
 @click.option("--fix", is_flag=True, help="End processes that earlier runs left behind, and with them their networks.")
 @json_option
 def doctor(fix: bool, as_json: bool) -> None:

@@ -110,7 +110,7 @@ def _compared(records: Sequence[Record], found: list[Comparison], metric: Metric
     )
 
 
-def read_pattern(text: str) -> dict[str, Any]:
+def read_pattern(text: str, option: str = "--baseline") -> dict[str, Any]:
     """`engine=ddp,processes=1` as a pattern.
 
     Raises:
@@ -120,8 +120,8 @@ def read_pattern(text: str) -> dict[str, Any]:
     for part in text.split(","):
         key, equals, value = part.partition("=")
         if not equals or not key.strip() or not value.strip():
-            raise UsageError(f"--baseline {text!r}: written key=value,key=value, for example engine=ddp,processes=1")
-        found[key.strip()] = YamlFile(f"--baseline {text}", f"[{value}]").data[0]
+            raise UsageError(f"{option} {text!r}: written key=value,key=value, for example engine=ddp,processes=1")
+        found[key.strip()] = YamlFile(f"{option} {text}", f"[{value}]").data[0]
     return found
 
 
