@@ -60,7 +60,8 @@ def chosen_cells(plan: Plan, wanted: dict[str, Any] | None) -> list[Cell]:
     found = [cell for cell in plan.cells if pattern.matches(factors_of(cell), wanted)]
     if not found:
         shown = ", ".join(f"{key}={value}" for key, value in wanted.items())
-        raise UsageError(f"--cell {shown}: agrees with no cell; cells: {'; '.join(cell.label for cell in plan.cells[:8])}")
+        known = "; ".join(cell.label for cell in plan.cells[:8])
+        raise UsageError(f"--cell {shown}: agrees with no cell; cells: {known}")
     return found
 
 
@@ -99,8 +100,8 @@ def replay(run: Path, plan: Plan, wanted: dict[str, Any] | None, pairs: int | No
     """
     record = read_record(run)
     if record.plan.digest != plan.digest:
-        raise UsageError(f"{run}: is a run of {record.plan.suite.suite!r} with digest {record.plan.digest[:16]}, not of "
-                         f"{plan.suite.suite!r} with {plan.digest[:16]}; its nulls would say nothing of this suite")
+        raise UsageError(f"{run}: is a run of {record.plan.suite.suite!r} with digest {record.plan.digest[:16]}, not "
+                         f"of {plan.suite.suite!r} with {plan.digest[:16]}; its nulls would say nothing of this suite")
     cells = list(record.plan.cells) if wanted is None else chosen_cells(record.plan, wanted)
     return _kept(record, cells, metric_of(plan.suite), pairs or max(plan.suite.seeds, 6), plan.suite,
                  to or run / FILE, run)

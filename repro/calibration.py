@@ -230,7 +230,7 @@ def add(path: Path, found: Calibration) -> Calibration:
                                ("method", _minor(there.method), _minor(found.method)),
                                ("machine", there.machine, found.machine)):
             if old != new:
-                raise UsageError(f"{path}: holds nulls of another {what} ({old}, not {new}); name another file with --to")
+                raise UsageError(f"{path}: holds nulls of another {what} ({old}, not {new}); --to names another file")
         both = {_key(item): item for item in (*there.nulls, *found.nulls)}
         found = calibration(found.suite, found.suite_digest, found.method, found.machine, both.values())
     write_model(path, found)

@@ -101,8 +101,10 @@ def show(suite: str, overrides: tuple[str, ...], as_json: bool) -> None:
 @suite_argument
 @override_option
 @seeds_option
+@click.option("--pilot", type=click.Path(path_type=Path), metavar="RUN", help="A stored run with the same cells: the "
+              "smallest effect that these repeats can show, and how many repeats the margin needs.")
 @json_option
-def plan_(suite: str, overrides: tuple[str, ...], seeds: int | None, as_json: bool) -> None:
+def plan_(suite: str, overrides: tuple[str, ...], seeds: int | None, pilot: Path | None, as_json: bool) -> None:
     """The trials SUITE would run here, what is skipped and why, and what it may cost. Trains nothing.
 
     \b
@@ -110,13 +112,20 @@ def plan_(suite: str, overrides: tuple[str, ...], seeds: int | None, as_json: bo
     """
     from repro import textual
     from repro.cost import estimate
+    from repro.power import power
+    from repro.store import read_record
 
     plan = _plan(_suite(suite, overrides, seeds), bool(overrides))
+    shown = power(plan, read_record(pilot)) if pilot is not None else None
     if as_json:
         data = plan.model_dump(mode="json", by_alias=True) | {"cost": estimate(plan).model_dump(mode="json")}
+        if shown is not None:
+            data["power"] = shown.model_dump(mode="json")
         click.echo(json.dumps(data, indent=1))
-    else:
-        click.echo(textual.plan_text(plan, estimate(plan)))
+        return
+    click.echo(textual.plan_text(plan, estimate(plan)))
+    if shown is not None:
+        click.echo(f"\n{shown.text()}")
 
 
 @cli.command()

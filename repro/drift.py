@@ -1,8 +1,8 @@
 """Doubts that lie in how a run was made: a machine that drifts, an order that was not kept, unlike evaluation grids.
 
-Cells take turns in blocks of one seed, so a machine that slows down slows all of them alike. What is tested is the time a
-sample took against the order of execution; seeds are drawn independently, so without drift every order of a cell's
-times is as likely as every other, and the rank test of `stats.order_trend` is exact.
+Cells take turns in blocks of one seed, so a machine that slows down slows all of them alike. What is tested is the time
+a sample took against the order of execution; seeds are drawn independently, so without drift every order of a cell's
+times is as likely as every other, and a rank test holds its level.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LEAST = 5
 FLAT = 1e-9
 """Range of log times below which there is nothing but rounding."""
 TOLERATED = 0.2
-"""Share of a cell's trials that may have run outside their block (reruns) before its pairs are no longer interleaved."""
+"""Share of a cell's trials that may have run outside their block (reruns) before its pairs are not interleaved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ def cautions(
     labels = {cell.cell_id: cell.label for cell in plan.cells}
     apart = _apart(by_cell)
     found = [
-        Caution(cell, "refuse", f"{labels[cell]}: {share:.0%} of its trials ran apart from the others of their seed, so a "
-                                "change of the machine cannot be told from a difference")
+        Caution(cell, "refuse", f"{labels[cell]}: {share:.0%} of its trials ran apart from the others of their seed, so "
+                                "a change of the machine cannot be told from a difference")
         for cell, share in apart.items() if share > 0.5
     ]
     whole = _run_trend(by_cell) if not apart else None
@@ -78,8 +78,8 @@ def cautions(
         if apart.get(cell, 0.0) > 0.5:
             continue
         if apart.get(cell, 0.0) > TOLERATED:
-            found.append(Caution(cell, "refuse", f"{labels[cell]}: {told}, and {apart[cell]:.0%} of its trials ran apart "
-                                                 "from the others of their seed, so pairs do not share the drift"))
+            found.append(Caution(cell, "refuse", f"{labels[cell]}: {told}, and {apart[cell]:.0%} of its trials ran "
+                                                 "apart from the others of their seed, so pairs do not share the drift"))
         else:
             found.append(Caution(cell, "warn", f"{labels[cell]}: {told}"))
     return found
@@ -189,8 +189,8 @@ def _told(rho: float, p: float, values: Sequence[float]) -> str:
     """`later trials took longer, the second half 8.1 % longer a sample (rank correlation 0.89, p = 0.0011)`."""
     half = len(values) // 2
     change = math.expm1(float(np.mean(values[-half:]) - np.mean(values[:half])))
-    word = "longer" if change > 0 else "less time"
-    return (f"later trials took {'longer' if rho > 0 else 'less time'}, the second half {abs(change):.1%} {word} a sample "
+    word, later = ("longer" if value > 0 else "less time" for value in (change, rho))
+    return (f"later trials took {later}, the second half {abs(change):.1%} {word} a sample "
             f"(rank correlation with the order {rho:.2f}, p = {p:.2g})")
 
 
