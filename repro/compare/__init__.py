@@ -32,8 +32,9 @@ from repro.results import Result
 from repro.spec import MARGIN
 
 __all__ = [
-    "DECIDED", "PAIRED_HASHES", "SCALES", "STATUS_WORDS", "Bounds", "ComparedCell", "Comparison", "Equivalence", "Estimate", "Metric", "Pair",
-    "Restricted", "Scale", "Split", "Summary", "Verdict", "compare", "contrast", "factors_of", "summarize",
+    "DECIDED", "PAIRED_HASHES", "SCALES", "STATUS_WORDS", "Bounds", "ComparedCell", "Comparison", "Equivalence",
+    "Estimate", "Metric", "Pair", "Restricted", "Scale", "Split", "Summary", "Verdict", "compare", "contrast",
+    "factors_of", "summarize",
 ]
 
 

@@ -37,8 +37,10 @@ class Condition:
     number: float
 
     def failure(self, found: Comparison) -> str:
-        """Why the comparison fails the condition; "" where it does not. A figure that does not exist fails: a check that
-        could not be made must not pass."""
+        """Why the comparison fails the condition; "" where it does not.
+
+        A figure that does not exist fails: a check that could not be made must not pass.
+        """
         value = FIGURES[self.name](found)
         versus = f"{found.candidate_label} against {found.baseline_label}"
         if value is None or math.isnan(value):

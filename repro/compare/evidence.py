@@ -77,6 +77,8 @@ class Evidence:
     missed: Missed | None = None
     grid: float | None = None
     """Metric samples only: how far apart evaluations lie at the target, relative."""
+    grid_interval: stats.Interval | None = None
+    """Metric samples only: of the ratio, wherever between two evaluations the crossings lie."""
     needs: int | None = None
     """Pairs in all that would settle it."""
 
@@ -169,7 +171,7 @@ def _ratios(base: Evidence) -> Evidence:
         more=sum(a > b for a, b in zip(above, below, strict=True)), welch=_welch(base.ours, base.theirs),
         probability_less=_ordering(base.ours, base.theirs), split=split_of(base.ours, base.theirs, base.pairs,
                                                                            base.asked.scale),
-        grid=_grid(base) if base.asked.metric == "samples" else None,
+        **({"grid": _grid(base), "grid_interval": _grid_interval(base)} if base.asked.metric == "samples" else {}),
     )
 
 
@@ -185,10 +187,10 @@ def _unpaired(base: Evidence) -> Evidence:
     if unknown:
         return replace(base, refusal=unknown, settles="running them again would")
     if base.ours.without or base.theirs.without:
-        found = missed(base.ours, base.theirs, base.asked.scale, base.asked.horizon, paired=False)
+        beside = missed(base.ours, base.theirs, base.asked.scale, base.asked.horizon, paired=False)
         told = " and ".join(item.told() for item in (base.ours, base.theirs) if item.without)
-        return replace(base, missed=found, refusal=found.refusal or f"{told}; without pairs of one seed that gets no "
-                                                                    "verdict")
+        return replace(base, missed=beside,
+                       refusal=beside.refusal or f"{told}; without pairs of one seed that gets no verdict")
     above, below = list(base.ours.values.values()), list(base.theirs.values.values())
     if min(len(above), len(below)) < 2:
         return replace(base, refusal=f"{len(above)} and {len(below)} trials; two of each are the least for an interval")
@@ -217,12 +219,19 @@ def _ordering(ours: Side, theirs: Side) -> Estimate | None:
 
 
 def _grid(base: Evidence) -> float | None:
-    """Mean of hit / miss - 1 over the brackets of all trials; inf where the first evaluation already hit."""
-    brackets = [item.bracket for side in (base.ours, base.theirs) for item in side.results.values() if item.bracket]
-    if not brackets:
-        return None
-    widths = [item.hit_samples / item.miss_samples - 1 if item.miss_samples else math.inf for item in brackets]
-    return float(np.mean(widths))
+    """How far first hits may lie above the crossings, relative; inf where an evaluation that was the first one hit."""
+    brackets = [(item.bracket.miss_samples, item.bracket.hit_samples) for found in (base.ours, base.theirs)
+                for item in found.results.values() if item.bracket]
+    bias = claimed(lambda: stats.bracket_bias(brackets))
+    return None if bias is None else math.inf if bias.share is None else bias.share
+
+
+def _grid_interval(base: Evidence) -> stats.Interval | None:
+    """Of the ratio of the crossings themselves, at 90 %: holds them wherever in their brackets they lie."""
+    ours, theirs = ([found.results[pair.repeat].bracket for pair in base.pairs] for found in (base.ours, base.theirs))
+    above = [(item.miss_samples, item.hit_samples) for item in ours if item]
+    below = [(item.miss_samples, item.hit_samples) for item in theirs if item]
+    return claimed(lambda: stats.bracket_ratio(above, below, 0.9))
 
 
 def _more(base: Evidence, wanted: int) -> str:

@@ -1,4 +1,4 @@
-"""What is compared: where a result has the figure, what it is called, which side is which, how far a run was watched."""
+"""What is compared: where a result has the figure, what it is called, how far a run was watched for it."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def watched(result: Result, metric: Metric) -> float | None:
     """The last moment at which a run that did not reach the target is known not to have reached it."""
     last = result.curve[-1] if result.curve else None
     if metric == "samples":
-        return result.samples if result.samples is not None else last and float(last.samples)
-    wall = result.run_seconds if result.run_seconds is not None else last and last.wall_seconds
+        return float(result.samples) if result.samples is not None else float(last.samples) if last else None
+    wall = result.run_seconds if result.run_seconds is not None else last.wall_seconds if last else None
     if wall is None:
         return None
     if metric == "tta_wall":
@@ -103,5 +103,5 @@ def watched(result: Result, metric: Metric) -> float | None:
     if metric == "tta_cold":  # the launch lies before init_start: a lower bound, and that is what is asked for
         return wall + (result.init_seconds or 0.0)
     if result.run_seconds is None:
-        return last and last.train_seconds
+        return last.train_seconds if last else None
     return wall - sum(result.phases.get(name, 0.0) for name in ("eval", "checkpoint", "logging"))

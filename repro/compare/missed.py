@@ -94,7 +94,7 @@ def _restricted(a: Sequence[Course], b: Sequence[Course], horizon: float | None)
         return None  # beyond what was watched nothing is known
     if not any(item.kind == "reached" and item.at < at for item in (*a, *b)):
         return None  # every time is the horizon itself
-    (times_a, reached_a), (times_b, reached_b) = _cut(a, at), _cut(b, at)
+    (times_a, reached_a), (times_b, reached_b) = cut(a, at), cut(b, at)
     try:
         ratio, interval = stats.restricted_ratio((times_a, reached_a), (times_b, reached_b), at)
     except ValueError:
@@ -105,7 +105,7 @@ def _restricted(a: Sequence[Course], b: Sequence[Course], horizon: float | None)
     )
 
 
-def _cut(courses: Sequence[Course], horizon: float) -> tuple[list[float], list[bool]]:
+def cut(courses: Sequence[Course], horizon: float) -> tuple[list[float], list[bool]]:
     """Times and whether the target was reached, looking no further than the horizon, up to which all were watched."""
     return ([min(item.at, horizon) for item in courses],
             [item.kind == "reached" and item.at <= horizon for item in courses])

@@ -54,8 +54,8 @@ def side(name: str, results: Sequence[Result], scale: Scale) -> Side:
             continue
         values[repeat] = value
         if meaningless(value) and not wrong:
-            wrong = f"seed {repeat} of {name} has a {scale.noun} of {f'{value:g} {scale.unit}'.rstrip()}: no ratio can " \
-                    "be formed of that"
+            found = f"{value:g} {scale.unit}".rstrip()
+            wrong = f"seed {repeat} of {name} has a {scale.noun} of {found}: no ratio can be formed of that"
     return Side(name, by_repeat, values, without, wrong)
 
 

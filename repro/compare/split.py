@@ -14,7 +14,7 @@ from repro.compare.pairing import Side
 
 
 def split_of(ours: Side, theirs: Side, pairs: Sequence[Pair], scale: Scale) -> Split | None:
-    """The two factors of a ratio of times over complete pairs; None for other metrics and where a log counts no samples.
+    """The two factors of a ratio of times over complete pairs; None for other metrics, or where samples are not known.
 
     A run's time is its samples over its samples a second, so in geometric means the identity is exact.
     """
@@ -28,7 +28,7 @@ def split_of(ours: Side, theirs: Side, pairs: Sequence[Pair], scale: Scale) -> S
     throughput = _estimate([(count or 0) / pair.candidate for count, pair in zip(above, pairs, strict=True)],
                            [(count or 0) / pair.baseline for count, pair in zip(below, pairs, strict=True)])
     times = float(np.mean(stats.log_ratios([pair.candidate for pair in pairs], [pair.baseline for pair in pairs])))
-    assert math.isclose(samples.value / throughput.value, math.exp(times), rel_tol=1e-9), "the two factors must multiply"
+    assert math.isclose(samples.value / throughput.value, math.exp(times), rel_tol=1e-9), "factors must multiply"
     return Split(samples=samples, throughput=throughput)
 
 

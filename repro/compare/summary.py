@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 
 from repro import stats
@@ -11,7 +11,7 @@ from repro.compare.cells import ComparedCell
 from repro.compare.evidence import claimed
 from repro.compare.figures import Bounds, Estimate, bounds
 from repro.compare.metric import NOT_A_RESULT, SCALES, Scale, course, figure, meaningless, watched
-from repro.compare.missed import censored, common_horizon
+from repro.compare.missed import censored, common_horizon, cut
 from repro.results import Result
 from repro.spec import Frozen, Metric
 
@@ -88,8 +88,7 @@ def _missed(results: Sequence[Result], scale: Scale, horizon: float | None) -> d
     found: dict[str, object] = {"reached_by": _steps(curve) if curve else ()}
     at = common_horizon(courses) if horizon is None else horizon
     if all(item.kind != "watched" or item.at >= at for item in courses):
-        mean = claimed(lambda: stats.restricted_mean([min(item.at, at) for item in courses],
-                                                     [item.kind == "reached" and item.at <= at for item in courses], at))
+        mean = claimed(lambda: stats.restricted_mean(*cut(courses, at), at))
         if mean is not None:
             found |= {"restricted": Estimate(value=mean[0], interval=bounds(mean[1])), "horizon": at}
     return found | {"diverged_share": _diverged([item for item in results if item.status not in NOT_A_RESULT], scale)}

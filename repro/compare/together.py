@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from repro.errors import UsageError
-from repro.fingerprint import Environment
-from repro.plan import Plan
-from repro.results import Result
 from repro.compare.evidence import Asked, examine
 from repro.compare.figures import Comparison
 from repro.compare.metric import SCALES
 from repro.compare.pairing import PAIRED_HASHES, side, void
 from repro.compare.verdict import judged
+from repro.errors import UsageError
+from repro.fingerprint import Environment
+from repro.plan import Plan
+from repro.results import Result
 from repro.spec import Metric
-from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +103,15 @@ def _unlike(first: Ran, second: Ran, force: bool) -> tuple[str, ...]:
     if len({tuple(method.split(".")[:2]) for method in methods}) > 1:
         found.append(f"method {methods[0]} against {methods[1]}")
     if found and not force:
-        raise UsageError(f"{first.name} and {second.name} do not compare: {'; '.join(found)}. Only runs of one suite and "
-                         "one method do; --force compares all the same and says so")
+        raise UsageError(f"{first.name} and {second.name} do not compare: {'; '.join(found)}. Only runs of one suite "
+                         "and one method do; --force compares all the same and says so")
     return (f"FORCED: these runs are of different experiments ({'; '.join(found)})",) if found else ()
 
 
 def _apart(first: Ran, second: Ran) -> tuple[str, ...]:
     """Two runs were never interleaved, and may be of different machines."""
-    found = ["the runs were made one after the other, not interleaved: a change of the machine looks like a change of the "
-             "cells"]
+    found = ["the runs were made one after the other, not interleaved: a change of the machine looks like a change of "
+             "the cells"]
     one, other = first.environment, second.environment
     if one is not None and other is not None:
         differ = [name for name in ("cpu", "cores", "device", "devices", "python", "commit")

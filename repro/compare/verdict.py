@@ -137,8 +137,15 @@ def _same(item: Evidence, share: Share) -> bool:
     if item.equivalence is None or share.equivalence_p is None or _smallest(item) < LEAST:
         return False
     reachable = 0.5 ** min(item.n, 1000) * share.family <= ALPHA
-    fine = item.grid is None or item.grid <= item.asked.margin
-    return share.equivalence_p <= ALPHA and item.equivalence.equivalent and reachable and fine
+    return share.equivalence_p <= ALPHA and item.equivalence.equivalent and reachable and _fine(item)
+
+
+def _fine(item: Evidence) -> bool:
+    """Whether the evaluation grid is fine enough: samples count as the same only where their crossings do."""
+    if item.asked.metric != "samples" or item.grid is None:
+        return True
+    edge, found = 1 + item.asked.margin, item.grid_interval
+    return found is not None and 1 / edge <= found.low and found.high <= edge
 
 
 def _why_same(item: Evidence, share: Share) -> str:
@@ -182,8 +189,8 @@ def _why_open(item: Evidence, share: Share) -> str:
     counted = f"{agree} of {item.n} pairs were {word}" if item.asked.paired else \
         f"{item.ours.n} trials against {item.theirs.n}"
     if holds and item.equivalence is not None and item.equivalence.equivalent and item.grid is not None \
-            and item.grid > item.asked.margin:
-        return (f"evaluations lie {_per_cent(item.grid)} apart at the target, further than the margin of "
+            and not _fine(item):
+        return (f"evaluations lie {_per_cent(item.grid)} apart at the target, too far to tell a margin of "
                 f"{item.asked.margin:.2g}: what lies between them is not seen")
     if holds:
         return f"the 95 % interval holds 1; {counted}"
@@ -236,8 +243,8 @@ def _of_missed(item: Evidence, share: Share) -> tuple[Verdict, str, str]:
         return "inconclusive", f"{told}, and {where}, so there is no mean time either; {counted}", ""
     mean = missed.restricted
     limits = f" ({mean.interval.low:.3f} to {mean.interval.high:.3f})" if mean.interval else ""
-    text = (f"{told}, so there is no ratio of times; the mean up to {mean.horizon:.4g} {scale.unit} is {mean.ratio:.3f} x "
-            f"the baseline's{limits}, and {counted} ({p})")
+    text = (f"{told}, so there is no ratio of times; the mean up to {mean.horizon:.4g} {scale.unit} is "
+            f"{mean.ratio:.3f} x the baseline's{limits}, and {counted} ({p})")
     agrees = mean.interval is not None and (
         mean.interval.high < 1 if missed.first > missed.second else mean.interval.low > 1)
     return (word if clear and agrees else "inconclusive"), text, ""

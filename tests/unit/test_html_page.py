@@ -211,7 +211,7 @@ def test_an_interval_beyond_the_drawing_ends_in_an_arrow(tmp_path: Path) -> None
     forest = importlib.import_module("repro.reporters.page_speedup").forest(record)
     assert forest.primary.clipped == (True, True)
     assert forest.primary.whisker == (forest.axis.left, forest.axis.right)
-    assert not any(any(row.clipped) for row in forest.exploratory if row.candidate.label.startswith("ddp"))
+    assert not any(any(row.clipped) for row in forest.others if row.candidate.label.startswith("ddp"))
 
 
 def figures(page: Page) -> dict[str, dict[str, Any]]:

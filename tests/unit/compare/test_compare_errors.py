@@ -78,13 +78,15 @@ def test_false_positives_with_missed_runs(n: int, share: float) -> None:
 @pytest.mark.parametrize(("n", "true"), [(8, 1.05), (10, 1 / 1.05), (20, 1.05)])
 def test_same_is_said_in_error_of_five_per_cent_at_the_margin_itself(n: int, true: float) -> None:
     rng = np.random.default_rng(11)
-    wrong = 0
+    wrong = equivalent = 0
     for _ in range(RUNS):
         ours, theirs = true * rng.lognormal(0, 0.02, n), rng.lognormal(0, 0.02, n)
         found = contrast(CANDIDATE, BASELINE, trials(CANDIDATE, ours.tolist()), trials(BASELINE, theirs.tolist()),
                          "tta_wall", primary=True)
         wrong += found.verdict == "same"
-    print(f"n = {n}: same at the margin {wrong / RUNS:.3f} of {RUNS}")
+        equivalent += found.equivalence is not None and found.equivalence.equivalent
+    print(f"n = {n}: same at the margin {wrong / RUNS:.3f}, its two tests alone {equivalent / RUNS:.3f} of {RUNS}")
+    assert equivalent <= allowed(0.05, RUNS)
     assert wrong <= allowed(0.05, RUNS)
 
 

@@ -23,12 +23,13 @@ def plan_of(folder: Path, seeds: int, text: str = SUITE) -> Plan:
 
 
 def compared(plan: Plan, seconds: Callable[[str, int, int], float]) -> dict[str, Comparison]:
-    """z2/d2 -> ...; `seconds`(engine, processes, repeat)."""
-    names = {cell.cell_id: f"{cell.choices.engine.kind[0]}{cell.choices.processes}" for cell in plan.cells}
+    """z2/d2 -> Comparison, ...; `seconds`(engine, processes, repeat)."""
+    names = {cell.cell_id: f"{'z' if cell.choices.engine.kind == 'deepspeed' else 'd'}{cell.choices.processes}"
+             for cell in plan.cells}
     found = [Result(trial_id=item.trial_id, cell_id=item.cell_id, repeat=item.repeat, attempt=1, status="ok",
                     tta_wall=seconds(item.choices.engine.kind, item.choices.processes, item.repeat))
              for item in plan.trials()]
-    return {f"{names[item.candidate]}/{names[item.baseline]}".replace("/d", "/"): item for item in compare(plan, found)}
+    return {f"{names[item.candidate]}/{names[item.baseline]}": item for item in compare(plan, found)}
 
 
 def clear(engine: str, processes: int, repeat: int) -> float:
@@ -97,5 +98,5 @@ def test_the_margin_of_the_suite_is_used_and_keeps_old_digests(tmp_path: Path) -
     assert wide.cells == plan.cells
     found = compared(wide, lambda engine, processes, repeat: FACTORS[(repeat * processes + len(engine)) % 5])
     assert {item.equivalence.margin for item in found.values() if item.equivalence} == {0.2}
-    assert found["d2/2"].verdict == "same"
-    assert found["d2/2"].p_adjusted is None
+    assert found["z2/d2"].verdict == "same"
+    assert found["z2/d2"].p_adjusted is None

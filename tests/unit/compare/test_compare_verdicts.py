@@ -136,7 +136,7 @@ def test_equal_counts_on_a_coarse_grid_are_not_the_same() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, 0.0])
 def test_what_no_clock_gives_is_not_computed_with(value: float) -> None:
-    ours = trials(CANDIDATE, [10.0] * 7) + [result(CANDIDATE, 7, value)]
+    ours = [*trials(CANDIDATE, [10.0] * 7), result(CANDIDATE, 7, value)]
     found = against(ours, trials(BASELINE, [10.0] * 8))
     assert (found.verdict, found.ratio, found.interval, found.pairs) == ("inconclusive", None, None, ())
     assert found.because.startswith("seed 7 of the candidate has a time to the target of ")
