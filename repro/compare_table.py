@@ -47,8 +47,7 @@ def calibration_text(found: Calibration | None) -> str:
     """How often these verdicts are wrong where there is nothing to find, or that nobody knows."""
     if found is None:
         return "not calibrated: how often this harness sees a difference where there is none was not measured here"
-    return (f"calibrated: {found.false_positives} of {found.n} comparisons of a cell with itself gave a difference "
-            f"({found.rate.low:.1%} to {found.rate.high:.1%} at {found.rate.level:.0%})").replace("%", " %")
+    return f"calibrated: {found.sentence()}"
 
 
 def _cells(summaries: Sequence[Summary]) -> Table:

@@ -79,8 +79,6 @@ class Evidence:
     """Metric samples only: how far apart evaluations lie at the target, relative."""
     grid_interval: stats.Interval | None = None
     """Metric samples only: of the ratio, wherever between two evaluations the crossings lie."""
-    needs: int | None = None
-    """Pairs in all that would settle it."""
 
     @property
     def logs(self) -> np.ndarray:
@@ -164,9 +162,8 @@ def _ratios(base: Evidence) -> Evidence:
     few = base.n <= EXACT_PAIRS
     p = stats.sign_flip(logs, EXACT_PAIRS) if few or steady else stats.paired_p(above, below)
     test = None if steady else claimed(lambda: stats.tost(logs, base.asked.margin))
-    needs = None if steady else claimed(lambda: stats.pairs_to_settle(logs, base.asked.margin))
     return replace(
-        base, ratio=ratio, interval=None if steady else interval, p=p, equivalence=test, needs=needs,
+        base, ratio=ratio, interval=None if steady else interval, p=p, equivalence=test,
         less=sum(a < b for a, b in zip(above, below, strict=True)),
         more=sum(a > b for a, b in zip(above, below, strict=True)), welch=_welch(base.ours, base.theirs),
         probability_less=_ordering(base.ours, base.theirs), split=split_of(base.ours, base.theirs, base.pairs,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from repro import stats
 from repro.compare.figures import Restricted, bounds
@@ -24,6 +27,8 @@ class Missed:
     p: float | None = None
     """Sign test over the pairs whose order is known: exact, whatever the times are."""
     restricted: Restricted | None = None
+    no_mean: str = ""
+    """Why there is no restricted mean."""
     log_rank_p: float | None = None
     all_of: str = ""
     """`the candidate` or `the baseline`, where none of its trials reached the target and all others did."""
@@ -54,9 +59,10 @@ def missed(ours: Side, theirs: Side, scale: Scale, horizon: float | None, paired
     first = sum(_before(a[repeat], b[repeat]) for repeat in shared) if paired else 0
     second = sum(_before(b[repeat], a[repeat]) for repeat in shared) if paired else 0
     empty = ours.name if not hits[0] else theirs.name if not hits[1] else ""
+    mean = "" if empty else _restricted(list(a.values()), list(b.values()), horizon)
     return Missed(
         n=len(shared), first=first, second=second, p=_sign_test(first, second) if paired else None,
-        restricted=None if empty else _restricted(list(a.values()), list(b.values()), horizon),
+        restricted=None if isinstance(mean, str) else mean, no_mean=mean if isinstance(mean, str) else "",
         log_rank_p=_log_rank(list(a.values()), list(b.values())), all_of=empty,
     )
 
@@ -87,18 +93,17 @@ def common_horizon(courses: Sequence[Course]) -> float:
     return min(watched) if watched else max((item.at for item in courses if item.kind == "reached"), default=0.0)
 
 
-def _restricted(a: Sequence[Course], b: Sequence[Course], horizon: float | None) -> Restricted | None:
+def _restricted(a: Sequence[Course], b: Sequence[Course], horizon: float | None) -> Restricted | str:
+    """The ratio of mean times up to the horizon, or why there is none."""
     common = common_horizon([*a, *b])
     at = horizon if horizon is not None else common
     if any(item.kind == "watched" and item.at < at for item in (*a, *b)):
-        return None  # beyond what was watched nothing is known
-    if not any(item.kind == "reached" and item.at < at for item in (*a, *b)):
-        return None  # every time is the horizon itself
+        return f"the declared horizon of {at:g} lies beyond {common:g}, up to where all runs were watched"
     (times_a, reached_a), (times_b, reached_b) = cut(a, at), cut(b, at)
     try:
         ratio, interval = stats.restricted_ratio((times_a, reached_a), (times_b, reached_b), at)
-    except ValueError:
-        return None
+    except ValueError as error:
+        return str(error)
     return Restricted(
         horizon=at, declared=horizon is not None, ratio=ratio, interval=bounds(interval),
         candidate_mean=sum(times_a) / len(times_a), baseline_mean=sum(times_b) / len(times_b),
@@ -113,8 +118,11 @@ def cut(courses: Sequence[Course], horizon: float) -> tuple[list[float], list[bo
 
 def _log_rank(a: Sequence[Course], b: Sequence[Course]) -> float | None:
     times, reached = censored([*a, *b])
-    cut = len(a)
+    first = len(a)
     try:
-        return stats.log_rank(times[:cut], reached[:cut], times[cut:], reached[cut:])[1]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            statistic, p = stats.log_rank(times[:first], reached[:first], times[first:], reached[first:])
     except ValueError:
         return None
+    # No variance: whenever a run reached the target, only runs of one cell were still watched.
+    return p if math.isfinite(statistic) else None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from repro import drift, stats
-from repro.compare.evidence import EXACT_PAIRS, Evidence
+from repro.compare.evidence import EXACT_PAIRS, Evidence, claimed
 from repro.compare.figures import Comparison, Equivalence, Verdict, bounds
 
 ALPHA = 0.05
@@ -211,7 +211,7 @@ def _what_settles(item: Evidence) -> str:
         return "pairs of one seed, run interleaved, would say more than unpaired trials"
     if item.interval is None:
         return ""
-    return _more_pairs(item.n, item.needs) if item.needs is not None else ""
+    return _more_pairs(item.n, claimed(lambda: stats.pairs_to_settle(item.logs, item.asked.margin)))
 
 
 def _more_pairs(n: int, needed: int | None) -> str:
@@ -238,9 +238,8 @@ def _of_missed(item: Evidence, share: Share) -> tuple[Verdict, str, str]:
         none = f"{told}: not one reached the target, so how many times {word} cannot be said; {counted} ({p})"
         return (word if clear else "inconclusive"), none, ""
     if missed.restricted is None:
-        where = "the horizon that the suite names lies beyond what all runs were watched for" \
-            if item.asked.horizon is not None else "no run reached the target while all were still watched"
-        return "inconclusive", f"{told}, and {where}, so there is no mean time either; {counted}", ""
+        return "inconclusive", f"{told}, so there is no ratio of times, and no mean time either: {missed.no_mean}; " \
+                               f"{counted}", ""
     mean = missed.restricted
     limits = f" ({mean.interval.low:.3f} to {mean.interval.high:.3f})" if mean.interval else ""
     text = (f"{told}, so there is no ratio of times; the mean up to {mean.horizon:.4g} {scale.unit} is "

@@ -37,12 +37,16 @@ def test_a_clear_difference_is_seen_through_missed_runs() -> None:
 
 def test_the_declared_horizon_is_kept_and_never_stretched() -> None:
     ours = trials(CANDIDATE, [10.0 + k / 10 for k in range(10)])
-    near = against(ours, some_missed(10, 3, 30.0, 40.0), horizon=20.0)
+    near = against(ours, some_missed(10, 3, 30.0, 40.0), horizon=30.45)
     assert near.restricted is not None
-    assert (near.restricted.horizon, near.restricted.declared, near.restricted.baseline_mean) == (20.0, True, 20.0)
+    assert (near.restricted.horizon, near.restricted.declared) == (30.45, True)
+    assert near.restricted.baseline_mean == pytest.approx((30.3 + 30.4 + 8 * 30.45) / 10)
+    nobody = against(ours, some_missed(10, 3, 30.0, 40.0), horizon=20.0)
+    assert (nobody.verdict, nobody.restricted) == ("inconclusive", None)
+    assert "0 run(s) reached the target by the horizon" in nobody.because
     beyond = against(ours, some_missed(10, 3, 30.0, 40.0), horizon=41.0)
     assert (beyond.verdict, beyond.restricted) == ("inconclusive", None)
-    assert "the horizon that the suite names lies beyond what all runs were watched for" in beyond.because
+    assert "the declared horizon of 41 lies beyond 40, up to where all runs were watched" in beyond.because
 
 
 def test_a_budget_that_ended_early_proves_nothing() -> None:
