@@ -360,6 +360,25 @@ def comm(html: Path | None, mlflow: bool, as_json: bool, **asked: Any) -> None:
     click.echo(json.dumps(outcome.as_json(), indent=1) if as_json else text(outcome))
 
 
+@bench.command("compare")
+@click.option("--cells", type=click.IntRange(32, 100_000), default=5000, help="Cells of the largest record.")
+@click.option("--seeds", type=click.IntRange(6, 1000), default=20, help="Results of every cell.")
+@click.option("--sizes", type=click.IntRange(2, 10), default=4, help="Records, each with half the cells of the next.")
+@click.option("--repetitions", type=click.IntRange(1, 100), default=3, help="Of every size; the fastest counts.")
+@json_option
+def bench_compare(cells: int, seeds: int, sizes: int, repetitions: int, as_json: bool) -> None:
+    """Seconds and memory of comparing a record of 100,000 results, and how they grow.
+
+    \b
+    Example: repro bench compare --cells 1000
+    """
+    from repro.bench.compare_scale import measure
+
+    if cells >> (sizes - 1) < 8:
+        raise click.UsageError(f"--cells {cells} halved {sizes - 1} times leaves fewer than 8 cells; fewer --sizes would do")
+    _print_bench(measure(cells, seeds, sizes, repetitions), as_json)
+
+
 def _print_bench(found: Any, as_json: bool) -> None:
     click.echo(json.dumps(found.model_dump(mode="json"), indent=1) if as_json else found.text())
 
