@@ -81,8 +81,9 @@ class Evidence:
     """Metric samples only: of the ratio, wherever between two evaluations the crossings lie."""
 
     @property
-    def logs(self) -> np.ndarray:
-        return stats.log_ratios([pair.candidate for pair in self.pairs], [pair.baseline for pair in self.pairs])
+    def logs(self) -> list[float]:
+        found = stats.log_ratios([pair.candidate for pair in self.pairs], [pair.baseline for pair in self.pairs])
+        return [float(value) for value in found]
 
     @property
     def restricted(self) -> Restricted | None:
@@ -168,7 +169,8 @@ def _ratios(base: Evidence) -> Evidence:
         more=sum(a > b for a, b in zip(above, below, strict=True)), welch=_welch(base.ours, base.theirs),
         probability_less=_ordering(base.ours, base.theirs), split=split_of(base.ours, base.theirs, base.pairs,
                                                                            base.asked.scale),
-        **({"grid": _grid(base), "grid_interval": _grid_interval(base)} if base.asked.metric == "samples" else {}),
+        grid=_grid(base) if base.asked.metric == "samples" else None,
+        grid_interval=_grid_interval(base) if base.asked.metric == "samples" else None,
     )
 
 
@@ -228,7 +230,8 @@ def _grid_interval(base: Evidence) -> stats.Interval | None:
     ours, theirs = ([found.results[pair.repeat].bracket for pair in base.pairs] for found in (base.ours, base.theirs))
     above = [(item.miss_samples, item.hit_samples) for item in ours if item]
     below = [(item.miss_samples, item.hit_samples) for item in theirs if item]
-    return claimed(lambda: stats.bracket_ratio(above, below, 0.9))
+    found = claimed(lambda: stats.bracket_ratio(above, below, 0.9))
+    return found[1] if found else None
 
 
 def _more(base: Evidence, wanted: int) -> str:

@@ -13,6 +13,8 @@ from repro.compare.figures import Comparison, Equivalence, Verdict, bounds
 ALPHA = 0.05
 LEAST = 5
 """Trials of each cell below which nothing is a result (method.md section 3)."""
+FORECASTS = 100
+"""Contrasts in a family up to which each gets a forecast of what would settle it; it takes longer than the verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ def _verdict(item: Evidence, share: Share) -> tuple[Verdict, str, str]:
         return "same", _why_same(item, share), ""
     if share.floor > ALPHA:
         return _out_of_reach(item, share)
-    return "inconclusive", _why_open(item, share), _what_settles(item)
+    return "inconclusive", _why_open(item, share), _what_settles(item) if share.family <= FORECASTS else ""
 
 
 def _significant(item: Evidence, share: Share) -> bool:

@@ -131,6 +131,21 @@ def test_equal_counts_on_a_coarse_grid_are_not_the_same() -> None:
     assert "evaluations lie 33 % apart" in found.because
 
 
+@pytest.mark.parametrize(("step", "verdict"), [(20, "same"), (1000, "inconclusive")])
+def test_counts_are_the_same_only_where_the_grid_is_fine_enough_to_see_it(step: int, verdict: str) -> None:
+    def cell(of: MadeCell, shift: int) -> list[Result]:
+        hits = [10_000 + step * ((k + shift) % 3 - 1) for k in range(10)]
+        return [result(of, k, 1.0, samples_to_target=hit, bracket=Bracket(
+            miss_samples=hit - step, hit_samples=hit, miss_wall_seconds=1, hit_wall_seconds=2))
+            for k, hit in enumerate(hits)]
+
+    found = against(cell(CANDIDATE, 0), cell(BASELINE, 1), "samples", margin=0.05 if step == 20 else 0.1)
+    assert found.equivalence is not None and found.equivalence.equivalent
+    assert found.verdict == verdict
+    if verdict == "inconclusive":
+        assert "too far to tell a margin of 0.1: what lies between them is not seen" in found.because
+
+
 # ---- bad input: its own sentence each, and no number
 
 
