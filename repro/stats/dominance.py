@@ -46,4 +46,5 @@ def _edge(found: float, z: float, m: int, n: int) -> float:
         shape = 1 + middle * ((1 - theta) / (2 - theta) + theta / (1 + theta))
         return found - theta - z * math.sqrt(max(0.0, theta * (1 - theta) * shape / (m * n)))
 
-    return float(brentq(excess, 0.0, found)) if excess(found) < 0 else found
+    # For found = 1, theta = 1 solves it too, and is not meant.
+    return float(brentq(excess, 0.0, min(found, 1 - 1e-12)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -93,7 +94,7 @@ def equivalence_power(sd_log: float, ratio: float, pairs: int, margin: float, al
     Raises:
         ValueError: as `paired_power`, or a margin that is not positive.
     """
-    from scipy.special import gammaincinv, ndtr, stdtrit
+    from scipy.special import ndtr, stdtrit
 
     _effect(sd_log, ratio, alpha)
     if not margin > 0:
@@ -101,10 +102,20 @@ def equivalence_power(sd_log: float, ratio: float, pairs: int, margin: float, al
     if pairs < 2:
         return 0.0
     freedom, root = pairs - 1, math.sqrt(pairs)
-    found = 2 * gammaincinv(freedom / 2, (np.arange(400) + 0.5) / 400) / freedom
+    found = _variances(freedom)
     room = root * math.log1p(margin) / sd_log - float(stdtrit(freedom, 1 - alpha)) * np.sqrt(found)
     shift = root * math.log(ratio) / sd_log
     return float(np.mean(np.where(room > 0, ndtr(room - shift) - ndtr(-room - shift), 0.0)))
+
+
+@lru_cache(maxsize=1024)
+def _variances(freedom: int) -> np.ndarray:
+    """400 values of s^2 / sigma^2, each standing for as much of its distribution as any other."""
+    from scipy.special import gammaincinv
+
+    found: np.ndarray = 2 * gammaincinv(freedom / 2, (np.arange(400) + 0.5) / 400) / freedom
+    found.setflags(write=False)
+    return found
 
 
 def pairs_to_settle(logs: Sequence[float], margin: float, alpha: float = 0.05, power: float = 0.8) -> int | None:
