@@ -102,8 +102,10 @@ def grid_caution(candidate: Sequence[Result], baseline: Sequence[Result]) -> str
 
 def seconds_per_sample(result: Result) -> float | None:
     """What the machine made of a trial: seconds a sample; where that is not known, the time to the target."""
-    rate = result.train_samples_per_second or result.samples_per_second
-    value = 1 / rate if rate is not None and rate > 0 else result.tta_wall if result.status == "ok" else None
+    rate = result.samples_per_second if result.train_samples_per_second is None else result.train_samples_per_second
+    if rate is not None:
+        return 1 / rate if math.isfinite(rate) and rate > 0 else None
+    value = result.tta_wall if result.status == "ok" else None
     return value if value is not None and math.isfinite(value) and value > 0 else None
 
 

@@ -133,7 +133,7 @@ def test_equal_start_times_fall_back_to_the_order_of_the_plan(plan: Plan):
     assert cautions(plan, results, same) == cautions(plan, results)
 
 
-@pytest.mark.parametrize("count", [0, 4, 17])
+@pytest.mark.parametrize("count", [0, 4, 16])
 def test_too_few_trials_say_nothing(plan: Plan, count: int):
     assert cautions(plan, made(plan, lambda place, cell, repeat: 0.001 * 1.1**place)[:count]) == []
 
