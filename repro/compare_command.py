@@ -10,7 +10,7 @@ from typing import Any
 from repro.calibration import Calibration, calibration_of
 from repro.compare import Comparison, Metric, Summary, compare, summarize
 from repro.compare.condition import Condition, parse
-from repro.compare.together import Ran, versus
+from repro.compare.together import Named, Ran, versus
 from repro.errors import Exit, UsageError
 from repro.store import Record, read_record
 from repro.yaml_file import YamlFile
@@ -105,8 +105,12 @@ def _compared(records: Sequence[Record], found: list[Comparison], metric: Metric
     return Compared(
         runs=tuple(str(item.folder.root) for item in records), suite=record.plan.suite.suite, digest=record.plan.digest,
         method=record.plan.method, metric=chosen, comparisons=found, calibration=calibration_of(record),
-        summaries=[summarize(cell, item.of_cell(cell.cell_id), chosen, horizon)
-                   for item in records for cell in item.plan.cells],
+        summaries=[
+            summarize(Named(cell.cell_id, f"{cell.label} [{name}]" if len(records) > 1 else cell.label, cell.choices),
+                      item.of_cell(cell.cell_id), chosen, horizon)
+            for name, item in zip(_names([item.folder.root for item in records]), records, strict=True)
+            for cell in item.plan.cells
+        ],
     )
 
 

@@ -29,6 +29,9 @@ def suite_text(suite: Suite) -> str:
     if suite.primary:
         lines.append(f"{'primary:':<12}{_pattern(suite.primary.candidate)} against "
                      f"{_pattern(suite.primary.baseline)}, {suite.primary.metric}")
+    lines.append(f"{'margin:':<12}{suite.margin:g} counts as the same")
+    if suite.horizon is not None:
+        lines.append(f"{'horizon:':<12}{suite.horizon:g}, up to where runs that missed are compared")
     for key in ("workload", "precision", "optimizer", "batch", "stop"):
         if pattern.get(suite.trial, key) is not None:
             lines.append(f"{key + ':':<12}{_level(suite.trial[key])}")
