@@ -38,8 +38,11 @@ def paired_power(sd_log: float, ratio: float, pairs: int, alpha: float = 0.05) -
     effect = _effect(sd_log, ratio, alpha)
     if pairs < 2 or (pairs <= EXACT_PAIRS and sign_flip_floor(pairs) > alpha):
         return 0.0
-    bound, shift = float(stdtrit(pairs - 1, 1 - alpha / 2)), effect * math.sqrt(pairs)
-    power = float(nct.sf(bound, pairs - 1, shift)) + float(nct.cdf(-bound, pairs - 1, shift))
+    bound, shift = float(stdtrit(pairs - 1, 1 - alpha / 2)), abs(effect) * math.sqrt(pairs)
+    # Significant on the wrong side: needs a negative mean, P < 4e-5 beyond a shift of 4, where scipy's series may end
+    # in NaN.
+    wrong = float(nct.cdf(-bound, pairs - 1, shift)) if shift < 4 else 0.0
+    power = float(nct.sf(bound, pairs - 1, shift)) + wrong
     if pairs <= EXACT_PAIRS and 2 * sign_flip_floor(pairs) > alpha:
         power = min(power, float(ndtr(effect)) ** pairs + float(ndtr(-effect)) ** pairs)
     return power

@@ -135,3 +135,12 @@ def test_the_command_prints_and_gives_json(tmp_path: Path, pilot: Record):
     data = json.loads(CliRunner().invoke(cli, [*arguments, "--json"]).output)
     assert data["power"]["contrasts"][0]["primary"] is True
     assert "power" not in json.loads(CliRunner().invoke(cli, [*arguments[:4], "--json"]).output)
+
+
+@pytest.mark.parametrize("pairs", [6, 10, 17, 22, 34, 300])
+@pytest.mark.parametrize("alpha", [0.05, 0.005, 0.0001])
+def test_power_is_a_number_and_never_falls_with_the_effect(pairs: int, alpha: float):
+    effects = np.concatenate([np.linspace(0.01, 3, 60), np.linspace(3.5, 50, 10)])
+    found = [stats.paired_power(0.03, math.exp(0.03 * effect), pairs, alpha) for effect in effects]
+    assert all(0 <= value <= 1 + 1e-12 for value in found)
+    assert all(later >= earlier - 4e-5 for earlier, later in zip(found, found[1:], strict=False))
