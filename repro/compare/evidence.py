@@ -195,7 +195,7 @@ def _unpaired(base: Evidence) -> Evidence:
         return replace(base, refusal=f"{len(above)} and {len(below)} trials; two of each are the least for an interval")
     found = claimed(lambda: stats.welch_ratio(above, below))
     if found is None or max(float(np.std(np.log(side))) for side in (above, below)) < NO_SPREAD:
-        return replace(base, refusal="all trials of both have the same figure: without a spread there is no interval")
+        return replace(base, refusal="all trials of each have one figure: without a spread there is no interval")
     return replace(
         base, ratio=found[0], interval=found[1], p=stats.welch_p(above, below),
         floor=2 / math.comb(len(above) + len(below), len(above)), refusal=_outside(base),

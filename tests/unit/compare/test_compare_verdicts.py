@@ -186,6 +186,41 @@ def test_a_crash_is_named_and_is_no_missed_target() -> None:
     assert found.settles == "running them again would"
 
 
+def test_beyond_twenty_pairs_the_t_test_stands_for_the_exact_one() -> None:
+    found = of(0.8, 25)
+    assert found.verdict == "faster"
+    assert "paired t p = " in found.because
+    assert found.p is not None and found.p < 1e-9
+
+
+def test_unpaired_trials_without_any_spread() -> None:
+    found = against(trials(CANDIDATE, [9.0] * 6), trials(BASELINE, [10.0] * 6), paired=False)
+    assert (found.verdict, found.ratio, found.interval) == ("inconclusive", None, None)
+    assert found.because == "all trials of each have one figure: without a spread there is no interval"
+
+
+def test_unpaired_missed_runs_get_no_verdict() -> None:
+    ours = [result(CANDIDATE, k, None if k == 2 else 9.0 + k / 10, "missed" if k == 2 else "ok", run_seconds=30.0)
+            for k in range(8)]
+    found = against(ours, trials(BASELINE, steady(8, 20.0)), paired=False)
+    assert (found.verdict, found.ratio) == ("inconclusive", None)
+    assert found.because == ("the candidate missed the target in 1 of 8 trials; without pairs of one seed that gets no "
+                             "verdict")
+    assert found.restricted is not None and found.log_rank_p is not None
+
+
+def test_drift_that_pairs_do_not_share_refuses_the_verdict() -> None:
+    from repro.compare.evidence import Asked, examine
+    from repro.compare.verdict import judged
+
+    asked = Asked("tta_wall", primary=True, refusals=("cell c: ran apart",), cautions=("the machine drifted",))
+    found, = judged([examine(CANDIDATE, BASELINE, trials(CANDIDATE, steady(8, 5.0)), trials(BASELINE, steady(8, 9.0)),
+                             asked)])
+    assert (found.verdict, found.because) == ("inconclusive", "cell c: ran apart")
+    assert found.ratio is not None
+    assert found.cautions[0] == "the machine drifted"
+
+
 def test_nothing_ran() -> None:
     found = against([], [])
     assert (found.verdict, found.n, found.ratio) == ("inconclusive", 0, None)
