@@ -109,7 +109,7 @@ class _Replay:
 
     def all(self) -> None:
         begun = courses(self.record)
-        for comparison in compare(self.record.plan, self.record.results):
+        for comparison in compare(self.record.plan, self.record.results, started_ms=self.record.started_ms):
             self.comparisons.setdefault(comparison.candidate, []).append(comparison)
         for cell in self.record.plan.cells:
             if cell.cell_id in begun:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from repro.compare import Comparison, compare, summarize
+from repro.compare import SCALES, Comparison, compare, summarize
 from repro.store import Record
 
 from .page_axis import Axis, around_one
@@ -13,6 +13,9 @@ from .page_cells import CellMark, goal, marks
 from .page_text import Number, number, plural, ratios, seconds
 
 CLOCKS = {"tta_wall": "wall clock", "tta_train": "training clock", "tta_cold": "cold start to target"}
+SAID = {"samples": ("needs", "the samples of"), "throughput": ("has", "the throughput of"),
+        "accuracy": ("ends with", "the final quality of")}
+"""How the headline says what is no time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,9 @@ class Ratio:
     primary: bool
     metric: str
     clock: str
+    said: tuple[str, str]
+    """Words before and after the ratio: `takes`, `as long as`."""
+    to_target: bool
     goal: str
     n: int
     ratio: Number | None
@@ -33,6 +39,8 @@ class Ratio:
     base_median: Number | None
     verdict: str
     because: str
+    """With what would settle it."""
+    cautions: tuple[str, ...]
     dot: float | None
     """Per cent of the width, as are the ends of the whisker."""
     whisker: tuple[float, float] | None
@@ -51,7 +59,12 @@ class Forest:
     one: float
     """Where 1 lies, per cent."""
     primary: Ratio | None
-    exploratory: tuple[Ratio, ...]
+    others: tuple[Ratio, ...]
+    """Not declared beforehand, so corrected for their number."""
+    what: str
+    """What the ratios are of: `times`."""
+    sides: tuple[str, str]
+    """What the candidate is left and right of 1."""
     drawn: bool
     """False: no pair of trials has run, so there is nothing to draw."""
     level: str
@@ -60,15 +73,25 @@ class Forest:
 
 def forest(record: Record) -> Forest:
     """Every comparison that the plan asks for."""
-    found = compare(record.plan, record.results)
+    found = compare(record.plan, record.results, started_ms=record.started_ms)
     axis = around_one(_extent(found))
     known = marks(record)
     built = [_ratio(record, item, known, axis) for item in found]
     return Forest(
         axis=axis, one=axis.at(1.0), primary=next((item for item in built if item.primary), None),
-        exploratory=tuple(item for item in built if not item.primary),
+        others=tuple(item for item in built if not item.primary), what=_what(found), sides=_sides(found),
         drawn=any(item.pairs for item in built), level=next((item.level for item in built if item.level), ""),
     )
+
+
+def _what(found: Sequence[Comparison]) -> str:
+    metric = found[0].metric if found else "tta_wall"
+    return "times" if SCALES[metric].unit == "s" else SCALES[metric].noun
+
+
+def _sides(found: Sequence[Comparison]) -> tuple[str, str]:
+    scale = SCALES[found[0].metric if found else "tta_wall"]
+    return scale.below, scale.above
 
 
 def _extent(found: Sequence[Comparison]) -> list[float]:
@@ -82,21 +105,24 @@ def _extent(found: Sequence[Comparison]) -> list[float]:
 
 def _ratio(record: Record, item: Comparison, known: dict[str, CellMark], axis: Axis) -> Ratio:
     baseline = record.cell(item.baseline)
-    base = summarize(baseline, record.of_cell(item.baseline), item.metric)  # type: ignore[arg-type]  # stored as text
+    scale = SCALES[item.metric]
+    base = summarize(baseline, record.of_cell(item.baseline), scale.name)
     interval = item.interval
     texts = ratios([item.ratio, *([interval.low, interval.high] if interval else [])]) if item.ratio else []
     return Ratio(
         candidate=known[item.candidate], baseline=known[item.baseline], primary=item.primary, metric=item.metric,
-        clock=CLOCKS[item.metric], goal=goal(record.cell(item.candidate).choices), n=item.n,
+        clock=CLOCKS.get(item.metric, scale.noun), said=SAID.get(item.metric, ("takes", "as long as")),
+        to_target=scale.to_target, goal=goal(record.cell(item.candidate).choices), n=item.n,
         ratio=texts[0] if texts else None, interval=(texts[1], texts[2]) if len(texts) == 3 else None,
         level=f"{interval.level:.0%}".replace("%", "\N{NO-BREAK SPACE}%") if interval else "",
-        speedup=number(item.speedup), base_median=seconds(base.median), verdict=item.verdict, because=item.because,
+        speedup=number(item.speedup), base_median=_figure(base.median, item), verdict=item.verdict,
+        because=item.because + (f"; {item.settles}" if item.settles else ""), cautions=item.cautions,
         dot=axis.at(item.ratio) if item.ratio else None,
         whisker=(axis.at(interval.low), axis.at(interval.high)) if interval else None,
         clipped=(not axis.holds(interval.low), not axis.holds(interval.high)) if interval else (False, False),
         pairs=tuple(
             (axis.at(pair.candidate / pair.baseline), 8.0 + 6.0 * (index % 3),
-             f"seed {pair.repeat}: {seconds(pair.candidate)} / {seconds(pair.baseline)} = "
+             f"seed {pair.repeat}: {_figure(pair.candidate, item)} / {_figure(pair.baseline, item)} = "
              f"{ratios([pair.candidate / pair.baseline])[0]}")
             for index, pair in enumerate(item.pairs)
         ),
@@ -104,8 +130,15 @@ def _ratio(record: Record, item: Comparison, known: dict[str, CellMark], axis: A
     )
 
 
+def _figure(value: float | None, item: Comparison) -> Number | None:
+    unit = SCALES[item.metric].unit
+    return seconds(value) if unit == "s" else number(value, 4, unit)
+
+
 def _words(item: Comparison, texts: Sequence[str]) -> str:
     """The drawing in one sentence."""
-    if len(texts) < 3 or item.interval is None:
+    if not texts:
         return f"no ratio: {item.because}"
+    if len(texts) < 3 or item.interval is None:
+        return f"ratio {texts[0]}, no interval, {plural(item.n, 'pair')}"
     return f"ratio {texts[0]}, {item.interval.level:.0%} interval {texts[1]} to {texts[2]}, {plural(item.n, 'pair')}"

@@ -101,8 +101,10 @@ def show(suite: str, overrides: tuple[str, ...], as_json: bool) -> None:
 @suite_argument
 @override_option
 @seeds_option
+@click.option("--pilot", type=click.Path(path_type=Path), metavar="RUN", help="A stored run with the same cells: the "
+              "smallest effect that these repeats can show, and how many repeats the margin needs.")
 @json_option
-def plan_(suite: str, overrides: tuple[str, ...], seeds: int | None, as_json: bool) -> None:
+def plan_(suite: str, overrides: tuple[str, ...], seeds: int | None, pilot: Path | None, as_json: bool) -> None:
     """The trials SUITE would run here, what is skipped and why, and what it may cost. Trains nothing.
 
     \b
@@ -110,13 +112,20 @@ def plan_(suite: str, overrides: tuple[str, ...], seeds: int | None, as_json: bo
     """
     from repro import textual
     from repro.cost import estimate
+    from repro.power import power
+    from repro.store import read_record
 
     plan = _plan(_suite(suite, overrides, seeds), bool(overrides))
+    shown = power(plan, read_record(pilot)) if pilot is not None else None
     if as_json:
         data = plan.model_dump(mode="json", by_alias=True) | {"cost": estimate(plan).model_dump(mode="json")}
+        if shown is not None:
+            data["power"] = shown.model_dump(mode="json")
         click.echo(json.dumps(data, indent=1))
-    else:
-        click.echo(textual.plan_text(plan, estimate(plan)))
+        return
+    click.echo(textual.plan_text(plan, estimate(plan)))
+    if shown is not None:
+        click.echo(f"\n{shown.text()}")
 
 
 @cli.command()
@@ -162,6 +171,67 @@ def report(run: Path, targets: str, out: Path | None) -> None:
 
     for place in write_reports(run, targets.split(","), out):
         click.echo(place)
+
+
+@cli.command("compare")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN [RUN]", type=click.Path(path_type=Path))
+@click.option("--metric", type=click.Choice(["tta_wall", "tta_train", "tta_cold", "samples", "throughput", "accuracy"]),
+              help="What to compare by.  [default: the primary contrast's]")
+@click.option("--baseline", metavar="KEY=VALUE[,...]", help="Cells to compare against.  [default: the suite's]")
+@click.option("--fail-if", multiple=True, metavar="'NAME OP NUMBER'",
+              help="Exit 3 where the primary contrast has this: ratio, low, high, p, speedup, n, probability_less.")
+@click.option("--fail-any", is_flag=True, help="Exit 3 where any contrast has it.")
+@click.option("--force", is_flag=True, help="Compare runs of different suites or methods all the same.")
+@json_option
+def compare_(runs: tuple[Path, ...], as_json: bool, **asked: Any) -> None:
+    """Verdicts over the cells of RUN; of two runs, the second's cells against the first's.
+
+    \b
+    Example: repro compare runs/old runs/new --fail-any --fail-if "ratio > 1.05"
+    """
+    from repro.compare_command import compare_runs
+    from repro.compare_table import print_compared
+
+    found = compare_runs(runs, **asked)
+    if as_json:
+        click.echo(json.dumps(found.as_json(), indent=1))
+    else:
+        print_compared(found)
+    sys.exit(found.exit_code)
+
+
+@cli.command()
+@suite_argument
+@override_option
+@click.option("--from", "stored", type=click.Path(path_type=Path), metavar="RUN",
+              help="Replay a stored run instead of running anything: its repeats are dealt out to two sides.")
+@click.option("--cell", metavar="KEY=VALUE[,...]", help="Cells to run against themselves.  [default: the primary "
+              "contrast's baseline; with --from every cell]")
+@click.option("--pairs", type=click.IntRange(min=1), help="Pairs of each comparison, 6 at least.  "
+              "[default: the suite's repeats]")
+@click.option("--nulls", type=click.IntRange(min=1), default=1, help="Comparisons of each cell; more make the rate "
+              "more certain.")
+@click.option("--keep", is_flag=True, help="Keep the run folder.")
+@click.option("--to", type=click.Path(dir_okay=False, path_type=Path), help="File of the nulls.  [default: the user's "
+              "data folder; with --from beside the run]")
+@json_option
+def calibrate(
+    suite: str, overrides: tuple[str, ...], stored: Path | None, cell: str | None, pairs: int | None, nulls: int,
+    keep: bool, to: Path | None, as_json: bool,
+) -> None:
+    """How often SUITE's verdicts see a difference between a cell and itself: the false-positive rate.
+
+    \b
+    Example: repro calibrate quickstart --nulls 5
+    """
+    from repro import calibrate_command
+    from repro.compare_command import read_pattern
+
+    source = _suite(suite, overrides, None)
+    plan, wanted = _plan(source, bool(overrides)), read_pattern(cell, "--cell") if cell is not None else None
+    found = calibrate_command.replay(stored, plan, wanted, pairs, to) if stored is not None else \
+        calibrate_command.calibrate(plan, source.text, wanted, pairs, nulls, keep, to)
+    click.echo(json.dumps(found.as_json(), indent=1) if as_json else found.text())
 
 
 @cli.command()
@@ -333,6 +403,25 @@ def comm(html: Path | None, mlflow: bool, as_json: bool, **asked: Any) -> None:
 
     outcome = run(read_options(**asked), html, mlflow)
     click.echo(json.dumps(outcome.as_json(), indent=1) if as_json else text(outcome))
+
+
+@bench.command("compare")
+@click.option("--cells", type=click.IntRange(32, 100_000), default=5000, help="Cells of the largest record.")
+@click.option("--seeds", type=click.IntRange(6, 1000), default=20, help="Results of every cell.")
+@click.option("--sizes", type=click.IntRange(2, 10), default=4, help="Records, each with half the cells of the next.")
+@click.option("--repetitions", type=click.IntRange(1, 100), default=3, help="Of every size; the fastest counts.")
+@json_option
+def bench_compare(cells: int, seeds: int, sizes: int, repetitions: int, as_json: bool) -> None:
+    """Seconds and memory of comparing a record of 100,000 results, and how they grow.
+
+    \b
+    Example: repro bench compare --cells 1000
+    """
+    from repro.bench.compare_scale import measure
+
+    if cells >> (sizes - 1) < 8:
+        raise click.UsageError(f"--cells {cells} halved {sizes - 1} times leaves fewer than 8 cells; fewer --sizes would do")
+    _print_bench(measure(cells, seeds, sizes, repetitions), as_json)
 
 
 def _print_bench(found: Any, as_json: bool) -> None:

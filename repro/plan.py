@@ -114,7 +114,7 @@ def make_plan(
         raise problem(f"nothing can run on this machine: {skipped[0].label}: {skipped[0].reason}", ("trial",))
     return Plan(
         suite=suite, digest=digest, device=machine.device, device_count=machine.device_count, cores=machine.cores,
-        cells=tuple(cells), skipped=tuple(skipped), order=_order(suite, len(cells)),
+        cells=tuple(cells), skipped=tuple(skipped), order=execution_order(suite, len(cells)),
         notes=(*notes, *_few(suite), *_said(cells, machine)),
     )
 
@@ -251,6 +251,9 @@ def _digest(suite: Suite, cells: list[Cell]) -> str:
         "primary": suite.primary.model_dump(mode="json") if suite.primary else None,
         "cells": sorted(canonical(cell.choices) for cell in cells),
     }
+    # Came later: named only where they are not the default, so that older suites keep their digest.
+    data |= {key: value for key, value in (("margin", suite.margin), ("horizon", suite.horizon))
+             if value != Suite.model_fields[key].default}
     return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -285,7 +288,7 @@ def _on_machine(cell: Cell, machine: Machine) -> Cell:
     return cell.model_copy(update={"choices": choices, "cell_id": choices.cell_id})
 
 
-def _order(suite: Suite, cells: int) -> tuple[tuple[int, int], ...]:
+def execution_order(suite: Suite, cells: int) -> tuple[tuple[int, int], ...]:
     """Blocks of one seed over all cells, shuffled inside the block: machine drift hits all cells alike."""
     order: list[tuple[int, int]] = []
     for repeat in range(suite.seeds):

@@ -29,6 +29,8 @@ from repro.yes_no import misplaced
 
 P = TypeVar("P", bound=Plugin)
 SUITE_SCHEMA = 1
+MARGIN = 0.05
+"""Relative difference below which two cells count as the same, where a suite says nothing else."""
 METHOD = "1.0"
 """Version of the measuring method (docs/method.md); records compare only within one major.minor."""
 
@@ -320,12 +322,16 @@ class Trial(Frozen):
         return f"{self.cell_id[:-9]}-s{self.repeat}-{digest(self)[:8]}"
 
 
+Metric = Literal["tta_wall", "tta_train", "tta_cold", "samples", "throughput", "accuracy"]
+"""What cells are compared by: three clocks to the target, samples to the target, samples a second, final quality."""
+
+
 class Contrast(Frozen):
     """Two cells, each by the factors that single it out."""
 
     candidate: dict[str, Any]
     baseline: dict[str, Any]
-    metric: Literal["tta_wall", "tta_train", "tta_cold"] = "tta_wall"
+    metric: Metric = "tta_wall"
 
 
 class Suite(Frozen):
@@ -347,6 +353,13 @@ class Suite(Frozen):
         description="the cell speed-ups are measured against; factors not named are taken equal to the candidate's",
     )
     primary: Contrast | None = Field(None, description="the one contrast declared beforehand")
+    margin: float = Field(MARGIN, gt=0, lt=1, allow_inf_nan=False,
+                          description="largest relative difference that still counts as the same, declared beforehand")
+    horizon: float | None = Field(
+        None, gt=0, allow_inf_nan=False,
+        description="up to where runs that missed are compared: seconds, for metric samples a number of samples; null: "
+                    "as far as all runs were watched",
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -149,6 +149,13 @@ class Record:
     def cell(self, cell_id: str) -> Cell:
         return next(cell for cell in self.plan.cells if cell.cell_id == cell_id)
 
+    @property
+    def started_ms(self) -> dict[str, float]:
+        """When the attempt that each result is of began, by trial id, as far as the ledger says."""
+        starts = {(item.trial_id, item.attempt): item.started_ms for item in self.attempts}
+        return {item.trial_id: starts[item.trial_id, item.attempt] for item in self.results
+                if (item.trial_id, item.attempt) in starts}
+
     def missing(self) -> list[Trial]:
         """Planned trials that have no result yet."""
         done = {result.trial_id for result in self.results}

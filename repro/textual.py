@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from repro import pattern
-from repro.compare import Comparison, Summary
+from repro.compare import SCALES, Comparison, Summary
 from repro.cost import Cost
 from repro.plan import Plan
 from repro.progress import duration
@@ -29,6 +29,9 @@ def suite_text(suite: Suite) -> str:
     if suite.primary:
         lines.append(f"{'primary:':<12}{_pattern(suite.primary.candidate)} against "
                      f"{_pattern(suite.primary.baseline)}, {suite.primary.metric}")
+    lines.append(f"{'margin:':<12}{suite.margin:g} counts as the same")
+    if suite.horizon is not None:
+        lines.append(f"{'horizon:':<12}{suite.horizon:g}, up to where runs that missed are compared")
     for key in ("workload", "precision", "optimizer", "batch", "stop"):
         if pattern.get(suite.trial, key) is not None:
             lines.append(f"{key + ':':<12}{_level(suite.trial[key])}")
@@ -74,20 +77,23 @@ def _pattern(wanted: dict[str, Any]) -> str:
 def outcome_text(summaries: Sequence[Summary], comparisons: Sequence[Comparison]) -> str:
     """Cells with their medians, and the primary contrast in one sentence."""
     width = max((len(item.label) for item in summaries), default=0)
-    lines = [f"{item.label:<{width}}  {item.ok} of {item.n} reached the target, median "
-             f"{_seconds(item.median)}" for item in summaries]
+    lines = [f"{item.label:<{width}}  {item.ok} of {item.n} reached the target, median {_median(item)}"
+             for item in summaries]
     primary = next((item for item in comparisons if item.primary), None)
     return "\n".join([*lines, "", sentence(primary) if primary else "no primary contrast was declared"])
 
 
-def _seconds(value: float | None) -> str:
-    return "not reached" if value is None else f"{value:.3g} s"
+def _median(item: Summary) -> str:
+    return "not reached" if item.median is None else f"{item.median:.3g} {SCALES[item.metric].unit}".rstrip()
 
 
 def sentence(found: Comparison) -> str:
     """A comparison as one sentence."""
     versus = f"{found.candidate_label} against {found.baseline_label} ({found.metric})"
-    if found.ratio is None or found.interval is None:
-        return f"{versus}: {found.verdict}; {found.because}"
-    return (f"{versus}: {found.verdict}, {found.ratio:.3f} x the time (95 % interval {found.interval.low:.3f} to "
-            f"{found.interval.high:.3f}, {found.n} pairs); {found.because}")
+    settles = f"; {found.settles}" if found.settles else ""
+    if found.ratio is None:
+        return f"{versus}: {found.verdict}; {found.because}{settles}"
+    counted = f"{found.n} pairs" if found.paired else f"{found.n} trials at least, not paired"
+    limits = f"95 % interval {found.interval.low:.3f} to {found.interval.high:.3f}, " if found.interval else ""
+    return (f"{versus}: {found.verdict}, {found.ratio:.3f} x {SCALES[found.metric].times} ({limits}{counted}); "
+            f"{found.because}{settles}")

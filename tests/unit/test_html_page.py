@@ -135,6 +135,22 @@ def test_headline_states_the_primary_contrast(page: Page, sample: Record) -> Non
     assert primary.because in shown
 
 
+@pytest.mark.parametrize(("metric", "words", "sides"), [
+    ("throughput", "2 processes has 0.85 \N{MULTIPLICATION SIGN} the throughput of ddp, 2 processes (6 pairs, 95 %",
+     "below 1 the candidate is slower"),
+    ("accuracy", "ends with 1.00 \N{MULTIPLICATION SIGN} the final quality of ddp, 2 processes (6 pairs): inconclusive",
+     "below 1 the candidate is lower"),
+    ("samples", "needs 1.00 \N{MULTIPLICATION SIGN} the samples of ddp, 2 processes to reach top1 of at least 0.9",
+     "below 1 the candidate is faster"),
+])
+def test_what_is_no_time_is_not_called_one(tmp_path: Path, metric: str, words: str, sides: str) -> None:
+    record = make_record(tmp_path / "run", SUITE + f"  metric: {metric}\n")
+    text = " ".join(Page(render(record, tmp_path)).text.replace("\N{NO-BREAK SPACE}", " ").split())
+    assert words in text
+    assert sides in text
+    assert "Ratio of times" not in text
+
+
 @pytest.mark.parametrize("which", ["sample", "rough"])
 def test_figures_are_exactly_those_of_compare(which: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     record: Record = request.getfixturevalue(which)
@@ -211,7 +227,7 @@ def test_an_interval_beyond_the_drawing_ends_in_an_arrow(tmp_path: Path) -> None
     forest = importlib.import_module("repro.reporters.page_speedup").forest(record)
     assert forest.primary.clipped == (True, True)
     assert forest.primary.whisker == (forest.axis.left, forest.axis.right)
-    assert not any(any(row.clipped) for row in forest.exploratory if row.candidate.label.startswith("ddp"))
+    assert not any(any(row.clipped) for row in forest.others if row.candidate.label.startswith("ddp"))
 
 
 def figures(page: Page) -> dict[str, dict[str, Any]]:

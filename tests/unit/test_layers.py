@@ -9,8 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ALLOWED = {
-    "store", "compare", "plan", "results", "fingerprint", "stats", "spec", "seams", "schedule", "pattern", "machine",
-    "errors", "events", "registry", "streams", "uri", "reporters",
+    "calibration", "store", "compare", "plan", "results", "fingerprint", "stats", "spec", "seams", "schedule",
+    "pattern", "machine", "errors", "events", "registry", "streams", "uri", "reporters",
 }
 OF_A_BENCHMARK = {"comm_page", "comm_runs"}
 """These two show the outcome of `repro bench comm`, not a record, and know its type."""

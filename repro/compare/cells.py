@@ -1,0 +1,97 @@
+"""Which cells are compared: the primary contrast, baselines, scaling. Cells are known by id, label and factors only."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, Protocol
+
+from repro import pattern
+from repro.spec import Contrast
+
+
+class ComparedCell(Protocol):
+    """What a comparison needs of a cell; cells of a plan have it, and so may cells of published results."""
+
+    @property
+    def cell_id(self) -> str: ...
+    @property
+    def label(self) -> str: ...
+    @property
+    def choices(self) -> Any: ...
+
+
+def factors_of(cell: ComparedCell) -> Mapping[str, Any]:
+    """The choices of a cell as plain JSON data."""
+    choices = cell.choices
+    found: Mapping[str, Any] = choices if isinstance(choices, Mapping) else choices.model_dump(
+        mode="json", by_alias=True)
+    return found
+
+
+class CellIndex:
+    """The cells of a plan with their factors, in the order of the plan; looks up by factor values without a search."""
+
+    def __init__(self, cells: Sequence[ComparedCell]) -> None:
+        self.cells = {cell.cell_id: cell for cell in cells}
+        self.factors = {cell.cell_id: factors_of(cell) for cell in cells}
+
+    def matching(self, wanted: Mapping[str, Any]) -> list[str]:
+        """Ids of the cells that agree with a pattern."""
+        return [cell_id for cell_id, data in self.factors.items() if pattern.matches(data, wanted)]
+
+    def first_by(self, cell_ids: Sequence[str], keys: Sequence[str]) -> dict[Hashable, str]:
+        """Values of `keys` -> the first of the cells that has them."""
+        found: dict[Hashable, str] = {}
+        for cell_id in cell_ids:
+            found.setdefault(self.values(cell_id, keys), cell_id)
+        return found
+
+    def values(self, cell_id: str, keys: Sequence[str]) -> Hashable:
+        data = self.factors[cell_id]
+        return tuple(_frozen(pattern.get(data, key)) for key in keys)
+
+
+def _frozen(value: Any) -> Hashable:
+    """JSON data as something that hashes, equal where the data are equal."""
+    if isinstance(value, Mapping):
+        return frozenset((key, _frozen(item)) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(_frozen(item) for item in value)
+    frozen: Hashable = value
+    return frozen
+
+
+def primary_pair(index: CellIndex, wanted: Contrast | None) -> tuple[str, str] | None:
+    """The declared pair of cells; None where none was declared or one of the two cannot run here."""
+    if wanted is None:
+        return None
+    candidates, baselines = index.matching(wanted.candidate), index.matching(wanted.baseline)
+    if not candidates or not baselines or candidates[0] == baselines[0]:
+        return None
+    return candidates[0], baselines[0]
+
+
+def baseline_pairs(index: CellIndex, matrix: Sequence[str], reference: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Every cell against the cell that agrees with the baseline pattern and differs from it in nothing else."""
+    bases = index.matching(reference) if reference else list(index.cells)[:1]
+    free = [key for key in matrix if key not in reference] if reference else []
+    by_values = index.first_by(bases, free)
+    found = []
+    for cell_id in index.cells:
+        mate = by_values.get(index.values(cell_id, free))
+        if mate is not None and mate != cell_id:
+            found.append((cell_id, mate))
+    return found
+
+
+def scaling_pairs(index: CellIndex, matrix: Sequence[str]) -> list[tuple[str, str]]:
+    """Every cell of several processes against one process of the same kind."""
+    if "processes" not in matrix:
+        return []
+    others = [key for key in matrix if key != "processes"]
+    processes = {cell_id: pattern.get(data, "processes") for cell_id, data in index.factors.items()}
+    singles = index.first_by([cell_id for cell_id, count in processes.items() if count == 1], others)
+    return [
+        (cell_id, mate) for cell_id, count in processes.items()
+        if isinstance(count, int) and count > 1 and (mate := singles.get(index.values(cell_id, others))) is not None
+    ]

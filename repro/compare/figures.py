@@ -1,0 +1,129 @@
+"""What a comparison is made of: frozen values that live as JSON."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from repro import stats
+from repro.spec import Frozen, Metric
+
+Verdict = Literal["faster", "slower", "higher", "lower", "same", "inconclusive", "exploratory"]
+"""faster, slower: times, samples to the target, throughput. higher, lower: final quality. same: equivalence was shown.
+exploratory: no verdict was possible at this n with so many contrasts."""
+DECIDED: tuple[Verdict, ...] = ("faster", "slower", "higher", "lower", "same")
+
+
+class Bounds(Frozen):
+    """A confidence interval."""
+
+    low: float
+    high: float
+    level: float
+
+
+class Estimate(Frozen):
+    """A figure with its interval."""
+
+    value: float
+    interval: Bounds | None = None
+
+
+class Pair(Frozen):
+    """Two trials with one seed, in the metric's own unit."""
+
+    repeat: int
+    candidate: float
+    baseline: float
+
+
+class Equivalence(Frozen):
+    """Two one-sided tests against a margin that was declared beforehand."""
+
+    margin: float
+    """Relative: 0.05 asks whether the ratio lies between 1 / 1.05 and 1.05."""
+    p: float
+    p_adjusted: float | None = None
+    """Holm over the family; None for the primary contrast, which stands alone."""
+    interval: Bounds
+    """Of the ratio, at 1 - 2 alpha: inside the margin where the two tests reject."""
+    equivalent: bool
+
+
+class Restricted(Frozen):
+    """Times cut at a horizon, so that runs that never reached the target count with the time they were given."""
+
+    horizon: float
+    """Seconds; samples for metric `samples`."""
+    declared: bool
+    """False: the suite names none, and it is as far as every run was watched."""
+    ratio: float
+    """Restricted mean of the candidate / of the baseline."""
+    interval: Bounds | None
+    candidate_mean: float
+    baseline_mean: float
+
+
+class Split(Frozen):
+    """Where a ratio of times comes from: times = samples to the target / samples a second, so ratio = samples /
+    throughput, exactly."""
+
+    samples: Estimate
+    throughput: Estimate
+    """Samples a second up to the target, by the clock compared."""
+
+
+class Comparison(Frozen):
+    """A candidate against its baseline."""
+
+    schema_: int = Field(default=1, alias="schema")
+    candidate: str
+    baseline: str
+    candidate_label: str
+    baseline_label: str
+    metric: str
+    primary: bool
+    pairs: tuple[Pair, ...]
+    n: int
+    """Pairs; where trials are not paired, the smaller of the two counts."""
+    ratio: float | None
+    """Geometric mean of candidate / baseline over pairs; below 1: less time, fewer samples, lower throughput or
+    quality."""
+    interval: Bounds | None
+    verdict: Verdict
+    because: str
+    paired: bool = True
+    p: float | None = None
+    """Two-sided: exact sign-flip up to 20 pairs, beyond that t; the sign test of who was first where runs missed."""
+    p_adjusted: float | None = None
+    """Holm over the family; None for the primary contrast, which stands alone."""
+    family: int = 1
+    """Contrasts that p was corrected for."""
+    welch: Estimate | None = None
+    """The same ratio with the pairing ignored."""
+    split: Split | None = None
+    restricted: Restricted | None = None
+    log_rank_p: float | None = None
+    probability_less: Estimate | None = None
+    """P(a candidate trial's figure < a baseline trial's), ties half."""
+    equivalence: Equivalence | None = None
+    settles: str = ""
+    """What would settle an inconclusive comparison."""
+    cautions: tuple[str, ...] = ()
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times as fast the candidate is; None for quality, which has no speed."""
+        if self.ratio is None or self.metric == "accuracy":
+            return None
+        return self.ratio if self.metric == "throughput" else 1 / self.ratio
+
+
+def bounds(interval: stats.Interval | None) -> Bounds | None:
+    """An interval of the statistics as part of a record."""
+    return None if interval is None else Bounds(low=interval.low, high=interval.high, level=interval.level)
+
+
+__all__ = ["DECIDED", "Bounds", "Comparison", "Equivalence", "Estimate", "Metric", "Pair", "Restricted", "Split",
+           "Verdict", "bounds"]

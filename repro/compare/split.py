@@ -1,0 +1,42 @@
+"""Where a ratio of times comes from: samples to the target, and samples a second on the way there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from repro import stats
+from repro.compare.figures import Estimate, Pair, Split, bounds
+from repro.compare.metric import Scale
+from repro.compare.pairing import Side
+
+
+def split_of(ours: Side, theirs: Side, pairs: Sequence[Pair], scale: Scale) -> Split | None:
+    """The two factors of a ratio of times over complete pairs; None for other metrics, or where samples are not known.
+
+    A run's time is its samples over its samples a second, so in geometric means the identity is exact.
+    """
+    if scale.unit != "s":
+        return None
+    above = [_samples(ours, pair.repeat) for pair in pairs]
+    below = [_samples(theirs, pair.repeat) for pair in pairs]
+    if any(count is None or count <= 0 for count in (*above, *below)):
+        return None
+    samples = _estimate([float(count or 0) for count in above], [float(count or 0) for count in below])
+    throughput = _estimate([(count or 0) / pair.candidate for count, pair in zip(above, pairs, strict=True)],
+                           [(count or 0) / pair.baseline for count, pair in zip(below, pairs, strict=True)])
+    times = float(np.mean(stats.log_ratios([pair.candidate for pair in pairs], [pair.baseline for pair in pairs])))
+    assert math.isclose(samples.value / throughput.value, math.exp(times), rel_tol=1e-9), "factors must multiply"
+    return Split(samples=samples, throughput=throughput)
+
+
+def _samples(found: Side, repeat: int) -> int | None:
+    return found.results[repeat].samples_to_target
+
+
+def _estimate(candidate: Sequence[float], baseline: Sequence[float]) -> Estimate:
+    ratio, interval = stats.paired_ratio(candidate, baseline)
+    steady = math.isclose(interval.low, interval.high, rel_tol=1e-12)
+    return Estimate(value=ratio, interval=None if steady else bounds(interval))

@@ -1,0 +1,79 @@
+"""Pure statistics: numbers in, numbers out; no clock, no file, no randomness of its own.
+
+Every function refuses (ValueError, one sentence) what has no meaning: NaN, negative times, too few values, no spread.
+What each interval covers at small n is measured by tests/unit/stats/test_coverage.py and stands in docs/method.md.
+"""
+
+from repro.stats.dominance import probability_less
+from repro.stats.equivalence import Equivalence, tost, tost_welch
+from repro.stats.family import holm
+from repro.stats.grid import Bracket, GridBias, RatioRange, bracket_bias, bracket_ratio, ratio_range
+from repro.stats.interval import Interval, clopper_pearson, mean_interval, median_interval, wilson
+from repro.stats.mlperf import Score, mlperf_score
+from repro.stats.outliers import outlier_marks
+from repro.stats.permutation import EXACT_PAIRS, pairs_to_survive, sign_flip, sign_flip_floor
+from repro.stats.power import (
+    detectable_ratio,
+    equivalence_power,
+    joint_power,
+    paired_power,
+    pairs_needed,
+    pairs_to_settle,
+)
+from repro.stats.profile import geometric_mean, performance_profile
+from repro.stats.ratio import log_ratios, paired_p, paired_ratio, welch_p, welch_ratio
+from repro.stats.restricted import restricted_area, restricted_mean, restricted_ratio, watched_horizon
+from repro.stats.spread import coefficient_of_variation
+from repro.stats.survival import Steps, Survival, cumulative_incidence, kaplan_meier, log_rank, median_time
+from repro.stats.trend import order_trend
+
+__all__ = [
+    "EXACT_PAIRS",
+    "Bracket",
+    "Equivalence",
+    "GridBias",
+    "Interval",
+    "RatioRange",
+    "Score",
+    "Steps",
+    "Survival",
+    "bracket_bias",
+    "bracket_ratio",
+    "clopper_pearson",
+    "coefficient_of_variation",
+    "cumulative_incidence",
+    "detectable_ratio",
+    "equivalence_power",
+    "geometric_mean",
+    "holm",
+    "joint_power",
+    "kaplan_meier",
+    "log_rank",
+    "log_ratios",
+    "mean_interval",
+    "median_interval",
+    "median_time",
+    "mlperf_score",
+    "order_trend",
+    "outlier_marks",
+    "paired_p",
+    "paired_power",
+    "paired_ratio",
+    "pairs_needed",
+    "pairs_to_settle",
+    "pairs_to_survive",
+    "performance_profile",
+    "probability_less",
+    "ratio_range",
+    "restricted_area",
+    "restricted_mean",
+    "restricted_ratio",
+    "sign_flip",
+    "sign_flip_floor",
+    "tost",
+    "tost_welch",
+    "watched_horizon",
+    "welch_p",
+    "welch_ratio",
+    "wilson",
+]

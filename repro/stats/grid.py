@@ -1,0 +1,116 @@
+"""Times are seen at evaluations only: a crossing lies between last miss and first hit, and how much that matters.
+
+A bracket is (last miss, first hit), in seconds or samples; a last miss of 0 says that the first evaluation already hit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from repro.stats.interval import Interval, t_quantile
+from repro.stats.sample import check_level
+
+Bracket = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class GridBias:
+    """By how much the first hit can be later than the crossing."""
+
+    share: float | None
+    """Geometric mean of the first hits over the least that of the crossings can be, less 1; None: no bound, because a
+    run hit at its first evaluation."""
+    mean: float
+    """Mean width of a bracket, in its own unit: bounds the bias of an arithmetic mean."""
+    statement: str
+
+
+@dataclass(frozen=True, slots=True)
+class RatioRange:
+    """All that a ratio of geometric means of crossings can be, given the brackets."""
+
+    low: float
+    """0 where a candidate's last miss is 0."""
+    midpoint: float
+    high: float
+    """Infinite where a baseline's last miss is 0."""
+    first_hit: float
+    """What reading first hits as crossings gives; within low to high."""
+
+
+def bracket_bias(brackets: Sequence[Bracket]) -> GridBias:
+    """The largest bias that reading the first hit as the crossing can make; it only ever makes times too long.
+
+    Raises:
+        ValueError: no bracket, or one that is not 0 <= last miss < first hit, finite.
+    """
+    low, high = _sides(brackets)
+    mean = float(np.mean(high - low))
+    first = int(np.sum(low == 0))
+    if first:
+        told = f"{first} of {len(low)} runs hit at their first evaluation, so the grid's bias has no bound"
+        return GridBias(None, mean, told)
+    share = math.exp(float(np.mean(np.log(high / low)))) - 1
+    return GridBias(share, mean, f"first hits overstate the crossings by at most {share:.2%}, never understate them")
+
+
+def ratio_range(candidate: Sequence[Bracket], baseline: Sequence[Bracket]) -> RatioRange:
+    """Ratio of geometric means at both extremes, at midpoints and at first hits: how far the grid alone can move it.
+
+    It says nothing of chance; `bracket_ratio` adds that.
+
+    Raises:
+        ValueError: as `bracket_bias`.
+    """
+    (low, high), (base_low, base_high) = _sides(candidate), _sides(baseline)
+
+    def mean_log(values: np.ndarray) -> float:
+        return -math.inf if np.any(values == 0) else float(np.mean(np.log(values)))
+
+    return RatioRange(
+        low=math.exp(mean_log(low) - mean_log(base_high)),
+        midpoint=math.exp(mean_log((low + high) / 2) - mean_log((base_low + base_high) / 2)),
+        high=math.exp(mean_log(high) - mean_log(base_low)) if np.all(base_low > 0) else math.inf,
+        first_hit=math.exp(mean_log(high) - mean_log(base_high)),
+    )
+
+
+def bracket_ratio(
+    candidate: Sequence[Bracket], baseline: Sequence[Bracket], level: float = 0.95
+) -> tuple[float, Interval]:
+    """Ratio of crossings over pairs; covers at least `level` for the crossings themselves, however coarse the grid.
+
+    The interval holds the t interval of every set of crossings that the brackets allow, so it is wide where they are.
+    With x the log ratio of pair i between l_i and u_i, m its midpoint and h half its width: mean(x) >= mean(m) -
+    mean(h), and by the triangle inequality the centred norm of x is at most that of m plus the norm of h.
+
+    Raises:
+        ValueError: as `bracket_bias`, fewer than two pairs, lengths differ, or a run that hit at its first evaluation.
+    """
+    (low, high), (base_low, base_high) = _sides(candidate), _sides(baseline)
+    if len(low) != len(base_low) or len(low) < 2:
+        raise ValueError(f"needs at least two pairs of brackets, not {len(low)} and {len(base_low)}")
+    if np.any(low == 0) or np.any(base_low == 0):
+        raise ValueError("a run that hit at its first evaluation has no lower bound, so its ratio has none")
+    least, most = np.log(low / base_high), np.log(high / base_low)
+    middle, half = (least + most) / 2, (most - least) / 2
+    count = len(middle)
+    norm = float(np.linalg.norm(middle - np.mean(middle)) + np.linalg.norm(half))
+    error = norm / math.sqrt((count - 1) * count)
+    reach = float(np.mean(half)) + t_quantile(0.5 + check_level(level) / 2, count - 1) * error
+    centre = float(np.mean(middle))
+    return math.exp(centre), Interval(math.exp(centre - reach), math.exp(centre + reach), level)
+
+
+def _sides(brackets: Sequence[Bracket]) -> tuple[np.ndarray, np.ndarray]:
+    table = np.asarray(brackets, dtype=float)
+    if table.ndim != 2 or table.shape[1] != 2 or not len(table):
+        raise ValueError("needs at least one bracket of two numbers, last miss and first hit")
+    low, high = table[:, 0], table[:, 1]
+    if not np.all(np.isfinite(table)) or np.any(low < 0) or np.any(high <= low):
+        raise ValueError("a bracket is 0 <= last miss < first hit, both finite")
+    return low, high

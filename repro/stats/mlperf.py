@@ -1,0 +1,50 @@
+"""MLPerf Training's own score, for results that stand beside theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from repro.stats.sample import positive
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Minutes, or why there are none."""
+
+    value: float | None
+    valid: bool
+    reason: str
+    dropped: tuple[float | None, ...]
+    """Runs left out, fastest first; None: a run that missed the target."""
+
+
+def mlperf_score(minutes: Sequence[float | None], drop: int = 1, runs: int | None = None) -> Score:
+    """Mean after dropping the `drop` fastest and the `drop` slowest runs (MLPerf Training rules, section "Benchmark
+    results"; `mlperf_logging.result_summarizer`, `_compute_olympic_average`).
+
+    A run that missed counts as one of the dropped slowest; more misses than `drop` make the result invalid.
+
+    Args:
+        minutes: one a run, None where it missed the target.
+        drop: 1 for every benchmark but unet3d, which drops 4.
+        runs: how many the benchmark requires (5 for ResNet-50, 10 for Llama 2 70B LoRA); fewer is invalid. None: not
+            checked, as in the summarizer's score.
+
+    Raises:
+        ValueError: a time is not positive and finite, `drop` is negative.
+    """
+    if drop < 0:
+        raise ValueError(f"runs to drop cannot be {drop}")
+    reached = sorted(positive([value for value in minutes if value is not None], "minutes").tolist())
+    missed = len(minutes) - len(reached)
+    dropped = (*reached[:drop], *reached[len(reached) - max(0, drop - missed):], *[None] * missed)
+    kept = reached[drop:len(reached) - max(0, drop - missed)]
+    if missed > drop:
+        return Score(None, False, f"{missed} of {len(minutes)} runs missed the target; {drop} may", (*[None] * missed,))
+    if runs is not None and len(minutes) < runs:
+        return Score(None, False, f"{len(minutes)} runs where the benchmark requires {runs}", ())
+    if not kept:
+        told = f"{len(minutes)} runs leave none after {drop} fastest and {drop} slowest are dropped"
+        return Score(None, False, told, ())
+    return Score(sum(kept) / len(kept), True, "", dropped)

@@ -1,0 +1,97 @@
+"""How many times as long: ratios of two samples of times, on logs, so that units cancel and swapping inverts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from repro.stats.interval import Interval, t_quantile
+from repro.stats.sample import at_least, check_level, positive, spread
+
+
+def log_ratios(candidate: Sequence[float], baseline: Sequence[float]) -> np.ndarray:
+    """log(candidate / baseline), pair by pair.
+
+    Raises:
+        ValueError: lengths differ, or a value is not a positive finite number.
+    """
+    above, below = np.asarray(candidate, dtype=float), np.asarray(baseline, dtype=float)
+    if above.shape != below.shape or above.ndim != 1:
+        raise ValueError(f"pairs need two lists of one length, not {above.shape} and {below.shape}")
+    if not (np.all(np.isfinite(above)) and np.all(np.isfinite(below)) and np.all(above > 0) and np.all(below > 0)):
+        raise ValueError("ratios need positive finite values")
+    return np.asarray(np.log(above) - np.log(below))
+
+
+def paired_ratio(candidate: Sequence[float], baseline: Sequence[float], level: float = 0.95) -> tuple[float, Interval]:
+    """Geometric mean of candidate/baseline over pairs, with a t interval on the logs, exponentiated.
+
+    Where all pairs have one ratio the interval has no width. That is no coverage: times from a coarse evaluation grid
+    often agree exactly. Who shows an interval must leave it out then (`paired_p` refuses).
+
+    Raises:
+        ValueError: fewer than two pairs, or a value that is not a positive finite number.
+    """
+    logs = log_ratios(candidate, baseline)
+    count = len(logs)
+    if count < 2:
+        raise ValueError("an interval needs at least two pairs")
+    mean = float(np.mean(logs))
+    half = t_quantile(0.5 + check_level(level) / 2, count - 1) * float(np.std(logs, ddof=1)) / math.sqrt(count)
+    return math.exp(mean), Interval(math.exp(mean - half), math.exp(mean + half), level)
+
+
+def paired_p(candidate: Sequence[float], baseline: Sequence[float]) -> float:
+    """Two-sided p of Student's t test that the mean log ratio of pairs is 0.
+
+    Raises:
+        ValueError: as `paired_ratio`, or all pairs have one ratio.
+    """
+    logs = log_ratios(candidate, baseline)
+    error = spread(logs, "a t test of pairs") / math.sqrt(len(logs))
+    return two_sided(float(np.mean(logs)) / error, len(logs) - 1)
+
+
+def welch_ratio(candidate: Sequence[float], baseline: Sequence[float], level: float = 0.95) -> tuple[float, Interval]:
+    """Ratio of geometric means of two independent samples, with Welch's interval on logs (Welch 1947).
+
+    Raises:
+        ValueError: fewer than two values on a side, one not positive and finite, or no spread on both sides.
+    """
+    difference, error, freedom = welch(candidate, baseline)
+    half = t_quantile(0.5 + check_level(level) / 2, freedom) * error
+    return math.exp(difference), Interval(math.exp(difference - half), math.exp(difference + half), level)
+
+
+def welch_p(candidate: Sequence[float], baseline: Sequence[float]) -> float:
+    """Two-sided p of Welch's t test on logs that the geometric means agree.
+
+    Raises:
+        ValueError: as `welch_ratio`.
+    """
+    difference, error, freedom = welch(candidate, baseline)
+    return two_sided(difference / error, freedom)
+
+
+def welch(candidate: Sequence[float], baseline: Sequence[float]) -> tuple[float, float, float]:
+    """(difference of mean logs, its standard error, Satterthwaite's degrees of freedom).
+
+    Raises:
+        ValueError: as `welch_ratio`.
+    """
+    above = np.log(at_least(positive(candidate), 2, "a ratio of two samples"))
+    below = np.log(at_least(positive(baseline), 2, "a ratio of two samples"))
+    spread(np.concatenate([above - np.mean(above), below - np.mean(below)]), "a ratio of two samples")
+    parts = [float(np.var(logs, ddof=1)) / len(logs) for logs in (above, below)]
+    total = math.fsum(parts)
+    freedom = total**2 / math.fsum(part**2 / (len(logs) - 1) for part, logs in zip(parts, (above, below), strict=True))
+    return float(np.mean(above) - np.mean(below)), math.sqrt(total), freedom
+
+
+def two_sided(statistic: float, freedom: float) -> float:
+    """p of |t| at least this large."""
+    from scipy.special import stdtr
+
+    return min(1.0, 2.0 * float(stdtr(freedom, -abs(statistic))))

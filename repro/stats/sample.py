@@ -1,0 +1,71 @@
+"""A sample as the other modules take it: a flat array of finite numbers, refused otherwise in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+FLAT = 1e-12
+"""Standard deviation of logs below which there is nothing but rounding."""
+
+
+def finite(values: Sequence[float], what: str = "values") -> np.ndarray:
+    """One-dimensional float array.
+
+    Raises:
+        ValueError: not one list, or a value is NaN or infinite.
+    """
+    array = np.asarray(values, dtype=float)
+    if array.ndim != 1:
+        raise ValueError(f"{what} must be one list of numbers, not of shape {array.shape}")
+    if not np.all(np.isfinite(array)):
+        raise ValueError(f"{what} must be finite numbers")
+    return array
+
+
+def positive(values: Sequence[float], what: str = "values") -> np.ndarray:
+    """`finite`, and above zero.
+
+    Raises:
+        ValueError: as `finite`, or a value is zero or negative.
+    """
+    array = finite(values, what)
+    if np.any(array <= 0):
+        raise ValueError(f"{what} must be positive finite numbers")
+    return array
+
+
+def at_least(array: np.ndarray, least: int, what: str) -> np.ndarray:
+    """The array itself.
+
+    Raises:
+        ValueError: it has fewer than `least` values.
+    """
+    if len(array) < least:
+        raise ValueError(f"{what} needs at least {least} values, not {len(array)}")
+    return array
+
+
+def check_level(level: float) -> float:
+    """A coverage.
+
+    Raises:
+        ValueError: it does not lie between 0 and 1.
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"a level lies between 0 and 1, not {level}")
+    return level
+
+
+def spread(logs: np.ndarray, what: str) -> float:
+    """Standard deviation of a sample.
+
+    Raises:
+        ValueError: fewer than two values, or they differ by rounding only: an interval of no width would claim
+            certainty.
+    """
+    found = float(np.std(at_least(logs, 2, what), ddof=1))
+    if found <= FLAT * max(1.0, float(np.max(np.abs(logs)))):
+        raise ValueError(f"{what} needs values that differ: without a spread it would claim certainty")
+    return found

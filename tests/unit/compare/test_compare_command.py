@@ -1,0 +1,142 @@
+"""`repro compare` from the outside: tables, JSON, exit codes, one-line errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from repro.cli import cli
+from repro.errors import UsageError
+from repro.spec import Trial
+from repro.store import Record
+from tests.records import SUITE, Course, default_course, make_record
+
+
+def slower(trial: Trial) -> Course:
+    """Everything takes 1.1 times as long as in the default course, give or take one per cent."""
+    course = default_course(trial)
+    return Course(course.step_seconds * 1.1 * (1 + 0.01 * (trial.repeat % 2)))
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    return make_record(tmp_path_factory.mktemp("runs") / "old")
+
+
+@pytest.fixture(scope="module")
+def new(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    return make_record(tmp_path_factory.mktemp("more") / "new", course=slower)
+
+
+@pytest.fixture(autouse=True)
+def _nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))  # nobody's calibration
+
+
+def run(*arguments: Any) -> Result:
+    return CliRunner().invoke(cli, ["compare", *map(str, arguments)])
+
+
+def refused(*arguments: Any) -> str:
+    """The one line of an error that ends with exit code 2."""
+    ended = run(*arguments)
+    assert isinstance(ended.exception, UsageError), ended.output
+    return str(ended.exception)
+
+
+def test_one_run_as_a_table(old: Record) -> None:
+    ended = run(old.folder.root)
+    assert ended.exit_code == 0, ended.output
+    assert "primary  slower" in ended.output
+    assert "6/6" in ended.output
+    assert "1. slower: the 95 % interval leaves 1 out, exact sign-flip p = 0.0312; 6 of 6 pairs were slower" in \
+        ended.output
+    assert "2. exploratory: 6 pairs cannot be significant after Holm over the 3 contrasts shown; 7 can" in ended.output
+    assert "not calibrated" in ended.output
+
+
+def test_the_same_figures_as_json(old: Record) -> None:
+    ended = run(old.folder.root, "--json")
+    data = json.loads(ended.stdout)
+    assert (ended.exit_code, data["exit_code"], data["schema"]) == (0, 0, 1)
+    first = data["comparisons"][0]
+    assert (first["primary"], first["verdict"], first["n"]) == (True, "slower", 6)
+    assert first["speedup"] == pytest.approx(1 / first["ratio"])
+    assert len(data["cells"]) == 4
+    assert data["calibration"] is None
+    assert data["suite_digest"] == old.plan.digest
+
+
+@pytest.mark.parametrize(("metric", "words"), [
+    ("throughput", "throughput"), ("samples", "samples to the target"), ("tta_cold", "time from a cold start"),
+    ("accuracy", "final quality"), ("tta_train", "training time"),
+])
+def test_every_metric(old: Record, metric: str, words: str) -> None:
+    ended = run(old.folder.root, "--metric", metric)
+    assert ended.exit_code == 0, ended.output
+    assert words in ended.output.splitlines()[0]
+    assert "primary" not in ended.output  # it was declared for another one
+
+
+def test_another_baseline(old: Record) -> None:
+    data = json.loads(run(old.folder.root, "--baseline", "engine=ddp,processes=1", "--json").stdout)
+    assert {item["baseline_label"] for item in data["comparisons"]} == {"ddp, 1 process"}
+    assert refused(old.folder.root, "--baseline", "engine").startswith("--baseline 'engine': written key=value")
+    assert "leaves nothing to compare" in refused(old.folder.root, "--baseline", "engine=single")
+
+
+def test_conditions_decide_the_exit_code(old: Record) -> None:
+    assert run(old.folder.root, "--fail-if", "ratio > 1.5").exit_code == 0
+    ended = run(old.folder.root, "--fail-if", "ratio > 1.05", "--fail-if", "n < 3")
+    assert ended.exit_code == 3
+    assert "failed: deepspeed (stage=1), 2 processes against ddp, 2 processes: ratio = 1.1" in ended.output
+    assert run(old.folder.root, "--fail-if", "ratio < 0.7").exit_code == 0
+    assert run(old.folder.root, "--fail-if", "ratio < 0.7", "--fail-any").exit_code == 3
+    assert "--fail-any checks all of them" in refused(old.folder.root, "--metric", "samples", "--fail-if", "ratio > 2")
+    assert "needs a --fail-if" in refused(old.folder.root, "--fail-any")
+    assert "'ratio > 1.05'" in refused(old.folder.root, "--fail-if", "ratio")
+
+
+def test_two_runs(old: Record, new: Record) -> None:
+    ended = run(old.folder.root, new.folder.root, "--fail-any", "--fail-if", "ratio > 1.05")
+    assert ended.exit_code == 3, ended.output
+    assert "ddp, 1 process [new]" in ended.output
+    assert "not interleaved" in ended.output
+    assert "--fail-any checks all of them" in refused(old.folder.root, new.folder.root, "--fail-if", "ratio > 1.05")
+    assert "the first is the baseline" in refused(old.folder.root, new.folder.root, "--baseline", "engine=ddp")
+    assert "not 3" in refused(old.folder.root, new.folder.root, old.folder.root)
+
+
+def test_runs_of_different_suites(old: Record, tmp_path: Path) -> None:
+    other = make_record(tmp_path / "other", SUITE + "margin: 0.1\n")
+    assert "--force compares all the same" in refused(old.folder.root, other.folder.root)
+    ended = run(old.folder.root, other.folder.root, "--force")
+    assert ended.exit_code == 0, ended.output
+    assert "caution: FORCED: these runs are of different experiments" in ended.output
+
+
+def test_one_cell_is_nothing_to_compare(tmp_path: Path) -> None:
+    alone = make_record(tmp_path / "run", SUITE.split("matrix:")[0])
+    assert "one cell only" in refused(alone.folder.root)
+    again = make_record(tmp_path / "again", SUITE.split("matrix:")[0])
+    ended = run(alone.folder.root, again.folder.root, "--fail-if", "ratio > 1.05")
+    assert ended.exit_code == 0, ended.output  # the only contrast is the one meant
+
+
+def test_no_run_folder(tmp_path: Path) -> None:
+    assert "is no run folder" in refused(tmp_path)
+
+
+def test_crashes_are_told_from_misses(tmp_path: Path) -> None:
+    def course(trial: Trial) -> Course:
+        if trial.choices.engine.kind == "ddp":
+            return default_course(trial)
+        return Course(crash=trial.repeat == 0, hits_at=None if trial.repeat == 1 else 4)
+
+    ended = run(make_record(tmp_path / "run", course=course).folder.root)
+    assert ended.exit_code == 0, ended.output
+    assert "the candidate crashed in 1 of 6 trials and missed the target in 1" in ended.output

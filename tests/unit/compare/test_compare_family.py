@@ -1,0 +1,102 @@
+"""Many contrasts: one is primary, the others stand under Holm over all that are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from repro.compare import Comparison, compare
+from repro.machine import Machine
+from repro.plan import Plan, make_plan
+from repro.results import Result
+from repro.suite_file import read_suite
+from tests.records import SUITE
+
+FACTORS = (0.98, 1.0, 1.02, 1.01, 0.99)
+
+
+def plan_of(folder: Path, seeds: int, text: str = SUITE) -> Plan:
+    (folder / "s.yaml").write_text(text.replace("seeds: 6", f"seeds: {seeds}"))
+    return make_plan(read_suite(str(folder / "s.yaml")).suite, Machine("cpu", 0, 8))
+
+
+def compared(plan: Plan, seconds: Callable[[str, int, int], float]) -> dict[str, Comparison]:
+    """z2/d2 -> Comparison, ...; `seconds`(engine, processes, repeat)."""
+    names = {cell.cell_id: f"{'z' if cell.choices.engine.kind == 'deepspeed' else 'd'}{cell.choices.processes}"
+             for cell in plan.cells}
+    found = [Result(trial_id=item.trial_id, cell_id=item.cell_id, repeat=item.repeat, attempt=1, status="ok",
+                    tta_wall=seconds(item.choices.engine.kind, item.choices.processes, item.repeat))
+             for item in plan.trials()]
+    return {f"{names[item.candidate]}/{names[item.baseline]}": item for item in compare(plan, found)}
+
+
+def clear(engine: str, processes: int, repeat: int) -> float:
+    """Deepspeed twice as slow, two processes twice as fast, a little spread."""
+    step = repeat + (1 if engine == "ddp" else 2) * processes
+    return (1.0 if engine == "ddp" else 2.0) / processes * FACTORS[step % 5]
+
+
+def test_holm_is_over_what_is_shown_without_the_primary(tmp_path: Path) -> None:
+    found = list(compared(plan_of(tmp_path, 8), clear).values())
+    assert [item.primary for item in found] == [True, False, False, False]
+    assert [item.family for item in found] == [1, 3, 3, 3]
+    assert found[0].p_adjusted is None
+    assert [item.p for item in found] == [2 / 2**8] * 4
+    assert [item.p_adjusted for item in found[1:]] == [3 * 2 / 2**8] * 3
+    assert [item.verdict for item in found] == ["slower", "slower", "faster", "faster"]
+    assert "p = 0.00781, 0.0234 after Holm over 3 contrasts" in found[1].because
+
+
+def test_where_holm_cannot_reach_significance_contrasts_are_exploratory(tmp_path: Path) -> None:
+    found = list(compared(plan_of(tmp_path, 6), clear).values())
+    assert [item.verdict for item in found] == ["slower", *["exploratory"] * 3]
+    assert found[1].because == "6 pairs cannot be significant after Holm over the 3 contrasts shown; 7 can"
+    assert found[1].settles == "1 more pair would, run afresh with --seeds 7"
+    assert found[1].ratio is not None and found[1].interval is not None
+
+
+def test_without_a_primary_all_stand_in_the_family(tmp_path: Path) -> None:
+    found = list(compared(plan_of(tmp_path, 8, SUITE[:SUITE.index("primary:")]), clear).values())
+    assert [item.family for item in found] == [4] * 4
+    assert not any(item.primary for item in found)
+    assert {item.p_adjusted for item in found} == {4 * 2 / 2**8}
+
+
+def test_what_gives_no_p_still_counts_in_the_family(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, 8)
+    alone = {cell.cell_id for cell in plan.cells if cell.choices.engine.kind == "ddp"}
+    found = [Result(trial_id=item.trial_id, cell_id=item.cell_id, repeat=item.repeat, attempt=1,
+                    status="ok" if item.cell_id in alone else "crashed",
+                    tta_wall=clear("ddp", item.choices.processes, item.repeat) if item.cell_id in alone else None)
+             for item in plan.trials()]
+    scaled = next(item for item in compare(plan, found) if item.p is not None)
+    assert (scaled.family, scaled.p_adjusted) == (3, pytest.approx(3 * 2 / 2**8))
+
+
+def test_another_metric_or_baseline_than_declared_is_not_primary(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, 8)
+    found = [Result(trial_id=item.trial_id, cell_id=item.cell_id, repeat=item.repeat, attempt=1, status="ok",
+                    tta_wall=1.0, tta_train=clear(item.choices.engine.kind, item.choices.processes, item.repeat))
+             for item in plan.trials()]
+    other = compare(plan, found, "tta_train")
+    assert not any(item.primary for item in other)
+    assert {item.family for item in other} == {4}
+    against_one = compare(plan, found, baseline={"engine": "ddp", "processes": 1})
+    assert not any(item.primary for item in against_one)
+    assert {item.baseline_label for item in against_one} == {"ddp, 1 process"}
+    assert len(against_one) == 3
+
+
+def test_the_margin_of_the_suite_is_used_and_keeps_old_digests(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, 8)
+    assert plan.suite.margin == 0.05
+    assert plan_of(tmp_path, 8, SUITE + "margin: 0.05\n").digest == plan.digest
+    wide = plan_of(tmp_path, 8, SUITE + "margin: 0.2\nhorizon: 60\n")
+    assert wide.digest != plan.digest
+    assert wide.cells == plan.cells
+    found = compared(wide, lambda engine, processes, repeat: FACTORS[(repeat * processes + len(engine)) % 5])
+    assert {item.equivalence.margin for item in found.values() if item.equivalence} == {0.2}
+    assert found["z2/d2"].verdict == "same"
+    assert found["z2/d2"].p_adjusted is None

@@ -1,0 +1,126 @@
+"""Runs that missed their target, diverged, ran out of memory or of time: kept in, each as what it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from repro.compare import Comparison, contrast, summarize
+from repro.results import Point, Result, Status
+from tests.made_cells import BASELINE, CANDIDATE, result, trials
+
+
+def against(candidate: list[Result], baseline: list[Result], **changes: Any) -> Comparison:
+    return contrast(CANDIDATE, BASELINE, candidate, baseline, "tta_wall", primary=True, **changes)
+
+
+def some_missed(n: int, misses: int, seconds: float, end: float, status: Status = "missed") -> list[Result]:
+    """The first `misses` of n baseline trials were watched up to `end`, the others took about `seconds`."""
+    return [result(BASELINE, k, None, status, run_seconds=end) if k < misses else result(BASELINE, k, seconds + k / 10)
+            for k in range(n)]
+
+
+def test_a_clear_difference_is_seen_through_missed_runs() -> None:
+    found = against(trials(CANDIDATE, [10.0 + k / 10 for k in range(10)]), some_missed(10, 3, 30.0, 40.0))
+    assert (found.verdict, found.ratio, found.interval) == ("faster", None, None)
+    assert found.restricted is not None
+    assert (found.restricted.horizon, found.restricted.declared) == (40.0, False)
+    assert found.restricted.candidate_mean == pytest.approx(10.45)
+    assert found.restricted.baseline_mean == pytest.approx((3 * 40 + sum(30 + k / 10 for k in range(3, 10))) / 10)
+    assert found.p == pytest.approx(2 / 2**10)
+    assert found.log_rank_p is not None and found.log_rank_p < 0.001
+    assert found.because.startswith("the baseline missed the target in 3 of 10 trials, so there is no ratio of times; ")
+    assert "the candidate was first in 10 of 10 pairs, the baseline in 0" in found.because
+    assert any("names no horizon" in text for text in found.cautions)
+
+
+def test_the_declared_horizon_is_kept_and_never_stretched() -> None:
+    ours = trials(CANDIDATE, [10.0 + k / 10 for k in range(10)])
+    near = against(ours, some_missed(10, 3, 30.0, 40.0), horizon=30.45)
+    assert near.restricted is not None
+    assert (near.restricted.horizon, near.restricted.declared) == (30.45, True)
+    assert near.restricted.baseline_mean == pytest.approx((30.3 + 30.4 + 8 * 30.45) / 10)
+    nobody = against(ours, some_missed(10, 3, 30.0, 40.0), horizon=20.0)
+    assert (nobody.verdict, nobody.restricted) == ("inconclusive", None)
+    assert "0 run(s) reached the target by the horizon" in nobody.because
+    beyond = against(ours, some_missed(10, 3, 30.0, 40.0), horizon=41.0)
+    assert (beyond.verdict, beyond.restricted) == ("inconclusive", None)
+    assert "the declared horizon of 41 lies beyond 40, up to where all runs were watched" in beyond.because
+
+
+def test_a_budget_that_ended_early_proves_nothing() -> None:
+    # The baseline's misses were watched for 5 s only: who would have been first nobody knows.
+    found = against(trials(CANDIDATE, [10.0 + k / 10 for k in range(8)]), some_missed(8, 8, 0.0, 5.0))
+    assert found.verdict == "inconclusive"
+    assert "the candidate was first in 0 of 8 pairs, the baseline in 0" in found.because
+
+
+def test_a_diverged_run_never_arrives_and_an_exhausted_one_might_have() -> None:
+    ours = trials(CANDIDATE, [10.0 + k / 10 for k in range(8)])
+    for status in ("diverged", "out_of_memory"):
+        found = against(ours, some_missed(8, 8, 0.0, 5.0, status))  # type: ignore[arg-type]
+        assert found.verdict == "faster"
+        assert "not one reached the target, so how many times faster cannot be said" in found.because
+        word = {"diverged": "diverged", "out_of_memory": "ran out of memory"}[status]
+        assert found.because.startswith(f"the baseline {word} in 8 of 8 trials")
+        assert found.ratio is None and found.restricted is None
+
+
+def test_a_timed_out_run_is_watched_up_to_its_last_evaluation() -> None:
+    late = Point(samples=1, epochs=1, wall_seconds=50.0, train_seconds=49.0, value=0.5)
+    theirs = [result(BASELINE, k, None, "timed_out", curve=(late,)) for k in range(8)]
+    found = against(trials(CANDIDATE, [10.0 + k / 10 for k in range(8)]), theirs)
+    assert found.verdict == "faster"
+    assert "the baseline ran into the time limit in 8 of 8 trials" in found.because
+
+
+def test_all_missed_on_both_sides() -> None:
+    found = against([result(CANDIDATE, k, None, "missed", run_seconds=9.0) for k in range(6)],
+                    some_missed(6, 6, 0.0, 9.0, "diverged"))
+    assert (found.verdict, found.ratio, found.restricted, found.p) == ("inconclusive", None, None, None)
+    assert found.because == ("no trial of either cell reached the target: the candidate missed the target in 6 of 6 "
+                             "trials; the baseline diverged in 6 of 6 trials")
+
+
+def test_misses_of_unknown_length_give_nothing() -> None:
+    found = against(trials(CANDIDATE, [10.0] * 6), trials(BASELINE, [None, *[9.0] * 5]))
+    assert found.verdict == "inconclusive"
+    assert found.because == "of 1 trials that did not reach the target it is not recorded how long they were watched"
+
+
+def test_a_tie_of_missed_runs_finds_nothing() -> None:
+    found = against([result(CANDIDATE, k, 10.0 + k if k else None, "ok" if k else "missed", run_seconds=40.0)
+                     for k in range(10)],
+                    [result(BASELINE, k, 10.5 + (-1) ** k * 0.7 + k if k else None, "ok" if k else "missed",
+                            run_seconds=40.0) for k in range(10)])
+    assert found.verdict == "inconclusive"
+    assert found.restricted is not None and found.restricted.interval is not None
+    assert found.restricted.interval.low < 1 < found.restricted.interval.high
+
+
+# ---- one cell
+
+
+def test_a_cell_with_missed_runs_in_figures() -> None:
+    found = summarize(BASELINE, [*some_missed(6, 1, 30.0, 40.0), result(BASELINE, 6, None, "diverged", run_seconds=3.0),
+                                 result(BASELINE, 7, None, "crashed")])
+    assert found.statuses == {"missed": 1, "ok": 5, "diverged": 1, "crashed": 1}
+    assert (found.n, found.ok) == (8, 5)
+    assert found.success is not None
+    assert found.success.low == pytest.approx(0.3589, abs=1e-4)  # Wilson of 5 of 7: the crash does not count
+    assert found.reached_by[-1][1] == pytest.approx(5 / 7)
+    assert found.horizon == 40.0
+    assert found.restricted is not None
+    assert found.restricted.value == pytest.approx((30.1 + 30.2 + 30.3 + 30.4 + 30.5 + 2 * 40) / 7)
+    assert found.diverged_share == pytest.approx(1 / 7)
+    assert found.coefficient_of_variation is None
+    assert found.median == pytest.approx(30.4)
+
+
+def test_a_complete_cell_has_its_spread_and_marks_outliers_without_losing_them() -> None:
+    found = summarize(BASELINE, trials(BASELINE, [10.0, 10.1, 9.9, 10.05, 9.95, 10.02, 30.0]))
+    assert found.outliers == (False,) * 6 + (True,)
+    assert found.values[-1] == 30.0
+    assert found.coefficient_of_variation == pytest.approx(0.58774, abs=1e-5)
+    assert found.reached_by == () and found.restricted is None

@@ -1,0 +1,119 @@
+"""Two runs: when they may be compared, when their trials are pairs, and what is said beside."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from repro.compare.together import Ran, versus
+from repro.errors import UsageError
+from repro.machine import Machine
+from repro.plan import Plan, make_plan
+from repro.results import Result
+from repro.suite_file import read_suite
+from tests.records import SUITE, sample_environment
+
+FACTORS = (0.98, 1.0, 1.02, 1.01, 0.99)
+
+
+def plan_of(folder: Path, seeds: int = 10, text: str = SUITE) -> Plan:
+    (folder / "s.yaml").write_text(text.replace("seeds: 6", f"seeds: {seeds}"))
+    return make_plan(read_suite(str(folder / "s.yaml")).suite, Machine("cpu", 0, 8))
+
+
+def ran(name: str, plan: Plan, scale: float, shift: int = 0, order: str = "o", hashes: bool = True) -> Ran:
+    found = [
+        Result(trial_id=item.trial_id, cell_id=item.cell_id, repeat=item.repeat, attempt=1, status="ok",
+               tta_wall=scale * FACTORS[(item.repeat * 2 + shift + item.choices.processes) % 5],
+               hashes={"init_weights": f"w{item.repeat}", "data_order": f"{order}{item.repeat}", "data": "d"}
+               if hashes else {})
+        for item in plan.trials()]
+    return Ran(name, plan, found, sample_environment())
+
+
+def test_the_second_run_is_the_candidate_paired_by_seed(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    found = versus(ran("old", plan, 10.0), ran("new", plan, 12.0, 1))
+    assert len(found) == len(plan.cells)
+    assert {item.verdict for item in found} == {"slower"}
+    assert all(item.paired and item.n == 10 and item.family == 4 and not item.primary for item in found)
+    assert found[0].ratio == pytest.approx(1.2)
+    assert (found[0].candidate_label, found[0].baseline_label) == ("ddp, 1 process [new]", "ddp, 1 process [old]")
+    assert any("not interleaved" in text for text in found[0].cautions)
+
+
+def test_the_same_run_again_is_the_same(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    found = versus(ran("old", plan, 10.0), ran("new", plan, 10.0, 1))
+    assert {item.verdict for item in found} == {"same"}
+
+
+@pytest.mark.parametrize(("order", "hashes", "why"), [
+    ("other", True, "seed 0: data order differ between the two"),
+    ("o", False, "not all trials have their hashes"),
+])
+def test_without_equal_hashes_trials_are_not_paired(tmp_path: Path, order: str, hashes: bool, why: str) -> None:
+    plan = plan_of(tmp_path)
+    found = versus(ran("old", plan, 10.0), ran("new", plan, 12.0, 1, order, hashes))[0]
+    assert not found.paired
+    assert found.pairs == ()
+    assert found.verdict == "slower"
+    assert found.because.startswith("the 95 % interval of the unpaired ratio leaves 1 out, Welch p = ")
+    assert f"not paired: {why}; Welch on logs instead" in found.cautions
+
+
+def test_other_numbers_of_seeds_are_not_paired_either(tmp_path: Path) -> None:
+    found = versus(ran("old", plan_of(tmp_path, 6), 10.0), ran("new", plan_of(tmp_path, 10), 12.0))[0]
+    assert not found.paired
+    assert found.n == 6
+    assert any("10 seeds in one run and 6 in the other" in text for text in found.cautions)
+
+
+def test_four_unpaired_trials_are_no_result(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, 4)
+    found = versus(ran("old", plan, 10.0), ran("new", plan, 20.0, 1, "other"))
+    assert {item.verdict for item in found} == {"inconclusive"}
+    assert found[0].ratio == pytest.approx(2, rel=0.05)
+
+
+def test_a_run_that_is_not_over_gets_no_verdict(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    whole = ran("new", plan, 20.0)
+    found = versus(ran("old", plan, 10.0), replace(whole, results=whole.results[:-8]))
+    assert {item.verdict for item in found} == {"inconclusive"}
+    assert found[0].because.endswith("planned trials of new have run; no verdict before all have")
+
+
+def test_different_suites_are_refused_unless_forced(tmp_path: Path) -> None:
+    one, other = plan_of(tmp_path), plan_of(tmp_path, 10, SUITE + "margin: 0.1\n")
+    with pytest.raises(UsageError, match=r"old and new do not compare: suite digest .* --force"):
+        versus(ran("old", one, 10.0), ran("new", other, 12.0))
+    found = versus(ran("old", one, 10.0), ran("new", other, 12.0, 1), force=True)[0]
+    assert found.cautions[0].startswith("FORCED: these runs are of different experiments (suite digest ")
+    assert found.ratio == pytest.approx(1.2)
+
+
+@pytest.mark.parametrize(("method", "fine"), [("1.0.7", True), ("1.1", False), ("2.0", False)])
+def test_only_the_last_part_of_the_method_may_differ(tmp_path: Path, method: str, fine: bool) -> None:
+    plan = plan_of(tmp_path)
+    runs = ran("old", plan, 10.0), ran("new", plan.model_copy(update={"method": method}), 10.0, 1)
+    if fine:
+        assert len(versus(*runs)) == 4
+    else:
+        with pytest.raises(UsageError, match=f"method 1.0 against {method}"):
+            versus(*runs)
+
+
+def test_nothing_in_common_is_refused(tmp_path: Path) -> None:
+    one, other = plan_of(tmp_path), plan_of(tmp_path, 10, SUITE.replace("global: 64", "global: 32"))
+    with pytest.raises(UsageError, match="have no cell in common"):
+        versus(ran("old", one, 10.0), ran("new", other, 10.0), force=True)
+
+
+def test_what_differs_between_the_machines_is_said(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    there = replace(ran("new", plan, 10.0, 1), environment=sample_environment().model_copy(
+        update={"cpu": "Other CPU", "libraries": {"torch": "2.14.0"}}))
+    assert "the runs differ in cpu, torch" in versus(ran("old", plan, 10.0), there)[0].cautions

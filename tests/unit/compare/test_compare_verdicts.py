@@ -1,0 +1,227 @@
+"""Two cells by formula: verdicts, their sentences, and what must not be said."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from repro.compare import Comparison, contrast
+from repro.results import Bracket, Result
+from tests.made_cells import BASELINE, CANDIDATE, MadeCell, result, trials
+
+WAVE = (0.97, 1.0, 1.03, 1.01, 0.99)
+
+
+def against(candidate: list[Result], baseline: list[Result], metric: Any = "tta_wall", **changes: Any) -> Comparison:
+    return contrast(CANDIDATE, BASELINE, candidate, baseline, metric, primary=True, **changes)
+
+
+def steady(n: int, scale: float = 1.0) -> list[float]:
+    """Times around `scale`, 2 % apart from seed to seed."""
+    return [scale * WAVE[k % 5] for k in range(n)]
+
+
+def of(ratio: float, n: int, **changes: Any) -> Comparison:
+    """Baseline 10 s, candidate `ratio` times that with a little spread of its own."""
+    return against(trials(CANDIDATE, steady(n, 10 * ratio)), trials(BASELINE, [10.0] * n), **changes)
+
+
+# ---- same, faster, slower, inconclusive
+
+
+def test_same_only_where_the_interval_lies_inside_the_margin() -> None:
+    found = of(1.0, 10)
+    assert found.verdict == "same"
+    assert found.equivalence is not None
+    assert found.equivalence.equivalent
+    assert 1 / 1.05 < found.equivalence.interval.low < found.equivalence.interval.high < 1.05
+    assert "lies inside the margin of 0.05 declared beforehand" in found.because
+    assert of(1.0, 10, margin=0.001).verdict == "inconclusive"
+
+
+def test_no_difference_found_is_not_the_same() -> None:
+    wide = [10.0, 14.0, 8.0, 11.0, 7.0, 13.0, 10.0, 9.0]
+    found = against(trials(CANDIDATE, wide), trials(BASELINE, [10.0] * 8))
+    assert found.verdict == "inconclusive"
+    assert found.because.startswith("the 95 % interval holds 1; ")
+    assert "more pairs would, run afresh with --seeds" in found.settles
+    assert int(found.settles.split()[0]) > 8
+
+
+def test_four_equal_pairs_are_no_result_however_equal() -> None:
+    assert of(1.0, 4).verdict == "inconclusive"
+    assert any("smoke test" in text for text in of(1.0, 4).cautions)
+    assert of(1.0, 5).verdict == "same"  # a one-sided exact test reaches 1/32
+
+
+def test_a_real_difference_below_the_margin_says_so() -> None:
+    found = of(1.02 / (math.prod(WAVE) ** 0.2), 20)
+    assert found.verdict == "slower"
+    assert found.because.endswith("the difference is real but smaller than the margin of 0.05")
+
+
+def test_swapping_the_two_inverts_everything() -> None:
+    one, other = trials(CANDIDATE, steady(8, 7.0)), trials(BASELINE, [9.0, 10.0, 11.0, 9.5, 10.5, 9.0, 10.0, 12.0])
+    there = against(one, other)
+    back = contrast(BASELINE, CANDIDATE, other, one, "tta_wall", primary=True)
+    assert there.ratio is not None and back.ratio is not None and there.interval is not None and back.interval
+    assert back.ratio == pytest.approx(1 / there.ratio)
+    assert (back.interval.low, back.interval.high) == pytest.approx((1 / there.interval.high, 1 / there.interval.low))
+    assert (there.verdict, back.verdict) == ("faster", "slower")
+    assert there.p == back.p
+
+
+# ---- metrics and their words
+
+
+@pytest.mark.parametrize(("metric", "field", "word", "speedup"), [
+    ("tta_wall", "tta_wall", "faster", 1.25), ("samples", "samples_to_target", "faster", 1.25),
+    ("throughput", "samples_per_second", "slower", 0.8), ("accuracy", "final", "lower", None),
+])
+def test_every_metric_has_its_own_words(metric: Any, field: str, word: str, speedup: float | None) -> None:
+    fixed = {"stop": {"design": "fixed_budget"}}
+    cells = MadeCell("c", "c", fixed), MadeCell("b", "b", fixed)
+    values = [[8000, 8100, 7900, 8050, 7950, 8000, 8020, 7980], [10000] * 8]
+    found = contrast(*cells, *([result(cell, n, 1.0, **{field: value}) for n, value in enumerate(column)]
+                               for cell, column in zip(cells, values, strict=True)), metric, primary=True)
+    assert found.verdict == word
+    assert found.ratio == pytest.approx(0.8, rel=0.01)
+    assert found.speedup == (None if speedup is None else pytest.approx(speedup, rel=0.01))
+    assert f"8 of 8 pairs were {word}" in found.because
+
+
+def test_final_quality_of_runs_that_stop_at_their_target_has_no_verdict() -> None:
+    cell = {"stop": {"design": "stop_at_target"}}
+    found = contrast(MadeCell("c", "", cell), MadeCell("b", "", cell),
+                     [result(CANDIDATE, n, 1.0, final=0.9 + n / 1e3) for n in range(8)],
+                     [result(BASELINE, n, 1.0, final=0.95) for n in range(8)], "accuracy", primary=True)
+    assert found.verdict == "inconclusive"
+    assert "fixed_budget" in found.because
+
+
+def test_throughput_needs_no_target_but_a_figure() -> None:
+    ours = [result(CANDIDATE, n, None, "missed", samples_per_second=200.0 + n) for n in range(6)]
+    theirs = [result(BASELINE, n, 1.0, samples_per_second=100.0) for n in range(6)]
+    assert against(ours, theirs, "throughput").verdict == "faster"
+    ours[2] = result(CANDIDATE, 2, None, "out_of_memory")
+    found = against(ours, theirs, "throughput")
+    assert (found.verdict, found.ratio) == ("inconclusive", None)
+    assert found.because == "the candidate ran out of memory in 1 of 6 trials; a ratio over the others would hide them"
+
+
+def test_a_ratio_of_times_is_samples_over_throughput() -> None:
+    ours = [result(CANDIDATE, n, 10.0 + n / 10, samples_to_target=3000) for n in range(6)]
+    theirs = [result(BASELINE, n, 8.0 - n / 10, samples_to_target=4000 if n else 5000) for n in range(6)]
+    found = against(ours, theirs)
+    assert found.split is not None and found.ratio is not None
+    samples, throughput = found.split.samples, found.split.throughput
+    assert samples.value == pytest.approx((3000 / 4000) ** (5 / 6) * (3000 / 5000) ** (1 / 6))
+    assert samples.value / throughput.value == pytest.approx(found.ratio, rel=1e-12)
+    assert samples.interval is not None and throughput.interval is not None
+
+
+def test_equal_counts_on_a_coarse_grid_are_not_the_same() -> None:
+    bracket = Bracket(miss_samples=3000, hit_samples=4000, miss_wall_seconds=1, hit_wall_seconds=2)
+    found = against([result(CANDIDATE, n, 1.0, samples_to_target=4000, bracket=bracket) for n in range(10)],
+                    [result(BASELINE, n, 1.0, samples_to_target=4000, bracket=bracket) for n in range(10)], "samples")
+    assert (found.verdict, found.interval) == ("inconclusive", None)
+    assert "exactly the same figure in all 10 pairs" in found.because
+    assert "evaluations lie 33 % apart" in found.because
+
+
+@pytest.mark.parametrize(("step", "verdict"), [(20, "same"), (1000, "inconclusive")])
+def test_counts_are_the_same_only_where_the_grid_is_fine_enough_to_see_it(step: int, verdict: str) -> None:
+    def cell(of: MadeCell, shift: int) -> list[Result]:
+        hits = [10_000 + step * ((k + shift) % 3 - 1) for k in range(10)]
+        return [result(of, k, 1.0, samples_to_target=hit, bracket=Bracket(
+            miss_samples=hit - step, hit_samples=hit, miss_wall_seconds=1, hit_wall_seconds=2))
+            for k, hit in enumerate(hits)]
+
+    found = against(cell(CANDIDATE, 0), cell(BASELINE, 1), "samples", margin=0.05 if step == 20 else 0.1)
+    assert found.equivalence is not None and found.equivalence.equivalent
+    assert found.verdict == verdict
+    if verdict == "inconclusive":
+        assert "too far to tell a margin of 0.1: what lies between them is not seen" in found.because
+
+
+# ---- bad input: its own sentence each, and no number
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, 0.0])
+def test_what_no_clock_gives_is_not_computed_with(value: float) -> None:
+    ours = [*trials(CANDIDATE, [10.0] * 7), result(CANDIDATE, 7, value)]
+    found = against(ours, trials(BASELINE, [10.0] * 8))
+    assert (found.verdict, found.ratio, found.interval, found.pairs) == ("inconclusive", None, None, ())
+    assert found.because.startswith("seed 7 of the candidate has a time to the target of ")
+
+
+def test_a_spread_of_zero_gives_no_interval() -> None:
+    found = against(trials(CANDIDATE, [9.0] * 8), trials(BASELINE, [10.0] * 8))
+    assert found.interval is None
+    assert found.verdict == "faster"
+    assert found.because.startswith("every pair has the same ratio, so there is no spread to make an interval of")
+    equal = against(trials(CANDIDATE, [10.0] * 8), trials(BASELINE, [10.0] * 8))
+    assert (equal.verdict, equal.interval) == ("inconclusive", None)
+    assert equal.because == "both have exactly the same figure in all 8 pairs: no spread to judge by"
+
+
+def test_the_same_seed_twice_in_one_cell_is_refused() -> None:
+    ours = [*trials(CANDIDATE, [10.0] * 6), result(CANDIDATE, 3, 4.0)]
+    found = against(ours, trials(BASELINE, [11.0] * 6))
+    assert found.because == "seed 3 stands twice among the trials of the candidate"
+    assert found.ratio is None
+
+
+def test_a_crash_is_named_and_is_no_missed_target() -> None:
+    ours = [*trials(CANDIDATE, [9.0] * 5), result(CANDIDATE, 5, None, "crashed")]
+    theirs = [*trials(BASELINE, [10.0] * 4), result(BASELINE, 4, None, "invalid"),
+              result(BASELINE, 5, None, "missed", run_seconds=40.0)]
+    found = against(ours, theirs)
+    assert (found.verdict, found.ratio) == ("inconclusive", None)
+    assert found.because == (
+        "the candidate crashed in 1 of 6 trials and the baseline left an invalid log in 1 of 6 trials and missed the "
+        "target in 1; a trial that broke says nothing of the time to the target, so no ratio hides it")
+    assert found.settles == "running them again would"
+
+
+def test_beyond_twenty_pairs_the_t_test_stands_for_the_exact_one() -> None:
+    found = of(0.8, 25)
+    assert found.verdict == "faster"
+    assert "paired t p = " in found.because
+    assert found.p is not None and found.p < 1e-9
+
+
+def test_unpaired_trials_without_any_spread() -> None:
+    found = against(trials(CANDIDATE, [9.0] * 6), trials(BASELINE, [10.0] * 6), paired=False)
+    assert (found.verdict, found.ratio, found.interval) == ("inconclusive", None, None)
+    assert found.because == "all trials of each have one figure: without a spread there is no interval"
+
+
+def test_unpaired_missed_runs_get_no_verdict() -> None:
+    ours = [result(CANDIDATE, k, None if k == 2 else 9.0 + k / 10, "missed" if k == 2 else "ok", run_seconds=30.0)
+            for k in range(8)]
+    found = against(ours, trials(BASELINE, steady(8, 20.0)), paired=False)
+    assert (found.verdict, found.ratio) == ("inconclusive", None)
+    assert found.because == ("the candidate missed the target in 1 of 8 trials; without pairs of one seed that gets no "
+                             "verdict")
+    assert found.restricted is not None and found.log_rank_p is not None
+
+
+def test_drift_that_pairs_do_not_share_refuses_the_verdict() -> None:
+    from repro.compare.evidence import Asked, examine
+    from repro.compare.verdict import judged
+
+    asked = Asked("tta_wall", primary=True, refusals=("cell c: ran apart",), cautions=("the machine drifted",))
+    found, = judged([examine(CANDIDATE, BASELINE, trials(CANDIDATE, steady(8, 5.0)), trials(BASELINE, steady(8, 9.0)),
+                             asked)])
+    assert (found.verdict, found.because) == ("inconclusive", "cell c: ran apart")
+    assert found.ratio is not None
+    assert found.cautions[0] == "the machine drifted"
+
+
+def test_nothing_ran() -> None:
+    found = against([], [])
+    assert (found.verdict, found.n, found.ratio) == ("inconclusive", 0, None)
+    assert found.because.startswith("0 pairs with one seed")

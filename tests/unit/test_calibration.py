@@ -1,0 +1,238 @@
+"""A/A calibration: nulls from twins and from stored repeats, the rate, and where it is kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from repro import calibrate_command, calibration, stats
+from repro.calibration import Calibration, Null, add, calibration_of, machine_of, nulls_of, place_for, twin_plan
+from repro.cli import cli
+from repro.errors import UsageError
+from repro.machine import Machine
+from repro.plan import Plan, make_plan
+from repro.results import Result
+from repro.spec import Trial
+from repro.store import Record
+from repro.suite_file import read_suite
+from tests.records import SUITE, Course, make_record, sample_environment
+
+MACHINE = Machine("cpu", 0, 2)
+ONE = "ddp-p1-b64"
+
+
+@pytest.fixture(autouse=True)
+def data_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    return tmp_path / "data"
+
+
+def noisy(seed: int, size: float = 0.03):
+    generator = np.random.default_rng(seed)
+    return lambda trial: Course(step_seconds=0.01 * float(np.exp(generator.normal(0, size))))
+
+
+def plan_of(folder: Path, seeds: int = 6) -> Plan:
+    (folder / "s.yaml").write_text(SUITE.replace("seeds: 6", f"seeds: {seeds}"))
+    return make_plan(read_suite(str(folder / "s.yaml")).suite, MACHINE)
+
+
+def record_of(folder: Path, seeds: int, seed: int = 1) -> Record:
+    return make_record(folder / f"run{seeds}", SUITE.replace("seeds: 6", f"seeds: {seeds}"), noisy(seed))
+
+
+def null(number: int, verdict: str = "inconclusive", source: str = "") -> Null:
+    return Null.model_validate({
+        "source": source or f"run@{number}", "cell_id": "c", "label": "cell", "metric": "tta_wall", "how": "twins", "n": 6,
+        "ratio": 1.0, "p": 0.5, "verdict": verdict})
+
+
+def made(verdicts: list[str], digest: str = "d" * 64, machine: str = "m") -> Calibration:
+    nulls = [null(number, verdict) for number, verdict in enumerate(verdicts)]
+    return calibration.calibration("sample", digest, "1.0", machine, nulls)
+
+
+def test_the_rate_is_the_share_of_differences_with_wilsons_interval():
+    found = made(["inconclusive"] * 18 + ["faster", "slower"] + ["same"] * 4)
+    assert (found.false_positives, found.n) == (2, 24)
+    wilson = stats.wilson(2, 24)
+    assert (found.rate.low, found.rate.high) == (wilson.low, wilson.high)
+    assert found.rate.low == pytest.approx(0.0232, abs=1e-4)  # by Wilson's formula
+    assert found.rate.high == pytest.approx(0.2585, abs=1e-4)
+    assert found.sentence() == ("2 of 24 comparisons of a cell with itself gave a difference: 8.3 % "
+                                "(95 % interval 2.3 % to 25.8 %)")
+    with pytest.raises(UsageError, match="so there is no rate"):
+        made([])
+
+
+def test_twins_are_the_same_cell_with_the_same_seeds_interleaved(tmp_path: Path):
+    plan = plan_of(tmp_path)
+    twins = twin_plan(plan, [plan.cells[1]], 6, 2)
+    one, other = twins.cells
+    assert one.cell_id == plan.cells[1].cell_id != other.cell_id
+    changed = {key: value for key, value in other.choices.model_dump().items()
+               if value != one.choices.model_dump()[key]}
+    assert changed == {"timeout_seconds": one.choices.timeout_seconds + 1}
+    assert twins.digest == plan.digest
+    trials = list(twins.trials())
+    assert len(trials) == 24
+    assert {trial.master_seed for trial in trials} == {plan.suite.master_seed}
+    assert [trial.repeat for trial in trials] == [repeat for repeat in range(12) for _ in range(2)]
+    firsts = {trial.cell_id for trial in trials[::2]}
+    assert len(firsts) == 2  # neither side always goes first
+
+
+@pytest.mark.parametrize(("pairs", "nulls", "problem"), [(5, 1, "can never be significant"), (200, 6, "1000 at most")])
+def test_what_cannot_calibrate_is_refused(tmp_path: Path, pairs: int, nulls: int, problem: str):
+    plan = plan_of(tmp_path)
+    with pytest.raises(UsageError, match=problem):
+        twin_plan(plan, [plan.cells[0]], pairs, nulls)
+
+
+def test_twelve_repeats_make_pairs_ten_make_halves_nine_make_nothing(tmp_path: Path):
+    for seeds, how, n in ((12, "drawn pairs", 6), (10, "halves", 5)):
+        record = record_of(tmp_path, seeds)
+        nulls, problems = nulls_of(record, record.plan.cells, "tta_wall", 6)
+        assert [(item.how, item.n) for item in nulls] == [(how, n)] * 4
+        assert problems == []
+    record = record_of(tmp_path, 9)
+    nulls, problems = nulls_of(record, record.plan.cells, "tta_wall", 6)
+    assert nulls == []
+    assert problems[0].endswith("9 repeats; 10 are the least that can be dealt out to two sides")
+
+
+def test_a_deal_uses_every_trial_once_and_is_always_the_same(tmp_path: Path):
+    record = record_of(tmp_path, 12)
+    first, _ = nulls_of(record, record.plan.cells, "tta_wall", 6)
+    again, _ = nulls_of(record, record.plan.cells, "tta_wall", 6)
+    assert first == again
+    for item in first:
+        dealt = sorted(value for pair in item.pairs for value in (pair.candidate, pair.baseline))
+        assert dealt == sorted(result.tta_wall for result in record.of_cell(item.cell_id))
+
+
+def test_cells_that_crashed_give_no_null_and_say_why(tmp_path: Path):
+    def course(trial: Trial) -> Course:
+        return Course(crash=trial.choices.processes == 2, step_seconds=0.01 * (1 + 0.01 * (trial.repeat * 7 % 5)))
+
+    record = make_record(tmp_path / "run", SUITE.replace("seeds: 6", "seeds: 12"), course)
+    nulls, problems = nulls_of(record, record.plan.cells, "tta_wall", 6)
+    assert len(nulls) == len(problems) == 2
+    assert all("no verdict was possible" in text and "crashed" in text for text in problems)
+
+
+def twin_record(folder: Path, pairs: int, nulls: int, seed: int, slow: float = 1.0) -> Record:
+    """A twin run by formula; `slow`: how much longer one of the two takes."""
+    base = record_of(folder, 6)
+    plan = twin_plan(base.plan, [base.plan.cells[0]], pairs, nulls)
+    generator = np.random.default_rng(seed)
+    results = [Result(
+        trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=1, status="ok",
+        tta_wall=10 * float(np.exp(generator.normal(0, 0.02))) * (slow if trial.cell_id == plan.cells[1].cell_id else 1),
+        hashes={"init_weights": f"w{trial.repeat}", "data_order": f"o{trial.repeat}", "data": "d"},
+    ) for trial in plan.trials()]
+    return Record(base.folder, plan, base.environment, (), tuple(results), None, None)
+
+
+def test_twins_are_compared_in_groups_of_seeds(tmp_path: Path):
+    record = twin_record(tmp_path, 6, 3, 4)
+    nulls, problems = nulls_of(record, record.plan.cells, "tta_wall", 6)
+    assert problems == []
+    assert [item.source.partition("#")[2] for item in nulls] == ["0-5", "6-11", "12-17"]
+    assert {(item.how, item.n, item.cell_id) for item in nulls} == {("twins", 6, record.plan.cells[0].cell_id)}
+    assert not nulls[0].label.endswith("]")
+
+
+def test_a_twin_that_is_really_slower_shows_as_false_positives(tmp_path: Path):
+    record = twin_record(tmp_path, 8, 3, 4, slow=1.5)
+    nulls, _ = nulls_of(record, record.plan.cells, "tta_wall", 8)
+    assert [item.verdict for item in nulls] == ["slower"] * 3
+
+
+def test_the_false_positive_rate_of_twins_is_at_most_five_per_cent(tmp_path: Path):
+    """Through the whole path: 300 nulls of 10 pairs, 5 % + 3 standard errors is 26."""
+    base = record_of(tmp_path, 6)
+    plan = twin_plan(base.plan, [base.plan.cells[0]], 10, 30)
+    generator = np.random.default_rng(20151102)
+    wrong = count = 0
+    for _ in range(10):
+        results = tuple(Result(
+            trial_id=f"{plan.cells[index].cell_id}-{repeat}", cell_id=plan.cells[index].cell_id, repeat=repeat, attempt=1,
+            status="ok", tta_wall=float(generator.gamma(20, 0.5))) for index, repeat in plan.order)
+        record = Record(base.folder, plan, base.environment, (), results, None, None)
+        nulls, _ = nulls_of(record, plan.cells, "tta_wall", 10)
+        wrong, count = wrong + sum(item.false_positive for item in nulls), count + len(nulls)
+    print(f"false positives of nulls: {wrong} of {count}")
+    assert count == 300
+    assert 1 <= wrong <= 26
+
+
+def test_nulls_add_up_and_the_same_source_counts_once(tmp_path: Path):
+    path = tmp_path / "c.json"
+    assert add(path, made(["inconclusive", "faster"])).n == 2
+    found = add(path, made(["inconclusive", "inconclusive", "slower"]))
+    assert (found.n, found.false_positives) == (3, 1)
+    assert Calibration.model_validate_json(path.read_bytes()) == found
+
+
+@pytest.mark.parametrize(("changed", "word"), [({"digest": "e" * 64}, "suite digest"), ({"machine": "other"}, "machine")])
+def test_nulls_of_another_suite_or_machine_are_not_mixed(tmp_path: Path, changed: dict[str, str], word: str):
+    path = tmp_path / "c.json"
+    add(path, made(["same"]))
+    with pytest.raises(UsageError, match=f"another {word}.*--to names another file"):
+        add(path, made(["same"], **changed))
+
+
+def test_a_record_finds_its_own_calibration_first_then_the_users(tmp_path: Path, data_home: Path):
+    record = record_of(tmp_path, 6)
+    machine = machine_of(record.environment)
+    assert calibration_of(record) is None
+    theirs = add(place_for(record.plan.digest), made(["same"] * 3, record.plan.digest, machine))
+    assert place_for(record.plan.digest).is_relative_to(data_home)
+    assert calibration_of(record) == theirs
+    ours = add(record.folder.root / "calibration.json", made(["same"] * 2, record.plan.digest, machine))
+    assert calibration_of(record) == ours
+
+
+def test_a_calibration_of_another_machine_says_nothing(tmp_path: Path):
+    record = record_of(tmp_path, 6)
+    add(place_for(record.plan.digest), made(["same"], record.plan.digest, "another machine"))
+    assert calibration_of(record) is None
+    assert machine_of(sample_environment()) == "Sample CPU, 2 cores, cpu"
+
+
+def test_replaying_a_run_from_the_command_line(tmp_path: Path):
+    record = record_of(tmp_path, 12)
+    suite = tmp_path / "run12-suite.yaml"
+    arguments = ["calibrate", str(suite), "--from", str(record.folder.root)]
+    found = CliRunner().invoke(cli, [*arguments, "--json"])
+    assert found.exit_code == 0, found.output
+    data = json.loads(found.output)
+    assert (data["added"], data["calibration"]["n"]) == (4, 4)
+    assert (record.folder.root / "calibration.json").is_file()
+    again = CliRunner().invoke(cli, arguments)
+    assert "of 4 comparisons of a cell with itself" in again.output  # the same source is not counted again
+    compared = CliRunner().invoke(cli, ["compare", str(record.folder.root)])
+    assert "not calibrated" not in compared.output
+    assert "of 4 comparisons of a cell with itself" in compared.output
+
+
+def test_a_run_of_another_suite_is_refused(tmp_path: Path):
+    record = record_of(tmp_path, 12)
+    (tmp_path / "o.yaml").write_text(SUITE.replace("lr: 0.1", "lr: 0.2"))
+    found = CliRunner().invoke(cli, ["calibrate", str(tmp_path / "o.yaml"), "--from", str(record.folder.root)])
+    assert isinstance(found.exception, UsageError)
+    assert "its nulls would say nothing of this suite" in str(found.exception)
+
+
+def test_cells_are_chosen_by_pattern(tmp_path: Path):
+    plan = plan_of(tmp_path)
+    assert [cell.label for cell in calibrate_command.chosen_cells(plan, None)] == ["ddp, 2 processes"]
+    found = calibrate_command.chosen_cells(plan, {"engine": "deepspeed"})
+    assert len(found) == 2
+    with pytest.raises(UsageError, match="agrees with no cell; cells: ddp, 1 process"):
+        calibrate_command.chosen_cells(plan, {"engine": "none"})

@@ -1,0 +1,211 @@
+"""Drift of the machine, order of execution, unlike grids."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from repro.compare import compare
+from repro.drift import Caution, cautions, grid_caution, seconds_per_sample
+from repro.machine import Machine
+from repro.plan import Plan, make_plan
+from repro.results import Bracket, Point, Result
+from repro.suite_file import read_suite
+from tests.records import SUITE
+
+SEEDS = 10
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    return plan_of(tmp_path, SEEDS)
+
+
+def plan_of(folder: Path, seeds: int) -> Plan:
+    (folder / "s.yaml").write_text(SUITE.replace("seeds: 6", f"seeds: {seeds}"))
+    return make_plan(read_suite(str(folder / "s.yaml")).suite, Machine("cpu", 0, 8))
+
+
+def made(plan: Plan, seconds: Callable[[int, str, int], float]) -> list[Result]:
+    """A result a trial, by `seconds`(place in the plan's order, cell, repeat) a sample."""
+    found = []
+    for place, trial in enumerate(plan.trials()):
+        value = seconds(place, trial.cell_id, trial.repeat)
+        found.append(Result(
+            trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=1, status="ok",
+            tta_wall=5000 * value, samples_per_second=1 / value,
+            hashes={"init_weights": f"w{trial.repeat}", "data_order": f"o{trial.repeat}", "data": "d"},
+        ))
+    return found
+
+
+def noise(seed: int, size: float = 0.01) -> Callable[[], float]:
+    generator = np.random.default_rng(seed)
+    return lambda: float(np.exp(generator.normal(0, size)))
+
+
+def moved(plan: Plan, results: list[Result], cell_id: str, offset: float) -> dict[str, float]:
+    """Start times by the plan's order, with one cell's trials `offset` later, one after the other."""
+    return {item.trial_id: place + (offset if item.cell_id == cell_id else 0.0) for place, item in enumerate(results)}
+
+
+def test_a_steady_machine_gives_no_caution(plan: Plan):
+    draw = noise(1)
+    assert cautions(plan, made(plan, lambda place, cell, repeat: 0.001 * draw())) == []
+
+
+def test_a_machine_that_slows_down_is_a_warning_for_the_whole_run(plan: Plan):
+    draw = noise(2)
+    found = cautions(plan, made(plan, lambda place, cell, repeat: 0.001 * (1 + 0.005 * place) * draw()))
+    assert [(item.cell_id, item.severity) for item in found] == [(None, "warn")]
+    assert "later trials took longer, the second half" in found[0].text
+    assert "pairs share it" in found[0].text
+
+
+def test_the_size_of_the_drift_is_the_ratio_of_the_halves(plan: Plan):
+    results = made(plan, lambda place, cell, repeat: 0.001 * 1.01**repeat)
+    # mean log of repeats 5 to 9 less that of 0 to 4: 5 log 1.01
+    assert f"second half {1.01**5 - 1:.1%} longer" in cautions(plan, results)[0].text
+    # ten blocks in order: tau = 1, p = 2 / 10!
+    assert f"order 1.00, p = {2 / math.factorial(10):.2g}" in cautions(plan, results)[0].text
+
+
+def test_a_machine_that_gets_faster_is_told_as_such(plan: Plan):
+    text = cautions(plan, made(plan, lambda place, cell, repeat: 0.001 * 0.99**repeat))[0].text
+    assert "later trials took less time" in text
+
+
+def test_drift_of_one_cell_alone_is_a_warning_about_that_cell(plan: Plan):
+    cell = plan.cells[0].cell_id
+    draw = noise(5, 0.05)
+    results = made(plan, lambda place, name, repeat: 0.001 * (1.002**repeat if name == cell else draw()))
+    found = cautions(plan, results)
+    assert [(item.cell_id, item.severity) for item in found] == [(cell, "warn")]
+
+
+def test_a_cell_that_ran_after_all_others_is_refused_without_any_drift(plan: Plan):
+    draw = noise(1)
+    cell = plan.cells[2].cell_id
+    results = made(plan, lambda place, name, repeat: 0.001 * draw())
+    found = cautions(plan, results, moved(plan, results, cell, 1000.0))
+    assert [(item.cell_id, item.severity) for item in found] == [(cell, "refuse")]
+    assert "cannot be told from a difference" in found[0].text
+
+
+def test_two_cells_run_one_after_the_other_are_both_refused(tmp_path: Path):
+    text = SUITE.replace("  processes: [1, 2]\n", "").replace(", processes: 2", "").replace("seeds: 6", "seeds: 8")
+    (tmp_path / "s.yaml").write_text(text)
+    plan = make_plan(read_suite(str(tmp_path / "s.yaml")).suite, Machine("cpu", 0, 8))
+    results = made(plan, lambda place, name, repeat: 0.001)
+    found = cautions(plan, results, moved(plan, results, plan.cells[1].cell_id, 1000.0))
+    assert {item.cell_id for item in found if item.severity == "refuse"} == {cell.cell_id for cell in plan.cells}
+
+
+def test_drift_in_a_cell_with_a_third_of_its_trials_rerun_later_is_refused(plan: Plan):
+    cell = plan.cells[1].cell_id
+    draw = noise(8, 0.001)
+    results = made(plan, lambda place, name, repeat: 0.001 * (1.02**((repeat + 6) % 9) if name == cell else draw()))
+    late = {item.trial_id for item in results if item.cell_id == cell and item.repeat in (0, 1, 2)}
+    started = {item.trial_id: place + (500.0 if item.trial_id in late else 0.0) for place, item in enumerate(results)}
+    times = sorted((started[item.trial_id], seconds_per_sample(item)) for item in results if item.cell_id == cell)
+    assert [value for _, value in times][:6] == sorted(value for _, value in times[:6])
+    found = cautions(plan, results, started)
+    assert [(item.cell_id, item.severity) for item in found] == [(cell, "refuse")]
+    assert "30% of its trials ran apart" in found[0].text
+
+
+def test_one_rerun_is_tolerated(plan: Plan):
+    draw = noise(9)
+    results = made(plan, lambda place, name, repeat: 0.001 * draw())
+    first = results[0].trial_id
+    started = {item.trial_id: place + (500.0 if item.trial_id == first else 0.0) for place, item in enumerate(results)}
+    assert cautions(plan, results, started) == []
+
+
+def test_equal_start_times_fall_back_to_the_order_of_the_plan(plan: Plan):
+    draw = noise(2)
+    results = made(plan, lambda place, cell, repeat: 0.001 * (1 + 0.005 * place) * draw())
+    same = {item.trial_id: 1.0 for item in results}
+    assert cautions(plan, results, same) == cautions(plan, results)
+
+
+@pytest.mark.parametrize("count", [0, 4, 16])
+def test_too_few_trials_say_nothing(plan: Plan, count: int):
+    assert cautions(plan, made(plan, lambda place, cell, repeat: 0.001 * 1.1**place)[:count]) == []
+
+
+def test_times_without_any_spread_say_nothing(plan: Plan):
+    assert cautions(plan, made(plan, lambda place, cell, repeat: 0.001)) == []
+
+
+def test_the_order_of_the_results_does_not_matter(plan: Plan):
+    draw = noise(4)
+    results = made(plan, lambda place, cell, repeat: 0.001 * (1 + 0.004 * place) * draw())
+    assert cautions(plan, results[::-1]) == cautions(plan, results) != []
+
+
+def test_false_alarms_of_a_steady_machine_are_as_many_as_stated(plan: Plan):
+    """At most 5 % for the run and 5 % for any cell; 300 steady runs: 10 % + 3 standard errors is 45."""
+    generator = np.random.default_rng(20151102)
+    base = made(plan, lambda place, cell, repeat: 0.001)
+    alarms = 0
+    for _ in range(300):
+        seeds = np.exp(generator.normal(0, 0.03, SEEDS))  # shared by the cells of one seed, as seeds are
+        rates = np.exp(generator.normal(0, 0.03, len(base)))
+        results = [item.model_copy(update={"samples_per_second": float(1000 * rate * seeds[item.repeat])})
+                   for item, rate in zip(base, rates, strict=True)]
+        alarms += bool(cautions(plan, results))
+    print(f"false alarms of drift: {alarms} of 300")
+    assert 3 <= alarms <= 45
+
+
+def test_seconds_per_sample_takes_training_first_and_needs_a_clock():
+    base = Result(trial_id="t", cell_id="c", repeat=0, attempt=1, status="ok", tta_wall=7.0)
+    assert seconds_per_sample(base) == 7.0
+    assert seconds_per_sample(base.model_copy(update={"samples_per_second": 4.0})) == 0.25
+    assert seconds_per_sample(base.model_copy(update={"train_samples_per_second": 5.0, "samples_per_second": 4.0})) == 0.2
+    assert seconds_per_sample(base.model_copy(update={"status": "missed"})) is None
+    assert seconds_per_sample(base.model_copy(update={"samples_per_second": float("nan")})) is None
+    assert seconds_per_sample(base.model_copy(update={"tta_wall": -1.0})) is None
+
+
+def test_a_refusal_takes_the_verdict(plan: Plan, monkeypatch: pytest.MonkeyPatch):
+    draw = noise(1)
+    results = made(plan, lambda place, cell, repeat: 0.001 * draw() * (1.2 if "deepspeed" in cell else 1.0))
+    assert compare(plan, results)[0].verdict == "slower"
+    refusal = Caution(plan.cells[3].cell_id, "refuse", "the order was not kept")
+    monkeypatch.setattr("repro.drift.cautions", lambda *_: [refusal])
+    found = compare(plan, results)
+    assert found[0].verdict == "inconclusive"
+    assert found[0].because == "the order was not kept"
+
+
+def test_a_warning_stands_beside_the_verdict(plan: Plan):
+    results = made(plan, lambda place, cell, repeat: 0.001 * 1.01**repeat * (1.2 if "deepspeed" in cell else 1.0))
+    found = compare(plan, results)[0]
+    assert found.verdict == "slower"
+    assert any("the machine drifted during the run" in text for text in found.cautions)
+
+
+def gridded(samples: int, miss: float, hit: float) -> Result:
+    points = tuple(Point(samples=samples * k, epochs=k, wall_seconds=k, train_seconds=k, value=0.1) for k in (1, 2))
+    bracket = Bracket(miss_samples=samples, hit_samples=2 * samples, miss_wall_seconds=miss, hit_wall_seconds=hit)
+    return Result(trial_id="t", cell_id="c", repeat=0, attempt=1, status="ok", tta_wall=hit, curve=points,
+                  bracket=bracket)
+
+
+def test_unlike_grids_are_told_with_what_they_do():
+    text = grid_caution([gridded(640, 9.0, 10.0)], [gridded(704, 8.0, 10.0)])
+    assert "every 640 samples against every 704" in text
+    assert "10.0% of the time against up to 20.0%" in text
+
+
+def test_like_grids_and_unknown_grids_are_silent():
+    bare = Result(trial_id="t", cell_id="c", repeat=0, attempt=1, status="ok", tta_wall=1.0)
+    assert grid_caution([gridded(640, 9.0, 10.0)], [gridded(640, 8.0, 10.0)]) == ""
+    assert grid_caution([bare], [gridded(640, 9.0, 10.0)]) == ""
+    assert grid_caution([], []) == ""
