@@ -420,7 +420,8 @@ def bench_compare(cells: int, seeds: int, sizes: int, repetitions: int, as_json:
     from repro.bench.compare_scale import measure
 
     if cells >> (sizes - 1) < 8:
-        raise click.UsageError(f"--cells {cells} halved {sizes - 1} times leaves fewer than 8 cells; fewer --sizes would do")
+        raise click.UsageError(f"--cells {cells} halved {sizes - 1} times leaves fewer than 8 cells; "
+                               "fewer --sizes would do")
     _print_bench(measure(cells, seeds, sizes, repetitions), as_json)
 
 

@@ -124,7 +124,8 @@ def certain_p(ranges: Sequence[tuple[float, float]], margin: float) -> float:
 def _certain(found: Comparison, by_cell: Mapping[str, Sequence[Result]], margin: float) -> float | None:
     """The certain test of one row; None where pairs have a spread, or not every pair has its brackets."""
     ours, theirs = (_brackets(by_cell.get(name, [])) for name in (found.candidate, found.baseline))
-    if found.ratio is None or found.interval is not None or not all(pair.repeat in ours and pair.repeat in theirs for pair in found.pairs):
+    known = all(pair.repeat in ours and pair.repeat in theirs for pair in found.pairs)
+    if found.ratio is None or found.interval is not None or not known:
         return None
     return certain_p(pair_ranges(found.pairs, ours, theirs), margin)
 

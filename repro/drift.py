@@ -66,8 +66,8 @@ def cautions(
     labels = {cell.cell_id: cell.label for cell in plan.cells}
     apart = _apart(by_cell)
     found = [
-        Caution(cell, "refuse", f"{labels[cell]}: {share:.0%} of its trials ran apart from the others of their seed, so "
-                                "a change of the machine cannot be told from a difference")
+        Caution(cell, "refuse", f"{labels[cell]}: {share:.0%} of its trials ran apart from the others of their seed, "
+                                "so a change of the machine cannot be told from a difference")
         for cell, share in apart.items() if share > 0.5
     ]
     whole = _run_trend(by_cell) if not apart else None
@@ -78,8 +78,9 @@ def cautions(
         if apart.get(cell, 0.0) > 0.5:
             continue
         if apart.get(cell, 0.0) > TOLERATED:
-            found.append(Caution(cell, "refuse", f"{labels[cell]}: {told}, and {apart[cell]:.0%} of its trials ran "
-                                                 "apart from the others of their seed, so pairs do not share the drift"))
+            text = (f"{labels[cell]}: {told}, and {apart[cell]:.0%} of its trials ran apart from the others of their "
+                    "seed, so pairs do not share the drift")
+            found.append(Caution(cell, "refuse", text))
         else:
             found.append(Caution(cell, "warn", f"{labels[cell]}: {told}"))
     return found

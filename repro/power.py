@@ -64,9 +64,8 @@ class Power(Frozen):
         """For the terminal."""
         lines = [f"power, from the pilot {self.pilot} ({self.metric}, {self.pairs} pairs, {self.power:.0%} power at "
                  f"{self.alpha:.0%}, margin {self.margin:g}):".replace("%", " %")]
-        for item in self.contrasts:
-            lines.append(f"  {item.candidate_label} against {item.baseline_label}"
-                         f"{' (primary)' if item.primary else ''}: {item.problem or self._told(item)}")
+        lines += [f"  {item.candidate_label} against {item.baseline_label}{' (primary)' if item.primary else ''}: "
+                  f"{item.problem or self._told(item)}" for item in self.contrasts]
         if self.seconds is not None:
             lines.append(f"about {_long(self.seconds)} for these {self.pairs} repeats, by what the pilot's trials took")
         return "\n".join(lines)

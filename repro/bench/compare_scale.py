@@ -54,12 +54,14 @@ class CompareScale(Frozen):
     def text(self) -> str:
         """For the terminal."""
         lines = ["comparing all cells of a record made in memory, one fresh process a size",
-                 f"{'results':>9} {'cells':>7} {'contrasts':>9} {'seconds':>8} {'CPU s':>8} {'peak MiB':>9} {'before MiB':>10}"]
-        lines += [f"{item.results:>9,} {item.cells:>7,} {item.contrasts:>9,} {item.seconds:>8.2f} {item.cpu_seconds:>8.2f} "
-                  f"{item.peak_mebibytes:>9.0f} {item.made_mebibytes:>10.0f}" for item in self.sizes]
+                 f"{'results':>9} {'cells':>7} {'contrasts':>9} {'seconds':>8} {'CPU s':>8} {'peak MiB':>9} "
+                 f"{'before MiB':>10}"]
+        lines += [f"{item.results:>9,} {item.cells:>7,} {item.contrasts:>9,} {item.seconds:>8.2f} "
+                  f"{item.cpu_seconds:>8.2f} {item.peak_mebibytes:>9.0f} {item.made_mebibytes:>10.0f}" for item in self.sizes]
         shown = "" if self.exponent_interval is None else \
             f" (95 % interval {self.exponent_interval[0]:.2f} to {self.exponent_interval[1]:.2f})"
-        lines += [f"CPU seconds grow as results^{self.exponent:.2f}{shown}; n log n would be results^{self.n_log_n:.2f} here",
+        lines += [f"CPU seconds grow as results^{self.exponent:.2f}{shown}; "
+                  f"n log n would be results^{self.n_log_n:.2f} here",
                   f"promised for 100,000 results over 5,000 cells: {SECONDS:g} s and {MEBIBYTES:g} MiB",
                   "measured on this machine, now"]
         return "\n".join(lines)
@@ -141,7 +143,8 @@ def made_plan(cells: int, seeds: int) -> Plan:
     made = tuple(_cell(cell, distance) for distance in distances for cell in small.cells)
     matrix = {**suite.matrix, "evaluate_every": distances}
     order = tuple((index, repeat) for repeat in range(seeds) for index in range(len(made)))
-    return small.model_copy(update={"suite": suite.model_copy(update={"matrix": matrix}), "cells": made, "order": order})
+    larger = suite.model_copy(update={"matrix": matrix})
+    return small.model_copy(update={"suite": larger, "cells": made, "order": order})
 
 
 def _cell(cell: Cell, distance: int) -> Cell:

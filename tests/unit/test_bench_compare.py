@@ -60,6 +60,7 @@ def test_too_few_cells_are_refused_before_anything_runs():
 
 @pytest.mark.slow
 def test_the_command_prints_json():
-    found = CliRunner().invoke(cli, ["bench", "compare", "--cells", "32", "--sizes", "2", "--repetitions", "1", "--json"])
+    found = CliRunner().invoke(
+        cli, ["bench", "compare", "--cells", "32", "--sizes", "2", "--repetitions", "1", "--json"])
     assert found.exit_code == 0, found.output
     assert [item["cells"] for item in json.loads(found.output)["sizes"]] == [16, 32]

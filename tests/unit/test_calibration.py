@@ -47,7 +47,8 @@ def record_of(folder: Path, seeds: int, seed: int = 1) -> Record:
 
 def null(number: int, verdict: str = "inconclusive", source: str = "") -> Null:
     return Null.model_validate({
-        "source": source or f"run@{number}", "cell_id": "c", "label": "cell", "metric": "tta_wall", "how": "twins", "n": 6,
+        "source": source or f"run@{number}", "cell_id": "c", "label": "cell", "metric": "tta_wall", "how": "twins",
+        "n": 6,
         "ratio": 1.0, "p": 0.5, "verdict": verdict})
 
 
@@ -132,7 +133,8 @@ def twin_record(folder: Path, pairs: int, nulls: int, seed: int, slow: float = 1
     generator = np.random.default_rng(seed)
     results = [Result(
         trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=1, status="ok",
-        tta_wall=10 * float(np.exp(generator.normal(0, 0.02))) * (slow if trial.cell_id == plan.cells[1].cell_id else 1),
+        tta_wall=10 * float(np.exp(generator.normal(0, 0.02)))
+        * (slow if trial.cell_id == plan.cells[1].cell_id else 1),
         hashes={"init_weights": f"w{trial.repeat}", "data_order": f"o{trial.repeat}", "data": "d"},
     ) for trial in plan.trials()]
     return Record(base.folder, plan, base.environment, (), tuple(results), None, None)
@@ -161,8 +163,8 @@ def test_the_false_positive_rate_of_twins_is_at_most_five_per_cent(tmp_path: Pat
     wrong = count = 0
     for _ in range(10):
         results = tuple(Result(
-            trial_id=f"{plan.cells[index].cell_id}-{repeat}", cell_id=plan.cells[index].cell_id, repeat=repeat, attempt=1,
-            status="ok", tta_wall=float(generator.gamma(20, 0.5))) for index, repeat in plan.order)
+            trial_id=f"{plan.cells[index].cell_id}-{repeat}", cell_id=plan.cells[index].cell_id, repeat=repeat,
+            attempt=1, status="ok", tta_wall=float(generator.gamma(20, 0.5))) for index, repeat in plan.order)
         record = Record(base.folder, plan, base.environment, (), results, None, None)
         nulls, _ = nulls_of(record, plan.cells, "tta_wall", 10)
         wrong, count = wrong + sum(item.false_positive for item in nulls), count + len(nulls)
@@ -179,7 +181,8 @@ def test_nulls_add_up_and_the_same_source_counts_once(tmp_path: Path):
     assert Calibration.model_validate_json(path.read_bytes()) == found
 
 
-@pytest.mark.parametrize(("changed", "word"), [({"digest": "e" * 64}, "suite digest"), ({"machine": "other"}, "machine")])
+@pytest.mark.parametrize(("changed", "word"), [({"digest": "e" * 64}, "suite digest"),
+                                               ({"machine": "other"}, "machine")])
 def test_nulls_of_another_suite_or_machine_are_not_mixed(tmp_path: Path, changed: dict[str, str], word: str):
     path = tmp_path / "c.json"
     add(path, made(["same"]))

@@ -167,7 +167,8 @@ def test_seconds_per_sample_takes_training_first_and_needs_a_clock():
     base = Result(trial_id="t", cell_id="c", repeat=0, attempt=1, status="ok", tta_wall=7.0)
     assert seconds_per_sample(base) == 7.0
     assert seconds_per_sample(base.model_copy(update={"samples_per_second": 4.0})) == 0.25
-    assert seconds_per_sample(base.model_copy(update={"train_samples_per_second": 5.0, "samples_per_second": 4.0})) == 0.2
+    both = {"train_samples_per_second": 5.0, "samples_per_second": 4.0}
+    assert seconds_per_sample(base.model_copy(update=both)) == 0.2
     assert seconds_per_sample(base.model_copy(update={"status": "missed"})) is None
     assert seconds_per_sample(base.model_copy(update={"samples_per_second": float("nan")})) is None
     assert seconds_per_sample(base.model_copy(update={"tta_wall": -1.0})) is None

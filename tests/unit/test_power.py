@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -143,4 +144,4 @@ def test_power_is_a_number_and_never_falls_with_the_effect(pairs: int, alpha: fl
     effects = np.concatenate([np.linspace(0.01, 3, 60), np.linspace(3.5, 50, 10)])
     found = [stats.paired_power(0.03, math.exp(0.03 * effect), pairs, alpha) for effect in effects]
     assert all(0 <= value <= 1 + 1e-12 for value in found)
-    assert all(later >= earlier - 4e-5 for earlier, later in zip(found, found[1:], strict=False))
+    assert all(later >= earlier - 4e-5 for earlier, later in pairwise(found))
