@@ -29,6 +29,8 @@ class Contender:
         self.algorithm: Algorithm | None = plugin if isinstance(plugin, Algorithm) else None
         self.tunes = tunes(plugin)
         self._group: Any = None
+        self._options = dist.AllreduceOptions()
+        self._options.asyncOp = False
 
     def lead(self, rank: int, world: int, timeout: float) -> None:
         """Be the default group: an algorithm that tries its links out does so in its `start`, on that group."""
@@ -49,8 +51,8 @@ class Contender:
         self._group = make_group(self.algorithm, Meter(), store, rank, world, limit)
 
     def reduce(self, tensor: torch.Tensor) -> None:
-        """Sum over ranks, in place."""
-        self._group.allreduce([tensor]).wait()
+        """Sum over ranks, in place, as `dist.all_reduce` asks for it."""
+        self._group.allreduce([tensor], self._options).wait()
 
     def sent(self) -> int | None:
         """Bytes this rank has sent since the last call; None: the backend does not count."""

@@ -57,7 +57,8 @@ class CompareScale(Frozen):
                  f"{'results':>9} {'cells':>7} {'contrasts':>9} {'seconds':>8} {'CPU s':>8} {'peak MiB':>9} "
                  f"{'before MiB':>10}"]
         lines += [f"{item.results:>9,} {item.cells:>7,} {item.contrasts:>9,} {item.seconds:>8.2f} "
-                  f"{item.cpu_seconds:>8.2f} {item.peak_mebibytes:>9.0f} {item.made_mebibytes:>10.0f}" for item in self.sizes]
+                  f"{item.cpu_seconds:>8.2f} {item.peak_mebibytes:>9.0f} "
+                  f"{item.made_mebibytes:>10.0f}" for item in self.sizes]
         shown = "" if self.exponent_interval is None else \
             f" (95 % interval {self.exponent_interval[0]:.2f} to {self.exponent_interval[1]:.2f})"
         lines += [f"CPU seconds grow as results^{self.exponent:.2f}{shown}; "

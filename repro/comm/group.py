@@ -123,36 +123,36 @@ class AlgorithmGroup(PassingGroup):
         reduction = _reduction(opts)
         if reduction is None or not self._takes("all_reduce", *tensors):
             return super().allreduce(tensors, opts)
-        return self._queue(lambda item: self._all_reduce(item, reduction), tensors)
+        return self._queue(lambda item: self._all_reduce(item, reduction), tensors, opts)
 
     def broadcast(self, tensors: Tensors, opts: Any = None) -> AlgorithmWork:
         if not self._takes("broadcast", *tensors):
             return super().broadcast(tensors, opts)
         root = int(opts.rootRank)
-        return self._queue(lambda item: self._broadcast(item, root), tensors)
+        return self._queue(lambda item: self._broadcast(item, root), tensors, opts)
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> AlgorithmWork:
         if not self._takes("all_gather", output, tensor) or not output.is_contiguous():
             return super().all_gather_single(output, tensor, opts)
-        return self._queue(lambda item: self._all_gather(item, tensor), [output])
+        return self._queue(lambda item: self._all_gather(item, tensor), [output], opts)
 
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> AlgorithmWork:
         reduction = _reduction(opts)
         if reduction is None or not self._takes("reduce_scatter", output, tensor):
             return super().reduce_scatter_single(output, tensor, opts)
-        return self._queue(lambda item: self._reduce_scatter(item, tensor, reduction), [output])
+        return self._queue(lambda item: self._reduce_scatter(item, tensor, reduction), [output], opts)
 
     def _takes(self, operation: Operation, *tensors: torch.Tensor) -> bool:
         plain = all(tensor.layout == torch.strided and tensor.dtype in DTYPES for tensor in tensors)
         return plain and self.algorithm.runs(operation, self.world)
 
-    def _queue(self, do: Callable[[torch.Tensor], None], tensors: Tensors) -> AlgorithmWork:
+    def _queue(self, do: Callable[[torch.Tensor], None], tensors: Tensors, opts: Any) -> AlgorithmWork:
         def job() -> None:
             with torch.no_grad():
                 for tensor in tensors:
                     do(tensor)
 
-        return self.lane.submit(job, tensors)
+        return self.lane.submit(job, tensors, opts)
 
     # ---- what the lane runs
 

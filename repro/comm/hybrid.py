@@ -32,7 +32,8 @@ TRIED_BYTES = (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
 BATCH, MOST_TURNS = 4, 16
 """Calls of one candidate in a row, and how often its turn comes at one size."""
 OUT = 1.4
-"""After two turns a candidate this much behind the best gets no more: the time is better spent on close ones."""
+"""After two turns (one, where messages are large) a candidate this much behind the best gets no more: the time is
+better spent on close ones."""
 LARGEST_SHARE = 0.6
 """Of `tuning_seconds`: what one call each may take; sizes past that are extrapolated."""
 KEPT = 1.25
@@ -60,13 +61,13 @@ class Hybrid(Algorithm):
     title: ClassVar[str] = "hybrid"
     own: ClassVar[tuple[Operation, ...]] = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 
-    among: tuple[Name, ...] = Field(("direct", "butterfly", "halving-doubling", "ring", "backend"),
+    among: tuple[Name, ...] = Field(("direct", "butterfly", "halving-doubling", "tree", "ring", "backend"),
                                     min_length=1, description="the algorithms to choose from")
     alpha_seconds: float | None = Field(None, ge=0, description="latency of a message; null: measured at the start")
     beta_seconds: float | None = Field(None, ge=0, description="seconds per byte on a link")
     gamma_seconds: float = Field(0.0, ge=0, description="seconds per byte reduced")
 
-    tuning_seconds: float = Field(5.0, gt=0, le=600, description="about how long the candidates are tried at the start")
+    tuning_seconds: float = Field(8.0, gt=0, le=600, description="about how long the candidates are tried at the start")
 
     _curves: dict[Name, Curve] = PrivateAttr(default_factory=dict)
     _picked: dict[tuple[int, int, int], Name] = PrivateAttr(default_factory=dict)
@@ -171,7 +172,7 @@ class Hybrid(Algorithm):
             first = first or taken
             if taken > self.tuning_seconds / len(TRIED_BYTES):
                 break
-            if turn:
+            if turn or size >= KEPT_FROM:  # large messages vary little
                 best = min(median(times[name]) for name in close)
                 close = [name for name in close if median(times[name]) <= OUT * best]
         return {name: median(seconds) for name, seconds in times.items()}, first
@@ -181,11 +182,14 @@ class Hybrid(Algorithm):
         import torch
         import torch.distributed as dist
 
+        assert self._group is not None
         self._trying[:] = [name]
         self._forget()
         tensor = torch.zeros(size // 4, device=device)
         taken = []
         for _ in range(1 + calls):
+            # All ranks start together and on idle links, as they do where training waits for a sum.
+            self._group.inner.barrier().wait()
             begin = time.perf_counter()
             dist.all_reduce(tensor)
             if tensor.is_cuda:

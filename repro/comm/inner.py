@@ -52,7 +52,7 @@ class PassingGroup(ProcessGroup):
             name = str(results[0].dtype).removeprefix("torch.") if results else "none"
             self.meter.count(f"{operation} ({self.inner_name})", name, sum(item.nbytes for item in results), None, None)
 
-        return self.lane.submit(job, results)
+        return self.lane.submit(job, results, opts)
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> AlgorithmWork:
         return self.hand_on("all_reduce", "allreduce", tensors, [tensors], opts)

@@ -98,9 +98,16 @@ class Lane:
         self._thread = Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, job: Callable[[], None], tensors: list[torch.Tensor]) -> AlgorithmWork:
-        """Put a collective at the end of the queue."""
+    def submit(self, job: Callable[[], None], tensors: list[torch.Tensor], opts: Any = None) -> AlgorithmWork:
+        """Put a collective at the end of the queue; one whose caller waits for it anyway has ended on return."""
         work = AlgorithmWork(self, job, tensors)
+        if getattr(opts, "asyncOp", True) is False:
+            # torch says so since 2.8. Waking the lane's thread would only let two threads contend for one job.
+            self._jobs.append(work)
+            start = time.perf_counter()
+            self.finish(work)
+            self.meter.waited(start, time.perf_counter())
+            return work
         inline = get_ident() in self._inline
         if not inline:
             self.meter.submitted()
