@@ -113,6 +113,8 @@ def log_rank(
     found = logrank(CensoredData(uncensored=first[hits_a], right=first[~hits_a]),
                     CensoredData(uncensored=second[hits_b], right=second[~hits_b]))
     statistic = float(found.statistic) ** 2
+    if not math.isfinite(statistic):
+        return 0.0, 1.0  # one cell was never watched when a run of the other reached: no variance, nothing to say
     if len(times) > EXACT_RUNS:
         return statistic, float(found.pvalue)
     return statistic, _dealt(scores, len(first))
