@@ -1,7 +1,8 @@
 """How often intervals hold the truth and tests reject it, by simulation with fixed seeds, at n = 5, 8, 10, 20.
 
 Every figure comes from 4,000 samples (standard error 0.35 points at 95 %), through the public functions. The table of
-docs/method.md holds the same figures; a test compares them. `REPRO_COVERAGE=print pytest -s -m slow` on this file prints it.
+docs/method.md holds the same figures; a test compares them. With REPRO_COVERAGE=print in the environment, `pytest -s -m
+slow` on this file prints it.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def unpaired(draw: Draw, count: int) -> float:
 
 def mean(draw: Draw, count: int) -> float:
     times, truth = draw(np.random.default_rng(count), (SAMPLES, count)), float(np.mean(big(draw)))
-    return share([within(mean_interval(row), truth) for row in times])
+    return share(answers([judged(lambda row=row: mean_interval(row), truth) for row in times], 0.99))
 
 
 def less(draw: Draw, count: int) -> float:
@@ -162,8 +163,8 @@ def restricted_pair(missed: float, answered: float = 0.85) -> Callable[[Draw, in
         ours, hits = outcomes(generator, quick, count, missed)
         theirs, base_hits = outcomes(generator, draw, count, 0.0)
         truth = to_horizon(quick, missed) / to_horizon(draw, 0.0)
-        found = [judged(lambda cells=cells: restricted_ratio((cells[0], cells[1]), (cells[2], cells[3]), HORIZON)[1], truth)
-                 for cells in zip(ours, hits, theirs, base_hits, strict=True)]
+        cells = zip(zip(ours, hits, strict=True), zip(theirs, base_hits, strict=True), strict=True)
+        found = [judged(lambda pair=pair: restricted_ratio(*pair, HORIZON)[1], truth) for pair in cells]
         return share(answers(found, answered))
 
     return measure
@@ -177,16 +178,16 @@ def answers(found: list[bool | None], answered: float) -> list[bool]:
 
 
 def same(draw: Draw, count: int) -> float:
-    """False positives of equivalence: the true ratio lies on the margin."""
+    """False positives of equivalence: the true ratio lies on the margin, one so wide that even n = 5 can err."""
     generator = np.random.default_rng(count)
     above, below = (draw(generator, (SAMPLES, count)) for _ in range(2))
-    return share([tost(np.log(1.2 * a / b), 0.2).equivalent for a, b in zip(above, below, strict=True)])
+    return share([tost(np.log(2 * a / b), 1.0).equivalent for a, b in zip(above, below, strict=True)])
 
 
 def same_unpaired(draw: Draw, count: int) -> float:
     generator = np.random.default_rng(count)
     above, below = (draw(generator, (SAMPLES, count)) for _ in range(2))
-    return share([tost_welch(1.2 * a, b, 0.2).equivalent for a, b in zip(above, below, strict=True)])
+    return share([tost_welch(2 * a, b, 1.0).equivalent for a, b in zip(above, below, strict=True)])
 
 
 def both_tests(draw: Draw, count: int) -> float:
@@ -194,7 +195,7 @@ def both_tests(draw: Draw, count: int) -> float:
     generator = np.random.default_rng(count)
     above, below = (draw(generator, (SAMPLES, count)) for _ in range(2))
     return share([paired_p(a, b) <= 0.05 and sign_flip(np.log(a / b)) <= 0.05
-                  for a, b in zip(above[:1000 if count > 10 else None], below, strict=False)])
+                  for a, b in zip(above, below, strict=True)])
 
 
 def curves_differ(missed: float, exact: bool = True) -> Callable[[Draw, int], float]:
@@ -257,10 +258,7 @@ def test_coverage_of_restricted_means(missed: float, count: int) -> None:
 
 
 def test_false_positives_of_log_rank() -> None:
-    for count in (5, 8):
-        name = "false positives: log-rank, 30% missed"
-        check(name, TABLE[name](lognormal, count))
-    assert TABLE["false positives: log-rank by chi-square alone, 30% missed"](lognormal, 5) > 0.06
+    check("false positives: log-rank", curves_differ(0.3)(lognormal, 5))
 
 
 @pytest.mark.slow
@@ -279,9 +277,10 @@ def test_every_figure_of_the_documents_table(name: str) -> None:
 
 def documented() -> dict[tuple[str, str], list[float]]:
     """(row, shape) -> figures at n = 5, 8, 10, 20 in docs/method.md."""
-    text = (Path(__file__).parents[3] / "docs" / "method.md").read_text()
-    rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in text.splitlines() if line.startswith("|")]
-    return {(row[0], row[1]): [float(cell) for cell in row[2:]] for row in rows if len(row) == 6 and row[1] in SHAPES}
+    lines = (Path(__file__).parents[3] / "docs" / "method.md").read_text().splitlines()
+    rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in lines if line.startswith("|")]
+    rows = [row for row in rows if len(row) == 6 and row[1] in SHAPES]
+    return {(row[0], row[1]): [float(cell) for cell in row[2:]] for row in rows}
 
 
 def test_the_documents_table_has_every_row_and_keeps_every_claim() -> None:
@@ -303,41 +302,49 @@ def test_the_median_interval_covers_what_it_says_with_runs_that_missed(count: in
     assert middle(missed)(rounded, count) >= level - 0.011  # ties only add
 
 
-def coverage(method: Callable[[int, int], Interval], count: int, truth: float) -> float:
-    return sum(binom.pmf(k, count, truth) for k in range(count + 1) if within(method(k, count), truth))
+def coverage(method: Callable[[int, int], Interval], count: int, truths: list[float]) -> np.ndarray:
+    """Exact: which counts of successes have an interval that holds the truth, and how likely they are."""
+    bounds = [method(k, count) for k in range(count + 1)]
+    return np.array([sum(binom.pmf(np.arange(count + 1), count, truth) * [within(found, truth) for found in bounds])
+                     for truth in truths])
 
 
-@pytest.mark.parametrize(("count", "average", "figures"), [
-    # at 90 % and 70 % that reach
-    (5, 0.955, (0.9185, 0.9692)), (8, 0.954, (0.9619, 0.9308)), (10, 0.953, (0.9872, 0.9244)), (20, 0.952, (0.9568, 0.9752)),
+@pytest.mark.parametrize(("count", "average", "least", "figures"), [
+    # figures at 90 % and 70 % that reach
+    (5, 0.955, 0.832, (0.9185, 0.9692)), (8, 0.954, 0.834, (0.9619, 0.9420)), (10, 0.954, 0.835, (0.9298, 0.9244)),
+    (20, 0.953, 0.837, (0.9568, 0.9752)),
 ])
-def test_wilson_covers_its_level_on_average_only(count: int, average: float, figures: tuple[float, float]) -> None:
-    truths = np.linspace(0.0005, 0.9995, 1000)
-    assert np.mean([coverage(wilson, count, truth) for truth in truths[::10]]) == pytest.approx(average, abs=0.004)
-    assert [coverage(wilson, count, truth) for truth in (0.9, 0.7)] == pytest.approx(figures, abs=5e-4)
-    assert min(coverage(clopper_pearson, count, truth) for truth in truths[::10]) >= 0.95
+def test_wilson_covers_its_level_on_average_only(
+    count: int, average: float, least: float, figures: tuple[float, float]
+) -> None:
+    truths = [(place + 0.5) / 4000 for place in range(4000)]
+    found = coverage(wilson, count, truths)
+    assert np.mean(found) == pytest.approx(average, abs=0.0006)
+    assert np.min(found) == pytest.approx(least, abs=0.0005)
+    assert coverage(wilson, count, [0.9, 0.7]) == pytest.approx(figures, abs=5e-4)
+    assert np.min(coverage(clopper_pearson, count, truths[::10])) >= 0.95
 
 
 # ---- the evaluation grid
 
 
 def test_the_bracket_ratio_covers_the_crossings_however_coarse_the_grid() -> None:
-    """First hits of a grid three times as coarse as the spread: t intervals of them miss, brackets do not."""
+    """Two cells that differ by a tenth, but always hit at the same evaluation: first hits say 1, with no width."""
     generator, truth = np.random.default_rng(11), 1.1
     held, naive = [], []
     for _ in range(1000):
-        a, b = 3 * truth * generator.lognormal(0, 0.05, 8), 3 * generator.lognormal(0, 0.05, 8)
+        a, b = 3.15 * truth * generator.lognormal(0, 0.01, 8), 3.15 * generator.lognormal(0, 0.01, 8)
         above, below = ([((math.ceil(x / 0.5) - 1) * 0.5, math.ceil(x / 0.5) * 0.5) for x in cell] for cell in (a, b))
         held.append(within(bracket_ratio(above, below)[1], truth))
         naive.append(within(paired_ratio([hit for _, hit in above], [hit for _, hit in below])[1], truth))
     assert share(held) >= 0.95
-    assert share(naive) < 0.9
+    assert share(naive) < 0.5
 
 
 # ---- marks
 
 
-@pytest.mark.parametrize(("count", "marked"), [(5, 0.085), (8, 0.032), (10, 0.029), (20, 0.013)])
+@pytest.mark.parametrize(("count", "marked"), [(5, 0.051), (8, 0.026), (10, 0.016), (20, 0.007)])
 def test_how_many_values_without_an_outlier_are_marked(count: int, marked: float) -> None:
     times = lognormal(np.random.default_rng(count), (2000, count))
-    assert np.mean([outlier_marks(row) for row in times]) == pytest.approx(marked, abs=0.01)
+    assert np.mean([outlier_marks(row) for row in times]) == pytest.approx(marked, abs=0.004)

@@ -92,8 +92,8 @@ def test_the_first_crossing_by_hand() -> None:
     assert first_crossing([1, 2], [0.95, 0.9], 0.9) == (0, 1)
     assert first_crossing([1, 2], [0.1, 0.2], 0.9) is None
     assert first_crossing([1, 2, 3], [5, 3, 2], 3, larger=False) == (1, 2)
-    for times, values, problem in (([1, 1], [1, 2], "increase"), ([-1, 1], [1, 2], "increase"), ([1], [1, 2], "as many"),
-                                   ([1, 2], [1, math.nan], "finite")):
+    for times, values, problem in (([1, 1], [1, 2], "increase"), ([-1, 1], [1, 2], "increase"),
+                                   ([1], [1, 2], "as many"), ([1, 2], [1, math.nan], "finite")):
         with pytest.raises(ValueError, match=problem):
             first_crossing(times, values, 0.5)
 

@@ -38,7 +38,7 @@ def minutes(log: Path) -> float | None:
             start = time
         elif key == "run_stop" and metadata.get("status") == "success":
             stop = time
-    return None if start is None or stop is None else (stop - start) / 60_000  # differences first: these are 13 digits long
+    return None if start is None or stop is None else (stop - start) / 60_000  # subtract first: 13 digits
 
 
 def scores(organization: Path) -> dict[tuple[str, str], list[float | None]]:
