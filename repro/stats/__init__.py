@@ -7,7 +7,15 @@ What each interval covers at small n is measured by tests/unit/stats/test_covera
 from repro.stats.dominance import probability_less
 from repro.stats.equivalence import Equivalence, tost, tost_welch
 from repro.stats.family import holm
-from repro.stats.grid import Bracket, GridBias, RatioRange, bracket_bias, bracket_ratio, ratio_range
+from repro.stats.grid import (
+    Bracket,
+    GridBias,
+    RatioRange,
+    bracket_bias,
+    bracket_ratio,
+    first_crossing,
+    ratio_range,
+)
 from repro.stats.interval import Interval, clopper_pearson, mean_interval, median_interval, wilson
 from repro.stats.mlperf import Score, mlperf_score
 from repro.stats.outliers import outlier_marks
@@ -44,6 +52,7 @@ __all__ = [
     "cumulative_incidence",
     "detectable_ratio",
     "equivalence_power",
+    "first_crossing",
     "geometric_mean",
     "holm",
     "joint_power",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from repro.stats.interval import Interval, t_quantile
-from repro.stats.sample import check_level
+from repro.stats.sample import check_level, finite
 
 Bracket = tuple[float, float]
 
@@ -40,6 +40,31 @@ class RatioRange:
     """Infinite where a baseline's last miss is 0."""
     first_hit: float
     """What reading first hits as crossings gives; within low to high."""
+
+
+def first_crossing(
+    times: Sequence[float], values: Sequence[float], target: float, larger: bool = True
+) -> Bracket | None:
+    """(time of the evaluation before the first that reaches the target, or 0; time of that one). None: none does.
+
+    Later evaluations may fall below again: that takes nothing back (the rule of DAWNBench and MLPerf).
+
+    Args:
+        larger: whether more is better, as for accuracy.
+
+    Raises:
+        ValueError: lengths differ, a number not finite, times negative or not increasing.
+    """
+    when, quality = finite(times, "times"), finite(values, "values")
+    if len(when) != len(quality):
+        raise ValueError(f"needs as many times as values, not {len(when)} and {len(quality)}")
+    if np.any(np.diff(when) <= 0) or np.any(when < 0):
+        raise ValueError("times of evaluations must increase, from 0 or above")
+    hits = np.flatnonzero(quality >= target if larger else quality <= target)
+    if not len(hits):
+        return None
+    first = int(hits[0])
+    return (float(when[first - 1]) if first else 0.0), float(when[first])
 
 
 def bracket_bias(brackets: Sequence[Bracket]) -> GridBias:

@@ -35,20 +35,18 @@ def median_interval(values: Sequence[float], level: float = 0.95, missed: int = 
     Raises:
         ValueError: a value is not finite, `missed` is negative.
     """
-    from scipy.stats import binom
+    from scipy.special import bdtr
 
     check_level(level)
     if missed < 0:
         raise ValueError(f"runs that missed cannot be {missed}")
     ordered = [*sorted(finite(values).tolist()), *[math.inf] * missed]
     count = len(ordered)
-    best: Interval | None = None
-    for k in range(1, count // 2 + 1):
-        coverage = 1.0 - 2.0 * float(binom.cdf(k - 1, count, 0.5))
-        if coverage < level:
-            break
-        best = Interval(ordered[k - 1], ordered[count - k], coverage)
-    return None if best is None or math.isinf(best.low) else best
+    coverages = 1.0 - 2.0 * bdtr(np.arange(count // 2, dtype=float), count, 0.5)  # of k = 1, 2, ...: falling
+    k = int(np.sum(coverages >= level))
+    if k == 0 or math.isinf(ordered[k - 1]):
+        return None
+    return Interval(ordered[k - 1], ordered[count - k], float(coverages[k - 1]))
 
 
 def wilson(successes: int, count: int, level: float = 0.95) -> Interval:
@@ -83,8 +81,8 @@ def _proportion(successes: int, count: int, level: float, method: Literal["wilso
 def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
     """Student's t interval of the mean. Any finite values, negative ones too.
 
-    Right for normal values, and close for skewed ones whose spread is small beside their mean; for times whose
-    coefficient of variation is far above 0.3 take ratios on logs, or the median (docs/method.md gives coverages).
+    Right for normal values, and 93 to 97 % (at 95 %) for skewed ones up to a coefficient of variation of 0.3. Of
+    log-normal times with one of 1 it covers 87 %: take ratios on logs there, or the median (docs/method.md).
 
     Raises:
         ValueError: fewer than two values, all alike, or one not finite.

@@ -19,7 +19,9 @@ class Score:
     """Runs left out, fastest first; None: a run that missed the target."""
 
 
-def mlperf_score(minutes: Sequence[float | None], drop: int = 1, runs: int | None = None) -> Score:
+def mlperf_score(
+    minutes: Sequence[float | None], drop: int = 1, runs: int | None = None, scaling: float = 1.0
+) -> Score:
     """Mean after dropping the `drop` fastest and the `drop` slowest runs (MLPerf Training rules, section "Benchmark
     results"; `mlperf_logging.result_summarizer`, `_compute_olympic_average`).
 
@@ -30,12 +32,16 @@ def mlperf_score(minutes: Sequence[float | None], drop: int = 1, runs: int | Non
         drop: 1 for every benchmark but unet3d, which drops 4.
         runs: how many the benchmark requires (5 for ResNet-50, 10 for Llama 2 70B LoRA); fewer is invalid. None: not
             checked, as in the summarizer's score.
+        scaling: factor of the reference convergence check, for submissions that need fewer epochs than the reference.
+            The summarizer takes it from `scaling.json` beside the logs, which its own first pass writes: its first
+            pass over a folder gives the score without it, every later one with it.
 
     Raises:
-        ValueError: a time is not positive and finite, `drop` is negative.
+        ValueError: a time or `scaling` is not positive and finite, `drop` is negative.
     """
     if drop < 0:
         raise ValueError(f"runs to drop cannot be {drop}")
+    positive([scaling], "the scaling")
     reached = sorted(positive([value for value in minutes if value is not None], "minutes").tolist())
     missed = len(minutes) - len(reached)
     dropped = (*reached[:drop], *reached[len(reached) - max(0, drop - missed):], *[None] * missed)
@@ -47,4 +53,4 @@ def mlperf_score(minutes: Sequence[float | None], drop: int = 1, runs: int | Non
     if not kept:
         told = f"{len(minutes)} runs leave none after {drop} fastest and {drop} slowest are dropped"
         return Score(None, False, told, ())
-    return Score(sum(kept) / len(kept), True, "", dropped)
+    return Score(scaling * sum(kept) / len(kept), True, "", dropped)

@@ -29,9 +29,9 @@ def restricted_mean(
     1993; for means with a lump: Tian 2005, Statistics in Medicine 24:3223): p's pivot is a Beta, m's is Student's t,
     and the quantiles of what they give are taken on a fixed grid, so nothing is drawn.
 
-    The Beta is half way between Jeffreys' Beta(k + 1/2, n - k + 1/2), with which coverage fell to 87 % where nothing can
-    miss, and the corners of Clopper & Pearson, with which it was 99 %. So the claim is `level` at least, not `level`:
-    a count of misses among five is too coarse for more (docs/method.md has the figures).
+    The Beta is half way between Jeffreys' Beta(k + 1/2, n - k + 1/2), with which coverage fell to 87 % where nothing
+    can miss, and the corners of Clopper & Pearson, with which it was 99 %. So the claim is `level` at least, not
+    `level`: a count of misses among five is too coarse for more (docs/method.md has the figures).
 
     A run that diverged never reaches: give it the horizon as its time, not reached.
 

@@ -1,0 +1,183 @@
+"""MLPerf's score, profiles, dominance, trends, marks and spreads: by hand and by their defining properties."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats as scipy_stats
+
+from repro.stats import (
+    coefficient_of_variation,
+    geometric_mean,
+    mlperf_score,
+    order_trend,
+    outlier_marks,
+    performance_profile,
+    probability_less,
+)
+
+CALM = settings(max_examples=40, deadline=None, derandomize=True, database=None)
+SAMPLE = st.lists(st.floats(0.1, 100).map(lambda x: round(x, 2)), min_size=2, max_size=10)
+
+
+# ---- MLPerf's score
+
+
+def test_the_score_drops_the_fastest_and_the_slowest() -> None:
+    found = mlperf_score([5, 1, 3, 2, 10])
+    assert (found.value, found.valid, found.reason, found.dropped) == (pytest.approx(10 / 3), True, "", (1, 10))
+    assert mlperf_score([5, 1, 3, 2, 10], scaling=1.5).value == pytest.approx(5)
+
+
+def test_a_miss_is_the_dropped_slowest_and_two_are_invalid() -> None:
+    found = mlperf_score([5, None, 3, 2, 10])
+    assert (found.value, found.dropped) == (pytest.approx(6), (2, None))
+    two = mlperf_score([5, None, None, 2, 10])
+    assert (two.value, two.valid) == (None, False)
+    assert two.reason == "2 of 5 runs missed the target; 1 may"
+    unet = mlperf_score([*range(1, 39), None, None], drop=4)  # drops 1 to 4, the two misses, 37 and 38
+    assert unet.value == pytest.approx(sum(range(5, 37)) / 32)
+    assert unet.dropped == (1, 2, 3, 4, 37, 38, None, None)
+
+
+def test_too_few_runs_give_no_score() -> None:
+    assert mlperf_score([1, 2]).reason == "2 runs leave none after 1 fastest and 1 slowest are dropped"
+    assert mlperf_score([]).value is None
+    assert mlperf_score([1, 2, 3, 4], runs=5).reason == "4 runs where the benchmark requires 5"
+    assert mlperf_score([1, 2, 3]).value == 2
+    for wrong in ([1, 2, -3], [1, 2, 0], [1, 2, math.nan], [1, 2, math.inf]):
+        with pytest.raises(ValueError, match="minutes must be"):
+            mlperf_score(wrong)
+    with pytest.raises(ValueError, match="runs to drop cannot be -1"):
+        mlperf_score([1, 2, 3], drop=-1)
+
+
+@CALM
+@given(st.lists(st.one_of(st.none(), st.floats(0.1, 1e4)), max_size=12), st.integers(0, 4))
+def test_the_score_is_mlcommons_own(minutes: list[float | None], drop: int) -> None:
+    from mlperf_logging.result_summarizer.result_summarizer import _compute_olympic_average
+
+    missed = minutes.count(None)
+    found = mlperf_score(minutes, drop).value
+    if missed > drop:
+        assert found is None
+    else:
+        assert found == pytest.approx(_compute_olympic_average([x for x in minutes if x is not None], missed, drop))
+
+
+# ---- many workloads
+
+
+def test_the_geometric_mean_by_hand() -> None:
+    assert geometric_mean([2, 8]) == pytest.approx(4)
+    assert geometric_mean([1 / 2, 1 / 8]) == pytest.approx(1 / 4)
+    for wrong, problem in (([], "at least 1"), ([1, -1], "positive"), ([math.nan], "finite")):
+        with pytest.raises(ValueError, match=problem):
+            geometric_mean(wrong)
+
+
+def test_a_performance_profile_by_hand() -> None:
+    times = {"a": {"x": 1.0, "y": 4.0, "z": None}, "b": {"x": 2.0, "y": 2.0, "z": 5.0}, "c": {"w": None}}
+    found = performance_profile(times, [1, 1.9, 2, 100])
+    # four workloads, w solved by nobody: a is best on x, twice b's on y, never on z
+    assert found == {"a": (0.25, 0.25, 0.5, 0.5), "b": (0.5, 0.5, 0.75, 0.75), "c": (0, 0, 0, 0)}
+
+
+@pytest.mark.parametrize(("times", "taus", "problem"), [
+    ({}, [1], "at least one system"), ({"a": {}}, [1], "one workload"), ({"a": {"x": 1.0}}, [0.5], "at least 1"),
+    ({"a": {"x": -1.0}}, [1], "time of a on x"), ({"a": {"x": math.nan}}, [1], "time of a on x"),
+])
+def test_what_is_no_profile_is_refused(
+    times: dict[str, dict[str, float | None]], taus: list[float], problem: str
+) -> None:
+    with pytest.raises(ValueError, match=problem):
+        performance_profile(times, taus)
+
+
+# ---- how often one is quicker
+
+
+@CALM
+@given(SAMPLE, SAMPLE, st.randoms())
+def test_probability_less_counts_pairs_and_mirrors(a: list[float], b: list[float], by) -> None:
+    found, interval = probability_less(a, b)
+    counted = [1.0 if x < y else 0.5 if x == y else 0.0 for x, y in itertools.product(a, b)]
+    assert found == pytest.approx(np.mean(counted))
+    assert 0 <= interval.low <= found <= interval.high <= 1
+    back, mirrored = probability_less(by.sample(b, len(b)), a)
+    assert (1 - back, 1 - mirrored.high, 1 - mirrored.low) == pytest.approx((found, interval.low, interval.high))
+
+
+def test_probability_less_of_a_clean_separation_keeps_a_width() -> None:
+    found, interval = probability_less([1, 2, 3, 4, 5], [6, 7, 8, 9, 10])
+    assert found == 1 and interval.high == 1
+    # (1 - theta)^2 = z^2 theta (1 - theta) (1 + 4 ((1 - theta) / (2 - theta) + theta / (1 + theta))) / 25
+    theta, z = interval.low, 1.959963985
+    shape = 1 + 4 * ((1 - theta) / (2 - theta) + theta / (1 + theta))
+    assert (1 - theta) ** 2 == pytest.approx(z**2 * theta * (1 - theta) * shape / 25)
+    assert 0.5 < theta < 0.8
+    with pytest.raises(ValueError, match="at least 2"):
+        probability_less([1], [1, 2])
+
+
+# ---- order, marks, spread
+
+
+def test_a_trend_by_hand_and_against_scipy() -> None:
+    assert order_trend([1, 2, 3, 4, 5], [1, 2, 3, 4, 5]) == pytest.approx((1, 2 / 120))
+    assert order_trend([1, 2, 3, 4, 5], [5, 4, 3, 2, 1]) == pytest.approx((-1, 2 / 120))
+    # one of the six pairs of four is out of order: tau = 4/6; 8 of 24 orders are as far
+    assert order_trend([1, 2, 3, 4], [1, 2, 4, 3]) == (pytest.approx(4 / 6), pytest.approx(8 / 24))
+    values = np.random.default_rng(2).normal(size=12)
+    assert order_trend(range(12), values)[1] == pytest.approx(scipy_stats.kendalltau(range(12), values).pvalue)
+
+
+def test_a_trend_with_ties_counts_all_orders() -> None:
+    tau, p = order_trend([1, 2, 3, 4, 5], [1, 1, 2, 2, 3])
+    sums = [sum(np.sign(later - former) for former, later in itertools.combinations(order, 2))
+            for order in itertools.permutations([1, 1, 2, 2, 3])]
+    assert p == pytest.approx(np.mean(np.abs(sums) >= max(sums)))
+    assert tau == pytest.approx(8 / math.sqrt(10 * 8))
+    assert order_trend([1, 2, 3, 4, 5], [1, 1 + 1e-15, 2, 2, 3]) == (tau, p)  # rounding is no order
+
+
+def test_the_exact_trend_rejects_at_its_level_when_nothing_drifts() -> None:
+    generator = np.random.default_rng(8)
+    for count in (5, 8, 20):
+        rejected = np.mean([order_trend(range(count), generator.normal(size=count))[1] <= 0.05 for _ in range(2000)])
+        assert rejected <= 0.062
+
+
+@pytest.mark.parametrize(("order", "logs", "problem"), [
+    ([1, 2, 3], [1, 2, 3], "at least 4"), ([1, 2, 3, 4], [1, 2, 3], "one length"),
+    ([1, 2, 3, 4], [2, 2, 2, 2], "differ"), ([1, 1, 1, 1], [1, 2, 3, 4], "differ"),
+    ([1, 2, 3, 4], [1, 2, 3, math.nan], "finite"),
+])
+def test_what_is_no_trend_is_refused(order: list[float], logs: list[float], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        order_trend(order, logs)
+
+
+def test_outliers_are_marked_in_place_and_units_do_not_matter() -> None:
+    values = [10, 11, 30, 9, 10.5, 9.5]
+    assert outlier_marks(values) == [False, False, True, False, False, False]
+    assert outlier_marks([60 * value for value in values]) == outlier_marks(values)
+    assert outlier_marks([1 / value for value in values]) == outlier_marks(values)
+    assert outlier_marks([1, 1, 1, 1, 1, 1, 2]) == [False] * 6 + [True]  # MAD 0: mean absolute deviation stands in
+    assert outlier_marks([1, 1, 1, 50]) == [False] * 4
+    assert outlier_marks([2.0] * 8) == [False] * 8
+    with pytest.raises(ValueError, match="positive"):
+        outlier_marks([1, 2, 3, 4, 0])
+
+
+def test_the_coefficient_of_variation_by_hand() -> None:
+    assert coefficient_of_variation([1, 2, 3]) == pytest.approx(0.5)
+    assert coefficient_of_variation([2, 2]) == 0
+    for wrong in ([1], [1, -1], [1, math.nan]):
+        with pytest.raises(ValueError, match=r"at least 2|positive|finite"):
+            coefficient_of_variation(wrong)
