@@ -6,6 +6,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from math import inf
 from statistics import median
 from typing import ClassVar, Literal
 
@@ -34,6 +35,8 @@ BATCH, MOST_TURNS = 4, 16
 OUT = 1.4
 """After two turns (one, where messages are large) a candidate this much behind the best gets no more: the time is
 better spent on close ones."""
+EVEN = 1.06
+"""Measured times this close are taken as equal."""
 LARGEST_SHARE = 0.6
 """Of `tuning_seconds`: what one call each may take; sizes past that are extrapolated."""
 KEPT = 1.25
@@ -55,7 +58,8 @@ class Hybrid(Algorithm):
     2. Between tried sizes times are interpolated linearly, past the last along the line through the last two. A
        candidate that fell behind and was no longer tried is not chosen for larger messages.
     3. A message takes the candidate with the least time; all ranks decide by the slowest rank's times, so alike.
-       Where that is the inner group's own all-reduce, it is left to it, and its bytes are not counted.
+       Where that is the inner group's own all-reduce, or cannot be told from it, the message is left to it; its bytes
+       are not counted.
     """
 
     title: ClassVar[str] = "hybrid"
@@ -98,7 +102,11 @@ class Hybrid(Algorithm):
             far = min(size, max(curve[-1][0] for curve in self._curves.values()))
             usable = [name for name in usable if name in self._curves and self._curves[name][-1][0] >= far]
         # 3. the least time; the first named where equal
-        return min(usable, key=lambda name: self.seconds(name, world, size, itemsize))
+        times = {name: self.seconds(name, world, size, itemsize) for name in usable}
+        best = min(usable, key=times.__getitem__)
+        # What was measured scatters by so much; then the one that needs no interpreter is the safer choice.
+        even = bool(self._curves) and times.get("backend", inf) <= EVEN * times[best]
+        return "backend" if even else best
 
     def leaves(self, world: int, size: int, itemsize: int) -> bool:
         return self.pick(world, size, itemsize) == "backend"

@@ -255,7 +255,7 @@ def test_hybrid_follows_its_model_or_its_measurements() -> None:
     tried = Hybrid(among=("direct", "ring", "backend"))
     tried._curves = {"direct": [(1 << 12, 1.0), (1 << 18, 9.0)],
                      "ring": [(1 << 12, 2.0), (1 << 18, 5.0), (1 << 20, 20.0)],
-                     "backend": [(1 << 12, 3.0), (1 << 18, 4.0), (1 << 20, 21.0)]}
+                     "backend": [(1 << 12, 3.0), (1 << 18, 5.2), (1 << 20, 23.0)]}
     assert [tried.pick(8, size) for size in (1 << 12, 1 << 18, 1 << 20)] == ["direct", "backend", "ring"]
     assert tried.pick(8, 1 << 24) == "ring", "what fell behind and was not tried any further is not chosen"
     assert tried.leaves(8, 1 << 18, 4) and not tried.leaves(8, 1 << 20, 4)
