@@ -1,10 +1,10 @@
-"""ACM's artifact badges, version 1.1: what a record can show of them. Badges are given by people; these are what they would
-look for first."""
+"""ACM's artifact badges, version 1.1: what a record can show of them. Badges are given by people; these are what they
+would look for first."""
 
 from __future__ import annotations
 
 from repro.checklist.facts import Facts
-from repro.checklist.rule import Judged, Rule, absent, count, named
+from repro.checklist.rule import Judged, Rule, absent, count, many, named
 
 SOURCE = "ACM Artifact Review and Badging 1.1"
 
@@ -18,8 +18,9 @@ def available(facts: Facts) -> Judged:
     if facts.commit is None or not facts.data:
         lacking = ["the commit"] * (facts.commit is None) + ["the data"] * (not facts.data)
         return absent(facts, f"not identified: {' and '.join(lacking)}")
-    return "pass", f"identified: commit {facts.commit[:12]}, {count(len(facts.data), 'data set')}, " \
-                   f"{count(len(facts.software), 'library', 'libraries')}; whether an archive holds them is not in a record"
+    return "pass", f"identified: commit {facts.commit[:12]}, {many(facts.data, 'data set')}, " \
+                   f"{many(facts.software, 'library', 'libraries')}; whether an archive holds them no record " \
+                   "says"
 
 
 def functional(facts: Facts) -> Judged:
@@ -32,12 +33,12 @@ def functional(facts: Facts) -> Judged:
         return "fail", "not consistent: the parity gate found engines that train differently"
     broken = [run.name for _, run in facts.runs if run.reached is None]
     if broken:
-        return "fail", f"not exercisable as it stands: {count(len(broken), 'run')} crashed or left an invalid log: " \
+        return "fail", f"not exercisable as it stands: {many(broken, 'run')} crashed or left an invalid log: " \
                        f"{named(broken)}"
     if facts.parity is None:
-        return absent(facts, f"{count(len(facts.runs), 'run')} complete, but no verification: there was no parity gate")
+        return absent(facts, f"{many(facts.runs, 'run')} complete, but no verification: there was no parity gate")
     gate = "passed" if facts.parity == "passed" else "not needed"
-    return "pass", f"complete and exercised: {count(len(facts.runs), 'run')}; parity gate {gate}"
+    return "pass", f"complete and exercised: {many(facts.runs, 'run')}; parity gate {gate}"
 
 
 def reproduced(facts: Facts) -> Judged:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from repro.compare import Comparison
 
-Origin = Literal["record", "published", "mlflow"]
+Origin = Literal["record", "mlperf", "dawnbench", "mlflow"]
 HYPERPARAMETERS = ("initialisation", "optimizer", "momentum", "weight decay", "learning rate", "schedule",
                    "batch per worker", "global batch", "epochs")
 """What FireCaffe's second practice asks for, each by itself."""
@@ -130,7 +130,9 @@ class Facts:
     title: str
     cells: tuple[CellFacts, ...]
     comparisons: tuple[Comparison, ...] | None = None
-    """None: the source compares nothing."""
+    """With their tests; None: none are in the source."""
+    contrasts: tuple[tuple[str, str], ...] | None = None
+    """(candidate, baseline) cells of every speed-up that is stated; None: none is."""
     declared: bool | None = None
     """Whether one contrast was declared before the runs."""
     data: tuple[DataFacts, ...] | None = None

@@ -1,10 +1,10 @@
-"""FireCaffe's practices (Iandola et al., CVPR 2016, arXiv:1511.00175): F1 to F3 have headings there, the paper follows the
-others without one."""
+"""FireCaffe's practices (Iandola et al., CVPR 2016, arXiv:1511.00175): F1 to F3 have headings there, the paper follows
+the others without one."""
 
 from __future__ import annotations
 
 from repro.checklist.facts import HYPERPARAMETERS, CellFacts, DataFacts, Facts
-from repro.checklist.rule import ALWAYS, Judged, Rule, absent, count, named
+from repro.checklist.rule import ALWAYS, Judged, Rule, absent, count, many, named
 from repro.compare import Comparison
 
 SOURCE = "FireCaffe, arXiv:1511.00175"
@@ -25,10 +25,10 @@ def public_data(facts: Facts) -> Judged:
     runs = [run for _, run in facts.runs if run.reached is not None]
     if not runs or any(run.quality is None or (run.throughput is None and run.seconds is None) for run in runs):
         bare = sum(run.quality is None for run in runs)
-        return absent(facts, f"{bare} of {count(len(runs), 'run')} without accuracy")
+        return absent(facts, f"{bare} of {many(runs, 'run')} without accuracy")
     told = named(f"{item.name} {item.version}, sha256 {str(item.digest)[:12]}, {item.train_samples} + "
                  f"{item.eval_samples} samples, {item.licence}" for item in facts.data)
-    return "pass", f"speed and accuracy of {count(len(runs), 'run')} on {told}"
+    return "pass", f"speed and accuracy of {many(runs, 'run')} on {told}"
 
 
 def _unsaid(item: DataFacts) -> list[str]:
@@ -42,10 +42,10 @@ def hyperparameters(facts: Facts) -> Judged:
     if not facts.cells:
         return "cannot tell", "there is no cell"
     gaps = {name: sum(name not in cell.hyperparameters for cell in facts.cells) for name in HYPERPARAMETERS}
-    lacking = [f"{name} ({number} of {count(len(facts.cells), 'cell')})" for name, number in gaps.items() if number]
+    lacking = [f"{name} ({number} of {many(facts.cells, 'cell')})" for name, number in gaps.items() if number]
     if lacking:
         return absent(facts, f"not said: {', '.join(lacking)}")
-    return "pass", f"{len(HYPERPARAMETERS)} of {len(HYPERPARAMETERS)} said for all {count(len(facts.cells), 'cell')}: " \
+    return "pass", f"{len(HYPERPARAMETERS)} of {len(HYPERPARAMETERS)} said for all {many(facts.cells, 'cell')}: " \
                    f"{', '.join(HYPERPARAMETERS)}"
 
 
@@ -55,7 +55,7 @@ def _worker_counts(facts: Facts) -> set[int | None]:
 
 def _no_scaling(facts: Facts) -> Judged | None:
     """Why a rule about scaling has nothing to judge; None: it has."""
-    if facts.comparisons is None:
+    if facts.contrasts is None:
         return "not applicable", "no speed-up is stated"
     counts = _worker_counts(facts)
     if None in counts:
@@ -79,32 +79,32 @@ def single_worker(facts: Facts) -> Judged:
     alone = [cell.label for cell in several if (cell.model, cell.target) not in bases]
     if alone:
         return "fail", f"no single-worker cell of the same model and target for {len(alone)} of " \
-                       f"{count(len(several), 'cell')}: {named(alone)}"
+                       f"{many(several, 'cell')}: {named(alone)}"
     missed = [one.label for one in singles if one.reached == 0]
     if missed:
         return "fail", f"the single-worker baseline never reached the target: {named(missed)}"
-    return "pass", f"{count(len(several), 'cell')} of several workers against {named(one.label for one in singles)}, " \
+    return "pass", f"{many(several, 'cell')} of several workers against {named(one.label for one in singles)}, " \
                    "of the same model and target"
 
 
 def accuracy_held(facts: Facts) -> Judged:
     """F4."""
-    if not facts.comparisons:
+    if not facts.contrasts:
         return "not applicable", "no speed-up is stated"
-    quick = [item for item in facts.comparisons if item.verdict in ("faster", "slower", "same")]
-    if not quick:
-        return "not applicable", f"none of {count(len(facts.comparisons), 'comparison')} is decided, so there is no " \
+    quick = [item for item in facts.comparisons or () if item.verdict in ("faster", "slower", "same")]
+    if facts.comparisons is not None and not quick:
+        return "not applicable", f"none of {many(facts.comparisons, 'comparison')} is decided, so there is no " \
                                  "speed-up"
-    cells = [facts.cell(name) for name in dict.fromkeys(name for item in quick
-                                                        for name in (item.candidate, item.baseline))]
+    pairs = facts.contrasts if facts.comparisons is None else [(item.candidate, item.baseline) for item in quick]
+    cells = [facts.cell(name) for name in dict.fromkeys(name for pair in pairs for name in pair)]
     runs = [run for cell in cells for run in cell.runs if run.reached is not None]
     if bare := [run.name for run in runs if run.quality is None]:
-        return absent(facts, f"accuracy unknown in {len(bare)} of {count(len(runs), 'run')}: {named(bare)}")
+        return absent(facts, f"accuracy unknown in {len(bare)} of {many(runs, 'run')}: {named(bare)}")
     lost = [f"{one.label} ({_share(one)} against {_share(other)})" for one, other in
             (_quicker(facts, item) for item in quick if item.metric == "throughput") if _worse(one, other)]
     if lost:
         return "fail", f"fewer runs of the quicker cell reach the target: {named(lost)}"
-    return "pass", f"{count(len(quick), 'verdict')} on speed, each with the accuracy of all its runs; " \
+    return "pass", f"{many(pairs, 'speed-up')}, each with the accuracy of all its runs; " \
                    f"{sum(cell.reached for cell in cells)} of {len(runs)} reached the target"
 
 
@@ -128,13 +128,13 @@ def full_training(facts: Facts) -> Judged:
     if not facts.runs:
         return absent(facts, "there is no run")
     if not reached:
-        return "fail", f"not one of {count(len(facts.runs), 'run')} reached its target, so there is no time to train"
+        return "fail", f"not one of {many(facts.runs, 'run')} reached its target, so there is no time to train"
     lacking = [run.name for run in reached if run.seconds is None or run.epochs is None]
     if lacking:
-        return absent(facts, f"time or epochs to the target unknown for {len(lacking)} of {count(len(reached), 'run')}")
+        return absent(facts, f"time or epochs to the target unknown for {len(lacking)} of {many(reached, 'run')}")
     never = [cell.label for cell in facts.cells if cell.runs and cell.reached == 0]
     rest = f"; never: {named(never)}" if never else ""
-    return "pass", f"time and epochs to the target of all {count(len(reached), 'run')} that reached it{rest}"
+    return "pass", f"time and epochs to the target of all {many(reached, 'run')} that reached it{rest}"
 
 
 def hardware(facts: Facts) -> Judged:
@@ -146,7 +146,7 @@ def hardware(facts: Facts) -> Judged:
     if unknown:
         what = facts.interconnect or "an interconnect not named"
         return absent(facts, f"{facts.hardware}; {what}: bandwidth not recorded for {len(unknown)} of "
-                             f"{count(len(several), 'cell')} of several workers")
+                             f"{many(several, 'cell')} of several workers")
     rates = {f"{cell.bandwidth / 1e6:g} Mbit/s" for cell in several if cell.bandwidth is not None}
     return "pass", facts.hardware + (f"; slowest link {named(sorted(rates))}" if rates else "; one worker a cell")
 
@@ -165,10 +165,10 @@ def same_batch(facts: Facts) -> Judged:
         fewest[alike] = min(fewest.get(alike, cell.workers or 0), cell.workers or 0)
     only = [cell.label for cell in scaled if fewest[cell.global_batch, cell.others] == cell.workers]
     if only:
-        return "fail", f"workers and batch grow together, with no cell of fewer workers at the same batch and else the " \
-                       f"same, for {len(only)} of {count(len(scaled), 'cell')}: {named(only)}"
+        return "fail", f"workers and batch grow together, with no cell of fewer workers at the same batch and else " \
+                       f"the same, for {len(only)} of {many(scaled, 'cell')}: {named(only)}"
     batches = sorted({cell.global_batch for cell in facts.cells if cell.global_batch is not None})
-    return "pass", f"{count(len(scaled), 'cell')} each with one of fewer workers at the same batch " \
+    return "pass", f"{many(scaled, 'cell')} each with one of fewer workers at the same batch " \
                    f"({', '.join(map(str, batches))})"
 
 
@@ -180,9 +180,11 @@ def single_model(facts: Facts) -> Judged:
         return "fail", "test samples are shown more than once (crops, flips or the like)"
     if facts.models == 1 and facts.augmented is False:
         return "pass", "stated: one model, each test sample shown once"
+    if not facts.whole:
+        return "cannot tell", "how many models answer, and how often a test sample is shown, is not in this source"
     runs = [run for _, run in facts.runs if run.reached is not None]
     known = sum(bool(run.weights) for run in runs)
-    return "cannot tell", f"{known} of {count(len(runs), 'run')} end in one set of weights with its hash; what the " \
+    return "cannot tell", f"{known} of {many(runs, 'run')} end in one set of weights with its hash; what the " \
                           "workload does with a test sample is not in the record"
 
 
@@ -194,22 +196,22 @@ def communication(facts: Facts) -> Judged:
     unknown = [cell.label for cell in several if not any(run.communicated for run in cell.runs)]
     if unknown:
         return absent(facts, f"bytes sent and time waited not counted for {len(unknown)} of "
-                             f"{count(len(several), 'cell')} of several workers: {named(unknown)}")
-    return "pass", f"bytes sent and time waited counted for all {count(len(several), 'cell')} of several workers"
+                             f"{many(several, 'cell')} of several workers: {named(unknown)}")
+    return "pass", f"bytes sent and time waited counted for all {many(several, 'cell')} of several workers"
 
 
 def same_architecture(facts: Facts) -> Judged:
     """F10."""
-    if not facts.comparisons:
+    if not facts.contrasts:
         return "not applicable", "nothing is compared"
-    pairs = [(facts.cell(item.candidate), facts.cell(item.baseline)) for item in facts.comparisons]
+    pairs = [(facts.cell(one), facts.cell(other)) for one, other in facts.contrasts]
     if unsaid := [cell.label for pair in pairs for cell in pair if cell.model is None]:
         return absent(facts, f"the model is not said: {named(dict.fromkeys(unsaid))}")
     if unlike := [f"{one.label} against {other.label}" for one, other in pairs if one.model != other.model]:
-        return "fail", f"different models or data in {len(unlike)} of {count(len(pairs), 'comparison')}: {named(unlike)}"
+        return "fail", f"different models or data in {len(unlike)} of {many(pairs, 'comparison')}: {named(unlike)}"
     if begun := [f"{one.label} against {other.label}" for one, other in pairs if _unlike_start(one, other)]:
         return "fail", f"one seed gave different initial weights: {named(begun)}"
-    return "pass", f"one model on both sides of all {count(len(pairs), 'comparison')}"
+    return "pass", f"one model on both sides of all {many(pairs, 'comparison')}"
 
 
 def _unlike_start(one: CellFacts, other: CellFacts) -> bool:

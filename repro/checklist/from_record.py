@@ -23,9 +23,10 @@ MEANS = {"costs": "median", "rates": "median", "ratios": "geometric mean"}
 def record_facts(record: Record) -> Facts:
     """Everything the rules ask of a record; nothing is read from disk."""
     plan, environment = record.plan, record.environment
+    compared = tuple(compare(plan, record.results, started_ms=record.started_ms))
     return Facts(
         origin="record", title=plan.suite.suite, cells=tuple(_cell(record, cell) for cell in plan.cells),
-        comparisons=tuple(compare(plan, record.results, started_ms=record.started_ms)),
+        comparisons=compared, contrasts=tuple((item.candidate, item.baseline) for item in compared),
         declared=plan.suite.primary is not None, data=tuple(_data(item) for item in environment.data),
         hardware=_hardware(environment), interconnect=environment.interconnect or None,
         software=tuple(f"{name} {version}" for name, version in environment.libraries.items()),

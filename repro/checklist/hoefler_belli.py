@@ -1,10 +1,10 @@
-"""The twelve rules of Hoefler and Belli, Scientific Benchmarking of Parallel Computing Systems (SC 2015); HB1 is Rule 1."""
+"""The twelve rules of Hoefler and Belli, Scientific Benchmarking of Parallel Computing Systems (SC 2015)."""
 
 from __future__ import annotations
 
 from repro import stats
 from repro.checklist.facts import Facts
-from repro.checklist.rule import ALWAYS, Judged, Rule, absent, count, named
+from repro.checklist.rule import ALWAYS, Judged, Rule, absent, count, many, named
 from repro.compare import DECIDED, Comparison
 from repro.stats.normality import shapiro_p
 
@@ -15,18 +15,18 @@ COSTS, RATES = ("arithmetic mean", "median"), ("harmonic mean", "median")
 
 def base_case(facts: Facts) -> Judged:
     """HB1."""
-    if facts.comparisons is None or len(facts.cells) < 2:
+    if facts.contrasts is None or len(facts.cells) < 2:
         return "not applicable", "no speed-up is stated"
-    if not facts.comparisons:
-        return absent(facts, f"{count(len(facts.cells), 'cell')} and none of them is named as the base case")
-    bases = [facts.cell(name) for name in dict.fromkeys(item.baseline for item in facts.comparisons)]
+    if not facts.contrasts:
+        return absent(facts, f"{many(facts.cells, 'cell')} and none of them is named as the base case")
+    bases = [facts.cell(name) for name in dict.fromkeys(baseline for _, baseline in facts.contrasts)]
     never = [cell.label for cell in bases if cell.median is None]
     if never:
         return absent(facts, f"no absolute time of the base case (its median is not reached): {named(never)}")
     if any(cell.workers is None for cell in bases):
         return "cannot tell", "whether the base case is a single process is not said"
-    told = (f"{cell.label}: {cell.median:.4g} s on {count(cell.workers or 0, 'process', 'processes')}" for cell in bases)
-    return "pass", named(told)
+    return "pass", named(f"{cell.label}: {cell.median:.4g} s on {count(cell.workers or 0, 'process', 'processes')}"
+                         for cell in bases)
 
 
 def subsets(facts: Facts) -> Judged:
@@ -40,9 +40,9 @@ def subsets(facts: Facts) -> Judged:
     if facts.excluded:
         return "cannot tell", f"{count(facts.excluded, 'exclusion')} in the suite; whether its description gives the " \
                               "reason is for a reader to see"
-    told = f": {named(f'{label} ({reason})' for label, reason in facts.skipped)}" if facts.skipped else ""
-    return "pass", f"all planned runs have a result; {count(len(facts.skipped), 'combination')} skipped, each with its " \
-                   f"reason{told}"
+    told = f", each with its reason: {named(dict.fromkeys(reason for _, reason in facts.skipped))}" \
+        if facts.skipped else ""
+    return "pass", f"all planned runs have a result; {many(facts.skipped, 'combination')} skipped{told}"
 
 
 def means(facts: Facts) -> Judged:
@@ -69,7 +69,7 @@ def ratios(facts: Facts) -> Judged:
     bare = [item.candidate_label for item in shown if not item.pairs and _absolute(facts, item) < 2]
     if bare:
         return absent(facts, f"the times that a ratio is of are not beside it: {named(bare)}")
-    return "pass", f"{count(len(shown), 'ratio')}, each the geometric mean with the figures of both sides beside it"
+    return "pass", f"{many(shown, 'ratio')}, each the geometric mean with the figures of both sides beside it"
 
 
 def _absolute(facts: Facts, item: Comparison) -> int:
@@ -83,14 +83,14 @@ def determinism(facts: Facts) -> Judged:
         return absent(facts, "there is no run")
     if unsaid := [cell.label for cell in ran if cell.determinism is None and facts.whole]:
         return "fail", f"whether runs are deterministic is not said: {named(unsaid)}"
-    without = [f"{cell.label} ({count(len(cell.runs), 'run')})" for cell in ran if cell.interval is False]
+    without = [f"{cell.label} ({many(cell.runs, 'run')})" for cell in ran if cell.interval is False]
     if without:
-        return "fail", f"no 95 % interval for {len(without)} of {count(len(ran), 'cell')} (the median's takes 6 runs): " \
+        return "fail", f"no 95 % interval for {len(without)} of {many(ran, 'cell')} (the median's takes 6 runs): " \
                        f"{named(without)}"
     if any(cell.interval is None for cell in ran):
         return "cannot tell", "whether intervals are given is not said"
     levels = {cell.determinism or "not stated" for cell in ran}
-    return "pass", f"determinism {named(sorted(levels))}; an interval for all {count(len(ran), 'cell')}"
+    return "pass", f"determinism {named(sorted(levels))}; an interval for all {many(ran, 'cell')}"
 
 
 def normality(facts: Facts) -> Judged:
@@ -99,7 +99,7 @@ def normality(facts: Facts) -> Judged:
         return "not applicable", "nothing is compared"
     leaning = [item for item in facts.comparisons if item.interval is not None]
     if not leaning:
-        return "pass", f"none of {count(len(facts.comparisons), 'comparison')} leans on a t interval"
+        return "pass", f"none of {many(facts.comparisons, 'comparison')} leans on a t interval"
     if unpaired := [item.candidate_label for item in leaning if not item.paired]:
         return "cannot tell", f"Welch's interval with no diagnostic beside it: {named(unpaired)}"
     found = [(item, p) for item in leaning if (p := _normal_p(item)) is not None]
@@ -109,7 +109,7 @@ def normality(facts: Facts) -> Judged:
         return "cannot tell", f"too few pairs to check log ratios for normality (3 are the least): {named(few)}"
     adjusted = stats.holm([p for _, p in found])
     rejected = [item.candidate_label for (item, _), p in zip(found, adjusted, strict=True) if p <= ALPHA]
-    told = f"Shapiro-Wilk over the log ratios of {count(len(found), 'comparison')}, smallest p {min(adjusted):.3g} (Holm)"
+    told = f"Shapiro-Wilk over the log ratios of {many(found, 'comparison')}, smallest p {min(adjusted):.3g} (Holm)"
     if rejected:
         return "fail", f"{told}: not normal in {named(rejected)}, where the interval leans on it"
     return "pass", f"{told}; verdicts take an exact test as well"
@@ -125,20 +125,22 @@ def _normal_p(item: Comparison) -> float | None:
 
 def sound_test(facts: Facts) -> Judged:
     """HB7."""
-    if facts.comparisons is None or len(facts.cells) < 2:
+    if facts.contrasts is None or len(facts.cells) < 2:
         return "not applicable", "nothing is compared"
+    if facts.comparisons is None:
+        return "cannot tell", "whether differences were tested is not in this source"
     if not facts.comparisons:
-        return absent(facts, f"{count(len(facts.cells), 'cell')} beside one another and no test between any two")
+        return absent(facts, f"{many(facts.cells, 'cell')} beside one another and no test between any two")
     bare = [item.candidate_label for item in facts.comparisons
             if item.verdict in DECIDED and item.interval is None and item.p is None]
     if bare:
         return "fail", f"a verdict without an interval or a test: {named(bare)}"
     untested = [item for item in facts.comparisons if item.interval is None and item.p is None]
     if untested:
-        return "fail", f"{len(untested)} of {count(len(facts.comparisons), 'comparison')} with neither interval nor " \
+        return "fail", f"{len(untested)} of {many(facts.comparisons, 'comparison')} with neither interval nor " \
                        f"test: {untested[0].candidate_label}: {untested[0].because}"
     family = max(item.family for item in facts.comparisons)
-    return "pass", f"{count(len(facts.comparisons), 'comparison')} with interval or exact test, Holm over up to {family}"
+    return "pass", f"{many(facts.comparisons, 'comparison')} with interval or exact test, Holm over up to {family}"
 
 
 def percentiles(facts: Facts) -> Judged:
@@ -150,8 +152,8 @@ def percentiles(facts: Facts) -> Judged:
         return "cannot tell", "whether step times are kept is not said"
     bare = sum(not run.steps for run in runs)
     if bare:
-        return absent(facts, f"no percentiles of step times in {bare} of {count(len(runs), 'run')}")
-    return "pass", f"median and 95th percentile of step times in all {count(len(runs), 'run')}"
+        return absent(facts, f"no percentiles of step times in {bare} of {many(runs, 'run')}")
+    return "pass", f"median and 95th percentile of step times in all {many(runs, 'run')}"
 
 
 def documented(facts: Facts) -> Judged:
@@ -161,7 +163,7 @@ def documented(facts: Facts) -> Judged:
     if lacking := [name for name, said in known.items() if not said]:
         return absent(facts, f"not said: {', '.join(lacking)}")
     varied = f"varied: {named(facts.varied)}" if facts.varied else "nothing varies"
-    return "pass", f"{varied}; {facts.hardware}; {facts.system}; {count(len(facts.software), 'library', 'libraries')} " \
+    return "pass", f"{varied}; {facts.hardware}; {facts.system}; {many(facts.software, 'library', 'libraries')} " \
                    "with versions"
 
 
@@ -174,8 +176,8 @@ def synchronisation(facts: Facts) -> Judged:
         return "cannot tell", "how times of several workers become one is not said"
     bare = sum(not run.steps for run in runs)
     if bare:
-        return absent(facts, f"no times over ranks in {bare} of {count(len(runs), 'run')} of several workers")
-    return "pass", f"{count(len(runs), 'run')} of several workers: all synchronised at evaluations, a step is its slowest " \
+        return absent(facts, f"no times over ranks in {bare} of {many(runs, 'run')} of several workers")
+    return "pass", f"{many(runs, 'run')} of several workers: all synchronised at evaluations, a step is its slowest " \
                    "rank's, the rest is straggler time"
 
 
@@ -188,9 +190,9 @@ def bounds(facts: Facts) -> Judged:
         return "cannot tell", "whether a bound stands beside the results is not said"
     bare = [cell.label for cell in several if not any(run.expected for run in cell.runs)]
     if bare:
-        return absent(facts, f"no bound of communication beside {len(bare)} of {count(len(several), 'cell')} of several "
+        return absent(facts, f"no bound of communication beside {len(bare)} of {many(several, 'cell')} of several "
                              f"workers: {named(bare)}")
-    return "pass", f"what the algorithm must send stands beside what was sent for all {count(len(several), 'cell')}"
+    return "pass", f"what the algorithm must send stands beside what was sent for all {many(several, 'cell')}"
 
 
 def plots(facts: Facts) -> Judged:
@@ -202,9 +204,9 @@ def plots(facts: Facts) -> Judged:
         return "cannot tell", "what is plotted is not said"
     bare = sum(not run.points for run in runs)
     if bare:
-        return absent(facts, f"no curve for {bare} of {count(len(runs), 'run')}")
+        return absent(facts, f"no curve for {bare} of {many(runs, 'run')}")
     points = sum(run.points or 0 for run in runs)
-    return "pass", f"every evaluation is kept: {points} points of {count(len(runs), 'run')}"
+    return "pass", f"every evaluation is kept: {points} points of {many(runs, 'run')}"
 
 
 RULES = (

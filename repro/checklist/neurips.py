@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from repro.checklist.facts import Facts
 from repro.checklist.firecaffe import hyperparameters
-from repro.checklist.rule import ALWAYS, Judged, Rule, absent, count, named
+from repro.checklist.rule import ALWAYS, Judged, Rule, absent, many, named
 
 SOURCE = "NeurIPS paper checklist"
 
 
 def claims(facts: Facts) -> Judged:
     """NEU1."""
-    if facts.comparisons is None or len(facts.cells) < 2:
+    if facts.contrasts is None or len(facts.cells) < 2:
         return "not applicable", "nothing is claimed of two cells"
     if facts.declared is None:
         return "cannot tell", "what was claimed beforehand is not said"
     if not facts.declared:
-        return "fail", f"{count(len(facts.comparisons), 'comparison')} and none declared beforehand: exploratory"
+        return "fail", f"{many(facts.contrasts, 'contrast')} and none declared beforehand: exploratory"
+    if facts.comparisons is None:
+        return "cannot tell", "stated as declared beforehand; what became of it is not in this source"
     found = [item for item in facts.comparisons if item.primary]
     if not found:
         return "fail", "the contrast that was declared is not among those shown"
@@ -32,7 +34,8 @@ def setting(facts: Facts) -> Judged:
     if unsplit:
         return absent(facts, f"sizes of the split unknown: {named(unsplit)}")
     verdict, evidence = hyperparameters(facts)
-    splits = named(f"{item.name}: {item.train_samples} to train, {item.eval_samples} to evaluate" for item in facts.data)
+    splits = named(f"{item.name}: {item.train_samples} to train, {item.eval_samples} to evaluate"
+                   for item in facts.data)
     return verdict, f"{splits}; hyper-parameters: {evidence}"
 
 
@@ -49,12 +52,16 @@ def error_bars(facts: Facts) -> Judged:
     same = [cell.label for cell in ran if len({run.seed for run in cell.runs}) < 2]
     if same:
         return "fail", f"runs of one seed: what an error bar would be about does not vary: {named(same)}"
-    bare = [item.candidate_label for item in facts.comparisons or ()
-            if item.ratio is not None and item.interval is None and item.p is None]
-    if bare:
-        return "fail", f"a ratio without interval: {named(bare)}"
     least = min(len(cell.runs) for cell in ran)
-    return "pass", f"{least} runs or more in each of {count(len(ran), 'cell')}; what varies is the seed: initial weights, " \
+    if any(cell.interval is None for cell in ran):
+        return "cannot tell", f"{least} runs or more of different seeds in each of {many(ran, 'cell')}; whether an error " \
+                              "bar is given is not in this source"
+    compared = {name for item in facts.comparisons or () if item.interval is not None
+                for name in (item.candidate, item.baseline)}
+    if bare := [cell.label for cell in ran if not cell.interval and cell.cell_id not in compared]:
+        return "fail", f"neither an interval of its own nor one of a ratio for {len(bare)} of {many(ran, 'cell')}: " \
+                       f"{named(bare)}"
+    return "pass", f"{least} runs or more in each of {many(ran, 'cell')}; what varies is the seed: initial weights, " \
                    "order, augmentation"
 
 
@@ -66,13 +73,13 @@ def compute(facts: Facts) -> Judged:
         return "cannot tell", f"{facts.hardware}; time of failed and preliminary runs is not in this source"
     listed = {item.run for item in facts.attempts}
     if unlisted := [run.name for _, run in facts.runs if run.name not in listed]:
-        return absent(facts, f"no time in the ledger for {len(unlisted)} of {count(len(facts.runs), 'run')}")
+        return absent(facts, f"no time in the ledger for {len(unlisted)} of {many(facts.runs, 'run')}")
     if any(item.seconds is None for item in facts.attempts):
         return absent(facts, "how long some attempts took is not said")
     total = sum(item.seconds or 0 for item in facts.attempts)
     failed = [item for item in facts.attempts if item.status not in ("ok", "missed")]
     lost = sum(item.seconds or 0 for item in failed)
-    return "pass", f"{facts.hardware}: {count(len(facts.attempts), 'attempt')}, {total:.4g} s in all, of which " \
+    return "pass", f"{facts.hardware}: {many(facts.attempts, 'attempt')}, {total:.4g} s in all, of which " \
                    f"{len(failed)} failed ({lost:.4g} s)"
 
 

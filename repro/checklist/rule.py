@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass
 from typing import Literal
 
@@ -43,20 +43,25 @@ class Rule:
                        required=facts.origin in self.required, evidence=evidence)
 
 
-ALWAYS: tuple[Origin, ...] = ("record", "published", "mlflow")
+ALWAYS: tuple[Origin, ...] = ("record", "mlperf", "dawnbench", "mlflow")
 
 
 def absent(facts: Facts, text: str) -> Judged:
-    """Something is not said. A record of this harness is all there is, so it is not reported: fail. Elsewhere a paper or
-    another file may say it."""
+    """Something is not said. A record of this harness is all there is, so it is not reported: fail. Elsewhere a paper
+    or another file may say it."""
     return ("fail", text) if facts.whole else ("cannot tell", text)
 
 
 def named(items: Iterable[str]) -> str:
-    """`a, b, c and 4 more`."""
+    """`a; b; c and 4 more`: labels of cells hold commas."""
     found = list(items)
     rest = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-    return ", ".join(found[:SHOWN]) + rest
+    return "; ".join(found[:SHOWN]) + rest
+
+
+def many(items: Sized, noun: str, plural: str = "") -> str:
+    """As many as there are `items`: `1 cell`, `4 cells`."""
+    return count(len(items), noun, plural)
 
 
 def count(number: int, noun: str, plural: str = "") -> str:
