@@ -67,7 +67,7 @@ def drop_rule(facts: Facts) -> Judged:
     if missed:
         return "fail", f"more than one run without a time, so no score: {named(missed)}"
     if few := [cell.label for cell in facts.cells if len(cell.runs) < LEAST_RUNS]:
-        return "fail", f"nothing is left of fewer than {LEAST_RUNS} runs after the fastest and the slowest: {named(few)}"
+        return "fail", f"fewer than {LEAST_RUNS} runs, so nothing is left after the fastest and slowest: {named(few)}"
     return "pass", f"every one of {many(facts.cells, 'cell')} has at most one run without a time, which would be " \
                    "dropped as the slowest"
 

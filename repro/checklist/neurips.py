@@ -54,8 +54,8 @@ def error_bars(facts: Facts) -> Judged:
         return "fail", f"runs of one seed: what an error bar would be about does not vary: {named(same)}"
     least = min(len(cell.runs) for cell in ran)
     if any(cell.interval is None for cell in ran):
-        return "cannot tell", f"{least} runs or more of different seeds in each of {many(ran, 'cell')}; whether an error " \
-                              "bar is given is not in this source"
+        return "cannot tell", f"{least} runs or more of different seeds in each of {many(ran, 'cell')}; whether an " \
+                              "error bar is given is not in this source"
     compared = {name for item in facts.comparisons or () if item.interval is not None
                 for name in (item.candidate, item.baseline)}
     if bare := [cell.label for cell in ran if not cell.interval and cell.cell_id not in compared]:
