@@ -23,24 +23,28 @@ MEANS = {"costs": "median", "rates": "median", "ratios": "geometric mean"}
 def record_facts(record: Record) -> Facts:
     """Everything the rules ask of a record; nothing is read from disk."""
     plan, environment = record.plan, record.environment
+    by_cell: dict[str, list[Result]] = {}
+    for item in sorted(record.results, key=lambda result: result.repeat):
+        by_cell.setdefault(item.cell_id, []).append(item)
     compared = tuple(compare(plan, record.results, started_ms=record.started_ms))
     return Facts(
-        origin="record", title=plan.suite.suite, cells=tuple(_cell(record, cell) for cell in plan.cells),
+        origin="record", title=plan.suite.suite,
+        cells=tuple(_cell(record, cell, by_cell.get(cell.cell_id, [])) for cell in plan.cells),
         comparisons=compared, contrasts=tuple((item.candidate, item.baseline) for item in compared),
         declared=plan.suite.primary is not None, data=tuple(_data(item) for item in environment.data),
         hardware=_hardware(environment), interconnect=environment.interconnect or None,
         software=tuple(f"{name} {version}" for name, version in environment.libraries.items()),
         system=f"{environment.system}, {environment.python}", commit=environment.commit, dirty=environment.dirty,
         varied=tuple(plan.suite.matrix), skipped=tuple((item.label, item.reason) for item in plan.skipped),
-        excluded=len(plan.suite.exclude), missing=len(record.missing()),
+        excluded=len(plan.suite.exclude), missing=len(plan.order) - len({item.trial_id for item in record.results}),
         attempts=tuple(AttemptFacts(item.trial_id, item.attempt, item.status, item.seconds)
                        for item in record.attempts),
         means=MEANS, agreements=_agreements(record), parity=_parity(record.parity),
     )
 
 
-def _cell(record: Record, cell: Cell) -> CellFacts:
-    results, choices = record.of_cell(cell.cell_id), cell.choices
+def _cell(record: Record, cell: Cell, results: Sequence[Result]) -> CellFacts:
+    choices = cell.choices
     summary = summarize(cell, results, "tta_wall", record.plan.suite.horizon)
     stop = choices.stop
     return CellFacts(
