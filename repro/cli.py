@@ -201,6 +201,30 @@ def compare_(runs: tuple[Path, ...], as_json: bool, **asked: Any) -> None:
 
 
 @cli.command()
+@click.argument("source", metavar="RUN|FOLDER|EXPERIMENT")
+@click.option("--map", "mapping", type=click.Path(dir_okay=False, path_type=Path), metavar="YAML",
+              help="SOURCE is an MLflow experiment (MLFLOW_TRACKING_URI); this file says what its metrics, parameters "
+              "and tags mean.")
+@json_option
+def audit(source: str, mapping: Path | None, as_json: bool) -> None:
+    """Which best practices a record keeps: FireCaffe, Hoefler & Belli, MLPerf, NeurIPS, ACM. Exit 3 where a required
+    rule fails.
+
+    \b
+    Example: repro audit runs/quickstart-20260101-120000
+    """
+    from repro.audit import command
+    from repro.audit.table import print_audit
+
+    found = command.audit(source, mapping)
+    if as_json:
+        click.echo(json.dumps(found.as_json(), indent=1))
+    else:
+        print_audit(found)
+    sys.exit(found.exit_code)
+
+
+@cli.command()
 @suite_argument
 @override_option
 @click.option("--from", "stored", type=click.Path(path_type=Path), metavar="RUN",

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ALLOWED = {
-    "calibration", "store", "compare", "plan", "results", "fingerprint", "stats", "spec", "seams", "schedule",
+    "calibration", "checklist", "store", "compare", "plan", "results", "fingerprint", "stats", "spec", "seams", "schedule",
     "pattern", "machine", "errors", "events", "registry", "streams", "uri", "reporters",
 }
 OF_A_BENCHMARK = {"comm_page", "comm_runs"}

@@ -1,0 +1,1 @@
+"""`repro audit`: the checklists alone, also over records that this harness did not make."""

@@ -1,0 +1,197 @@
+"""Runs of an MLflow experiment and what their names mean -> the facts that rules look at."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+
+from repro.audit.experiment import FINISHED, Experiment, LoggedRun
+from repro.audit.mapping import Given, Where
+from repro.audit.mapping import Mapping as Meaning
+from repro.checklist.facts import CellFacts, DataFacts, Facts, RunFacts
+from repro.checklist.rule import named
+from repro.errors import UsageError
+
+COMMIT = "tags.mlflow.source.git.commit"
+"""Where MLflow itself notes the commit."""
+
+
+def experiment_facts(found: Experiment, meaning: Meaning) -> Facts:
+    """An experiment as facts.
+
+    Raises:
+        UsageError: no run, a run without what `cell` names, a baseline no cell has, or text where a number should be.
+    """
+    if not found.runs:
+        raise UsageError(f"experiment {found.name!r}: no run" + (" that `filter` lets pass" if meaning.filter else ""))
+    groups: dict[tuple[str, ...], list[LoggedRun]] = {}
+    for run in found.runs:
+        groups.setdefault(tuple(_needed(run, source) for source in meaning.cell), []).append(run)
+    cells = tuple(_cell(key, runs, meaning) for key, runs in groups.items())
+    stated, runs = meaning.stated, found.runs
+    means = {what: how for what in ("costs", "rates", "ratios") if (how := getattr(stated, what)) is not None}
+    commits = _all(runs, meaning.commit or COMMIT)
+    return Facts(
+        origin="mlflow", title=found.name, cells=cells, contrasts=_contrasts(groups, meaning),
+        declared=stated.declared, data=_data(runs, meaning), hardware=_told(runs, meaning.hardware),
+        interconnect=_told(runs, meaning.interconnect),
+        software=tuple(text for where in meaning.software if (text := _told(runs, where))),
+        system=_told(runs, meaning.system), commit=commits[0] if len(commits) == 1 else None,
+        varied=tuple(_name(source) for source in meaning.cell), deleted=found.deleted, means=means or None,
+        models=stated.models, augmented=stated.test_augmentation, reproduced=stated.reproduced,
+    )
+
+
+def _cell(key: tuple[str, ...], runs: Sequence[LoggedRun], meaning: Meaning) -> CellFacts:
+    facts = tuple(_run(run, meaning) for run in runs)
+    times = [run.seconds for run in facts if run.reached and run.seconds is not None]
+    apart = [where for where in (meaning.workers, meaning.global_batch) if isinstance(where, str)]
+    others = {source: value for source, value in zip(meaning.cell, key, strict=True) if source not in apart}
+    target = meaning.target
+    return CellFacts(
+        cell_id=_cell_id(key), label=", ".join(f"{_name(source)} {value}" for source, value in
+                                               zip(meaning.cell, key, strict=True)),
+        runs=facts, workers=_count(runs, meaning.workers), global_batch=_count(runs, meaning.global_batch),
+        model=_told(runs, meaning.model), others=json.dumps(others, sort_keys=True),
+        target=None if target is None else f"{target.metric} {'<=' if target.direction == 'lower' else '>='} "
+                                           f"{target.value:g}",
+        hyperparameters=_hyperparameters(runs, meaning), determinism=_told(runs, meaning.determinism),
+        planned=meaning.repeats, median=median(times) if times and len(times) == len(facts) else None,
+        bandwidth=_least(runs, meaning.bandwidth),
+    )
+
+
+def _run(run: LoggedRun, meaning: Meaning) -> RunFacts:
+    seconds, quality = _number(run, meaning.time), _quality(run, meaning)
+    return RunFacts(
+        name=run.run_id, status=run.status, reached=_reached(run, seconds, quality, meaning), seconds=seconds,
+        epochs=_number(run, meaning.epochs), quality=quality, throughput=_number(run, meaning.throughput),
+        seed=_text(run, meaning.seed), points=len(run.history) if run.history is not None else None,
+    )
+
+
+def _quality(run: LoggedRun, meaning: Meaning) -> float | None:
+    """The best of all values where the history is known, else the latest."""
+    values = [value for value in run.history or () if math.isfinite(value)]
+    if not values:
+        return _number(run, meaning.accuracy)
+    lower = meaning.target is not None and meaning.target.direction == "lower"
+    return min(values) if lower else max(values)
+
+
+def _reached(run: LoggedRun, seconds: float | None, quality: float | None, meaning: Meaning) -> bool | None:
+    """None for a run that did not come to its end. A run with a time reached its target, unless its accuracy
+    says no."""
+    if run.status != FINISHED:
+        return None
+    if meaning.target is not None and quality is not None:
+        beyond = quality - meaning.target.value
+        if (beyond > 0) if meaning.target.direction == "lower" else (beyond < 0):
+            return False
+    return seconds is not None
+
+
+def _contrasts(groups: Mapping[tuple[str, ...], object], meaning: Meaning) -> tuple[tuple[str, str], ...] | None:
+    if meaning.baseline is None:
+        return None
+    if meaning.baseline not in groups:
+        known = named(", ".join(key) for key in groups)
+        raise UsageError(f"baseline: no cell has {', '.join(meaning.baseline)}; cells: {known}")
+    return tuple((_cell_id(key), _cell_id(meaning.baseline)) for key in groups if key != meaning.baseline)
+
+
+def _cell_id(key: tuple[str, ...]) -> str:
+    return json.dumps(key)
+
+
+def _hyperparameters(runs: Sequence[LoggedRun], meaning: Meaning) -> dict[str, str]:
+    places: dict[str, Where | None] = {name.replace("_", " "): getattr(meaning.hyperparameters, name)
+                                       for name in type(meaning.hyperparameters).model_fields}
+    places["global batch"] = meaning.global_batch
+    if meaning.epochs is not None:
+        places["epochs"] = places["epochs"] or meaning.epochs
+    return {name: text for name, where in places.items() if (text := _told(runs, where)) is not None}
+
+
+def _data(runs: Sequence[LoggedRun], meaning: Meaning) -> tuple[DataFacts, ...] | None:
+    data = meaning.data
+    if data is None:
+        return None
+    return tuple(dict.fromkeys(DataFacts(
+        name=_text(run, data.name) or "a data set without a name", version=_text(run, data.version),
+        digest=_text(run, data.digest), train_samples=_whole(run, data.train_samples),
+        eval_samples=_whole(run, data.eval_samples), licence=_text(run, data.licence),
+        source=_text(run, data.source), synthetic=data.synthetic,
+    ) for run in runs))
+
+
+def _text(run: LoggedRun, where: Where | None) -> str | None:
+    if where is None:
+        return None
+    if isinstance(where, Given):
+        return str(where.value)
+    place, _, name = where.partition(".")
+    values: Mapping[str, object] = getattr(run, place)
+    value = values.get(name)
+    return f"{value:g}" if isinstance(value, float) else None if value is None else str(value) or None
+
+
+def _number(run: LoggedRun, where: Where | None) -> float | None:
+    """A finite number; None where there is none.
+
+    Raises:
+        UsageError: text.
+    """
+    if isinstance(where, str) and where.startswith("metrics."):
+        value = run.metrics.get(where.partition(".")[2])
+        return value if value is not None and math.isfinite(value) else None
+    text = _text(run, where)
+    if text is None:
+        return None
+    try:
+        found = float(text)
+    except ValueError:
+        raise UsageError(f"run {run.run_id}: {where} is {text[:60]!r}, and the mapping takes it for a number") from None
+    return found if math.isfinite(found) else None
+
+
+def _whole(run: LoggedRun, where: Where | None) -> int | None:
+    value = _number(run, where)
+    return None if value is None else int(value)
+
+
+def _all(runs: Iterable[LoggedRun], where: Where | None) -> list[str]:
+    """The different values, in the order of the runs; none where some run has none."""
+    found = [_text(run, where) for run in runs]
+    return list(dict.fromkeys(text for text in found if text is not None)) if None not in found else []
+
+
+def _told(runs: Sequence[LoggedRun], where: Where | None) -> str | None:
+    values = _all(runs, where)
+    return named(values) if values else None
+
+
+def _count(runs: Sequence[LoggedRun], where: Where | None) -> int | None:
+    """A whole number that all runs share; None where they do not."""
+    found = {_number(run, where) for run in runs}
+    value = found.pop() if len(found) == 1 else None
+    return None if value is None else int(value)
+
+
+def _least(runs: Sequence[LoggedRun], where: Where | None) -> float | None:
+    found = [_number(run, where) for run in runs]
+    known = [value for value in found if value is not None]
+    return min(known) if known and len(known) == len(found) else None
+
+
+def _needed(run: LoggedRun, source: str) -> str:
+    text = _text(run, source)
+    if text is None:
+        raise UsageError(f"run {run.run_id} has no {source}, which `cell` names; `filter` leaves runs out")
+    return text
+
+
+def _name(source: str) -> str:
+    return source.partition(".")[2]

@@ -1,0 +1,253 @@
+"""Every rule: a record that keeps it and one that does not; rules that no record can break get facts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repro.checklist import RULES, Facts, Finding, check, check_facts, failing_first
+from repro.checklist.from_record import record_facts
+from repro.results import Result
+from repro.spec import Trial
+from repro.store import Attempt, Record
+from tests.records import SCALING, SUITE, Course, default_course, make_record, scaling_course
+
+Make = Callable[["Records"], Facts]
+
+
+class Records:
+    """Made-up records, each made once."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.made: dict[str, Record] = {}
+
+    def of(self, name: str, text: str = SUITE, course: Callable[[Trial], Course] = default_course,
+           only: int | None = None) -> Record:
+        if name not in self.made:
+            self.made[name] = make_record(self.root / name, text, course, only)
+        return self.made[name]
+
+    @property
+    def base(self) -> Record:
+        return self.of("base")
+
+    @property
+    def scaling(self) -> Record:
+        return self.of("scaling", SCALING, scaling_course)
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Records:
+    return Records(tmp_path_factory.mktemp("records"))
+
+
+def facts(record: Record, **changed: Any) -> Facts:
+    return replace(record_facts(record), **changed)
+
+
+def results(record: Record, change: Callable[[Result], dict[str, Any]]) -> Facts:
+    return record_facts(replace(record, results=tuple(item.model_copy(update=change(item)) for item in record.results)))
+
+
+def environment(record: Record, **changed: Any) -> Facts:
+    return record_facts(replace(record, environment=record.environment.model_copy(update=changed)))
+
+
+def synthetic(record: Record) -> Facts:
+    data = tuple(item.model_copy(update={"synthetic": True}) for item in record.environment.data)
+    return environment(record, data=data)
+
+
+def text(old: str, new: str) -> str:
+    assert old in SUITE
+    return SUITE.replace(old, new)
+
+
+def no_start(item: Result) -> dict[str, Any]:
+    return {"hashes": {name: value for name, value in item.hashes.items() if name != "init_weights"}}
+
+
+def other_start(item: Result) -> dict[str, Any]:
+    mark = "other" if item.cell_id.startswith("deepspeed") else "same"
+    return {"hashes": item.hashes | {"init_weights": f"{mark}{item.repeat}"}}
+
+
+def baseline_misses(trial: Trial) -> Course:
+    missed = trial.choices.engine.kind == "ddp"
+    return replace(default_course(trial), hits_at=None if missed else 4)
+
+
+def two_miss(trial: Trial) -> Course:
+    return replace(default_course(trial), hits_at=None if trial.repeat < 2 else 4)
+
+
+def skewed(trial: Trial) -> Course:
+    """One pair in ten is far from the others."""
+    own = 1 + 0.003 * trial.repeat
+    return Course(step_seconds=0.01 * (own if trial.choices.engine.kind == "ddp" else 1 + 9 * (trial.repeat == 3)))
+
+
+def spread(trial: Trial) -> Course:
+    """Log ratios as even as normal quantiles are."""
+    steps = (-1.55, -1.0, -0.66, -0.38, -0.12, 0.12, 0.38, 0.66, 1.0, 1.55)
+    return Course(step_seconds=0.01 * (1 + 0.02 * steps[trial.repeat] * (trial.choices.engine.kind == "deepspeed")))
+
+
+def late(trial: Trial) -> Course:
+    return Course(hits_at=60, evals=60)
+
+
+def early(trial: Trial) -> Course:
+    return Course(hits_at=40 if trial.choices.engine.kind == "deepspeed" else 60, evals=60)
+
+
+def again(record: Record) -> Facts:
+    """A run that had reached its target was made again, and the second result is the one shown."""
+    first = record.attempts[0]
+    more = Attempt(**(first.model_dump() | {"attempt": 2}))
+    return record_facts(replace(record, attempts=(*record.attempts, more)))
+
+
+def crash_again(record: Record) -> Facts:
+    first = record.attempts[0].model_copy(update={"status": "crashed"})
+    more = Attempt(**(first.model_dump() | {"attempt": 2, "status": "ok"}))
+    return record_facts(replace(record, attempts=(first, *record.attempts[1:], more)))
+
+
+APART = SUITE.replace("  processes: [1, 2]\n", "  processes: [1, 2]\n  batch.global: [64, 128]\nexclude:\n"
+                      "  - {processes: 1, batch.global: 128}\n  - {processes: 2, batch.global: 64}\n")
+TARGETS = SUITE.replace("  processes: [1, 2]\n", "  processes: [1, 2]\n  stop.target: [0.8, 0.9]\n").partition(
+    "primary:")[0]
+FINE = SUITE.replace("evaluate_every: 1437", "evaluate_every: 64").replace("seeds: 6", "seeds: 10")
+CASES: dict[str, tuple[Make, Make]] = {
+    "F1": (lambda r: facts(r.base), lambda r: synthetic(r.base)),
+    "F2": (lambda r: facts(r.base), lambda r: results(r.base, no_start)),
+    "F3": (lambda r: facts(r.base), lambda r: facts(r.of("24", text("processes: [1, 2]", "processes: [2, 4]")))),
+    "F4": (lambda r: facts(r.base), lambda r: results(r.base, lambda _: {"best": None, "final": None})),
+    "F5": (lambda r: facts(r.base),
+           lambda r: facts(r.of("never", course=lambda trial: replace(default_course(trial), hits_at=None)))),
+    "F6": (lambda r: facts(r.scaling), lambda r: facts(r.base)),
+    "F7": (lambda r: facts(r.base), lambda r: facts(r.of("apart", APART))),
+    "F8": (lambda r: facts(r.base, models=1, augmented=False), lambda r: facts(r.base, models=5)),
+    "F9": (lambda r: facts(r.scaling), lambda r: facts(r.base)),
+    "F10": (lambda r: facts(r.base), lambda r: results(r.base, other_start)),
+    "HB1": (lambda r: facts(r.base), lambda r: facts(r.of("base-misses", course=baseline_misses))),
+    "HB2": (lambda r: facts(r.base), lambda r: facts(r.of("some", only=20))),
+    "HB3": (lambda r: facts(r.base), lambda r: facts(r.base, means={"rates": "arithmetic mean"})),
+    "HB4": (lambda r: facts(r.base), lambda r: facts(r.base, means={"ratios": "arithmetic mean"})),
+    "HB5": (lambda r: facts(r.base), lambda r: facts(r.of("five", text("seeds: 6", "seeds: 5")))),
+    "HB6": (lambda r: facts(r.of("spread", text("seeds: 6", "seeds: 10"), spread)),
+            lambda r: facts(r.of("skewed", text("seeds: 6", "seeds: 10"), skewed))),
+    "HB7": (lambda r: facts(r.base), lambda r: facts(r.of("one", text("seeds: 6", "seeds: 1")))),
+    "HB8": (lambda r: facts(r.base), lambda r: results(r.base, lambda _: {"steps": None})),
+    "HB9": (lambda r: facts(r.base), lambda r: environment(r.base, libraries={})),
+    "HB10": (lambda r: facts(r.base), lambda r: results(r.base, lambda _: {"steps": None})),
+    "HB11": (lambda r: facts(r.scaling), lambda r: facts(r.base)),
+    "HB12": (lambda r: facts(r.base), lambda r: results(r.base, lambda _: {"curve": ()})),
+    "MLP1": (lambda r: facts(r.base), lambda r: facts(r.of("targets", TARGETS))),
+    "MLP2": (lambda r: facts(r.base), lambda r: facts(r.of("three", text("seeds: 6", "seeds: 3")))),
+    "MLP3": (lambda r: facts(r.base), lambda r: facts(r.of("two-miss", course=two_miss))),
+    "MLP4": (lambda r: facts(r.base),
+             lambda r: results(r.base, lambda item: {"hashes": {"init_weights": "w", "data_order": "o"}})),
+    "MLP5": (lambda r: facts(r.base), lambda r: results(r.base, lambda _: {"conservation_error": 0.05})),
+    "MLP6": (lambda r: crash_again(r.base), lambda r: again(r.base)),
+    "MLP7": (lambda r: facts(r.of("fine", FINE, late)), lambda r: facts(r.of("early", FINE, early))),
+    "NEU1": (lambda r: facts(r.base), lambda r: facts(r.of("undeclared", SUITE.partition("primary:")[0]))),
+    "NEU2": (lambda r: facts(r.base), lambda r: environment(r.base, data=())),
+    "NEU3": (lambda r: facts(r.base), lambda r: facts(r.of("one", text("seeds: 6", "seeds: 1")))),
+    "NEU4": (lambda r: facts(r.base), lambda r: record_facts(replace(r.base, attempts=()))),
+    "ACM1": (lambda r: environment(r.base, commit="a" * 40, dirty=False),
+             lambda r: environment(r.base, commit="a" * 40, dirty=True)),
+    "ACM2": (lambda r: facts(r.base),
+             lambda r: facts(r.of("crash", course=lambda trial: replace(default_course(trial), crash=True)))),
+    "ACM3": (lambda r: facts(r.base, reproduced=True), lambda r: facts(r.base, reproduced=False)),
+}
+
+
+def found(rule_id: str, of: Facts) -> Finding:
+    rule = next(rule for rule in RULES if rule.id == rule_id)
+    return rule.find(of)
+
+
+def test_every_rule_has_a_case_and_its_own_id() -> None:
+    assert [rule.id for rule in RULES] == list(CASES)
+    assert len({rule.id for rule in RULES}) == len(RULES) == 36
+
+
+@pytest.mark.parametrize("rule_id", CASES)
+def test_a_record_that_keeps_the_rule(rule_id: str, records: Records) -> None:
+    finding = found(rule_id, CASES[rule_id][0](records))
+    assert finding.verdict == "pass", finding.evidence
+
+
+@pytest.mark.parametrize("rule_id", CASES)
+def test_a_record_that_breaks_the_rule(rule_id: str, records: Records) -> None:
+    finding = found(rule_id, CASES[rule_id][1](records))
+    assert finding.verdict == "fail", finding.evidence
+    assert finding.evidence and "\n" not in finding.evidence
+
+
+def test_the_contract_of_check(records: Records) -> None:
+    findings = check(records.base)
+    assert [item.id for item in findings] == [rule.id for rule in RULES]
+    assert findings == check(records.base)
+    ordered = failing_first(findings)
+    verdicts = [item.verdict for item in ordered]
+    assert verdicts == sorted(verdicts, key=["fail", "cannot tell", "pass", "not applicable"].index)
+    fails = [item.required for item in ordered if item.verdict == "fail"]
+    assert fails == sorted(fails, reverse=True)
+
+
+def test_a_figure_stands_in_the_evidence(records: Records) -> None:
+    told = {item.id: item.evidence for item in check(records.base)}
+    assert "24 runs" in told["F1"] and "sha256 000000000000" in told["F1"] and "1437 + 360 samples" in told["F1"]
+    assert "top1 >= 0.9" in told["MLP1"]
+    assert "24 starts listed, 0 of them repeated" in told["MLP6"]
+    assert "24 attempts, 24 s in all" in told["NEU4"]
+
+
+def test_simulated_figures_are_no_accuracy(records: Records) -> None:
+    fake = records.of("fake", text("engine: [ddp, {kind: deepspeed, stage: 1}]", "engine: [ddp, fake]").replace(
+        "candidate: {engine: deepspeed", "candidate: {engine: fake"))
+    finding = found("F1", facts(fake))
+    assert finding.verdict == "fail" and "simulated" in finding.evidence
+
+
+def test_an_empty_record_breaks_nothing(records: Records) -> None:
+    nothing = records.of("nothing", only=0)
+    told = {item.id: item.verdict for item in check(nothing)}
+    assert told["F5"] == told["HB2"] == told["MLP2"] == "fail"
+
+
+def test_where_a_record_must_say_it_another_source_need_not() -> None:
+    """A foreign source that says nothing is never accused of anything."""
+    silent = Facts(origin="mlflow", title="silent", cells=())
+    assert {item.verdict for item in check_facts(silent)} <= {"cannot tell", "not applicable"}
+
+
+def test_no_scaling_is_no_fault(records: Records) -> None:
+    level = records.of("level", text("processes: [1, 2]", "processes: [2]"))
+    assert found("F3", facts(level)).verdict == found("F7", facts(level)).verdict == "not applicable"
+
+
+def test_a_quicker_cell_that_reaches_its_target_less_often(records: Records) -> None:
+    """Throughput is decided although half of the candidate's runs missed: a speed-up at the price of accuracy."""
+    suite = text("  baseline: {engine: ddp, processes: 2}\n",
+                 "  baseline: {engine: ddp, processes: 2}\n  metric: throughput\n")
+
+    def course(trial: Trial) -> Course:
+        quick = trial.choices.engine.kind == "deepspeed"
+        return Course(step_seconds=0.005 if quick else 0.01, hits_at=None if quick and trial.repeat % 2 else 8)
+
+    finding = found("F4", facts(records.of("quick", suite, course)))
+    assert finding.verdict == "fail" and "3 of 6 against 6 of 6" in finding.evidence
+
+
+def test_a_clock_that_goes_back(records: Records) -> None:
+    finding = found("MLP5", results(records.base, lambda item: {"curve": item.curve[::-1]}))
+    assert finding.verdict == "fail" and "backwards" in finding.evidence
