@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from repro.spec import Frozen
+from repro.stats import mlperf_score
 
 Version = tuple[int, int]
 EpochUnit = Literal["epochs", "samples", "tokens", "iterations"]
@@ -131,31 +132,17 @@ def dropped_each_side(benchmark: str) -> int:
 
 
 def score(benchmark: str, times: Iterable[float | None], scaling_factor: float = 1.0) -> Score:
-    """Olympic mean: the fastest and the slowest runs are dropped, the rest averaged.
-
-    A run without a time counts as one of the slowest; more of those than are dropped and there is no score.
-    (`_compute_strong_score_standalone` and `_compute_olympic_average` of `mlperf_logging.result_summarizer`.)
+    """`stats.mlperf_score` under a benchmark's own numbers of runs, times the factor that review left.
 
     Args:
         times: minutes from run_start to run_stop of every run; None: it gave no time to target.
     """
     logs = list(times)
-    reached = sorted(time for time in logs if time is not None)
-    failed, each, required = len(logs) - len(reached), dropped_each_side(benchmark), RUNS.get(benchmark)
-    counted = reached[each: len(reached) - (each - failed)] if failed <= each else []
-    minutes = sum(counted) / len(counted) * scaling_factor if counted else None
-    if failed > each:
-        reason = f"{failed} of {len(logs)} runs gave no time to target; {each} may"
-    elif minutes is None:
-        reason = f"nothing is left of {len(logs)} runs after the fastest and the slowest"
-    elif required is None:
-        reason = f"how many runs {benchmark} needs is not known here"
-    elif len(logs) < required:
-        reason = f"{len(logs)} runs of the {required} that the rules ask for"
-    else:
-        reason = ""
-    left_out = tuple(time for index, time in enumerate(reached) if not each <= index < each + len(counted))
+    required = RUNS.get(benchmark)
+    found = mlperf_score(logs, dropped_each_side(benchmark), required)
+    unknown = f"how many runs {benchmark} needs is not known here" if found.valid and required is None else ""
     return Score(
-        minutes=minutes, valid=not reason, reason=reason, runs=len(logs), required=required, failed=failed,
-        dropped=left_out if counted else (), scaling_factor=scaling_factor,
+        minutes=None if found.value is None else found.value * scaling_factor, valid=found.valid and not unknown,
+        reason=found.reason or unknown, runs=len(logs), required=required, failed=found.missed,
+        dropped=tuple(time for time in found.dropped if time is not None), scaling_factor=scaling_factor,
     )
