@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 import repro
-from repro.errors import Exit, ReproError
+from repro.errors import Exit, ReproError, UsageError
 
 if TYPE_CHECKING:
     from repro.plan import Plan
@@ -178,20 +178,34 @@ def report(run: Path, targets: str, out: Path | None) -> None:
 @click.option("--metric", type=click.Choice(["tta_wall", "tta_train", "tta_cold", "samples", "throughput", "accuracy"]),
               help="What to compare by.  [default: the primary contrast's]")
 @click.option("--baseline", metavar="KEY=VALUE[,...]", help="Cells to compare against.  [default: the suite's]")
+@click.option("--candidate", metavar="KEY=VALUE[,...]", help="Of published results: the cells to compare.  [default: "
+              "all others of the baseline's benchmark and round]")
 @click.option("--fail-if", multiple=True, metavar="'NAME OP NUMBER'",
               help="Exit 3 where the primary contrast has this: ratio, low, high, p, speedup, n, probability_less.")
 @click.option("--fail-any", is_flag=True, help="Exit 3 where any contrast has it.")
 @click.option("--force", is_flag=True, help="Compare runs of different suites or methods all the same.")
 @json_option
-def compare_(runs: tuple[Path, ...], as_json: bool, **asked: Any) -> None:
-    """Verdicts over the cells of RUN; of two runs, the second's cells against the first's.
+def compare_(runs: tuple[Path, ...], as_json: bool, candidate: str | None, **asked: Any) -> None:
+    """Verdicts over the cells of RUN; of two runs, the second's cells against the first's. RUN may be a folder of
+    published results; the two kinds never share a ratio.
 
     \b
     Example: repro compare runs/old runs/new --fail-any --fail-if "ratio > 1.05"
+    Example: repro compare published/v4.0 --baseline benchmark=resnet,system=dgx_h100
     """
     from repro.compare_command import compare_runs
     from repro.compare_table import print_compared
+    from repro.published import compare as published
 
+    if published.any_published(runs):
+        ended = published.compare_published(runs, candidate=candidate, **asked)
+        if as_json:
+            click.echo(json.dumps(ended.as_json(), indent=1))
+        else:
+            published.show(ended)
+        sys.exit(ended.exit_code)
+    if candidate is not None:
+        raise UsageError("--candidate is for published results; a run's cells are all compared with their baselines")
     found = compare_runs(runs, **asked)
     if as_json:
         click.echo(json.dumps(found.as_json(), indent=1))
