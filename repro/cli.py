@@ -156,20 +156,29 @@ def run(
 
 
 @cli.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path(path_type=Path))
 @click.option("--to", "targets", default="html", help="Reporters, comma-separated: html, mlflow (see `repro list "
               "reporters`).")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the files; the page's links to trials "
               "work from the default only.  [default: RUN/report]")
-def report(run: Path, targets: str, out: Path | None) -> None:
-    """Write the report of a run folder again, or replay it to MLflow.
+def report(runs: tuple[Path, ...], targets: str, out: Path | None) -> None:
+    """Write the report of a run folder again, or replay it to MLflow. With folders of published results among RUN...:
+    one page of them, the runs in sections of their own.
 
     \b
     Example: repro report runs/quickstart-20260101-120000 --to html,mlflow
+    Example: repro report published/v4.0 runs/quickstart-20260101-120000
     """
-    from repro.commands import write_reports
+    from repro.commands import write_published_reports, write_reports
+    from repro.published.compare import any_published
 
-    for place in write_reports(run, targets.split(","), out):
+    if any_published(runs):
+        places = write_published_reports(runs, targets.split(","), out)
+    elif len(runs) > 1:
+        raise UsageError("several runs are reported one by one; beside published results they share a page")
+    else:
+        places = write_reports(runs[0], targets.split(","), out)
+    for place in places:
         click.echo(place)
 
 
