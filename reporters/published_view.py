@@ -14,7 +14,9 @@ from repro.store import Record
 
 from . import page_cells
 from .page_axis import Axis, from_zero
-from .page_text import Number, number, plural
+from .page_cells import COLORS
+from .page_curves import DASHES
+from .page_text import Number, number, plural, shortened
 from .published_charts import Chart, Line, batch_chart, budget, curves
 
 RUNS_UP_TO = 5_000
@@ -28,6 +30,7 @@ class ScoreRow:
     """One system on one benchmark."""
 
     number: int
+    dash: str
     id: str
     org: str
     system: str
@@ -37,7 +40,8 @@ class ScoreRow:
     accelerators: Number | None
     nodes: Number | None
     framework: str | None
-    batch: str | None
+    framework_brief: str
+    batch: Number | None
     runs: int
     failed: int
     minutes: Number | None
@@ -214,11 +218,12 @@ def _score_row(cell: PublishedCell, line: Line, axis: Axis) -> ScoreRow:
     listed = ", ".join(str(number((run.seconds or 0.0) / 60, 4)) for run in reached[:50])
     review = f"review put a factor of {score.scaling_factor:g} on it" if score.scaling_factor != 1 else ""
     return ScoreRow(
-        number=line.number, id=f"c-{cell.cell_id}", org=of["org"], system=of["system"], label=cell.label,
-        division=of.get("division"), accelerator=of.get("accelerator"), accelerators=_count(of.get("accelerators")),
-        nodes=_count(of.get("nodes")), framework=of.get("framework"), batch=of.get("batch.global"), runs=score.runs,
-        failed=score.failed, minutes=number(score.minutes, 4), valid=score.valid, why=score.reason, note=review,
-        costs=_costs(line.results), points=points,
+        number=line.number, dash=list(DASHES)[(line.number - 1) // COLORS % len(DASHES)], id=f"c-{cell.cell_id}",
+        org=of["org"], system=of["system"], label=cell.label, division=of.get("division"),
+        accelerator=of.get("accelerator"), accelerators=_count(of.get("accelerators")), nodes=_count(of.get("nodes")),
+        framework=of.get("framework"), framework_brief=shortened(of.get("framework", ""), 24, 10),
+        batch=_count(of.get("batch.global")), runs=score.runs, failed=score.failed, minutes=number(score.minutes, 4),
+        valid=score.valid, why=score.reason, note=review, costs=_costs(line.results), points=points,
         score_at=None if score.minutes is None else axis.at(score.minutes),
         words=f"minutes of every run: {listed}" if listed else "no run has a time",
     )
