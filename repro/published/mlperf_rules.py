@@ -132,17 +132,27 @@ def dropped_each_side(benchmark: str) -> int:
 
 
 def score(benchmark: str, times: Iterable[float | None], scaling_factor: float = 1.0) -> Score:
-    """`stats.mlperf_score` under a benchmark's own numbers of runs, times the factor that review left.
+    """`stats.mlperf_score` by a benchmark's drop rule, times the factor that review left, and whether the rules accept
+    it. Fewer runs than asked for still give minutes, as in MLCommons' summarizer, which are not valid.
 
     Args:
         times: minutes from run_start to run_stop of every run; None: it gave no time to target.
     """
     logs = list(times)
-    required = RUNS.get(benchmark)
-    found = mlperf_score(logs, dropped_each_side(benchmark), required)
-    unknown = f"how many runs {benchmark} needs is not known here" if found.valid and required is None else ""
+    each, required, failed = dropped_each_side(benchmark), RUNS.get(benchmark), sum(time is None for time in logs)
+    found = mlperf_score(logs, each, scaling=scaling_factor)
+    if failed > each:
+        reason = f"{failed} of {len(logs)} runs gave no time to target; {each} may"
+    elif found.value is None:
+        reason = f"nothing is left of {len(logs)} runs after the fastest and the slowest"
+    elif required is None:
+        reason = f"how many runs {benchmark} needs is not known here"
+    elif len(logs) < required:
+        reason = f"{len(logs)} runs of the {required} that the rules ask for"
+    else:
+        reason = ""
+    dropped = () if found.value is None else tuple(time for time in found.dropped if time is not None)
     return Score(
-        minutes=None if found.value is None else found.value * scaling_factor, valid=found.valid and not unknown,
-        reason=found.reason or unknown, runs=len(logs), required=required, failed=found.missed,
-        dropped=tuple(time for time in found.dropped if time is not None), scaling_factor=scaling_factor,
+        minutes=found.value, valid=not reason, reason=reason, runs=len(logs), required=required, failed=failed,
+        dropped=dropped, scaling_factor=scaling_factor,
     )

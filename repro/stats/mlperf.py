@@ -1,4 +1,4 @@
-"""MLPerf Training's own score, for results that stand beside theirs. The one place where it is computed."""
+"""MLPerf Training's own score, for results that stand beside theirs."""
 
 from __future__ import annotations
 
@@ -10,45 +10,47 @@ from repro.stats.sample import positive
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Minutes, and whether the rules accept them."""
+    """Minutes, or why there are none."""
 
     value: float | None
-    """None where nothing is left or too many runs missed; fewer runs than asked for still give minutes."""
     valid: bool
     reason: str
-    """Why it is not valid."""
     dropped: tuple[float | None, ...]
-    """Runs left out, fastest first; None: a run that missed the target. Empty where there is no value."""
-    missed: int
+    """Runs left out, fastest first; None: a run that missed the target."""
 
 
-def mlperf_score(minutes: Sequence[float | None], drop: int = 1, runs: int | None = None) -> Score:
-    """Olympic mean: the `drop` fastest and the `drop` slowest runs are left out and the rest averaged (MLPerf Training
-    rules, section "Benchmark results"; `mlperf_logging.result_summarizer`, `_compute_strong_score_standalone` and
-    `_compute_olympic_average`).
+def mlperf_score(
+    minutes: Sequence[float | None], drop: int = 1, runs: int | None = None, scaling: float = 1.0
+) -> Score:
+    """Mean after dropping the `drop` fastest and the `drop` slowest runs (MLPerf Training rules, section "Benchmark
+    results"; `mlperf_logging.result_summarizer`, `_compute_olympic_average`).
 
-    A run that missed counts as one of the dropped slowest; more misses than `drop` and there is no score.
+    A run that missed counts as one of the dropped slowest; more misses than `drop` make the result invalid.
 
     Args:
         minutes: one a run, None where it missed the target.
         drop: 1 for every benchmark but unet3d, which drops 4.
-        runs: how many the benchmark requires (5 for ResNet-50, 10 for Llama 2 70B LoRA); fewer is not valid. None: not
-            checked.
+        runs: how many the benchmark requires (5 for ResNet-50, 10 for Llama 2 70B LoRA); fewer is invalid. None: not
+            checked, as in the summarizer's score.
+        scaling: factor of the reference convergence check, for submissions that need fewer epochs than the reference.
+            The summarizer takes it from `scaling.json` beside the logs, which its own first pass writes: its first
+            pass over a folder gives the score without it, every later one with it.
 
     Raises:
-        ValueError: a time is not positive and finite, `drop` is negative.
+        ValueError: a time or `scaling` is not positive and finite, `drop` is negative.
     """
     if drop < 0:
         raise ValueError(f"runs to drop cannot be {drop}")
+    positive([scaling], "the scaling")
     reached = sorted(positive([value for value in minutes if value is not None], "minutes").tolist())
     missed = len(minutes) - len(reached)
+    dropped = (*reached[:drop], *reached[len(reached) - max(0, drop - missed):], *[None] * missed)
+    kept = reached[drop:len(reached) - max(0, drop - missed)]
     if missed > drop:
-        return Score(None, False, f"{missed} of {len(minutes)} runs gave no time to target; {drop} may", (), missed)
-    end = len(reached) - (drop - missed)
-    kept = reached[drop:end]
+        return Score(None, False, f"{missed} of {len(minutes)} runs missed the target; {drop} may", (*[None] * missed,))
+    if runs is not None and len(minutes) < runs:
+        return Score(None, False, f"{len(minutes)} runs where the benchmark requires {runs}", ())
     if not kept:
-        told = f"nothing is left of {len(minutes)} runs after the fastest and the slowest"
-        return Score(None, False, told, (), missed)
-    few = runs is not None and len(minutes) < runs
-    reason = f"{len(minutes)} runs of the {runs} that the rules ask for" if few else ""
-    return Score(sum(kept) / len(kept), not few, reason, (*reached[:drop], *reached[end:], *[None] * missed), missed)
+        told = f"{len(minutes)} runs leave none after {drop} fastest and {drop} slowest are dropped"
+        return Score(None, False, told, ())
+    return Score(scaling * sum(kept) / len(kept), True, "", dropped)

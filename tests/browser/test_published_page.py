@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from repro.reporters import published_page
 
 from repro.published.command import run
 from repro.published.store import Published, read_published
-from repro.reporters import published_page
 from tests.unit.published.made_logs import log_lines, repository
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

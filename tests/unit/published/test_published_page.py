@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from repro.reporters.published_charts import LEAST, POINTS_A_RUN, budget, thinned
+from repro.reporters.published_page import render
 
 from repro.cli import cli
 from repro.errors import OutputError, UsageError
 from repro.published.command import run
 from repro.published.record import PublishedPoint
 from repro.published.store import Published, read_published
-from repro.reporters.published_charts import LEAST, POINTS_A_RUN, budget, thinned
-from repro.reporters.published_page import render
 from tests.records import SUITE, Course, make_record
 from tests.unit.published.made_logs import entry, log_lines, repository
 
@@ -149,7 +149,8 @@ def test_a_run_stands_apart_under_its_own_label(published: Published, tmp_path: 
 
 def test_command_line(published: Published, tmp_path: Path) -> None:
     make_record(tmp_path / "run", SUITE, lambda trial: Course(0.01))
-    done = CliRunner().invoke(cli, ["report", str(published.folder), str(tmp_path / "run"), "--out", str(tmp_path / "r")])
+    arguments = ["report", str(published.folder), str(tmp_path / "run"), "--out", str(tmp_path / "r")]
+    done = CliRunner().invoke(cli, arguments)
     assert done.exit_code == 0 and done.output.strip() == str(tmp_path / "r" / "published.html")
     assert (tmp_path / "r" / "published.html").read_text().count('<section class="own"') == 1
     default = CliRunner().invoke(cli, ["report", str(published.folder)])
