@@ -168,6 +168,8 @@ def _disagreement(
 def _cautions(candidate: Entry, baseline: Entry, metric: Metric) -> tuple[str, ...]:
     drop = DROPPED if metric == "tta_wall" and candidate.program == baseline.program == "mlperf" else ""
     found = [UNPAIRED.format(what="the minutes" if metric == "tta_wall" else "the samples", drop=drop), FOREIGN]
+    if not any(run.target for item in (candidate, baseline) for run in item.results):
+        found.append("the target of this benchmark and round is not known here: that it was reached is the logs' own word")
     unlike = [f"{word} {_said(candidate, name)} against {_said(baseline, name)}" for name, word in DESCRIBED
               if candidate.factor(name) != baseline.factor(name)]
     if unlike:
