@@ -24,6 +24,8 @@ METRICS: tuple[Metric, ...] = ("tta_wall", "samples")
 UNPAIRED = ("not paired: the two share no seed, machine or hour; the ratio is Welch's on logs of {what} of all "
             "runs{drop}")
 DROPPED = ", where the score drops the fastest and the slowest"
+GRID = ("samples to the target are those of the first evaluation that reached it, and how far evaluations lie apart is "
+        "the submitter's choice: figures, no verdict")
 FOREIGN = "published by others and not run here: everything in the two descriptions may be what makes the difference"
 DESCRIBED = (("accelerators", "accelerators"), ("accelerator", "accelerator"), ("nodes", "nodes"),
              ("framework", "framework"), ("batch.global", "global batch"))
@@ -57,7 +59,9 @@ def _examined(candidate: Entry, baseline: Entry, metric: Metric) -> Evidence:
     ours, theirs = _results(candidate, metric), _results(baseline, metric)
     refusals = (*apart(candidate, baseline), *_rounds(candidate, baseline), *unscored(candidate, baseline),
                 *_lost(candidate, baseline))
-    if metric == "tta_wall" and not refusals:
+    if metric == "samples":
+        refusals += (GRID,)
+    elif not refusals:
         refusals = _disagreement(candidate, baseline, ours, theirs)
     asked = Asked(metric=metric, paired=False, refusals=refusals, cautions=_cautions(candidate, baseline, metric))
     if apart(candidate, baseline):  # no figure at all: whoever reads a ratio takes it for a comparison
@@ -67,7 +71,9 @@ def _examined(candidate: Entry, baseline: Entry, metric: Metric) -> Evidence:
 
 
 def _refused(found: Evidence, refusals: Sequence[str]) -> Evidence:
-    """The rules' reasons stand first, whatever else keeps the verdict back."""
+    """The rules' reasons stand first, whatever else keeps the verdict back. No equivalence: nobody declared a margin
+    before these results were known."""
+    found = replace(found, equivalence=None)
     return replace(found, refusal="; ".join(refusals), settles="", missed=None) if refusals else found
 
 
@@ -169,7 +175,8 @@ def _cautions(candidate: Entry, baseline: Entry, metric: Metric) -> tuple[str, .
     drop = DROPPED if metric == "tta_wall" and candidate.program == baseline.program == "mlperf" else ""
     found = [UNPAIRED.format(what="the minutes" if metric == "tta_wall" else "the samples", drop=drop), FOREIGN]
     if not any(run.target for item in (candidate, baseline) for run in item.results):
-        found.append("the target of this benchmark and round is not known here: that it was reached is the logs' own word")
+        found.append("the target of this benchmark and round is not known here: that it was reached is the logs' own "
+                     "word")
     unlike = [f"{word} {_said(candidate, name)} against {_said(baseline, name)}" for name, word in DESCRIBED
               if candidate.factor(name) != baseline.factor(name)]
     if unlike:

@@ -120,6 +120,23 @@ def test_score_and_geometric_mean_that_disagree_carry_no_verdict(tmp_path: Path)
         item.comparison.because)
 
 
+def test_nothing_is_called_the_same_since_no_margin_was_declared(tmp_path: Path) -> None:
+    item = two(tmp_path, logs((600, 601, 602, 603, 604)), logs((600.5, 601.5, 602.5, 603.5, 601.8)))
+    assert item.comparison.verdict == "inconclusive" and item.comparison.equivalence is None
+    assert "holds 1" in item.comparison.because
+
+
+def test_samples_are_figures_without_a_verdict(tmp_path: Path) -> None:
+    early = {f"result_{at}.txt": "".join(log_lines(seconds=600 + at, seed=at, values=(0.3, 0.76 - (at == 2), 0.77)))
+             for at in range(5)}
+    late = {f"result_{at}.txt": "".join(log_lines(seconds=700 + at, seed=at, values=(0.3, 0.5, 0.6, 0.75, 0.76 + (
+        at == 9), 0.77)[: 5 + at % 2])) for at in range(5)}
+    item = two(tmp_path, early, late, metric="samples")
+    assert item.comparison.metric == "samples" and item.comparison.verdict == "inconclusive"
+    assert item.comparison.ratio is None or item.comparison.ratio < 1
+    assert "no verdict" in item.comparison.because
+
+
 def test_review_factors_are_in_score_and_ratio(tmp_path: Path) -> None:
     home = repository(tmp_path / "in", logs(FAST), system="other")
     repository(tmp_path / "in", logs(tuple(2 * value for value in FAST)), system="base")
