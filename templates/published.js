@@ -44,6 +44,7 @@
   addEventListener("beforeprint", () => {
     root.dataset.print = "true";
     for (const part of closed) part.open = true;
+    near.disconnect();
     for (const box of charts.keys()) draw(box, 640);
   });
   addEventListener("afterprint", () => {
