@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from markupsafe import Markup, escape
 
@@ -16,6 +17,9 @@ from repro.store import Record, write_text
 
 from .page_text import shown
 from .page_view import view
+
+if TYPE_CHECKING:
+    from repro.published.store import Published
 
 
 class HtmlPage(Reporter):
@@ -32,6 +36,16 @@ class HtmlPage(Reporter):
         path = out / "report.html"
         write_text(path, render(record))
         return [str(path)]
+
+    def write_published(self, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
+        """Write `published.html` into `out`.
+
+        Raises:
+            OutputError: `out` cannot be written.
+        """
+        from .published_page import write
+
+        return write(imports, own, out)
 
 
 def render(record: Record) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 import repro
-from repro.errors import Exit, ReproError
+from repro.errors import Exit, ReproError, UsageError
 
 if TYPE_CHECKING:
     from repro.plan import Plan
@@ -156,20 +156,29 @@ def run(
 
 
 @cli.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path(path_type=Path))
 @click.option("--to", "targets", default="html", help="Reporters, comma-separated: html, mlflow (see `repro list "
               "reporters`).")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the files; the page's links to trials "
               "work from the default only.  [default: RUN/report]")
-def report(run: Path, targets: str, out: Path | None) -> None:
-    """Write the report of a run folder again, or replay it to MLflow.
+def report(runs: tuple[Path, ...], targets: str, out: Path | None) -> None:
+    """Write the report of a run folder again, or replay it to MLflow. With folders of published results among RUN...:
+    one page of them, the runs in sections of their own.
 
     \b
     Example: repro report runs/quickstart-20260101-120000 --to html,mlflow
+    Example: repro report published/v4.0 runs/quickstart-20260101-120000
     """
-    from repro.commands import write_reports
+    from repro.commands import write_published_reports, write_reports
+    from repro.published.compare import any_published
 
-    for place in write_reports(run, targets.split(","), out):
+    if any_published(runs):
+        places = write_published_reports(runs, targets.split(","), out)
+    elif len(runs) > 1:
+        raise UsageError("several runs are reported one by one; beside published results they share a page")
+    else:
+        places = write_reports(runs[0], targets.split(","), out)
+    for place in places:
         click.echo(place)
 
 
@@ -178,20 +187,34 @@ def report(run: Path, targets: str, out: Path | None) -> None:
 @click.option("--metric", type=click.Choice(["tta_wall", "tta_train", "tta_cold", "samples", "throughput", "accuracy"]),
               help="What to compare by.  [default: the primary contrast's]")
 @click.option("--baseline", metavar="KEY=VALUE[,...]", help="Cells to compare against.  [default: the suite's]")
+@click.option("--candidate", metavar="KEY=VALUE[,...]", help="Of published results: the cells to compare.  [default: "
+              "all others of the baseline's benchmark and round]")
 @click.option("--fail-if", multiple=True, metavar="'NAME OP NUMBER'",
               help="Exit 3 where the primary contrast has this: ratio, low, high, p, speedup, n, probability_less.")
 @click.option("--fail-any", is_flag=True, help="Exit 3 where any contrast has it.")
 @click.option("--force", is_flag=True, help="Compare runs of different suites or methods all the same.")
 @json_option
-def compare_(runs: tuple[Path, ...], as_json: bool, **asked: Any) -> None:
-    """Verdicts over the cells of RUN; of two runs, the second's cells against the first's.
+def compare_(runs: tuple[Path, ...], as_json: bool, candidate: str | None, **asked: Any) -> None:
+    """Verdicts over the cells of RUN; of two runs, the second's cells against the first's. RUN may be a folder of
+    published results; the two kinds never share a ratio.
 
     \b
     Example: repro compare runs/old runs/new --fail-any --fail-if "ratio > 1.05"
+    Example: repro compare published/v4.0 --baseline benchmark=resnet,system=dgx_h100
     """
     from repro.compare_command import compare_runs
     from repro.compare_table import print_compared
+    from repro.published import compare as published
 
+    if published.any_published(runs):
+        ended = published.compare_published(runs, candidate=candidate, **asked)
+        if as_json:
+            click.echo(json.dumps(ended.as_json(), indent=1))
+        else:
+            published.show(ended)
+        sys.exit(ended.exit_code)
+    if candidate is not None:
+        raise UsageError("--candidate is for published results; a run's cells are all compared with their baselines")
     found = compare_runs(runs, **asked)
     if as_json:
         click.echo(json.dumps(found.as_json(), indent=1))

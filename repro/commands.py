@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,6 +180,27 @@ def write_reports(run: Path, targets: list[str], out: Path | None) -> list[str]:
         raise UsageError("--to names no reporter; see `repro list reporters`")
     record = read_record(run)
     return [place for item in reporters for place in item.write(record, out or record.folder.reports)]
+
+
+def write_published_reports(folders: Sequence[Path], targets: list[str], out: Path | None) -> list[str]:
+    """Let each reporter named write published results, with the runs among `folders` in sections of their own.
+
+    Raises:
+        UnknownName: no such reporter.
+        UsageError: a reporter that writes none.
+        OutputError: a folder is neither kind or damaged, or `out` cannot be written.
+    """
+    from repro.published.compare import any_published
+    from repro.published.store import read_published
+
+    reporters = [reporter(name.strip()) for name in targets if name.strip()]
+    if not reporters:
+        raise UsageError("--to names no reporter; see `repro list reporters`")
+    foreign = [folder for folder in folders if any_published([folder])]
+    imports = [read_published(folder) for folder in foreign]
+    own = [read_record(folder) for folder in folders if folder not in foreign]
+    place = out or foreign[0] / "report"
+    return [written for item in reporters for written in item.write_published(imports, own, place)]
 
 
 def reporter(name: str) -> Reporter:

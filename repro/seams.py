@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from repro.errors import UsageError
 from repro.streams import Streams
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
+    from repro.published.store import Published
     from repro.store import Record
 
 Direction = Literal["higher", "lower"]
@@ -398,3 +400,12 @@ class Reporter(Plugin):
             OutputError: `out` cannot be written.
             TrackingError: a server did not take it; the record is complete all the same.
         """
+
+    def write_published(self, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
+        """Write results of others, and runs of one's own apart from them.
+
+        Raises:
+            UsageError: this reporter does not.
+            OutputError: `out` cannot be written.
+        """
+        raise UsageError(f"{type(self).__name__} writes no published results; --to html does")

@@ -77,6 +77,11 @@ class ComparableCell:
     label: str
     factors: dict[str, str]
 
+    @property
+    def choices(self) -> dict[str, str]:
+        """What comparisons call the factors."""
+        return self.factors
+
 
 def as_cells(cells: Iterable[PublishedCell]) -> list[ComparableCell]:
     """The cells as comparisons take them."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -17,6 +16,7 @@ from repro.published.cells import batch_costs
 from repro.published.dawnbench import import_entries
 from repro.published.mlperf_folder import Imported, import_folder
 from repro.published.record import Program, PublishedCell, PublishedResult, PublishedStatus
+from repro.published.refusal import visible
 from repro.published.store import RECORD, REFUSED, Published, make_folder, write
 
 READERS: Mapping[Program, Callable[[Path], Imported]] = {"mlperf": import_folder, "dawnbench": import_entries}
@@ -98,8 +98,3 @@ def _spread(values: Sequence[float | None], unit: str = "") -> str:
         return ""
     low, high = min(known), max(known)
     return (f"{low:,g}" if low == high else f"{low:,g}-{high:,g}") + unit
-
-
-def visible(text: str) -> str:
-    """Text for a terminal: control, format and direction characters of foreign names become `\\uXXXX`."""
-    return "".join(sign if unicodedata.category(sign)[0] != "C" else f"\\u{ord(sign):04x}" for sign in text)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from repro.spec import Frozen
+from repro.stats import mlperf_score
 
 Version = tuple[int, int]
 EpochUnit = Literal["epochs", "samples", "tokens", "iterations"]
@@ -131,22 +132,18 @@ def dropped_each_side(benchmark: str) -> int:
 
 
 def score(benchmark: str, times: Iterable[float | None], scaling_factor: float = 1.0) -> Score:
-    """Olympic mean: the fastest and the slowest runs are dropped, the rest averaged.
-
-    A run without a time counts as one of the slowest; more of those than are dropped and there is no score.
-    (`_compute_strong_score_standalone` and `_compute_olympic_average` of `mlperf_logging.result_summarizer`.)
+    """`stats.mlperf_score` by a benchmark's drop rule, times the factor that review left, and whether the rules accept
+    it. Fewer runs than asked for still give minutes, as in MLCommons' summarizer, which are not valid.
 
     Args:
         times: minutes from run_start to run_stop of every run; None: it gave no time to target.
     """
     logs = list(times)
-    reached = sorted(time for time in logs if time is not None)
-    failed, each, required = len(logs) - len(reached), dropped_each_side(benchmark), RUNS.get(benchmark)
-    counted = reached[each: len(reached) - (each - failed)] if failed <= each else []
-    minutes = sum(counted) / len(counted) * scaling_factor if counted else None
+    each, required, failed = dropped_each_side(benchmark), RUNS.get(benchmark), sum(time is None for time in logs)
+    found = mlperf_score(logs, each, scaling=scaling_factor)
     if failed > each:
         reason = f"{failed} of {len(logs)} runs gave no time to target; {each} may"
-    elif minutes is None:
+    elif found.value is None:
         reason = f"nothing is left of {len(logs)} runs after the fastest and the slowest"
     elif required is None:
         reason = f"how many runs {benchmark} needs is not known here"
@@ -154,8 +151,8 @@ def score(benchmark: str, times: Iterable[float | None], scaling_factor: float =
         reason = f"{len(logs)} runs of the {required} that the rules ask for"
     else:
         reason = ""
-    left_out = tuple(time for index, time in enumerate(reached) if not each <= index < each + len(counted))
+    dropped = () if found.value is None else tuple(time for time in found.dropped if time is not None)
     return Score(
-        minutes=minutes, valid=not reason, reason=reason, runs=len(logs), required=required, failed=failed,
-        dropped=left_out if counted else (), scaling_factor=scaling_factor,
+        minutes=found.value, valid=not reason, reason=reason, runs=len(logs), required=required, failed=failed,
+        dropped=dropped, scaling_factor=scaling_factor,
     )

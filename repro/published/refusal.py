@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import unicodedata
 from typing import Any
 
 from repro.errors import ReproError
@@ -36,3 +37,8 @@ def number(value: Any) -> float | None:
         return None
     found = float(value)
     return found if math.isfinite(found) else None
+
+
+def visible(text: str) -> str:
+    """Text for a reader: control, format and direction characters of foreign names become `\\uXXXX`."""
+    return "".join(sign if unicodedata.category(sign)[0] != "C" else f"\\u{ord(sign):04x}" for sign in text)

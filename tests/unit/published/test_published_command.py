@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from repro.cli import cli
 from repro.errors import OutputError, UsageError
-from repro.published.command import visible
+from repro.published.refusal import visible
 from repro.published.store import read_published
 from tests.unit.published.made_logs import entry, log_lines, repository
 

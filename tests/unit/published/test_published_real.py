@@ -116,3 +116,70 @@ def test_dawnbench_first_crossings() -> None:
     best = min((item for item in found.values() if item.benchmark == "imagenet"), key=lambda item: item.seconds or 1e9)
     assert (best.system, best.seconds) == (
         "alibabacloud_resnet50_gn6e_16_machine_tensorflow", pytest.approx(157.55, abs=0.01))
+
+
+def test_ratios_of_scores_are_the_summarizers(summary: list[dict[str, str]], tmp_path: Path) -> None:
+    from repro.published.command import run
+    from repro.published.compare import compare_published
+
+    run("mlperf", ROUND, tmp_path / "out")
+    official = {row["details_url"].rpartition("/")[2].removesuffix(".json"): float(row["resnet"]) for row in summary
+                if row.get("resnet")}
+    found = compare_published([tmp_path / "out"], baseline="benchmark=resnet,system=eos_ngc24.04_mxnet")
+    assert len(found.contrasts) == len(official) - 1 == 8
+    for item, entry in zip(found.contrasts, (entry for entry in found.entries
+                                             if entry.factor("system") != "eos_ngc24.04_mxnet"), strict=True):
+        system = entry.factor("system")
+        assert item.score_ratio == pytest.approx(official[str(system)] / official["eos_ngc24.04_mxnet"], rel=1e-9)
+        assert (item.comparison.verdict == "inconclusive") is (entry.cell.score.failed > 0)
+
+
+def test_the_page_of_both_rounds_and_of_dawnbench_holds_every_file(tmp_path: Path) -> None:
+    from html import unescape
+
+    from repro.reporters.published_page import render
+
+    from repro.published.command import run
+    from repro.published.store import read_published
+
+    for program, name in (("mlperf", "mlperf"), ("dawnbench", "dawnbench")):
+        run(program, DATA / name, tmp_path / name)  # type: ignore[arg-type]
+    imports = [read_published(tmp_path / name) for name in ("mlperf", "dawnbench")]
+    page = render(imports)
+    assert page == render(imports) and len(page.encode()) < 15e6
+    told = unescape(page)
+    for item in imports:
+        assert all(result.source in told for result in item.results)
+        assert all(refused.source in told and refused.reason in told for refused in item.refused)
+
+
+@pytest.mark.slow
+def test_a_full_round_imports_and_reports_within_its_limits(tmp_path: Path) -> None:
+    """2,035 logs of 380 MB: under 60 s and 1 GiB for each, and under 15 MB. Processes of their own, so that the largest
+    memory is theirs."""
+    import time
+
+    other = "".join(f"[12:00:{step % 60:02d}] INFO step {step} loss {1 / (step + 1):.6f} images/s 20480 lr 0.1\n"
+                    for step in range(1900)).encode()
+    logs = size = 0
+    for copy in range(37):
+        for path in sorted(ROUND.rglob("*")):
+            if path.is_file():
+                org, *rest = path.relative_to(ROUND).parts
+                target = tmp_path / "round" / "training_v4.0" / f"{org}{copy:02d}" / Path(*rest)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                is_log = path.name.startswith("result_")
+                target.write_bytes(path.read_bytes() + (other if is_log else b""))
+                logs, size = logs + is_log, size + target.stat().st_size
+    assert logs > 2000 and size > 3e8
+    measured = ("import resource, sys; from repro.cli import cli; code = 0\n"
+                "try: cli(sys.argv[1:])\nexcept SystemExit as end: code = end.code or 0\n"
+                "print(code, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)")
+    for arguments in (["import", "mlperf", tmp_path / "round", "--out", tmp_path / "out"],
+                      ["report", tmp_path / "out", "--out", tmp_path / "page"]):
+        began = time.monotonic()
+        ended = subprocess.run([sys.executable, "-c", measured, *map(str, arguments)], capture_output=True, text=True,
+                               check=True)
+        code, kibibytes = map(int, ended.stderr.split()[-2:])
+        assert code == 0 and kibibytes < 1 << 20 and time.monotonic() - began < 60
+    assert (tmp_path / "page" / "published.html").stat().st_size < 15e6

@@ -1,0 +1,169 @@
+"""The page of published results: what it shows, what it escapes, what it keeps apart."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from repro.reporters.published_charts import LEAST, POINTS_A_RUN, budget, thinned
+from repro.reporters.published_page import render
+
+from repro.cli import cli
+from repro.errors import OutputError, UsageError
+from repro.published.command import run
+from repro.published.record import PublishedPoint
+from repro.published.store import Published, read_published
+from tests.records import SUITE, Course, make_record
+from tests.unit.published.made_logs import entry, log_lines, repository
+
+
+def logs(seconds: tuple[float, ...], **kwargs: Any) -> dict[str, str]:
+    return {f"result_{index}.txt": "".join(log_lines(seconds=value, seed=index, **kwargs))
+            for index, value in enumerate(seconds)}
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Published:
+    source = tmp_path / "in"
+    repository(source, logs((600, 612, 625, 590, 605)), system="slow")
+    repository(source, logs((500, 505, 498, 510, 507), batch=4096) | {"result_4.txt": "cut"}, system="quick")
+    repository(source, logs((400, 405, 398, 410)), system="few", round_name="training_v3.1")
+    run("mlperf", source, tmp_path / "out")
+    return read_published(tmp_path / "out")
+
+
+def figures(page: str) -> dict[str, Any]:
+    found = re.findall(r'<script type="application/json" id="([^"]+)">(.*?)</script>', page, re.DOTALL)
+    return {name: json.loads(text) for name, text in found}
+
+
+def row(page: str, cell_id: str) -> str:
+    match = re.search(rf'<tr id="c-{cell_id}">.*?</tr>', page, re.DOTALL)
+    assert match, cell_id
+    return match[0]
+
+
+def test_every_score_stands_in_its_row_exactly(published: Published) -> None:
+    page = render([published])
+    for cell in published.record.cells:
+        found = re.search(r'<data value="([^"]+)">', row(page, cell.cell_id))
+        assert found and float(found[1]) == cell.score.minutes
+        assert row(page, cell.cell_id).count("<circle") == cell.ok
+        assert (">not valid<" in row(page, cell.cell_id)) is not cell.score.valid
+        assert cell.score.reason in unescape(row(page, cell.cell_id))
+
+
+def test_every_run_and_refused_file_is_there_with_its_reason(published: Published) -> None:
+    page = render([published])
+    for item in published.results:
+        assert item.source in page and item.sha256 in page
+    assert [item.source for item in published.refused] and all(
+        item.source in page and item.reason in unescape(page) for item in published.refused)
+
+
+def test_it_says_published_and_rounds_are_sections_of_their_own(published: Published) -> None:
+    page = render([published])
+    headings = re.findall(r'<h2 id="h-i1-g\d">(.*?)</h2>', page)
+    assert [re.sub("<.*", "", text).strip() for text in headings] == ["resnet, training_v3.1", "resnet, training_v4.0"]
+    assert all('<span class="tag published">published</span>' in text for text in headings)
+    assert "no score on this page was verified by MLCommons" in page
+
+
+def test_same_folder_same_bytes(published: Published) -> None:
+    assert render([published]) == render([read_published(published.folder)])
+
+
+def test_batch_size_against_epochs_holds_every_run_that_reached_it(published: Published) -> None:
+    chart = figures(render([published]))["i1-b0-batch"]
+    points = [trace for trace in chart["data"] if trace["mode"] == "markers"]
+    assert {trace["name"]: sorted(trace["x"]) for trace in points} == {
+        "training_v3.1": [256] * 4, "training_v4.0": [256] * 5 + [4096] * 4}
+    assert {value for trace in points for value in trace["y"]} == {12.0}
+
+
+def test_curves_are_thinned_for_display_and_keep_their_ends() -> None:
+    points = [PublishedPoint(seconds=float(index), value=index / 1000) for index in range(1000)]
+    for most in (4, 5, 40, 999, 1000, 2000):
+        kept = thinned(points, most)
+        assert len(kept) <= most and kept[0] is points[0] and kept[-2:] == points[-2:]
+        assert [item.seconds for item in kept] == sorted({item.seconds for item in kept})
+    assert budget(10) == POINTS_A_RUN and budget(10_000_000) == LEAST
+
+
+def test_long_curves_change_no_figure(tmp_path: Path) -> None:
+    values = [0.1 + 0.0005 * index for index in range(1321)]
+    repository(tmp_path / "in", logs((600, 601, 602, 603, 604), values=values))
+    run("mlperf", tmp_path / "in", tmp_path / "out")
+    found = read_published(tmp_path / "out")
+    page = render([found])
+    assert len(found.results[0].curve) == 1321
+    trace = figures(page)["i1-g1-curve-0"]["data"][0]
+    assert len(trace["x"]) <= 5 * (POINTS_A_RUN + 1)
+    assert float(re.findall(r'<data value="([^"]+)">', row(page, found.record.cells[0].cell_id))[0]) == (
+        found.record.cells[0].score.minutes)
+
+
+@pytest.mark.parametrize("name", [
+    "<script>alert(1)</script>", "</script><b>x", '" onload="x', "a\u202eb\x1b[31m", "<!--", "{{ 7 * 7 }}", "y" * 250,
+])
+def test_foreign_names_are_text(tmp_path: Path, name: str) -> None:
+    item = tmp_path / "in"
+    texts = logs((500, 505, 498, 510, 507))
+    texts["result_0.txt"] = "".join(log_lines(seconds=499, status=name, seed=9))
+    repository(item, texts, system="box")
+    systems = next(item.rglob("systems/box.json"))
+    data = json.loads(systems.read_text())
+    systems.write_text(json.dumps(data | dict.fromkeys((
+        "submitter", "system_name", "accelerator_model_name", "framework", "host_processor_model_name"), name)))
+    run("mlperf", item, tmp_path / "out")
+    page = render([read_published(tmp_path / "out")])
+    body = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+    assert "<script>alert" not in body and "<b>x" not in body and 'onload="x' not in body and "49</" not in body
+    assert "\u202e" not in page and "\x1b" not in page
+    assert body.count("<script") == body.count("</script>") == len(figures(page))
+
+
+def test_dawnbench_has_a_page(tmp_path: Path) -> None:
+    entry(tmp_path / "in", "fast")
+    run("dawnbench", tmp_path / "in", tmp_path / "out")
+    page = render([read_published(tmp_path / "out")])
+    assert "imagenet, dawnbench" in page and "-batch" not in figures(page)
+
+
+def test_a_run_stands_apart_under_its_own_label(published: Published, tmp_path: Path) -> None:
+    record = make_record(tmp_path / "run", SUITE, lambda trial: Course(0.01))
+    page = render([published], [record])
+    before, _, own = page.partition('<section class="own"')
+    assert own and "No ratio is formed" in before
+    for cell in record.plan.cells:
+        assert cell.label in unescape(own) and cell.label not in unescape(before)
+    for cell in published.record.cells:
+        assert cell.factors["system"] not in re.sub(r"<script.*", "", own, flags=re.DOTALL)
+    assert 'class="tag published"' not in own and 'class="tag mine"' in own
+
+
+def test_command_line(published: Published, tmp_path: Path) -> None:
+    make_record(tmp_path / "run", SUITE, lambda trial: Course(0.01))
+    arguments = ["report", str(published.folder), str(tmp_path / "run"), "--out", str(tmp_path / "r")]
+    done = CliRunner().invoke(cli, arguments)
+    assert done.exit_code == 0 and done.output.strip() == str(tmp_path / "r" / "published.html")
+    assert (tmp_path / "r" / "published.html").read_text().count('<section class="own"') == 1
+    default = CliRunner().invoke(cli, ["report", str(published.folder)])
+    assert default.output.strip() == str(published.folder / "report" / "published.html")
+    assert read_published(published.folder).results  # a report inside leaves the import whole
+
+
+@pytest.mark.parametrize(("arguments", "kind", "words"), [
+    (["--to", "mlflow"], UsageError, "writes no published results"), (["--to", ","], UsageError, "names no reporter"),
+    (["nowhere"], OutputError, "nowhere"),
+])
+def test_what_cannot_be_reported_is_told(
+    published: Published, arguments: list[str], kind: type[Exception], words: str
+) -> None:
+    done = CliRunner().invoke(cli, ["report", str(published.folder), *arguments])
+    assert isinstance(done.exception, kind) and words in str(done.exception)
