@@ -36,7 +36,7 @@ class CsvTables(Reporter):
 
 
 def text(table: Table) -> str:
-    """A table as RFC 4180 has it, but for line ends: those are plain, so that bytes do not depend on the system."""
+    """A table as RFC 4180 has it, but for line ends: plain ones, so that bytes do not depend on the system."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow([field(name) for name in table.columns])
@@ -45,7 +45,7 @@ def text(table: Table) -> str:
 
 
 def field(value: Value) -> str:
-    """A value as it stands in a field. Text that a spreadsheet would run gets an apostrophe in front, as it shows it."""
+    """A value as it stands in a field. Text that a spreadsheet would run gets an apostrophe in front."""
     if value is None:
         return ""
     if isinstance(value, bool):

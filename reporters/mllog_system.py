@@ -27,8 +27,8 @@ def system(record: Record, cell: Cell, name: str) -> dict[str, str]:
     network = environment.interconnect
     if emulated is not None:
         rates = sorted({rate / 1e6 for rate in emulated.stated_bits_per_second})
-        network = (f"{emulated.origin}: {len(emulated.stated_bits_per_second)} network namespaces on one machine, links "
-                   f"shaped to {' and '.join(f'{rate:g}' for rate in rates)} Mbit/s")
+        network = (f"{emulated.origin}: {len(emulated.stated_bits_per_second)} network namespaces on one machine, "
+                   f"links shaped to {' and '.join(f'{rate:g}' for rate in rates)} Mbit/s")
     libraries = {name: number for name, number in environment.libraries.items() if name != "torch"}
     known = {
         "submitter": "repro-harness", "division": "open", "status": STATUS, "system_name": name,

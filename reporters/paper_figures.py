@@ -10,6 +10,7 @@ import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -153,7 +154,7 @@ def _times(record: Record) -> list[Drawing]:
 
     def into(figure: Any) -> None:
         pane = figure.subplots()
-        for place, (item, cell) in enumerate(zip(shown, cells, strict=True)):
+        for place, item in enumerate(shown):
             color = COLORS[place % len(COLORS)]
             spread = [place + 0.12 * (index % 3 - 1) for index in range(len(item.values))]
             pane.plot(item.values, spread, "o", markersize=3, color=color, alpha=0.7, linewidth=0)
@@ -176,7 +177,8 @@ def _times(record: Record) -> list[Drawing]:
 
 def _forest(record: Record) -> list[Drawing]:
     """Every ratio that there is, with its interval and its pairs; the declared contrast on top."""
-    found = [item for item in comparisons(record) if item.ratio is not None and item.ratio > 0]
+    everything = comparisons(record)
+    found = [item for item in everything if item.ratio is not None and item.ratio > 0]
     if not found:
         return []
     shown = found[:ROWS]
@@ -199,9 +201,11 @@ def _forest(record: Record) -> list[Drawing]:
         pane.set_xlabel(f"ratio of {SCALES[shown[0].metric].noun}, candidate / baseline")
 
     origins = " and ".join(dict.fromkeys(pair_origin(record, item) for item in shown))
-    caption = (f"Ratios of {SCALES[shown[0].metric].noun} with 95 % intervals, pairs of one seed as points; the declared "
-               f"contrast is drawn in blue with a diamond. Intervals are not corrected for the number of contrasts, "
-               f"verdicts are. Figures: {origins}.{_left_out(shown, found, 'contrast')}")
+    without = len(everything) - len(found)
+    none = f" {plural(without, 'contrast')} without a ratio cannot be drawn." if without else ""
+    caption = (f"Ratios of {SCALES[shown[0].metric].noun} with 95 % intervals, pairs of one seed as points; the "
+               f"declared contrast is drawn in blue with a diamond. Intervals are not corrected for the number of "
+               f"contrasts, verdicts are.{none} Figures: {origins}.{_left_out(shown, found, 'contrast')}")
     return [Drawing("ratios", caption, 0.8 + 0.42 * len(shown), into)]
 
 
@@ -226,11 +230,12 @@ def _plain_ticks(pane: Any, shown: Sequence[Comparison]) -> None:
     low, high = min(seen), max(seen)
     low, high = min(low / 1.05, 0.95), max(high * 1.05, 1.05)
     pane.set_xlim(low, high)
-    for steps in ((1, 1.05, 1.1, 1.2, 1.3, 1.5, 2, 3, 5, 7, 0.95, 0.9, 0.8), (1, 1.25, 1.5, 2, 3, 5, 7), (1, 2, 5), (1,)):
+    ticks: list[float] = []
+    for steps in ((1, 1.05, 1.1, 1.2, 1.3, 1.5, 2, 3, 5, 7, 8, 9, 9.5), (1, 1.25, 1.5, 2, 3, 5, 7), (1, 2, 5), (1,)):
         decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         ticks = sorted({round(step * 10.0**decade, 12) for decade in decades for step in steps})
         ticks = [tick for tick in ticks if low <= tick <= high]
-        gaps = [math.log(b / a) for a, b in zip(ticks, ticks[1:], strict=False)]
+        gaps = [math.log(b / a) for a, b in pairwise(ticks)]
         if not gaps or min(gaps) > 0.07 * math.log(high / low):
             break
     pane.xaxis.set_major_locator(FixedLocator(ticks))

@@ -100,8 +100,7 @@ def _doubts(record: Record, row: Row) -> Iterator[str]:
     again = len(record.attempts) - len({item.trial_id for item in record.attempts})
     if again:
         yield f"{plural(again, 'start')} beyond the first of a trial"
-    for note in record.plan.notes:
-        yield name(note)
+    yield from (" ".join(plain(note).split())[:1000] for note in record.plan.notes)
     if "simulated" in str(row["origin"]):
         yield "simulated figures are invented by an engine: nothing was trained there"
     if "emulated" in str(row["origin"]):
@@ -164,5 +163,5 @@ def _comparisons(record: Record, found: list[Comparison]) -> Short:
     )
 
 
-FOOTNOTE = ("* declared contrast, tested alone; every other p is corrected by Holm over all shown. A ratio below 1: less "
-            "time, fewer samples, lower throughput or quality.")
+FOOTNOTE = ("* declared contrast, tested alone; every other p is corrected by Holm over all shown. A ratio below 1: "
+            "less time, fewer samples, lower throughput or quality.")

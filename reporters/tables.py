@@ -29,7 +29,8 @@ FIGURES = (
 )
 HASHES = ("init_weights", "data_order", "augmentation", "data", "final_weights")
 PHASES = ("train", "eval", "checkpoint", "logging", "other")
-UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff"
+                    "\ud800-\udfff]")
 """Control characters, marks that turn the direction of text around it, halves of characters."""
 
 

@@ -156,20 +156,23 @@ def run(
 
 
 @cli.command()
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option("--to", "targets", default="html", help="Reporters, comma-separated: html, mlflow (see `repro list "
-              "reporters`).")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path(path_type=Path))
+@click.option("--to", "targets", default="html", help="Reporters, comma-separated: html, markdown, latex, figures, "
+              "csv, parquet, jsonl, mllog, mlflow (see `repro list reporters`).")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the files; the page's links to trials "
-              "work from the default only.  [default: RUN/report]")
-def report(run: Path, targets: str, out: Path | None) -> None:
-    """Write the report of a run folder again, or replay it to MLflow.
+              "work from the default only. Of several runs: a new folder, which they are copied into.  "
+              "[default: RUN/report]")
+def report(runs: tuple[Path, ...], targets: str, out: Path | None) -> None:
+    """Write the report of a run folder again, in any format, or replay it to MLflow.
+
+    Several runs of one suite on one machine become one report, others one section each.
 
     \b
-    Example: repro report runs/quickstart-20260101-120000 --to html,mlflow
+    Example: repro report runs/quickstart-20260101-120000 --to html,markdown,latex
     """
-    from repro.commands import write_reports
+    from repro.report_command import report_runs
 
-    for place in write_reports(run, targets.split(","), out):
+    for place in report_runs(runs, targets.split(","), out):
         click.echo(place)
 
 
