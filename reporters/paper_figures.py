@@ -10,6 +10,7 @@ import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
@@ -119,13 +120,12 @@ def _curves(record: Record) -> list[Drawing]:
                    f"line is the target {target:g}. Figures: {_origins(shown)}.{_left_out(shown, cells, 'cell')}")
         drawn.append(Drawing(
             name="quality" if len(grouped) == 1 else f"quality-{number}", caption=caption,
-            height=2.6 + 0.17 * len(shown), into=lambda figure, shown=shown, metric=metric, target=target: _draw_curves(
-                figure, record, shown, metric, target),
+            height=2.6 + 0.17 * len(shown), into=partial(_draw_curves, record, shown, metric, target),
         ))
     return drawn
 
 
-def _draw_curves(figure: Any, record: Record, cells: Sequence[Cell], metric: str, target: float) -> None:
+def _draw_curves(record: Record, cells: Sequence[Cell], metric: str, target: float, figure: Any) -> None:
     panes = figure.subplots(1, 2, sharey=True)
     for pane, (clock, words) in zip(panes, (("wall_seconds", "wall clock (s)"), ("epochs", "epochs")), strict=True):
         pane.axhline(target, color="#888888", linewidth=0.8)
@@ -258,11 +258,12 @@ def _text(text: str) -> str:
     return "".join(character if ord(character) in known else "\ufffd" for character in name(text))
 
 
-def _glyphs() -> dict[int, int]:
+@cache
+def _glyphs() -> set[int]:
+    """Code points that the font can draw."""
     from matplotlib.font_manager import findfont, get_font
 
-    found: dict[int, int] = get_font(findfont("DejaVu Sans")).get_charmap()
-    return found
+    return set(get_font(findfont("DejaVu Sans")).get_charmap())
 
 
 __all__ = ["FOLDER", "Drawing", "PaperFigures", "draw", "figures"]

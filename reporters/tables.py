@@ -248,8 +248,12 @@ def flat(data: Mapping[str, Any] | Sequence[Any], prefix: str = "") -> dict[str,
 
 
 def plain(text: str) -> str:
-    """Text that can stand anywhere: no folder of this machine, no character that is not seen or turns others around."""
-    return UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", without_paths(text))
+    """Text that can stand anywhere: no folder of this machine, no character that is not seen or turns others around.
+
+    Line ends become plain ones: csv writes a lone carriage return without quotes, and readers then break the row there.
+    """
+    lines = without_paths(text).replace("\r\n", "\n").replace("\r", "\n")
+    return UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", lines)
 
 
 def _bounds(name: str, found: Bounds | None) -> Row:
