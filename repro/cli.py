@@ -156,13 +156,15 @@ def run(
 
 
 @cli.command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path(path_type=Path))
+@click.argument("runs", nargs=-1, metavar="RUN...", type=click.Path(path_type=Path))
+@click.option("--from-mlflow", "experiment", metavar="EXPERIMENT", help="Instead of RUN: the newest record of an "
+              "MLflow experiment, fetched into --out (from MLFLOW_TRACKING_URI).")
 @click.option("--to", "targets", default="html", help="Reporters, comma-separated: html, markdown, latex, figures, "
               "csv, parquet, jsonl, mllog, mlflow (see `repro list reporters`).")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the files; the page's links to trials "
               "work from the default only. Of several runs: a new folder, which they are copied into.  "
               "[default: RUN/report]")
-def report(runs: tuple[Path, ...], targets: str, out: Path | None) -> None:
+def report(runs: tuple[Path, ...], experiment: str | None, targets: str, out: Path | None) -> None:
     """Write the report of a run folder again, in any format, or replay it to MLflow.
 
     Several runs of one suite on one machine become one report, others one section each.
@@ -170,9 +172,12 @@ def report(runs: tuple[Path, ...], targets: str, out: Path | None) -> None:
     \b
     Example: repro report runs/quickstart-20260101-120000 --to html,markdown,latex
     """
-    from repro.report_command import report_runs
+    from repro.report_command import rebuild_and_report, report_runs
 
-    for place in report_runs(runs, targets.split(","), out):
+    if bool(runs) == (experiment is not None):
+        raise click.UsageError("name one RUN or more, or --from-mlflow EXPERIMENT")
+    asked = targets.split(",")
+    for place in report_runs(runs, asked, out) if experiment is None else rebuild_and_report(experiment, asked, out):
         click.echo(place)
 
 

@@ -4,13 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import click
+
+from repro import registry
 from repro.commands import reporter, write_reports
 from repro.errors import UsageError
 from repro.several import Section, sections
 from repro.store import write_text
 
 INDEX = "index.md"
+
+
+def rebuild_and_report(experiment: str, targets: Sequence[str], out: Path | None) -> list[str]:
+    """Fetch the newest record of an MLflow experiment into the new folder `out`, then report it like any run.
+
+    Raises:
+        UsageError: no `out`, no such experiment, no record in it.
+        OutputError: `out` is not empty or cannot be written.
+        TrackingError: the store cannot be reached, or holds too little of the record.
+    """
+    if out is None:
+        raise UsageError("--from-mlflow makes a run folder: name it with --out")
+    found: Any = registry.load("reporter", "mlflow")()
+    folder, older = found.rebuild(experiment, out)
+    if older:
+        click.echo(f"the newest record of {experiment!r}; {older} older ones are there too", err=True)
+    return write_reports(folder, list(targets), None)
 
 
 def report_runs(runs: Sequence[Path], targets: Sequence[str], out: Path | None) -> list[str]:

@@ -31,7 +31,8 @@ HOSTILE = [
     "[link](http://evil.example)", "![image](x)", "https://evil.example/x", "www.evil.example", "@someone #12 x#y",
     "=HYPERLINK(\"http://evil\")", "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(1)", "\t=1", "  =1+1", "1. first", "# head",
     "- item", "> quote", "\\input{/etc/passwd}", "\\write18{id}", "50% of $x_1^2$ & {y} ~ #", "a\u202egnp.exe\u202c",
-    "\u200bhidden", "line\none\r\ntwo", "\x00nul\x1b[31m", "日本語 عربى 😀 ÷ × µ ß", "*bold* _em_ ~~gone~~ $math$",
+    "\u200bhidden", "line\none\r\ntwo", "\x00nul\x1b[31m", "日本語 عربى 😀 ÷ \u00d7 \u00b5 ß",
+    "*bold* _em_ ~~gone~~ $math$",
     "&lt;b&gt; &amp; &#35;", "", " ", "x" * 10_000, "$(rm -rf ~)", "^^41 \\^^5c", "?`!`--- ,,quotes''", "[ ] * [x]",
 ]
 

@@ -167,7 +167,8 @@ def test_trials_that_did_not_end_are_left_out_by_name(tmp_path: Path) -> None:
 
 
 def test_a_quality_that_falls_is_also_under_the_key_that_the_rules_know() -> None:
-    event = Event("eval_error", float("nan"), "POINT_IN_TIME", 1.0, {"samples_count": 64, "phases": {"a": float("inf")}})
+    metadata = {"samples_count": 64, "phases": {"a": float("inf")}}
+    event = Event("eval_error", float("nan"), "POINT_IN_TIME", 1.0, metadata)
     first, second = mllog_package.export([event], mllog_package.Disclosure({}))
     assert (first.key, second.key, second.metadata["x_added"]) == ("eval_error", "eval_accuracy", True)
     assert '"value": null' in mllog_package.line(first) and '"a": null' in mllog_package.line(first)

@@ -43,10 +43,11 @@ def record(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     if request.param == "missed":
         return make_record(root, course=missing_some)
     if request.param == "mixed":
-        return make_record(root, SUITE.replace("{kind: deepspeed, stage: 1}", "{kind: fake, step_seconds: 0.01}").replace(
-            "candidate: {engine: deepspeed", "candidate: {engine: fake"))
+        text = SUITE.replace("{kind: deepspeed, stage: 1}", "{kind: fake, step_seconds: 0.01}")
+        return make_record(root, text.replace("candidate: {engine: deepspeed", "candidate: {engine: fake"))
     try:
-        return make_record(root, SUITE.replace("  device: cpu", "  device: cpu\n  launcher: {kind: fabric, rate: 1mbit}"))
+        launcher = "  device: cpu\n  launcher: {kind: fabric, rate: 1mbit}"
+        return make_record(root, SUITE.replace("  device: cpu", launcher))
     except SuiteError as error:
         pytest.skip(f"no emulated network on this machine: {error}")
 
@@ -195,8 +196,8 @@ def test_doubts_stand_in_the_short_reports(tmp_path: Path) -> None:
 
 def test_a_failed_parity_gate_is_the_first_doubt(tmp_path: Path) -> None:
     record = make_record(tmp_path / "run")
-    gate = {"needed": True, "findings": [{"group": "g", "reference": "r", "candidate": "c", "problem": "step 2: differs",
-                                          "largest_difference": 1.0}]}
+    gate = {"needed": True, "findings": [{"group": "g", "reference": "r", "candidate": "c", "largest_difference": 1.0,
+                                          "problem": "step 2: differs"}]}
     record.folder.parity_verdict.write_text(json.dumps(gate))
     assert short_tables.brief(read_record(record.folder.root)).doubts[0].startswith("the parity gate failed")
     record.folder.parity_verdict.unlink()
@@ -210,7 +211,8 @@ def test_simulated_figures_say_so_everywhere(tmp_path: Path) -> None:
     page = Path(registry.load("reporter", "markdown")().write(record, tmp_path)[0]).read_text()
     assert "All figures: **simulated**" in page
     latex = Path(registry.load("reporter", "latex")().write(record, tmp_path)[0]).read_text()
-    assert latex.count("\\emph{simulated}") == 2 and latex.count("Figures: simulated.") == 3
+    assert latex.count("\\emph{simulated}") == 2
+    assert latex.count("Figures: simulated.") == 3
     assert rows(record, "csv", tmp_path)["about"][0]["origin"] == "simulated"
 
 
