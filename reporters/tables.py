@@ -54,12 +54,12 @@ class Table:
 
 def tables(record: Record) -> list[Table]:
     """All of them, in a fixed order; a table without rows is left out."""
-    metric = metric_of(record)
+    metric, compared = metric_of(record), comparisons(record)
     found = [
         Table("about", "What this record is", (about(record),)),
         Table("cells", "One row a cell", tuple(_cell(record, item) for item in summaries(record, metric))),
-        Table("comparisons", "One row a verdict, the declared contrast first", tuple(_comparisons(record))),
-        Table("pairs", "One row a pair of trials with one seed", tuple(_pairs(record))),
+        Table("comparisons", "One row a verdict, the declared contrast first", tuple(_comparisons(record, compared))),
+        Table("pairs", "One row a pair of trials with one seed", tuple(_pairs(record, compared))),
         Table("trials", "One row a trial", tuple(_trial(record, item) for item in record.results)),
         Table("evaluations", "One row an evaluation of a trial", tuple(_evaluations(record))),
         Table("attempts", "One row a start of a trial, also of those that failed", tuple(_attempts(record))),
@@ -125,8 +125,8 @@ def _cell(record: Record, item: Summary) -> Row:
     return row | _estimate("restricted_mean", item.restricted)
 
 
-def _comparisons(record: Record) -> Iterable[Row]:
-    for item in comparisons(record):
+def _comparisons(record: Record, found: Sequence[Comparison]) -> Iterable[Row]:
+    for item in found:
         row: Row = {
             "candidate": item.candidate, "candidate_cell": plain(item.candidate_label), "baseline": item.baseline,
             "baseline_cell": plain(item.baseline_label), "origin": pair_origin(record, item), "metric": item.metric,
@@ -157,8 +157,8 @@ def pair_origin(record: Record, item: Comparison) -> str:
     return " and ".join(dict.fromkeys(both))
 
 
-def _pairs(record: Record) -> Iterable[Row]:
-    for item in comparisons(record):
+def _pairs(record: Record, found: Sequence[Comparison]) -> Iterable[Row]:
+    for item in found:
         for pair in item.pairs:
             yield {
                 "candidate": item.candidate, "baseline": item.baseline, "origin": pair_origin(record, item),
