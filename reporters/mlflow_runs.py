@@ -73,6 +73,18 @@ class MlflowRuns(Reporter):
             raise
         return [experiment_place(server.uri, server.experiment_id)]
 
+    def rebuild(self, experiment: str, out: Path) -> tuple[Path, int]:
+        """The newest record of an experiment as a run folder at `out`, from its artifacts; how many are older.
+
+        Raises:
+            UsageError: no such experiment, or nothing of this tool in it.
+            OutputError: `out` is not empty or cannot be written.
+            TrackingError: the store cannot be reached, or holds too little.
+        """
+        from .mlflow_rebuild import rebuild
+
+        return rebuild(self.tracking_uri, experiment, out, self.timeout_seconds)
+
     def _server(self, experiment: str) -> Server:
         if experiment not in self._servers:
             self._servers[experiment] = Server(self.tracking_uri, experiment, self.timeout_seconds)

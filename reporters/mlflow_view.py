@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from repro.calibration import FILE as CALIBRATION
 from repro.compare import Comparison
 from repro.events import read_events
 from repro.fingerprint import DataSet
@@ -18,6 +19,10 @@ from repro.results import Result
 from repro.spec import Choices, Trial
 from repro.store import Attempt, Record
 
+from . import csv_tables, markdown_page, short_tables, tables
+
+NOT_A_KEY = r"[^\w\-. :/]"
+"""Characters that MLflow takes in no name."""
 PARAM_LIMIT, TAG_LIMIT, KEY_LIMIT = 6000, 8000, 250
 FAILED = ("crashed", "timed_out", "out_of_memory", "invalid")
 QUIET_SECONDS = 60.0
@@ -156,7 +161,9 @@ def cell_view(
     folder, params_texts = record.folder, flat_params(cell, {"device": cell.choices.device})
     tags = common_tags(record, run, cell_key(cell), "cell", cell) | {"mlflow.runName": cell.label}
     tags |= _verdict_tags(comparisons)
-    paths = [folder.plan, folder.environment, folder.ledger, folder.suite, folder.parity_verdict]
+    tags |= {f"repro.factor.{re.sub(NOT_A_KEY, '_', key)}": value for key, value in cell.factors.items()}
+    paths = [folder.plan, folder.environment, folder.ledger, folder.suite, folder.parity_verdict, folder.launchers,
+             folder.root / CALIBRATION]
     files = {path.name: path for path in paths} | ({"report.html": folder.reports / "report.html"} if report else {})
     results = record.of_cell(cell.cell_id)
     over = len(results) == record.plan.suite.seeds
@@ -164,9 +171,18 @@ def cell_view(
     running = alive and not over
     return View(
         key=cell_key(cell), start_ms=min(start for start, _ in spans), tags=_cut(tags), params=params_texts[0],
-        data=data_of(record, cell.choices), files=files, texts=params_texts[1],
+        data=data_of(record, cell.choices), files=files, texts=params_texts[1] | (_tables(record) if report else {}),
         status="RUNNING" if running else ended, end_ms=None if running else max(end for _, end in spans),
     )
+
+
+def _tables(record: Record) -> dict[str, str]:
+    """Name -> text of the tables that a reader of the tracking store wants; nothing before all trials have run."""
+    if record.missing():
+        return {}
+    found = {f"{table.name}.csv": csv_tables.text(table) for table in tables.tables(record)
+             if table.name in ("cells", "comparisons", "pairs", "trials")}
+    return found | {"report.md": markdown_page.render(short_tables.brief(record))}
 
 
 def cell_key(cell: Cell) -> str:
@@ -211,7 +227,7 @@ def data_of(record: Record, choices: Choices) -> tuple[DataSet, ...]:
 def flat_params(cell: Cell, more: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
     """(parameters by dotted name, artifacts): what MLflow's limit cuts stands complete in params.json."""
     flat = _flat(cell.choices.model_dump(mode="json", by_alias=True)) | dict(more)
-    full = {re.sub(r"[^\w\-. :/]", "_", key): _text(value) for key, value in (cell.factors | flat).items()}
+    full = {re.sub(NOT_A_KEY, "_", key): _text(value) for key, value in (cell.factors | flat).items()}
     cut = {key[:KEY_LIMIT]: _shorter(value, PARAM_LIMIT) for key, value in full.items()}
     return cut, {} if cut == full else {"params.json": json.dumps(full, indent=1, sort_keys=True) + "\n"}
 

@@ -156,28 +156,37 @@ def run(
 
 
 @cli.command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path(path_type=Path))
-@click.option("--to", "targets", default="html", help="Reporters, comma-separated: html, mlflow (see `repro list "
-              "reporters`).")
+@click.argument("runs", nargs=-1, metavar="RUN...", type=click.Path(path_type=Path))
+@click.option("--from-mlflow", "experiment", metavar="EXPERIMENT", help="Instead of RUN: the newest record of an "
+              "MLflow experiment, fetched into --out (from MLFLOW_TRACKING_URI).")
+@click.option("--to", "targets", default="html", help="Reporters, comma-separated: html, markdown, latex, figures, "
+              "csv, parquet, jsonl, mllog, mlflow (see `repro list reporters`).")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the files; the page's links to trials "
-              "work from the default only.  [default: RUN/report]")
-def report(runs: tuple[Path, ...], targets: str, out: Path | None) -> None:
-    """Write the report of a run folder again, or replay it to MLflow. With folders of published results among RUN...:
-    one page of them, the runs in sections of their own.
+              "work from the default only. Of several runs: a new folder, which they are copied into.  "
+              "[default: RUN/report]")
+def report(runs: tuple[Path, ...], experiment: str | None, targets: str, out: Path | None) -> None:
+    """Write the report of a run folder again, in any format, or replay it to MLflow.
+
+    Several runs of one suite on one machine become one report, others one section each. With folders of published
+    results among RUN...: one page of them, the runs in sections of their own.
 
     \b
-    Example: repro report runs/quickstart-20260101-120000 --to html,mlflow
+    Example: repro report runs/quickstart-20260101-120000 --to html,markdown,latex
     Example: repro report published/v4.0 runs/quickstart-20260101-120000
     """
-    from repro.commands import write_published_reports, write_reports
+    from repro.commands import write_published_reports
     from repro.published.compare import any_published
+    from repro.report_command import rebuild_and_report, report_runs
 
-    if any_published(runs):
-        places = write_published_reports(runs, targets.split(","), out)
-    elif len(runs) > 1:
-        raise UsageError("several runs are reported one by one; beside published results they share a page")
+    if bool(runs) == (experiment is not None):
+        raise click.UsageError("name one RUN or more, or --from-mlflow EXPERIMENT")
+    asked = targets.split(",")
+    if experiment is not None:
+        places = rebuild_and_report(experiment, asked, out)
+    elif any_published(runs):
+        places = write_published_reports(runs, asked, out)
     else:
-        places = write_reports(runs[0], targets.split(","), out)
+        places = report_runs(runs, asked, out)
     for place in places:
         click.echo(place)
 

@@ -56,6 +56,13 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "reporter": {
         "html": "repro.reporters.html_page:HtmlPage",
         "mlflow": "repro.reporters.mlflow_runs:MlflowRuns",
+        "markdown": "repro.reporters.markdown_page:MarkdownPage",
+        "latex": "repro.reporters.latex_paper:LatexPaper",
+        "figures": "repro.reporters.paper_figures:PaperFigures",
+        "csv": "repro.reporters.csv_tables:CsvTables",
+        "parquet": "repro.reporters.parquet_tables:ParquetTables",
+        "jsonl": "repro.reporters.json_lines:JsonLines",
+        "mllog": "repro.reporters.mllog_package:MllogPackage",
     },
 }
 

@@ -91,12 +91,17 @@ class RunFolder:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Text as UTF-8, as `write_bytes` writes."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, data: bytes) -> None:
     """Write aside, make durable, rename: a reader sees the old file or the new one, never half of one."""
     aside = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with aside.open("w", encoding="utf-8") as stream:
-            stream.write(text)
+        with aside.open("wb") as stream:
+            stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
         aside.replace(path)

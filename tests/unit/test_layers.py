@@ -9,8 +9,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ALLOWED = {
-    "calibration", "checklist", "store", "compare", "plan", "results", "fingerprint", "stats", "spec", "seams", "schedule",
-    "pattern", "machine", "errors", "events", "registry", "streams", "uri", "reporters",
+    "calibration", "checklist", "compare", "errors", "events", "fingerprint", "machine", "pattern",
+    "plan", "registry", "reporters", "results", "schedule", "seams", "spec", "stats", "store", "streams",
+    "uri",
 }
 OF_A_BENCHMARK = {"comm_page", "comm_runs"}
 """These two show the outcome of `repro bench comm`, not a record, and know its type."""

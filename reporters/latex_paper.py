@@ -1,0 +1,98 @@
+"""The record as LaTeX for a paper: two booktabs tables, the verdicts as a list, and the figures beside."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import ClassVar
+
+from repro.seams import Reporter
+from repro.store import Record, write_text
+
+from .paper_figures import FOLDER, draw, figures
+from .short_tables import FOOTNOTE, Brief, Short, brief
+
+SPECIAL = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
+    "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "|": r"\textbar{}", '"': r"\textquotedbl{}", "'": r"\textquotesingle{}", "`": r"\textasciigrave{}", "-": "{-}",
+    "[": "{[}", "]": "{]}", "*": "{*}", "\N{NO-BREAK SPACE}": "~", "\N{MULTIPLICATION SIGN}": r"\texttimes{}",
+    "\N{SOFT HYPHEN}": r"\-", "\N{MICRO SIGN}": r"\textmu{}",
+}
+"""What TeX would read as a command, a ligature or an optional argument."""
+HEAD = """\
+% Written by repro. In the preamble: \\usepackage[T1]{fontenc} \\usepackage[utf8]{inputenc} \\usepackage{textcomp}
+% \\usepackage{booktabs} \\usepackage{graphicx}; then \\input{report} where the tables and figures are wanted, with
+% \\graphicspath{{...}} where this file does not lie beside the document. Wide tables: put them into \\resizebox.
+"""
+
+
+class LatexPaper(Reporter):
+    """`report.tex`, to be read by `\\input`, and the figures as PDF and SVG."""
+
+    title: ClassVar[str] = "LaTeX tables (booktabs) and figures (PDF, SVG) for a paper"
+
+    def write(self, record: Record, out: Path) -> list[str]:
+        """Write `report.tex` and `figures/` into `out`.
+
+        Raises:
+            OutputError: `out` cannot be written.
+        """
+        path = out / "report.tex"
+        drawn = figures(record)
+        write_text(path, render(brief(record), [(item.name, item.caption) for item in drawn]))
+        return [str(path), *draw(drawn, out)]
+
+
+def render(found: Brief, drawn: list[tuple[str, str]]) -> str:
+    """The file; `drawn`: name and caption of every figure."""
+    parts = [HEAD, f"% {found.origin} figures", *(_table(table, found) for table in (found.cells, found.comparisons)
+                                                  if table.rows)]
+    if found.verdicts:
+        items = "\n".join(f"  \\item \\textbf{{{escaped(item.verdict)}}}: {escaped(item.contrast)}: {escaped(item.why)}"
+                          for item in found.verdicts)
+        parts.append(f"\\begin{{itemize}}\n{items}\n\\end{{itemize}}")
+    if found.doubts:
+        items = "\n".join(f"  \\item {escaped(text)}" for text in found.doubts)
+        parts.append(f"\\paragraph{{Before you believe it}}\n\\begin{{itemize}}\n{items}\n\\end{{itemize}}")
+    parts += [_figure(name, caption) for name, caption in drawn]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(table: Short, found: Brief) -> str:
+    label = escaped(table.title)
+    facts = "; ".join(f"{key}: {value}" for key, value in found.facts)
+    foot = f" {FOOTNOTE}" if table is found.comparisons else ""
+    columns = "".join("r" if flush else "l" for flush in table.numeric)
+    lines = [" & ".join(escaped(cell) for cell in row) + r" \\" for row in (table.headers, *table.rows)]
+    return "\n".join([
+        r"\begin{table}[htbp]", r"\centering",
+        f"\\caption{{{label}. All figures \\emph{{{escaped(found.origin)}}}. {escaped(facts + '.' + foot)}}}",
+        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%", f"\\begin{{tabular}}{{{columns}}}",
+        r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule", r"\end{tabular}}", r"\end{table}",
+    ])
+
+
+def _figure(name: str, caption: str) -> str:
+    return "\n".join([
+        r"\begin{figure}[htbp]", r"\centering", f"\\includegraphics[width=\\linewidth]{{{FOLDER}/{name}.pdf}}",
+        f"\\caption{{{escaped(caption)}}}", r"\end{figure}",
+    ])
+
+
+def escaped(text: str) -> str:
+    """`text` as LaTeX that sets it and does nothing else; what pdflatex has no glyph for stands by its number."""
+    return "".join(_character(character) for character in _line(text))
+
+
+def _line(text: str) -> str:
+    """One line; an empty one would end a paragraph. No-break spaces stay."""
+    return re.sub("[ \\t\\r\\n\\f\\v]+", " ", text).strip(" ")
+
+
+def _character(character: str) -> str:
+    if character in SPECIAL:
+        return SPECIAL[character]
+    if " " <= character <= "~" or "\u00c0" <= character <= "\u00ff":
+        return character
+    return f"\\texttt{{U+{ord(character):04X}}}"

@@ -1,0 +1,73 @@
+"""The record as Markdown for a README, an issue or a pull request: verdicts, two tables, and what to doubt."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import ClassVar
+
+from repro.seams import Reporter
+from repro.store import Record, write_text
+
+from .short_tables import FOOTNOTE, Brief, Short, brief
+
+SPECIAL = re.compile(r"[\\`*_\[\]|~$]")
+PINGS = re.compile(r"(?<!&)[@#]")
+LISTS = re.compile(r"^(?:[-+=]|\d+[.)](?=\s|$))")
+
+
+class MarkdownPage(Reporter):
+    """`report.md`, as GitHub reads it: nothing in it links, calls a user or runs because of a name."""
+
+    title: ClassVar[str] = "Markdown for a README or a pull request"
+
+    def write(self, record: Record, out: Path) -> list[str]:
+        """Write `report.md` into `out`.
+
+        Raises:
+            OutputError: `out` cannot be written.
+        """
+        path = out / "report.md"
+        write_text(path, render(brief(record)))
+        return [str(path)]
+
+
+def render(found: Brief) -> str:
+    """The document; `origin` stands above every figure and in every row of the tables."""
+    parts = [f"# {escaped(found.title)}", f"All figures: **{escaped(found.origin)}**."]
+    parts.append("\n".join(f"- {escaped(key)}: {escaped(value)}" for key, value in found.facts))
+    if found.doubts:
+        parts += ["## Before you believe it", "\n".join(f"- {escaped(text)}" for text in found.doubts)]
+    parts.append("## Verdicts")
+    parts.append("\n".join(f"- **{item.verdict}**: {escaped(item.contrast)}: {escaped(item.why)}"
+                           for item in found.verdicts) or "No cell of this record has a baseline to be compared with.")
+    for table in (found.cells, found.comparisons):
+        if table.rows:
+            parts += [f"## {escaped(table.title)}", rendered(table)]
+    if found.comparisons.rows:
+        parts.append(escaped(FOOTNOTE))
+    return "\n\n".join(parts) + "\n"
+
+
+def rendered(table: Short) -> str:
+    """A pipe table."""
+    rule = ["---:" if flush else "---" for flush in table.numeric]
+    lines = [[escaped(header) for header in table.headers], rule, *([escaped(cell) for cell in row]
+                                                                    for row in table.rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def escaped(text: str) -> str:
+    """`text` as Markdown that shows it and does nothing else: no markup, HTML, table cell, link, mention or issue.
+
+    Entities keep GitHub's autolinks from seeing an address; an empty comment, which it drops after looking for them,
+    parts the sign of a mention or an issue from its name.
+    """
+    line = " ".join(text.split())
+    line = SPECIAL.sub(r"\\\g<0>", line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
+    line = line.replace("://", "&#58;//").replace("www.", "www&#46;")
+    line = PINGS.sub(lambda found: f"{'@' if found[0] == '@' else NUMBER}<!-- -->", line)
+    return LISTS.sub(lambda found: f"{found[0][:-1]}&#{ord(found[0][-1])};", line)
+
+
+NUMBER = "&#35;"

@@ -1,0 +1,148 @@
+"""The record in MLPerf's results layout: logs and system descriptions that MLCommons' own tools read.
+
+``mllog/results/<cell>/<workload>/result_<seed>.txt`` and ``mllog/systems/<cell>.json``. A log is the trial's own, line
+by line; what MLPerf's rules ask for and the log says in another way is added, and every added line or field is marked.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from repro.events import EVALUATION_KEYS, Event, read_events
+from repro.plan import Cell
+from repro.results import Result
+from repro.seams import Reporter
+from repro.store import Record, write_text
+
+from .mllog_readme import readme
+from .mllog_system import system
+from .tables import plain
+
+FOLDER = "mllog"
+PROGRESS = ("block_start", "block_stop", "epoch_start", "epoch_stop", "eval_start", "eval_stop")
+"""Keys whose metadata the common rules want a samples_count or an epoch_num in."""
+ADDED = "x_added"
+"""Metadata of what was added here: a whole line (true), or the names of the fields."""
+TYPES = {"float64": "fp64", "float32": "fp32", "bfloat16": "bfloat16", "float16": "fp16", "tf32": "tf32"}
+"""torch's names of formats -> MLPerf's."""
+
+
+class MllogPackage(Reporter):
+    """A package that `mlperf_logging`'s parser, package checker and this tool's own `repro import mlperf` read."""
+
+    title: ClassVar[str] = "MLPerf's results layout: result_N.txt and systems/*.json, for MLCommons' tools"
+
+    def write(self, record: Record, out: Path) -> list[str]:
+        """Write the folder `mllog` into `out`.
+
+        Raises:
+            OutputError: `out` cannot be written.
+        """
+        root = out / FOLDER
+        paths, left_out = [root / "README.md"], []
+        for cell in record.plan.cells:
+            found = list(_logs(record, cell))
+            left_out += [(item.trial_id, why) for item, why, _ in found if why]
+            logs = [(item, text) for item, why, text in found if not why]
+            if not logs:
+                continue
+            slug = folder_name(cell.cell_id)
+            paths.append(root / "systems" / f"{slug}.json")
+            write_text(paths[-1], json.dumps(system(record, cell, slug), indent=1) + "\n")
+            for item, text in logs:
+                place = root / "results" / slug / folder_name(cell.choices.workload.kind)
+                paths.append(place / f"result_{item.repeat}.txt")
+                write_text(paths[-1], text)
+        write_text(paths[0], readme(record, left_out))
+        return [str(path) for path in paths]
+
+
+def folder_name(text: str) -> str:
+    """A name that is one folder everywhere, and never a step upwards."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", plain(text)).lstrip(".")[:120] or "_"
+
+
+def _logs(record: Record, cell: Cell) -> Iterator[tuple[Result, str, str]]:
+    """(result, why it is left out, text of its log)."""
+    for item in record.of_cell(cell.cell_id):
+        events = read_events(record.folder.log(item.trial_id, item.attempt))[0]
+        keys = {event.key for event in events}
+        if item.status in ("crashed", "invalid", "out_of_memory", "timed_out"):
+            yield item, f"{item.status.replace('_', ' ')}: {plain(item.reason) or 'no reason given'}", ""
+        elif not {"run_start", "run_stop"} <= keys:
+            yield item, "its log is gone or has no run_start and run_stop", ""
+        else:
+            yield item, "", "".join(line(event) for event in export(events, disclosure(cell, item)))
+
+
+def line(event: Event) -> str:
+    """The event as a line that strict JSON takes: what is not finite is null."""
+    return replace(event, value=_finite(event.value), metadata=_finite(dict(event.metadata))).line()
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and value - value != 0 else value
+
+
+@dataclass(frozen=True, slots=True)
+class Disclosure:
+    """What the trial is said to have been, by MLPerf's keys."""
+
+    values: dict[str, Any]
+
+
+def disclosure(cell: Cell, item: Result) -> Disclosure:
+    """What rules of round 6.1 ask to be told, as far as it was read back from what ran.
+
+    Precision in attention is not among it: nobody looked, and most models here have none.
+    """
+    choices, effective = cell.choices, item.effective
+    linear = "tf32" if effective.get("tf32") == "on" else effective.get("matmul_dtype", "")
+    found: dict[str, Any] = {
+        "lowest_numerical_precision_in_linear": TYPES.get(linear),
+        "lowest_numerical_precision_in_comm": TYPES.get(effective.get("comm_dtype", "")),
+        "micro_batch_size": choices.batch.global_ // (choices.processes * choices.batch.accumulation),
+        "config_filename": "suite.yaml",
+    }
+    found |= {f"{kind}_parallelism": 1 for kind in ("tensor", "pipeline", "context", "expert")}
+    return Disclosure({key: value for key, value in found.items() if value is not None})
+
+
+def export(events: Sequence[Event], told: Disclosure) -> Iterator[Event]:
+    """The log's events with what MLPerf's common rules want, in the order of the log."""
+    ahead = _samples_ahead(events)
+    keys, samples = {event.key for event in events}, 0
+    for event, following in zip(events, ahead, strict=True):
+        known = event.metadata.keys() & {"samples_count", "epoch_num", "epoch_count"}
+        count = samples if event.key.endswith("_start") and event.key != "eval_start" else following
+        if event.key in PROGRESS and not known and count is not None:
+            yield replace(event, metadata={**event.metadata, "samples_count": count, ADDED: ["samples_count"]})
+        else:
+            yield event
+        if event.key == "eval_error" and "eval_accuracy" not in keys:  # the one key of a quality that the rules know
+            yield replace(event, key="eval_accuracy", metadata={**event.metadata, ADDED: True})
+        if event.key in EVALUATION_KEYS:
+            samples = int(event.metadata.get("samples_count", samples))
+        if event.key == "init_start":
+            yield from (Event(key, value, "POINT_IN_TIME", event.time_ms, {ADDED: True})
+                        for key, value in told.values.items() if key not in keys)
+
+
+def _samples_ahead(events: Sequence[Event]) -> list[int | None]:
+    """For each event the samples seen by the next evaluation."""
+    found: list[int | None] = []
+    following: int | None = None
+    for event in reversed(events):
+        if event.key in EVALUATION_KEYS and "samples_count" in event.metadata:
+            following = int(event.metadata["samples_count"])
+        found.append(following)
+    return found[::-1]

@@ -1,0 +1,128 @@
+"""A report from the tracking server alone: the same bytes as from the run folder, for one who does not have it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from click.testing import CliRunner
+
+import repro
+from repro import registry
+from repro.cli import cli
+from repro.store import Attempt, Record, read_record
+from tests.records import SUITE, Course, make_record
+
+pytest.importorskip("mlflow")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # MLflow's and SQLAlchemy's own
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # MLflow keeps its database connections open
+]
+ROOT = Path(repro.__file__).parents[1]
+NARROW = SUITE.replace("seeds: 6", "seeds: 2").replace("processes: [1, 2]", "processes: [2]")
+FORMATS = "html,markdown,csv,jsonl,mllog"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real tracking server on loopback."""
+    folder = tmp_path_factory.mktemp("server")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = int(taken.getsockname()[1])
+    command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1",
+               "--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "art")]
+    variables = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
+    with (folder / "log").open("wb") as log:
+        child = subprocess.Popen(command, cwd=folder, env=variables, start_new_session=True, stdout=log, stderr=log)
+    try:
+        limit = time.monotonic() + 120
+        while True:
+            try:
+                with urlopen(f"http://127.0.0.1:{port}/health", timeout=2):
+                    break
+            except OSError:
+                assert time.monotonic() < limit and child.poll() is None, (folder / "log").read_text()[-500:]
+                time.sleep(0.2)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+@pytest.fixture(scope="module")
+def sent(server: str, tmp_path_factory: pytest.TempPathFactory) -> Record:
+    """A record with a repeated attempt and a crash, sent to the server, its reports written."""
+    root = tmp_path_factory.mktemp("sent") / "run"
+    record = make_record(root, NARROW, lambda trial: Course(
+        crash=trial.repeat == 1 and trial.choices.engine.kind == "deepspeed"))
+    first = record.results[0]
+    record.folder.log(first.trial_id, 2).write_text(record.folder.log(first.trial_id, 1).read_text())
+    record.folder.append_attempt(Attempt(
+        trial_id=first.trial_id, cell_id=first.cell_id, repeat=first.repeat, attempt=2, started_ms=1.61e12, seconds=1.0,
+        status="crashed", reason="again, for the test"))
+    record.folder.launchers.write_text('{"preload_seconds": 1.25}')
+    record = read_record(root)
+    registry.load("reporter", "html")().write(record, record.folder.reports)
+    registry.load("reporter", "mlflow")(tracking_uri=server, ended=True).write(record, record.folder.reports)
+    return record
+
+
+def reports(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_the_server_alone_gives_the_same_reports(
+    sent: Record, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
+    ended = CliRunner().invoke(cli, ["report", "--from-mlflow", "sample", "--to", FORMATS, "--out",
+                                     str(tmp_path / "got")])
+    assert ended.exit_code == 0, (ended.output, ended.exception)
+    here = CliRunner().invoke(cli, ["report", str(sent.folder.root), "--to", FORMATS])
+    assert here.exit_code == 0
+    ours, theirs = reports(sent.folder.reports), reports(tmp_path / "got/report")
+    assert ours.keys() == theirs.keys() and len(ours) > 10
+    assert [name for name in ours if ours[name] != theirs[name]] == []
+    again = read_record(tmp_path / "got")
+    assert (again.plan, again.results, again.attempts) == (sent.plan, sent.results, sent.attempts)
+
+
+def test_the_store_has_tables_and_factors(sent: Record, server: str) -> None:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(server)
+    experiment = client.get_experiment_by_name("sample")
+    assert experiment is not None
+    cells = client.search_runs([experiment.experiment_id], "tags.`repro.level` = 'cell'")
+    wanted = {cell.factors["engine"] for cell in sent.plan.cells}
+    assert {run.data.tags["repro.factor.engine"] for run in cells} == wanted
+    artifacts = {item.path for run in cells for item in client.list_artifacts(run.info.run_id)}
+    assert {"cells.csv", "comparisons.csv", "pairs.csv", "trials.csv", "report.md", "report.html"} <= artifacts
+
+
+@pytest.mark.parametrize(("arguments", "text"), [
+    (["--from-mlflow", "nobody's", "--out", "new"], "no experiment named \"nobody's\""),
+    (["--from-mlflow", "Default", "--out", "new"], "holds no run of this tool"),
+    (["--from-mlflow", "sample"], "name it with --out"),
+    (["--from-mlflow", "sample", "--out", "full"], "not an empty folder"),
+    ([], "name one RUN or more"),
+    (["run", "--from-mlflow", "sample"], "name one RUN or more"),
+])
+def test_what_cannot_be_done_is_one_line(
+    sent: Record, server: str, arguments: list[str], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
+    monkeypatch.chdir(tmp_path)
+    Path("full").mkdir()
+    Path("full/file").write_text("")
+    ended = CliRunner().invoke(cli, ["report", *arguments])
+    assert ended.exit_code != 0 and text in (str(ended.exception) + ended.output)
+    assert not Path("new").exists()

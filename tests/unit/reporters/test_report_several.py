@@ -1,0 +1,162 @@
+"""Several runs in one report: no seed counts twice, which run counts does not depend on how it came out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from repro.cli import cli
+from repro.compare import compare
+from repro.errors import OutputError, UsageError
+from repro.several import LATER, sections
+from repro.store import Record, read_record, write_model
+from tests.records import SUITE, Course, make_record
+
+
+def quick(trial: Any) -> Course:
+    """Ten times as fast as the default course."""
+    return Course(step_seconds=0.001)
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def early(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    """Four of six seeds: it was interrupted."""
+    return make_record(tmp_path_factory.mktemp("early") / "early", only=16, started_ms=1_600_000_000_000)
+
+
+@pytest.fixture(scope="module")
+def late(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    """All six seeds, later and faster."""
+    return make_record(tmp_path_factory.mktemp("late") / "late", course=quick, started_ms=1_700_000_000_000)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_seed_counts_once_from_the_earlier_run(early: Record, late: Record, turned: bool, tmp_path: Path) -> None:
+    runs = [early.folder.root, late.folder.root]
+    (found,) = sections(runs[::-1] if turned else runs, tmp_path / "out")
+    assert found.sources == ("early", "late") and found.why == ""
+    seconds = {(item.cell_id, item.repeat): item.tta_wall for item in found.record.results}
+    for source, seeds in ((early, range(4)), (late, range(4, 6))):
+        wanted = {(item.cell_id, item.repeat): item.tta_wall for item in source.results if item.repeat in seeds}
+        assert wanted.items() <= seconds.items()
+    assert len(seconds) == len(found.record.results) == 24 and found.record.missing() == []
+    text = " ".join(found.notes)
+    assert "early (seeds 0 to 3); late (seeds 4 to 5)" in text and LATER in found.notes
+    assert "seeds 0 to 3 were run more than once" in text
+    assert set(found.notes) <= set(found.record.plan.notes)
+
+
+def test_what_does_not_count_stays_in_the_ledger(early: Record, late: Record, tmp_path: Path) -> None:
+    (found,) = sections([early.folder.root, late.folder.root], tmp_path / "out")
+    ledger = found.record.attempts
+    assert len(ledger) == 16 + 24
+    out = [item for item in ledger if "not counted" in item.reason]
+    assert len(out) == 16 and all(item.attempt == 2 and "of late, not counted: seed" in item.reason for item in out)
+    assert all(found.record.folder.log(item.trial_id, item.attempt).is_file() for item in ledger)
+
+
+def test_a_seed_that_one_run_has_in_some_cells_only_is_taken_whole_from_the_other(late: Record, tmp_path: Path) -> None:
+    part = make_record(tmp_path / "part", only=18, started_ms=1_500_000_000_000)
+    (found,) = sections([part.folder.root, late.folder.root], tmp_path / "out")
+    fast = {item.repeat for item in found.record.results if item.tta_wall and item.tta_wall < 0.3}
+    assert fast == {4, 5}
+    assert all(len({(item.tta_wall or 0) < 0.3 for item in found.record.results if item.repeat == seed}) == 1
+               for seed in range(6))
+
+
+def test_a_crash_counts_where_its_run_is_the_earlier_one(late: Record, tmp_path: Path) -> None:
+    crashed = make_record(tmp_path / "crashed", course=lambda trial: Course(crash=trial.repeat == 2),
+                          started_ms=1_500_000_000_000)
+    (found,) = sections([late.folder.root, crashed.folder.root], tmp_path / "out")
+    assert sum(item.status == "crashed" for item in found.record.results) == 4
+
+
+def test_one_run_merged_is_that_run(late: Record, tmp_path: Path) -> None:
+    """Verdicts and figures of a section are what `repro compare` says of its run."""
+    other = make_record(tmp_path / "other", SUITE.replace("lr: 0.1", "lr: 0.2"))
+    first, second = sections([late.folder.root, other.folder.root], tmp_path / "out")
+    for section, record in ((first, late), (second, other)):
+        assert compare(section.record.plan, section.record.results, started_ms=section.record.started_ms) == compare(
+            record.plan, record.results, started_ms=record.started_ms)
+        assert section.notes == () and section.record.plan == record.plan
+    assert "digest" in second.why and first.why == ""
+
+
+def changed(record: Record, **values: Any) -> None:
+    write_model(record.folder.environment, record.environment.model_copy(update=values))
+
+
+def test_another_machine_or_method_stands_apart(late: Record, tmp_path: Path) -> None:
+    elsewhere, method = make_record(tmp_path / "elsewhere"), make_record(tmp_path / "method")
+    changed(elsewhere, cpu="Another CPU")
+    write_model(method.folder.plan, method.plan.model_copy(update={"method": "2.0"}))
+    found = sections([late.folder.root, elsewhere.folder.root, method.folder.root], tmp_path / "out")
+    assert [item.sources for item in found] == [("late",), ("elsewhere",), ("method",)]
+    assert "another machine: Another CPU" in found[1].why and "another method" in found[2].why
+
+
+def test_other_libraries_are_told(late: Record, tmp_path: Path) -> None:
+    newer = make_record(tmp_path / "newer", started_ms=1_800_000_000_000)
+    changed(newer, libraries={"torch": "3.0"})
+    (found,) = sections([late.folder.root, newer.folder.root], tmp_path / "out")
+    assert "newer differs from late in torch" in found.notes
+
+
+def test_the_worst_gate_counts(late: Record, tmp_path: Path) -> None:
+    bad = make_record(tmp_path / "bad", started_ms=1_800_000_000_000)
+    gate = {"needed": True, "findings": [{"group": "g", "reference": "r", "candidate": "c", "problem": "step 1",
+                                          "largest_difference": 1.0}]}
+    bad.folder.parity_verdict.write_text(json.dumps(gate))
+    (found,) = sections([late.folder.root, bad.folder.root], tmp_path / "out")
+    assert found.record.parity == gate
+    bad.folder.parity_verdict.unlink()
+    (found,) = sections([late.folder.root, bad.folder.root], tmp_path / "unknown")
+    assert found.record.parity is None
+
+
+def test_a_link_is_not_followed(late: Record, tmp_path: Path) -> None:
+    linked = make_record(tmp_path / "linked", started_ms=1_500_000_000_000)
+    (tmp_path / "secret").write_text("secret")
+    folder = linked.folder.trial(linked.results[0].trial_id)
+    (folder / "rank1.log").symlink_to(tmp_path / "secret")
+    sections([linked.folder.root, late.folder.root], tmp_path / "out")
+    assert not any("secret" in path.read_text(errors="replace") for path in (tmp_path / "out").rglob("*")
+                   if path.is_file())
+
+
+def test_the_command_writes_one_report_and_an_index(early: Record, late: Record, tmp_path: Path) -> None:
+    texts = []
+    for name in ("once", "again"):
+        ended = CliRunner().invoke(cli, ["report", str(early.folder.root), str(late.folder.root), "--to",
+                                         "html,markdown,csv", "--out", str(tmp_path / name)])
+        assert ended.exit_code == 0, ended.output
+        texts.append(contents(tmp_path / name))
+    assert texts[0] == texts[1]
+    page = texts[0]["report/report.html"].decode()
+    assert "seeds 0 to 3 were run more than once" in page and "seeds 4 to 5" in texts[0]["index.md"].decode()
+    read_record(tmp_path / "once")
+
+
+def test_what_cannot_be_done_is_one_line(early: Record, late: Record, tmp_path: Path) -> None:
+    runs = [str(early.folder.root), str(late.folder.root)]
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/file").write_text("mine")
+    for arguments, kind, text in (
+        ([*runs], UsageError, "name it with --out"),
+        ([*runs, "--out", str(tmp_path / "out"), "--to", "mlflow"], UsageError, "one run at a time"),
+        ([runs[0], runs[0], "--out", str(tmp_path / "out")], UsageError, "named twice"),
+        ([*runs, "--out", str(tmp_path / "full")], OutputError, "not an empty folder"),
+        ([runs[0], str(tmp_path), "--out", str(tmp_path / "out")], OutputError, "is no run folder"),
+        ([*runs, "--out", str(tmp_path / "out"), "--to", "markdwon"], UsageError, "did you mean 'markdown'"),
+    ):
+        ended = CliRunner().invoke(cli, ["report", *arguments])
+        assert isinstance(ended.exception, kind) and text in str(ended.exception), ended.exception
+    assert (tmp_path / "full/file").read_text() == "mine" and not (tmp_path / "out").exists()
