@@ -68,7 +68,7 @@ def brackets(mark: CellMark, results: Sequence[Result], where: Where) -> dict[st
         return None
     return {
         "type": "scatter", "mode": "lines", "uid": f"bracket-{mark.number}", "name": f"crossings of cell {mark.number}",
-        "legendgroup": str(mark.number), "x": x, "y": y, "opacity": 0.35, "hoverinfo": "skip",
+        "legendgroup": str(mark.number), "x": x, "y": y, "opacity": 0.28, "hoverinfo": "skip",
         "line": {"width": 7, "color": f"--c{mark.color}"},
     }
 

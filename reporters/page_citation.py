@@ -7,7 +7,8 @@ import re
 import repro
 from repro.store import Record
 
-MESSAGE = "If you use this software in a publication, please cite it with the version and the suite digest of your runs."
+MESSAGE = ("If you use this software in a publication, please cite it with the version and the suite digest of your "
+           "runs.")
 TITLE = "repro-harness: time-to-accuracy benchmarks with verdicts that can be checked and re-run"
 AUTHOR = "The repro-harness contributors"
 LICENSE = "Apache-2.0"

@@ -113,7 +113,8 @@ def forest(record: Record) -> Forest:
     return Forest(
         axis=axis, one=axis.at(1.0), primary=next((item for item in built if item.primary), None),
         others=tuple(item for item in built if not item.primary), what=_what(found), sides=_sides(found),
-        drawn=any(item.pairs or item.factors for item in built), level=next((item.level for item in built if item.level), ""),
+        drawn=any(item.pairs or item.factors for item in built),
+        level=next((item.level for item in built if item.level), ""),
     )
 
 
@@ -144,8 +145,9 @@ def _ratio(record: Record, index: int, item: Comparison, known: dict[str, CellMa
     interval = item.interval
     texts = ratios([item.ratio, *([interval.low, interval.high] if interval else [])]) if item.ratio else []
     return Ratio(
-        index=index, candidate=known[item.candidate], baseline=known[item.baseline], primary=item.primary, metric=item.metric,
-        clock=CLOCKS.get(item.metric, scale.noun), said=SAID.get(item.metric, ("takes", "as long as")),
+        index=index, candidate=known[item.candidate], baseline=known[item.baseline], primary=item.primary,
+        metric=item.metric, clock=CLOCKS.get(item.metric, scale.noun),
+        said=SAID.get(item.metric, ("takes", "as long as")),
         to_target=scale.to_target, goal=goal(record.cell(item.candidate).choices), n=item.n,
         ratio=texts[0] if texts else None, interval=(texts[1], texts[2]) if len(texts) == 3 else None,
         level=f"{interval.level:.0%}".replace("%", "\N{NO-BREAK SPACE}%") if interval else "",

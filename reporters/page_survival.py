@@ -12,7 +12,7 @@ from repro.plan import Cell
 from repro.results import Result
 from repro.store import Record
 
-from .page_cells import CellMark, goal, horizon_of, marks, origins
+from .page_cells import CellMark, goal, horizon_of, marks
 from .page_curves import DASHES, Chart, layout
 from .page_text import Number, number, plural, seconds, wrapped
 

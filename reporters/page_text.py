@@ -12,7 +12,10 @@ from markupsafe import Markup, escape
 
 PATH = re.compile(r"(?:file://|(?<![\w./:<~]))(?:[A-Za-z]:\\(?:[^\\\s'\"]+\\)*|~?/(?:[\w.@+=%-]+/)+)(?=[^\s'\"]|$|[\s'\"])")
 """The folders of an absolute path, up to the last separator; URLs and fractions do not match."""
-HIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028\u2029\u202a-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+HIDDEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028\u2029\u202a-\u202e"
+    "\u2060-\u2069\ufeff\ud800-\udfff]"
+)
 """Control characters and marks of writing direction: invisible themselves, they make other text read otherwise."""
 LONGEST = 2000
 """Characters of one text that the page shows; names and notes of a suite may be of any length."""
@@ -55,6 +58,14 @@ def seconds(value: float | None) -> Number | None:
     if value is not None and abs(value) < 5e-10:
         return Number(value, "0\N{NO-BREAK SPACE}s")
     return number(value, 3, "s")
+
+
+def share(value: float | None) -> Number | None:
+    """A share in per cent; the exact value stays a share. Rounding left over by a subtraction reads as 0."""
+    if value is None:
+        return None
+    text = "0" if abs(value) < 1e-12 else "< 0.001" if abs(value) < 1e-5 else significant(100 * value, 2)
+    return Number(value, f"{text} %".replace(" ", "\N{NO-BREAK SPACE}"))
 
 
 def ratios(values: Sequence[float]) -> list[Number]:

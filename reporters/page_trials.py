@@ -10,7 +10,7 @@ from repro.results import Result
 from repro.store import Record
 
 from .page_cells import STATUS_WORDS, CellMark, marks
-from .page_text import Number, gibibytes, moment, number, seconds
+from .page_text import Number, gibibytes, moment, number, seconds, share
 
 FOLDER = "../trials"
 """The report lies in <run>/report; links stay inside the run folder and name no path of the machine."""
@@ -94,7 +94,8 @@ def trials(record: Record) -> list[TrialRow]:
     """Results by cell and seed, failures first."""
     known = marks(record)
     starts = Counter(item.trial_id for item in record.attempts)
-    rows = [_trial(item, known[item.cell_id], starts[item.trial_id]) for item in record.results if item.cell_id in known]
+    rows = [_trial(item, known[item.cell_id], starts[item.trial_id]) for item in record.results
+            if item.cell_id in known]
     return sorted(rows, key=lambda row: (row.status == "ok", row.mark.number, row.repeat))
 
 
@@ -118,14 +119,8 @@ def _trial(item: Result, mark: CellMark, starts: int) -> TrialRow:
         status=item.status, word=STATUS_WORDS[item.status], reason=item.reason, wall=seconds(item.tta_wall),
         train=seconds(item.tta_train), cold=seconds(item.tta_cold), epochs=number(item.epochs_to_target),
         rate=number(item.samples_per_second), final=number(item.final, 4), peak=gibibytes(item.peak_bytes),
-        conservation=_percent(item.conservation_error), observer=_percent(item.observer_effect), starts=starts,
+        conservation=share(item.conservation_error), observer=share(item.observer_effect), starts=starts,
         record=f"{FOLDER}/{item.trial_id}/result.json",
         hashes=tuple((HASHES.get(name, name), value[:8], value) for name, value in item.hashes.items()),
         warnings=item.warnings,
     )
-
-
-def _percent(share: float | None) -> Number | None:
-    """A share in per cent; the exact value stays a share. Rounding left over by a subtraction reads as 0."""
-    text = number(None if share is None else 100 * share if share >= 1e-12 else 0.0, 2, "%")
-    return None if share is None or text is None else Number(share, text.text)

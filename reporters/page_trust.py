@@ -10,7 +10,7 @@ from repro.results import CONSERVATION_TOLERANCE, OTHER_SHARE, Result
 from repro.store import Record
 
 from .page_cells import CellMark, marks
-from .page_text import Number, number
+from .page_text import Number, share
 
 OBSERVER_LIMIT = 0.005
 """Largest share of a run that logging may take (method.md 1.8)."""
@@ -82,14 +82,14 @@ def _other(result: Result) -> float | None:
     return result.phases["other"] / result.run_seconds
 
 
-def _worst(results: Sequence[Result], share: Callable[[Result], float | None], limit: float) -> Worst | None:
-    known = [(value, item.trial_id) for item in results if (value := share(item)) is not None]
+def _worst(results: Sequence[Result], read: Callable[[Result], float | None], limit: float) -> Worst | None:
+    known = [(value, item.trial_id) for item in results if (value := read(item)) is not None]
     if not known:
         return None
     value, trial_id = max(known)
-    text = number(100 * value if value >= 1e-12 else 0.0, 2, "%")
+    text = share(value)
     assert text is not None
-    return Worst(Number(value, text.text), trial_id, value > limit)
+    return Worst(text, trial_id, value > limit)
 
 
 def _pairing(record: Record) -> tuple[tuple[str, str], ...]:
