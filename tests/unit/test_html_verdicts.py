@@ -102,7 +102,8 @@ def test_failing_rules_stand_under_the_verdicts_and_all_in_their_own_section(
     plain: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = types.ModuleType("repro.checklist")
-    rules = [finding("F1", "pass"), finding("HB3", "fail", False), finding("F2", "fail"), finding("NEU4", "cannot tell")]
+    rules = [finding("F1", "pass"), finding("HB3", "fail", False), finding("F2", "fail"),
+             finding("NEU4", "cannot tell")]
     module.check = lambda record: tuple(rules)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "repro.checklist", module)
     html = written(plain, tmp_path)
@@ -271,7 +272,8 @@ def test_citation_is_that_of_the_project(plain: Record) -> None:
 
 
 @pytest.mark.parametrize(("value", "wanted"), [
-    ("a\u202eb", "a\\u202eb"), ("\x00\u2066", "\\u0000\\u2066"), ("lone \ud800", "lone \\ud800"), ("tab\tline\n", "tab\tline\n"),
+    ("a\u202eb", "a\\u202eb"), ("\x00\u2066", "\\u0000\\u2066"), ("lone \ud800", "lone \\ud800"),
+    ("tab\tline\n", "tab\tline\n"),
     ("na\u00efve \u4e2d", "na\u00efve \u4e2d"),
 ])
 def test_hidden_characters_become_visible(value: str, wanted: str) -> None:
