@@ -84,8 +84,9 @@ def _panel(
         return None
     traces = [trace for mark, _, courses, summary in found if (trace := _trace(mark, courses, summary, scale))]
     unit = "seconds" if scale.unit == "s" else scale.unit
-    figure = {"data": traces, "layout": layout(unit, "probability to have reached it")}
-    figure["layout"]["yaxis"] |= {"range": [-0.03, 1.05], "tickformat": ".0%"}
+    looks = layout(unit, "probability to have reached it")
+    looks["yaxis"] |= {"range": [-0.03, 1.05], "tickformat": ".0%"}
+    figure = {"data": traces, "layout": looks}
     chart = Chart(
         f"survival-{number_}", f"{key[1]} on {key[0]}", f"against the {scale.noun}", figure,
         f"probability to have reached {key[1]} against the {scale.noun}; {plural(len(traces), 'line')}, one a cell",

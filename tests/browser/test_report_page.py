@@ -87,9 +87,8 @@ def test_every_figure_is_drawn_with_a_line_a_trial(visit: Visit) -> None:
     charts = visit.page.locator("#curves .chart")
     assert charts.count() == 4
     for index in range(4):
-        # A line a trial; of three cells (one trial of each crashed at its first evaluation) no range; four brackets.
         assert charts.nth(index).locator(".trace").count() == drawn(visit, index)
-        assert visit.page.evaluate(f"{LINES}({index})") == 24
+        assert visit.page.evaluate(LINES, index) == 24
         assert charts.nth(index).locator("svg.main-svg").first.bounding_box()["width"] > 300
 
 
@@ -121,11 +120,11 @@ def test_legend_hides_and_shows_a_cell_by_keyboard(visit: Visit) -> None:
     button.focus()
     visit.page.keyboard.press("Enter")
     assert button.get_attribute("aria-pressed") == "false"
-    assert visit.page.evaluate(f"{LINES}(0)") == 18
+    assert visit.page.evaluate(LINES, 0) == 18
     assert visit.page.locator(".chart").first.locator(".trace").count() == drawn(visit)
     visit.page.keyboard.press("Space")
     assert button.get_attribute("aria-pressed") == "true"
-    assert visit.page.evaluate(f"{LINES}(0)") == 24
+    assert visit.page.evaluate(LINES, 0) == 24
 
 
 def test_layers_hide_and_show(visit: Visit) -> None:
@@ -133,7 +132,7 @@ def test_layers_hide_and_show(visit: Visit) -> None:
     visit.page.locator(".legend [data-layer='bracket']").click()
     assert drawn(visit) == before - 4
     visit.page.locator(".legend [data-layer='trial']").click()
-    assert visit.page.evaluate(f"{LINES}(0)") == 0
+    assert visit.page.evaluate(LINES, 0) == 0
     assert visit.page.locator(".legend [data-layer='trial']").get_attribute("aria-pressed") == "false"
 
 
