@@ -58,7 +58,7 @@ def render(record: Record) -> str:
     )
     environment.filters["inline_json"] = inline_json
     data = view(record)
-    drawn = any(panel.charts for panel in data["panels"]) or bool(data["scaling"].charts)
+    drawn = any(panel.charts for panel in data["panels"]) or bool(data["scaling"].charts or data["survival"].charts)
     scripts = [*([plotly_bundle()] if drawn else []), template("report.js")]
     page = environment.get_template("report.html.j2").render(
         **data, policy=policy(scripts), style=Markup(template("report.css")),

@@ -50,6 +50,8 @@ class Axis:
         for value in self.values:
             place = self.at(value)
             anchor = "start" if place < 6 else "end" if place > 94 else "middle"
+            if anchor == "middle" and found and found[-1].anchor == "start" and place - found[-1].at < 9:
+                found[-1] = Tick(found[-1].at, "", "start")  # its label would run into this one; the mark stays
             found.append(Tick(place, tick_text(value), anchor))
         return tuple(found)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from repro.compare import Bounds, Summary, summarize
+from repro.compare import SCALES, Bounds, Summary, summarize
 from repro.plan import Cell
 from repro.results import Result
 from repro.seams import Workload
@@ -13,7 +13,7 @@ from repro.spec import Choices
 from repro.store import Record
 
 from .page_axis import Axis, from_zero
-from .page_text import Number, number, seconds, shortened, without_paths
+from .page_text import Number, limited, number, seconds, shortened, visible, without_paths
 
 COLORS = 8
 """Number of cell colours in report.css (--c0 and on)."""
@@ -84,8 +84,8 @@ def marks(record: Record) -> dict[str, CellMark]:
     """Cell id -> mark, in the order of the plan."""
     return {
         cell.cell_id: CellMark(
-            number=index + 1, cell_id=cell.cell_id, label=without_paths(cell.label),
-            brief=shortened(without_paths(cell.label)), color=index % COLORS, dash=DASHES[index % len(DASHES)],
+            number=index + 1, cell_id=cell.cell_id, label=limited(name := visible(without_paths(cell.label)), 400),
+            brief=shortened(name), color=index % COLORS, dash=DASHES[index % len(DASHES)],
             symbol=SYMBOLS[index % len(SYMBOLS)], origin=origin(cell.choices),
         )
         for index, cell in enumerate(record.plan.cells)
@@ -108,9 +108,18 @@ def goal(choices: Choices) -> str:
     return f"{choices.stop.metric} of {side} {choices.stop.target:g}"
 
 
+def horizon_of(record: Record, metric: str) -> float | None:
+    """The suite's horizon, where it is in the unit of `metric`; it is declared for the primary contrast's metric."""
+    primary = record.plan.suite.primary
+    declared = SCALES[primary.metric if primary else "tta_wall"].unit
+    return record.plan.suite.horizon if SCALES[metric].unit == declared else None
+
+
 def rows(record: Record) -> tuple[list[CellRow], Axis]:
     """All cells with their summaries, and the axis their points share."""
-    summaries = [(cell, summarize(cell, record.of_cell(cell.cell_id))) for cell in record.plan.cells]
+    horizon = horizon_of(record, "tta_wall")
+    summaries = [(cell, summarize(cell, record.of_cell(cell.cell_id), "tta_wall", horizon))
+                 for cell in record.plan.cells]
     axis = from_zero([value for _, summary in summaries for value in summary.values], right=90.0)
     known = marks(record)
     return [

@@ -10,6 +10,7 @@ from repro.plan import Cell
 from repro.results import Point, Result
 from repro.store import Record
 
+from .page_bands import band, brackets, thinned
 from .page_cells import STATUS_WORDS, CellMark, goal, marks, origins
 from .page_text import Number, number, plural, seconds, wrapped
 
@@ -19,12 +20,17 @@ DASHES = {
 """Closer than plotly's own, so that a steep line still shows its pattern."""
 MARKERS_UP_TO = 4000
 """Points in a figure beyond which only lines are drawn: SVG markers are slow by the ten thousand."""
+DRAWN_UP_TO = 20_000
+"""Points in a figure beyond which each line is drawn with fewer; tables and figures of the page use all of them."""
+BANDS_UP_TO = 8
+"""Cells in a panel up to which their ranges are drawn from the start."""
 ROWS_UP_TO = 1500
 """Evaluations beyond which the table keeps those around the target only."""
 CLOCKS = (
     ("wall", "wall clock", "from run_start, evaluation included", "seconds"),
     ("train", "training clock", "without evaluation, checkpoints and logging", "seconds"),
-    ("samples", "samples", "in passes over the training data", "epochs"),
+    ("samples", "samples", "training samples taken, whatever the batch", "samples"),
+    ("epochs", "epochs", "passes over the training data", "epochs"),
 )
 """(name, title, what is counted, unit)"""
 
@@ -65,6 +71,11 @@ class Panel:
     charts: tuple[Chart, ...]
     rows: tuple[CurveRow, ...]
     thinned: bool
+    """The table holds only the evaluations around the target."""
+    drawn: int
+    """Evaluations of a trial that its line shows at most; 0: all."""
+    bands: bool
+    """Whether ranges are drawn from the start."""
     without: int
     """Trials that left no evaluation."""
 
@@ -84,52 +95,75 @@ def _panel(record: Record, index: int, key: tuple[str, str], cells: Sequence[Cel
     count = sum(len(result.curve) for _, result in drawn)
     targets = sorted({cell.choices.stop.target for cell in cells})
     summary = f"{plural(len(drawn), 'line')}, one a trial; target {goal(cells[0].choices)}"
+    most = max(20, DRAWN_UP_TO // len(drawn)) if count > DRAWN_UP_TO else 0
     charts = tuple(
         Chart(f"curve-{index}-{clock}", title, counted,
-              _figure(clock, unit, key[1], drawn, targets, count <= MARKERS_UP_TO),
+              _figure(clock, unit, key[1], drawn, targets, count <= MARKERS_UP_TO, most),
               f"{key[1]} against {title} in {unit}, {counted}; {summary}")
         for clock, title, counted, unit in CLOCKS
     ) if drawn else ()
     of_cells = [known[cell.cell_id] for cell in cells]
     return Panel(
         workload=key[0], metric=key[1], origin=origins(of_cells), marks=tuple(of_cells), charts=charts,
-        rows=tuple(_rows(drawn, count > ROWS_UP_TO)), thinned=count > ROWS_UP_TO, without=len(trials) - len(drawn),
+        rows=tuple(_rows(drawn, count > ROWS_UP_TO)), thinned=count > ROWS_UP_TO, drawn=most,
+        bands=len(cells) <= BANDS_UP_TO, without=len(trials) - len(drawn),
     )
 
 
 def _figure(
     clock: str, unit: str, metric: str, drawn: Sequence[tuple[CellMark, Result]], targets: Sequence[float],
-    markers: bool,
+    markers: bool, most: int,
 ) -> dict[str, Any]:
     return {
-        "data": [_trace(clock, mark, result, markers) for mark, result in drawn],
-        "layout": {
-            "autosize": True, "showlegend": False, "hovermode": "closest", "dragmode": "zoom",
-            "margin": {"l": 56, "r": 14, "t": 26, "b": 50}, "font": {"size": 13, "color": "--ink"},
-            "paper_bgcolor": "--surface", "plot_bgcolor": "--surface",
-            "hoverlabel": {"align": "left", "bgcolor": "--raised", "bordercolor": "--rule", "font": {"color": "--ink"}},
-            "modebar": {"bgcolor": "--surface", "color": "--muted", "activecolor": "--ink"},
-            "xaxis": _axis(unit) | {"rangemode": "tozero"}, "yaxis": _axis(metric),
+        "data": [*_behind(clock, drawn, most or DRAWN_UP_TO),
+                 *(_trace(clock, mark, result, markers, most or DRAWN_UP_TO) for mark, result in drawn)],
+        "layout": layout(unit, metric) | {
             "shapes": [_line(target) for target in targets],
             "annotations": [_note(target) for target in targets[:6]],
         },
     }
 
 
-def _trace(clock: str, mark: CellMark, result: Result, markers: bool) -> dict[str, Any]:
+def layout(x: str, y: str) -> dict[str, Any]:
+    """Axes and looks that figures against a clock share."""
+    return {
+        "autosize": True, "showlegend": False, "hovermode": "closest", "dragmode": "zoom",
+        "margin": {"l": 56, "r": 14, "t": 26, "b": 50}, "font": {"size": 13, "color": "--ink"},
+        "paper_bgcolor": "--surface", "plot_bgcolor": "--surface",
+        "hoverlabel": {"align": "left", "bgcolor": "--raised", "bordercolor": "--rule", "font": {"color": "--ink"}},
+        "modebar": {"bgcolor": "--surface", "color": "--muted", "activecolor": "--ink"},
+        "xaxis": _axis(x) | {"rangemode": "tozero"}, "yaxis": _axis(y),
+    }
+
+
+def _behind(clock: str, drawn: Sequence[tuple[CellMark, Result]], most: int) -> list[dict[str, Any]]:
+    """Ranges, then brackets, cell by cell."""
+    cells: dict[CellMark, list[Result]] = {}
+    for mark, result in drawn:
+        cells.setdefault(mark, []).append(result)
+
+    def where(point: Point) -> float:
+        return _position(clock, point)
+
+    found = [*(band(mark, results, where, most) for mark, results in cells.items()),
+             *(brackets(mark, results, where) for mark, results in cells.items())]
+    return [trace for trace in found if trace is not None]
+
+
+def _trace(clock: str, mark: CellMark, result: Result, markers: bool, most: int) -> dict[str, Any]:
     """One trial; where it did not reach the target its line ends in an open cross."""
-    known = [point for point in result.curve if point.value is not None]
+    known = [point for point in thinned(result, most) if point.value is not None]
     symbols = [mark.symbol] * len(known)
     sizes = [5] * len(known)
     if known and result.status != "ok":
         symbols[-1], sizes[-1] = "x-thin-open", 10
     told = f"<b>{mark.number}</b> {wrapped(mark.label)}<br>seed {result.repeat}, {STATUS_WORDS[result.status]}"
-    shown = "epochs" if clock == "samples" else "s"
+    shown = {"samples": "samples", "epochs": "epochs"}.get(clock, "s")
     marker = {"symbol": symbols, "size": sizes, "color": f"--c{mark.color}",
               "line": {"width": 1.3, "color": f"--c{mark.color}"}}
     return {
         "type": "scatter", "mode": "lines+markers" if markers else "lines", "name": f"cell {mark.number}",
-        "legendgroup": str(mark.number), "meta": [told], "opacity": 0.85,
+        "uid": f"trial-{mark.number}-{result.repeat}", "legendgroup": str(mark.number), "meta": [told], "opacity": 0.85,
         "x": [_position(clock, point) for point in known], "y": [point.value for point in known],
         "line": {"color": f"--c{mark.color}", "dash": DASHES[mark.dash], "width": 1.6},
         **({"marker": marker} if markers else {}),
@@ -138,7 +172,8 @@ def _trace(clock: str, mark: CellMark, result: Result, markers: bool) -> dict[st
 
 
 def _position(clock: str, point: Point) -> float:
-    value = {"wall": point.wall_seconds, "train": point.train_seconds, "samples": point.epochs}[clock]
+    value = {"wall": point.wall_seconds, "train": point.train_seconds,
+             "samples": float(point.samples), "epochs": point.epochs}[clock]
     return float(f"{value:.7g}")
 
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from repro.calibration import beside
 from repro.results import Result
 from repro.store import Record
 
@@ -139,7 +138,3 @@ def _notes(record: Record) -> Iterator[Notice]:
     gate = parity(record)
     if gate.outcome in ("passed", "not needed"):
         yield Notice("note", f"Parity gate {gate.outcome}", gate.text, "#parity")
-    found = beside(record)
-    yield Notice("note", "False-positive rate of the harness",
-                 "not calibrated: no run of a cell against itself is stored with this record" if found is None
-                 else found.sentence())

@@ -312,7 +312,9 @@ def _chart(
 ) -> Chart:
     data = [trace for trace in traces if trace]
     ticks = sorted({point.processes for line in lines for point in line.points})
-    return Chart(f"scaling-{name}", title, counted, {"data": data, "layout": _layout(unit, ticks)},
+    drawn = [value for trace in data for value in trace["y"] if value is not None and value > 0]
+    wide = bool(drawn) and max(drawn) > 12 * min(drawn)
+    return Chart(f"scaling-{name}", title, counted, {"data": data, "layout": _layout(unit, ticks, wide)},
                  f"{title} against the number of processes, {counted}; {len(lines)} lines, both axes logarithmic")
 
 
@@ -380,7 +382,8 @@ def _short(value: float) -> float:
     return float(f"{value:.7g}")
 
 
-def _layout(unit: str, ticks: Sequence[int]) -> dict[str, Any]:
+def _layout(unit: str, ticks: Sequence[int], wide: bool) -> dict[str, Any]:
+    """`wide`: the values span more than a factor of 12, too many for a label at every digit."""
     grid = {"gridcolor": "--rule", "linecolor": "--rule", "zeroline": False, "automargin": True, "ticks": "outside",
             "tickcolor": "--rule", "ticklen": 4, "type": "log"}
     return {
@@ -390,5 +393,5 @@ def _layout(unit: str, ticks: Sequence[int]) -> dict[str, Any]:
         "modebar": {"bgcolor": "--surface", "color": "--muted", "activecolor": "--ink"},
         "xaxis": {**grid, "title": {"text": "processes", "standoff": 8}, "tickvals": list(ticks),
                   "ticktext": [str(tick) for tick in ticks]},
-        "yaxis": {**grid, "title": {"text": unit, "standoff": 8}, "exponentformat": "none", "dtick": "D2"},
+        "yaxis": {**grid, "title": {"text": unit, "standoff": 8}, "tickformat": "~r", "dtick": "D2" if wide else "D1"},
     }

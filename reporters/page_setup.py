@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
 from repro.plan import Cell
+from repro.results import Result
 from repro.spec import Choices
 from repro.store import Record
 
 from .page_cells import CellMark, marks
-from .page_text import gibibytes, moment, seconds
+from .page_text import gibibytes, moment, seconds, visible
 
 Row = tuple[str, object]
 
@@ -38,6 +39,8 @@ class Effective:
     cells: str
     steady: bool
     """False: trials of one cell differ in it."""
+    differs: bool = False
+    """Whether cells differ in it."""
 
 
 def settings(record: Record) -> Settings:
@@ -81,24 +84,39 @@ def plain(value: Any) -> str:
 
 
 def effective(record: Record) -> list[Effective]:
-    """What ran, read back by the trials; cells that agree in a line share it."""
+    """What ran, read back by the trials; cells that agree in a line share it, and what differs stands first."""
+    return _lines(record, lambda result: result.effective, _requested)
+
+
+def rank_settings(record: Record) -> list[Effective]:
+    """Environment variables as the ranks saw them, likewise; empty in records from before they were kept."""
+    names = {name for item in record.results for name in item.settings}
+    return _lines(record, lambda result: {name: result.settings.get(name, "not set") for name in sorted(names)}
+                  if result.settings else {}, lambda _: {})
+
+
+def _lines(
+    record: Record, read: Callable[[Result], Mapping[str, str]], asked: Callable[[Cell], Mapping[str, str]]
+) -> list[Effective]:
     known = marks(record)
     lines: dict[tuple[str, str, str, bool], list[int]] = {}
     for cell in record.plan.cells:
-        wanted = _requested(cell)
+        wanted = asked(cell)
         seen: dict[str, list[str]] = {}
         for result in record.of_cell(cell.cell_id):
-            for name, value in result.effective.items():
+            for name, value in read(result).items():
                 seen.setdefault(name, []).append(value)
         for name, values in seen.items():
             kinds = list(dict.fromkeys(values))
             key = (name, wanted.get(name, "-"), " / ".join(kinds), len(kinds) == 1)
             lines.setdefault(key, []).append(known[cell.cell_id].number)
     order = {name: place for place, name in enumerate(dict.fromkeys(key[0] for key in lines))}
-    return [
-        Effective(name, asked, found, spans(cells), steady)
-        for (name, asked, found, steady), cells in sorted(lines.items(), key=lambda item: order[item[0][0]])
+    several = {name for name in order if len({key[2] for key in lines if key[0] == name}) > 1}
+    found = [
+        Effective(name, requested, found, spans(cells), steady, name in several)
+        for (name, requested, found, steady), cells in sorted(lines.items(), key=lambda item: order[item[0][0]])
     ]
+    return sorted(found, key=lambda line: not (line.differs or not line.steady))
 
 
 def _requested(cell: Cell) -> dict[str, str]:
@@ -146,32 +164,12 @@ def machine(record: Record) -> list[Row]:
     ]
 
 
-def rank_settings(record: Record) -> list[Row]:
-    """Environment variables as the ranks saw them; where trials differ, every value."""
-    found: dict[str, list[str]] = {}
-    recorded = [item for item in record.results if item.settings]
-    for name in sorted({name for item in recorded for name in item.settings}):
-        found[name] = list(dict.fromkeys(item.settings.get(name, "not set") for item in recorded))
-    return [(name, " / ".join(values)) for name, values in found.items()]
-
-
 def suite_text(record: Record) -> str:
     """The suite as it ran, overrides included, as YAML that `repro run` takes."""
     data = record.plan.suite.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"seeds"})
     data = {"suite": data.pop("suite"), **data, "seeds": record.plan.suite.seeds,
             "master_seed": record.plan.suite.master_seed}
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
-
-
-def citation(record: Record) -> str:
-    """CITATION.cff of the version that made the run."""
-    return (
-        "cff-version: 1.2.0\n"
-        "message: If you use figures made with this software, please cite it.\n"
-        "title: repro-harness\n"
-        "type: software\n"
-        "authors:\n"
-        "  - name: The repro-harness contributors\n"
-        f"version: {record.environment.repro_version}\n"
-        "license: Apache-2.0\n"
-    )
+    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
+    if visible(text) == text:
+        return text
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=False, width=100)  # hidden characters as escapes

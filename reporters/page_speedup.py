@@ -9,7 +9,8 @@ from repro.compare import SCALES, Comparison, compare, summarize
 from repro.store import Record
 
 from .page_axis import Axis, around_one
-from .page_cells import CellMark, goal, marks
+from .page_cells import CellMark, goal, horizon_of, marks
+from .page_factors import Beside, Factor, beside, drawn_values, factors
 from .page_text import Number, number, plural, ratios, seconds
 
 CLOCKS = {"tta_wall": "wall clock", "tta_train": "training clock", "tta_cold": "cold start to target"}
@@ -22,6 +23,8 @@ SAID = {"samples": ("needs", "the samples of"), "throughput": ("has", "the throu
 class Ratio:
     """One comparison: a row of the forest plot and of its table."""
 
+    index: int
+    """Its place among the comparisons, as `repro compare --json` lists them."""
     candidate: CellMark
     baseline: CellMark
     primary: bool
@@ -39,7 +42,8 @@ class Ratio:
     base_median: Number | None
     verdict: str
     because: str
-    """With what would settle it."""
+    settles: str
+    """What would settle it; empty where it is settled, or nothing is known to."""
     cautions: tuple[str, ...]
     dot: float | None
     """Per cent of the width, as are the ends of the whisker."""
@@ -49,6 +53,21 @@ class Ratio:
     pairs: tuple[tuple[float, float, str], ...]
     """(x per cent, y pixels, what a pointer is told)."""
     words: str
+    factors: tuple[Factor, ...]
+    beside: tuple[Beside, ...]
+    trials: tuple[PairRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PairRow:
+    """One seed of a comparison: both figures, and the trials they are of."""
+
+    repeat: int
+    candidate: Number | None
+    candidate_trial: str
+    baseline: Number | None
+    baseline_trial: str
+    ratio: Number
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +89,32 @@ class Forest:
     level: str
     """Nominal coverage of the intervals, in words; empty where there is none."""
 
+    @property
+    def split(self) -> bool:
+        """Whether any ratio is taken apart."""
+        return any(part.path.startswith("split") for row in self.rows for part in row.factors)
+
+    @property
+    def missed(self) -> bool:
+        """Whether restricted means stand for any ratio."""
+        return any(part.path == "restricted" for row in self.rows for part in row.factors)
+
+    @property
+    def rows(self) -> tuple[Ratio, ...]:
+        return (*((self.primary,) if self.primary else ()), *self.others)
+
 
 def forest(record: Record) -> Forest:
     """Every comparison that the plan asks for."""
     found = compare(record.plan, record.results, started_ms=record.started_ms)
     axis = around_one(_extent(found))
     known = marks(record)
-    built = [_ratio(record, item, known, axis) for item in found]
+    built = [_ratio(record, index, item, known, axis) for index, item in enumerate(found)]
     return Forest(
         axis=axis, one=axis.at(1.0), primary=next((item for item in built if item.primary), None),
         others=tuple(item for item in built if not item.primary), what=_what(found), sides=_sides(found),
-        drawn=any(item.pairs for item in built), level=next((item.level for item in built if item.level), ""),
+        drawn=any(item.pairs or item.factors for item in built),
+        level=next((item.level for item in built if item.level), ""),
     )
 
 
@@ -98,25 +132,27 @@ def _extent(found: Sequence[Comparison]) -> list[float]:
     """What the axis must hold: ratios and pairs; intervals too, up to the point where one would flatten all others."""
     values = [pair.candidate / pair.baseline for item in found for pair in item.pairs]
     values += [item.ratio for item in found if item.ratio is not None]
+    values += [value for item in found for value in drawn_values(item)]
     low, high = min(values, default=1.0), max(values, default=1.0)
     ends = [end for item in found if item.interval for end in (item.interval.low, item.interval.high)]
     return values + [min(max(end, low / 4), high * 4) for end in ends]
 
 
-def _ratio(record: Record, item: Comparison, known: dict[str, CellMark], axis: Axis) -> Ratio:
+def _ratio(record: Record, index: int, item: Comparison, known: dict[str, CellMark], axis: Axis) -> Ratio:
     baseline = record.cell(item.baseline)
     scale = SCALES[item.metric]
-    base = summarize(baseline, record.of_cell(item.baseline), scale.name)
+    base = summarize(baseline, record.of_cell(item.baseline), scale.name, horizon_of(record, item.metric))
     interval = item.interval
     texts = ratios([item.ratio, *([interval.low, interval.high] if interval else [])]) if item.ratio else []
     return Ratio(
-        candidate=known[item.candidate], baseline=known[item.baseline], primary=item.primary, metric=item.metric,
-        clock=CLOCKS.get(item.metric, scale.noun), said=SAID.get(item.metric, ("takes", "as long as")),
+        index=index, candidate=known[item.candidate], baseline=known[item.baseline], primary=item.primary,
+        metric=item.metric, clock=CLOCKS.get(item.metric, scale.noun),
+        said=SAID.get(item.metric, ("takes", "as long as")),
         to_target=scale.to_target, goal=goal(record.cell(item.candidate).choices), n=item.n,
         ratio=texts[0] if texts else None, interval=(texts[1], texts[2]) if len(texts) == 3 else None,
         level=f"{interval.level:.0%}".replace("%", "\N{NO-BREAK SPACE}%") if interval else "",
         speedup=number(item.speedup), base_median=_figure(base.median, item), verdict=item.verdict,
-        because=item.because + (f"; {item.settles}" if item.settles else ""), cautions=item.cautions,
+        because=item.because, settles=item.settles, cautions=item.cautions,
         dot=axis.at(item.ratio) if item.ratio else None,
         whisker=(axis.at(interval.low), axis.at(interval.high)) if interval else None,
         clipped=(not axis.holds(interval.low), not axis.holds(interval.high)) if interval else (False, False),
@@ -126,7 +162,18 @@ def _ratio(record: Record, item: Comparison, known: dict[str, CellMark], axis: A
              f"{ratios([pair.candidate / pair.baseline])[0]}")
             for index, pair in enumerate(item.pairs)
         ),
-        words=_words(item, [text.text for text in texts]),
+        words=_words(item, [text.text for text in texts]), factors=factors(item, axis), beside=beside(item),
+        trials=_pair_rows(record, item),
+    )
+
+
+def _pair_rows(record: Record, item: Comparison) -> tuple[PairRow, ...]:
+    names = {(result.cell_id, result.repeat): result.trial_id for result in record.results}
+    return tuple(
+        PairRow(pair.repeat, _figure(pair.candidate, item), names[item.candidate, pair.repeat],
+                _figure(pair.baseline, item), names[item.baseline, pair.repeat],
+                ratios([pair.candidate / pair.baseline])[0])
+        for pair in item.pairs
     )
 
 

@@ -12,6 +12,13 @@ from markupsafe import Markup, escape
 
 PATH = re.compile(r"(?:file://|(?<![\w./:<~]))(?:[A-Za-z]:\\(?:[^\\\s'\"]+\\)*|~?/(?:[\w.@+=%-]+/)+)(?=[^\s'\"]|$|[\s'\"])")
 """The folders of an absolute path, up to the last separator; URLs and fractions do not match."""
+HIDDEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028\u2029\u202a-\u202e"
+    "\u2060-\u2069\ufeff\ud800-\udfff]"
+)
+"""Control characters and marks of writing direction: invisible themselves, they make other text read otherwise."""
+LONGEST = 2000
+"""Characters of one text that the page shows; names and notes of a suite may be of any length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,14 @@ def seconds(value: float | None) -> Number | None:
     return number(value, 3, "s")
 
 
+def share(value: float | None) -> Number | None:
+    """A share in per cent; the exact value stays a share. Rounding left over by a subtraction reads as 0."""
+    if value is None:
+        return None
+    text = "0" if abs(value) < 1e-12 else "< 0.001" if abs(value) < 1e-5 else significant(100 * value, 2)
+    return Number(value, f"{text} %".replace(" ", "\N{NO-BREAK SPACE}"))
+
+
 def ratios(values: Sequence[float]) -> list[Number]:
     """Ratios with one number of decimals: two, or as many as it takes to tell each of them from 1."""
     for decimals in range(2, 7):
@@ -91,19 +106,29 @@ def without_paths(text: str) -> str:
     return PATH.sub(".../", text)
 
 
+def visible(text: str) -> str:
+    """`text` with hidden characters as escapes, so that it reads as it is written."""
+    return HIDDEN.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
+
+
+def limited(text: str, most: int = LONGEST) -> str:
+    """`text`, cut with a word on what is missing."""
+    return text if len(text) <= most else f"{text[:most]} ... ({len(text) - most:,} more characters)"
+
+
 def shown(value: object) -> object:
-    """What the template prints for a value: "-" for the unknown, text without absolute paths, the rest as it is."""
+    """What the template prints for a value: "-" for the unknown, text as a reader may see it, the rest as it is."""
     if value is None:
         return "-"
     if isinstance(value, str) and not isinstance(value, Markup):
-        return without_paths(value)
+        return visible(without_paths(limited(value)))
     return value
 
 
 def wrapped(text: str, width: int = 44) -> str:
     """Escaped text in lines of at most `width`, as plotly's hover labels want it."""
     lines: list[str] = []
-    rest = without_paths(text)
+    rest = visible(without_paths(text))
     while len(rest) > width and len(lines) < 5:
         cut = rest.rfind(" ", 1, width)
         cut = cut if cut > 0 else width

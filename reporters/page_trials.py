@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from repro.results import Result
 from repro.store import Record
 
 from .page_cells import STATUS_WORDS, CellMark, marks
-from .page_text import Number, gibibytes, moment, number, seconds
+from .page_text import Number, gibibytes, moment, number, seconds, share
 
 FOLDER = "../trials"
 """The report lies in <run>/report; links stay inside the run folder and name no path of the machine."""
@@ -53,6 +55,12 @@ class TrialRow:
     rate: Number | None
     final: Number | None
     peak: Number | None
+    conservation: Number | None
+    observer: Number | None
+    starts: int
+    """Attempts on record."""
+    record: str
+    """Link to the trial's result as JSON."""
     hashes: tuple[tuple[str, str, str], ...]
     """(what, short, full)."""
     warnings: tuple[str, ...]
@@ -85,7 +93,9 @@ def attempts(record: Record) -> list[AttemptRow]:
 def trials(record: Record) -> list[TrialRow]:
     """Results by cell and seed, failures first."""
     known = marks(record)
-    rows = [_trial(item, known[item.cell_id]) for item in record.results if item.cell_id in known]
+    starts = Counter(item.trial_id for item in record.attempts)
+    rows = [_trial(item, known[item.cell_id], starts[item.trial_id]) for item in record.results
+            if item.cell_id in known]
     return sorted(rows, key=lambda row: (row.status == "ok", row.mark.number, row.repeat))
 
 
@@ -94,13 +104,23 @@ def missing(record: Record) -> list[Missing]:
     return [Missing(known[trial.cell_id], trial.trial_id, trial.repeat) for trial in record.missing()]
 
 
-def _trial(item: Result, mark: CellMark) -> TrialRow:
+def by_cell(known: Sequence[CellMark], rows: Sequence[TrialRow]) -> list[tuple[CellMark, list[TrialRow]]]:
+    """The same, cell by cell and by seed: where a figure's link leads. Cells without a trial are there too."""
+    found: dict[int, list[TrialRow]] = {mark.number: [] for mark in known}
+    for row in sorted(rows, key=lambda row: row.repeat):
+        found[row.mark.number].append(row)
+    return [(mark, found[mark.number]) for mark in known]
+
+
+def _trial(item: Result, mark: CellMark, starts: int) -> TrialRow:
     return TrialRow(
         mark=mark, trial_id=item.trial_id, link=f"{FOLDER}/{item.trial_id}/",
         log=f"{FOLDER}/{item.trial_id}/result_{item.attempt}.txt", repeat=item.repeat, attempt=item.attempt,
         status=item.status, word=STATUS_WORDS[item.status], reason=item.reason, wall=seconds(item.tta_wall),
         train=seconds(item.tta_train), cold=seconds(item.tta_cold), epochs=number(item.epochs_to_target),
         rate=number(item.samples_per_second), final=number(item.final, 4), peak=gibibytes(item.peak_bytes),
+        conservation=share(item.conservation_error), observer=share(item.observer_effect), starts=starts,
+        record=f"{FOLDER}/{item.trial_id}/result.json",
         hashes=tuple((HASHES.get(name, name), value[:8], value) for name, value in item.hashes.items()),
         warnings=item.warnings,
     )

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from markupsafe import Markup, escape
+
 from repro.store import Record
 
 from . import (
     page_cells,
+    page_checklist,
+    page_citation,
     page_curves,
     page_head,
     page_network,
@@ -15,8 +19,11 @@ from . import (
     page_scaling,
     page_setup,
     page_speedup,
+    page_survival,
     page_traffic,
     page_trials,
+    page_trust,
+    page_verdicts,
 )
 
 PHASE_NAMES = tuple(page_phases.WORDS.items())
@@ -27,18 +34,25 @@ def view(record: Record) -> dict[str, Any]:
     plan, environment = record.plan, record.environment
     known = page_cells.marks(record)
     cells, axis = page_cells.rows(record)
+    trials = page_trials.trials(record)
+    forest = page_speedup.forest(record)
     return {
         "suite": plan.suite, "plan": plan, "environment": environment,
         "title": plan.suite.title or plan.suite.suite, "progress": page_head.progress(record),
         "notices": page_head.notices(record), "parity": page_head.parity(record),
         "marks": list(known.values()), "origin": page_cells.origins(list(known.values())),
-        "cells": cells, "cell_axis": axis, "forest": page_speedup.forest(record),
-        "panels": page_curves.panels(record), "phases": page_phases.phases(record), "phase_names": PHASE_NAMES,
+        "cells": cells, "cell_axis": axis, "forest": forest,
+        "verdicts": page_verdicts.verdicts(record, forest), "checklist": page_checklist.checklist(record),
+        "panels": page_curves.panels(record),
+        "survival": page_survival.survival(record), "trust": page_trust.trust(record),
+        "phases": page_phases.phases(record), "phase_names": PHASE_NAMES,
         "traffic": page_traffic.traffic(record), "scaling": page_scaling.scaling(record),
         "networks": page_network.networks(record),
         "settings": page_setup.settings(record), "effective": page_setup.effective(record),
         "machine": page_setup.machine(record), "rank_settings": page_setup.rank_settings(record),
         "attempts": page_trials.attempts(record),
-        "trials": page_trials.trials(record), "missing": page_trials.missing(record),
-        "suite_text": page_setup.suite_text(record), "citation": page_setup.citation(record),
+        "trials": trials, "trials_by_cell": page_trials.by_cell(list(known.values()), trials),
+        "missing": page_trials.missing(record),
+        "suite_text": Markup(escape(page_setup.suite_text(record))), "citation": page_citation.citation(record),
+        "bibtex": page_citation.bibtex(record),
     }

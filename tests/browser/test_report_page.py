@@ -73,11 +73,22 @@ def test_no_complaint_and_no_request(visit: Visit, report: Path) -> None:
     assert [url for url in visit.requests if not url.startswith(("data:", "blob:"))] == [report.as_uri()]
 
 
+LINES = """(index) => document.querySelectorAll("#curves .chart")[index].data
+  .filter((trace) => trace.visible !== false && trace.uid.startsWith("trial-")).length"""
+
+
+def drawn(visit: Visit, index: int = 0) -> int:
+    """Traces that a figure is to show."""
+    script = f"document.querySelectorAll('.chart')[{index}].data.filter((trace) => trace.visible !== false).length"
+    return int(visit.page.evaluate(script))
+
+
 def test_every_figure_is_drawn_with_a_line_a_trial(visit: Visit) -> None:
     charts = visit.page.locator("#curves .chart")
-    assert charts.count() == 3
-    for index in range(3):
-        assert charts.nth(index).locator(".trace").count() == 24
+    assert charts.count() == 4
+    for index in range(4):
+        assert charts.nth(index).locator(".trace").count() == drawn(visit, index)
+        assert visit.page.evaluate(LINES, index) == 24
         assert charts.nth(index).locator("svg.main-svg").first.bounding_box()["width"] > 300
 
 
@@ -109,16 +120,26 @@ def test_legend_hides_and_shows_a_cell_by_keyboard(visit: Visit) -> None:
     button.focus()
     visit.page.keyboard.press("Enter")
     assert button.get_attribute("aria-pressed") == "false"
-    assert visit.page.locator(".chart").first.locator(".trace").count() == 18
+    assert visit.page.evaluate(LINES, 0) == 18
+    assert visit.page.locator(".chart").first.locator(".trace").count() == drawn(visit)
     visit.page.keyboard.press("Space")
     assert button.get_attribute("aria-pressed") == "true"
-    assert visit.page.locator(".chart").first.locator(".trace").count() == 24
+    assert visit.page.evaluate(LINES, 0) == 24
+
+
+def test_layers_hide_and_show(visit: Visit) -> None:
+    before = drawn(visit)
+    visit.page.locator(".legend [data-layer='bracket']").click()
+    assert drawn(visit) == before - 4
+    visit.page.locator(".legend [data-layer='trial']").click()
+    assert visit.page.evaluate(LINES, 0) == 0
+    assert visit.page.locator(".legend [data-layer='trial']").get_attribute("aria-pressed") == "false"
 
 
 def test_hover_shows_labels_as_text(visit: Visit) -> None:
     script = """() => {
       const chart = document.querySelector(".chart");
-      const curveNumber = chart.data.findIndex((trace) => trace.legendgroup === "1");
+      const curveNumber = chart.data.findIndex((trace) => trace.uid.startsWith("trial-1-"));
       Plotly.Fx.hover(chart, [{curveNumber, pointNumber: 0}]);
     }"""
     visit.page.evaluate(script)

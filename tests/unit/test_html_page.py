@@ -26,9 +26,9 @@ from repro.suite_file import read_suite
 from tests.records import SUITE, Course, make_record
 
 SECTIONS = ("cells", "curves", "speedup", "phases", "communication", "scaling", "settings", "effective", "parity",
-            "skipped", "machine", "data", "attempts", "trials", "reproduce")
+            "skipped", "trust", "machine", "data", "attempts", "trials", "reproduce", "verdicts")
 page_text = importlib.import_module("repro.reporters.page_text")
-NASTY = '<script>alert(1)</script> & "quoted" %{x} ' + "long " * 60
+NASTY = '<script>alert(1)</script> & "quoted" \u202egpj.exe %{x} \'"]]>-->' + "long " * 2000
 
 
 class Page(HTMLParser):
@@ -213,7 +213,7 @@ def test_forty_cells_are_told_apart(tmp_path: Path) -> None:
     record = make_record(tmp_path / "run", suite)
     assert len(record.plan.cells) == 40
     page = Page(render(record, tmp_path / "out"))
-    lines = [trace for figure in figures(page).values() for trace in figure["data"]]
+    lines = [trace for figure in figures(page).values() for trace in trials_of(figure)]
     looks = {trace["legendgroup"]: (trace["line"]["color"], trace["line"]["dash"], trace["marker"]["symbol"][0])
              for trace in lines}
     assert len(set(looks.values())) == 40
@@ -235,15 +235,21 @@ def figures(page: Page) -> dict[str, dict[str, Any]]:
     return {name: json.loads(text) for attrs, text in data if (name := str(attrs["id"])).startswith("curve-")}
 
 
+def trials_of(figure: dict[str, Any]) -> list[dict[str, Any]]:
+    return [trace for trace in figure["data"] if trace["uid"].startswith("trial-")]
+
+
 def test_figures_hold_every_evaluation_and_are_legal(page: Page, sample: Record) -> None:
     import plotly.graph_objects as objects
 
     found = figures(page)
-    assert [name.rpartition("-")[2] for name in found] == ["wall", "train", "samples"]
+    assert [name.rpartition("-")[2] for name in found] == ["wall", "train", "samples", "epochs"]
     for name, figure in found.items():
-        assert len(figure["data"]) == len(sample.results)
-        drawn = sorted((x, y) for trace in figure["data"] for x, y in zip(trace["x"], trace["y"], strict=True))
-        field = {"wall": "wall_seconds", "train": "train_seconds", "samples": "epochs"}[name.rpartition("-")[2]]
+        lines = trials_of(figure)
+        assert len(lines) == len(sample.results)
+        drawn = sorted((x, y) for trace in lines for x, y in zip(trace["x"], trace["y"], strict=True))
+        clock = name.rpartition("-")[2]
+        field = {"wall": "wall_seconds", "train": "train_seconds"}.get(clock, clock)
         wanted = sorted((getattr(point, field), point.value) for item in sample.results for point in item.curve)
         assert drawn == [(pytest.approx(x, rel=1e-6), y) for x, y in wanted]
         assert [shape["y0"] for shape in figure["layout"]["shapes"]] == [0.9]
@@ -285,6 +291,10 @@ def test_hostile_text_stays_text(rough: Record, tmp_path: Path) -> None:
         if attrs.get("type") == "application/json":
             assert "<" not in text and json.loads(text)
     assert "Parity gate failed" in page.text
+    assert "\\u202egpj.exe" in page.text
+    before_scripts = (tmp_path / "report.html").read_text(encoding="utf-8").partition("plotly.js v")[0]
+    assert not re.search("[\u202a-\u202e\u2066-\u2069]", before_scripts)
+    assert max(len(line) for line in page.text.splitlines()) < 20_000
 
 
 @pytest.mark.parametrize("change", [lambda record: record, hostile])
@@ -380,6 +390,7 @@ def test_settings_are_shown_as_the_ranks_saw_them_and_the_parents_apart(tmp_path
     results = tuple(item.model_copy(update={"settings": {"OMP_NUM_THREADS": str(index + 3), "DS_ACCELERATOR": "cpu"}})
                     for index, item in enumerate(record.results))
     text = "".join(Page(render(dataclasses.replace(record, results=results), tmp_path)).text.split())
-    assert "astherankssawthemDS_ACCELERATORcpuOMP_NUM_THREADS3/4" in text
+    assert "Environment,astherankssawitWhatValueCellsOMP_NUM_THREADS3" in text
+    assert "DS_ACCELERATORcpu" in text
     assert "thattherunwasstartedinOMP_NUM_THREADS1" in text
-    assert "as the ranks saw them" not in Page(render(record, tmp_path)).text
+    assert "Not recorded by these trials" in Page(render(record, tmp_path)).text

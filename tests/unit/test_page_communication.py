@@ -331,7 +331,7 @@ def test_missed_targets_leave_speed_up_out_and_say_so(tmp_path: Path) -> None:
     record = make_record(tmp_path / "run", SCALING, course)
     point = page_scaling.scaling(record).same[0].lines[0].points[2]
     assert point.speedup is None
-    assert "did not reach the target" in point.because
+    assert "missed the target" in point.because
     assert point.bounds.step is not None, "steps are measured all the same"
     assert "did not reach the target" in html(record, tmp_path / "report")
 
@@ -344,11 +344,11 @@ def test_the_page_labels_every_kind_of_figure(record: Record, tmp_path: Path) ->
     section = text[text.index('<section id="scaling"'):text.index('<section id="settings"')]
     assert section.count('class="chart"') == 11
     assert section.count("The same as a table") == 3
-    assert '<span class="tag">modelled</span>' in section
+    assert '<span class="tag t-modelled">modelled</span>' in section
     assert "Fitted to the figures that it stands beside" in section
     assert "no latency, nothing overlapped" in section
     network = text[text.index('id="network"'):text.index('id="data"')]
-    assert '<span class="tag">emulated</span>' in network
+    assert '<span class="tag t-emulated">emulated</span>' in network
     assert "99.0\N{NO-BREAK SPACE}Mbit/s" in network
     assert html(record, tmp_path / "again") == text
 

@@ -1,0 +1,230 @@
+"""The report as a reader uses it: figures as compare has them, sorting, filtering, links, accessibility, paper."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repro import registry
+from repro.compare_command import compare_runs
+from repro.spec import Trial
+from tests.records import SUITE, Course, make_record
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next((found for name in NAMES if (found := shutil.which(name))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH to open the report in")
+AXE = "axe-core@4.10.3"
+
+
+def course(trial: Trial) -> Course:
+    """Spread, three misses in one cell, nothing crashed: every kind of comparison is there."""
+    generator = random.Random(f"{trial.cell_id} {trial.repeat}")
+    step = 0.02 * generator.lognormvariate(0, 0.12) / trial.choices.processes**0.8
+    misses = trial.choices.engine.kind == "deepspeed" and trial.choices.processes == 2 and trial.repeat in (1, 2, 5)
+    return Course(step, hits_at=None if misses else generator.choice([3, 4, 4, 5, 6]))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("tables") / "run"
+    record = make_record(root, SUITE, course)
+    registry.load("reporter", "html")().write(record, root / "report")
+    return root
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def page(browser: Any, run: Path) -> Iterator[Any]:
+    """One opened page for all that follows: loading it takes longer than a test."""
+    opened = browser.new_page(viewport={"width": 1280, "height": 900})
+    complaints: list[str] = []
+    opened.on("console", lambda message: complaints.append(message.text))
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    opened.goto((run / "report" / "report.html").as_uri())
+    opened.wait_for_selector(".chart .trace", state="attached")
+    yield opened
+    assert complaints == []
+    opened.close()
+
+
+def test_tab_walks_through_the_page_in_its_order(page: Any) -> None:
+    script = """() => { const at = document.activeElement; const box = at.getBoundingClientRect();
+      return [at.tagName, box.top + scrollY]; }"""
+    tops = []
+    for _ in range(25):
+        page.keyboard.press("Tab")
+        tops.append(page.evaluate(script))
+    assert all(tag != "BODY" for tag, _ in tops)
+    places = [top for _, top in tops[1:]]
+    assert all(later >= earlier - 60 for earlier, later in pairwise(places))
+
+
+def test_figures_in_the_page_are_those_of_compare(page: Any, run: Path) -> None:
+    script = """() => [...document.querySelectorAll("[data-compare]")].map((item) => [
+      item.dataset.compare, item.closest("[data-metric]")?.dataset.metric ?? null, item.querySelector("data").value])"""
+    shown = page.evaluate(script)
+    wanted = {None: json.loads(json.dumps(compare_runs([run]).as_json()))}
+    wanted["tta_wall"] = compare_runs([run], "tta_wall").as_json()
+    for path, metric, value in shown:
+        found: Any = wanted[metric]
+        for key in path.split("."):
+            found = found[int(key)] if key.isdigit() else found[key]
+        assert float(value) == found, path
+    paths = {path for path, _, _ in shown}
+    for index, item in enumerate(wanted[None]["comparisons"]):
+        for field in ("ratio", "speedup", "p", "p_adjusted", "log_rank_p"):
+            assert (f"comparisons.{index}.{field}" in paths) == (item[field] is not None), (index, field)
+        assert (f"comparisons.{index}.split.samples.value" in paths) == (item["split"] is not None)
+        assert (f"comparisons.{index}.restricted.ratio" in paths) == (item["restricted"] is not None)
+    for index, item in enumerate(wanted["tta_wall"]["cells"]):
+        assert (f"cells.{index}.median" in paths) == (item["median"] is not None)
+        assert (f"cells.{index}.restricted.value" in paths) == (item["restricted"] is not None)
+    assert len(paths) > 60
+
+
+def test_verdicts_in_the_page_are_those_of_compare(page: Any, run: Path) -> None:
+    words = page.locator("#verdicts").inner_text().replace("\N{NO-BREAK SPACE}", " ")
+    found = compare_runs([run]).as_json()["comparisons"]
+    shown = page.locator("#verdicts [data-index] .badge, #verdicts [data-index].headline .badge").all_inner_texts()
+    assert shown == [item["verdict"] for item in found]
+    for item in found:
+        assert item["because"] in words and item["settles"] in words
+        assert all(text in words for text in item["cautions"])
+
+
+def column(page: Any, table: str, index: int) -> list[str]:
+    script = f"""() => [...document.querySelectorAll("{table} tbody tr")].filter((row) => !row.hidden)
+      .map((row) => row.cells[{index}].innerText.trim())"""
+    return list(page.evaluate(script))
+
+
+def test_a_table_is_sorted_by_keyboard_and_says_so(page: Any) -> None:
+    table = "table[data-filter=trials]"
+    button = page.locator(f"{table} th:nth-child(5) button.sort")
+    button.focus()
+    page.keyboard.press("Enter")
+    assert page.locator(f"{table} th:nth-child(5)").get_attribute("aria-sort") == "ascending"
+    shown = column(page, table, 4)
+    figures = [float(text.split()[0]) for text in shown if text != "-"]
+    assert figures == sorted(figures) and shown[-3:] == ["-"] * 3
+    page.keyboard.press("Space")
+    assert page.locator(f"{table} th:nth-child(5)").get_attribute("aria-sort") == "descending"
+    shown = column(page, table, 4)
+    assert shown[-3:] == ["-"] * 3
+    assert [float(text.split()[0]) for text in shown[:-3]] == sorted(figures, reverse=True)
+    assert "descending" in page.locator(".live").inner_text()
+
+
+def test_a_table_is_filtered_by_keyboard(page: Any) -> None:
+    table = "table[data-filter=trials]"
+    field = page.get_by_label("Show only trials with")
+    field.focus()
+    page.keyboard.type("MISSED")
+    assert len(column(page, table, 0)) == 3
+    assert "3 of 24" in page.locator(".filter", has=field).inner_text()
+    field.fill("")
+    assert len(column(page, table, 0)) == 24
+
+
+def test_a_figure_leads_to_its_trials_and_each_to_its_log(page: Any, run: Path) -> None:
+    link = page.locator("#cell-2 a.of").first
+    link.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_function("location.hash === '#trials-of-2'")
+    assert page.evaluate("document.activeElement.value") == "cell:2"
+    rows = page.locator("table[data-filter=trials] tbody tr:visible")
+    assert rows.count() == 6
+    for index in range(6):
+        assert rows.nth(index).get_attribute("data-cell") == "2"
+        href = rows.nth(index).get_by_text("log", exact=True).get_attribute("href")
+        assert (run / "report" / href).resolve().is_file()
+    # A link to a trial that the filter hides brings it back.
+    page.locator("#trials-of-3 a[href^='#ddp'], #trials-of-3 a[href^='#deepspeed']").first.click()
+    assert page.evaluate("!document.querySelector(location.hash.replace(/^#/, '#')).hidden")
+
+
+def test_every_inner_link_leads_to_something_that_shows(page: Any) -> None:
+    script = """() => [...document.querySelectorAll('a[href^="#"]')].map((link) => link.getAttribute("href"))
+      .filter((href) => !document.getElementById(decodeURIComponent(href.slice(1))))"""
+    assert page.evaluate(script) == []
+
+
+@pytest.fixture(scope="session")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The script of axe-core, from npm's registry; it is no part of this project."""
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("no npm on PATH to get axe-core with")
+    folder = tmp_path_factory.mktemp("axe")
+    try:
+        made = subprocess.run([npm, "pack", AXE, "--silent"], cwd=folder, capture_output=True, text=True, timeout=60)
+    except subprocess.TimeoutExpired:
+        pytest.skip("npm did not bring axe-core within a minute")
+    archives = list(folder.glob("*.tgz"))
+    if made.returncode or not archives:
+        pytest.skip(f"npm could not bring {AXE}: {made.stderr.strip()[:200]}")
+    with tarfile.open(archives[0]) as archive:
+        member = archive.extractfile("package/axe.min.js")
+        assert member is not None
+        return member.read().decode("utf-8")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [
+    (1280, "light"),
+    pytest.param(1280, "dark", marks=pytest.mark.slow), pytest.param(390, "light", marks=pytest.mark.slow),
+])
+def test_axe_finds_nothing_serious(browser: Any, run: Path, axe: str, width: int, scheme: str) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page.goto((run / "report" / "report.html").as_uri())
+    page.wait_for_selector(".chart .trace", state="attached")
+    page.evaluate(axe)  # through the debugger, which the page's policy does not bind
+    page.evaluate("for (const part of document.querySelectorAll('details:not(.bulk)')) part.open = true")
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    bad = [f"{item['impact']} {item['id']}: {item['nodes'][0]['html'][:200]} ({len(item['nodes'])})"
+           for item in found["violations"] if item["impact"] in ("serious", "critical")]
+    page.close()
+    assert bad == []
+
+
+def test_the_paper_version_has_every_section_and_no_controls(browser: Any, run: Path, tmp_path: Path) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="dark")
+    page.goto((run / "report" / "report.html").as_uri())
+    page.wait_for_selector(".chart .trace", state="attached")
+    page.pdf(path=str(tmp_path / "report.pdf"), prefer_css_page_size=True, print_background=True)
+    page.emulate_media(media="print")
+    assert page.locator(".filter:visible").count() == 0
+    assert page.locator(".skip:visible").count() == 0
+    # A4 less its margins, upright; lying for the sections with wide tables, which Chromium may still shrink a little.
+    wide = [text for width, lying in ((703, False), (1032, True)) for text in beyond(page, width, lying)]
+    page.close()
+    assert wide == []
+    data = (tmp_path / "report.pdf").read_bytes()
+    assert data.startswith(b"%PDF") and len(re.findall(rb"/Type /Page\b", data)) >= 6
+
+
+def beyond(page: Any, width: int, lying: bool) -> list[str]:
+    """Tables and figures that are wider than paper of `width` pixels."""
+    page.set_viewport_size({"width": width, "height": 900})
+    script = """([width, lying]) => [...document.querySelectorAll("main table, main figure, main pre, main .forest")]
+      .filter((part) => (getComputedStyle(part.closest("section")).page === "wide") === lying)
+      .filter((part) => part.getBoundingClientRect().right > width * (lying ? 1.15 : 1.01))
+      .map((part) => `${part.closest("section").id}: ${part.tagName} ${part.getBoundingClientRect().right}`)"""
+    return list(page.evaluate(script, [width, lying]))

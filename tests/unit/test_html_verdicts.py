@@ -1,0 +1,294 @@
+"""The report's first screen and what stands below it: verdicts, calibration, checklists, factors, survival, trust."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import math
+import random
+import re
+import sys
+import types
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import repro
+from repro import registry
+from repro.calibration import FILE, Null, calibration, machine_of
+from repro.compare import compare, summarize
+from repro.results import Bracket, Point
+from repro.spec import METHOD, Trial
+from repro.store import Record, write_model
+from tests.records import SUITE, Course, make_record
+
+ROOT = Path(__file__).parents[2]
+bands = importlib.import_module("repro.reporters.page_bands")
+checklists = importlib.import_module("repro.reporters.page_checklist")
+citations = importlib.import_module("repro.reporters.page_citation")
+speedup = importlib.import_module("repro.reporters.page_speedup")
+survivals = importlib.import_module("repro.reporters.page_survival")
+text_of = importlib.import_module("repro.reporters.page_text")
+trusts = importlib.import_module("repro.reporters.page_trust")
+
+
+def uneven(trial: Trial) -> Course:
+    """Spread by seed; DeepSpeed on two processes misses three times."""
+    generator = random.Random(f"{trial.cell_id} {trial.repeat}")
+    step = 0.02 * generator.lognormvariate(0, 0.12) / trial.choices.processes**0.8
+    misses = trial.choices.engine.kind == "deepspeed" and trial.choices.processes == 2 and trial.repeat in (1, 2, 5)
+    return Course(step, hits_at=None if misses else generator.choice([3, 4, 4, 5, 6]))
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    return make_record(tmp_path_factory.mktemp("plain") / "run")
+
+
+@pytest.fixture(scope="module")
+def missed(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    return make_record(tmp_path_factory.mktemp("missed") / "run", SUITE.replace("seeds: 6", "seeds: 8"), uneven)
+
+
+def written(record: Record, out: Path) -> str:
+    (path,) = registry.load("reporter", "html")().write(record, out)
+    return Path(path).read_text(encoding="utf-8")
+
+
+def part(html: str, start: str, end: str = "</section>") -> str:
+    """Words of the section that begins with `start`."""
+    found = html[html.index(start):]
+    words = unescape(re.sub("<[^>]+>", " ", found[:found.index(end)]))
+    return re.sub(r" (?=[.,;)])", "", " ".join(words.replace("\N{NO-BREAK SPACE}", " ").split()))
+
+
+def test_every_comparison_stands_with_its_reasons_in_the_order_of_compare(missed: Record, tmp_path: Path) -> None:
+    html = written(missed, tmp_path)
+    found = compare(missed.plan, missed.results, started_ms=missed.started_ms)
+    words = part(html, '<section class="verdict"')
+    places = [words.index(f"Because: {item.because}") for item in found]
+    assert len(found) == 4 and places == sorted(places)
+    for item in found:
+        assert not item.settles or f"To settle it: {item.settles}." in words
+        for text in item.cautions:
+            assert f"Caution: {text}." in words
+    assert [f'data-index="{index}"' in html for index in range(5)] == [True] * 4 + [False]
+
+
+def test_not_calibrated_is_said_and_a_stored_rate_is_shown(plain: Record, tmp_path: Path) -> None:
+    assert "Not calibrated: how often" in part(written(plain, tmp_path), '<section class="verdict"')
+    nulls = [Null(source=f"run#{index}", cell_id="c", label="c", metric="tta_wall", how="twins", n=6, ratio=1.0, p=0.5,
+                  verdict="slower" if index == 0 else "inconclusive") for index in range(24)]
+    rate = calibration(plain.plan.suite.suite, plain.plan.digest, METHOD, machine_of(plain.environment), nulls)
+    path = plain.folder.root / FILE
+    write_model(path, rate)
+    try:
+        words = part(written(plain, tmp_path), '<section class="verdict"')
+    finally:
+        path.unlink()
+    assert f"Calibrated: {rate.sentence()}, on Sample CPU" in words
+    assert "1 of 24 comparisons" in words
+
+
+def finding(id_: str, verdict: str, required: bool = True) -> types.SimpleNamespace:
+    return types.SimpleNamespace(id=id_, source="a <b>source</b>", title=f"title of {id_}", verdict=verdict,
+                                 required=required, evidence=f"evidence of {id_} </section><script>1</script>")
+
+
+def test_failing_rules_stand_under_the_verdicts_and_all_in_their_own_section(
+    plain: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = types.ModuleType("repro.checklist")
+    rules = [finding("F1", "pass"), finding("HB3", "fail", False), finding("F2", "fail"),
+             finding("NEU4", "cannot tell")]
+    module.check = lambda record: tuple(rules)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "repro.checklist", module)
+    html = written(plain, tmp_path)
+    top = html[html.index('id="verdicts"'):html.index('id="h-notices"')]
+    assert top.index("evidence of F2") < top.index("evidence of HB3")
+    assert "evidence of F1" not in top
+    whole = html[html.index('<section id="checklist"'):html.index('<section id="attempts"')]
+    assert whole.index('id="rule-F2"') < whole.index('id="rule-F1"') < whole.index('id="rule-HB3"')
+    assert all(f'id="rule-{item.id}"' in whole for item in rules)
+    assert "<script>1" not in whole and "&lt;script&gt;1" in whole
+    assert "FireCaffe" in whole and "NeurIPS" in whole
+
+
+def test_a_checklist_that_breaks_is_not_taken_for_an_absent_one(
+    plain: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(name: str) -> Any:
+        raise ModuleNotFoundError("No module named 'other'", name="other")
+
+    monkeypatch.setattr(checklists.importlib, "import_module", broken)
+    with pytest.raises(ModuleNotFoundError, match="other"):
+        checklists.checklist(plain)
+
+
+def test_a_ratio_of_times_is_drawn_with_factors_that_multiply_to_it(missed: Record) -> None:
+    forest = speedup.forest(missed)
+    items = compare(missed.plan, missed.results, started_ms=missed.started_ms)
+    taken = [row for row in forest.rows if row.ratio and row.factors]
+    assert taken
+    for row in taken:
+        samples, throughput = row.factors
+        assert samples.shown.value / throughput.shown.value == pytest.approx(row.ratio.value, rel=1e-9)
+        # On a logarithmic axis the lengths from 1 add up.
+        lengths = [dot - forest.one for dot in (samples.dot, throughput.dot)]
+        assert sum(lengths) == pytest.approx(row.dot - forest.one, abs=0.01)
+        assert items[row.index].split.samples.value == samples.shown.value
+
+
+def test_where_trials_missed_the_restricted_mean_stands_for_the_ratio(missed: Record) -> None:
+    primary = speedup.forest(missed).primary
+    item = compare(missed.plan, missed.results, started_ms=missed.started_ms)[0]
+    assert primary.ratio is None and item.restricted is not None
+    (factor,) = primary.factors
+    assert factor.shown.value == item.restricted.ratio
+    assert [end.value for end in factor.ends] == [item.restricted.interval.low, item.restricted.interval.high]
+
+
+def test_every_pair_names_its_two_trials(plain: Record) -> None:
+    results = {item.trial_id: item for item in plain.results}
+    for row in speedup.forest(plain).rows:
+        for pair in row.trials:
+            ours, theirs = results[pair.candidate_trial], results[pair.baseline_trial]
+            assert (ours.repeat, theirs.repeat) == (pair.repeat, pair.repeat)
+            assert ours.tta_wall / theirs.tta_wall == pytest.approx(pair.ratio.value)
+
+
+def test_survival_is_there_only_where_trials_missed(plain: Record, missed: Record, tmp_path: Path) -> None:
+    assert survivals.survival(plain).panels == ()
+    assert 'id="survival"' not in written(plain, tmp_path)
+    assert 'id="survival"' in written(missed, tmp_path)
+
+
+def test_survival_steps_are_those_of_compare_and_ticks_mark_the_missed(missed: Record) -> None:
+    (panel,) = survivals.survival(missed).panels
+    traces = {trace["legendgroup"]: trace for trace in panel.charts[0].figure["data"]}
+    assert len(traces) == 4
+    for row, cell in zip(panel.rows, missed.plan.cells, strict=True):
+        summary = summarize(cell, missed.of_cell(cell.cell_id))
+        trace = traces[str(row.mark.number)]
+        steps = [(x, y) for x, y, symbol, size in zip(trace["x"], trace["y"], trace["marker"]["symbol"],
+                                                       trace["marker"]["size"], strict=True) if size == 4]
+        if summary.reached_by:
+            assert steps == [(pytest.approx(x, rel=1e-6), y) for x, y in summary.reached_by]
+            assert trace["marker"]["symbol"].count("line-ns-open") == 3
+            assert row.mean.value == summary.restricted.value
+        else:
+            assert trace["y"][-1] == 1.0 and len(steps) == len(set(summary.values))
+        assert trace["y"] == sorted(trace["y"]) and trace["x"] == sorted(trace["x"])
+
+
+def test_a_cell_that_never_reached_stays_at_zero_and_a_crash_is_no_miss(tmp_path: Path) -> None:
+    def course(trial: Trial) -> Course:
+        never = trial.choices.engine.kind == "deepspeed"
+        return Course(0.01, hits_at=None if never else 4, crash=trial.repeat == 0)
+
+    (panel,) = survivals.survival(make_record(tmp_path / "run", course=course)).panels
+    never = [trace for trace in panel.charts[0].figure["data"] if trace["legendgroup"] in ("3", "4")]
+    assert len(never) == 2 and all(set(trace["y"]) == {0.0} for trace in never)
+    assert all("1 trial crashed" in row.note for row in panel.rows)
+
+
+def test_bands_end_where_the_first_trial_ended_and_brackets_hold_the_crossing(plain: Record) -> None:
+    results = plain.of_cell(plain.plan.cells[0].cell_id)
+    mark = next(iter(speedup.marks(plain).values()))
+    band = bands.band(mark, results, lambda point: point.wall_seconds, 1000)
+    count = min(len(item.curve) for item in results)
+    assert len(band["x"]) == 2 * count
+    for index in range(count):
+        values = [item.curve[index].value for item in results]
+        assert (band["y"][index], band["y"][-1 - index]) == (max(values), min(values))
+    bracket = bands.brackets(mark, results, lambda point: point.wall_seconds)
+    assert bracket["x"].count(None) == len(results)
+    for index, item in enumerate(results):
+        low, high = bracket["x"][3 * index], bracket["x"][3 * index + 1]
+        assert low == pytest.approx(item.bracket.miss_wall_seconds, rel=1e-6)
+        assert high == pytest.approx(item.bracket.hit_wall_seconds, rel=1e-6)
+
+
+def test_a_long_curve_is_thinned_for_drawing_but_keeps_its_crossing(plain: Record) -> None:
+    points = tuple(Point(samples=index, epochs=index, wall_seconds=index, train_seconds=index, value=index / 1e4)
+                   for index in range(1, 10_001))
+    bracket = Bracket(miss_samples=7776, hit_samples=7777, miss_wall_seconds=7776, hit_wall_seconds=7777)
+    long = plain.results[0].model_copy(update={"curve": points, "bracket": bracket})
+    kept = [point.samples for point in bands.thinned(long, 50)]
+    assert len(kept) <= 54 and {1, 7776, 7777, 10_000} <= set(kept) and kept == sorted(kept)
+    assert bands.thinned(plain.results[0], 50) == list(plain.results[0].curve)
+
+
+def test_thinning_changes_lines_but_no_figure(plain: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    curves = importlib.import_module("repro.reporters.page_curves")
+    whole = curves.panels(plain)[0]
+    monkeypatch.setattr(curves, "DRAWN_UP_TO", 10)
+    assert whole.drawn == 0 and curves.panels(plain)[0].drawn == 20
+    assert curves.panels(plain)[0].rows == whole.rows
+
+
+@pytest.mark.parametrize(("field", "value", "limit"), [
+    ("conservation_error", 0.02, "conservation"), ("observer_effect", 0.006, "observer"),
+])
+def test_one_trial_beyond_a_limit_is_named(plain: Record, field: str, value: float, limit: str) -> None:
+    bad = plain.results[3].model_copy(update={field: value})
+    record = dataclasses.replace(plain, results=(*plain.results[:3], bad, *plain.results[4:]))
+    rows = {row.mark.cell_id: getattr(row, limit) for row in trusts.trust(record).rows}
+    assert rows[bad.cell_id].beyond and rows[bad.cell_id].trial_id == bad.trial_id
+    assert sum(worst.beyond for worst in rows.values()) == 1
+    assert rows[bad.cell_id].shown.value == value
+
+
+def test_pairing_hashes_are_counted_seed_by_seed(plain: Record) -> None:
+    other = plain.results[0].model_copy(update={"hashes": {**plain.results[0].hashes, "init_weights": "else"}})
+    record = dataclasses.replace(plain, results=(other, *plain.results[1:]))
+    assert ("init weights", "alike between the cells in 5 of 6 seeds") in trusts.trust(record).pairing
+    assert ("init weights", "alike between the cells in 6 of 6 seeds") in trusts.trust(plain).pairing
+
+
+def test_what_differs_between_cells_stands_first(plain: Record) -> None:
+    setup = importlib.import_module("repro.reporters.page_setup")
+    results = tuple(item.model_copy(update={
+        "effective": {"alike": "x", "other": item.cell_id}, "settings": {"A": "1", "B": item.cell_id}})
+        for item in plain.results)
+    record = dataclasses.replace(plain, results=results)
+    for lines, first in ((setup.effective(record), "other"), (setup.rank_settings(record), "B")):
+        assert [line.differs for line in lines] == [True] * 4 + [False]
+        assert lines[0].name == first and lines[-1].cells == "1 to 4"
+
+
+def test_citation_is_that_of_the_project(plain: Record) -> None:
+    current = dataclasses.replace(plain, environment=plain.environment.model_copy(
+        update={"repro_version": repro.__version__}))
+    wanted = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    found = yaml.safe_load(citations.citation(current))
+    assert found == {key: wanted[key] for key in found}
+    assert {"title", "authors", "version", "date-released", "license", "message"} <= set(found)
+    assert "date-released" not in yaml.safe_load(citations.citation(plain))
+    assert plain.plan.digest in citations.bibtex(plain)
+
+
+@pytest.mark.parametrize(("value", "wanted"), [
+    ("a\u202eb", "a\\u202eb"), ("\x00\u2066", "\\u0000\\u2066"), ("lone \ud800", "lone \\ud800"),
+    ("tab\tline\n", "tab\tline\n"),
+    ("na\u00efve \u4e2d", "na\u00efve \u4e2d"),
+])
+def test_hidden_characters_become_visible(value: str, wanted: str) -> None:
+    assert text_of.visible(value) == wanted
+
+
+def test_long_text_is_cut_with_a_word() -> None:
+    shown = text_of.shown("x" * 10_000)
+    assert len(shown) < 2100 and shown.endswith("(8,000 more characters)")
+
+
+@pytest.mark.parametrize(("value", "wanted"), [
+    (0.0, "0 %"), (1e-15, "0 %"), (1e-9, "< 0.001 %"), (0.0123, "1.2 %"), (0.5, "50 %"),
+])
+def test_shares(value: float, wanted: str) -> None:
+    found = text_of.share(value)
+    assert found.text.replace("\N{NO-BREAK SPACE}", " ") == wanted
+    assert math.isclose(found.value, value)
