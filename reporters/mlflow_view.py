@@ -19,7 +19,7 @@ from repro.spec import Choices, Trial
 from repro.store import Attempt, Record
 
 PARAM_LIMIT, TAG_LIMIT, KEY_LIMIT = 6000, 8000, 250
-FAILED = ("crashed", "timed_out", "out_of_memory", "invalid")
+FAILED = ("crashed", "hung", "timed_out", "out_of_memory", "invalid")
 QUIET_SECONDS = 60.0
 """A running trial's folder is written to every second; untouched for so long, the run is over."""
 
