@@ -6,8 +6,11 @@ import signal
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from repro.events import TOKEN, parse_line
 from repro.seams import Outcome, RankEnd
 
+FIRST, LAST = "cache_clear", "x_effective"
+"""The events that a worker's log begins and ends with."""
 LINES = 3
 LONGEST = 300
 _READ = 8192
@@ -68,3 +71,25 @@ def tail(then: Before, rank: int, reason: str = "") -> str:
     lines = [line.strip() for line in text.splitlines()]
     lines = [line for line in lines if line and line not in reason]
     return " | ".join(lines[-LINES:])[-LONGEST:]
+
+
+def damage(log: Path) -> str:
+    """What is wrong with the log of a trial whose ranks all ended well; "" when it is whole.
+
+    Lines that no longer start where they should, or cannot be read, were touched from outside: a trial whose log has
+    lost an evaluation could be given a later time than it took.
+    """
+    try:
+        raw = log.read_bytes()
+    except OSError as error:
+        return f"its log cannot be read: {error.strerror}"
+    if not raw.endswith(b"\n"):
+        return "its log ends in the middle of a line"
+    lines = raw.decode("utf-8", errors="replace").splitlines()
+    events = [parse_line(line) if line.startswith(TOKEN) else None for line in lines]
+    if bad := sum(event is None for event in events):
+        return f"{bad} of {len(lines)} lines of its log are damaged"
+    keys = [event.key for event in events if event is not None]
+    if keys[0] != FIRST or keys[-1] != LAST:
+        return f"its log does not go from {FIRST} to {LAST}"
+    return ""

@@ -233,6 +233,10 @@ class Run:
             self.folder.append_attempt(start.ended("not_launched", str(error)))
             raise
         result = derive(trial, attempt, read_events(log)[0], outcome)
+        if outcome.ok and (damage := post_mortem.damage(log)):
+            # Not invalid: that is a trial that was another one than asked for. This one's record was lost.
+            result = Result(trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=attempt,
+                            status="crashed", reason=f"{damage}, though every rank ended well")
         write_model(self.folder.result(trial.trial_id), result)
         self.folder.append_attempt(start.ended(result.status, result.reason))
         self.watcher.trial_ended(result, time.monotonic() - start.monotonic)

@@ -188,7 +188,11 @@ def _signals_delivered(late: _Late) -> Iterator[None]:
             for each, handler in before.items():
                 signal.signal(each, handler)
     if caught is not None and not late.is_set():
-        signal.raise_signal(caught)
+        handler = before[caught]
+        if callable(handler):
+            handler(caught, None)  # not raised anew: it would count as a second one
+        else:
+            signal.raise_signal(caught)
 
 
 @contextlib.contextmanager
