@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -101,6 +102,7 @@ class Drive:
         _, said = process.communicate(timeout=600)
         _must(process.returncode in (0, 3), f"the undisturbed run ended with {process.returncode}: {said}")
         self.control = self._figures(run)
+        shutil.rmtree(run)
 
     def go(self, planned: list[Fault]) -> Tally:
         """Let every fault happen; as many runs as that takes."""
@@ -111,6 +113,7 @@ class Drive:
             self.ended = {}
             self._through(run, left)
             self.tally.folders += 1
+            shutil.rmtree(run)
         return self.tally
 
     def _through(self, run: Path, left: list[Fault]) -> None:
