@@ -16,6 +16,8 @@ ASK = signal.SIGUSR1
 """Answered by every rank with the stacks of all its threads, in its log; also from inside a call that hangs."""
 ANSWER_SECONDS = 2.0
 """How long ranks have to answer, on a machine that is busy."""
+BELOW = "/repro/launchers/rank.py"
+"""What called the entry, and torch elastic under it, is no place where a rank waits."""
 STOPPED = "stopped by a signal"
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)')
 _WAITS = ("/torch/distributed/", "/torch/autograd/", "/repro/comm/", "/deepspeed/comm/")
@@ -84,12 +86,12 @@ def ask(pids: Sequence[int | None], folder: Path) -> dict[int, list[tuple[str, s
 
 
 def innermost(dump: str) -> list[tuple[str, str]]:
-    """Frames of the thread that was asked, from faulthandler's text."""
+    """Frames of the thread that was asked, down to the entry, from faulthandler's text."""
     _, mark, text = dump.partition("Current thread ")
     frames: list[tuple[str, str]] = []
     for line in text.splitlines()[1:] if mark else []:
         match = _FRAME.match(line)
-        if match is None:
+        if match is None or match["file"].endswith(BELOW):
             break
         name = Path(match["file"]).name
         frames.append((match["file"], f"{match['name']} ({name}:{match['line']})"))

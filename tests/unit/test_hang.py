@@ -23,6 +23,8 @@ Thread 0x00007f (most recent call first):
 Current thread 0x00008a (most recent call first):
   File "/x/site-packages/torch/distributed/distributed_c10d.py", line 3000 in all_reduce
   File "/x/repro/engines/ddp_session.py", line 12 in step
+  File "/x/repro/launchers/rank.py", line 70 in run
+  File "/x/site-packages/torch/distributed/elastic/multiprocessing/api.py", line 700 in _wrap
 Extension modules: numpy (total: 1)
 """
 WAITS = [("/x/torch/distributed/distributed_c10d.py", "all_reduce (distributed_c10d.py:3000)")]
