@@ -105,8 +105,6 @@ def resume_suite(root: Path, track: bool, force: bool = False, again: bool = Fal
             folder.append_incident("lock", f"the lock of {lock.stale}, which no longer runs, was taken over")
         for text in other:
             folder.append_incident("difference", text)
-        done = len(plan.order) - len(read_record(root).missing()) if folder.environment.is_file() else 0
-        folder.append_incident("resumed", f"went on after {done} of {len(plan.order)} trials had ended")
         run = Run(plan, folder, machine, TerminalWatcher(), force=force, again=again, strict=strict)
         return _carry_out(run, lock, track)
 

@@ -89,6 +89,9 @@ class Run:
             trials = resume.to_do(record, self.again)
             if not trials:
                 return record
+            if record.attempts:
+                done = len(self.plan.order) - len(trials)
+                self.folder.append_incident("resumed", f"went on after {done} of {len(self.plan.order)} trials had ended")
             self._open()
             if self.tracking:
                 self.tracking.sync()

@@ -94,6 +94,7 @@ class Local(Launcher):
         """Launch with ranks at `place`, seeing `environment` below the order's own."""
         assert self._server is not None, "launch comes after open"
         order.folder.mkdir(parents=True, exist_ok=True)
+        self._server.revive()
         begin = time.monotonic()
         roll, suspect = Roll(), None
         with tempfile.TemporaryDirectory(dir=self._server.folder) as reports:

@@ -173,6 +173,7 @@ class Drive:
         """What must hold however a run ended."""
         faults.ballast(run).unlink(missing_ok=True)
         _must("Traceback" not in said and "internal error" not in said, f"{run}: {said}")
+        _must("cannot be resumed" not in said, f"{run}: {said}")
         _must(process.returncode in (0, 1, 2, 3, 130, -9, -2), f"{run}: exit code {process.returncode}: {said}")
         _must(process.returncode == -9 or not (run / NAME).exists(), f"{run}: lock left after {process.returncode}: {said}")
         late = time.monotonic() + 10

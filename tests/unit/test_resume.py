@@ -167,6 +167,7 @@ def test_exactly_what_is_missing_runs(begin: Callable[..., Scripted]) -> None:
     assert ledger(record) == [(1, "ok"), (1, "ok"), (1, "interrupted"), (2, "ok"), (1, "ok")]
     after = results(run.folder)
     assert {name: after[name] for name in before} == before
+    assert [item.text for item in record.incidents] == ["went on after 2 of 4 trials had ended"]
     assert go_on(run, "crash").attempts == record.attempts, "nothing was missing, nothing was launched"
 
 
