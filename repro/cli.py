@@ -158,7 +158,8 @@ def run(
 
     if resume is not None:
         if suite is not None or overrides or seeds is not None or out is not None:
-            raise click.UsageError("--resume RUN has its suite, seeds and folder in RUN; give no SUITE, -o, --seeds, --out")
+            raise click.UsageError("--resume RUN has its suite, seeds and folder in RUN; give no SUITE, -o, "
+                                   "--seeds, --out")
         ended = resume_suite(resume, track, force, again, strict)
     elif suite is None:
         raise click.UsageError("Missing argument 'SUITE' (or --resume RUN).")

@@ -55,7 +55,9 @@ def _cores(plan: Plan, machine: Machine) -> str:
 def _disk(plan: Plan, folder: Path) -> str:
     needed = DISK_BYTES + TRIAL_BYTES * len(plan.order)
     free = shutil.disk_usage(folder).free
-    return "" if free >= needed else f"{free / 1e6:.0f} MB are free for the run folder, {needed / 1e6:.0f} MB may be needed"
+    if free >= needed:
+        return ""
+    return f"{free / 1e6:.0f} MB are free for the run folder, {needed / 1e6:.0f} MB may be needed"
 
 
 def _shared(plan: Plan) -> str:
@@ -65,7 +67,9 @@ def _shared(plan: Plan) -> str:
     ranks = max(cell.choices.processes for cell in plan.cells)
     needed = ranks * (SHARED_BYTES if plan.device == "cuda" else SHARED_BYTES // 16)
     free = shutil.disk_usage(place).free
-    return "" if free >= needed else f"{free / 1e6:.0f} MB of shared memory are free, {ranks} ranks may need {needed / 1e6:.0f} MB"
+    if free >= needed:
+        return ""
+    return f"{free / 1e6:.0f} MB of shared memory are free, {ranks} ranks may need {needed / 1e6:.0f} MB"
 
 
 @dataclass(slots=True)

@@ -79,8 +79,8 @@ class RunLock:
         if not owner:
             return
         if owner.get("host") != socket.gethostname() and not force:
-            raise OutputError(f"{self.path.parent}: is locked by {_who(owner)}, which cannot be asked from here; if it no "
-                              "longer runs: --force")
+            raise OutputError(f"{self.path.parent}: is locked by {_who(owner)}, which cannot be asked from here; if it "
+                              "no longer runs: --force")
         self.stale = _who(owner)
 
     def release(self) -> None:

@@ -46,7 +46,8 @@ def _by_the_kernel(end: RankEnd, then: Before) -> str:
     now = oom_kills()
     if end.exit_code != -signal.SIGKILL or now is None or then.oom_kills is None or now <= then.oom_kills:
         return ""
-    return f"out of memory: killed by SIGKILL while the kernel ended {now - then.oom_kills} process(es) for want of memory"
+    ended = now - then.oom_kills
+    return f"out of memory: killed by SIGKILL while the kernel ended {ended} process(es) for want of memory"
 
 
 def oom_kills() -> int | None:

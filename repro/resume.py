@@ -1,4 +1,4 @@
-"""Going on with a run that was cut short: what is missing, and whether this is still the machine and code it began on."""
+"""Going on with a run that was cut short: what is missing, and whether machine and code are still what they were."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def refuse(folder: Path, found: list[str], force: bool) -> None:
     """
     if found and not force:
         more = f" (and {len(found) - 4} more)" if len(found) > 4 else ""
-        raise UsageError(f"{folder}: cannot be resumed as the same run: {'; '.join(found[:4])}{more}; --force goes on, and "
-                         "the report says so")
+        raise UsageError(f"{folder}: cannot be resumed as the same run: {'; '.join(found[:4])}{more}; --force goes on, "
+                         "and the report says so")
 
 
 def to_do(record: Record, again: bool) -> list[Trial]:

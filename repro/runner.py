@@ -91,7 +91,8 @@ class Run:
                 return record
             if record.attempts:
                 done = len(self.plan.order) - len(trials)
-                self.folder.append_incident("resumed", f"went on after {done} of {len(self.plan.order)} trials had ended")
+                text = f"went on after {done} of {len(self.plan.order)} trials had ended"
+                self.folder.append_incident("resumed", text)
             self._open()
             if self.tracking:
                 self.tracking.sync()
@@ -133,7 +134,8 @@ class Run:
                 failed += result.status in resume.RERUN
                 if result.status not in resume.RERUN or not resume.may_run_again(self.plan, failed):
                     break
-                self._warn("rerun", f"attempt {attempt} {result.status} ({result.reason}); started again", trial.trial_id)
+                text = f"attempt {attempt} {result.status} ({result.reason}); started again"
+                self._warn("rerun", text, trial.trial_id)
                 attempt += 1
             if self.plan.suite.on_failure == "stop" and result.status in FAILED:
                 text = f"stopped after a trial that {STOPPED_WORDS[result.status]}, as the suite's on_failure says"

@@ -206,8 +206,9 @@ class Choices(Written):
     warmup_steps: bool = Field(True, description="two steps on made-up data before the clock starts, then undone")
     timeout_seconds: float = Field(3600.0, gt=0, le=1e7, description="longest a trial may take, start to end")
     stall_seconds: float | None = Field(
-        None, gt=0, le=1e7, description="a trial is ended as hung after so long without an event; longer than its start "
-                                        "and than the longest way between two evaluations; null: only timeout_seconds"
+        None, gt=0, le=1e7,
+        description="a trial is ended as hung after so long without an event; longer than its start and than the "
+                    "longest way between two evaluations; null: only timeout_seconds",
     )
     device: Literal["auto", "cpu", "cuda"] = "auto"
 

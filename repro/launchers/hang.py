@@ -1,4 +1,4 @@
-"""Ranks that do not get on: noticed by a file that no longer grows, asked where they stand, told apart by the answer."""
+"""Ranks that do not get on: noticed by a file that stops growing, asked where they stand, told apart by the answer."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ class Drive:
         _must("Traceback" not in said and "internal error" not in said, f"{run}: {said}")
         _must("cannot be resumed" not in said, f"{run}: {said}")
         _must(process.returncode in (0, 1, 2, 3, 130, -9, -2), f"{run}: exit code {process.returncode}: {said}")
-        _must(process.returncode == -9 or not (run / NAME).exists(), f"{run}: lock left after {process.returncode}: {said}")
+        _must(process.returncode == -9 or not (run / NAME).exists(), f"{run}: lock left: {said}")
         late = time.monotonic() + 10
         while (orphans := _orphans(process.pid)) and time.monotonic() < late:
             time.sleep(0.05)
@@ -199,8 +199,9 @@ class Drive:
         for result in record.results:
             same = [item for item in record.attempts if item.trial_id == result.trial_id]
             good = [item for item in same if item.status in ("ok", "missed")]
-            _must(len(good) == 1 and good[0].attempt == result.attempt, f"{run}: {result.trial_id} counted {len(good)} times")
-            _must([item.attempt for item in same] == list(range(1, len(same) + 1)), f"{run}: attempts not numbered in a row")
+            name, numbers = f"{run}: {result.trial_id}", [item.attempt for item in same]
+            _must(len(good) == 1 and good[0].attempt == result.attempt, f"{name} counted {len(good)} times")
+            _must(numbers == list(range(1, len(same) + 1)), f"{name}: attempts not numbered in a row")
             self.tally.attempts.update(item.status for item in same)
             self.tally.trials += 1
         if self.control:
@@ -210,7 +211,8 @@ class Drive:
         """Every result without what may differ: which attempt it is of, and clocks where they are real."""
         drop = {"attempt", "reason"}
         if self.engine != "slow":
-            return {item.trial_id: {"hashes": item.hashes, "curve": [(point.samples, point.value) for point in item.curve]}
+            return {item.trial_id: {"hashes": item.hashes,
+                                    "curve": [(point.samples, point.value) for point in item.curve]}
                     for item in read_record(run).results}
         return {item.trial_id: item.model_dump(mode="json", exclude=drop) for item in read_record(run).results}
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-KINDS = ("kill rank", "stop rank", "kill server", "kill parent", "interrupt", "interrupt twice", "truncate log", "full disk")
+KINDS = ("kill rank", "stop rank", "kill server", "kill parent", "interrupt", "interrupt twice", "truncate log",
+         "full disk")
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def ranks_of(parent: int) -> dict[int, int]:
     with contextlib.suppress(psutil.NoSuchProcess):
         for child in psutil.Process(parent).children(recursive=True):
             with contextlib.suppress(OSError, ValueError):
-                printed = Path(os.readlink(f"/proc/{child.pid}/fd/1"))
+                printed = Path(f"/proc/{child.pid}/fd/1").readlink()
                 if printed.name.startswith("rank") and os.getpgid(child.pid) == child.pid:
                     found[int(printed.stem[4:])] = child.pid
     return found
@@ -87,7 +88,7 @@ def _signal(pid: int, number: signal.Signals) -> bool:
 
 def _truncate(run: Path, share: float) -> bool:
     """Cut the newest event log of a trial that has no result yet, somewhere."""
-    open_logs = [path for path in run.glob("trials/*/result_*.txt")]
+    open_logs = list(run.glob("trials/*/result_*.txt"))
     if not open_logs:
         return False
     newest = max(open_logs, key=lambda path: path.stat().st_mtime_ns)

@@ -199,7 +199,8 @@ def hang(folder: str, payload: Mapping[str, Any]) -> None:
     ("sleep", "it stood in hang (test_launchers.py:"), ("stop", "it was stopped by a signal"),
 ])
 def test_ranks_that_hang_are_asked_where_and_ended(local: Local, tmp_path: Path, how: str, why: str) -> None:
-    outcome = local.launch(_order(tmp_path, hang, payload={"how": how}, stall_seconds=1.0, progress=tmp_path / "events"))
+    watched = {"stall_seconds": 1.0, "progress": tmp_path / "events"}
+    outcome = local.launch(_order(tmp_path, hang, payload={"how": how}, **watched))
     assert outcome.hung and not outcome.timed_out and not outcome.ok
     assert 1 <= outcome.seconds < 20
     first, second = outcome.ends

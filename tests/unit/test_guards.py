@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections import namedtuple
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -45,7 +44,9 @@ def test_a_busy_machine(plan: Plan) -> None:
 
 
 def test_too_few_cores_for_the_ranks_and_their_threads(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert before(plan, cores=1) == ["its 1 core(s) are too few for 2 threads of ranks: they wait for each other's cores"]
+    assert before(plan, cores=1) == [
+        "its 1 core(s) are too few for 2 threads of ranks: they wait for each other's cores"
+    ]
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
     assert "too few for 8 threads" in before(plan, cores=2)[0]
 
@@ -58,10 +59,10 @@ def test_too_little_room(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ClockWatch, dict[str, float]]]:
+def clock(monkeypatch: pytest.MonkeyPatch) -> tuple[ClockWatch, dict[str, float]]:
     at = {"wall": 1e9, "monotonic": 5.0, "asleep": 3.0}
     monkeypatch.setattr(guards, "_asleep", lambda: at["asleep"])
-    yield ClockWatch(lambda: at["wall"], lambda: at["monotonic"]), at
+    return ClockWatch(lambda: at["wall"], lambda: at["monotonic"]), at
 
 
 @pytest.mark.parametrize(("wall", "monotonic", "asleep", "said"), [

@@ -63,7 +63,7 @@ def test_the_lock_is_gone_after_its_block_and_can_be_taken_again(tmp_path: Path)
 
 def test_an_owner_on_another_machine_cannot_be_asked(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text(json.dumps({"pid": 1, "host": f"not-{socket.gethostname()}", "since_ms": 0}))
-    with pytest.raises(OutputError, match="locked by process 1 on not-.*no longer runs: --force"):
+    with pytest.raises(OutputError, match=r"locked by process 1 on not-.*no longer runs: --force"):
         RunLock(tmp_path).acquire()
     with RunLock(tmp_path).acquire(force=True) as lock:
         assert "process 1 on not-" in lock.stale

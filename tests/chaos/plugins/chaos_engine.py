@@ -1,4 +1,4 @@
-"""The fake engine, in no hurry: figures on its own clock, exact as ever, and real time in which something can happen."""
+"""The fake engine, in no hurry: exact figures on its own clock, and real time in which something can happen."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from pydantic import Field
+
 from repro.engines.fake import Fake
 from repro.engines.fake_session import FakeSession, VirtualClock
 from repro.seams import Batch, Job, Parts, Session
