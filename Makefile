@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 export MLFLOW_DISABLE_TELEMETRY = true
 export DO_NOT_TRACK = 1
 
-.PHONY: quickstart install test test-slow test-gpu lint types layers unit flow browser package bench clean
+.PHONY: quickstart install test test-slow test-gpu lint types layers unit flow browser package chaos bench clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/repro run quickstart
@@ -60,6 +60,11 @@ test-slow: $(VENV)/.test-installed
 
 test-gpu: $(VENV)/.test-installed
 	$(BIN)/python -m pytest -m gpu tests/gpu
+
+# A plan of 200 faults on invented figures in real processes, then 40 on real training; `make flow` has a slice of it.
+chaos: $(VENV)/.test-installed
+	$(BIN)/python -m tests.chaos.drive --faults 200 --seed 1 --engine slow
+	$(BIN)/python -m tests.chaos.drive --faults 40 --seed 2 --engine ddp
 
 bench: $(VENV)/.installed
 	$(BIN)/repro bench overhead

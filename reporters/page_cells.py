@@ -22,7 +22,7 @@ DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x")
 STATUS_WORDS = {
     "ok": "reached", "missed": "missed", "diverged": "diverged", "out_of_memory": "out of memory",
-    "timed_out": "timed out", "crashed": "crashed", "invalid": "invalid",
+    "timed_out": "timed out", "crashed": "crashed", "hung": "hung", "invalid": "invalid",
 }
 
 

@@ -101,6 +101,7 @@ def _doubts(record: Record) -> Iterator[Notice]:
     if load is not None and load > BUSY * cores:
         yield Notice("warn", "Busy machine", f"its load was {load:g} on {plural(cores, 'core')} before the run began "
                      f"({load / cores:.2g} a core): other work slows trials, and not all alike", "#machine")
+    yield from _incidents(record)
     if record.missing():
         yield Notice("warn", "Partial record", f"{progress(record)}; every figure here may still change", "#trials")
     for note in record.plan.notes:
@@ -120,6 +121,23 @@ def _doubts(record: Record) -> Iterator[Notice]:
                          f"{data.name} is made up; accuracy on it says nothing about real data", "#data")
     if record.environment.dirty:
         yield Notice("warn", "Code", "the run was made from a checkout with uncommitted changes", "#machine")
+
+
+INCIDENTS = {
+    "resumed": "Resumed", "difference": "Resumed elsewhere", "lock": "Stale lock", "machine": "Machine",
+    "clock": "Clock", "rerun": "Started again", "stopped": "Stopped",
+}
+
+
+def _incidents(record: Record) -> Iterator[Notice]:
+    """What befell the run, by kind: the first three of each in words."""
+    by_kind: dict[str, list[str]] = {}
+    for item in record.incidents:
+        by_kind.setdefault(item.kind, []).append(f"{item.trial_id}: {item.text}" if item.trial_id else item.text)
+    for kind, all_texts in by_kind.items():
+        texts = list(dict.fromkeys(all_texts))
+        more = f" (and {len(texts) - 3} more)" if len(texts) > 3 else ""
+        yield Notice("warn", INCIDENTS.get(kind, kind), f"{'; '.join(texts[:3])}{more}", "#attempts")
 
 
 def _warned(record: Record) -> list[tuple[str, list[str]]]:

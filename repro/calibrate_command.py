@@ -14,6 +14,7 @@ from repro.calibration import FILE, Calibration, add, calibrated, nulls_of, plac
 from repro.compare import factors_of
 from repro.compare.cells import CellIndex, primary_pair
 from repro.errors import UsageError
+from repro.lock import RunLock
 from repro.machine import detect
 from repro.plan import Cell, Plan
 from repro.progress import TerminalWatcher
@@ -81,7 +82,7 @@ def calibrate(
     """
     twins = twin_plan(plan, chosen_cells(plan, wanted), pairs or max(plan.suite.seeds, 6), nulls)
     folder = prepare(twins, suite_text, Path("runs") / f"{plan.suite.suite}-calibrate-{time.strftime('%Y%m%d-%H%M%S')}")
-    with TerminalWatcher() as watcher:
+    with RunLock(folder.root).acquire(), TerminalWatcher() as watcher:
         record = Run(twins, folder, detect(), watcher).execute()
     found = _kept(record, twins.cells, metric_of(plan.suite), pairs or max(plan.suite.seeds, 6), plan.suite,
                   to or place_for(plan.digest), folder.root)

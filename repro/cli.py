@@ -129,26 +129,46 @@ def plan_(suite: str, overrides: tuple[str, ...], seeds: int | None, pilot: Path
 
 
 @cli.command()
-@suite_argument
+@click.argument("suite", type=Suites(), required=False)
 @override_option
 @seeds_option
+@click.option("--resume", type=click.Path(path_type=Path), metavar="RUN", help="Go on with a run that was cut short: "
+              "run what is missing of its own plan.")
+@click.option("--rerun-failed", "again", is_flag=True, help="With --resume: also trials that crashed or hung, as "
+              "further attempts.")
+@click.option("--force", is_flag=True, help="With --resume: also where machine, code or plan are not what they were; "
+              "the report says so.")
+@click.option("--strict", is_flag=True, help="Refuse where the machine would spoil the figures (busy, too few cores, "
+              "little disk or shared memory), and stop when its clock is set.")
 @click.option("--out", type=click.Path(path_type=Path), help="Run folder to make.  [default: runs/SUITE-DATE-TIME]")
 @click.option("--mlflow/--no-mlflow", "track", default=True, help="Replay the run to MLflow (MLFLOW_TRACKING_URI, "
               "else a local SQLite store).")
 @json_option
 def run(
-    suite: str, overrides: tuple[str, ...], seeds: int | None, out: Path | None, track: bool, as_json: bool
+    suite: str | None, overrides: tuple[str, ...], seeds: int | None, resume: Path | None, again: bool, force: bool,
+    strict: bool, out: Path | None, track: bool, as_json: bool,
 ) -> None:
-    """Run SUITE: parity gate, timed trials, MLflow, HTML report.
+    """Run SUITE: parity gate, timed trials, MLflow, HTML report. Or go on with a RUN.
 
     \b
     Example: repro run quickstart --seeds 6 -o batch.global=64
+             repro run --resume runs/quickstart-20260101-120000
     """
-    from repro.commands import run_suite
+    from repro.commands import resume_suite, run_suite
 
-    source = _suite(suite, overrides, seeds)
-    plan = _plan(source, bool(overrides))
-    ended = run_suite(plan, source.text, out, track)
+    if resume is not None:
+        if suite is not None or overrides or seeds is not None or out is not None:
+            raise click.UsageError("--resume RUN has its suite, seeds and folder in RUN; give no SUITE, -o, "
+                                   "--seeds, --out")
+        ended = resume_suite(resume, track, force, again, strict)
+    elif suite is None:
+        raise click.UsageError("Missing argument 'SUITE' (or --resume RUN).")
+    elif force or again:
+        raise click.UsageError("--force and --rerun-failed are for --resume RUN")
+    else:
+        source = _suite(suite, overrides, seeds)
+        plan = _plan(source, bool(overrides))
+        ended = run_suite(plan, source.text, out, track, strict)
     click.echo(json.dumps(ended.as_json(), indent=1) if as_json else ended.text())
     if ended.warning():
         click.echo(f"warning: {ended.warning()}", err=True)

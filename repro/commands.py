@@ -6,7 +6,9 @@ import os
 import shlex
 import shutil
 import signal
+import socket
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,15 +19,18 @@ from typing import Any
 from repro import registry
 from repro.compare import Comparison, Summary, compare, summarize
 from repro.errors import Exit, ReproError, UsageError
+from repro.lock import RunLock
 from repro.machine import detect
 from repro.plan import Plan
 from repro.progress import TerminalWatcher
+from repro.resume import other_plan, refuse, reopen
 from repro.runner import Run, exit_code, prepare
 from repro.seams import Reporter
 from repro.store import Record, RunFolder, read_record
 from repro.textual import outcome_text
 from repro.tracker import Tracker, TrackingEnd
 
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FINISH_SECONDS = 120.0
 """How long the end of a run waits for the tracking server; the record is complete without it."""
 
@@ -69,21 +74,52 @@ class Ended:
         return f"mlflow: {problem}; nothing is lost, to replay: {command}"
 
 
-def run_suite(plan: Plan, suite_text: str, out: Path | None, track: bool) -> Ended:
+def run_suite(plan: Plan, suite_text: str, out: Path | None, track: bool, strict: bool = False) -> Ended:
     """Run a plan to its end, or to Ctrl-C: then report what there is.
 
     Raises:
         ReproError: the run could not be started, or the parity gate stopped it.
     """
-    page = reporter("html")
     folder = prepare(plan, suite_text, out or Path("runs") / f"{plan.suite.suite}-{time.strftime('%Y%m%d-%H%M%S')}")
-    tracker = Tracker(folder.root) if track else None
-    with TerminalWatcher() as watcher, _Interrupts() as interrupts:
-        run = Run(plan, folder, detect(), watcher, tracker)
+    with RunLock(folder.root).acquire() as lock:
+        return _carry_out(Run(plan, folder, detect(), TerminalWatcher(), strict=strict), lock, track)
+
+
+def resume_suite(root: Path, track: bool, force: bool = False, again: bool = False, strict: bool = False) -> Ended:
+    """Go on with a run: what has ended stands, what is missing runs, under the plan that it began with.
+
+    Args:
+        force: also where machine, code or plan are not what they were.
+        again: also start trials again that crashed or hung.
+
+    Raises:
+        ReproError: it cannot go on: no run folder, another writer, another machine.
+    """
+    folder, plan = reopen(root)
+    machine = detect()
+    with RunLock(root).acquire(force) as lock:
+        other = other_plan(plan, machine)
+        refuse(root, other, force)
+        folder.mend()
+        if lock.stale:
+            folder.append_incident("lock", f"the lock of {lock.stale}, which no longer runs, was taken over")
+        for text in other:
+            folder.append_incident("difference", text)
+        run = Run(plan, folder, machine, TerminalWatcher(), force=force, again=again, strict=strict)
+        return _carry_out(run, lock, track)
+
+
+def _carry_out(run: Run, lock: RunLock, track: bool) -> Ended:
+    """Execute and conclude; signals end the run as `_Interrupts` says."""
+    page, folder, watcher = reporter("html"), run.folder, run.watcher
+    assert isinstance(watcher, TerminalWatcher)
+    run.tracking = tracker = Tracker(folder.root) if track else None
+    with watcher, _Interrupts(lock) as interrupts:
         try:
             record = run.execute()
-            code = exit_code(record.results, len(plan.order))
+            code = exit_code(record.results, len(run.plan.order))
         except KeyboardInterrupt:
+            interrupts.ended()
             if not folder.environment.is_file():
                 raise
             watcher.stage("interrupted; reporting what there is")
@@ -107,29 +143,45 @@ def command(arguments: str) -> str:
 class _Interrupts:
     """SIGTERM and SIGHUP end a run as Ctrl-C does: ledger, report, exit code. What a caller ignores stays ignored.
 
-    The first one ends the run. From then on until the report is written, and while it is written anyway, further ones
-    are answered and do nothing: an impatient second Ctrl-C would leave a record without a report.
+    The first one ends the trial that runs, and with it the run. A second one while ranks are still being ended kills
+    everything at once; the record stays readable and can be resumed. While the report is written further ones are
+    answered and do nothing: an impatient Ctrl-C would leave a record without a report.
+
+    A second signal is noticed through the interpreter's wake-up descriptor, by a thread: while a launch ends, torch
+    elastic has put its own handlers in place of these, and the main thread may be waiting.
     """
 
-    def __init__(self) -> None:
-        self._deaf = False
+    def __init__(self, lock: RunLock) -> None:
+        self._lock = lock
+        self._deaf = self._reporting = False
         self._before: dict[signal.Signals, Any] = {}
+        self._ours, self._theirs = socket.socketpair()
+        self._wakeup = -1
 
     def __enter__(self) -> _Interrupts:
-        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for each in ENDING:
             self._before[each] = signal.getsignal(each)
             if self._before[each] is not signal.SIG_IGN:
                 signal.signal(each, self._received)
+        self._theirs.setblocking(False)
+        self._wakeup = signal.set_wakeup_fd(self._theirs.fileno(), warn_on_full_buffer=False)
+        threading.Thread(target=self._listen, name="repro-signals", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        signal.set_wakeup_fd(self._wakeup)
+        self._theirs.close()  # ends the thread
         for each, handler in self._before.items():
             signal.signal(each, handler)
+
+    def ended(self) -> None:
+        """The run is over, only its report is to come."""
+        self._reporting = True
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """What happens inside is finished, whatever arrives; afterwards signals interrupt again."""
-        self._deaf = True
+        self._deaf = self._reporting = True
         try:
             yield
         finally:
@@ -142,6 +194,21 @@ class _Interrupts:
             return
         self._deaf = True
         raise KeyboardInterrupt
+
+    def _listen(self) -> None:
+        """Count the signals that end; other signals wake the interpreter too and are not meant."""
+        count, wanted = 0, {int(each) for each, handler in self._before.items() if handler is not signal.SIG_IGN}
+        with self._ours:
+            while received := self._ours.recv(64):
+                count += sum(number in wanted for number in received)
+                if count > 1 and not self._reporting:
+                    self._kill()
+
+    def _kill(self) -> None:
+        """End now: every rank watches this process and goes with it, and so does the fork server."""
+        os.write(2, b"killed; what has ended is kept (repro run --resume goes on)\n")
+        self._lock.release()
+        os._exit(Exit.INTERRUPTED)
 
 
 def _conclude(

@@ -6,7 +6,8 @@
     ├── UsageError                 exit 2   what was asked for cannot be done as written
     │   ├── SuiteError             exit 2   a suite file or an override is wrong (file, line, field)
     │   ├── UnknownName            exit 2   no plug-in, suite or key of that name (nearest valid one is named)
-    │   └── OutputError            exit 2   a folder or file cannot be written or read
+    │   ├── OutputError            exit 2   a folder or file cannot be written or read
+    │   └── GuardError             exit 2   strict, and the machine would spoil the figures
     ├── TrialError                 exit 1   a trial could not be carried through
     │   └── ParityError            exit 1   two engines do not train alike (step, tensor)
     └── TrackingError              exit 1   the tracking server did not take what was sent
@@ -63,6 +64,10 @@ class UnknownName(UsageError):
 
 class OutputError(UsageError):
     """A folder or file cannot be written or read."""
+
+
+class GuardError(UsageError):
+    """A run that is to be strict meets a machine that would spoil its figures."""
 
 
 class TrialError(ReproError):

@@ -14,10 +14,13 @@ from repro.requested import mismatches
 from repro.seams import Outcome
 from repro.spec import Frozen, Stop, Trial
 
-Status = Literal["ok", "missed", "diverged", "out_of_memory", "timed_out", "crashed", "invalid"]
+Status = Literal["ok", "missed", "diverged", "out_of_memory", "timed_out", "hung", "crashed", "invalid"]
 PHASES = ("train", "eval", "checkpoint", "logging", "other")
 INIT_SECONDS = 1800.0
 """What initialisation may take off the clock; what it takes beyond is charged to the time to the target (MLPerf)."""
+OUT_OF_MEMORY = ("out of memory", "outofmemory", "memoryerror", "can't allocate memory", "not enough memory",
+                 "cannot allocate memory")
+"""How CUDA, Python, torch's CPU allocator and the C library say it, in lower case."""
 OTHER_SHARE = 0.1
 """Largest share of the wall clock that may go to neither training, evaluation, checkpoints nor logging."""
 CONSERVATION_TOLERANCE = 0.01
@@ -290,9 +293,11 @@ def _status(log: _Log, outcome: Outcome | None) -> tuple[Status, str]:
     failure = outcome.cause if outcome else None
     if outcome is not None and outcome.timed_out:
         return "timed_out", f"ended after {outcome.seconds:.0f} s, its time limit"
+    if outcome is not None and outcome.hung:
+        return "hung", _by_rank(failure) if failure else "no event for longer than stall_seconds"
     if stop is None:
         reason = failure.reason if failure else ""
-        if "out of memory" in reason.lower() or "outofmemory" in reason.lower() or "MemoryError" in reason:
+        if any(word in reason.lower() for word in OUT_OF_MEMORY):
             return "out_of_memory", _by_rank(failure)
         return "crashed", _by_rank(failure) if failure else "ended without run_stop in its log"
     if failure is not None:
@@ -321,7 +326,8 @@ def _misfed(log: _Log) -> list[str]:
 
 def _by_rank(end: Any) -> str:
     code = f"killed by signal {-end.exit_code}" if end.exit_code < 0 else f"exit code {end.exit_code}"
-    return f"rank {end.rank}: {end.reason or code}"
+    tail = f"; its log ends: {end.tail}" if end.tail else ""
+    return f"rank {end.rank}: {end.reason or code}{tail}"
 
 
 def _curve(log: _Log) -> tuple[Point, ...]:

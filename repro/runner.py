@@ -9,19 +9,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from repro import fingerprint, parity
-from repro.errors import Exit, ParityError, ReproError
+from repro import fingerprint, guards, parity, post_mortem, resume
+from repro.errors import Exit, GuardError, ParityError, ReproError
 from repro.events import read_events
-from repro.fingerprint import DataSet
+from repro.fingerprint import DataSet, Environment
 from repro.machine import Machine
 from repro.monitor import Monitor
 from repro.plan import Cell, Plan
 from repro.results import Result, derive
 from repro.seams import Engine, Launcher, Order, Outcome, Workload
 from repro.spec import Trial, canonical
-from repro.store import Attempt, Record, RunFolder, read_record, write_json, write_model, write_text
+from repro.store import Attempt, Record, RunFolder, read_model, read_record, write_json, write_model, write_text
 
-FAILED = ("crashed", "timed_out", "out_of_memory", "invalid")
+FAILED = ("crashed", "hung", "timed_out", "out_of_memory", "invalid")
+STOPPED_WORDS = {"crashed": "crashed", "hung": "hung", "timed_out": "ran into its time limit",
+                 "out_of_memory": "ran out of memory", "invalid": "left an invalid log"}
 WORKER = "repro.worker:main"
 PARITY_WORKER = "repro.parity_worker:main"
 
@@ -59,21 +61,38 @@ class Run:
     tracking: Tracking | None = None
     sync_seconds: float = 15.0
     """Least time between two replays to the tracking server while trials run."""
+    force: bool = False
+    """Go on with a run also where machine or code are not what they were."""
+    again: bool = False
+    """Also start trials again that crashed or hung."""
+    strict: bool = False
+    """Refuse, or stop, where a guard would warn."""
     _launchers: dict[str, Launcher] = field(default_factory=dict)
     _synced: float = field(default_factory=time.monotonic)
+    _clock: guards.ClockWatch = field(default_factory=guards.ClockWatch)
 
     def execute(self) -> Record:
-        """Run every trial of the plan; the record, read back from disk.
+        """Run every trial of the plan that has not ended yet; the record, read back from disk.
 
         Raises:
             ParityError: two engines do not train alike; no trial was timed.
             TrialError: the data are not what the workload declares.
+            UsageError: a run is to go on that began on another machine.
+            GuardError: strict, and something would spoil the figures.
         """
+        self.folder.mend()
         with ExitStack() as stack:
             stack.callback(self._close)
             self.watcher.stage("checking data and starting processes")
-            data = tuple(data_sets(self.plan))
-            write_model(self.folder.environment, fingerprint.take(self.machine, data))
+            self._environment(fingerprint.take(self.machine, tuple(data_sets(self.plan))))
+            record = read_record(self.folder.root)
+            trials = resume.to_do(record, self.again)
+            if not trials:
+                return record
+            if record.attempts:
+                done = len(self.plan.order) - len(trials)
+                text = f"went on after {done} of {len(self.plan.order)} trials had ended"
+                self.folder.append_incident("resumed", text)
             self._open()
             if self.tracking:
                 self.tracking.sync()
@@ -82,10 +101,53 @@ class Run:
                 self.tracking.sync(wait_seconds=30.0)
                 if self.tracking.problem:
                     self.watcher.stage(f"mlflow: {self.tracking.problem}; the run goes on without")
-            trials = list(self.plan.trials())
-            for number, trial in enumerate(trials, 1):
-                self._trial(number, len(trials), trial)
+            self._trials(record, trials)
         return read_record(self.folder.root)
+
+    def _environment(self, now: Environment) -> None:
+        """What this run is made with, or whether it still is; and what of the machine speaks against it."""
+        found = guards.before(self.plan, self.machine, self.folder.root, now.load_1min if self.strict else None)
+        if self.strict and found:
+            raise GuardError(f"--strict: this machine is not fit for the run: {'; '.join(found)}")
+        if self.folder.environment.is_file():
+            other = resume.differences(read_model(self.folder.environment, Environment), now)
+            resume.refuse(self.folder.root, other, self.force)
+            for text in other:
+                self.folder.append_incident("difference", text)
+        else:
+            write_model(self.folder.environment, now)
+        for text in found:
+            self._warn("machine", text)
+
+    def _warn(self, kind: str, text: str, trial_id: str = "") -> None:
+        """Into the record and to whoever watches."""
+        self.folder.append_incident(kind, text, trial_id)
+        self.watcher.stage(f"warning: {text}")
+
+    def _trials(self, record: Record, trials: list[Trial]) -> None:
+        """Start each trial, as often as the suite says."""
+        ended = len(self.plan.order) - len(trials)
+        for number, trial in enumerate(trials, ended + 1):
+            failed, attempt = resume.failures(record, trial.trial_id), record.next_attempt(trial.trial_id)
+            while True:
+                result = self._trial(number, len(self.plan.order), trial, attempt)
+                failed += result.status in resume.RERUN
+                if result.status not in resume.RERUN or not resume.may_run_again(self.plan, failed):
+                    break
+                text = f"attempt {attempt} {result.status} ({result.reason}); started again"
+                self._warn("rerun", text, trial.trial_id)
+                attempt += 1
+            if self.plan.suite.on_failure == "stop" and result.status in FAILED:
+                text = f"stopped after a trial that {STOPPED_WORDS[result.status]}, as the suite's on_failure says"
+                self._warn("stopped", text, trial.trial_id)
+                return
+
+    def _guard(self, trial_id: str) -> None:
+        """Between trials: whether the clock was set or the machine slept."""
+        for text in self._clock.look():
+            self._warn("clock", f"{text} while this trial ran", trial_id)
+            if self.strict:
+                raise GuardError(f"--strict: {text} during {trial_id}; what has run is kept")
 
     def _open(self) -> None:
         modules = preload(self.plan)
@@ -96,6 +158,8 @@ class Run:
                 self._launchers[key] = launcher
                 launcher.open(modules, self.plan.device)
             self._launchers[key].prepare(cell.choices.processes)
+        if self.folder.launchers.is_file():
+            return  # a run that goes on: what its first start took stands
         seconds = [known for item in self._launchers.values() if (known := item.preload_seconds) is not None]
         write_json(self.folder.launchers, {"preload_seconds": sum(seconds) if seconds else None})
 
@@ -112,10 +176,13 @@ class Run:
             **payload, "trial": trial.model_dump(mode="json", by_alias=True),
             "simulated": choices.engine.kind == "fake", "launched_ns": time.monotonic_ns(),
         }
-        return launcher.launch(Order(
+        progress = folder / payload["log"] if "log" in payload else None
+        then = post_mortem.before(folder)
+        outcome = launcher.launch(Order(
             entry=entry, payload=payload, processes=choices.processes, device=choices.device, folder=folder,
-            timeout_seconds=choices.timeout_seconds,
+            timeout_seconds=choices.timeout_seconds, stall_seconds=choices.stall_seconds, progress=progress,
         ))
+        return post_mortem.explained(outcome, then)
 
     def _parity(self) -> None:
         groups = parity.groups(self.plan)
@@ -150,9 +217,10 @@ class Run:
             raise ParityError(f"parity gate: {parity.name(member)} did not run: {why(outcome)} (logs in {folder})")
         return parity.read_traces(folder, member.choices.processes)
 
-    def _trial(self, number: int, count: int, trial: Trial) -> None:
+    def _trial(self, number: int, count: int, trial: Trial, attempt: int) -> Result:
+        """One start of one trial."""
         cell = next(cell for cell in self.plan.cells if cell.cell_id == trial.cell_id)
-        folder, attempt = self.folder.trial(trial.trial_id), 1
+        folder = self.folder.trial(trial.trial_id)
         self.watcher.trial_started(number, count, trial, cell)
         folder.mkdir(parents=True, exist_ok=True)
         write_model(self.folder.trial_file(trial.trial_id), trial)
@@ -170,10 +238,16 @@ class Run:
             self.folder.append_attempt(start.ended("not_launched", str(error)))
             raise
         result = derive(trial, attempt, read_events(log)[0], outcome)
+        if outcome.ok and (damage := post_mortem.damage(log)):
+            # Not invalid: that is a trial that was another one than asked for. This one's record was lost.
+            result = Result(trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=attempt,
+                            status="crashed", reason=f"{damage}, though every rank ended well")
         write_model(self.folder.result(trial.trial_id), result)
         self.folder.append_attempt(start.ended(result.status, result.reason))
         self.watcher.trial_ended(result, time.monotonic() - start.monotonic)
+        self._guard(trial.trial_id)
         self._between(wait_seconds=5.0)
+        return result
 
     def _live(self) -> None:
         """A long trial appears in the tracking server while it runs."""
@@ -247,7 +321,10 @@ def why(outcome: Outcome) -> str:
     if outcome.timed_out:
         return f"timed out after {outcome.seconds:.0f} s"
     first = outcome.cause
-    return f"rank {first.rank}: {first.reason or f'exit code {first.exit_code}'}" if first else "no rank failed"
+    if first is None:
+        return "no rank failed"
+    tail = f"; its log ends: {first.tail}" if first.tail else ""
+    return f"rank {first.rank}: {first.reason or f'exit code {first.exit_code}'}{tail}"
 
 
 def exit_code(results: Iterable[Result], planned: int) -> Exit:

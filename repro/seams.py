@@ -324,6 +324,10 @@ class Order:
     """Where each rank's printed output goes, as rank<N>.log."""
     timeout_seconds: float
     environment: Mapping[str, str] = field(default_factory=dict)
+    stall_seconds: float | None = None
+    """Ended as hung when `progress` has not changed for so long; None: not watched."""
+    progress: Path | None = None
+    """The file that grows while the entry gets on."""
 
 
 AFTER = "after rank "
@@ -338,6 +342,8 @@ class RankEnd:
     exit_code: int
     """0 fine; negative: killed by that signal."""
     reason: str = ""
+    tail: str = ""
+    """What it printed last, in one line; filled in for the rank that failed first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,13 +353,15 @@ class Outcome:
     ends: tuple[RankEnd, ...]
     seconds: float
     timed_out: bool = False
+    hung: bool = False
+    """Ended because nothing got on for `stall_seconds`."""
     network: Mapping[str, Any] | None = None
     """What a launcher with a network of its own knows of it: rates stated and measured, bytes by node (JSON-like, at
     least the fields of `repro.results.Network` that have no default)."""
 
     @property
     def ok(self) -> bool:
-        return not self.timed_out and all(end.exit_code == 0 for end in self.ends)
+        return not self.timed_out and not self.hung and all(end.exit_code == 0 for end in self.ends)
 
     @property
     def cause(self) -> RankEnd | None:

@@ -205,6 +205,11 @@ class Choices(Written):
     determinism: Literal["bitwise", "seeded", "free"] = "seeded"
     warmup_steps: bool = Field(True, description="two steps on made-up data before the clock starts, then undone")
     timeout_seconds: float = Field(3600.0, gt=0, le=1e7, description="longest a trial may take, start to end")
+    stall_seconds: float | None = Field(
+        None, gt=0, le=1e7,
+        description="a trial is ended as hung after so long without an event; longer than its start and than the "
+                    "longest way between two evaluations; null: only timeout_seconds",
+    )
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
     @field_validator("schedule", mode="before")
@@ -353,6 +358,10 @@ class Suite(Frozen):
         description="the cell speed-ups are measured against; factors not named are taken equal to the candidate's",
     )
     primary: Contrast | None = Field(None, description="the one contrast declared beforehand")
+    on_failure: Literal["continue", "rerun", "stop"] = Field(
+        "continue", description="a trial that crashed or hung: stands as it is, runs again at once, or ends the run"
+    )
+    attempts: int = Field(3, ge=1, le=10, description="failed starts of one trial at most, with on_failure: rerun")
     margin: float = Field(MARGIN, gt=0, lt=1, allow_inf_nan=False,
                           description="largest relative difference that still counts as the same, declared beforehand")
     horizon: float | None = Field(
@@ -376,7 +385,7 @@ class Suite(Frozen):
 
 
 LATER: dict[str, Any] = {"compression": "none", "compression_rank": 1, "overlap": None, "bucket_mib": None,
-                         "nccl_algorithm": None}
+                         "nccl_algorithm": None, "stall_seconds": None}
 """Choices that came after the first records, with what those records did: named only where something else is chosen,
 so that a cell keeps the name it had."""
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +36,17 @@ class Attempt(Frozen):
     reason: str = ""
 
 
+class Incident(Frozen):
+    """Something that befell a run and that a reader of its figures should know: a line of incidents.jsonl."""
+
+    at_ms: float
+    """Wall clock, milliseconds since 1970."""
+    kind: str
+    """resumed, difference, lock, machine, clock, rerun, stopped."""
+    text: str
+    trial_id: str = ""
+
+
 class RunFolder:
     """Names of everything in one run's folder."""
 
@@ -42,6 +56,7 @@ class RunFolder:
         self.suite = root / "suite.yaml"
         self.environment = root / "environment.json"
         self.ledger = root / "ledger.jsonl"
+        self.incidents = root / "incidents.jsonl"
         self.launchers = root / "launchers.json"
         self.parity = root / "parity"
         self.parity_verdict = root / "parity.json"
@@ -83,11 +98,56 @@ class RunFolder:
         return folder
 
     def append_attempt(self, attempt: Attempt) -> None:
-        """One more line in the ledger, durable before this returns."""
-        with self.ledger.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(attempt.model_dump(mode="json"), sort_keys=True) + "\n")
-            stream.flush()
-            os.fsync(stream.fileno())
+        """One more line in the ledger, durable before this returns.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        _append(self.ledger, attempt)
+
+    def append_incident(self, kind: str, text: str, trial_id: str = "") -> None:
+        """One more line of what befell this run, durable before this returns.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        _append(self.incidents, Incident(at_ms=round(time.time() * 1e3), kind=kind, text=text, trial_id=trial_id))
+
+    def mend(self) -> None:
+        """Take away what a writer that was killed left half done; for the owner of the folder only."""
+        for path in (self.ledger, self.incidents):
+            _cut_torn_line(path)
+        for aside in (*self.root.glob(".*.tmp"), *self.trials.glob("*/.*.tmp")):
+            aside.unlink(missing_ok=True)
+
+
+def _append(path: Path, line: Frozen) -> None:
+    """One write of one whole line; where the disk is full, what was written of it is taken back."""
+    text = (json.dumps(line.model_dump(mode="json"), sort_keys=True) + "\n").encode()
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            before = os.fstat(handle).st_size
+            try:
+                if os.write(handle, text) < len(text):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(handle)
+            except OSError:
+                os.ftruncate(handle, before)
+                raise
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _cut_torn_line(path: Path) -> None:
+    """Remove a last line without its newline: the next line would otherwise be written onto its end."""
+    if not path.is_file():
+        return
+    raw = path.read_bytes()
+    if raw and not raw.endswith(b"\n"):
+        os.truncate(path, raw.rfind(b"\n") + 1)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -105,8 +165,20 @@ def write_bytes(path: Path, data: bytes) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         aside.replace(path)
+        _make_durable(path.parent)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
         raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _make_durable(folder: Path) -> None:
+    """A new name survives a power cut only once its folder is on the disk as well."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def write_model(path: Path, model: BaseModel) -> None:
@@ -146,6 +218,8 @@ class Record:
     parity: Mapping[str, Any] | None
     preload_seconds: float | None
     """What the launchers' fork server took to load its modules, once a run; on no trial's clock."""
+    incidents: tuple[Incident, ...] = ()
+    """What befell the run, in order."""
 
     def of_cell(self, cell_id: str) -> list[Result]:
         """The results of one cell, by repeat."""
@@ -166,6 +240,12 @@ class Record:
         done = {result.trial_id for result in self.results}
         return [trial for trial in self.plan.trials() if trial.trial_id not in done]
 
+    def next_attempt(self, trial_id: str) -> int:
+        """Number of the next start of a trial: above all that the ledger or a log in its folder knows."""
+        known = [item.attempt for item in self.attempts if item.trial_id == trial_id]
+        logs = [path.stem.rpartition("_")[2] for path in self.folder.trial(trial_id).glob("result_*.txt")]
+        return 1 + max([*known, *(int(number) for number in logs if number.isdecimal())], default=0)
+
 
 def read_record(root: Path) -> Record:
     """Read a run folder.
@@ -183,6 +263,7 @@ def read_record(root: Path) -> Record:
         plan=plan,
         environment=read_model(folder.environment, Environment),
         attempts=tuple(_read_ledger(folder.ledger)),
+        incidents=tuple(_read_lines(folder.incidents, Incident)),
         preload_seconds=_preload_seconds(folder.launchers),
         results=tuple(read_model(path, Result) for path in paths if path.is_file()),
         parity=_read_json(folder.parity_verdict) if folder.parity_verdict.is_file() else None,
@@ -207,16 +288,21 @@ def _preload_seconds(path: Path) -> float | None:
 
 
 def _read_ledger(path: Path) -> list[Attempt]:
+    # Every attempt has a line when it starts and one when it ends; the later one says more.
+    return list({(found.trial_id, found.attempt): found for found in _read_lines(path, Attempt)}.values())
+
+
+def _read_lines(path: Path, cls: type[Model]) -> list[Model]:
+    """One model a line."""
     if not path.is_file():
         return []
-    attempts: dict[tuple[str, int], Attempt] = {}
     # A last line without its newline was being written when the run ended; it says nothing yet.
     complete, _, _ = path.read_bytes().rpartition(b"\n")
+    found: list[Model] = []
     for number, line in enumerate(complete.splitlines(), 1):
         try:
-            found = Attempt.model_validate_json(line)
+            found.append(cls.model_validate_json(line))
         except ValidationError as error:
-            raise OutputError(f"{path}:{number}: not a ledger line: {error.errors()[0]['msg']}") from error
-        # Every attempt has a line when it starts and one when it ends; the later one says more.
-        attempts[found.trial_id, found.attempt] = found
-    return list(attempts.values())
+            what = "ledger line" if cls is Attempt else f"line of {path.name}"
+            raise OutputError(f"{path}:{number}: not a {what}: {error.errors()[0]['msg']}") from error
+    return found

@@ -12,10 +12,10 @@ from repro.spec import Metric
 
 STATUS_WORDS = {
     "ok": "reached the target", "missed": "missed the target", "diverged": "diverged",
-    "out_of_memory": "ran out of memory", "timed_out": "ran into the time limit", "crashed": "crashed",
+    "out_of_memory": "ran out of memory", "timed_out": "ran into the time limit", "crashed": "crashed", "hung": "hung",
     "invalid": "left an invalid log",
 }
-NOT_A_RESULT = ("crashed", "invalid")
+NOT_A_RESULT = ("crashed", "hung", "invalid")
 """Ends that say nothing of the cell: to be run again, never counted as a missed target."""
 NEVER = ("diverged", "out_of_memory")
 """Ends after which the target cannot be reached any more, however long one waits."""

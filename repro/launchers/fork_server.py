@@ -69,6 +69,15 @@ def finish(log: Path) -> dict[str, Any]:
     return report
 
 
+def alive() -> bool:
+    """Whether the server that was started still runs."""
+    server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    try:
+        return server is not None and psutil.Process(server).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def stop() -> None:
     """End the server, and before it whatever it still has running.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import signal
 import threading
@@ -10,10 +11,13 @@ import time
 import traceback
 from collections.abc import Iterator
 from types import FrameType
-from typing import ClassVar
+from typing import ClassVar, TextIO
 
 from repro.launchers.entry import exit_code, reason, resolve
+from repro.launchers.hang import Progress
 from repro.seams import Launcher, Order, Outcome, RankEnd, Setting
+
+HUNG = signal.SIGUSR1
 
 
 class Inline(Launcher):
@@ -35,7 +39,7 @@ class Inline(Launcher):
         order.folder.mkdir(parents=True, exist_ok=True)
         begin = time.monotonic()
         log = order.folder / "rank0.log"
-        timed_out = False
+        timed_out = hung = False
         with (
             log.open("a", buffering=1, encoding="utf-8", errors="backslashreplace") as printed,
             contextlib.redirect_stdout(printed),
@@ -43,15 +47,21 @@ class Inline(Launcher):
             _environment(order),
         ):
             try:
-                with _deadline(order.timeout_seconds):
+                with _deadline(order.timeout_seconds), _watched(order, printed):
                     end = _call(order)
+            except _Hung as late:
+                end, hung = RankEnd(0, 1, str(late)), True
             except _TimedOut as late:
                 end, timed_out = RankEnd(0, 1, str(late)), True
-        return Outcome((end,), time.monotonic() - begin, timed_out)
+        return Outcome((end,), time.monotonic() - begin, timed_out, hung)
 
 
 class _TimedOut(BaseException):
     """Raised in the entry when its time is up; no `except Exception` on the way may swallow it."""
+
+
+class _Hung(_TimedOut):
+    """Raised in the entry when nothing got on."""
 
 
 def _call(order: Order) -> RankEnd:
@@ -105,3 +115,35 @@ def _deadline(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+@contextlib.contextmanager
+def _watched(order: Order, printed: TextIO) -> Iterator[None]:
+    """Interrupt the entry when `order.progress` stops growing, after its stacks are in the log."""
+    if order.stall_seconds is None or order.progress is None or \
+            threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    done, main = threading.Event(), threading.main_thread().ident
+    progress, seconds = Progress(order.progress, order.stall_seconds), order.stall_seconds
+
+    def watch() -> None:
+        while not done.wait(min(0.5, seconds / 4)):
+            if progress.stalled():
+                faulthandler.dump_traceback(printed, all_threads=True)
+                signal.pthread_kill(main or 0, HUNG)
+                return
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        if not done.is_set():
+            raise _Hung(f"hung: no event for {seconds:g} s; all stacks are in its log")
+
+    before = signal.signal(HUNG, stop)
+    thread = threading.Thread(target=watch, name="repro-stall", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        signal.signal(HUNG, before)

@@ -18,8 +18,9 @@ from typing import Any, ClassVar
 from pydantic import Field, PrivateAttr
 
 from repro.errors import TrialError
-from repro.launchers import warm
+from repro.launchers import hang, warm
 from repro.launchers.entry import reason as told
+from repro.launchers.hang import Progress
 from repro.launchers.rank import Assignment, Here, run
 from repro.launchers.roll import Roll, ends
 from repro.launchers.warm import WarmServer
@@ -93,17 +94,23 @@ class Local(Launcher):
         """Launch with ranks at `place`, seeing `environment` below the order's own."""
         assert self._server is not None, "launch comes after open"
         order.folder.mkdir(parents=True, exist_ok=True)
+        self._server.revive()
         begin = time.monotonic()
         roll, suspect = Roll(), None
         with tempfile.TemporaryDirectory(dir=self._server.folder) as reports:
             work = Assignment(
                 order.entry, order.payload, str(order.folder), reports, {**environment, **order.environment}
             )
-            late = threading.Event()
-            with _signals_delivered(late), _deadline(roll, order.timeout_seconds, late):
+            late = _Late()
+            with _signals_delivered(late), _deadline(roll, order, late):
                 suspect = self._elastic(order.processes, work, roll, place)
+            codes = roll.exit_codes(order.processes)
+            if late.stacks is not None:
+                each = hang.reasons(late.stacks, order.processes, order.stall_seconds or 0.0)
+                ended = ends(codes, Path(reports), hang.to_blame(late.stacks), "", each)
+                return Outcome(ended, time.monotonic() - begin, hung=True)
             why = f"not finished after {order.timeout_seconds:g} s" if late.is_set() else ""
-            ended = ends(roll.exit_codes(order.processes), Path(reports), suspect, why)
+            ended = ends(codes, Path(reports), suspect, why)
         return Outcome(ended, time.monotonic() - begin, late.is_set())
 
     def _elastic(self, processes: int, work: Assignment, roll: Roll, place: object) -> int | None:
@@ -164,7 +171,7 @@ def _signals_to_handle() -> str:
 
 
 @contextlib.contextmanager
-def _signals_delivered(late: threading.Event) -> Iterator[None]:
+def _signals_delivered(late: _Late) -> Iterator[None]:
     """Put back the handlers that elastic replaces, then deliver the signal that ended the launch to them.
 
     After `late` the signal was the deadline's own, sent to get out of elastic, and is nobody else's.
@@ -182,12 +189,16 @@ def _signals_delivered(late: threading.Event) -> Iterator[None]:
             for each, handler in before.items():
                 signal.signal(each, handler)
     if caught is not None and not late.is_set():
-        signal.raise_signal(caught)
+        handler = before[caught]
+        if callable(handler):
+            handler(caught, None)  # not raised anew: it would count as a second one
+        else:
+            signal.raise_signal(caught)
 
 
 @contextlib.contextmanager
-def _deadline(roll: Roll, seconds: float, late: threading.Event) -> Iterator[None]:
-    """Kill all ranks when `seconds` are over; `late` tells whether that happened.
+def _deadline(roll: Roll, order: Order, late: _Late) -> Iterator[None]:
+    """Kill all ranks when their time is over, or when nothing gets on; `late` tells whether that happened.
 
     Elastic waits for ever for a rank that ended with exit code 0 before its entry returned, and nothing is left to kill
     that would wake it: after the ranks are gone, its own signal handler is used to leave it.
@@ -195,7 +206,7 @@ def _deadline(roll: Roll, seconds: float, late: threading.Event) -> Iterator[Non
     done = threading.Event()
 
     def watch() -> None:
-        if done.wait(seconds):
+        if _in_time(roll, order, late, done):
             return
         late.set()
         for turn in itertools.count():
@@ -212,3 +223,25 @@ def _deadline(roll: Roll, seconds: float, late: threading.Event) -> Iterator[Non
     finally:
         done.set()
         thread.join()
+
+
+def _in_time(roll: Roll, order: Order, late: _Late, done: threading.Event) -> bool:
+    """Wait for the end of the launch; False: it did not come in time, and where the ranks hang is in `late`."""
+    if order.stall_seconds is None or order.progress is None:
+        return done.wait(order.timeout_seconds)
+    end = time.monotonic() + order.timeout_seconds
+    progress, period = Progress(order.progress, order.stall_seconds), min(0.5, order.stall_seconds / 4)
+    while not done.wait(min(period, max(0.0, end - time.monotonic()))):
+        if progress.stalled():
+            late.stacks = hang.ask(roll.pids(), order.folder)
+            return False
+        if time.monotonic() >= end:
+            return False
+    return True
+
+
+class _Late(threading.Event):
+    """Set when the ranks of a launch were killed for taking too long."""
+
+    stacks: dict[int, list[tuple[str, str]]] | None = None
+    """Where each rank stood, when it was because nothing got on."""

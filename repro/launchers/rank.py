@@ -18,6 +18,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+from repro.launchers import hang
 from repro.launchers.entry import exit_code, reason, resolve
 
 _PR_SET_PDEATHSIG = 1
@@ -67,6 +68,7 @@ def run(assignment: Assignment, _roll: object, place: Place) -> None:
     rank = os.environ["RANK"]
     _print_to(Path(assignment.folder) / f"rank{rank}.log")
     _lead_a_group()
+    hang.answer_when_asked()
     report = Path(assignment.reports) / f"rank{rank}.json"
     try:
         place.enter()

@@ -7,11 +7,12 @@ import json
 import math
 import os
 import signal
+from collections.abc import Sequence
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
 from typing import Any
 
-from repro.seams import RankEnd
+from repro.seams import AFTER, RankEnd
 
 
 class Roll:
@@ -43,6 +44,10 @@ class Roll:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
+    def pids(self) -> list[int | None]:
+        """By rank, as far as they were started; None: ended already."""
+        return [getattr(process, "pid", None) if process.returncode is None else None for process in self._processes]
+
     def reap(self, seconds: float) -> None:
         """Wait until every rank is gone; from the launching thread only, each end can be read once."""
         for process in self._processes:
@@ -55,7 +60,9 @@ class Roll:
         return (known + [None] * processes)[:processes]
 
 
-def ends(codes: list[int | None], reports: Path, suspect: int | None, late: str) -> tuple[RankEnd, ...]:
+def ends(
+    codes: list[int | None], reports: Path, suspect: int | None, late: str, each: Sequence[str] = ()
+) -> tuple[RankEnd, ...]:
     """How each rank ended, in one line that tells the cause from its consequences.
 
     Args:
@@ -63,7 +70,15 @@ def ends(codes: list[int | None], reports: Path, suspect: int | None, late: str)
         reports: the folder in which failing ranks left rank<N>.json.
         suspect: the rank that elastic saw fail first; decides where nothing better is known.
         late: why all ranks were killed; empty when they were not.
+        each: by rank, where ranks were killed because nothing got on: what each was doing. `suspect` is then the one
+            that kept the others waiting, None where that is not known.
     """
+    if each:
+        return tuple(
+            RankEnd(rank, -int(signal.SIGKILL) if code is None else code,
+                    why if suspect in (None, rank) else f"{AFTER}{suspect}: {why}")
+            for rank, (code, why) in enumerate(zip(codes, each, strict=True))
+        )
     told = [_read(reports / f"rank{rank}.json") for rank in range(len(codes))]
     cause = None if late else _cause(codes, told, suspect)
     return tuple(

@@ -49,6 +49,17 @@ class WarmServer:
         self.module_seconds = fork_server.finish(log)["seconds"]
         self.seconds = time.monotonic() - begin
 
+    def revive(self) -> None:
+        """Start the server again where it was killed, and return when it is warm: a rank must not wait for it.
+
+        Raises:
+            UsageError: it cannot be started any more.
+        """
+        if not fork_server.alive():
+            Path(self.folder).mkdir(mode=0o700, exist_ok=True)
+            fork_server.begin()
+            fork_server.finish(Path(self.folder) / "server.log")
+
     def stop(self) -> None:
         """End the server and put the environment back."""
         fork_server.stop()

@@ -180,6 +180,38 @@ def test_a_time_out_kills_all_ranks(local: Local, tmp_path: Path) -> None:
     assert _ranks_gone(tmp_path)
 
 
+def hang(folder: str, payload: Mapping[str, Any]) -> None:
+    """Entry: note one event; then one rank does not come to the sum that the others wait in."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    if os.environ["RANK"] == "0":
+        (Path(folder) / "events").write_text("one")
+    if os.environ["RANK"] == "1":
+        if payload["how"] == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(600)
+    dist.all_reduce(torch.ones(1))
+
+
+@pytest.mark.parametrize(("how", "why"), [
+    ("sleep", "it stood in hang (test_launchers.py:"), ("stop", "it was stopped by a signal"),
+])
+def test_ranks_that_hang_are_asked_where_and_ended(local: Local, tmp_path: Path, how: str, why: str) -> None:
+    watched = {"stall_seconds": 1.0, "progress": tmp_path / "events"}
+    outcome = local.launch(_order(tmp_path, hang, payload={"how": how}, **watched))
+    assert outcome.hung and not outcome.timed_out and not outcome.ok
+    assert 1 <= outcome.seconds < 20
+    first, second = outcome.ends
+    assert outcome.cause == second, "the one that the other waited for"
+    assert second.reason.startswith(f"hung: no event for 1 s, {why}")
+    assert first.reason.startswith("after rank 1: hung: no event for 1 s, it stood in ")
+    assert "all_reduce" in (tmp_path / "rank0.log").read_text(), "every rank's stacks are in its log"
+    assert "Thread 0x" in (tmp_path / "rank0.log").read_text()
+    assert local.launch(_order(tmp_path / "again", note, 1)).ok, "the launcher is still usable"
+
+
 def test_ctrl_c_ends_the_ranks_then_interrupts(local: Local, tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
 
@@ -322,3 +354,13 @@ def test_inline_is_stopped_in_time(tmp_path: Path) -> None:
     assert outcome.timed_out
     assert outcome.seconds < 5
     assert "0.2 s" in outcome.ends[0].reason
+
+
+def test_inline_is_stopped_when_nothing_gets_on(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGUSR1)
+    outcome = _inline(tmp_path, sleep, stall_seconds=0.2, progress=tmp_path / "events")
+    assert outcome.hung and not outcome.timed_out and not outcome.ok
+    assert outcome.seconds < 10
+    assert outcome.ends[0].reason == "hung: no event for 0.2 s; all stacks are in its log"
+    assert "in sleep" in (tmp_path / "rank0.log").read_text()
+    assert signal.getsignal(signal.SIGUSR1) is before

@@ -1,0 +1,112 @@
+"""What of the machine would spoil a run: looked at before it, and between its trials."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from repro.machine import Machine
+from repro.plan import Plan
+
+BUSY = 0.25
+"""Load a core above which the report calls a machine busy."""
+DISK_BYTES = 256 << 20
+"""What a run folder should find free, and a megabyte a trial."""
+TRIAL_BYTES = 1 << 20
+SHARED_BYTES = 64 << 20
+"""Shared memory that NCCL and loaders of a rank may want on a GPU machine; a sixteenth of it elsewhere."""
+STEP_SECONDS = 0.5
+"""A wall clock that moves so far from the monotonic one was set, not slewed."""
+SLEW = 1e-3
+"""What adjusting a clock gently may come to, a second (NTP: 500 ppm)."""
+
+
+def before(plan: Plan, machine: Machine, folder: Path, load: float | None) -> list[str]:
+    """What speaks against starting `plan` here now, a sentence each.
+
+    Args:
+        load: processes that ran or waited, mean of the last minute; None: not known.
+    """
+    found = (_busy(load, machine), _cores(plan, machine), _disk(plan, folder), _shared(plan))
+    return [text for text in found if text]
+
+
+def _busy(load: float | None, machine: Machine) -> str:
+    if load is None or load <= BUSY * machine.cores:
+        return ""
+    return f"its load is {load:g} on {machine.cores} core(s): other work slows trials, and not all alike"
+
+
+def _cores(plan: Plan, machine: Machine) -> str:
+    """Ranks on the CPU that have to share cores measure each other."""
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    each = int(threads) if threads.isdecimal() and int(threads) > 0 else 1
+    needed = max((cell.choices.processes * each for cell in plan.cells
+                  if cell.choices.device == "cpu" and cell.choices.origin == "measured"), default=0)
+    if needed <= machine.cores:
+        return ""
+    return f"its {machine.cores} core(s) are too few for {needed} threads of ranks: they wait for each other's cores"
+
+
+def _disk(plan: Plan, folder: Path) -> str:
+    needed = DISK_BYTES + TRIAL_BYTES * len(plan.order)
+    free = shutil.disk_usage(folder).free
+    if free >= needed:
+        return ""
+    return f"{free / 1e6:.0f} MB are free for the run folder, {needed / 1e6:.0f} MB may be needed"
+
+
+def _shared(plan: Plan) -> str:
+    place = Path("/dev/shm")
+    if not place.is_dir():
+        return ""
+    ranks = max(cell.choices.processes for cell in plan.cells)
+    needed = ranks * (SHARED_BYTES if plan.device == "cuda" else SHARED_BYTES // 16)
+    free = shutil.disk_usage(place).free
+    if free >= needed:
+        return ""
+    return f"{free / 1e6:.0f} MB of shared memory are free, {ranks} ranks may need {needed / 1e6:.0f} MB"
+
+
+@dataclass(slots=True)
+class ClockWatch:
+    """Tells when the wall clock was set, or the machine slept, since the last look. No duration hangs on either: they
+    are taken from the monotonic clock; dates in the ledger and in MLflow do."""
+
+    wall: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
+    _offset: float = 0.0
+    _asleep: float = 0.0
+    _at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._take()
+
+    def _take(self) -> None:
+        self._at = self.monotonic()
+        self._offset, self._asleep = self.wall() - self._at, _asleep()
+
+    def look(self) -> list[str]:
+        """What happened since the last look, a sentence each."""
+        at, offset, asleep = self._at, self._offset, self._asleep
+        self._take()
+        return list(_moved(self._offset - offset, self._asleep - asleep, self._at - at))
+
+
+def _moved(step: float, slept: float, elapsed: float) -> Iterator[str]:
+    if slept > STEP_SECONDS:
+        yield f"the machine slept for {slept:.1f} s"
+    step -= slept
+    if abs(step) > STEP_SECONDS + SLEW * elapsed:
+        yield f"the wall clock was set {'forward' if step > 0 else 'back'} by {abs(step):.1f} s"
+
+
+def _asleep() -> float:
+    """Seconds since boot in which the monotonic clock stood still."""
+    if not hasattr(time, "CLOCK_BOOTTIME"):
+        return 0.0
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)

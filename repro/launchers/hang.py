@@ -1,0 +1,141 @@
+"""Ranks that do not get on: noticed by a file that stops growing, asked where they stand, told apart by the answer."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+ASK = signal.SIGUSR1
+"""Answered by every rank with the stacks of all its threads, in its log; also from inside a call that hangs."""
+ANSWER_SECONDS = 2.0
+"""How long ranks have to answer, on a machine that is busy."""
+BELOW = "/repro/launchers/rank.py"
+"""What called the entry, and torch elastic under it, is no place where a rank waits."""
+STOPPED = "stopped by a signal"
+_FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)')
+_WAITS = ("/torch/distributed/", "/torch/autograd/", "/repro/comm/", "/deepspeed/comm/")
+"""Where a rank stands that waits for the others: in a collective, or in a backward pass whose hooks are waiting."""
+
+
+def answer_when_asked() -> None:
+    """In a rank: print all stacks on `ASK`, and when it dies of a fatal signal, to what is standard error now."""
+    faulthandler.enable(file=2, all_threads=True)
+    if sys.platform != "win32":
+        faulthandler.register(ASK, file=2, all_threads=True, chain=False)
+
+
+class Progress:
+    """Whether a file still grows."""
+
+    def __init__(self, path: Path, seconds: float) -> None:
+        self._path, self._seconds = path, seconds
+        self._seen, self._since = self._state(), time.monotonic()
+
+    def stalled(self) -> bool:
+        """True when nothing has changed for the declared time."""
+        state, now = self._state(), time.monotonic()
+        if state != self._seen:
+            self._seen, self._since = state, now
+        return now - self._since > self._seconds
+
+    def _state(self) -> tuple[int, int]:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return -1, 0
+        return found.st_size, found.st_mtime_ns
+
+
+def ask(pids: Sequence[int | None], folder: Path) -> dict[int, list[tuple[str, str]]]:
+    """The stack of every rank's main thread, innermost first, as (file, "function (file:line)").
+
+    All stacks of all threads are in the ranks' logs afterwards. A rank that is stopped has the one frame `STOPPED`, one
+    that does not answer has none.
+
+    Args:
+        pids: by rank; None: not started.
+        folder: where rank<N>.log is.
+    """
+    logs = {rank: folder / f"rank{rank}.log" for rank in range(len(pids))}
+    before = {rank: _size(path) for rank, path in logs.items()}
+    found: dict[int, list[tuple[str, str]]] = {}
+    for rank, pid in enumerate(pids):
+        if pid is None:
+            continue
+        if _is_stopped(pid):
+            found[rank] = [("", STOPPED)]
+        else:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, ASK)
+    late = time.monotonic() + ANSWER_SECONDS
+    waiting = {rank for rank, pid in enumerate(pids) if pid is not None and rank not in found}
+    while waiting and time.monotonic() < late:
+        time.sleep(0.05)
+        for rank in sorted(waiting):
+            if frames := innermost(_from(logs[rank], before[rank])):
+                found[rank] = frames
+                waiting.discard(rank)
+    return found
+
+
+def innermost(dump: str) -> list[tuple[str, str]]:
+    """Frames of the thread that was asked, down to the entry, from faulthandler's text."""
+    _, mark, text = dump.partition("Current thread ")
+    frames: list[tuple[str, str]] = []
+    for line in text.splitlines()[1:] if mark else []:
+        match = _FRAME.match(line)
+        if match is None or match["file"].endswith(BELOW):
+            break
+        name = Path(match["file"]).name
+        frames.append((match["file"], f"{match['name']} ({name}:{match['line']})"))
+    return frames
+
+
+def to_blame(stacks: Mapping[int, Sequence[tuple[str, str]]]) -> int | None:
+    """The one rank that keeps the others waiting: stopped, or alone outside every collective; None: not known."""
+    stopped = [rank for rank, frames in stacks.items() if frames and frames[0][1] == STOPPED]
+    if stopped:
+        return stopped[0]
+    busy = [rank for rank, frames in stacks.items() if not any(part in file for file, _ in frames for part in _WAITS)]
+    return busy[0] if len(busy) == 1 and len(stacks) > 1 else None
+
+
+def reasons(stacks: Mapping[int, Sequence[tuple[str, str]]], processes: int, seconds: float) -> list[str]:
+    """One line a rank: for how long nothing got on, and where it stood."""
+    return [f"hung: no event for {seconds:g} s, {_where(stacks.get(rank, ()))}" for rank in range(processes)]
+
+
+def _where(frames: Sequence[tuple[str, str]]) -> str:
+    if not frames:
+        return "and it did not answer"
+    return f"it was {STOPPED}" if frames[0][1] == STOPPED else f"it stood in {frames[0][1]}; all stacks are in its log"
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+    except (OSError, IndexError):
+        return False
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _from(path: Path, offset: int) -> str:
+    try:
+        with path.open("rb") as stream:
+            stream.seek(offset)
+            return stream.read(1 << 20).decode(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,110 @@
+"""Going on with a run that was cut short: what is missing, and whether machine and code are still what they were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from repro.errors import OutputError, ReproError, UsageError
+from repro.fingerprint import Environment
+from repro.machine import Machine
+from repro.plan import Plan, make_plan
+from repro.results import Result
+from repro.spec import METHOD, Trial
+from repro.store import Record, RunFolder, read_model
+
+RERUN = ("crashed", "hung")
+"""Ends that say something of the machine and nothing of the cell; only these are ever run again."""
+FACTS = ("repro_version", "python", "system", "cpu", "cores", "memory_bytes", "device", "devices", "commit", "dirty")
+"""What of an environment bears on a figure; libraries, settings and data are compared one by one."""
+
+
+def reopen(root: Path) -> tuple[RunFolder, Plan]:
+    """The folder and the plan of a run to go on with.
+
+    Raises:
+        OutputError: it is no run folder, or its plan is damaged.
+    """
+    folder = RunFolder(root)
+    if not folder.plan.is_file():
+        raise OutputError(f"{root}: is no run folder (no plan.json in it); there is nothing to resume")
+    return folder, read_model(folder.plan, Plan)
+
+
+def other_plan(plan: Plan, machine: Machine) -> list[str]:
+    """How the plan that this code makes of the same suite on this machine differs from the one of the run."""
+    if plan.method != METHOD:
+        return [f"method {plan.method}, now {METHOD}"]
+    try:
+        now = make_plan(plan.suite, machine, overridden=True)
+    except ReproError as error:
+        return [f"the suite cannot be planned here any more: {error}"]
+    if now.digest != plan.digest:
+        return [f"suite digest {plan.digest[:16]}, now {now.digest[:16]}"]
+    then, here = {cell.cell_id for cell in plan.cells}, {cell.cell_id for cell in now.cells}
+    found = [f"device {plan.device}, now {now.device}"] if plan.device != now.device else []
+    if then != here:
+        found.append(f"{len(then - here)} of {len(then)} cells cannot run here, {len(here - then)} others could")
+    return found
+
+
+def differences(then: Environment, now: Environment) -> list[str]:
+    """Machine facts that matter to figures and are not what they were, a phrase each."""
+    return list(_differences(then, now))
+
+
+def _differences(then: Environment, now: Environment) -> Iterator[str]:
+    for name in FACTS:
+        old, new = getattr(then, name), getattr(now, name)
+        if old != new:
+            yield f"{name.replace('_', ' ')} {_shown(old)}, now {_shown(new)}"
+    for what, olds, news in (("library", then.libraries, now.libraries), ("setting", then.settings, now.settings)):
+        for name in sorted({*olds, *news}):
+            if olds.get(name) != news.get(name):
+                yield f"{what} {name} {_shown(olds.get(name))}, now {_shown(news.get(name))}"
+    hashes = {item.workload: item.sha256 for item in now.data}
+    for item in then.data:
+        if hashes.get(item.workload) != item.sha256:
+            yield f"data of {item.workload} {item.sha256[:12]}, now {_shown(hashes.get(item.workload))[:12]}"
+
+
+def _shown(value: object) -> str:
+    return "unknown" if value is None else str(value)
+
+
+def refuse(folder: Path, found: list[str], force: bool) -> None:
+    """Raise where something differs and nobody insists.
+
+    Raises:
+        UsageError: what differs, and how to go on all the same.
+    """
+    if found and not force:
+        more = f" (and {len(found) - 4} more)" if len(found) > 4 else ""
+        raise UsageError(f"{folder}: cannot be resumed as the same run: {'; '.join(found[:4])}{more}; --force goes on, "
+                         "and the report says so")
+
+
+def to_do(record: Record, again: bool) -> list[Trial]:
+    """The trials of the plan that have to run, in its order.
+
+    Args:
+        again: also those that crashed or hung, whatever the suite says.
+    """
+    results = {result.trial_id: result for result in record.results}
+    return [trial for trial in record.plan.trials() if _wanted(record, results.get(trial.trial_id), again)]
+
+
+def _wanted(record: Record, result: Result | None, again: bool) -> bool:
+    if result is None:
+        return True
+    return result.status in RERUN and (again or may_run_again(record.plan, failures(record, result.trial_id)))
+
+
+def failures(record: Record, trial_id: str) -> int:
+    """Starts of a trial that crashed or hung; those that the run's own end cut short are not held against it."""
+    return sum(item.trial_id == trial_id and item.status in RERUN for item in record.attempts)
+
+
+def may_run_again(plan: Plan, failed: int) -> bool:
+    """Whether the suite wants a trial that failed so often to be started once more."""
+    return plan.suite.on_failure == "rerun" and failed < plan.suite.attempts

@@ -1,0 +1,88 @@
+"""What would spoil a run: each guard warns at its limit and not before; clocks that jump are told from slow ones."""
+
+from __future__ import annotations
+
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from repro import guards
+from repro.guards import ClockWatch
+from repro.machine import Machine
+from repro.plan import Plan
+from tests.records import make_record
+
+Usage = namedtuple("Usage", "total used free")
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    """Ranks on the CPU, two processes at most, 24 trials."""
+    return make_record(tmp_path / "run", only=0).plan
+
+
+@pytest.fixture(autouse=True)
+def roomy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1 << 40, 0, 1 << 40))
+
+
+def before(plan: Plan, cores: int = 2, load: float | None = 0.0) -> list[str]:
+    return guards.before(plan, Machine(device="cpu", device_count=0, cores=cores), Path(), load)
+
+
+def test_nothing_is_said_of_a_machine_that_is_fit(plan: Plan) -> None:
+    assert before(plan) == []
+    assert before(plan, load=None) == []
+
+
+def test_a_busy_machine(plan: Plan) -> None:
+    assert before(plan, load=0.5) == []
+    assert before(plan, load=0.51) == ["its load is 0.51 on 2 core(s): other work slows trials, and not all alike"]
+
+
+def test_too_few_cores_for_the_ranks_and_their_threads(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert before(plan, cores=1) == [
+        "its 1 core(s) are too few for 2 threads of ranks: they wait for each other's cores"
+    ]
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    assert "too few for 8 threads" in before(plan, cores=2)[0]
+
+
+def test_too_little_room(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1, 1, 5_000_000))
+    disk, shared = before(plan)
+    assert disk == "5 MB are free for the run folder, 294 MB may be needed"
+    assert shared == "5 MB of shared memory are free, 2 ranks may need 8 MB"
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> tuple[ClockWatch, dict[str, float]]:
+    at = {"wall": 1e9, "monotonic": 5.0, "asleep": 3.0}
+    monkeypatch.setattr(guards, "_asleep", lambda: at["asleep"])
+    return ClockWatch(lambda: at["wall"], lambda: at["monotonic"]), at
+
+
+@pytest.mark.parametrize(("wall", "monotonic", "asleep", "said"), [
+    (100.0, 100.0, 0.0, []),
+    (100.4, 100.0, 0.0, []),  # slewed
+    (103.0, 100.0, 0.0, ["the wall clock was set forward by 3.0 s"]),
+    (40.0, 100.0, 0.0, ["the wall clock was set back by 60.0 s"]),
+    (700.0, 100.0, 600.0, ["the machine slept for 600.0 s"]),
+    (3600.0, 100.0, 600.0, ["the machine slept for 600.0 s", "the wall clock was set forward by 2900.0 s"]),
+])
+def test_clocks(
+    clock: tuple[ClockWatch, dict[str, float]], wall: float, monotonic: float, asleep: float, said: list[str]
+) -> None:
+    watch, at = clock
+    at["wall"] += wall
+    at["monotonic"] += monotonic
+    at["asleep"] += asleep
+    assert watch.look() == said
+    assert watch.look() == [], "said once"
+
+
+def test_this_machines_clocks_agree_just_now() -> None:
+    assert ClockWatch().look() == []

@@ -1,0 +1,148 @@
+"""Hung ranks told apart by their stacks, and what a launch leaves behind to be read."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from repro import post_mortem
+from repro.launchers import hang
+from repro.launchers.hang import STOPPED, Progress
+from repro.launchers.roll import ends
+from repro.seams import AFTER, Outcome, RankEnd
+
+DUMP = """\
+something printed before
+Thread 0x00007f (most recent call first):
+  File "/usr/lib/python3/threading.py", line 331 in wait
+
+Current thread 0x00008a (most recent call first):
+  File "/x/site-packages/torch/distributed/distributed_c10d.py", line 3000 in all_reduce
+  File "/x/repro/engines/ddp_session.py", line 12 in step
+  File "/x/repro/launchers/rank.py", line 70 in run
+  File "/x/site-packages/torch/distributed/elastic/multiprocessing/api.py", line 700 in _wrap
+Extension modules: numpy (total: 1)
+"""
+WAITS = [("/x/torch/distributed/distributed_c10d.py", "all_reduce (distributed_c10d.py:3000)")]
+SLEEPS = [("/x/plugin.py", "nap (plugin.py:3)")]
+
+
+def test_the_stack_of_the_thread_that_was_asked_is_read() -> None:
+    assert [text for _, text in hang.innermost(DUMP)] == ["all_reduce (distributed_c10d.py:3000)",
+                                                          "step (ddp_session.py:12)"]
+    assert hang.innermost("nothing of the kind") == []
+
+
+@pytest.mark.parametrize(("stacks", "blamed"), [
+    ({0: WAITS, 1: SLEEPS, 2: WAITS}, 1),
+    ({0: WAITS, 1: [("", STOPPED)]}, 1),
+    ({0: SLEEPS, 1: SLEEPS}, None),
+    ({0: WAITS, 1: WAITS}, None),
+    ({0: SLEEPS}, None),
+    ({}, None),
+])
+def test_who_keeps_the_others_waiting(stacks: dict[int, list[tuple[str, str]]], blamed: int | None) -> None:
+    assert hang.to_blame(stacks) == blamed
+
+
+def test_each_rank_says_where_it_stood_and_the_others_whom_they_waited_for(tmp_path: Path) -> None:
+    stacks = {0: WAITS, 1: [("", STOPPED)]}
+    first, second, third = ends([-9, -9, None], tmp_path, hang.to_blame(stacks), "", hang.reasons(stacks, 3, 2.5))
+    assert second.reason == "hung: no event for 2.5 s, it was stopped by a signal"
+    assert first.reason == (f"{AFTER}1: hung: no event for 2.5 s, it stood in all_reduce (distributed_c10d.py:3000); "
+                            "all stacks are in its log")
+    assert (third.exit_code, third.reason) == (-9, f"{AFTER}1: hung: no event for 2.5 s, and it did not answer")
+    assert Outcome((first, second, third), 3.0, hung=True).cause == second
+
+
+def test_a_file_that_grows_is_progress(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    progress = Progress(path, 0.05)
+    assert not progress.stalled()
+    time.sleep(0.06)
+    path.write_text("event")
+    assert not progress.stalled(), "it has just come to be"
+    time.sleep(0.06)
+    assert progress.stalled()
+    path.write_text("event event")
+    assert not progress.stalled()
+
+
+def failed(folder: Path, printed: bytes, code: int = 1, reason: str = "") -> RankEnd:
+    """How rank 1 is said to have failed, which printed something in an earlier attempt as well."""
+    (folder / "rank1.log").write_bytes(b"words of an earlier attempt\n")
+    then = post_mortem.before(folder)
+    with (folder / "rank1.log").open("ab") as stream:
+        stream.write(printed)
+    ends = (RankEnd(0, -15, f"{AFTER}1: killed"), RankEnd(1, code, reason))
+    outcome = post_mortem.explained(Outcome(ends, 1.0), then)
+    assert outcome.ends[0].tail == ""
+    assert outcome.cause is not None
+    return outcome.cause
+
+
+def test_the_tail_of_the_log_of_the_rank_that_failed_first(tmp_path: Path) -> None:
+    assert failed(tmp_path, b"one\ntwo\n\n  three\nfour \xff\n").tail == "two | three | four \ufffd"
+    assert failed(tmp_path, b"").tail == "", "an earlier attempt's words are not this one's"
+    assert failed(tmp_path, b"at line 5\nValueError: no\n", reason="ValueError: no").tail == "at line 5"
+    assert len(failed(tmp_path, b"x" * 100_000).tail) == post_mortem.LONGEST
+
+
+def test_a_rank_that_the_kernel_killed_ran_out_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = iter([4, 5, 5, 5])
+    monkeypatch.setattr(post_mortem, "oom_kills", lambda: next(counts))
+    reasons = [failed(tmp_path, b"", -signal.SIGKILL, "killed by SIGKILL").reason for _ in range(2)]
+    assert reasons[0].startswith("out of memory: killed by SIGKILL")
+    assert reasons[1] == "killed by SIGKILL"
+
+
+def test_the_kernels_count_is_read_here() -> None:
+    if not Path("/proc/vmstat").exists():
+        pytest.skip("no /proc/vmstat on this system")
+    assert (post_mortem.oom_kills() or 0) >= 0
+
+
+EVENT = (':::MLLOG {{"namespace": "", "time_ms": 1.0, "event_type": "POINT_IN_TIME", "key": "{}", "value": 1, '
+         '"metadata": {{}}}}\n')
+WHOLE = "".join(EVENT.format(key) for key in ("cache_clear", "run_start", "run_stop", "x_effective"))
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    (WHOLE, ""),
+    (WHOLE[:-1], "ends in the middle of a line"),
+    ("", "ends in the middle of a line"),
+    ("\0" * 40 + WHOLE, "1 of 4 lines of its log are damaged"),
+    (WHOLE.replace('"key": "run_start"', '"key" "run_start"'), "1 of 4 lines of its log are damaged"),
+    (WHOLE[len(EVENT.format("cache_clear")):], "does not go from cache_clear to x_effective"),
+    (WHOLE[:-len(EVENT.format("x_effective"))], "does not go from cache_clear to x_effective"),
+])
+def test_a_log_that_was_touched_is_damaged(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "result_1.txt"
+    path.write_text(text)
+    found = post_mortem.damage(path)
+    assert said in found if said else found == ""
+
+
+def test_a_log_that_is_gone_is_damaged(tmp_path: Path) -> None:
+    assert "cannot be read: No such file" in post_mortem.damage(tmp_path / "none")
+
+
+def test_a_process_that_is_stopped_is_known_by_its_state() -> None:
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(30)
+        os._exit(0)
+    try:
+        os.kill(pid, signal.SIGSTOP)
+        late = time.monotonic() + 5
+        while not hang._is_stopped(pid) and time.monotonic() < late:
+            time.sleep(0.01)
+        assert hang._is_stopped(pid)
+        assert not hang._is_stopped(os.getpid())
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)

@@ -1,0 +1,305 @@
+"""Going on with a run, in this process on invented figures: what runs again, what stands, what is refused and told."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repro import fingerprint, guards, resume, runner
+from repro.errors import GuardError, OutputError, UsageError
+from repro.fingerprint import Environment
+from repro.guards import ClockWatch
+from repro.machine import Machine
+from repro.plan import Cell, Plan, make_plan
+from repro.results import Result
+from repro.runner import Run, prepare
+from repro.seams import Outcome, RankEnd
+from repro.spec import Trial
+from repro.store import Record, RunFolder, read_model, read_record, write_model
+from repro.suite_file import read_suite
+
+SUITE = """\
+suite: invented
+seeds: 2
+{more}
+trial:
+  workload: digits
+  engine: fake
+  launcher: inline
+  batch: {{global: 64}}
+  optimizer: {{kind: sgd, lr: 0.1}}
+  stop: {{metric: top1, target: 0.9, max_epochs: 40}}
+  evaluate_every: 1437
+  device: cpu
+matrix:
+  engine: [{{kind: fake, step_seconds: 0.010}}, {{kind: fake, step_seconds: 0.014}}]
+"""
+MACHINE = Machine(device="cpu", device_count=0, cores=2)
+
+
+@dataclass
+class Silent:
+    """A watcher that remembers what it was told."""
+
+    said: list[str] = field(default_factory=list)
+
+    def stage(self, text: str) -> None:
+        self.said.append(text)
+
+    def trial_started(self, number: int, count: int, trial: Trial, cell: Cell) -> None: ...
+    def trial_ticked(self, value: float | None, epochs: float, samples_per_second: float | None) -> None: ...
+    def trial_ended(self, result: Result, seconds: float) -> None: ...
+
+
+@dataclass(slots=True)
+class Scripted(Run):
+    """A run whose launches do as told, in order; "" is a launch as it is, and so is all that follows the script."""
+
+    script: list[str] = field(default_factory=list)
+
+    def launch(self, trial: Trial, entry: str, folder: Path, payload: dict[str, Any]) -> Outcome:
+        told = self.script.pop(0) if self.script else ""
+        if told == "interrupt":
+            raise KeyboardInterrupt
+        if told == "crash":
+            return Outcome((RankEnd(0, -9, "killed by SIGKILL", "last words"),), 0.1)
+        if told == "hang":
+            return Outcome((RankEnd(0, -9, "hung: no event for 5 s"),), 0.1, hung=True)
+        outcome = super(Scripted, self).launch(trial, entry, folder, payload)
+        if told == "hole":
+            log = folder / payload["log"]
+            log.write_bytes(b"\0" * 500 + log.read_bytes()[500:])
+        return outcome
+
+
+@pytest.fixture
+def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Scripted]:
+    """A new run with this script."""
+    monkeypatch.setattr(guards, "before", lambda *_: [])
+    monkeypatch.setattr(fingerprint, "_git", lambda *_: None)  # a process each time
+
+    def make(*script: str, more: str = "", **options: Any) -> Scripted:
+        (tmp_path / "suite.yaml").write_text(SUITE.format(more=more))
+        source = read_suite(str(tmp_path / "suite.yaml"), ())
+        plan = make_plan(source.suite, MACHINE, source.problem)
+        return Scripted(plan, prepare(plan, source.text, tmp_path / "run"), MACHINE, Silent(), script=list(script),
+                        **options)
+
+    return make
+
+
+def go_on(run: Scripted, *script: str, **options: Any) -> Record:
+    folder, plan = resume.reopen(run.folder.root)
+    return Scripted(plan, folder, MACHINE, Silent(), script=list(script), **options).execute()
+
+
+def ledger(record: Record) -> list[tuple[int, str]]:
+    """(attempt, status) of every start, trial by trial in the order of the plan."""
+    return [(item.attempt, item.status) for trial in record.plan.trials() for item in record.attempts
+            if item.trial_id == trial.trial_id]
+
+
+def results(folder: RunFolder) -> dict[str, bytes]:
+    return {path.parent.name: path.read_bytes() for path in folder.trials.glob("*/result.json")}
+
+
+# ---- what a failure leads to
+
+
+def test_a_failure_stands_where_the_suite_says_nothing(begin: Callable[..., Scripted]) -> None:
+    record = begin("", "crash", "hang").execute()
+    assert ledger(record) == [(1, "ok"), (1, "crashed"), (1, "hung"), (1, "ok")]
+    reasons = [result.reason for result in record.results]
+    assert "rank 0: killed by SIGKILL; its log ends: last words" in reasons
+    assert "rank 0: hung: no event for 5 s" in reasons
+    assert record.incidents == ()
+
+
+def test_a_failure_is_run_again_and_both_attempts_stand_in_the_ledger(begin: Callable[..., Scripted]) -> None:
+    run = begin("", "crash", "hang", "", "hole", "", more="on_failure: rerun")
+    record = run.execute()
+    assert ledger(record) == [(1, "ok"), (1, "crashed"), (2, "hung"), (3, "ok"), (1, "crashed"), (2, "ok"), (1, "ok")]
+    assert sorted(result.attempt for result in record.results) == [1, 1, 2, 3]
+    assert [item.kind for item in record.incidents] == ["rerun"] * 3
+    assert "attempt 1 crashed (rank 0: killed by SIGKILL; its log ends: last words); started again" in \
+        record.incidents[0].text
+    assert "lines of its log are damaged, though every rank ended well" in record.incidents[2].text
+
+
+def test_a_trial_is_not_run_again_for_ever(begin: Callable[..., Scripted]) -> None:
+    record = begin(*["crash"] * 3, more="on_failure: rerun\nattempts: 2").execute()
+    assert ledger(record) == [(1, "crashed"), (2, "crashed"), (1, "crashed"), (2, "ok"), (1, "ok"), (1, "ok")]
+    again = go_on(begin_at(record))
+    assert again.attempts == record.attempts, "its attempts are used up"
+    assert ledger(go_on(begin_at(record), again=True))[:3] == [(1, "crashed"), (2, "crashed"), (3, "ok")]
+
+
+def begin_at(record: Record) -> Scripted:
+    return Scripted(record.plan, record.folder, MACHINE, Silent())
+
+
+def test_a_failure_can_end_the_run_and_what_is_left_can_be_run_later(begin: Callable[..., Scripted]) -> None:
+    run = begin("", "crash", more="on_failure: stop")
+    record = run.execute()
+    assert ledger(record) == [(1, "ok"), (1, "crashed")]
+    assert [item.kind for item in record.incidents] == ["stopped"]
+    assert runner.exit_code(record.results, 4) == 1
+    assert ledger(go_on(run)) == [(1, "ok"), (1, "crashed"), (1, "ok"), (1, "ok")]
+    assert ledger(go_on(run, again=True)) == [(1, "ok"), (1, "crashed"), (2, "ok"), (1, "ok"), (1, "ok")]
+
+
+# ---- what is missing runs, what is there stands
+
+
+def test_exactly_what_is_missing_runs(begin: Callable[..., Scripted]) -> None:
+    run = begin("", "", "interrupt")
+    with pytest.raises(KeyboardInterrupt):
+        run.execute()
+    before = results(run.folder)
+    assert len(before) == 2
+    record = go_on(run)
+    assert ledger(record) == [(1, "ok"), (1, "ok"), (1, "interrupted"), (2, "ok"), (1, "ok")]
+    after = results(run.folder)
+    assert {name: after[name] for name in before} == before
+    assert [item.text for item in record.incidents] == ["went on after 2 of 4 trials had ended"]
+    assert go_on(run, "crash").attempts == record.attempts, "nothing was missing, nothing was launched"
+
+
+def test_a_resumed_run_has_the_figures_of_an_undisturbed_one(begin: Callable[..., Scripted], tmp_path: Path) -> None:
+    whole = begin()
+    expected = whole.execute()
+    (tmp_path / "run").rename(tmp_path / "whole")
+    run = begin("", "interrupt")
+    with pytest.raises(KeyboardInterrupt):
+        run.execute()
+    found = go_on(run)
+    assert [item.model_copy(update={"attempt": 1}) for item in found.results] == list(expected.results)
+
+
+def test_what_a_killed_writer_left_half_done_is_taken_away(begin: Callable[..., Scripted]) -> None:
+    run = begin("", "interrupt")
+    with pytest.raises(KeyboardInterrupt):
+        run.execute()
+    with run.folder.ledger.open("a") as stream:
+        stream.write('{"trial_id": "half a li')
+    aside = next(run.folder.trials.iterdir()) / ".result.json.tmp"
+    aside.write_text("{")
+    record = go_on(run)
+    assert ledger(record) == [(1, "ok"), (1, "interrupted"), (2, "ok"), (1, "ok"), (1, "ok")]
+    assert not aside.exists()
+
+
+def test_a_number_that_a_log_has_is_not_given_again(begin: Callable[..., Scripted]) -> None:
+    run = begin("interrupt")
+    with pytest.raises(KeyboardInterrupt):
+        run.execute()
+    run.folder.ledger.unlink()
+    trial = next(run.plan.trials())
+    run.folder.log(trial.trial_id, 7).write_text("")
+    assert ledger(go_on(run))[0] == (8, "ok")
+
+
+# ---- another machine, another plan
+
+
+@pytest.fixture
+def half(begin: Callable[..., Scripted]) -> Scripted:
+    """A run that was cut short after one trial."""
+    run = begin("", "interrupt")
+    with pytest.raises(KeyboardInterrupt):
+        run.execute()
+    return run
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    ({"cpu": "Another"}, "cpu Another, now "),
+    ({"cores": 999}, "cores 999, now "),
+    ({"settings": {"OMP_NUM_THREADS": "77"}}, "setting OMP_NUM_THREADS 77, now "),
+    ({"libraries": {"torch": "0.1"}}, "library torch 0.1, now "),
+    ({"commit": "abc"}, "commit abc, now "),
+])
+def test_another_machine_is_refused_unless_forced(half: Scripted, change: dict[str, Any], said: str) -> None:
+    there = read_model(half.folder.environment, Environment)
+    merged = {key: {**getattr(there, key), **value} if isinstance(value, dict) else value
+              for key, value in change.items()}
+    write_model(half.folder.environment, there.model_copy(update=merged))
+    before = half.folder.ledger.read_bytes()
+    with pytest.raises(UsageError, match="cannot be resumed as the same run: ") as caught:
+        go_on(half)
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert half.folder.ledger.read_bytes() == before
+    record = go_on(half, force=True)
+    assert record.missing() == []
+    assert any(item.kind == "difference" and said in item.text for item in record.incidents)
+
+
+def test_load_and_time_are_no_differences(half: Scripted) -> None:
+    there = read_model(half.folder.environment, Environment)
+    write_model(half.folder.environment, there.model_copy(update={"load_1min": 99.0, "started_ms": 1, "packages": ()}))
+    assert go_on(half).missing() == []
+
+
+def test_a_plan_that_is_made_differently_now_is_noticed(half: Scripted) -> None:
+    plan = half.plan
+    assert resume.other_plan(plan, MACHINE) == []
+    assert resume.other_plan(plan.model_copy(update={"digest": "0" * 64}), MACHINE)[0].startswith("suite digest 0000")
+    assert resume.other_plan(plan.model_copy(update={"method": "0.1"}), MACHINE)[0].startswith("method 0.1, now ")
+
+
+@pytest.mark.parametrize(("text", "said"), [(None, "is no run folder"), ("{", "plan.json"), ("[]", "plan.json")])
+def test_what_is_no_run_cannot_be_resumed(tmp_path: Path, text: str | None, said: str) -> None:
+    if text is not None:
+        (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(OutputError, match=said):
+        resume.reopen(tmp_path)
+
+
+def test_a_damaged_result_is_named(half: Scripted) -> None:
+    path = next(half.folder.trials.glob("*/result.json"))
+    path.write_text(path.read_text()[:100])
+    with pytest.raises(OutputError, match=r"result\.json"):
+        go_on(half)
+
+
+# ---- guards
+
+
+def test_strict_refuses_a_machine_that_is_not_fit(
+    begin: Callable[..., Scripted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = begin(strict=True)
+    monkeypatch.setattr(guards, "before", lambda *_: ["its load is 9 on 2 core(s)"])
+    with pytest.raises(GuardError, match="--strict: this machine is not fit for the run: its load is 9"):
+        run.execute()
+    assert not run.folder.ledger.exists()
+    run.strict = False
+    record = run.execute()
+    assert [(item.kind, item.text) for item in record.incidents] == [("machine", "its load is 9 on 2 core(s)")]
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_clock_that_is_set_is_told_and_strict_stops(begin: Callable[..., Scripted], strict: bool) -> None:
+    run = begin(strict=strict)
+    steps = iter([0.0, 0.0, 60.0, 60.0, 60.0])
+    run._clock = ClockWatch(lambda: time.monotonic() + next(steps))
+    if strict:
+        with pytest.raises(GuardError, match=r"--strict: the wall clock was set forward by 60\.0 s during "):
+            run.execute()
+        assert len(read_record(run.folder.root).results) == 2, "what has run is kept"
+        return
+    record = run.execute()
+    trial = list(record.plan.trials())[1]
+    assert [(item.kind, item.trial_id) for item in record.incidents] == [("clock", trial.trial_id)]
+
+
+def test_new_fields_leave_the_names_of_old_records_alone() -> None:
+    plan: Plan = make_plan(read_suite("quickstart", ()).suite, MACHINE)
+    changed = make_plan(read_suite("quickstart", ("stall_seconds=20",)).suite, MACHINE, overridden=True)
+    assert json.loads(plan.model_dump_json())["suite"]["on_failure"] == "continue"
+    assert {cell.cell_id for cell in plan.cells}.isdisjoint(cell.cell_id for cell in changed.cells)
