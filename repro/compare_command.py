@@ -11,6 +11,7 @@ from repro.calibration import Calibration, calibration_of
 from repro.compare import Comparison, Metric, Summary, compare, summarize
 from repro.compare.condition import Condition, parse
 from repro.compare.together import Named, Ran, versus
+from repro.convergence import Convergence, check
 from repro.errors import Exit, UsageError
 from repro.store import Record, read_record
 from repro.yaml_file import YamlFile
@@ -28,6 +29,8 @@ class Compared:
     summaries: list[Summary]
     comparisons: list[Comparison]
     calibration: Calibration | None
+    convergence: tuple[Convergence, ...] = ()
+    """Of one run: whether its cells need the samples that their baselines need."""
     failures: tuple[str, ...] = ()
     """Conditions of --fail-if that hold, or cannot be ruled out."""
 
@@ -43,6 +46,7 @@ class Compared:
             "cells": [item.model_dump(mode="json") for item in self.summaries],
             "comparisons": [item.model_dump(mode="json", by_alias=True) | {"speedup": item.speedup}
                             for item in self.comparisons],
+            "convergence": [item.model_dump(mode="json") for item in self.convergence],
             "failures": list(self.failures),
         }
 
@@ -79,7 +83,7 @@ def compare_runs(
 def _one(record: Record, metric: Metric | None, baseline: str | None) -> Compared:
     pattern = read_pattern(baseline) if baseline is not None else None
     found = compare(record.plan, record.results, metric, pattern, record.started_ms)
-    return _compared([record], found, metric)
+    return _compared([record], found, metric, tuple(check(record.plan, record.results)))
 
 
 def _two(records: Sequence[Record], metric: Metric | None, baseline: str | None, force: bool) -> Compared:
@@ -97,7 +101,9 @@ def _names(paths: Sequence[Path]) -> list[str]:
     return short if len(set(short)) == len(short) else [str(path) for path in paths]
 
 
-def _compared(records: Sequence[Record], found: list[Comparison], metric: Metric | None) -> Compared:
+def _compared(
+    records: Sequence[Record], found: list[Comparison], metric: Metric | None, convergence: tuple[Convergence, ...] = ()
+) -> Compared:
     record = records[-1]
     primary = record.plan.suite.primary
     chosen: Metric = metric or (primary.metric if primary else "tta_wall")
@@ -105,6 +111,7 @@ def _compared(records: Sequence[Record], found: list[Comparison], metric: Metric
     return Compared(
         runs=tuple(str(item.folder.root) for item in records), suite=record.plan.suite.suite, digest=record.plan.digest,
         method=record.plan.method, metric=chosen, comparisons=found, calibration=calibration_of(record),
+        convergence=convergence,
         summaries=[
             summarize(Named(cell.cell_id, f"{cell.label} [{name}]" if len(records) > 1 else cell.label, cell.choices),
                       item.of_cell(cell.cell_id), chosen, horizon)

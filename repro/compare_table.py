@@ -15,6 +15,7 @@ from repro.compare import SCALES, Comparison, Summary
 if TYPE_CHECKING:
     from repro.calibration import Calibration
     from repro.compare_command import Compared
+    from repro.convergence import Convergence
 
 COLORS = {"faster": "green", "higher": "green", "slower": "red", "lower": "red", "same": "cyan"}
 
@@ -33,6 +34,8 @@ def print_compared(found: Compared, console: Console | None = None) -> None:
             console.print(Text(f"   {line}"), soft_wrap=True)
     for text in dict.fromkeys(text for item in found.comparisons for text in item.cautions):
         console.print(Text(f"caution: {text}{_where(found.comparisons, text)}"), soft_wrap=True)
+    for row in found.convergence:
+        console.print(Text(_convergence(row)), soft_wrap=True)
     console.print(Text(calibration_text(found.calibration)), soft_wrap=True)
     for text in found.failures:
         console.print(Text(f"failed: {text}"), soft_wrap=True)
@@ -107,6 +110,13 @@ def _beside(item: Comparison) -> list[str]:
         test = item.equivalence
         found.append(f"same within {test.margin:.2g}: p = {test.p if test.p_adjusted is None else test.p_adjusted:.3g}")
     return found
+
+
+def _convergence(row: Convergence) -> str:
+    """`convergence of A against B (digits, batch 64, fp32): equivalent, 1.002 x the samples; ...`."""
+    size = "" if row.ratio is None else f", {row.ratio:.3f} x the samples"
+    return (f"convergence of {row.candidate_label} against {row.baseline_label} ({row.workload}, batch "
+            f"{row.global_batch}, {row.precision}): {row.verdict}{size}; {row.because}")
 
 
 def _where(found: Sequence[Comparison], text: str) -> str:

@@ -74,7 +74,8 @@ def primary_pair(index: CellIndex, wanted: Contrast | None) -> tuple[str, str] |
 def baseline_pairs(index: CellIndex, matrix: Sequence[str], reference: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Every cell against the cell that agrees with the baseline pattern and differs from it in nothing else."""
     bases = index.matching(reference) if reference else list(index.cells)[:1]
-    free = [key for key in matrix if key not in reference] if reference else []
+    named = {part for key in reference for part in (key, key.partition(".")[0])}  # engine.stage=1 says which engine
+    free = [key for key in matrix if key not in named] if reference else []
     by_values = index.first_by(bases, free)
     found = []
     for cell_id in index.cells:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from repro import pattern, stats
+from repro import drift, pattern, stats
 from repro.compare.cells import ComparedCell, factors_of
 from repro.compare.figures import Estimate, Pair, Restricted, Split, bounds
 from repro.compare.metric import NOT_A_RESULT, SCALES, Scale
@@ -79,6 +79,10 @@ class Evidence:
     """Metric samples only: how far apart evaluations lie at the target, relative."""
     grid_interval: stats.Interval | None = None
     """Metric samples only: of the ratio, wherever between two evaluations the crossings lie."""
+    grids: str = ""
+    """Metric samples only: how the evaluation grids of the two differ; "" where they are alike."""
+    apart: bool = True
+    """False: metric samples on unlike grids, which alone could make the ratio (95 % interval of the crossings)."""
 
     @property
     def logs(self) -> list[float]:
@@ -157,7 +161,10 @@ def _design(base: Evidence) -> Any:
 def _ratios(base: Evidence) -> Evidence:
     """All figures of cells whose every trial has one."""
     above, below = [pair.candidate for pair in base.pairs], [pair.baseline for pair in base.pairs]
-    logs = base.logs
+    logs, samples = base.logs, base.asked.metric == "samples"
+    grids = drift.grid_caution(list(base.ours.results.values()), list(base.theirs.results.values())) \
+        if samples else ""
+    crossings = _grid_interval(base, 0.95) if grids else None
     steady = float(np.std(logs, ddof=1)) < NO_SPREAD
     ratio, interval = stats.paired_ratio(above, below)
     few = base.n <= EXACT_PAIRS
@@ -169,8 +176,8 @@ def _ratios(base: Evidence) -> Evidence:
         more=sum(a > b for a, b in zip(above, below, strict=True)), welch=_welch(base.ours, base.theirs),
         probability_less=_ordering(base.ours, base.theirs), split=split_of(base.ours, base.theirs, base.pairs,
                                                                            base.asked.scale),
-        grid=_grid(base) if base.asked.metric == "samples" else None,
-        grid_interval=_grid_interval(base) if base.asked.metric == "samples" else None,
+        grid=_grid(base) if samples else None, grid_interval=_grid_interval(base, 0.9) if samples else None,
+        grids=grids, apart=not grids or (crossings is not None and not crossings.low <= 1 <= crossings.high),
     )
 
 
@@ -225,12 +232,12 @@ def _grid(base: Evidence) -> float | None:
     return None if bias is None else math.inf if bias.share is None else bias.share
 
 
-def _grid_interval(base: Evidence) -> stats.Interval | None:
-    """Of the ratio of the crossings themselves, at 90 %: holds them wherever in their brackets they lie."""
+def _grid_interval(base: Evidence, level: float) -> stats.Interval | None:
+    """Of the ratio of the crossings themselves: holds them wherever in their brackets they lie."""
     ours, theirs = ([found.results[pair.repeat].bracket for pair in base.pairs] for found in (base.ours, base.theirs))
     above = [(item.miss_samples, item.hit_samples) for item in ours if item]
     below = [(item.miss_samples, item.hit_samples) for item in theirs if item]
-    found = claimed(lambda: stats.bracket_ratio(above, below, 0.9))
+    found = claimed(lambda: stats.bracket_ratio(above, below, level))
     return found[1] if found else None
 
 

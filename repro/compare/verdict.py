@@ -93,12 +93,14 @@ def _verdict(item: Evidence, share: Share) -> tuple[Verdict, str, str]:
         return "same", _why_same(item, share), ""
     if share.floor > ALPHA:
         return _out_of_reach(item, share)
-    return "inconclusive", _why_open(item, share), _what_settles(item) if share.family <= FORECASTS else ""
+    return "inconclusive", _why_open(item, share), _what_settles(item, share) if share.family <= FORECASTS else ""
 
 
 def _significant(item: Evidence, share: Share) -> bool:
     """The interval and the test must agree. The t interval leans on normal logs, the exact test on nothing."""
     if share.p is None or share.p > ALPHA or (not item.asked.paired and _smallest(item) < LEAST):
+        return False
+    if not item.apart:
         return False
     return item.interval is None or not item.interval.low <= 1 <= item.interval.high
 
@@ -179,6 +181,8 @@ def _out_of_reach(item: Evidence, share: Share) -> tuple[Verdict, str, str]:
 def _why_open(item: Evidence, share: Share) -> str:
     assert item.ratio is not None
     scale = item.asked.scale
+    if not item.apart and share.p is not None and share.p <= ALPHA:
+        return f"{item.grids}; that alone can make this ratio, wherever between two evaluations the crossings lie"
     if item.interval is None:
         if item.less == item.more == 0:
             grid = "" if item.grid is None else f"; evaluations lie {_per_cent(item.grid)} apart there, and a finer " \
@@ -208,12 +212,16 @@ def _per_cent(share: float) -> str:
     return f"{share:.0%}".replace("%", " %") if math.isfinite(share) else "up to the first of them"
 
 
-def _what_settles(item: Evidence) -> str:
+def _what_settles(item: Evidence, share: Share) -> str:
+    """At the level of the first of Holm's steps, as `repro plan --pilot` reckons."""
+    if not item.apart:
+        return "one evaluate_every for both would"
     if not item.asked.paired:
         return "pairs of one seed, run interleaved, would say more than unpaired trials"
     if item.interval is None:
         return ""
-    return _more_pairs(item.n, claimed(lambda: stats.pairs_to_settle(item.logs, item.asked.margin)))
+    level = ALPHA / share.family
+    return _more_pairs(item.n, claimed(lambda: stats.pairs_to_settle(item.logs, item.asked.margin, level)))
 
 
 def _more_pairs(n: int, needed: int | None) -> str:
@@ -248,6 +256,8 @@ def _of_missed(item: Evidence, share: Share) -> tuple[Verdict, str, str]:
             f"{mean.ratio:.3f} x the baseline's{limits}, and {counted} ({p})")
     agrees = mean.interval is not None and (
         mean.interval.high < 1 if missed.first > missed.second else mean.interval.low > 1)
+    if clear and not agrees:
+        text += "; the two do not agree, so neither is believed alone"
     return (word if clear and agrees else "inconclusive"), text, ""
 
 

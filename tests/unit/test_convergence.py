@@ -13,7 +13,7 @@ from repro.compare import Pair
 from repro.convergence import certain_p, check, pair_ranges
 from repro.machine import Machine
 from repro.plan import Plan, make_plan
-from repro.results import Bracket, Result
+from repro.results import Bracket, Point, Result
 from repro.suite_file import read_suite
 from tests.records import SUITE
 
@@ -147,3 +147,19 @@ def test_cells_that_differ_by_the_margin_are_rarely_called_equivalent(tmp_path: 
         wrong += row.verdict == "equivalent"
     print(f"equivalent at the margin, {seeds} pairs, grid {grid}: {wrong} of 200")
     assert wrong <= 19
+
+
+def test_unlike_grids_alone_make_no_difference_of_samples(tmp_path: Path):
+    text = SUITE.split("matrix:")[0] + "matrix:\n  evaluate_every: [640, 2560]\n"
+    plan = plan_of(tmp_path, 10, text)
+    fine = plan.cells[0].cell_id
+    for true, word in ((1.0, "inconclusive"), (1.6, "slower")):
+        results = [item for grid, factor, own in ((640, 1.0, True), (2560, true, False))
+                   for item in made(plan, lambda engine, repeat, factor=factor: factor * (12_900 + 40 * repeat), grid)
+                   if (item.cell_id == fine) == own]
+        results = [item.model_copy(update={"curve": (Point(
+            samples=640 if item.cell_id == fine else 2560, epochs=1, wall_seconds=0.1, train_seconds=0.1, value=0.1),)})
+            for item in results]
+        row, = check(plan, results)
+        assert row.verdict == word
+    assert row.ratio is not None

@@ -140,3 +140,18 @@ def test_crashes_are_told_from_misses(tmp_path: Path) -> None:
     ended = run(make_record(tmp_path / "run", course=course).folder.root)
     assert ended.exit_code == 0, ended.output
     assert "the candidate crashed in 1 of 6 trials and missed the target in 1" in ended.output
+
+
+def test_convergence_stands_under_the_comparisons(old: Record, new: Record) -> None:
+    rows = json.loads(run(old.folder.root, "--json").stdout)["convergence"]
+    assert {row["candidate_label"] for row in rows} == {"ddp, 2 processes", "deepspeed (stage=1), 1 process",
+                                                        "deepspeed (stage=1), 2 processes"}
+    assert {row["verdict"] for row in rows} == {"inconclusive"}  # four evaluations are too coarse a grid
+    assert "(digits, batch 64, fp32): inconclusive, 1.000 x the samples; " in run(old.folder.root).output
+    assert json.loads(run(old.folder.root, new.folder.root, "--json").stdout)["convergence"] == []
+
+
+def test_a_baseline_by_an_option_of_a_plug_in(old: Record) -> None:
+    data = json.loads(run(old.folder.root, "--baseline", "engine.stage=1", "--json").stdout)
+    assert [(item["candidate_label"], item["baseline_label"]) for item in data["comparisons"]] == [
+        ("ddp, 1 process", "deepspeed (stage=1), 1 process"), ("ddp, 2 processes", "deepspeed (stage=1), 2 processes")]

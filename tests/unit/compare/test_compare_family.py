@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from repro import stats
 from repro.compare import Comparison, compare
 from repro.machine import Machine
 from repro.plan import Plan, make_plan
@@ -100,3 +102,18 @@ def test_the_margin_of_the_suite_is_used_and_keeps_old_digests(tmp_path: Path) -
     assert {item.equivalence.margin for item in found.values() if item.equivalence} == {0.2}
     assert found["z2/d2"].verdict == "same"
     assert found["z2/d2"].p_adjusted is None
+
+
+def test_what_would_settle_is_reckoned_at_the_level_that_the_family_leaves(tmp_path: Path) -> None:
+    """Twelve pairs whose ratio is 1.03 on average: alone they need fewer pairs than as one of three."""
+    def noisy(engine: str, processes: int, repeat: int) -> float:
+        return (1.03 if engine == "deepspeed" else 1.0) * (1 + 0.03 * ((repeat * (3 if engine == "ddp" else 5)
+                                                                        * processes) % 12))
+
+    found = compared(plan_of(tmp_path, 12), noisy)["z1/d1"]
+    assert (found.verdict, found.primary, found.family) == ("inconclusive", False, 3)
+    logs = [math.log(pair.candidate / pair.baseline) for pair in found.pairs]
+    alone, as_one_of_three = (stats.pairs_to_settle(logs, 0.05, 0.05 / number) for number in (1, 3))
+    assert alone is not None and as_one_of_three is not None
+    assert alone < as_one_of_three
+    assert found.settles.endswith(f"--seeds {as_one_of_three}")
