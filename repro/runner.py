@@ -20,6 +20,7 @@ from repro.results import Result, derive
 from repro.seams import Engine, Launcher, Order, Outcome, Workload
 from repro.spec import Trial, canonical
 from repro.store import Attempt, Record, RunFolder, read_record, write_json, write_model, write_text
+from repro.sums import seal, unseal
 
 FAILED = ("crashed", "timed_out", "out_of_memory", "invalid")
 WORKER = "repro.worker:main"
@@ -70,6 +71,8 @@ class Run:
             TrialError: the data are not what the workload declares.
         """
         with ExitStack() as stack:
+            unseal(self.folder)
+            stack.callback(seal, self.folder)  # whatever ends the run: what there is then is what is told apart later
             stack.callback(self._close)
             self.watcher.stage("checking data and starting processes")
             data = tuple(data_sets(self.plan))

@@ -177,7 +177,7 @@ def read_record(root: Path) -> Record:
         folder=folder,
         plan=plan,
         environment=read_model(folder.environment, Environment),
-        attempts=tuple(_read_ledger(folder.ledger)),
+        attempts=tuple(read_attempts(folder.ledger)),
         preload_seconds=_preload_seconds(folder.launchers),
         results=tuple(read_model(path, Result) for path in paths if path.is_file()),
         parity=_read_json(folder.parity_verdict) if folder.parity_verdict.is_file() else None,
@@ -201,7 +201,12 @@ def _preload_seconds(path: Path) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _read_ledger(path: Path) -> list[Attempt]:
+def read_attempts(path: Path) -> list[Attempt]:
+    """Attempts of a ledger, each by the line that says most.
+
+    Raises:
+        OutputError: a line that is none.
+    """
     if not path.is_file():
         return []
     attempts: dict[tuple[str, int], Attempt] = {}

@@ -18,6 +18,7 @@ from repro.order import SampleOrder
 from repro.seams import Comm, Engine, Job, Optimizer, Parts, Precision, Session, Workload
 from repro.spec import Choices, Trial
 from repro.streams import Streams
+from repro.torch_build import torch_build
 
 
 def main(folder: str, payload: Mapping[str, Any]) -> None:
@@ -118,6 +119,8 @@ def build(trial: Trial, place: Place, log_path: Path, payload: Mapping[str, Any]
     order = SampleOrder(streams, train_samples, trial.choices.batch.global_)
     log.emit("x_hashes", {"init_weights": weights_sha256(session.weights())})
     log.emit("x_settings", settings(os.environ))
+    if engine.needs_parts:
+        log.emit("x_build", torch_build())
     if parts is not None and trial.choices.warmup_steps:
         session.warm_up([parts.synthetic_batch(job.micro_batch) for _ in range(job.accumulation)])
     log.stop("init_stop")
