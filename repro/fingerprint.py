@@ -81,10 +81,10 @@ class Environment(Frozen):
     data: tuple[DataSet, ...] = ()
     governor: str | None = None
     """How the kernel chooses the clock rate of a core; None: it does not say."""
-    limits: dict[str, str] = {}
+    limits: dict[str, str] = Field(default_factory=dict)
     """What a control group (a container) allows of this machine, as the kernel words it."""
     others_sha256: str | None = None
-    """Of all environment variables that are not stored, secrets and those of a session left out: whether they differ."""
+    """Of the environment variables that are not stored, secrets and those of a session left out."""
     diff_sha256: str | None = None
     """Of the uncommitted changes to the code; None: there are none, or no checkout."""
 

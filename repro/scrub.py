@@ -20,8 +20,8 @@ SECRET = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|KEY|CREDENTIAL|AUTH)", re.IG
 SHORTEST = 6
 """Characters below which a value is no credential worth the name; replacing it would spoil ordinary text."""
 _PART = r"""(?:[^\s/"'<>|:,;()\[\]{}\\]|\\u[0-9a-fA-F]{4})"""
-ABSOLUTE = re.compile(rf"(?<![\w.:/<>~-])/(?:{_PART}+/)+{_PART}*")
-"""An absolute path of two parts or more; `//host/x` and the path of an address do not begin where this begins."""
+ABSOLUTE = re.compile(rf"(?:(?<![\w./<>~-])|(?<=-[ILB]))/(?:{_PART}+/)+{_PART}*")
+"""An absolute path of two parts or more, also behind -I and -L; addresses do not begin where this begins."""
 FILE_URI = re.compile(r"""file://[^\s"'<>,;)\]}]+""")
 HIDDEN, PLACE = "<hidden>", "<path>"
 

@@ -37,10 +37,7 @@ def members(root: Path) -> Iterator[Member]:
     Raises:
         OutputError: more than MAX_FILES of them.
     """
-    found: list[Member] = []
-    for name in TOP:
-        if os.path.lexists(root / name):
-            found.append(_member(name, root / name))
+    found = [_member(name, root / name) for name in TOP if os.path.lexists(root / name)]
     waiting = [(name, root / name) for name in BELOW]
     while waiting:
         name, path = waiting.pop()

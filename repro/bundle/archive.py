@@ -40,7 +40,8 @@ def pack(path: Path, files: Mapping[str, bytes]) -> None:
         OutputError: it cannot be written.
     """
     if len(files) > MAX_MEMBERS or sum(map(len, files.values())) > MAX_TOTAL_BYTES:
-        raise OutputError(f"{path}: more than {MAX_MEMBERS:,} files or {MAX_TOTAL_BYTES >> 20} MiB do not go into a bundle")
+        raise OutputError(f"{path}: a bundle holds {MAX_MEMBERS:,} files and {MAX_TOTAL_BYTES >> 20} MiB at most, and "
+                          "this run is larger")
     aside = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -111,7 +112,7 @@ def _check_end(path: Path, stream: BinaryIO) -> None:
     if len(end) < 22 or end[:4] != b"PK\5\6" or end[-2:] != b"\0\0":
         raise OutputError(f"{path}: no bundle: not a zip, or cut short at {size:,} bytes")
     _, count, directory = struct.unpack("<8xHHLxxxxxx", end)
-    if tail[:4] == b"PK\6\7" or count >= 0xFFFF and directory >= 0xFFFFFFFF:
+    if tail[:4] == b"PK\6\7" or (count >= 0xFFFF and directory >= 0xFFFFFFFF):
         raise OutputError(f"{path}: no bundle: a zip64 archive, which bundles never are")
     if directory > MAX_DIRECTORY_BYTES:
         raise OutputError(f"{path}: its directory is larger than {MAX_DIRECTORY_BYTES >> 20} MiB; no bundle's is")

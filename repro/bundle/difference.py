@@ -97,13 +97,12 @@ def _shown(value: Any) -> str:
 
 def _seen_by_ranks(first: Record, second: Record) -> list[Difference]:
     """Settings and the build of the libraries as the ranks found them, by what all trials of a cell agree on."""
-    found = []
+    found: list[Difference] = []
     areas: tuple[tuple[Area, str], ...] = (("settings", "settings"), ("libraries", "build"), ("settings", "effective"))
     for area, name in areas:
         ours, theirs = _agreed(first, name), _agreed(second, name)
-        for key in sorted(ours.keys() & theirs.keys()):
-            if ours[key] != theirs[key]:
-                found.append(Difference(area, key, _short(ours[key]), _short(theirs[key])))
+        found += [Difference(area, key, _short(ours[key]), _short(theirs[key]))
+                  for key in sorted(ours.keys() & theirs.keys()) if ours[key] != theirs[key]]
     return found
 
 

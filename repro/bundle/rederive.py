@@ -12,9 +12,13 @@ from repro.results import CONSERVATION_TOLERANCE, Result, derive
 from repro.seams import Outcome, RankEnd
 from repro.spec import Trial
 
+UNSOUND = ("step records cover", "the clock went backwards")
+"""Warnings of a result that no sound log gives rise to."""
 NOT_IN_THE_LOG = ("network", "reason")
 """Fields that come from how the processes ended, which the log does not hold."""
 MAX_LOG_BYTES = 256 << 20
+UNFIT = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
+"""What reading figures out of a log raises where the log is not one of ours."""
 
 
 def differences(trial: Trial, stored: Result, log: Path) -> list[str]:
@@ -38,7 +42,7 @@ def rederived(trial: Trial, stored: Result, log: Path) -> Result:
     events = [event for line in _lines(log) if (event := parse_line(line)) is not None]
     try:
         return derive(trial, stored.attempt, events, _outcome(stored, any(item.key == "run_stop" for item in events)))
-    except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+    except UNFIT as error:
         # A log by a stranger: whatever does not fit is one and the same to the reader, a log that gives no result.
         detail = " ".join(str(error).split())[:120]
         raise OutputError(f"{log}: gives no result ({type(error).__name__}: {detail})") from error
@@ -48,7 +52,7 @@ def _lines(log: Path) -> list[str]:
     """Complete lines; a damaged one is an error here, where `read_events` passes over it."""
     try:
         if log.is_symlink() or not log.is_file() or log.stat().st_size > MAX_LOG_BYTES:
-            raise OutputError(f"{log}: there is no such log, or it is no plain file of at most {MAX_LOG_BYTES >> 20} MiB")
+            raise OutputError(f"{log}: is missing, or no plain file of at most {MAX_LOG_BYTES >> 20} MiB")
         raw = log.read_bytes()
     except OSError as error:
         raise OutputError(f"{log}: cannot be read: {error.strerror}") from error
@@ -102,6 +106,4 @@ def unsound(result: Result) -> list[str]:
     if result.conservation_error is not None and result.conservation_error > CONSERVATION_TOLERANCE:
         found.append(f"the phases explain the wall clock only to {result.conservation_error:.1%} "
                      f"(limit {CONSERVATION_TOLERANCE:.0%})")
-    found += [text for text in result.warnings if text.startswith("step records cover")
-              or text.startswith("the clock went backwards")]
-    return found
+    return [*found, *(text for text in result.warnings if text.startswith(UNSOUND))]

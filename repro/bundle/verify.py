@@ -233,7 +233,8 @@ def _expansion(plan: Plan, code: str, found: Verified) -> None:
     known = {item.cell_id for item in again.cells}
     strange = [cell.cell_id for cell in plan.cells if cell.cell_id not in known]
     if again.digest == plan.digest and not strange:
-        if lost := [item.label for item in again.cells if item.cell_id not in {cell.cell_id for cell in plan.cells}]:
+        kept = {cell.cell_id for cell in plan.cells}
+        if lost := [item.label for item in again.cells if item.cell_id not in kept]:
             found.notes.append(f"cells of the suite that this plan leaves out: {'; '.join(lost[:8])}")
     elif plan.digest in _digests(plan):
         found.notes.append("this version of repro expands the suite otherwise (a default has changed since); the digest "
@@ -296,8 +297,8 @@ def _contradicted(place: str, wrong: list[str], log: str, code: str, found: Veri
     if code == _code():
         found.add(f"{place}/result.json", told, "result")
     elif {f"{place}/result.json", log} <= found.intact:
-        found.notes.append(f"{place}/result.json: {told}; both files are as they were, so this is what {_code()} derives "
-                           f"otherwise than {code}, which made it")
+        found.notes.append(f"{place}/result.json: {told}; both files are as they were, so this is what {_code()} "
+                           f"derives otherwise than {code}, which made it")
     else:
         found.add(f"{place}/result.json", f"{told} (altered, or derived by the other rules of {code})", "result")
 
@@ -319,7 +320,7 @@ def _counted(plan: Plan, results: list[Result], attempts: list[Attempt], found: 
     told = {result.trial_id for result in results}
     for item in attempts:
         if item.status in ("ok", "missed", "diverged", "invalid") and item.trial_id in planned - told:
-            found.add("ledger.jsonl", f"{item.trial_id} ended as {item.status!r}, and its result is not there", "ledger")
+            found.add("ledger.jsonl", f"{item.trial_id} ended as {item.status!r} and has no result", "ledger")
     found.count("ledgers against results")
 
 
@@ -358,7 +359,8 @@ def text_of(found: Verified) -> str:
     if found.sound:
         return "\n".join([*lines, f"{found.source}: sound"])
     lines += [f"{item.kind}: {item.text()}" for item in found.problems]
-    return "\n".join([*lines, f"{found.source}: NOT as it was, {len(found.problems)} problems; {_still(found.problems)}"])
+    count = f"{len(found.problems)} problem{'s' if len(found.problems) != 1 else ''}"
+    return "\n".join([*lines, f"{found.source}: NOT as it was, {count}; {_still(found.problems)}"])
 
 
 def _still(problems: list[Problem]) -> str:
