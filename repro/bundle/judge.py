@@ -180,13 +180,15 @@ def _equivalent(found: Comparison) -> tuple[Answer, str]:
     that differs must do so by a verdict, which carries Holm's.
     """
     edge = 1 + (found.equivalence.margin if found.equivalence else 0.0)
+    if _refused(found):
+        return "inconclusive", found.because
     if (exact := _exactly(found)) is not None:
         return exact
     if found.ratio is not None and found.interval is not None and found.equivalence is not None:
         low, high = found.interval.low, found.interval.high
         told = f"{found.metric} is {found.ratio:.3f} x the record's ({low:.3f} to {high:.3f}, margin {1 / edge:.3f} " \
                f"to {edge:.3f}, {found.n} {'pairs' if found.paired else 'a side'})"
-        if found.equivalence.equivalent and found.n >= LEAST_EXACT and not _refused(found):
+        if found.equivalence.equivalent and found.n >= LEAST_EXACT:
             return "reproduced", f"{told}; two one-sided tests, p = {found.equivalence.p:.2g}"
         if found.verdict not in ("inconclusive", "exploratory", "same") and (low > edge or high < 1 / edge):
             return "not reproduced", f"{told}: all of it lies outside the margin"
@@ -199,7 +201,7 @@ def _equivalent(found: Comparison) -> tuple[Answer, str]:
 def _exactly(found: Comparison) -> tuple[Answer, str] | None:
     """Pairs that all have one ratio: exact figures, as of invented times; None where there is a spread."""
     ratios = [pair.candidate / pair.baseline for pair in found.pairs if pair.baseline]
-    if len(ratios) < 2 or found.interval is not None or found.ratio is None or _refused(found):
+    if len(ratios) < 2 or found.interval is not None or found.ratio is None:
         return None
     if max(abs(ratio - 1) for ratio in ratios) < NO_SPREAD:
         told = f"{found.metric} is the record's in all {len(ratios)} pairs, to the last digit"
