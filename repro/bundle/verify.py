@@ -233,8 +233,8 @@ def _expansion(plan: Plan, code: str, found: Verified) -> None:
         if lost := [item.label for item in again.cells if item.cell_id not in kept]:
             found.notes.append(f"cells of the suite that this plan leaves out: {'; '.join(lost[:8])}")
     elif plan.digest in _digests(plan):
-        found.notes.append("this version of repro expands the suite otherwise (a default has changed since); the digest "
-                           "holds for the cells as they are written out")
+        found.notes.append("this version of repro expands the suite otherwise (a default has changed since); the "
+                           "digest holds for the cells as they are written out")
     elif plan.skipped and code != _code():
         found.notes.append(f"the digest could not be checked: the plan is by {code}, this is {_code()}")
     else:
