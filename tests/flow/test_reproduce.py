@@ -156,9 +156,9 @@ def test_a_planted_secret_is_found_nowhere(tmp_path: Path) -> None:
     suite = FAKE.replace("seeds: 6", "seeds: 1").replace("matrix:", "matrix:\n  determinism: [seeded, free]")
     (tmp_path / "s.yaml").write_text(suite)
     printed = []
-    for arguments in (("run", "s.yaml", "--out", "run"), ("report", "run", "--to", "mlflow"),
-                      ("bundle", "run", "-o", "x.zip"), ("reproduce", "x.zip", "--out", "again"), ("diff", "run", "again"), ("verify", "x.zip"),
-                      ("doctor",)):
+    steps = (("run", "s.yaml", "--out", "run"), ("report", "run", "--to", "mlflow"), ("bundle", "run", "-o", "x.zip"),
+             ("reproduce", "x.zip", "--out", "again"), ("diff", "run", "again"), ("verify", "x.zip"), ("doctor",))
+    for arguments in steps:
         _, out, error = command(tmp_path, *arguments, **PLANTED)
         printed.append(out + error)
     (tmp_path / "printed.txt").write_text("\n".join(printed))

@@ -170,7 +170,8 @@ def test_every_area_is_named(tmp_path: Path) -> None:
     write_model(RunFolder(tmp_path / "b").environment, changed)
     found = {f"{item.area}: {item.name}: {item.first} -> {item.second}"
              for item in differences(first, read_record(second.folder.root))}
-    for expected in ("libraries: torch: 2.13.0 -> 2.14.0", "libraries: gloo: absent -> 1", "code: repro_version: 0 -> 1",
+    for expected in ("libraries: torch: 2.13.0 -> 2.14.0", "libraries: gloo: absent -> 1",
+                     "code: repro_version: 0 -> 1",
                      "hardware: cpu: Sample CPU -> Other", "hardware: governor: unknown -> powersave",
                      "settings: OMP_NUM_THREADS: 1 -> 4", "hardware: limit cpu.max: absent -> 100000 100000"):
         assert expected in found
