@@ -152,7 +152,7 @@ def holders(folder: Path, needle: bytes) -> list[str]:
     return found
 
 
-def test_a_planted_secret_is_found_nowhere(tmp_path: Path) -> None:
+def test_a_credential_is_found_nowhere(tmp_path: Path) -> None:
     suite = FAKE.replace("seeds: 6", "seeds: 1").replace("matrix:", "matrix:\n  determinism: [seeded, free]")
     (tmp_path / "s.yaml").write_text(suite)
     printed = []
@@ -166,7 +166,7 @@ def test_a_planted_secret_is_found_nowhere(tmp_path: Path) -> None:
     assert holders(tmp_path, b"planted") == []
 
 
-def test_a_planted_secret_is_found_nowhere_in_a_real_run(tmp_path: Path) -> None:
+def test_a_credential_is_found_nowhere_in_a_real_run(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/mlflow.db"
     suite = REAL + "  engine: [ddp]\n  processes: [2]\n"
     (tmp_path / "s.yaml").write_text(suite)
