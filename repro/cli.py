@@ -277,6 +277,88 @@ def audit(source: str, mapping: Path | None, as_json: bool) -> None:
 
 
 @cli.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write.  "
+              "[default: SUITE-DIGEST.zip]")
+@click.option("--license", "licence", default="not stated", metavar="TEXT", help="Under which others may use it (an "
+              "address or an SPDX name).")
+@json_option
+def bundle(run: Path, out: Path | None, licence: str, as_json: bool) -> None:
+    """Pack RUN to be sent: hashes of every file, RO-Crate metadata; no credentials, no paths of this machine.
+
+    \b
+    Example: repro bundle runs/quickstart-20260101-120000 -o quickstart.zip
+    """
+    from repro.bundle_command import make_bundle
+
+    made = make_bundle(run, out, licence)
+    if as_json:
+        click.echo(json.dumps({"path": str(made.path), "identity": made.identity, "files": made.files,
+                               "scrubbed": list(made.scrubbed)}, indent=1))
+        return
+    if made.scrubbed:
+        click.echo(f"credentials or paths were taken out of {len(made.scrubbed)} files: "
+                   f"{', '.join(made.scrubbed[:5])}{' ...' if len(made.scrubbed) > 5 else ''}", err=True)
+    click.echo(f"{made.path}: {made.files} files, sha256 of the index {made.identity}")
+
+
+@cli.command()
+@click.argument("source", metavar="BUNDLE|RUN", type=click.Path(path_type=Path))
+@json_option
+def verify(source: Path, as_json: bool) -> None:
+    """Is a record whole and what it was: hashes, schemas, every result from its log again, conservation, pairing.
+
+    \b
+    Example: repro verify quickstart.zip
+    """
+    from repro.bundle.verify import text_of
+    from repro.bundle_command import verify as check
+
+    found = check(source)
+    click.echo(json.dumps(found.as_json(), indent=1) if as_json else text_of(found))
+    sys.exit(Exit.DONE if found.sound else Exit.NOT_REPRODUCED)
+
+
+@cli.command()
+@click.argument("first", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("second", metavar="RUN", type=click.Path(path_type=Path))
+@json_option
+def diff(first: Path, second: Path, as_json: bool) -> None:
+    """What differs between two runs or bundles: code, libraries, hardware, settings, hyper-parameters, data.
+
+    \b
+    Example: repro diff runs/old runs/new
+    """
+    from repro.bundle_command import diff as compare_records
+
+    found = compare_records(first, second)
+    click.echo(json.dumps(found.as_json(), indent=1) if as_json else found.text())
+
+
+@cli.command()
+@click.argument("source", metavar="BUNDLE|RUN", type=click.Path(path_type=Path))
+@click.option("--trials", metavar="N|ID[,ID...]", help="The first N seeds of every cell, or trials by their ids.  "
+              "[default: all that have a result]")
+@click.option("--out", type=click.Path(path_type=Path), help="Run folder to make.  "
+              "[default: runs/SUITE-reproduce-DATE-TIME]")
+@click.option("--force", is_flag=True, help="Also from a record that was altered.")
+@json_option
+def reproduce(source: Path, trials: str | None, out: Path | None, force: bool, as_json: bool) -> None:
+    """Run a record again: reproduced, not reproduced or inconclusive; exit 0 for the first alone, else 3.
+
+    Bit for bit where the suite says `determinism: bitwise`, else the time to the target within the suite's margin.
+
+    \b
+    Example: repro reproduce quickstart.zip --trials 6
+    """
+    from repro.reproduce_command import reproduce as again
+
+    found = again(source, trials, out, force)
+    click.echo(json.dumps(found.as_json(), indent=1) if as_json else found.text())
+    sys.exit(found.exit_code)
+
+
+@cli.command()
 @suite_argument
 @override_option
 @click.option("--from", "stored", type=click.Path(path_type=Path), metavar="RUN",

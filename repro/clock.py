@@ -50,6 +50,9 @@ class StepTimer(Protocol):
     def stepped(self) -> None:
         """The engine's step returned."""
 
+    def resumed(self) -> None:
+        """What happened since the last mark was neither input nor step (weights were hashed): not to be counted."""
+
     def read(self) -> tuple[list[float], list[float]]:
         """(step seconds, input seconds) of every step since `start`; on a GPU the caller has synchronised before."""
 
@@ -60,14 +63,18 @@ class HostTimer:
     def __init__(self, now: Callable[[], int] = time.perf_counter_ns) -> None:
         self._now = now
         self._marks: list[int] = []
+        self._left_out = 0
 
     def start(self) -> None:
-        self._marks = [self._now()]
+        self._marks, self._left_out = [self._now()], 0
 
     def fed(self) -> None:
-        self._marks.append(self._now())
+        self._marks.append(self._now() - self._left_out)
 
     stepped = fed
+
+    def resumed(self) -> None:
+        self._left_out = self._now() - self._marks[-1]
 
     def read(self) -> tuple[list[float], list[float]]:
         marks = self._marks
@@ -81,26 +88,35 @@ class CudaTimer:
     (the host runs ahead, so host times would say nothing); input seconds are therefore reported as 0."""
 
     def __init__(self) -> None:
-        self._events: list[Any] = []
+        self._begins: list[Any] = []
+        self._ends: list[Any] = []
 
     def start(self) -> None:
-        self._events = []
-        self.stepped()
+        self._begins, self._ends = [self._mark()], []
 
     def fed(self) -> None:
         """Nothing to mark: input and step overlap on the device."""
 
     def stepped(self) -> None:
+        event = self._mark()
+        self._ends.append(event)
+        self._begins.append(event)
+
+    def resumed(self) -> None:
+        self._begins[-1] = self._mark()
+
+    def read(self) -> tuple[list[float], list[float]]:
+        # One more begins than has ended: the step after the last.
+        steps = [begin.elapsed_time(end) / 1e3 for begin, end in zip(self._begins, self._ends, strict=False)]
+        return steps, [0.0] * len(steps)
+
+    @staticmethod
+    def _mark() -> Any:
         import torch
 
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
-        self._events.append(event)
-
-    def read(self) -> tuple[list[float], list[float]]:
-        events = self._events
-        steps = [events[i].elapsed_time(events[i + 1]) / 1e3 for i in range(len(events) - 1)]
-        return steps, [0.0] * len(steps)
+        return event
 
 
 def step_timer(device: str, virtual: Callable[[], int] | None) -> StepTimer:

@@ -8,11 +8,12 @@
     │   ├── UnknownName            exit 2   no plug-in, suite or key of that name (nearest valid one is named)
     │   ├── OutputError            exit 2   a folder or file cannot be written or read
     │   └── GuardError             exit 2   strict, and the machine would spoil the figures
+    ├── NotAsItWas                 exit 3   a record was altered since it was made
     ├── TrialError                 exit 1   a trial could not be carried through
     │   └── ParityError            exit 1   two engines do not train alike (step, tensor)
     └── TrackingError              exit 1   the tracking server did not take what was sent
 
-Exit codes: 0 done, 1 a trial failed, 2 usage or suite error, 3 compared and not reproduced or target missed,
+Exit codes: 0 done, 1 a trial failed, 2 usage or suite error, 3 compared and not reproduced, altered, or target missed,
 130 interrupted with the partial record kept.
 """
 
@@ -68,6 +69,12 @@ class OutputError(UsageError):
 
 class GuardError(UsageError):
     """A run that is to be strict meets a machine that would spoil its figures."""
+
+
+class NotAsItWas(ReproError):
+    """A record was altered since it was made."""
+
+    exit_code = Exit.NOT_REPRODUCED
 
 
 class TrialError(ReproError):

@@ -1,10 +1,11 @@
 """Environment: the code, libraries, devices and settings a run was made with, and the identity of its data.
 
-Environment variables are kept by allow-list; of all others only their number is stored, never a value.
+Environment variables are kept by allow-list; of all others one hash is stored, never a value.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import re
@@ -20,13 +21,22 @@ from pydantic import Field
 
 import repro
 from repro.machine import Machine
+from repro.scrub import SECRET, Scrubber, secrets
 from repro.spec import Frozen
 
 ALLOWED = re.compile(
     r"^(OMP_NUM_THREADS|MKL_NUM_THREADS|KMP_AFFINITY|CUDA_VISIBLE_DEVICES|CUBLAS_WORKSPACE_CONFIG|PYTHONHASHSEED"
     r"|GLOO_[A-Z_]+|NCCL_[A-Z0-9_]+|TORCH_[A-Z0-9_]+|TORCHINDUCTOR_[A-Z0-9_]+|DS_[A-Z0-9_]+|DEEPSPEED_[A-Z0-9_]+)$"
 )
-SECRET = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|KEY|CREDENTIAL|AUTH)", re.IGNORECASE)
+FLEETING = re.compile(r"^(_|PWD|OLDPWD|SHLVL|PS1|TERM.*|COLUMNS|LINES|COLORTERM|LS_COLORS|SSH_.*|DISPLAY|XDG_.*|DBUS_.*"
+                      r"|WINDOWID|HISTFILE|PYTEST_.*|TMUX.*|STY)$")
+"""Of a terminal or a session, not of a machine: they differ from one run to the next and bear on nothing."""
+GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+CGROUP = Path("/sys/fs/cgroup")
+LIMITS = {"cpu.max": "cpu.max", "memory.max": "memory.max", "cpuset.cpus": "cpuset.cpus.effective",
+          "cpu.cfs_quota_us": "cpu/cpu.cfs_quota_us", "cpu.cfs_period_us": "cpu/cpu.cfs_period_us",
+          "memory.limit_in_bytes": "memory/memory.limit_in_bytes", "pids.max": "pids.max"}
+"""Limits of a control group, version 2 and 1: name -> file below CGROUP."""
 NAMED = ("torch", "deepspeed", "mlflow", "numpy", "scipy", "scikit-learn", "pandas", "pydantic", "plotly")
 
 
@@ -69,6 +79,14 @@ class Environment(Frozen):
     started_ms: int
     """Wall clock when the run began, milliseconds since 1970: tells two executions of one plan apart."""
     data: tuple[DataSet, ...] = ()
+    governor: str | None = None
+    """How the kernel chooses the clock rate of a core; None: it does not say."""
+    limits: dict[str, str] = Field(default_factory=dict)
+    """What a control group (a container) allows of this machine, as the kernel words it."""
+    others_sha256: str | None = None
+    """Of the environment variables that are not stored, secrets and those of a session left out."""
+    diff_sha256: str | None = None
+    """Of the uncommitted changes to the code; None: there are none, or no checkout."""
 
 
 def take(machine: Machine, data: tuple[DataSet, ...]) -> Environment:
@@ -83,18 +101,40 @@ def take(machine: Machine, data: tuple[DataSet, ...]) -> Environment:
         interconnect="loopback of one machine",
         libraries={name: packages[name] for name in NAMED if name in packages},
         packages=tuple(sorted(f"{name}=={number}" for name, number in packages.items())),
-        settings=settings(os.environ), commit=_git("rev-parse", "HEAD"), dirty=_dirty(),
+        settings=settings(os.environ), commit=commit(), dirty=_dirty(),
         load_1min=round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None, data=data,
-        started_ms=time.time_ns() // 1_000_000,
+        started_ms=time.time_ns() // 1_000_000, governor=_first_line(GOVERNOR), limits=_limits(),
+        others_sha256=others_sha256(os.environ), diff_sha256=_diff_sha256(),
     )
 
 
 def settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables on the allow-list whose names do not look like secrets."""
+    """The variables on the allow-list whose names do not look like secrets; passwords in addresses taken out."""
+    hidden = Scrubber(secrets(environment))
     return {
-        name: value for name, value in sorted(environment.items())
+        name: hidden.masked(value) for name, value in sorted(environment.items())
         if ALLOWED.match(name) and not SECRET.search(name)
     }
+
+
+def others_sha256(environment: Mapping[str, str]) -> str:
+    """Hash of the variables that are not kept. What looks like a secret is not in it: a hash can be guessed at."""
+    hidden = Scrubber(secrets(environment))
+    lines = [f"{name}={hidden.masked(value)}" for name, value in sorted(environment.items())
+             if not ALLOWED.match(name) and not SECRET.search(name) and not FLEETING.match(name)]
+    return hashlib.sha256("\0".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _limits() -> dict[str, str]:
+    found = {name: _first_line(CGROUP / place) for name, place in LIMITS.items()}
+    return {name: value for name, value in found.items() if value}
+
+
+def _first_line(path: Path) -> str | None:
+    try:
+        return path.read_text().partition("\n")[0].strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 def _cpu() -> str:
@@ -123,6 +163,11 @@ def _gpus() -> list[str]:
     return [line.strip() for line in found.stdout.splitlines() if line.strip()] if found.returncode == 0 else []
 
 
+def commit() -> str | None:
+    """Of the checkout this package runs from; None where it was installed without one."""
+    return _git("rev-parse", "HEAD")
+
+
 def _git(*arguments: str) -> str | None:
     """git's answer about the checkout this package runs from; None where it was installed without one."""
     root = Path(repro.__file__).resolve().parent.parent
@@ -140,6 +185,11 @@ def _git(*arguments: str) -> str | None:
 def _dirty() -> bool | None:
     status = _git("status", "--porcelain", "--untracked-files=no")
     return None if status is None else bool(status)
+
+
+def _diff_sha256() -> str | None:
+    changes = _git("diff", "HEAD", "--no-ext-diff")
+    return hashlib.sha256(changes.encode()).hexdigest() if changes else None
 
 
 def python_executable() -> str:

@@ -21,6 +21,8 @@ from repro.traffic_log import TrafficLog
 
 EVAL_BATCH = 512
 """Samples per forward pass of an evaluation and rank."""
+HASHED_STEPS = (1, 10)
+"""Steps after which a bitwise trial writes down the hash of its weights, as after the last (method.md section 5)."""
 
 
 class Loop:
@@ -42,6 +44,7 @@ class Loop:
         self.account = Account(
             parts, order, job.rank, job.world, job.accumulation, trial.choices.batch.global_, self.train_samples
         ) if parts is not None else None
+        self.hashed = trial.choices.determinism == "bitwise"
         self.losses: list[float] = []
         self.own_steps: list[list[float]] = []
 
@@ -96,6 +99,8 @@ class Loop:
             losses.append(self.session.step(batches, rate))
             self.timer.stepped()
             self.step += 1
+            if self.hashed and self.step in HASHED_STEPS:
+                self._hash_weights()
         # Before the barrier: waiting there for the slowest rank is no communication of a step.
         self.traffic.add(self.session.traffic(), training=True)
         self.session.synchronize()
@@ -111,6 +116,14 @@ class Loop:
         if self.account is not None:
             self.account.asks(shares)
         return [self.parts.train_batch(epoch, indices) for indices in shares], rate
+
+    def _hash_weights(self) -> None:
+        """Write the weights' hash down; all ranks take part, and what it takes is logging, not training."""
+        self.traffic.add(self.session.traffic(), training=True)
+        with self.watch.phase("logging"):
+            self.log.emit("x_hashes", {f"weights_step_{self.step}": weights_sha256(self.session.weights())})
+        self.traffic.add(self.session.traffic())
+        self.timer.resumed()
 
     def log_block(self, count: int, losses: list[Any]) -> None:
         """Read the timer and the losses of a block, and write them down."""

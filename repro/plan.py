@@ -6,7 +6,7 @@ import copy
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -97,7 +97,7 @@ def make_plan(
     if idle is not None and not overridden:
         raise problem(f"{json.dumps(suite.exclude[idle])} excludes no combination of this suite", ("exclude", idle))
     suite, notes = _settled_contrasts(suite, asked, problem, overridden)
-    digest = _digest(suite, asked)
+    digest = suite_digest(suite, asked)
     cells: list[Cell] = []
     skipped: list[Skipped] = []
     for cell in asked:
@@ -244,7 +244,7 @@ def _few(suite: Suite) -> list[str]:
     return []
 
 
-def _digest(suite: Suite, cells: list[Cell]) -> str:
+def suite_digest(suite: Suite, cells: Sequence[Cell]) -> str:
     """sha256 over what defines the experiment: the cells, complete; not titles, not the number of repeats."""
     data = {
         "suite": suite.suite, "method": METHOD, "master_seed": suite.master_seed, "baseline": suite.baseline,

@@ -232,6 +232,8 @@ class Result(Frozen):
     effective: dict[str, str] = Field(default_factory=dict)
     settings: dict[str, str] = Field(default_factory=dict)
     """Environment variables that bear on training, as rank 0 saw them."""
+    build: dict[str, str] = Field(default_factory=dict)
+    """How the library that trains was built, as rank 0 found it; empty in records from before it was kept."""
     warnings: tuple[str, ...] = ()
 
 
@@ -246,7 +248,7 @@ def derive(trial: Trial, attempt: int, events: Sequence[Event], outcome: Outcome
         "trial_id": trial.trial_id, "cell_id": trial.cell_id, "repeat": trial.repeat, "attempt": attempt,
         "hashes": log.mapping("x_hashes"), "effective": log.mapping("x_effective"),
         "network": outcome.network if outcome else None,
-        "settings": log.mapping("x_settings"),
+        "settings": log.mapping("x_settings"), "build": log.mapping("x_build"),
     }
     status, reason = _judged(trial, log, *_status(log, outcome))
     if log.run_start is None:

@@ -20,6 +20,7 @@ from repro.results import Result, derive
 from repro.seams import Engine, Launcher, Order, Outcome, Workload
 from repro.spec import Trial, canonical
 from repro.store import Attempt, Record, RunFolder, read_model, read_record, write_json, write_model, write_text
+from repro.sums import seal, unseal
 
 FAILED = ("crashed", "hung", "timed_out", "out_of_memory", "invalid")
 STOPPED_WORDS = {"crashed": "crashed", "hung": "hung", "timed_out": "ran into its time limit",
@@ -82,6 +83,8 @@ class Run:
         """
         self.folder.mend()
         with ExitStack() as stack:
+            unseal(self.folder)
+            stack.callback(seal, self.folder)  # whatever ends the run: what there is then is what is told apart later
             stack.callback(self._close)
             self.watcher.stage("checking data and starting processes")
             self._environment(fingerprint.take(self.machine, tuple(data_sets(self.plan))))

@@ -262,7 +262,7 @@ def read_record(root: Path) -> Record:
         folder=folder,
         plan=plan,
         environment=read_model(folder.environment, Environment),
-        attempts=tuple(_read_ledger(folder.ledger)),
+        attempts=tuple(read_attempts(folder.ledger)),
         incidents=tuple(_read_lines(folder.incidents, Incident)),
         preload_seconds=_preload_seconds(folder.launchers),
         results=tuple(read_model(path, Result) for path in paths if path.is_file()),
@@ -287,7 +287,12 @@ def _preload_seconds(path: Path) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _read_ledger(path: Path) -> list[Attempt]:
+def read_attempts(path: Path) -> list[Attempt]:
+    """Attempts of a ledger, each by the line that says most.
+
+    Raises:
+        OutputError: a line that is none.
+    """
     # Every attempt has a line when it starts and one when it ends; the later one says more.
     return list({(found.trial_id, found.attempt): found for found in _read_lines(path, Attempt)}.values())
 

@@ -1,0 +1,186 @@
+"""Zip files: written with the same bytes every time, read as if a stranger had made them."""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from repro.errors import OutputError
+
+MAX_ARCHIVE_BYTES = 512 << 20
+MAX_TOTAL_BYTES = 512 << 20
+MAX_MEMBER_BYTES = 256 << 20
+MAX_RATIO = 300
+"""Unpacked over packed bytes of the whole archive, beyond a first MAX_FREE_BYTES; logs come to 10 to 30."""
+MAX_FREE_BYTES = 8 << 20
+MAX_MEMBERS = 65_000
+MAX_DIRECTORY_BYTES = 32 << 20
+MAX_NAME = 400
+MAX_DEPTH = 8
+EPOCH = (1980, 1, 1, 0, 0, 0)
+"""The earliest time that a zip can hold; when the files were made stands in the record."""
+PIECE = 1 << 18
+DAMAGE = (zipfile.BadZipFile, zlib.error, ValueError, NotImplementedError, RuntimeError, EOFError, struct.error,
+          OverflowError, IndexError)
+"""What Python's reader raises for archives that are none."""
+
+
+def pack(path: Path, files: Mapping[str, bytes]) -> None:
+    """Write `files` (name -> content) to a zip, by name; the same files give the same bytes under one zlib.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    if len(files) > MAX_MEMBERS or sum(map(len, files.values())) > MAX_TOTAL_BYTES:
+        raise OutputError(f"{path}: a bundle holds {MAX_MEMBERS:,} files and {MAX_TOTAL_BYTES >> 20} MiB at most, and "
+                          "this run is larger")
+    aside = path.with_name(f".{path.name}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with aside.open("wb") as stream:
+            with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, False, 6) as archive:
+                for name, content in sorted(files.items()):
+                    archive.writestr(_entry(name), content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        aside.replace(path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _entry(name: str) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(name, EPOCH)
+    entry.create_system, entry.external_attr = 3, (stat.S_IFREG | 0o644) << 16
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    return entry
+
+
+def looks_packed(path: Path) -> bool:
+    """Whether `path` is to be read as an archive: any plain file is, a folder is not."""
+    return path.is_file()
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[Path]:
+    """The archive's files in a folder that lives as long as the context.
+
+    Raises:
+        OutputError: no archive that `pack` could have written, or larger than any; says which member and why.
+    """
+    with tempfile.TemporaryDirectory(prefix="repro-bundle-") as place:
+        unpack(path, Path(place))
+        yield Path(place)
+
+
+def unpack(path: Path, to: Path) -> None:
+    """Write every member below `to`; nothing is written outside it, no link is made, sizes are bounded.
+
+    Raises:
+        OutputError: as `unpacked`.
+    """
+    try:
+        with path.open("rb") as stream:
+            _check_end(path, stream)
+            with zipfile.ZipFile(stream) as archive:
+                entries = _checked(path, archive.infolist())
+                allowed = max(MAX_FREE_BYTES, MAX_RATIO * os.fstat(stream.fileno()).st_size)
+                _write(path, archive, entries, to, min(allowed, MAX_TOTAL_BYTES))
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except DAMAGE as error:
+        raise OutputError(f"{path}: a damaged zip: {_line(error)}; nothing in it can be trusted, ask for it again"
+                          ) from error
+
+
+def _check_end(path: Path, stream: BinaryIO) -> None:
+    """Bound what Python's reader will take into memory, before it does: it trusts the directory's stated size."""
+    size = stream.seek(0, os.SEEK_END)
+    if size > MAX_ARCHIVE_BYTES:
+        raise OutputError(f"{path}: larger than {MAX_ARCHIVE_BYTES >> 20} MiB; no bundle is")
+    stream.seek(max(0, size - 42))
+    tail = stream.read(42)
+    end = tail[-22:]
+    if len(end) < 22 or end[:4] != b"PK\5\6" or end[-2:] != b"\0\0":
+        raise OutputError(f"{path}: no bundle: not a zip, or cut short at {size:,} bytes")
+    _, count, directory = struct.unpack("<8xHHLxxxxxx", end)
+    if tail[:4] == b"PK\6\7" or (count >= 0xFFFF and directory >= 0xFFFFFFFF):
+        raise OutputError(f"{path}: no bundle: a zip64 archive, which bundles never are")
+    if directory > MAX_DIRECTORY_BYTES:
+        raise OutputError(f"{path}: its directory is larger than {MAX_DIRECTORY_BYTES >> 20} MiB; no bundle's is")
+    stream.seek(0)
+
+
+def _checked(path: Path, entries: list[zipfile.ZipInfo]) -> list[zipfile.ZipInfo]:
+    """All entries, where each may be unpacked."""
+    if len(entries) > MAX_MEMBERS:
+        raise OutputError(f"{path}: more than {MAX_MEMBERS:,} files; no bundle has so many")
+    seen: set[str] = set()
+    for entry in entries:
+        if why := _unfit(entry):
+            raise OutputError(f"{path}: member {entry.filename[:120]!a}: {why}; nothing was unpacked")
+        if entry.filename in seen:
+            raise OutputError(f"{path}: member {entry.filename[:120]!a}: is in it twice; nothing was unpacked")
+        seen.add(entry.filename)
+    files = [name for name in seen if any(other in seen for other in _parents(name))]
+    if files:
+        raise OutputError(f"{path}: member {min(files)[:120]!a}: lies below a file; nothing was unpacked")
+    stated = sum(entry.file_size for entry in entries)
+    if stated > MAX_TOTAL_BYTES:
+        raise OutputError(f"{path}: would unpack to {stated >> 20:,} MiB (limit {MAX_TOTAL_BYTES >> 20}); "
+                          "nothing was unpacked")
+    return entries
+
+
+def _parents(name: str) -> list[str]:
+    parts = name.split("/")
+    return ["/".join(parts[:count]) for count in range(1, len(parts))]
+
+
+def _unfit(entry: zipfile.ZipInfo) -> str:
+    """Why a member is not unpacked; "" where it is."""
+    # `filename` is cut at a NUL and has its separators changed; what the archive says is `orig_filename`.
+    name, parts = entry.orig_filename, entry.orig_filename.split("/")
+    kind = stat.S_IFMT(entry.external_attr >> 16)
+    if name != entry.filename or "\\" in name or any(ord(sign) < 32 or ord(sign) == 127 for sign in name):
+        return "a name with a backslash or control character"
+    if name.startswith("/") or ":" in name or any(part in ("", ".", "..") for part in parts):
+        return "a name that leads out of the folder, or is a folder's"
+    if len(name.encode("utf-8", "surrogatepass")) > MAX_NAME or len(parts) > MAX_DEPTH:
+        return f"a name longer than {MAX_NAME} bytes or {MAX_DEPTH} levels"
+    if kind not in (0, stat.S_IFREG):
+        return "a link or special file; links are not followed"
+    if entry.flag_bits & 0x1:
+        return "encrypted"
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        return "packed by a method that bundles do not use"
+    return ""
+
+
+def _write(path: Path, archive: zipfile.ZipFile, entries: list[zipfile.ZipInfo], to: Path, allowed: int) -> None:
+    """Unpack piece by piece: what a directory states of sizes need not be so."""
+    written = 0
+    for entry in entries:
+        place = to.joinpath(*entry.filename.split("/"))
+        place.parent.mkdir(parents=True, exist_ok=True)
+        size = 0
+        with archive.open(entry) as source, place.open("xb") as target:
+            while piece := source.read(PIECE):
+                size += len(piece)
+                written += len(piece)
+                if size > MAX_MEMBER_BYTES or written > allowed:
+                    raise OutputError(f"{path}: member {entry.filename[:120]!a}: unpacks to more than any bundle "
+                                      f"({allowed >> 20} MiB in all allowed); stopped there")
+                target.write(piece)
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -1,0 +1,206 @@
+"""What differs between two runs: code, libraries, hardware, settings, experiment, hyper-parameters, data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from repro.compare import PAIRED_HASHES
+from repro.fingerprint import Environment
+from repro.plan import Cell
+from repro.store import Record
+
+Area = Literal["code", "libraries", "hardware", "settings", "experiment", "hyper-parameters", "data"]
+AREAS: tuple[Area, ...] = ("code", "libraries", "hardware", "settings", "experiment", "hyper-parameters", "data")
+ENVIRONMENT: tuple[Area, ...] = ("code", "libraries", "hardware", "settings", "data")
+"""Areas in which two executions of one plan can differ."""
+ABSENT = "absent"
+NEAREST = 8
+"""Cells of each run among which the nearest one is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One thing that is one way in the first run and another way in the second."""
+
+    area: Area
+    name: str
+    first: str
+    second: str
+
+    def text(self) -> str:
+        return f"{self.area}: {self.name}: {self.first} -> {self.second}"
+
+    def as_json(self) -> dict[str, str]:
+        return {"area": self.area, "name": self.name, "first": self.first, "second": self.second}
+
+
+def differences(first: Record, second: Record) -> list[Difference]:
+    """All of them, by area."""
+    found = [
+        *environment_differences(first.environment, second.environment), *_seen_by_ranks(first, second),
+        *_experiment(first, second), *_cells(first.plan.cells, second.plan.cells), *_hashes(first, second),
+    ]
+    return sorted(dict.fromkeys(found), key=lambda item: AREAS.index(item.area))
+
+
+def between_executions(first: Record, second: Record) -> list[Difference]:
+    """What could explain that one plan went two ways: the environment, not the plan."""
+    return [item for item in differences(first, second) if item.area in ENVIRONMENT]
+
+
+def environment_differences(first: Environment, second: Environment) -> list[Difference]:
+    """Code, libraries, hardware, settings, identity of the data."""
+    code = ("repro_version", "commit", "dirty", "diff_sha256")
+    hardware = ("cpu", "cores", "memory_bytes", "device", "devices", "interconnect", "system", "governor")
+    one, other = (_packages(item.packages) | item.libraries for item in (first, second))
+    data = [{f"{item.workload}.{name}": str(getattr(item, name)) for item in side.data
+             for name in ("name", "version", "sha256", "train_samples", "eval_samples")} for side in (first, second)]
+    return [
+        *_fields("code", first, second, code), *_fields("libraries", first, second, ("python",)),
+        *_maps("libraries", one, other), *_fields("hardware", first, second, hardware),
+        *_maps("hardware", _named("limit", first.limits), _named("limit", second.limits)),
+        *_maps("settings", first.settings, second.settings),
+        *([Difference("settings", "other variables (hash)", first.others_sha256[:16], second.others_sha256[:16])]
+          if first.others_sha256 and second.others_sha256 and first.others_sha256 != second.others_sha256 else []),
+        *_maps("data", data[0], data[1]),
+    ]
+
+
+def _packages(listed: Iterable[str]) -> dict[str, str]:
+    found = (item.partition("==") for item in listed)
+    return {name: version for name, _, version in found}
+
+
+def _named(prefix: str, values: Mapping[str, str]) -> dict[str, str]:
+    return {f"{prefix} {name}": value for name, value in values.items()}
+
+
+def _fields(area: Area, first: Environment, second: Environment, names: Sequence[str]) -> list[Difference]:
+    return _maps(area, *({name: _shown(getattr(item, name)) for name in names} for item in (first, second)))
+
+
+def _maps(area: Area, first: Mapping[str, str], second: Mapping[str, str]) -> list[Difference]:
+    return [Difference(area, name, first.get(name, ABSENT), second.get(name, ABSENT))
+            for name in sorted({*first, *second}) if first.get(name, ABSENT) != second.get(name, ABSENT)]
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "unknown"
+    if isinstance(value, str):
+        return value
+    return json.dumps(list(value) if isinstance(value, tuple) else value)
+
+
+def _seen_by_ranks(first: Record, second: Record) -> list[Difference]:
+    """Settings and the build of the libraries as the ranks found them, by what all trials of a cell agree on."""
+    found: list[Difference] = []
+    areas: tuple[tuple[Area, str], ...] = (("settings", "settings"), ("libraries", "build"), ("settings", "effective"))
+    for area, name in areas:
+        ours, theirs = _agreed(first, name), _agreed(second, name)
+        found += [Difference(area, key, _short(ours[key]), _short(theirs[key]))
+                  for key in sorted(ours.keys() & theirs.keys()) if ours[key] != theirs[key]]
+    return found
+
+
+def _agreed(record: Record, name: str) -> dict[str, str]:
+    """(cell: key) -> value, key alone where all cells of the record have one value."""
+    values: dict[str, dict[str, set[str]]] = {}
+    for result in record.results:
+        for key, value in getattr(result, name).items():
+            values.setdefault(key, {}).setdefault(result.cell_id, set()).add(value)
+    found: dict[str, str] = {}
+    for key, by_cell in values.items():
+        everywhere = set().union(*by_cell.values())
+        if len(everywhere) == 1:
+            found[f"{key} (in the ranks)"] = everywhere.pop()
+        else:
+            found |= {f"{key} (in the ranks of {cell})": " or ".join(sorted(seen)) for cell, seen in by_cell.items()}
+    return found
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def _experiment(first: Record, second: Record) -> list[Difference]:
+    one, other = first.plan, second.plan
+    pairs = [
+        ("suite", one.suite.suite, other.suite.suite), ("digest", one.digest[:16], other.digest[:16]),
+        ("method", one.method, other.method), ("master seed", str(one.suite.master_seed), str(other.suite.master_seed)),
+        ("seeds", str(one.suite.seeds), str(other.suite.seeds)), ("margin", f"{one.suite.margin:g}",
+                                                                  f"{other.suite.margin:g}"),
+        ("horizon", str(one.suite.horizon), str(other.suite.horizon)),
+        ("trials that ran", str(len(first.results)), str(len(second.results))),
+    ]
+    pairs += [(f"{what} contrast", _contrast(one, what), _contrast(other, what)) for what in ("primary", "baseline")]
+    return [Difference("experiment", name, ours, theirs) for name, ours, theirs in pairs if ours != theirs]
+
+
+def _contrast(plan: Any, what: str) -> str:
+    value = getattr(plan.suite, what)
+    return "none" if not value else json.dumps(value.model_dump(mode="json") if what == "primary" else value)
+
+
+def _cells(first: Sequence[Cell], second: Sequence[Cell]) -> list[Difference]:
+    """Fields in which the cells differ. Equal ones are set aside; of the others each is held against the nearest."""
+    known = {cell.cell_id for cell in first} & {cell.cell_id for cell in second}
+    ours = [cell for cell in first if cell.cell_id not in known]
+    theirs = [cell for cell in second if cell.cell_id not in known]
+    found: list[Difference] = []
+    while ours and theirs:
+        # Beyond some cells the search would take longer than anybody waits; they stand in the suites' order then.
+        near = [(a, b) for a in ours[:NEAREST] for b in theirs[:NEAREST]]
+        one, other = min(near, key=lambda pair: len(_choices(*pair)))
+        ours.remove(one)
+        theirs.remove(other)
+        found += [Difference("hyper-parameters", f"{name} ({one.label})", before, after)
+                  for name, before, after in _choices(one, other)]
+    found += [Difference("hyper-parameters", "cell", cell.label, ABSENT) for cell in ours]
+    found += [Difference("hyper-parameters", "cell", ABSENT, cell.label) for cell in theirs]
+    return found
+
+
+def _choices(one: Cell, other: Cell) -> list[tuple[str, str, str]]:
+    before, after = (_flat(cell.choices.model_dump(mode="json", by_alias=True), "") for cell in (one, other))
+    return [(name, before.get(name, ABSENT), after.get(name, ABSENT)) for name in sorted({*before, *after})
+            if before.get(name, ABSENT) != after.get(name, ABSENT)]
+
+
+def _flat(value: Any, prefix: str) -> dict[str, str]:
+    if not isinstance(value, dict):
+        return {prefix: json.dumps(value)}
+    found: dict[str, str] = {}
+    for key, inner in value.items():
+        found |= _flat(inner, f"{prefix}.{key}" if prefix else str(key))
+    return found
+
+
+def _hashes(first: Record, second: Record) -> list[Difference]:
+    """Seeds that did not mean the same in both: the first seed of each cell that shows it."""
+    theirs = {item.trial_id: item for item in second.results}
+    found: dict[tuple[str, str], Difference] = {}
+    for item in first.results:
+        mate = theirs.get(item.trial_id)
+        for name in PAIRED_HASHES if mate else ():
+            assert mate is not None
+            ours, other = item.hashes.get(name), mate.hashes.get(name)
+            if ours and other and ours != other:
+                found.setdefault((item.cell_id, name), Difference(
+                    "data", f"{name.replace('_', ' ')} of {item.trial_id}", ours[:16], other[:16]))
+    return list(found.values())
+
+
+def text_of(found: Sequence[Difference], first: str, second: str) -> str:
+    """For people, by area; what is the same is said too."""
+    if not found:
+        return f"{first} and {second}: no difference in {', '.join(AREAS)}"
+    lines = [f"{first} -> {second}"]
+    for area in AREAS:
+        here = [item for item in found if item.area == area]
+        lines += [f"{area}: {len(here)} differ" if here else f"{area}: the same"]
+        lines += [f"  {item.name}: {item.first} -> {item.second}" for item in here]
+    return "\n".join(lines)

@@ -1,0 +1,109 @@
+"""result.json once more from its log: whoever changed one of the two shows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from repro.errors import OutputError
+from repro.events import MAX_LINE, parse_line
+from repro.results import CONSERVATION_TOLERANCE, Result, derive
+from repro.seams import Outcome, RankEnd
+from repro.spec import Trial
+
+UNSOUND = ("step records cover", "the clock went backwards")
+"""Warnings of a result that no sound log gives rise to."""
+NOT_IN_THE_LOG = ("network", "reason")
+"""Fields that come from how the processes ended, which the log does not hold."""
+MAX_LOG_BYTES = 256 << 20
+UNFIT = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
+"""What reading figures out of a log raises where the log is not one of ours."""
+
+
+def differences(trial: Trial, stored: Result, log: Path) -> list[str]:
+    """What `stored` says otherwise than its log, one phrase each; empty where it says the same.
+
+    Raises:
+        OutputError: the log cannot be read, or holds nothing that a result could come from.
+    """
+    again = rederived(trial, stored, log)
+    before, after = (json.loads(item.model_dump_json(by_alias=True)) for item in (stored, again))
+    names = [name for name in before if name not in NOT_IN_THE_LOG and not _equal(before[name], after[name])]
+    return [_told(name, before[name], after[name]) for name in names]
+
+
+def rederived(trial: Trial, stored: Result, log: Path) -> Result:
+    """The result that the log gives, for processes that ended as `stored` says.
+
+    Raises:
+        OutputError: as `differences`.
+    """
+    events = [event for line in _lines(log) if (event := parse_line(line)) is not None]
+    try:
+        return derive(trial, stored.attempt, events, _outcome(stored, any(item.key == "run_stop" for item in events)))
+    except UNFIT as error:
+        # A log by a stranger: whatever does not fit is one and the same to the reader, a log that gives no result.
+        detail = " ".join(str(error).split())[:120]
+        raise OutputError(f"{log}: gives no result ({type(error).__name__}: {detail})") from error
+
+
+def _lines(log: Path) -> list[str]:
+    """Complete lines; a damaged one is an error here, where `read_events` passes over it."""
+    try:
+        if log.is_symlink() or not log.is_file() or log.stat().st_size > MAX_LOG_BYTES:
+            raise OutputError(f"{log}: is missing, or no plain file of at most {MAX_LOG_BYTES >> 20} MiB")
+        raw = log.read_bytes()
+    except OSError as error:
+        raise OutputError(f"{log}: cannot be read: {error.strerror}") from error
+    complete, newline, _ = raw.rpartition(b"\n")
+    lines = complete.decode("utf-8", errors="replace").split("\n") if newline else []
+    for number, line in enumerate(lines, 1):
+        if ":::MLLOG" in line and (len(line) > MAX_LINE or parse_line(line) is None):
+            raise OutputError(f"{log}:{number}: a damaged line")
+    return lines
+
+
+def _outcome(stored: Result, stopped: bool) -> Outcome | None:
+    """An end of the processes that gives this status; None where the log alone does."""
+    network = stored.network.model_dump(mode="json") if stored.network else None
+    if stored.status == "timed_out":
+        return Outcome((), 0.0, timed_out=True, network=network)
+    if stored.status in ("crashed", "out_of_memory"):
+        reason = "out of memory" if stored.status == "out_of_memory" else "crashed"
+        return Outcome((RankEnd(0, 1, reason),), 0.0, network=network)
+    return Outcome((RankEnd(0, 0),), 0.0, network=network) if stopped else None
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Figures to their last digits (JSON keeps all of them); a platform's own sum may round the last one."""
+    if isinstance(one, bool) or isinstance(other, bool) or one is None or other is None:
+        return one is other
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return one == other or abs(one - other) <= 1e-12 * max(abs(one), abs(other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    return bool(one == other)
+
+
+def _told(name: str, stored: Any, again: Any) -> str:
+    if isinstance(stored, dict) and isinstance(again, dict):
+        key = next(key for key in {**stored, **again} if not _equal(stored.get(key), again.get(key)))
+        return f"{name}.{key} is {_short(stored.get(key))}, its log gives {_short(again.get(key))}"
+    return f"{name} is {_short(stored)}, its log gives {_short(again)}"
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def unsound(result: Result) -> list[str]:
+    """Conservation that does not hold (method.md 1.2), one sentence each."""
+    found = []
+    if result.conservation_error is not None and result.conservation_error > CONSERVATION_TOLERANCE:
+        found.append(f"the phases explain the wall clock only to {result.conservation_error:.1%} "
+                     f"(limit {CONSERVATION_TOLERANCE:.0%})")
+    return [*found, *(text for text in result.warnings if text.startswith(UNSOUND))]

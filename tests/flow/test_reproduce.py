@@ -1,0 +1,224 @@
+"""The real commands: run, bundle, verify, diff, reproduce; bitwise training twice; planted secrets found nowhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import repro
+from repro.store import Record, read_record
+
+ROOT = Path(repro.__file__).parents[1]
+FAKE = """\
+suite: invented
+seeds: 6
+trial:
+  workload: digits
+  engine: fake
+  launcher: inline
+  batch: {global: 64}
+  optimizer: {kind: sgd, lr: 0.1}
+  stop: {metric: top1, target: 0.9, max_epochs: 40}
+  evaluate_every: 1437
+  device: cpu
+matrix:
+  engine:
+    - {kind: fake, step_seconds: 0.010}
+    - {kind: fake, step_seconds: 0.014}
+"""
+REAL = """\
+suite: real
+seeds: 1
+trial:
+  workload: digits-mlp
+  batch: {global: 64}
+  optimizer: {kind: sgd, lr: 0.1, momentum: 0.9}
+  stop: {metric: top1, target: 0.5, max_epochs: 1, design: fixed_budget}
+  evaluate_every: 1437
+  device: cpu
+  determinism: bitwise
+  timeout_seconds: 100
+matrix:
+"""
+ENGINES = "[ddp, {kind: deepspeed, stage: 0}, {kind: deepspeed, stage: 1}, {kind: deepspeed, stage: 2}, " \
+          "{kind: deepspeed, stage: 3}]"
+
+
+def command(folder: Path, *arguments: str, **variables: str) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr)."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+    done = subprocess.run([sys.executable, "-m", "repro", *arguments], cwd=folder, env=environment, text=True,
+                          capture_output=True, timeout=600, stdin=subprocess.DEVNULL, check=False)
+    assert "Traceback" not in done.stderr and "internal error" not in done.stderr, done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+
+def carried_out(folder: Path, name: str, suite: str, *arguments: str, **variables: str) -> Record:
+    (folder / f"{name}.yaml").write_text(suite)
+    code, _, error = command(folder, "run", f"{name}.yaml", "--no-mlflow", "--out", name, *arguments, **variables)
+    assert code == 0, error
+    return read_record(folder / name)
+
+
+@pytest.fixture(scope="module")
+def fake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the run `one` and its bundle `one.zip`."""
+    folder = tmp_path_factory.mktemp("reproduce")
+    carried_out(folder, "one", FAKE)
+    assert command(folder, "bundle", "one", "-o", "one.zip")[0] == 0
+    return folder
+
+
+def test_a_run_seals_itself_and_is_sound_and_so_is_its_bundle(fake: Path) -> None:
+    for source in ("one", "one.zip"):
+        code, out, _ = command(fake, "verify", source, "--json")
+        assert code == 0
+        assert json.loads(out)["checked"]["results derived from their log again"] == 12
+
+
+def test_a_bundle_is_reproduced_on_the_machine_that_made_it(fake: Path) -> None:
+    code, out, _ = command(fake, "reproduce", "one.zip", "--out", "again", "--json")
+    found = json.loads(out)
+    assert (code, found["answer"], found["exit_code"]) == (0, "reproduced", 0)
+    assert found["differences"] == []
+    assert command(fake, "verify", "again")[0] == 0
+    assert json.loads((fake / "again" / "reproduction.json").read_text())["source"] == "one.zip"
+
+
+def test_too_few_trials_are_inconclusive_and_that_is_no_success(fake: Path) -> None:
+    code, out, _ = command(fake, "reproduce", "one", "--trials", "2", "--out", "few")
+    assert code == 3
+    assert "results inconclusive" in out
+
+
+def test_an_altered_bundle_is_refused_in_one_line(fake: Path) -> None:
+    with zipfile.ZipFile(fake / "one.zip") as source, zipfile.ZipFile(fake / "bad.zip", "w") as target:
+        for item in source.infolist():
+            text = source.read(item)
+            target.writestr(item, text.replace(b'"tta_wall": 2', b'"tta_wall": 1') if "result.json" in item.filename
+                            else text)
+    code, out, _ = command(fake, "verify", "bad.zip")
+    assert code == 3 and "was altered: its hash is not the index's" in out and "tta_wall is 1" in out
+    code, _, error = command(fake, "reproduce", "bad.zip")
+    assert code == 3 and error.count("\n") == 1 and "is not as it was" in error
+    assert command(fake, "verify", "gone.zip")[0] == 2
+    assert command(fake, "diff", "one", "suite.txt")[0] == 2
+
+
+def test_another_machine_is_named_by_diff_and_by_reproduce(fake: Path) -> None:
+    """Another thread count, and another version of a library: what a second virtual environment would have."""
+    info = fake / "site" / "sample_library-9.9.9.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: sample-library\nVersion: 9.9.9\n")
+    there = {"OMP_NUM_THREADS": "7", "PYTHONPATH": f"{ROOT}{os.pathsep}{fake / 'site'}"}
+    code, out, _ = command(fake, "reproduce", "one.zip", "--out", "there", "--json", **there)
+    told = {f"{item['area']}: {item['name']}: {item['second']}" for item in json.loads(out)["differences"]}
+    assert code == 0 and json.loads(out)["answer"] == "reproduced"
+    expected = {"settings: OMP_NUM_THREADS: 7", "libraries: sample-library: 9.9.9"}
+    assert expected <= told
+    code, out, _ = command(fake, "diff", "one.zip", "there", "--json")
+    assert code == 0
+    told = {f"{item['area']}: {item['name']}: {item['second']}" for item in json.loads(out)["differences"]}
+    assert expected <= told
+
+
+# ---- secrets
+
+
+PLANTED = {
+    "SOME_API_KEY": "planted-api-key-4711", "AWS_SECRET_ACCESS_KEY": "planted/aws+4711=", "OTHER": "planted-plain-4711",
+    "MLFLOW_TRACKING_PASSWORD": "planted-password-4711", "MLFLOW_TRACKING_TOKEN": "planted-token-4711",
+    "NCCL_AUTH_TOKEN": "planted-nccl-4711", "TORCH_HOME": "https://ann:planted-home-4711@host.invalid/x",
+    "MLFLOW_TRACKING_URI": "http://ann:planted-uri-4711@127.0.0.1:9/api?token=planted-query-4711",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+}
+
+
+def holders(folder: Path, needle: bytes) -> list[str]:
+    """Every file below `folder` whose bytes, or whose packed members' bytes, hold `needle`."""
+    found = []
+    for path in sorted(item for item in folder.rglob("*") if item.is_file()):
+        raw = path.read_bytes()
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as source:
+                raw += b"".join(source.read(name) for name in source.namelist())
+        found += [path.relative_to(folder).as_posix()] * (needle in raw)
+    return found
+
+
+def test_a_credential_is_found_nowhere(tmp_path: Path) -> None:
+    suite = FAKE.replace("seeds: 6", "seeds: 1").replace("matrix:", "matrix:\n  determinism: [seeded, free]")
+    (tmp_path / "s.yaml").write_text(suite)
+    printed = []
+    steps = (("run", "s.yaml", "--out", "run"), ("report", "run", "--to", "mlflow"), ("bundle", "run", "-o", "x.zip"),
+             ("reproduce", "x.zip", "--out", "again"), ("diff", "run", "again"), ("verify", "x.zip"), ("doctor",))
+    for arguments in steps:
+        _, out, error = command(tmp_path, *arguments, **PLANTED)
+        printed.append(out + error)
+    (tmp_path / "printed.txt").write_text("\n".join(printed))
+    assert (tmp_path / "x.zip").is_file() and (tmp_path / "again" / "reproduction.json").is_file(), printed
+    assert holders(tmp_path, b"planted") == []
+
+
+def test_a_credential_is_found_nowhere_in_a_real_run(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/mlflow.db"
+    suite = REAL + "  engine: [ddp]\n  processes: [2]\n"
+    (tmp_path / "s.yaml").write_text(suite)
+    planted = {**PLANTED, "MLFLOW_TRACKING_URI": store}
+    code, out, error = command(tmp_path, "run", "s.yaml", "--out", "run", **planted)
+    assert code == 0, error
+    code, packed, said = command(tmp_path, "bundle", "run", "-o", "x.zip", **planted)
+    assert code == 0, said
+    (tmp_path / "printed.txt").write_text(out + error + packed + said)
+    assert holders(tmp_path, b"planted") == []
+    with zipfile.ZipFile(tmp_path / "x.zip") as source:
+        for name in source.namelist():
+            assert str(tmp_path).encode() not in source.read(name), name
+            assert str(Path.home()).encode() + b"/" not in source.read(name), name
+
+
+# ---- bitwise
+
+
+def hashes(record: Record) -> dict[str, tuple[str, ...]]:
+    """Trial -> weights at steps 1, 10 and the end."""
+    names = ("weights_step_1", "weights_step_10", "final_weights")
+    return {item.trial_id: tuple(item.hashes[name] for name in names) for item in record.results}
+
+
+def test_bitwise_runs_end_with_the_same_bits_and_reproduce_says_so(tmp_path: Path) -> None:
+    """ddp and ZeRO 0 to 3 on two ranks."""
+    record = carried_out(tmp_path, "first", REAL + f"  engine: {ENGINES}\n  processes: [2]\n")
+    found = hashes(record)
+    assert len(found) == 5
+    assert all(len(set(item)) == 3 for item in found.values())
+    assert all(item.conservation_error is not None and item.conservation_error < 0.01 for item in record.results)
+    code, out, error = command(tmp_path, "reproduce", "first", "--out", "second", "--json")
+    assert code == 0, out + error
+    assert {item["how"] for item in json.loads(out)["cells"]} == {"bitwise"}
+    assert hashes(read_record(tmp_path / "second")) == found
+
+
+@pytest.mark.parametrize("comm", ["ring", "tree"])
+def test_bitwise_holds_under_our_own_algorithms(tmp_path: Path, comm: str) -> None:
+    suite = REAL + f"  comm: [{comm}]\n  engine: [ddp]\n  processes: [2]\n"
+    assert hashes(carried_out(tmp_path, "first", suite)) == hashes(carried_out(tmp_path, "second", suite))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_bitwise_holds_for_every_engine_and_algorithm(tmp_path: Path, processes: int) -> None:
+    from repro import registry
+
+    comms = ", ".join(sorted(registry.names("comm")))
+    suite = REAL + f"  comm: [{comms}]\n  engine: {ENGINES}\n  processes: [{processes}]\n"
+    first, second = (hashes(carried_out(tmp_path, name, suite)) for name in ("first", "second"))
+    assert first == second
+    print(f"{processes} processes: {len(first)} trials hash-equal at steps 1, 10 and the end")
+    assert len(first) >= 5

@@ -1,0 +1,221 @@
+"""Reproduced, not reproduced, inconclusive: on records whose true answer is known."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from repro.bundle.difference import between_executions, differences
+from repro.bundle.judge import Reproduction, judge
+from repro.errors import UsageError
+from repro.machine import Machine
+from repro.reproduce_command import choose, reduced
+from repro.results import Result
+from repro.store import Record, RunFolder, read_model, read_record, write_model
+from tests.records import Course, make_record, sample_environment
+
+ONE = """\
+suite: one
+seeds: 10
+trial:
+  workload: digits
+  engine: ddp
+  processes: 2
+  batch: {global: 64}
+  optimizer: {kind: sgd, lr: 0.1}
+  stop: {metric: top1, target: 0.9, max_epochs: 8}
+  evaluate_every: 1437
+  device: cpu
+  determinism: LEVEL
+"""
+
+
+def spread(root: Path, ratio: float = 1.0, noise: float = 0.01, seed: int = 0, level: str = "seeded",
+           only: int | None = None) -> Record:
+    """Ten seeds of one cell, `ratio` times as long, with a little noise of its own."""
+    generator = np.random.default_rng(seed)
+    factors = np.exp(noise * generator.standard_normal(100)) * ratio
+    return make_record(root, ONE.replace("LEVEL", level), only=only,
+                       course=lambda trial: Course(step_seconds=0.01 * float(factors[trial.repeat])))
+
+
+def answer(first: Record, second: Record, trials: str | None = None) -> Reproduction:
+    return judge(first, second, choose(first, trials))
+
+
+@pytest.mark.parametrize(("ratio", "expected"), [
+    (1.0, "reproduced"), (1.02, "reproduced"), (1.0545, "inconclusive"), (1.2, "not reproduced"),
+    (1 / 1.02, "reproduced"), (1 / 1.2, "not reproduced"),
+])
+def test_times_within_the_margin_are_reproduced_and_times_far_outside_are_not(
+    tmp_path: Path, ratio: float, expected: str
+) -> None:
+    found = answer(spread(tmp_path / "a", seed=1), spread(tmp_path / "b", ratio, seed=2))
+    assert found.answer == expected, found.text()
+    assert found.cells[0].how == "equivalence"
+
+
+def test_noise_makes_it_inconclusive_never_not_reproduced(tmp_path: Path) -> None:
+    found = answer(spread(tmp_path / "a", noise=0.3, seed=1), spread(tmp_path / "b", noise=0.3, seed=2))
+    assert found.answer == "inconclusive"
+
+
+def test_too_few_trials_are_inconclusive_however_alike(tmp_path: Path) -> None:
+    found = answer(spread(tmp_path / "a", noise=1e-4, seed=1), spread(tmp_path / "b", noise=1e-4, seed=2), "3")
+    assert found.answer == "inconclusive"
+    assert "too few" in found.cells[0].because
+
+
+def test_figures_equal_to_the_last_digit_are_reproduced_from_five_pairs_on(tmp_path: Path) -> None:
+    first, second = spread(tmp_path / "a", noise=0), spread(tmp_path / "b", noise=0)
+    assert answer(first, second).answer == "reproduced"
+    assert answer(first, second, "4").answer == "inconclusive"
+    assert answer(first, spread(tmp_path / "c", 1.5, noise=0)).answer == "not reproduced"
+
+
+def test_trials_that_did_not_run_again_leave_it_open(tmp_path: Path) -> None:
+    found = answer(spread(tmp_path / "a", seed=1), spread(tmp_path / "b", seed=2, only=7))
+    assert found.answer == "inconclusive"
+    assert "7 of 10 chosen trials run again have a result" in found.cells[0].because
+
+
+def test_a_crash_says_nothing_and_ten_misses_say_that_it_was_not_reproduced(tmp_path: Path) -> None:
+    first = spread(tmp_path / "a", seed=1)
+    crashed = make_record(tmp_path / "b", ONE.replace("LEVEL", "seeded"), lambda trial: Course(crash=trial.repeat == 2))
+    assert answer(first, crashed).answer == "inconclusive"
+    missed = make_record(tmp_path / "c", ONE.replace("LEVEL", "seeded"), lambda trial: Course(hits_at=None))
+    assert answer(first, missed).answer == "not reproduced"
+
+
+def rewrite(record: Record, repeat: int, **hashes: str) -> Record:
+    item = next(item for item in record.results if item.repeat == repeat)
+    path = record.folder.result(item.trial_id)
+    write_model(path, item.model_copy(update={"hashes": {**item.hashes, **hashes}}))
+    assert read_model(path, Result).hashes["final_weights"]
+    return read_record(record.folder.root)
+
+
+def test_bitwise_is_judged_by_weights_whatever_the_times(tmp_path: Path) -> None:
+    first, second = spread(tmp_path / "a", level="bitwise"), spread(tmp_path / "b", 3.0, level="bitwise")
+    found = answer(first, second)
+    assert (found.answer, found.cells[0].how, found.cells[0].equal_weights) == ("reproduced", "bitwise", 10)
+    assert "beside it, not judged: the tta_wall is 2.8" in found.text()
+
+
+@pytest.mark.parametrize(("name", "told"), [("final_weights", "final weights differ"), ("init_weights", "init weights"),
+                                            ("data_order", "data order differ")])
+def test_one_trial_with_other_bits_is_enough(tmp_path: Path, name: str, told: str) -> None:
+    first = spread(tmp_path / "a", level="bitwise")
+    second = rewrite(spread(tmp_path / "b", level="bitwise"), 7, **{name: "other"})
+    found = answer(first, second)
+    assert found.answer == "not reproduced"
+    assert found.cells[0].because.startswith("seed 7: ") and told in found.cells[0].because
+
+
+def test_the_earliest_parting_is_named(tmp_path: Path) -> None:
+    first = rewrite(spread(tmp_path / "a", level="bitwise"), 3, weights_step_1="s", weights_step_10="t")
+    second = rewrite(spread(tmp_path / "b", level="bitwise"), 3, weights_step_1="s", weights_step_10="u",
+                     final_weights="v")
+    assert "weights step 10 differ" in answer(first, second).cells[0].because
+
+
+def test_without_weights_at_the_end_bitwise_is_inconclusive(tmp_path: Path) -> None:
+    first = spread(tmp_path / "a", level="bitwise")
+    second = make_record(tmp_path / "b", ONE.replace("LEVEL", "bitwise"), lambda trial: Course(crash=trial.repeat == 2))
+    found = answer(first, second)
+    assert found.answer == "inconclusive" and "seed 2 ended as ok in the record and as crashed now" in found.text()
+
+
+def test_error_rates_over_simulated_reproductions(tmp_path: Path) -> None:
+    """True ratio 1.05, the edge of the margin: "reproduced" in 5 % at most; true ratio 1: never "not"."""
+    from repro.bundle.judge import _asked, _cell
+    from repro.compare.evidence import examine
+    from repro.compare.verdict import judged
+
+    record = spread(tmp_path / "a")
+    cell, base = record.plan.cells[0], list(record.results)
+    generator = np.random.default_rng(3)
+    wrong = {1.05: 0, 1.0: 0}
+    for ratio in wrong:
+        for _ in range(300):
+            sides = [[item.model_copy(update={"tta_wall": math.exp(0.05 * float(generator.standard_normal())) * scale})
+                      for item in base] for scale in (1.0, ratio)]
+            compared, = judged([examine(cell, cell, sides[1], sides[0],
+                                        _asked(record.plan.suite, "tta_wall", sides[0], sides[1], 10))])
+            said = _cell(cell, sides[0], sides[1], compared, 10).answer
+            wrong[ratio] += said == ("reproduced" if ratio == 1.05 else "not reproduced")
+    assert wrong[1.05] / 300 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 300)
+    assert wrong[1.0] == 0
+
+
+# ---- what differs
+
+
+def test_two_runs_alike_differ_in_nothing(tmp_path: Path) -> None:
+    first, second = make_record(tmp_path / "a", only=4), make_record(tmp_path / "b", only=4)
+    assert differences(first, second) == []
+
+
+def test_every_area_is_named(tmp_path: Path) -> None:
+    first, second = make_record(tmp_path / "a", only=4), make_record(
+        tmp_path / "b", make_suite().replace("lr: 0.1", "lr: 0.2"), only=4)
+    changed = sample_environment().model_copy(update={
+        "packages": ("torch==2.14.0", "gloo==1"), "libraries": {"torch": "2.14.0"}, "cpu": "Other",
+        "governor": "powersave",
+        "settings": {"OMP_NUM_THREADS": "4"}, "limits": {"cpu.max": "100000 100000"}, "repro_version": "1",
+    })
+    write_model(RunFolder(tmp_path / "b").environment, changed)
+    found = {f"{item.area}: {item.name}: {item.first} -> {item.second}"
+             for item in differences(first, read_record(second.folder.root))}
+    for expected in ("libraries: torch: 2.13.0 -> 2.14.0", "libraries: gloo: absent -> 1",
+                     "code: repro_version: 0 -> 1",
+                     "hardware: cpu: Sample CPU -> Other", "hardware: governor: unknown -> powersave",
+                     "settings: OMP_NUM_THREADS: 1 -> 4", "hardware: limit cpu.max: absent -> 100000 100000"):
+        assert expected in found
+    assert any(item.startswith("hyper-parameters: optimizer.lr") and item.endswith("0.1 -> 0.2") for item in found)
+    assert any(item.startswith("experiment: digest") for item in found)
+    between = between_executions(first, read_record(second.folder.root))
+    assert {item.area for item in between} == {"code", "libraries", "hardware", "settings"}
+
+
+def make_suite() -> str:
+    from tests.records import SUITE
+
+    return SUITE
+
+
+# ---- what is chosen
+
+
+def test_chosen_by_number_by_id_and_never_by_result(tmp_path: Path) -> None:
+    record = make_record(tmp_path / "a")
+    assert len(choose(record, None)) == 24
+    assert {repeat for _, repeat in choose(record, "2")} == {0, 1} and len(choose(record, "2")) == 8
+    one = record.results[5]
+    assert choose(record, f" {one.trial_id}, {one.trial_id}") == [(one.cell_id, one.repeat)]
+    for text, told in (("0", "one seed of every cell is the least"), ("nonsense", "no trial with a result named")):
+        with pytest.raises(UsageError, match=told):
+            choose(record, text)
+    with pytest.raises(UsageError, match="holds no result"):
+        choose(make_record(tmp_path / "b", only=0), None)
+
+
+def test_the_plan_keeps_names_and_order_and_drops_the_rest(tmp_path: Path) -> None:
+    plan = make_record(tmp_path / "a", only=1).plan
+    chosen = [(plan.cells[2].cell_id, 3), (plan.cells[0].cell_id, 1)]
+    small = reduced(plan, chosen, Machine("cpu", 0, 2))
+    assert {trial.trial_id for trial in small.trials()} == {
+        trial.trial_id for trial in plan.trials() if (trial.cell_id, trial.repeat) in chosen}
+    assert small.digest == plan.digest
+
+
+def test_what_cannot_run_here_is_said_before_anything_runs(tmp_path: Path) -> None:
+    plan = make_record(tmp_path / "a", only=1).plan
+    cell = plan.cells[0]
+    choices = cell.choices.model_copy(update={"device": "cuda"})
+    plan = plan.model_copy(update={"cells": (cell.model_copy(update={"choices": choices}), *plan.cells[1:])})
+    with pytest.raises(UsageError, match="it ran on a GPU, and no usable one is here"):
+        reduced(plan, [(cell.cell_id, 0)], Machine("cpu", 0, 2))

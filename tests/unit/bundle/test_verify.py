@@ -1,0 +1,272 @@
+"""A record that was altered says so and where; one that was not says that."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from repro import sums
+from repro.bundle.contents import bundle
+from repro.bundle.verify import verify
+from repro.bundle_command import make_bundle
+from repro.errors import NotAsItWas, OutputError
+from repro.results import Result
+from repro.store import RunFolder, read_model, read_record, write_model
+from tests.records import make_record
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    record = make_record(tmp_path_factory.mktemp("verify") / "run", only=8)
+    sums.seal(record.folder)
+    return record.folder.root
+
+
+@pytest.fixture
+def run(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "run"))
+
+
+def trial_of(run: Path, place: int = 0) -> Path:
+    return sorted((run / "trials").iterdir())[place]
+
+
+def kinds(run: Path) -> set[str]:
+    return {item.kind for item in verify(run).problems}
+
+
+def reseal(run: Path) -> None:
+    """What a forger would do."""
+    sums.seal(RunFolder(run))
+
+
+def edit(path: Path, **fields: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}, indent=1) + "\n")
+
+
+def test_a_record_as_it_was_made_is_sound(run: Path) -> None:
+    found = verify(run)
+    assert found.problems == []
+    assert found.checked["results derived from their log again"] == 8
+    assert found.checked["hashes of files"] == sum(1 for item in sums.members(run))
+    assert found.notes == ["16 of 24 planned trials have no result that could be read"]
+
+
+def test_coreutils_reads_the_index(run: Path) -> None:
+    assert os.system(f"cd {run} && sha256sum --quiet -c sha256sums.txt") == 0
+
+
+@pytest.mark.parametrize("name", ["plan.json", "suite.yaml", "environment.json", "ledger.jsonl", "parity.json"])
+def test_a_byte_more_in_any_file_is_seen_and_named(run: Path, name: str) -> None:
+    with (run / name).open("a") as stream:
+        stream.write(" ")
+    assert next((item.place, item.kind) for item in verify(run).problems) == (name, "hash")
+
+
+def test_files_lost_and_files_added_are_named(run: Path) -> None:
+    (trial_of(run) / "rank0.log").unlink()
+    (trial_of(run, 1) / "rank7.log").write_text("x")
+    found = {item.kind: item.place for item in verify(run).problems}
+    assert found == {"missing": f"trials/{trial_of(run).name}/rank0.log",
+                     "unlisted": f"trials/{trial_of(run, 1).name}/rank7.log"}
+
+
+def test_a_prettier_time_does_not_follow_from_the_log_even_under_a_new_index(run: Path) -> None:
+    edit(trial_of(run) / "result.json", tta_wall=0.1)
+    reseal(run)
+    problem, = verify(run).problems
+    assert problem.kind == "result"
+    assert problem.place == f"trials/{trial_of(run).name}/result.json"
+    assert "tta_wall is 0.1, its log gives" in problem.what
+
+
+def test_a_failure_called_success_does_not_follow_from_the_log(tmp_path: Path) -> None:
+    from tests.records import Course
+
+    record = make_record(tmp_path / "run", only=2, course=lambda trial: Course(hits_at=None))
+    assert {item.status for item in record.results} == {"missed"}
+    edit(record.folder.result(record.results[0].trial_id), status="ok")
+    assert {"result", "ledger"} <= kinds(tmp_path / "run")
+
+
+def test_a_log_that_was_changed_with_its_result_untouched_is_seen(run: Path) -> None:
+    log = trial_of(run) / "result_1.txt"
+    log.write_text(log.read_text().replace('"eval_accuracy", "value": 0.9', '"eval_accuracy", "value": 0.8'))
+    reseal(run)
+    assert "result" in kinds(run)
+
+
+def test_time_that_is_not_conserved_is_seen_where_log_and_result_agree(run: Path) -> None:
+    log = trial_of(run) / "result_1.txt"
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(line.replace('"eval": 0.0', '"eval": 9.0') if "x_phases" in line else line
+                           for line in lines))
+    folder = RunFolder(run)
+    record = read_record(run)
+    trial = next(item for item in record.plan.trials() if item.trial_id == trial_of(run).name)
+    from repro.bundle.rederive import rederived
+
+    stored = read_model(folder.result(trial.trial_id), Result)
+    write_model(folder.result(trial.trial_id), rederived(trial, stored, log))
+    reseal(run)
+    assert kinds(run) == {"conservation"}
+
+
+def test_a_seed_that_was_another_one_is_seen(run: Path) -> None:
+    record = read_record(run)
+    repeat = record.results[0].repeat
+    for path in [RunFolder(run).trial(record.results[0].trial_id)]:
+        for name in ("result_1.txt", "result.json"):
+            text = (path / name).read_text()
+            (path / name).write_text(text.replace(f'"w{repeat}"', '"another"'))
+    reseal(run)
+    assert kinds(run) == {"pairing"}
+
+
+def test_a_trial_struck_from_the_ledger_or_from_the_folder_is_seen(run: Path) -> None:
+    lines = (run / "ledger.jsonl").read_text().splitlines(keepends=True)
+    (run / "ledger.jsonl").write_text("".join(lines[1:]))
+    reseal(run)
+    assert kinds(run) == {"ledger"}
+    (run / "ledger.jsonl").write_text("".join(lines))
+    shutil.rmtree(trial_of(run))
+    reseal(run)
+    assert kinds(run) == {"ledger"}
+
+
+def test_a_cell_changed_in_the_plan_is_seen(run: Path) -> None:
+    plan = json.loads((run / "plan.json").read_text())
+    plan["cells"][0]["choices"]["optimizer"]["lr"] = 0.2
+    (run / "plan.json").write_text(json.dumps(plan))
+    reseal(run)
+    assert "plan" in kinds(run)
+
+
+def test_without_an_index_it_says_what_cannot_be_seen(run: Path) -> None:
+    (run / sums.NAME).unlink()
+    found = verify(run)
+    assert found.sound and found.identity is None
+    assert any("no index of hashes" in note for note in found.notes)
+
+
+def test_links_are_not_followed(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("x")
+    (trial_of(run) / "rank0.log").unlink()
+    (trial_of(run) / "rank0.log").symlink_to(tmp_path / "secret")
+    assert any("links are not followed" in item.what for item in verify(run).problems)
+    with pytest.raises(OutputError, match="links are not followed"):
+        bundle(run, tmp_path / "x.zip")
+
+
+def test_a_bundle_is_sound_and_the_same_twice_and_one_bit_in_it_shows(run: Path, tmp_path: Path) -> None:
+    made = make_bundle(run, tmp_path / "x.zip", "CC0-1.0")
+    assert verify(tmp_path / "x.zip").identity == made.identity
+    make_bundle(run, tmp_path / "y.zip", "CC0-1.0")
+    assert (tmp_path / "x.zip").read_bytes() == (tmp_path / "y.zip").read_bytes()
+    with zipfile.ZipFile(tmp_path / "x.zip") as source, zipfile.ZipFile(tmp_path / "z.zip", "w") as target:
+        for item in source.infolist():
+            content = source.read(item)
+            target.writestr(item, content.replace(b"made up", b"made on") if "rank0" in item.filename else content)
+    found = verify(tmp_path / "z.zip")
+    assert {item.kind for item in found.problems} == {"hash"} and len(found.problems) == 8
+
+
+def test_a_file_more_in_a_bundle_is_seen_wherever_it_lies(run: Path, tmp_path: Path) -> None:
+    make_bundle(run, tmp_path / "x.zip", "CC0-1.0")
+    with zipfile.ZipFile(tmp_path / "x.zip", "a") as target:
+        target.writestr("setup.py", "import os")
+    assert [(item.place, item.kind) for item in verify(tmp_path / "x.zip").problems] == [("setup.py", "unlisted")]
+
+
+def test_an_altered_run_is_not_bundled(run: Path, tmp_path: Path) -> None:
+    edit(trial_of(run) / "result.json", tta_wall=0.1)
+    with pytest.raises(NotAsItWas, match="nothing was bundled"):
+        make_bundle(run, tmp_path / "x.zip", "CC0-1.0")
+    assert not (tmp_path / "x.zip").exists()
+
+
+def test_a_bundle_is_a_crate_that_its_own_library_reads(run: Path, tmp_path: Path) -> None:
+    from rocrate.rocrate import ROCrate
+
+    from repro.bundle.verify import opened
+
+    make_bundle(run, tmp_path / "x.zip", "https://spdx.org/licenses/CC0-1.0")
+    with opened(tmp_path / "x.zip") as folder:
+        crate = ROCrate(folder)
+        assert crate.license == "https://spdx.org/licenses/CC0-1.0"
+        action, = [item for item in crate.get_entities() if item.type == "CreateAction"]
+        assert action["instrument"]["name"] == "repro-harness"
+        listed = {item.id for item in crate.get_entities() if item.type == "File"}
+        assert {"plan.json", "suite.yaml", "ledger.jsonl"} <= listed
+        assert all((folder / name).is_file() for name in listed)
+        assert crate.dereference("plan.json")["sha256"] == sums.read_sums(folder / sums.NAME)["plan.json"]
+
+
+def test_no_path_of_this_machine_and_no_secret_goes_into_a_bundle(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "planted-secret-0123")
+    log = trial_of(run) / "rank0.log"
+    log.write_text(f'File "{Path.home()}/x/y.py"\n{run}/trials\nkey planted-secret-0123 at http://u:pw-here@h/\n')
+    reseal(run)
+    made = make_bundle(run, tmp_path / "x.zip", "CC0-1.0")
+    assert made.scrubbed == (f"trials/{trial_of(run).name}/rank0.log",)
+    with zipfile.ZipFile(tmp_path / "x.zip") as source:
+        everything = b"\n".join(source.read(name) for name in source.namelist())
+    for bad in (b"planted-secret", b"pw-here", str(tmp_path).encode(), b"/x/y.py"[:3] + b"home"):
+        assert bad not in everything
+
+
+def test_a_secret_that_the_record_needs_stops_the_bundle(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MASTER_KEY", "stop_at_target")
+    with pytest.raises(OutputError, match="stands where the record needs it"):
+        make_bundle(run, tmp_path / "x.zip", "CC0-1.0")
+    assert not (tmp_path / "x.zip").exists()
+
+
+@pytest.mark.parametrize("name", ["plan.json", "environment.json", "ledger.jsonl", "parity.json", "trial.json",
+                                  "result.json", "result_1.txt", sums.NAME])
+@settings(max_examples=12, deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whatever_a_file_holds_there_is_no_traceback(original: Path, tmp_path: Path, name: str, data: Any) -> None:
+    root = tmp_path / "fuzzed"
+    shutil.rmtree(root, ignore_errors=True)
+    shutil.copytree(original, root)
+    path = root / name if (root / name).exists() else trial_of(root) / name
+    raw = path.read_bytes()
+    kind = data.draw(st.sampled_from(["junk", "cut", "edit", "json", "swap"]))
+    if kind == "junk":
+        raw = data.draw(st.binary(max_size=200))
+    elif kind == "cut":
+        raw = raw[:data.draw(st.integers(0, len(raw)))]
+    elif kind == "json":
+        leaf = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9)
+        raw = json.dumps(data.draw(st.recursive(leaf, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+            st.text(max_size=5), inner, max_size=3), max_leaves=10))).encode()
+    elif kind == "swap":  # a value of another type, wherever it stands
+        old = data.draw(st.sampled_from([b"0", b"1", b"true", b"null", b'"ok"', b"[", b"{", b".", b":"]))
+        raw = raw.replace(old, data.draw(st.sampled_from([b"null", b"[]", b"-1", b'"x"', b"1e999", b"{}"])),
+                          data.draw(st.integers(1, 5)))
+    else:
+        place = data.draw(st.integers(0, len(raw) - 1))
+        raw = raw[:place] + data.draw(st.binary(min_size=1, max_size=3)) + raw[place + 1:]
+    changed = raw != path.read_bytes()
+    path.write_bytes(raw)
+    assert verify(root).sound != changed
+
+
+def test_nothing_there_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="no such run folder or bundle"):
+        verify(tmp_path / "gone")
+    with pytest.raises(OutputError, match="neither a run folder nor a bundle"):
+        verify(tmp_path)
