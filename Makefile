@@ -44,7 +44,7 @@ layers: $(VENV)/.test-installed
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.test-installed
-	$(BIN)/python -m pytest tests/unit
+	$(BIN)/python -m pytest tests/unit -n 2 --dist loadfile
 
 flow: $(VENV)/.test-installed
 	$(BIN)/python -m pytest tests/flow
