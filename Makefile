@@ -50,7 +50,7 @@ flow: $(VENV)/.test-installed
 	$(BIN)/python -m pytest tests/flow
 
 browser: $(VENV)/.test-installed
-	$(BIN)/python -m pytest tests/browser
+	$(BIN)/python -m pytest tests/browser -n 2 --dist loadfile
 
 package: $(VENV)/.test-installed
 	$(BIN)/python -m pytest tests/package

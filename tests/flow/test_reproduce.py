@@ -192,11 +192,13 @@ def hashes(record: Record) -> dict[str, tuple[str, ...]]:
     return {item.trial_id: tuple(item.hashes[name] for name in names) for item in record.results}
 
 
-def test_bitwise_runs_end_with_the_same_bits_and_reproduce_says_so(tmp_path: Path) -> None:
-    """ddp and ZeRO 0 to 3 on two ranks."""
-    record = carried_out(tmp_path, "first", REAL + f"  engine: {ENGINES}\n  processes: [2]\n")
+@pytest.mark.parametrize(("engines", "count"), [
+    ("[ddp, {kind: deepspeed, stage: 3}]", 2), pytest.param(ENGINES, 5, marks=pytest.mark.slow)], ids=["two", "all"])
+def test_bitwise_runs_end_with_the_same_bits_and_reproduce_says_so(tmp_path: Path, engines: str, count: int) -> None:
+    """ddp and ZeRO on two ranks."""
+    record = carried_out(tmp_path, "first", REAL + f"  engine: {engines}\n  processes: [2]\n")
     found = hashes(record)
-    assert len(found) == 5
+    assert len(found) == count
     assert all(len(set(item)) == 3 for item in found.values())
     assert all(item.conservation_error is not None and item.conservation_error < 0.01 for item in record.results)
     code, out, error = command(tmp_path, "reproduce", "first", "--out", "second", "--json")
@@ -205,7 +207,7 @@ def test_bitwise_runs_end_with_the_same_bits_and_reproduce_says_so(tmp_path: Pat
     assert hashes(read_record(tmp_path / "second")) == found
 
 
-@pytest.mark.parametrize("comm", ["ring", "tree"])
+@pytest.mark.parametrize("comm", ["ring", pytest.param("tree", marks=pytest.mark.slow)])
 def test_bitwise_holds_under_our_own_algorithms(tmp_path: Path, comm: str) -> None:
     suite = REAL + f"  comm: [{comm}]\n  engine: [ddp]\n  processes: [2]\n"
     assert hashes(carried_out(tmp_path, "first", suite)) == hashes(carried_out(tmp_path, "second", suite))
