@@ -101,7 +101,7 @@ def _powers(first: int, last: int) -> Iterator[int]:
 def _size(text: str) -> int:
     plain = text.strip().lower()
     digits = plain.rstrip("kmgib")
-    if not digits.isdigit() or plain[len(digits):] not in UNITS:
+    if not digits.isdecimal() or plain[len(digits):] not in UNITS:
         raise UsageError(f"--sizes: {text!r} is no size; write for example 4k, 1m or 4096")
     size = int(digits) * UNITS[plain[len(digits):]]
     if size < 4 or size % 4:

@@ -16,6 +16,8 @@ from repro.comm.wire import Wire
 from repro.errors import TrialError
 
 KEY = "lost"
+SIGNING_SECONDS = 0.3
+"""In which a rank that has closed its links and lives says so."""
 
 
 class Witness:
@@ -26,6 +28,8 @@ class Witness:
     3. Rank 0, with which the store may die, stays until all others have read it.
     4. A link that timed out says only that somebody is missing: all ranks that time out sign in the store, and those
        that have not signed within a grace period are named.
+    5. An inner group's own collective does not say whose link broke: the wire is asked which are broken. A rank that
+       has signed, or does so at once, has closed its links because of another one and is not the one that is gone.
     """
 
     def __init__(self, store: Store, wire: Wire, timeout_seconds: float) -> None:
@@ -52,7 +56,7 @@ class Witness:
             # 3. rank 0 stays
             self._sign("told")
             if self.rank == 0:
-                self._unsigned("told", gone)
+                self._unsigned("told", gone, self.grace)
         except (RuntimeError, dist.DistError):
             # The store lives with rank 0 or its launcher.
             gone = [0]
@@ -70,25 +74,28 @@ class Witness:
     def _gone(self, peer: int | None, timed_out: bool) -> list[int]:
         if self.store.check([KEY]):
             return self._known()
-        if timed_out or peer is None:
-            # 4. roll call
-            self._sign("here")
-            missing = self._unsigned("here", [])
-            return self._known() if self.store.check([KEY]) else missing
-        # 1. the first to know
-        self.store.set_timeout(timedelta(seconds=self.grace))
-        self.store.compare_set(KEY, "", str(peer))
-        return self._known()
+        # 5. whose links are broken, and who of them says nothing
+        broken = [] if timed_out else self.wire.broken() if peer is None else [peer]
+        silent = self._unsigned("here", set(range(self.world)) - set(broken), SIGNING_SECONDS)
+        if silent:
+            # 1. the first to know
+            self.store.set_timeout(timedelta(seconds=self.grace))
+            self.store.compare_set(KEY, "", ",".join(map(str, silent)))
+            return self._known()
+        # 4. roll call
+        self._sign("here")
+        missing = self._unsigned("here", [], self.grace)
+        return self._known() if self.store.check([KEY]) else missing
 
     def _known(self) -> list[int]:
-        return [int(self.store.get(KEY))]
+        return [int(rank) for rank in self.store.get(KEY).decode().split(",")]
 
     def _sign(self, sheet: str) -> None:
         self.store.set(f"{sheet}{self.rank}", "1")
 
-    def _unsigned(self, sheet: str, excused: Iterable[int]) -> list[int]:
-        """Who has not signed when the grace period is over, or nobody as soon as all have."""
-        deadline = time.monotonic() + self.grace
+    def _unsigned(self, sheet: str, excused: Iterable[int], seconds: float) -> list[int]:
+        """Who has not signed when the time is over, or nobody as soon as all have."""
+        deadline = time.monotonic() + seconds
         missing = [rank for rank in range(self.world) if rank not in excused]
         while missing and time.monotonic() < deadline:
             missing = [rank for rank in missing if not self.store.check([f"{sheet}{rank}"])]

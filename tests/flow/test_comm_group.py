@@ -154,6 +154,23 @@ def killed(comm: Comm, rank: int, world: int) -> dict[str, Any]:
     return {"error": "", "seconds": time.monotonic() - begin}
 
 
+def killed_in_the_inner_groups_own(comm: Comm, rank: int, world: int) -> dict[str, Any]:
+    """The last rank dies; the others are in a collective that passes through, far from each other in gloo's ring."""
+    import torch
+    import torch.distributed as dist
+
+    dist.all_reduce(torch.ones(1000))
+    if rank == world - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begin, gathered = time.monotonic(), torch.empty(world << 16)
+    try:
+        for _ in range(3):
+            dist.all_gather_into_tensor(gathered, torch.ones(1 << 16))
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}", "seconds": time.monotonic() - begin}
+    return {"error": "", "seconds": time.monotonic() - begin}
+
+
 def stuck(comm: Comm, rank: int, world: int) -> dict[str, Any]:
     """Rank 1 is alive but does not come."""
     import torch
@@ -214,6 +231,15 @@ def test_a_rank_that_dies_is_named_by_the_others(comm: Comm) -> None:
     for rank in (0, 1, 3):
         assert isinstance(found[rank], dict), found[rank]
         assert "rank 2 is gone" in found[rank]["error"]
+        assert found[rank]["seconds"] < 2 * TIMEOUT_SECONDS
+
+
+@pytest.mark.parametrize("world", [4, 6])
+def test_a_rank_that_dies_is_named_alone_where_the_inner_group_does_not_say_whose_link_broke(world: int) -> None:
+    found = together(killed_in_the_inner_groups_own, ReductionTree(), world)
+    for rank in range(world - 1):
+        assert isinstance(found[rank], dict), found[rank]
+        assert f"rank {world - 1} is gone" in found[rank]["error"]
         assert found[rank]["seconds"] < 2 * TIMEOUT_SECONDS
 
 
