@@ -229,7 +229,8 @@ def _ended(record: Record, code: Exit, paths: list[str], tracking: TrackingEnd |
         trials[result.status] = trials.get(result.status, 0) + 1
     return Ended(
         exit_code=code, folder=record.folder.root, report=paths[0], tracking=tracking, trials=trials,
-        summaries=[summarize(cell, record.of_cell(cell.cell_id), metric) for cell in record.plan.cells],
+        summaries=[summarize(cell, record.of_cell(cell.cell_id), metric, record.plan.suite.horizon)
+                   for cell in record.plan.cells],
         comparisons=compare(record.plan, record.results, started_ms=record.started_ms),
     )
 
