@@ -19,7 +19,7 @@ from repro import stats
 from repro.compare import SCALES, Comparison, Metric, Pair, Verdict, contrast
 from repro.compare.evidence import NO_SPREAD
 from repro.compare.figures import Bounds
-from repro.errors import UsageError
+from repro.errors import ReproError, UsageError
 from repro.fingerprint import Environment
 from repro.plan import Cell, Plan, execution_order
 from repro.results import Result
@@ -270,6 +270,22 @@ def calibration_of(record: Record) -> Calibration | None:
 def beside(record: Record) -> Calibration | None:
     """The calibration in the run folder: all that a report may read, so that it stays a function of the record."""
     return _fitting(record.folder.root / FILE, record)
+
+
+def keep_beside(record: Record) -> str:
+    """Copy the user's own calibration into the run folder, where it fits and none stands there yet.
+
+    Returns:
+        Why it could not be done; "" where it was, or there was nothing to do. A run that has ended never fails by it.
+    """
+    target = record.folder.root / FILE
+    try:
+        found = None if os.path.lexists(target) else _fitting(place_for(record.plan.digest), record)
+        if found is not None:
+            write_model(target, found)
+    except (ReproError, OSError, RuntimeError) as error:  # RuntimeError: nobody knows where home is
+        return f"the calibration kept for this suite was not taken: {error}"
+    return ""
 
 
 def _fitting(path: Path, record: Record) -> Calibration | None:
