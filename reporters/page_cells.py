@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from repro.compare import SCALES, Bounds, Summary, summarize
+from repro.compare import SCALES, Bounds, Metric, Scale, Summary, summarize
+from repro.compare.metric import figure, meaningless
 from repro.plan import Cell
 from repro.results import Result
 from repro.seams import Workload
@@ -24,6 +25,20 @@ STATUS_WORDS = {
     "ok": "reached", "missed": "missed", "diverged": "diverged", "out_of_memory": "out of memory",
     "timed_out": "timed out", "crashed": "crashed", "hung": "hung", "invalid": "invalid",
 }
+
+
+SAID: dict[str, str] = {
+    "tta_wall": "Time to target by the wall clock: from {start} to the evaluation that establishes the target, "
+                "evaluation on the clock.",
+    "tta_train": "Time to target by the training clock: from {start} to the evaluation that establishes the target, "
+                 "without what evaluation, checkpoints and logging took.",
+    "tta_cold": "Time to target from a cold start: from the request to launch the trial to the evaluation that "
+                "establishes the target.",
+    "samples": "Samples that training took up to the evaluation that establishes the target.",
+    "throughput": "Throughput: samples of the run over its wall clock, evaluation included.",
+    "accuracy": "Final quality: the last evaluation's.",
+}
+"""Metric -> what the table of cells shows of each trial."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +130,41 @@ def horizon_of(record: Record, metric: str) -> float | None:
     return record.plan.suite.horizon if SCALES[metric].unit == declared else None
 
 
-def rows(record: Record) -> tuple[list[CellRow], Axis]:
-    """All cells with their summaries, and the axis their points share."""
-    horizon = horizon_of(record, "tta_wall")
-    summaries = [(cell, summarize(cell, record.of_cell(cell.cell_id), "tta_wall", horizon))
-                 for cell in record.plan.cells]
+def metric_of(record: Record) -> Metric:
+    """What the verdicts are about: the declared contrast's metric, else the wall clock."""
+    primary = record.plan.suite.primary
+    return primary.metric if primary else "tta_wall"
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """What the table of cells says of its figures."""
+
+    metric: Metric
+    said: tuple[str, str]
+    """Before and after the name of the event that starts the clock; the second is empty where there is none."""
+    median: str
+    unit: str
+    ticks: str
+
+
+def heading(record: Record) -> Heading:
+    scale = SCALES[metric_of(record)]
+    before, _, after = SAID[scale.name].partition("{start}")
+    timed = scale.unit == "s"
+    return Heading(scale.name, (before, after), "Median time" if timed else f"Median {scale.noun}", scale.unit,
+                   "seconds" if timed else scale.noun)
+
+
+def rows(record: Record, metric: Metric | None = None) -> tuple[list[CellRow], Axis]:
+    """All cells with their summaries, and the axis their points share.
+
+    Args:
+        metric: None: the one that the verdicts are about.
+    """
+    chosen = metric or metric_of(record)
+    horizon = horizon_of(record, chosen)
+    summaries = [(cell, summarize(cell, record.of_cell(cell.cell_id), chosen, horizon)) for cell in record.plan.cells]
     axis = from_zero([value for _, summary in summaries for value in summary.values], right=90.0)
     known = marks(record)
     return [
@@ -130,11 +175,11 @@ def rows(record: Record) -> tuple[list[CellRow], Axis]:
 def _row(record: Record, cell: Cell, summary: Summary, mark: CellMark, axis: Axis) -> CellRow:
     workload = cell.choices.workload.plugin
     assert isinstance(workload, Workload)
-    interval = summary.interval
+    interval, scale = summary.interval, SCALES[summary.metric]
     return CellRow(
         mark=mark, n=summary.n, planned=record.plan.suite.seeds, ok=summary.ok, statuses=_statuses(summary),
-        success=_success(summary.success), median=seconds(summary.median), median_why=_median_why(summary),
-        interval=_ends(interval), interval_why=_interval_why(summary),
+        success=_success(summary.success), median=_figure(summary.median, scale), median_why=_median_why(summary),
+        interval=_ends(interval, scale), interval_why=_interval_why(summary),
         level=f"{interval.level:.1%}".replace("%", "\N{NO-BREAK SPACE}%") if interval else "",
         epochs=number(summary.median_epochs), rate=number(summary.median_samples_per_second), unit=workload.unit,
         final=number(summary.median_final, 4), metric=cell.choices.stop.metric, goal=goal(cell.choices),
@@ -142,8 +187,13 @@ def _row(record: Record, cell: Cell, summary: Summary, mark: CellMark, axis: Axi
     )
 
 
-def _ends(interval: Bounds | None) -> tuple[Number, Number] | None:
-    low, high = (seconds(interval.low), seconds(interval.high)) if interval else (None, None)
+def _figure(value: float | None, scale: Scale) -> Number | None:
+    """In the metric's own unit."""
+    return seconds(value) if scale.unit == "s" else number(value, 4, scale.unit)
+
+
+def _ends(interval: Bounds | None, scale: Scale) -> tuple[Number, Number] | None:
+    low, high = (_figure(interval.low, scale), _figure(interval.high, scale)) if interval else (None, None)
     return (low, high) if low and high else None
 
 
@@ -161,31 +211,39 @@ def _statuses(summary: Summary) -> str:
 def _median_why(summary: Summary) -> str:
     if summary.median is not None:
         return ""
-    return "no trial yet" if not summary.n else "not reached"
+    if not summary.n:
+        return "no trial yet"
+    return "not reached" if SCALES[summary.metric].to_target else "no trial has one"
 
 
 def _interval_why(summary: Summary) -> str:
     if summary.interval is not None or not summary.n:
         return ""
-    if summary.ok < summary.n:
-        return "not every trial reached the target"
+    scale = SCALES[summary.metric]
+    if len(summary.values) < summary.n:
+        missed = scale.to_target and summary.ok < summary.n
+        return "not every trial reached the target" if missed else f"not every trial has its {scale.noun}"
     return "6 trials are the least for 95\N{NO-BREAK SPACE}%"
 
 
 def _strip(summary: Summary, results: Sequence[Result], axis: Axis) -> Strip:
-    ordered = [item for item in results if item.status == "ok" and item.tta_wall is not None]
-    points = tuple(
-        (axis.at(item.tta_wall or 0.0), 7.0 + 6.0 * (index % 3), f"seed {item.repeat}: {seconds(item.tta_wall)}")
-        for index, item in enumerate(ordered)
-    )
-    rest = [item for item in results if item.status != "ok"]
+    scale = SCALES[summary.metric]
+    known = [(item, value) for item in results
+             if (value := figure(item, scale)) is not None and not meaningless(value)]
+    points = tuple((axis.at(value), 7.0 + 6.0 * (index % 3), f"seed {item.repeat}: {_figure(value, scale)}")
+                   for index, (item, value) in enumerate(known))
+    told = {item.trial_id for item, _ in known}
+    rest = [item for item in results if item.trial_id not in told]
     others = tuple(
         (7.0 + 6.0 * (index % 3), f"seed {item.repeat}: {STATUS_WORDS[item.status]}") for index, item in enumerate(rest)
     )
-    listed = ", ".join(str(seconds(value)) for value in summary.values)
-    words = f"times to target: {listed}" if listed else "no time to target"
+    name = "times to target" if scale.name == "tta_wall" else scale.noun
+    listed = ", ".join(str(_figure(value, scale)) for value in summary.values)
+    none = "no time to target" if scale.name == "tta_wall" else f"no {scale.noun}"
+    words = f"{name}: {listed}" if listed else none
+    without = "time" if scale.unit == "s" else "figure"
     return Strip(
         points=points, median=axis.at(summary.median) if summary.median is not None else None,
         interval=(axis.at(summary.interval.low), axis.at(summary.interval.high)) if summary.interval else None,
-        others=others, words=words + (f"; {len(rest)} without a time" if rest else ""),
+        others=others, words=words + (f"; {len(rest)} without a {without}" if rest else ""),
     )

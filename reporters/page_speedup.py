@@ -45,6 +45,7 @@ class Ratio:
     settles: str
     """What would settle it; empty where it is settled, or nothing is known to."""
     cautions: tuple[str, ...]
+    refused: bool
     dot: float | None
     """Per cent of the width, as are the ends of the whisker."""
     whisker: tuple[float, float] | None
@@ -152,7 +153,7 @@ def _ratio(record: Record, index: int, item: Comparison, known: dict[str, CellMa
         ratio=texts[0] if texts else None, interval=(texts[1], texts[2]) if len(texts) == 3 else None,
         level=f"{interval.level:.0%}".replace("%", "\N{NO-BREAK SPACE}%") if interval else "",
         speedup=number(item.speedup), base_median=_figure(base.median, item), verdict=item.verdict,
-        because=item.because, settles=item.settles, cautions=item.cautions,
+        because=item.because, settles=item.settles, cautions=item.cautions, refused=item.refused,
         dot=axis.at(item.ratio) if item.ratio else None,
         whisker=(axis.at(interval.low), axis.at(interval.high)) if interval else None,
         clipped=(not axis.holds(interval.low), not axis.holds(interval.high)) if interval else (False, False),
@@ -185,7 +186,7 @@ def _figure(value: float | None, item: Comparison) -> Number | None:
 def _words(item: Comparison, texts: Sequence[str]) -> str:
     """The drawing in one sentence."""
     if not texts:
-        return f"no ratio: {item.because}"
+        return f"no {'result' if item.refused else 'ratio'}: {item.because}"
     if len(texts) < 3 or item.interval is None:
         return f"ratio {texts[0]}, no interval, {plural(item.n, 'pair')}"
     return f"ratio {texts[0]}, {item.interval.level:.0%} interval {texts[1]} to {texts[2]}, {plural(item.n, 'pair')}"

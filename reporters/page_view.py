@@ -41,7 +41,7 @@ def view(record: Record) -> dict[str, Any]:
         "title": plan.suite.title or plan.suite.suite, "progress": page_head.progress(record),
         "notices": page_head.notices(record), "parity": page_head.parity(record),
         "marks": list(known.values()), "origin": page_cells.origins(list(known.values())),
-        "cells": cells, "cell_axis": axis, "forest": forest,
+        "cells": cells, "cell_axis": axis, "cell_heading": page_cells.heading(record), "forest": forest,
         "verdicts": page_verdicts.verdicts(record, forest), "checklist": page_checklist.checklist(record),
         "panels": page_curves.panels(record),
         "survival": page_survival.survival(record), "trust": page_trust.trust(record),

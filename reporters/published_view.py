@@ -277,7 +277,7 @@ def _text(value: int | None) -> str | None:
 
 
 def _own(index: int, record: Record) -> Own:
-    rows, _ = page_cells.rows(record)
+    rows, _ = page_cells.rows(record, "tta_wall")
     environment = record.environment
     batches = {str(factors_of(cell)["batch"].get("global")) for cell in record.plan.cells}
     return Own(

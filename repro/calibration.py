@@ -6,6 +6,7 @@ a difference on a null is wrong; their share, with Wilson's interval, is the fal
 
 from __future__ import annotations
 
+import math
 import os
 import zlib
 from collections.abc import Iterable, Sequence
@@ -15,9 +16,10 @@ from typing import Literal
 from pydantic import Field
 
 from repro import stats
-from repro.compare import Comparison, Metric, Pair, Verdict, contrast
+from repro.compare import SCALES, Comparison, Metric, Pair, Verdict, contrast
+from repro.compare.evidence import NO_SPREAD
 from repro.compare.figures import Bounds
-from repro.errors import UsageError
+from repro.errors import ReproError, UsageError
 from repro.fingerprint import Environment
 from repro.plan import Cell, Plan, execution_order
 from repro.results import Result
@@ -57,6 +59,12 @@ class Null(Frozen):
     def false_positive(self) -> bool:
         return self.verdict in DIFFERENT
 
+    @property
+    def void(self) -> bool:
+        """Both sides have one figure in every pair: no difference could have been found, whatever the harness does."""
+        return bool(self.pairs) and all(math.isclose(pair.candidate, pair.baseline, rel_tol=NO_SPREAD)
+                                        for pair in self.pairs)
+
 
 class Calibration(Frozen):
     """The nulls of one suite on one machine, and the rate they come to."""
@@ -87,12 +95,12 @@ def machine_of(environment: Environment) -> str:
 
 
 def calibration(suite: str, digest: str, method: str, machine: str, nulls: Iterable[Null]) -> Calibration:
-    """Count the nulls.
+    """Count the nulls; void ones, which older files may hold, are left out.
 
     Raises:
         UsageError: there is none.
     """
-    kept = tuple(sorted(nulls, key=lambda item: (item.source, item.cell_id)))
+    kept = tuple(sorted((item for item in nulls if not item.void), key=lambda item: (item.source, item.cell_id)))
     if not kept:
         raise UsageError("no comparison of a cell with itself, so there is no rate")
     wrong = sum(item.false_positive for item in kept)
@@ -199,10 +207,13 @@ def _renumbered(results: Sequence[Result]) -> list[Result]:
 def _null(cell: Cell, found: Comparison, how: How, source: str) -> Null | str:
     if found.p is None:
         return f"no verdict was possible: {found.because}"
-    return Null(
+    made = Null(
         source=source, cell_id=cell.cell_id, label=cell.label.removesuffix(" [A]"), metric=metric_of(found), how=how,
         n=found.n, ratio=found.ratio, p=found.p, verdict=found.verdict, pairs=found.pairs,
     )
+    return made if not made.void else (
+        f"both sides have exactly the same {SCALES[made.metric].noun} in all {made.n} pairs: figures without chance "
+        "say nothing of how often chance is taken for a difference")
 
 
 def metric_of(found: Comparison) -> Metric:
@@ -261,13 +272,33 @@ def beside(record: Record) -> Calibration | None:
     return _fitting(record.folder.root / FILE, record)
 
 
+def keep_beside(record: Record) -> str:
+    """Copy the user's own calibration into the run folder, where it fits and none stands there yet.
+
+    Returns:
+        Why it could not be done; "" where it was, or there was nothing to do. A run that has ended never fails by it.
+    """
+    target = record.folder.root / FILE
+    try:
+        found = None if os.path.lexists(target) else _fitting(place_for(record.plan.digest), record)
+        if found is not None:
+            write_model(target, found)
+    except (ReproError, OSError, RuntimeError) as error:  # RuntimeError: nobody knows where home is
+        return f"the calibration kept for this suite was not taken: {error}"
+    return ""
+
+
 def _fitting(path: Path, record: Record) -> Calibration | None:
     if not path.is_file():
         return None
     found = read_model(path, Calibration)
     fits = (found.suite_digest == record.plan.digest and _minor(found.method) == _minor(record.plan.method)
             and found.machine == machine_of(record.environment))
-    return found if fits else None
+    if not fits or all(item.void for item in found.nulls):
+        return None
+    if not any(item.void for item in found.nulls):
+        return found
+    return calibration(found.suite, found.suite_digest, found.method, found.machine, found.nulls)
 
 
 def calibrated(record: Record, suite: Suite, digest: str, nulls: Sequence[Null]) -> Calibration:

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from repro import registry
+from repro.calibration import Calibration, beside, keep_beside
 from repro.compare import Comparison, Summary, compare, summarize
+from repro.compare_table import calibration_text
 from repro.errors import Exit, ReproError, UsageError
 from repro.lock import RunLock
 from repro.machine import detect
@@ -46,20 +48,23 @@ class Ended:
     summaries: list[Summary]
     comparisons: list[Comparison]
     trials: dict[str, int]
+    calibration: Calibration | None = None
+    """The one that stands beside the record, as on its page."""
 
     def as_json(self) -> dict[str, Any]:
         return {
             "exit_code": int(self.exit_code), "run": str(self.folder), "report": self.report,
             "mlflow": self.tracking.uri if self.tracking else None,
             "mlflow_problem": self.tracking.problem if self.tracking else "", "trials": self.trials,
+            "calibration": self.calibration.model_dump(mode="json") if self.calibration else None,
             "cells": [item.model_dump(mode="json") for item in self.summaries],
             "comparisons": [item.model_dump(mode="json", by_alias=True) for item in self.comparisons],
         }
 
     def text(self) -> str:
         statuses = ", ".join(f"{count} {status}" for status, count in sorted(self.trials.items()))
-        lines = [outcome_text(self.summaries, self.comparisons), "", f"trials: {statuses}", f"run:    {self.folder}",
-                 f"report: {self.report}"]
+        lines = [outcome_text(self.summaries, self.comparisons), calibration_text(self.calibration), "",
+                 f"trials: {statuses}", f"run:    {self.folder}", f"report: {self.report}"]
         if self.tracking:
             seen = "not replayed, see the warning" if self.warning() else f"to look at it: {command('ui')}"
             lines.append(f"mlflow: {self.tracking.uri}  ({seen})")
@@ -214,11 +219,19 @@ class _Interrupts:
 def _conclude(
     folder: RunFolder, page: Reporter, tracker: Tracker | None, interrupts: _Interrupts
 ) -> tuple[list[str], TrackingEnd | None]:
-    """The report, where there is enough of a record to make one, and the last replay."""
+    """The report, where there is enough of a record to make one, and the last replay.
+
+    What the user has measured of this suite's false positives is put beside the record first, so that the page, the
+    end of the run and `repro compare` say the same of them, also where the run folder is taken elsewhere.
+    """
     paths = [""]
     if folder.environment.is_file():
         with interrupts.held():
-            paths = page.write(read_record(folder.root), folder.reports)
+            record = read_record(folder.root)
+            if problem := keep_beside(record):
+                folder.append_incident("calibration", problem)
+                record = read_record(folder.root)
+            paths = page.write(record, folder.reports)
     return paths, tracker.finish(FINISH_SECONDS) if tracker else None
 
 
@@ -229,8 +242,9 @@ def _ended(record: Record, code: Exit, paths: list[str], tracking: TrackingEnd |
         trials[result.status] = trials.get(result.status, 0) + 1
     return Ended(
         exit_code=code, folder=record.folder.root, report=paths[0], tracking=tracking, trials=trials,
-        summaries=[summarize(cell, record.of_cell(cell.cell_id), metric) for cell in record.plan.cells],
-        comparisons=compare(record.plan, record.results, started_ms=record.started_ms),
+        summaries=[summarize(cell, record.of_cell(cell.cell_id), metric, record.plan.suite.horizon)
+                   for cell in record.plan.cells],
+        comparisons=compare(record.plan, record.results, started_ms=record.started_ms), calibration=beside(record),
     )
 
 

@@ -197,7 +197,8 @@ class Hybrid(Algorithm):
         taken = []
         for _ in range(1 + calls):
             # All ranks start together and on idle links, as they do where training waits for a sum.
-            self._group.inner.barrier().wait()
+            with self._group.witness.named():
+                self._group.inner.barrier().wait()
             begin = time.perf_counter()
             dist.all_reduce(tensor)
             if tensor.is_cuda:
@@ -219,7 +220,8 @@ class Hybrid(Algorithm):
         values = torch.tensor(seconds, dtype=torch.float64, device=device)
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MAX  # type: ignore[assignment]  # torch takes the member of its enum
-        self._group.inner.allreduce([values], options).wait()
+        with self._group.witness.named():
+            self._group.inner.allreduce([values], options).wait()
         found: list[float] = values.tolist()
         return found
 

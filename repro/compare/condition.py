@@ -39,10 +39,13 @@ class Condition:
     def failure(self, found: Comparison) -> str:
         """Why the comparison fails the condition; "" where it does not.
 
-        A figure that does not exist fails: a check that could not be made must not pass.
+        A figure that does not exist fails, and so does every condition on a comparison that was refused: a check that
+        could not be made must not pass.
         """
         value = FIGURES[self.name](found)
         versus = f"{found.candidate_label} against {found.baseline_label}"
+        if found.refused:
+            return f"{versus}: no result, so {self.text!r} cannot be ruled out; {found.because}"
         if value is None or math.isnan(value):
             return f"{versus}: no {self.name}, so {self.text!r} cannot be ruled out; {found.because}"
         return f"{versus}: {self.name} = {value:.4g}, {self.text}" if SIGNS[self.sign](value, self.number) else ""

@@ -41,6 +41,8 @@ class Asked:
     paired: bool = True
     refusals: tuple[str, ...] = ()
     """Why there is to be no verdict, found outside (drift)."""
+    withhold: bool = True
+    """Give no figure either where there is to be no verdict; False for published results, whose rules show them."""
     cautions: tuple[str, ...] = ()
 
     @property
@@ -194,9 +196,7 @@ def _unpaired(base: Evidence) -> Evidence:
         return replace(base, refusal=unknown, settles="running them again would")
     if base.ours.without or base.theirs.without:
         beside = missed(base.ours, base.theirs, base.asked.scale, base.asked.horizon, paired=False)
-        told = " and ".join(item.told() for item in (base.ours, base.theirs) if item.without)
-        return replace(base, missed=beside,
-                       refusal=beside.refusal or f"{told}; without pairs of one seed that gets no verdict")
+        return replace(base, missed=beside, refusal=beside.refusal or _outside(base))
     above, below = list(base.ours.values.values()), list(base.theirs.values.values())
     if min(len(above), len(below)) < 2:
         return replace(base, refusal=f"{len(above)} and {len(below)} trials; two of each are the least for an interval")

@@ -111,6 +111,9 @@ class Comparison(Frozen):
     settles: str = ""
     """What would settle an inconclusive comparison."""
     cautions: tuple[str, ...] = ()
+    refused: bool = False
+    """There is no result, for the reason in `because`: no condition passes, and no figure is given but the pairs (of
+    published results those that docs/published.md names)."""
 
     @property
     def speedup(self) -> float | None:

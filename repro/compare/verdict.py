@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from repro import drift, stats
 from repro.compare.evidence import EXACT_PAIRS, Evidence, claimed
@@ -32,10 +32,18 @@ class Share:
 def judged(found: Sequence[Evidence]) -> list[Comparison]:
     """Verdicts in the order given: the primary contrast stands alone at 5 %, the others under Holm over all of them.
 
-    A contrast that gives no p counts in the family with p = 1: leaving it out would make the others easier.
+    A contrast that gives no p counts in the family with p = 1: leaving it out would make the others easier. So does one
+    that was refused, whatever its figures would have been.
     """
+    found = [_withheld(item) if item.refusal and item.asked.withhold else item for item in found]
     shares = iter(family_shares([item for item in found if not item.asked.primary]))
     return [_judge(item, _alone(item) if item.asked.primary else next(shares)) for item in found]
+
+
+def _withheld(item: Evidence) -> Evidence:
+    """Without any figure that could be taken for a result; the pairs themselves, what was measured, stay."""
+    return replace(item, ratio=None, interval=None, p=None, floor=1.0, equivalence=None, less=0, more=0, welch=None,
+                   split=None, probability_less=None, missed=None, grid=None, grid_interval=None, grids="", apart=True)
 
 
 def family_shares(family: Sequence[Evidence]) -> list[Share]:
@@ -67,7 +75,7 @@ def _judge(item: Evidence, share: Share) -> Comparison:
         welch=item.welch, split=item.split, restricted=item.restricted,
         log_rank_p=item.missed.log_rank_p if item.missed else None, probability_less=item.probability_less,
         equivalence=_equivalence(test, item.asked.margin, share.equivalence_p if adjusted else None), settles=settles,
-        cautions=(*item.asked.cautions, *_cautions(item)),
+        cautions=(*item.asked.cautions, *_cautions(item)), refused=bool(item.refusal),
     )
 
 
@@ -235,6 +243,9 @@ def _of_missed(item: Evidence, share: Share) -> tuple[Verdict, str, str]:
     """Who was first, by the exact sign test, and the restricted mean time; both must agree."""
     missed, scale = item.missed, item.asked.scale
     assert missed is not None
+    if not item.asked.paired:
+        both = " and ".join(side.told() for side in (item.ours, item.theirs) if side.without)
+        return "inconclusive", f"{both}; without pairs of one seed that gets no verdict", ""
     told = "; ".join(side.told() for side in (item.ours, item.theirs) if side.without)
     counted = f"the candidate was first in {missed.first} of {missed.n} pairs, the baseline in {missed.second}"
     p = f"sign test p = {item.p:.3g}" + (

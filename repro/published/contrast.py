@@ -63,7 +63,8 @@ def _examined(candidate: Entry, baseline: Entry, metric: Metric) -> Evidence:
         refusals += (GRID,)
     elif not refusals:
         refusals = _disagreement(candidate, baseline, ours, theirs)
-    asked = Asked(metric=metric, paired=False, refusals=refusals, cautions=_cautions(candidate, baseline, metric))
+    asked = Asked(metric=metric, paired=False, refusals=refusals, withhold=False,
+                  cautions=_cautions(candidate, baseline, metric))
     if apart(candidate, baseline):  # no figure at all: whoever reads a ratio takes it for a comparison
         ours, theirs = [], []
     found = examine(_named(candidate), _named(baseline), ours, theirs, asked)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import repro
+from repro.calibration import Null, add, calibration, calibration_of, machine_of
 from repro.store import Record, read_record
 
 ROOT = Path(repro.__file__).parents[1]
@@ -208,3 +209,39 @@ def test_a_tracking_store_that_cannot_be_is_said_early_and_the_run_goes_on(tmp_p
     assert "the run goes on without" in error
     assert said < error.index("seed 0: ok"), "before the first trial has ended"
     assert error.rstrip().endswith("--to mlflow"), "and how to send it later"
+
+
+def test_what_the_user_calibrated_is_put_beside_the_run(folder: Path, record: Record, tmp_path: Path) -> None:
+    """The page, the end of the run and `repro compare` say the same rate, also where the data folder is another one."""
+    data, run_folder = tmp_path / "data", folder / "three"
+    null = {"source": "s", "cell_id": "c", "label": "c", "metric": "tta_wall", "how": "twins", "n": 6, "ratio": 1.0,
+            "p": 0.5}
+    nulls = [Null(**null | {"source": f"s{index}", "verdict": "slower" if index == 0 else "inconclusive"})
+             for index in range(25)]
+    kept = calibration("invented", record.plan.digest, record.plan.method, machine_of(record.environment), nulls)
+    place = data / "repro" / "calibration" / f"{record.plan.digest}.json"
+    add(place, kept)
+    process = start(folder, "--out", "three", XDG_DATA_HOME=str(data))
+    out, error = process.communicate(timeout=120)
+    assert process.returncode == 0, error
+    assert f"calibrated: {kept.sentence()}" in out
+    assert (run_folder / "calibration.json").read_bytes() == place.read_bytes()
+    assert f"Calibrated:</b> {kept.sentence()}" in \
+        (run_folder / "report" / "report.html").read_text().replace("\N{NO-BREAK SPACE}", " ")
+    place.unlink()
+    again = calibration_of(read_record(run_folder))
+    assert again == kept
+    assert (folder / "one" / "calibration.json").exists() is False
+    assert json.loads((folder / "one.json").read_text())["calibration"] is None
+
+
+def test_a_damaged_calibration_does_not_cost_the_report(folder: Path, record: Record, tmp_path: Path) -> None:
+    place = tmp_path / "repro" / "calibration" / f"{record.plan.digest}.json"
+    place.parent.mkdir(parents=True)
+    place.write_text("{")
+    process = start(folder, "--out", "four", XDG_DATA_HOME=str(tmp_path))
+    out, error = process.communicate(timeout=120)
+    assert process.returncode == 0, error
+    assert "not calibrated" in out
+    page = (folder / "four" / "report" / "report.html").read_text()
+    assert "the calibration kept for this suite was not taken" in page

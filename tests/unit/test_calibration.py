@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -12,12 +13,13 @@ from click.testing import CliRunner
 from repro import calibrate_command, calibration, stats
 from repro.calibration import Calibration, Null, add, calibration_of, machine_of, nulls_of, place_for, twin_plan
 from repro.cli import cli
+from repro.compare import Pair
 from repro.errors import UsageError
 from repro.machine import Machine
 from repro.plan import Plan, make_plan
 from repro.results import Result
 from repro.spec import Trial
-from repro.store import Record
+from repro.store import Record, write_model
 from repro.suite_file import read_suite
 from tests.records import SUITE, Course, make_record, sample_environment
 
@@ -171,6 +173,41 @@ def test_the_false_positive_rate_of_twins_is_at_most_five_per_cent(tmp_path: Pat
     print(f"false positives of nulls: {wrong} of {count}")
     assert count == 300
     assert 1 <= wrong <= 26
+
+
+@pytest.mark.parametrize(("metric", "noun"), [("tta_wall", "time to the target"), ("samples", "samples to the target")])
+def test_twins_without_any_chance_are_no_nulls(tmp_path: Path, metric: str, noun: str):
+    """A deterministic engine, or a count of samples: every ratio is 1, so no difference could have been found."""
+    record = twin_record(tmp_path, 6, 2, 4)
+    still = tuple(item.model_copy(update={"tta_wall": 10.0 + item.repeat, "samples_to_target": 4000 + item.repeat})
+                  for item in record.results)
+    record = dataclasses.replace(record, results=still)
+    nulls, problems = nulls_of(record, record.plan.cells, metric, 6)
+    assert nulls == []
+    assert len(problems) == 2
+    assert f"both sides have exactly the same {noun} in all 6 pairs: figures without chance" in problems[0]
+
+
+def test_one_chance_pair_makes_a_null_again(tmp_path: Path):
+    record = twin_record(tmp_path, 6, 1, 4)
+    still = tuple(item.model_copy(update={"tta_wall": 10.0}) if item.repeat else item for item in record.results)
+    nulls, problems = nulls_of(dataclasses.replace(record, results=still), record.plan.cells, "tta_wall", 6)
+    assert (len(nulls), problems) == (1, [])
+
+
+def test_void_nulls_of_an_older_file_do_not_count(tmp_path: Path):
+    record = record_of(tmp_path, 6)
+    path, machine = record.folder.root / "calibration.json", machine_of(record.environment)
+    same = tuple(Pair(repeat=repeat, candidate=2.0, baseline=2.0) for repeat in range(6))
+    old = made(["inconclusive", "faster", "same"], record.plan.digest, machine)
+    empty = [item.model_copy(update={"pairs": same}) for item in old.nulls]
+    write_model(path, old.model_copy(update={"nulls": (*old.nulls[:2], empty[2])}))
+    found = calibration_of(record)
+    assert found is not None
+    assert (found.n, found.false_positives) == (2, 1)
+    write_model(path, old.model_copy(update={"nulls": tuple(empty)}))
+    assert calibration_of(record) is None
+    assert add(path, made(["same"], record.plan.digest, machine)).n == 1
 
 
 def test_nulls_add_up_and_the_same_source_counts_once(tmp_path: Path):

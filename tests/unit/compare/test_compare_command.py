@@ -131,6 +131,31 @@ def test_no_run_folder(tmp_path: Path) -> None:
     assert "is no run folder" in refused(tmp_path)
 
 
+@pytest.mark.parametrize("condition", ["ratio > 5", "p < 0.001", "n < 2"])
+def test_a_refused_comparison_passes_no_condition(tmp_path: Path, condition: str) -> None:
+    record = make_record(tmp_path / "run", SUITE.replace("seeds: 6", "seeds: 8"), only=20)  # 5 of 8 blocks
+    ended = run(record.folder.root, "--fail-if", condition)
+    assert ended.exit_code == 3, ended.output
+    assert f"no result, so {condition!r} cannot be ruled out; 5 of 8 planned pairs have run; no verdict before all " \
+        "have" in ended.output
+    assert "no result" in next(line for line in ended.output.splitlines() if line.startswith("1  "))
+    data = json.loads(run(record.folder.root, "--json").stdout)
+    for item in data["comparisons"]:
+        assert (item["refused"], len(item["pairs"])) == (True, 5)
+        named = ("ratio", "interval", "p", "speedup", "welch", "split", "probability_less", "equivalence")
+        assert {item[name] for name in named} == {None}
+
+
+def test_the_page_calls_a_refused_comparison_no_result(tmp_path: Path) -> None:
+    from repro.commands import write_reports
+
+    record = make_record(tmp_path / "run", SUITE.replace("seeds: 6", "seeds: 8"), only=20)
+    html = Path(write_reports(record.folder.root, ["html"], None)[0]).read_text()
+    verdicts = html[html.index('id="verdicts"'):html.index("</section>", html.index('id="verdicts"'))]
+    assert verdicts.count("No result for") == 4
+    assert 'data-compare="comparisons.0.ratio"' not in html and "takes <b" not in html
+
+
 def test_crashes_are_told_from_misses(tmp_path: Path) -> None:
     def course(trial: Trial) -> Course:
         if trial.choices.engine.kind == "ddp":

@@ -44,4 +44,4 @@ def test_anything_else_is_refused(text: str, message: str) -> None:
 
 def test_a_figure_that_does_not_exist_fails() -> None:
     empty = contrast(CANDIDATE, BASELINE, [], [], "tta_wall", primary=True)
-    assert "no ratio, so 'ratio > 1.05' cannot be ruled out" in parse("ratio > 1.05").failure(empty)
+    assert "no result, so 'ratio > 1.05' cannot be ruled out" in parse("ratio > 1.05").failure(empty)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from repro.compare import Comparison, contrast
+from repro.compare.evidence import Evidence
 from repro.results import Bracket, Result
 from tests.made_cells import BASELINE, CANDIDATE, MadeCell, result, trials
 
@@ -217,8 +218,27 @@ def test_drift_that_pairs_do_not_share_refuses_the_verdict() -> None:
     found, = judged([examine(CANDIDATE, BASELINE, trials(CANDIDATE, steady(8, 5.0)), trials(BASELINE, steady(8, 9.0)),
                              asked)])
     assert (found.verdict, found.because) == ("inconclusive", "cell c: ran apart")
-    assert found.ratio is not None
+    assert found.refused and len(found.pairs) == 8
+    assert (found.ratio, found.interval, found.p, found.welch, found.split) == (None,) * 5
+    assert (found.probability_less, found.equivalence, found.restricted) == (None,) * 3
     assert found.cautions[0] == "the machine drifted"
+
+
+def test_a_refused_contrast_does_not_make_the_others_easier() -> None:
+    from repro.compare.evidence import Asked, examine
+    from repro.compare.verdict import judged
+
+    def family(*refusals: str) -> list[Evidence]:
+        clear, close = trials(CANDIDATE, steady(12, 5.0)), trials(CANDIDATE, [8.0 + k % 5 / 2 for k in range(12)])
+        return [examine(CANDIDATE, BASELINE, ours, trials(BASELINE, steady(12, 9.0)), asked)
+                for ours, asked in ((clear, Asked("tta_wall", refusals=refusals)), (close, Asked("tta_wall")))]
+
+    alone = judged(family())[1]
+    beside = judged(family("cell c: ran apart"))
+    assert beside[0].p_adjusted is None
+    assert alone.p is not None and alone.p_adjusted is not None and beside[1].p_adjusted is not None
+    assert alone.p_adjusted == pytest.approx(alone.p)
+    assert beside[1].p_adjusted == pytest.approx(min(1.0, 2 * alone.p))
 
 
 def test_nothing_ran() -> None:

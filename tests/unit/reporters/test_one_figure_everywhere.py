@@ -1,0 +1,64 @@
+"""The end of a run, its page and `repro compare` say the same of a cell, whatever a suite declares."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from repro.cli import cli
+from repro.commands import _ended, reporter
+from repro.errors import Exit
+from repro.spec import Trial
+from repro.store import Record
+from tests.records import SUITE, Course, make_record
+
+DATA = re.compile(r'<span data-compare="(cells\.\d+)\.([a-z_.]+)"><data value="([^"]+)">')
+
+
+def course(trial: Trial) -> Course:
+    """The last two of each cell's seeds miss; the others arrive after 3 to 5 evaluations."""
+    late = trial.repeat >= 6 and trial.choices.engine.kind == "ddp"
+    return Course(0.01 * (1 + 0.02 * (trial.repeat % 3)), hits_at=None if late else 3 + trial.repeat % 3)
+
+
+def written(record: Record, tmp_path: Path) -> str:
+    return Path(reporter("html").write(record, tmp_path / "out")[0]).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("metric", "horizon"), [
+    ("samples", 9000), ("tta_train", 1.5), ("throughput", None), ("tta_wall", 1.5)])
+def test_run_page_and_compare_agree(tmp_path: Path, metric: str, horizon: float | None) -> None:
+    text = SUITE.replace("seeds: 6", "seeds: 8") + f"  metric: {metric}\n"
+    record = make_record(tmp_path / "run", text + (f"horizon: {horizon}\n" if horizon else ""), course)
+    compared = CliRunner().invoke(cli, ["compare", str(record.folder.root), "--json"])
+    assert compared.exit_code == 0, compared.output
+    cells: list[dict[str, Any]] = json.loads(compared.stdout)["cells"]
+    ran = _ended(record, Exit.DONE, [""], None).as_json()["cells"]
+    assert ran == cells
+    assert {item["metric"] for item in cells} == {metric}
+    if horizon:
+        assert [item["horizon"] for item in cells if item["restricted"]] == [horizon] * 2
+    page = written(record, tmp_path)
+    assert f'<section id="cells" data-metric="{metric}"' in page
+    seen = {(place, path): float(value) for place, path, value in DATA.findall(html.unescape(page))}
+    for index, item in enumerate(cells):
+        assert seen[f"cells.{index}", "median"] == item["median"]
+        if item["interval"]:
+            assert seen[f"cells.{index}", "interval.low"] == item["interval"]["low"]
+        if item["restricted"]:
+            assert seen[f"cells.{index}", "restricted.value"] == item["restricted"]["value"]
+
+
+def test_the_table_of_cells_names_its_metric(tmp_path: Path) -> None:
+    page = written(make_record(tmp_path / "run", SUITE + "  metric: samples\n", course), tmp_path)
+    table = page[page.index('<section id="cells"'):page.index('<section id="curves"')]
+    assert "Median samples to the target" in table
+    assert "Median time" not in table
+    assert "Every trial, samples" in table
+    assert "samples</data>" in table
