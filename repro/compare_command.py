@@ -13,7 +13,9 @@ from repro.compare.condition import Condition, parse
 from repro.compare.together import Named, Ran, versus
 from repro.convergence import Convergence, check
 from repro.errors import Exit, UsageError
+from repro.results import Result
 from repro.store import Record, read_record
+from repro.sums import file_sha256
 from repro.yaml_file import YamlFile
 
 
@@ -90,9 +92,50 @@ def _two(records: Sequence[Record], metric: Metric | None, baseline: str | None,
     if baseline is not None:
         raise UsageError("--baseline is for one run; of two, the first is the baseline")
     names = _names([record.folder.root for record in records])
+    _refuse_copies(records[0], records[1], names)
     first, second = (Ran(name, record.plan, record.results, record.environment)
                      for name, record in zip(names, records, strict=True))
     return _compared(records, versus(first, second, metric, force), metric)
+
+
+def _refuse_copies(first: Record, second: Record, names: Sequence[str]) -> None:
+    """A run beside itself would come out as the same, however it was measured; --force changes nothing about it.
+
+    Raises:
+        UsageError: both are one folder, or trials of the one are trials of the other.
+    """
+    if first.folder.root.resolve() == second.folder.root.resolve():
+        raise UsageError(f"{first.folder.root}: given twice; a run says nothing about itself, so name two runs")
+    mates = {item.trial_id: item for item in first.results}
+    shared = [item for item in second.results if item.trial_id in mates]
+    same = [item for item in shared if _one_trial(first, mates[item.trial_id], second, item)]
+    if same:
+        raise UsageError(
+            f"{names[1]} and {names[0]} hold the same trials: of {len(shared)} that both have, {len(same)} have the "
+            f"same log, byte for byte (first: {same[0].trial_id}). A copy of a run says nothing about it; name two runs "
+            "that were both measured")
+
+
+def _one_trial(first: Record, one: Result, second: Record, other: Result) -> bool:
+    """Whether two results are of one and the same start of a trial.
+
+    No clock gives two trials one log. An engine that invents its figures gives the same ones each time: there the
+    ledgers must name one start too.
+    """
+    logs = [first.folder.log(one.trial_id, one.attempt), second.folder.log(other.trial_id, other.attempt)]
+    if not all(path.is_file() for path in logs):
+        return False
+    sizes = {path.stat().st_size for path in logs}
+    if len(sizes) > 1 or 0 in sizes or len({file_sha256(path) for path in logs}) > 1:
+        return False
+    invented = first.cell(one.cell_id).choices.origin == "simulated"
+    return not invented or _started(first, one) == _started(second, other)
+
+
+def _started(record: Record, result: Result) -> float | None:
+    """When this attempt began, milliseconds since 1970; None where the ledger does not say."""
+    return next((item.started_ms for item in record.attempts
+                 if (item.trial_id, item.attempt) == (result.trial_id, result.attempt)), None)
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

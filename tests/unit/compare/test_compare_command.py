@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -111,8 +112,36 @@ def test_two_runs(old: Record, new: Record) -> None:
     assert "not 3" in refused(old.folder.root, new.folder.root, old.folder.root)
 
 
+def test_a_run_is_not_compared_with_itself_or_its_copy(old: Record, new: Record, tmp_path: Path) -> None:
+    assert "given twice; a run says nothing about itself" in refused(old.folder.root, old.folder.root)
+    (tmp_path / "link").symlink_to(old.folder.root)
+    assert "given twice" in refused(old.folder.root, tmp_path / "link")
+    shutil.copytree(old.folder.root, tmp_path / "copy")
+    for arguments in ([], ["--force"], ["--fail-any", "--fail-if", "ratio > 1.05"]):
+        assert "of 24 that both have, 24 have the same log, byte for byte" in refused(
+            old.folder.root, tmp_path / "copy", *arguments)
+    taken = new.results[0]  # one trial of the first run, put among those of the second
+    shutil.copytree(new.folder.root, tmp_path / "mixed")
+    for name in ("result.json", "result_1.txt"):
+        shutil.copy(old.folder.trial(taken.trial_id) / name, tmp_path / "mixed" / "trials" / taken.trial_id / name)
+    assert f"24 that both have, 1 have the same log, byte for byte (first: {taken.trial_id})" in refused(
+        old.folder.root, tmp_path / "mixed")
+
+
+def test_invented_figures_are_alike_in_two_runs_and_those_are_no_copies(tmp_path: Path) -> None:
+    suite = SUITE.replace("engine: [ddp, {kind: deepspeed, stage: 1}]", "engine: [{kind: fake, step_seconds: 0.01}]")
+    suite = suite.replace("engine: ddp", "engine: fake").partition("baseline:")[0]
+    one = make_record(tmp_path / "one", suite)
+    two = make_record(tmp_path / "two", suite)
+    assert "hold the same trials" in refused(one.folder.root, two.folder.root)  # by formula: ledgers are alike too
+    ledger = two.folder.ledger
+    entries = [json.loads(line) for line in ledger.read_text().splitlines()]
+    ledger.write_text("".join(json.dumps({**item, "started_ms": item["started_ms"] + 1e6}) + "\n" for item in entries))
+    assert run(one.folder.root, two.folder.root).exit_code == 0
+
+
 def test_runs_of_different_suites(old: Record, tmp_path: Path) -> None:
-    other = make_record(tmp_path / "other", SUITE + "margin: 0.1\n")
+    other = make_record(tmp_path / "other", SUITE + "margin: 0.1\n", slower)
     assert "--force compares all the same" in refused(old.folder.root, other.folder.root)
     ended = run(old.folder.root, other.folder.root, "--force")
     assert ended.exit_code == 0, ended.output
@@ -122,7 +151,7 @@ def test_runs_of_different_suites(old: Record, tmp_path: Path) -> None:
 def test_one_cell_is_nothing_to_compare(tmp_path: Path) -> None:
     alone = make_record(tmp_path / "run", SUITE.split("matrix:")[0])
     assert "one cell only" in refused(alone.folder.root)
-    again = make_record(tmp_path / "again", SUITE.split("matrix:")[0])
+    again = make_record(tmp_path / "again", SUITE.split("matrix:")[0], course=lambda trial: Course(0.0101))
     ended = run(alone.folder.root, again.folder.root, "--fail-if", "ratio > 1.05")
     assert ended.exit_code == 0, ended.output  # the only contrast is the one meant
 
