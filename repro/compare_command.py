@@ -112,8 +112,8 @@ def _refuse_copies(first: Record, second: Record, names: Sequence[str]) -> None:
     if same:
         raise UsageError(
             f"{names[1]} and {names[0]} hold the same trials: of {len(shared)} that both have, {len(same)} have the "
-            f"same log, byte for byte (first: {same[0].trial_id}). A copy of a run says nothing about it; name two runs "
-            "that were both measured")
+            f"same log, byte for byte (first: {same[0].trial_id}). A copy of a run says nothing about it; name two "
+            "runs that were both measured")
 
 
 def _one_trial(first: Record, one: Result, second: Record, other: Result) -> bool:
