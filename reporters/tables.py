@@ -133,7 +133,8 @@ def _comparisons(record: Record, found: Sequence[Comparison]) -> Iterable[Row]:
             "primary": item.primary, "paired": item.paired, "n": item.n, "ratio": item.ratio,
         }
         row |= _bounds("ratio", item.interval)
-        row |= {"speedup": item.speedup, "verdict": item.verdict, "because": plain(item.because),
+        row |= {"speedup": item.speedup, "verdict": item.verdict, "refused": item.refused,
+                "because": plain(item.because),
                 "p": item.p, "p_adjusted": item.p_adjusted, "family": item.family}
         row |= _estimate("welch", item.welch)
         row |= _estimate("split_samples", item.split.samples if item.split else None)
