@@ -23,6 +23,7 @@ from tests.records import SUITE, Course, make_record
 
 pytest.importorskip("mlflow")
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # MLflow's and SQLAlchemy's own
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # MLflow keeps its database connections open
 ]

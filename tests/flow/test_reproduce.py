@@ -152,6 +152,7 @@ def holders(folder: Path, needle: bytes) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_a_credential_is_found_nowhere(tmp_path: Path) -> None:
     suite = FAKE.replace("seeds: 6", "seeds: 1").replace("matrix:", "matrix:\n  determinism: [seeded, free]")
     (tmp_path / "s.yaml").write_text(suite)
@@ -207,7 +208,8 @@ def test_bitwise_runs_end_with_the_same_bits_and_reproduce_says_so(tmp_path: Pat
     assert hashes(read_record(tmp_path / "second")) == found
 
 
-@pytest.mark.parametrize("comm", ["ring", pytest.param("tree", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("comm", ["ring", "tree"])
 def test_bitwise_holds_under_our_own_algorithms(tmp_path: Path, comm: str) -> None:
     suite = REAL + f"  comm: [{comm}]\n  engine: [ddp]\n  processes: [2]\n"
     assert hashes(carried_out(tmp_path, "first", suite)) == hashes(carried_out(tmp_path, "second", suite))

@@ -95,8 +95,8 @@ def test_figures_are_those_of_compare_to_the_last_digit(
     found = rows(record, kind, tmp_path)
     assert len(found["comparisons"]) == len(compared["comparisons"]) > 0
     for ours, theirs in zip(found["comparisons"], compared["comparisons"], strict=True):
-        for name in ("candidate", "baseline", "metric", "n", "ratio", "verdict", "refused", "because", "p", "p_adjusted",
-                     "family", "speedup", "primary", "paired", "log_rank_p", "settles"):
+        for name in ("candidate", "baseline", "metric", "n", "ratio", "verdict", "refused", "because", "p",
+                     "p_adjusted", "family", "speedup", "primary", "paired", "log_rank_p", "settles"):
             assert same(ours[name], theirs[name]), (name, ours[name], theirs[name])
         for name, inner in (("ratio", "interval"), ("welch", "welch"), ("restricted", "restricted")):
             interval = theirs[inner] if inner == "interval" else (theirs[inner] or {}).get("interval")
