@@ -172,6 +172,7 @@ class AlgorithmGroup(PassingGroup):
         options.reduceOp = next(op for op, name in NAMES.items() if name == wanted)  # type: ignore[assignment]
         with self.witness.named():
             self.inner.allreduce([flat], options).wait()
+        self.ran.add(f"all_reduce left to {self.inner_name}")
         self.passed.add("all_reduce")
         self.meter.count(f"all_reduce ({self.inner_name})", str(flat.dtype).removeprefix("torch."), flat.nbytes, None,
                          None)

@@ -64,6 +64,11 @@ def test_every_mismatch_makes_a_trial_invalid(
     assert found.tta_wall is None
 
 
+def test_hybrid_may_leave_everything_to_the_backend(tmp_path: Path) -> None:
+    left = {**RIGHT, "comm": "hybrid: all_reduce left to gloo; gloo: all_reduce; picks backend"}
+    assert judged(tmp_path, left, comm="hybrid", processes=2).status == "ok"
+
+
 def test_what_is_not_read_back_or_not_known_is_not_judged(tmp_path: Path) -> None:
     assert judged(tmp_path, {"comm_dtype": "unknown", "compression": "unknown", "loss_scale": "unknown"}).status == "ok"
     assert judged(tmp_path, {}).status == "ok"
