@@ -20,6 +20,7 @@ from .page_view import view
 
 if TYPE_CHECKING:
     from repro.published.store import Published
+    from repro.several import Section
 
 
 class HtmlPage(Reporter):
@@ -46,6 +47,16 @@ class HtmlPage(Reporter):
         from .published_page import write
 
         return write(imports, own, out)
+
+    def write_sections(self, sections: Sequence[Section], out: Path) -> list[str]:
+        """Write `report.html` into `out`: every section in short, with its figures and why it stands apart.
+
+        Raises:
+            OutputError: `out` cannot be written.
+        """
+        from .several_page import write
+
+        return write(sections, out)
 
 
 def render(record: Record) -> str:

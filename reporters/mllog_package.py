@@ -36,6 +36,8 @@ class MllogPackage(Reporter):
     """A package that `mlperf_logging`'s parser, package checker and this tool's own `repro import mlperf` read."""
 
     title: ClassVar[str] = "MLPerf's results layout: result_N.txt and systems/*.json, for MLCommons' tools"
+    unpublishable: ClassVar[str] = ("published results have logs of their own; a package made of what an import kept "
+                                    "would not be what was submitted. Take the logs themselves")
 
     def write(self, record: Record, out: Path) -> list[str]:
         """Write the folder `mllog` into `out`.

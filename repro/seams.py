@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from repro.published.store import Published
+    from repro.several import Section
     from repro.store import Record
 
 Direction = Literal["higher", "lower"]
@@ -399,6 +400,8 @@ class Reporter(Plugin):
     """Writes a record somewhere else, as often as asked, with the same result each time."""
 
     title: ClassVar[str]
+    unpublishable: ClassVar[str] = ""
+    """Why it writes no published results; "": it does, where it has `write_published`."""
 
     @abstractmethod
     def write(self, record: Record, out: Path) -> list[str]:
@@ -417,3 +420,12 @@ class Reporter(Plugin):
             OutputError: `out` cannot be written.
         """
         raise UsageError(f"{type(self).__name__} writes no published results; --to html does")
+
+    def write_sections(self, sections: Sequence[Section], out: Path) -> list[str]:
+        """Write runs that do not stand in one record as one document with a section each, where the format has such a
+        thing; each run's own report stands beside it in any case.
+
+        Raises:
+            OutputError: `out` cannot be written.
+        """
+        return []
