@@ -14,6 +14,7 @@ from pathlib import Path
 
 from repro.calibration import FILE, beside, machine_of
 from repro.errors import OutputError, UsageError
+from repro.inside import read_inside
 from repro.plan import Plan
 from repro.store import Attempt, Record, RunFolder, read_record, write_json, write_model
 
@@ -55,7 +56,7 @@ def sections(roots: Sequence[Path], out: Path) -> list[Section]:
         raise UsageError(f"{twice}: named twice; a run counts once")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise OutputError(f"{out}: exists and is not an empty folder; give another --out")
-    found = [Source(name, read_record(root)) for name, root in zip(_names(places), roots, strict=True)]
+    found = [Source(name, read_inside(root)) for name, root in zip(_names(places), roots, strict=True)]
     groups = _grouped(found)
     return [_section(group, groups[0][0], out, number if len(groups) > 1 else 0)
             for number, group in enumerate(groups, 1)]

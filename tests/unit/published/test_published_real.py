@@ -79,9 +79,9 @@ def test_scores_are_the_summarizers(summary: list[dict[str, str]]) -> None:
     ("NVIDIA/results/dgx1_ngc19.05_mxnet", 115.2207), ("Google/results/tpu-v3-32", 42.1863),
     ("Google/results/tpu-v3-512", 3.8528), ("Google/results/tpu-v3-2048", 1.2824)])
 def test_the_old_rounds_scores_are_those_of_the_summarizers_own_parts(system: str, minutes: float) -> None:
-    """MLCommons' parser of round v0.6, its clock and its average, for every system of that round. The command as a whole
-    scores none of them any more: its compliance check of today asks Google's logs for eval_start and eval_stop, it takes
-    v0.6's seconds for milliseconds, and NVIDIA's description, which is no JSON, ends it with a traceback."""
+    """MLCommons' parser of round v0.6, its clock and its average, for every system of that round. The command itself
+    scores none of them any more: its compliance check of today asks Google's logs for eval_start and eval_stop, it
+    takes v0.6's seconds for milliseconds, and NVIDIA's description, which is no JSON, ends it with a traceback."""
     summarizer = pytest.importorskip("mlperf_logging.result_summarizer.result_summarizer")
     times = []
     folder = DATA / "mlperf/training_v0.6" / system / "resnet"
