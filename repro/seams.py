@@ -126,6 +126,9 @@ class Workload(Plugin):
     """Least and largest value that a metric can have; none stated: any target may be asked for."""
     synthetic: ClassVar[bool] = False
     """True where the data are made up: every figure that follows is labelled so."""
+    test_views: ClassVar[int | None] = None
+    """How often an evaluation shows each test sample to the model: 1 is once, as it is; more are crops, flips and the
+    like. None: not stated, and no report will say that there are no test-time tricks."""
     reference_samples_per_second: ClassVar[float]
     """Rough training rate of one CPU core, for the cost estimate of `repro plan` (modelled, never a result)."""
 
