@@ -13,7 +13,7 @@ from repro.published.store import Published
 
 from .page_text import plural
 from .paper_figures import COLORS, ROWS, Drawing, left_out, rows, shown_text
-from .published_charts import SPAN
+from .published_charts import SPAN, batch_ticks
 from .short_tables import name
 
 MARKERS = "osD^vPX*"
@@ -52,6 +52,8 @@ def _by_score(item: tuple[PublishedCell, list[float]]) -> tuple[bool, float, str
 
 
 def _draw_scores(cells: Sequence[tuple[PublishedCell, list[float]]], figure: Any) -> None:
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
     pane = figure.subplots()
     for place, (cell, minutes) in enumerate(cells):
         color = COLORS[place % len(COLORS)]
@@ -63,6 +65,8 @@ def _draw_scores(cells: Sequence[tuple[PublishedCell, list[float]]], figure: Any
     everything = [value for _, minutes in cells for value in minutes]
     if min(everything) > 0 and max(everything) / min(everything) > SPAN:
         pane.set_xscale("log")
+        pane.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))  # its own writes formulas
+        pane.xaxis.set_minor_formatter(NullFormatter())
         pane.set_xlabel("minutes to target (logarithmic) [published]")
     else:
         pane.set_xlim(left=0)
@@ -95,7 +99,7 @@ def _cost(cost: BatchCost, unit: str) -> float | None:
 
 
 def _draw_batches(unit: str, by_round: dict[str, list[tuple[int, float]]], figure: Any) -> None:
-    from matplotlib.ticker import FuncFormatter
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     pane = figure.subplots()
     for index, (round_name, points) in enumerate(by_round.items()):
@@ -106,6 +110,8 @@ def _draw_batches(unit: str, by_round: dict[str, list[tuple[int, float]]], figur
         pane.plot(sizes, [median(y for x, y in points if x == size) for size in sizes], "--", color=color,
                   linewidth=0.9)
     pane.set_xscale("log", base=2)
+    pane.xaxis.set_major_locator(FixedLocator(batch_ticks([x for points in by_round.values() for x, _ in points])))
+    pane.xaxis.set_minor_locator(NullLocator())
     pane.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     pane.set_ylim(bottom=0)
     pane.set_xlabel("global batch, samples (logarithmic)")

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from repro.reporters.markdown_page import render_published
+from repro.reporters.paper_figures import rendered_figure
+from repro.reporters.published_charts import batch_ticks
 from repro.reporters.published_figures import published_figures
 from repro.reporters.published_short import REFUSED_UP_TO, published_brief
 from repro.reporters.published_tables import published_tables
@@ -86,6 +88,12 @@ def test_batch_costs_stand_by_batch(published: Published) -> None:
     assert {row[4] for table in tables for row in table.rows} == {"12.00"}
 
 
+def test_ticks_are_batches_that_people_choose() -> None:
+    assert batch_ticks([1536, 57344]) == [2048, 4096, 8192, 16384, 32768]
+    assert batch_ticks([8, 8]) == [8] and batch_ticks([48, 60]) == [48, 60] and batch_ticks([1, 2]) == [1, 2]
+    assert len(batch_ticks([1, 1 << 62])) <= 7
+
+
 def test_a_long_list_of_refused_files_is_cut_and_says_so(tmp_path: Path) -> None:
     repository(tmp_path / "in")
     for index in range(REFUSED_UP_TO + 5):
@@ -101,9 +109,13 @@ def test_figures_are_drawn_of_scores_and_of_batches(published: Published, tmp_pa
     assert [item.name for item in drawn] == ["published-scores-1", "published-scores-2", "published-batch-1"]
     assert all("published by others" in item.caption for item in drawn)
     entry(tmp_path / "in", "fast")
+    entry(tmp_path / "in", "slow", tsv="epoch\thours\ttop5Accuracy\n1\t50.0\t93.0\n")
     run("dawnbench", tmp_path / "in", tmp_path / "out")
     alone = published_figures([read_published(tmp_path / "out")])
     assert [item.name for item in alone] == ["published-scores-1"]
+    svg = rendered_figure(alone[0], "svg")
+    assert b"logarithmic" in svg and b"mathdefault" not in svg, "no formula where text is not read for formulas"
+    assert svg == rendered_figure(alone[0], "svg")
 
 
 def test_numbers_too_large_for_a_column_keep_their_size(tmp_path: Path) -> None:
