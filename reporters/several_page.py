@@ -10,16 +10,19 @@ import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from repro.several import Section
 from repro.store import write_text
 
 from .html_page import policy, template
 from .page_text import plural, shown
 from .paper_figures import figures, rendered_figure
 from .short_tables import FOOTNOTE, Brief, brief
+
+if TYPE_CHECKING:
+    from repro.several import Section
 
 NAME = "report.html"
 
