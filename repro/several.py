@@ -220,12 +220,12 @@ def _copy_trials(group: Sequence[Source], folder: RunFolder, plan: Plan) -> None
 
 
 def _copy_folder(source: Path, target: Path) -> None:
-    """Plain files of one folder; a link could lead anywhere and is left."""
+    """Files of one folder, links as what they stand for: `read_inside` refused those that lead out of the run."""
     for path in sorted(source.iterdir()) if source.is_dir() else ():
         _copy_file(path, target / path.name)
 
 
 def _copy_file(source: Path, target: Path) -> None:
-    if source.is_file() and not source.is_symlink():
+    if source.is_file():
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)

@@ -264,6 +264,25 @@ def test_a_result_copied_over_another_is_refused(usual: Record, tmp_path: Path) 
     assert isinstance(ended.exception, OutputError) and "two results" in str(ended.exception)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
+def test_figures_that_are_none_break_no_format(usual: Record, value: float, tmp_path: Path) -> None:
+    """Of a result that was written by hand, or by a version that let them through."""
+    record = copied(usual, tmp_path / "run")
+    path = record.folder.result(record.results[0].trial_id)
+    data = json.loads(path.read_text())
+    for point in data["curve"]:
+        point |= dict.fromkeys(("value", "wall_seconds", "train_seconds"), value)
+    data["steps"] = {key: value if isinstance(found, float) else found for key, found in data["steps"].items()}
+    path.write_text(json.dumps(data))
+    ended = CliRunner().invoke(cli, ["report", str(tmp_path / "run"), "--to", "html,markdown,csv,jsonl,mllog"])
+    assert ended.exit_code == 0, ended.exception
+    for line in (tmp_path / "run/report/report.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=lambda word: pytest.fail(word))
+    page = (tmp_path / "run/report/report.html").read_text()
+    for text in re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.DOTALL):
+        json.loads(text, parse_constant=lambda word: pytest.fail(word))
+
+
 def doubled(text: str, key: str) -> str:
     lines = text.splitlines(True)
     at = next(index for index, line in enumerate(lines) if f'"{key}"' in line)
