@@ -11,6 +11,7 @@ from repro.published.record import PublishedCell, PublishedResult
 from repro.published.store import Published
 
 from .page_text import plural
+from .published_view import NO_BATCH
 from .short_tables import NOTHING, Short, name, rounded
 from .tables import plain
 
@@ -78,6 +79,8 @@ def _doubts(item: Published) -> Iterator[str]:
         count = sum(result.status == status for result in item.results)
         if count:
             yield f"{of}: {count} of {plural(len(item.results), 'run')} {words}; they have no time"
+    if item.results and not batch_costs(item.results):
+        yield f"{of}: no batch size against epochs: {NO_BATCH}"
     lost = sum(refused.cell_id is not None for refused in item.refused)
     if item.refused:
         yield (f"{of}: {plural(len(item.refused), 'file')} refused, {lost} of them logs that count as runs without a "

@@ -22,6 +22,7 @@ from .published_charts import Chart, Line, batch_chart, budget, curves
 RUNS_UP_TO = 5_000
 REFUSED_UP_TO = 2_000
 """Rows beyond which a table says how many it leaves out, and in which file they stand."""
+NO_BATCH = "not one run that reached its target states the global batch and what it took, so there is nothing to draw"
 STATUS_WORDS = {"ok": "reached", "missed": "missed", "invalid": "invalid"}
 
 
@@ -174,6 +175,8 @@ def _notices(published: Published) -> tuple[tuple[str, str, str], ...]:
     if published.refused:
         found.append(("warn", "Refused files", f"{len(published.refused)}, {lost} of them logs that count as runs "
                       "without a time"))
+    if published.results and not batch_costs(published.results):
+        found.append(("note", "No batch size against epochs", NO_BATCH))
     warned = sum(bool(item.warnings) for item in published.results)
     if warned:
         found.append(("note", "Warnings of the import", f"on {plural(warned, 'run')}, beside each below"))

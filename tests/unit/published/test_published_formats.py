@@ -14,8 +14,10 @@ from repro.reporters.markdown_page import render_published
 from repro.reporters.paper_figures import rendered_figure
 from repro.reporters.published_charts import batch_ticks
 from repro.reporters.published_figures import published_figures
+from repro.reporters.published_page import render
 from repro.reporters.published_short import REFUSED_UP_TO, published_brief
 from repro.reporters.published_tables import published_tables
+from repro.reporters.published_view import NO_BATCH
 
 from repro.cli import cli
 from repro.published.command import run
@@ -111,7 +113,10 @@ def test_figures_are_drawn_of_scores_and_of_batches(published: Published, tmp_pa
     entry(tmp_path / "in", "fast")
     entry(tmp_path / "in", "slow", tsv="epoch\thours\ttop5Accuracy\n1\t50.0\t93.0\n")
     run("dawnbench", tmp_path / "in", tmp_path / "out")
-    alone = published_figures([read_published(tmp_path / "out")])
+    dawn = read_published(tmp_path / "out")
+    alone = published_figures([dawn])
+    assert any(NO_BATCH in text for text in published_brief([dawn]).doubts) and NO_BATCH in render([dawn])
+    assert not any(NO_BATCH in text for text in published_brief([published]).doubts)
     assert [item.name for item in alone] == ["published-scores-1"]
     svg = rendered_figure(alone[0], "svg")
     assert b"logarithmic" in svg and b"mathdefault" not in svg, "no formula where text is not read for formulas"
