@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from repro.published.cells import BatchCost
-from repro.published.record import PublishedPoint, PublishedResult
+from repro.published.record import PublishedPoint, PublishedReference, PublishedResult
 from repro.published.refusal import visible
 
 from .page_cells import COLORS, SYMBOLS
@@ -137,8 +137,12 @@ def _short(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
 
-def batch_chart(name: str, by_round: Sequence[tuple[str, Sequence[BatchCost]]], labels: dict[str, str]) -> Chart | None:
-    """Batch size against what the target cost, one colour a round: runs as points, medians joined."""
+def batch_chart(
+    name: str, by_round: Sequence[tuple[str, Sequence[BatchCost]]], labels: dict[str, str],
+    references: Sequence[PublishedReference] = (),
+) -> Chart | None:
+    """Batch size against what the target cost, one colour a round: runs as points, medians joined; beside them what the
+    reference needed, in ink and hollow."""
     kinds = [of for _, costs in by_round if (of := _unit(costs))]
     if not kinds:
         return None
@@ -158,6 +162,7 @@ def batch_chart(name: str, by_round: Sequence[tuple[str, Sequence[BatchCost]]], 
         }]
     if not traces:
         return None
+    traces += _reference_lines([item for item in references if item.unit == unit])
     layout = _layout("global batch, samples (logarithmic)", f"{unit} to the target")
     ticks = batch_ticks([size for trace in traces for size in trace["x"]])
     layout["xaxis"] |= {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,}" for tick in ticks]}
@@ -169,6 +174,22 @@ def batch_chart(name: str, by_round: Sequence[tuple[str, Sequence[BatchCost]]], 
         {"data": traces, "layout": layout},
         f"{unit} to the target against global batch, {plural(sum(len(costs) for _, costs in by_round), 'run')}",
     )
+
+
+def _reference_lines(references: Sequence[PublishedReference]) -> list[dict[str, Any]]:
+    """One line a round: the mean of the reference's runs at each batch, as MLCommons' checker takes it."""
+    by_round: dict[str, list[PublishedReference]] = {}
+    for item in references:
+        by_round.setdefault(item.round, []).append(item)
+    return [{
+        "type": "scatter", "mode": "lines+markers", "name": f"reference (RCP), {visible(round_name)}",
+        "showlegend": True, "x": [item.global_batch_size for item in points],
+        "y": [sum(item.costs) / len(item.costs) for item in points],
+        "text": [wrapped(visible(item.name)) for item in points], "line": {"color": "--muted", "width": 1},
+        "marker": {"color": "--muted", "symbol": "diamond-open", "size": 8},
+        "hovertemplate": "%{text}<br>batch %{x}: mean %{y:.5~g}<extra></extra>",
+    } for round_name, found in by_round.items()
+        for points in [sorted(found, key=lambda item: item.global_batch_size)]]
 
 
 def batch_ticks(sizes: Sequence[int], most: int = 7) -> list[int]:

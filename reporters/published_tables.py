@@ -32,6 +32,7 @@ def published_tables(imports: Sequence[Published]) -> list[Table]:
         ("runs", "One row a log or entry", _runs),
         ("evaluations", "One row an evaluation of a run, none left out", _evaluations),
         ("batch_costs", "Batch size against what the target cost, one row a run that reached it", _batch_costs),
+        ("references", "What the reference needed at each batch size, one row a batch", _references),
         ("parameters", "One row a setting of a run", _parameters),
         ("systems", "One row a system description", _systems),
         ("refused", "One row a file that was not taken, and why", _refused),
@@ -128,6 +129,14 @@ def _batch_costs(item: Published) -> Iterator[Row]:
             yield {"round": plain(rounds[cost.result_id]), "benchmark": plain(cost.benchmark),
                    "result_id": cost.result_id, "cell_id": cost.cell_id, "global_batch_size": cost.global_batch_size,
                    "epochs": cost.epochs, "samples": cost.samples}
+
+
+def _references(item: Published) -> Iterator[Row]:
+    for point in item.record.references:
+        yield {"round": plain(point.round), "benchmark": plain(point.benchmark), "name": plain(point.name),
+               "global_batch_size": point.global_batch_size, "unit": point.unit, "runs": len(point.costs),
+               "mean": sum(point.costs) / len(point.costs), "low": min(point.costs), "high": max(point.costs),
+               "source": plain(point.source), "sha256": point.sha256}
 
 
 def _parameters(item: Published) -> Iterator[Row]:

@@ -254,7 +254,8 @@ def _overlays(name: str, published: Published) -> tuple[tuple[str, Chart], ...]:
         by_benchmark.setdefault(benchmark, []).append((key.removesuffix(f" {benchmark}"), costs))
     found = []
     for index, (benchmark, by_round) in enumerate(sorted(by_benchmark.items())):
-        chart = batch_chart(f"{name}-b{index}", by_round, labels)
+        chart = batch_chart(f"{name}-b{index}", by_round, labels,
+                            [item for item in published.record.references if item.benchmark == benchmark])
         if chart is not None:
             found.append((benchmark, chart))
     return tuple(found)

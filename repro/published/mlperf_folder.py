@@ -17,7 +17,15 @@ from repro.published.cells import CellKey, make_cell, result_id
 from repro.published.mlperf_log import MlperfLog
 from repro.published.mlperf_rules import Version
 from repro.published.mlperf_run import AGREE, STRUCTURE, Run, Telling, listen, settle
-from repro.published.record import PublishedCell, PublishedResult, PublishedSystem, Refused, Setting
+from repro.published.rcp import FILE_NAME, read_references
+from repro.published.record import (
+    PublishedCell,
+    PublishedReference,
+    PublishedResult,
+    PublishedSystem,
+    Refused,
+    Setting,
+)
 from repro.published.refusal import Damaged, number, plain
 from repro.published.safe_file import Found, read_small, walk
 from repro.published.strict_json import parse
@@ -28,7 +36,7 @@ ROUND_NAME = re.compile(r"(?:(training|hpc)_)?(?:results_)?v?(\d{1,2})\.(\d{1,2}
 MAX_HELD = 192 << 20
 """Bytes of results that one import holds, about; written out they take as much again, and a gigabyte is the limit."""
 UNKNOWN = "unknown"
-OTHERS = "no result log (result_N.txt), system description (systems/NAME.json) or scaling.json"
+OTHERS = "no result log (result_N.txt), system description (systems/NAME.json), scaling.json or rcps_BENCHMARK.json"
 
 
 @dataclass(slots=True)
@@ -39,6 +47,7 @@ class Imported:
     systems: list[PublishedSystem] = field(default_factory=list)
     results: list[PublishedResult] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
+    references: list[PublishedReference] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +133,7 @@ class _Reader:
         self._lost: list[tuple[Found, str]] = []
         """Logs that were refused, with the reason."""
         self._held = 0
+        self._references: list[PublishedReference] = []
 
     def other(self, found: Found) -> None:
         """A file that is no log."""
@@ -134,6 +144,11 @@ class _Reader:
                 self._scaling[_folder(found)] = _scaling_factor(read_small(found.path, MAX_BYTES))
             elif found.parts[-1].endswith(".json") and found.parts[-2:-1] == ("systems",):
                 self._system(found)
+            elif FILE_NAME.fullmatch(found.parts[-1]):
+                usage, version = _round(found.parts[:-1])
+                name = f"{usage}_v{version[0]}.{version[1]}" if version else UNKNOWN
+                self._references += read_references(read_small(found.path, MAX_BYTES), found.parts[-1], name, version,
+                                                    found.source)
             else:
                 raise Damaged(OTHERS)
         except Damaged as reason:
@@ -206,6 +221,7 @@ class _Reader:
         return Imported(
             cells=self._cells(results, lost), systems=sorted(self._systems.values(), key=lambda item: item.source),
             results=results, refused=sorted(self._refused, key=lambda item: item.source),
+            references=self._references,
         )
 
     def _lost_key(self, found: Found) -> CellKey:

@@ -139,6 +139,20 @@ class PublishedCell(Frozen):
     refused: int
 
 
+class PublishedReference(Frozen):
+    """What the reference implementation needed at one batch size, as its keepers publish it."""
+
+    benchmark: str
+    round: str
+    name: str
+    global_batch_size: int
+    unit: Literal["epochs", "samples"]
+    costs: tuple[float, ...]
+    """Of every run of the reference, in `unit`."""
+    source: str
+    sha256: str
+
+
 class PublishedRecord(Frozen):
     """One import; its results stand beside it, one a line."""
 
@@ -151,6 +165,7 @@ class PublishedRecord(Frozen):
     """Version of the program that read it."""
     cells: tuple[PublishedCell, ...]
     systems: tuple[PublishedSystem, ...] = ()
+    references: tuple[PublishedReference, ...] = ()
     results: int
     refused: int
     results_sha256: str

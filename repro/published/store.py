@@ -58,7 +58,8 @@ def write(out: Path, imported: Imported, program: Program, source: Path) -> Publ
     write_text(out / REFUSED, refused)
     record = PublishedRecord(
         program=program, imported=plain(file_name(full(source).name) or "/"), reader=repro.__version__,
-        cells=tuple(imported.cells), systems=tuple(imported.systems), results=len(imported.results),
+        cells=tuple(imported.cells), systems=tuple(imported.systems),
+        references=tuple(imported.references), results=len(imported.results),
         refused=len(imported.refused), results_sha256=_sha256(results), refused_sha256=_sha256(refused),
     )
     write_model(out / RECORD, record)

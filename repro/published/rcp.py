@@ -1,0 +1,57 @@
+"""MLCommons' reference convergence points (`rcps_<benchmark>.json`): what the reference needed at each batch size.
+
+Source: mlcommons/logging, `mlperf_logging/rcp_checker/training_X.Y.Z/`; one object a batch size, with the costs of
+every run of the reference.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any, Literal
+
+from repro.published.mlperf_rules import ALIASES, Version, epoch_unit
+from repro.published.record import PublishedReference
+from repro.published.refusal import Damaged, number, plain
+from repro.published.strict_json import parse
+
+FILE_NAME = re.compile(r"rcps_(.{1,100})\.json", re.DOTALL)
+MAX_POINTS, MAX_RUNS = 500, 1000
+
+
+def read_references(content: bytes, name: str, round_name: str, version: Version | None, source: str
+                    ) -> list[PublishedReference]:
+    """The points of one file, smallest batch first.
+
+    Args:
+        name: the file's own, which says the benchmark.
+
+    Raises:
+        Damaged: not of that form, or its epochs count something that is neither epochs nor samples.
+    """
+    match = FILE_NAME.fullmatch(name)
+    data = parse(content)
+    if match is None or not isinstance(data, dict) or not data or len(data) > MAX_POINTS:
+        raise Damaged("no reference convergence points: a JSON object of batch sizes")
+    benchmark = ALIASES.get(match[1], plain(match[1]))
+    digest = hashlib.sha256(content).hexdigest()
+    found = [PublishedReference(
+        benchmark=benchmark, round=round_name, name=plain(key), source=source, sha256=digest,
+        **_point(key, point, benchmark, version)) for key, point in data.items()]
+    return sorted(found, key=lambda item: (item.global_batch_size, item.name))
+
+
+def _point(key: str, point: Any, benchmark: str, version: Version | None) -> dict[str, Any]:
+    told = {name.lower(): value for name, value in point.items()} if isinstance(point, dict) else {}
+    batch = number(told.get("bs"))
+    unit: Literal["epochs", "samples"] = "samples" if "samples to converge" in told else "epochs"
+    costs = told.get(f"{unit} to converge")
+    if unit == "epochs" and (counted := epoch_unit(benchmark, version)) != "epochs":
+        if counted != "samples":
+            raise Damaged(f"{plain(key, 40)!r} counts {counted}, which no batch size is drawn against")
+        unit = "samples"
+    values = [number(value) for value in costs] if isinstance(costs, list) and len(costs) <= MAX_RUNS else []
+    known = [value for value in values if value is not None and value > 0]
+    if batch is None or not batch.is_integer() or not 0 < batch < 1 << 62 or not known or len(known) < len(values):
+        raise Damaged(f"{plain(key, 40)!r} has no batch size (BS) or no list of what the reference needed")
+    return {"global_batch_size": int(batch), "unit": unit, "costs": tuple(known)}
