@@ -87,10 +87,15 @@ def _batches(imports: Sequence[Published]) -> list[Drawing]:
     drawn = []
     for number, ((benchmark, unit), by_round) in enumerate(sorted(found.items()), 1):
         count = sum(len(points) for points in by_round.values())
+        reference = sorted({(point.global_batch_size, sum(point.costs) / len(point.costs))
+                            for item in imports for point in item.record.references
+                            if (point.benchmark, point.unit) == (benchmark, unit)})
+        beside = " Diamonds: mean of the reference's runs (RCP)." if reference else ""
         caption = (f"{unit.capitalize()} to the target of {name(benchmark)} against the global batch: "
                    f"{plural(count, 'run')} that reached it, lines join the medians of each batch within a round. "
-                   f"Batch, hyper-parameters and system change together. Figures: published by others.")
-        drawn.append(Drawing(f"published-batch-{number}", caption, 3.0, partial(_draw_batches, unit, by_round)))
+                   f"Batch, hyper-parameters and system change together.{beside} Figures: published by others.")
+        drawn.append(Drawing(f"published-batch-{number}", caption, 3.0,
+                             partial(_draw_batches, unit, by_round, reference)))
     return drawn
 
 
@@ -98,7 +103,9 @@ def _cost(cost: BatchCost, unit: str) -> float | None:
     return cost.epochs if unit == "epochs" else cost.samples
 
 
-def _draw_batches(unit: str, by_round: dict[str, list[tuple[int, float]]], figure: Any) -> None:
+def _draw_batches(
+    unit: str, by_round: dict[str, list[tuple[int, float]]], reference: Sequence[tuple[int, float]], figure: Any
+) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     pane = figure.subplots()
@@ -109,8 +116,12 @@ def _draw_batches(unit: str, by_round: dict[str, list[tuple[int, float]]], figur
         sizes = sorted({x for x, _ in points})
         pane.plot(sizes, [median(y for x, y in points if x == size) for size in sizes], "--", color=color,
                   linewidth=0.9)
+    if reference:
+        pane.plot([x for x, _ in reference], [y for _, y in reference], "D", markersize=4, color="#7f7f7f",
+                  markerfacecolor="none", linewidth=0, label="reference (RCP)")
     pane.set_xscale("log", base=2)
-    pane.xaxis.set_major_locator(FixedLocator(batch_ticks([x for points in by_round.values() for x, _ in points])))
+    pane.xaxis.set_major_locator(FixedLocator(batch_ticks(
+        [x for points in (*by_round.values(), reference) for x, _ in points])))
     pane.xaxis.set_minor_locator(NullLocator())
     pane.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     pane.set_ylim(bottom=0)

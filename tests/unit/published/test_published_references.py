@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from repro.reporters.paper_figures import rendered_figure
+from repro.reporters.published_figures import published_figures
 from repro.reporters.published_page import render
 from repro.reporters.published_tables import published_tables
 
@@ -39,6 +41,8 @@ def test_they_stand_beside_the_runs(tmp_path: Path) -> None:
     (text,) = re.findall(r'id="i1-b0-batch">(.*?)</script>', page, re.DOTALL)
     (trace,) = [item for item in json.loads(text)["data"] if item["name"].startswith("reference")]
     assert (trace["x"], trace["y"]) == ([256, 4096], [12.0, 40.0])
+    (drawn,) = [item for item in published_figures([found]) if "batch" in item.name]
+    assert "Diamonds" in drawn.caption and b"reference (RCP)" in rendered_figure(drawn, "svg")
     (table,) = [item for item in published_tables([found]) if item.name == "references"]
     assert [(row["mean"], row["runs"]) for row in table.rows] == [(12.0, 3), (40.0, 1)]
 

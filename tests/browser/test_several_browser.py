@@ -1,0 +1,60 @@
+"""The page of several runs in a real browser: silent, figures there, as wide as its window, accessible, printable."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repro import registry
+from repro.several import sections
+from tests.browser.test_report_tables import CHROMIUM, axe, browser
+from tests.records import SUITE, make_record
+
+__all__ = ["axe", "browser"]  # fixtures
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH")]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("several")
+    long = SUITE.replace("title: A sample for tests", f"title: {'A title of many words ' * 20}{'x' * 300}")
+    runs = [make_record(root / "one", long).folder.root,
+            make_record(root / "two", SUITE.replace("lr: 0.1", "lr: 0.2"), only=9).folder.root]
+    found = sections(runs, root / "out")
+    return Path(registry.load("reporter", "html")().write_sections(found, root / "out")[0])
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")])
+def test_it_opens_in_silence_fits_and_is_accessible(
+    browser: Any, place: Path, axe: str, width: int, scheme: str
+) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    told: list[str] = []
+    page.on("console", lambda message: told.append(message.text))
+    page.on("pageerror", lambda error: told.append(str(error)))
+    page.on("request", lambda request: told.append(request.url)
+            if not request.url.startswith((place.as_uri(), "data:")) else None)
+    page.goto(place.as_uri())
+    page.wait_for_load_state("load")
+    assert page.evaluate("[...document.images].every((image) => image.complete && image.naturalWidth > 100)")
+    assert page.evaluate("document.images.length") >= 5
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("""[...document.querySelectorAll('a[href^="#"]')]
+        .every((link) => document.getElementById(link.getAttribute("href").slice(1)))""")
+    assert told == []
+    page.evaluate(axe)
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    page.close()
+    assert [item["id"] for item in found["violations"] if item["impact"] in ("serious", "critical")] == []
+
+
+def test_it_prints(browser: Any, place: Path, tmp_path: Path) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="dark")
+    page.goto(place.as_uri())
+    page.pdf(path=str(tmp_path / "several.pdf"), prefer_css_page_size=True, print_background=True)
+    page.close()
+    data = (tmp_path / "several.pdf").read_bytes()
+    assert data.startswith(b"%PDF") and len(re.findall(rb"/Type /Page\b", data)) >= 3
