@@ -10,7 +10,8 @@
     │   └── GuardError             exit 2   strict, and the machine would spoil the figures
     ├── NotAsItWas                 exit 3   a record was altered since it was made
     ├── TrialError                 exit 1   a trial could not be carried through
-    │   └── ParityError            exit 1   two engines do not train alike (step, tensor)
+    │   ├── ParityError            exit 1   two engines do not train alike (step, tensor)
+    │   └── CheckpointError        exit 1   a checkpoint cannot be gone on from (which, why)
     └── TrackingError              exit 1   the tracking server did not take what was sent
 
 Exit codes: 0 done, 1 a trial failed, 2 usage or suite error, 3 compared and not reproduced, altered, or target missed,
@@ -83,6 +84,10 @@ class TrialError(ReproError):
 
 class ParityError(TrialError):
     """Two engines do not train alike; the message names the first step and tensor that differ."""
+
+
+class CheckpointError(TrialError):
+    """A checkpoint cannot be gone on from: which one, and why."""
 
 
 class TrackingError(ReproError):

@@ -53,7 +53,7 @@ class EventLog:
 
     def __init__(
         self, path: Path | None, rank: int = 0, now: Callable[[], int] = time.monotonic_ns,
-        anchor_ms: float | None = None,
+        anchor_ms: float | None = None, before: bytes = b"",
     ) -> None:
         """Open `path` anew.
 
@@ -61,8 +61,12 @@ class EventLog:
             path: None for a rank that keeps no log; its events go nowhere.
             now: monotonic clock, nanoseconds.
             anchor_ms: wall clock, milliseconds since 1970, at this moment; None: asked of the machine, once.
+            before: lines of an earlier attempt that this one goes on from.
         """
+        self._path = path
         self._stream: io.TextIOWrapper | None = path.open("w", encoding="utf-8") if path else None
+        if self._stream is not None:
+            self._stream.write(before.decode("utf-8"))
         self._rank, self._now = rank, now
         self._anchor_ms = time.time() * 1e3 if anchor_ms is None else anchor_ms
         self._anchor_ns = now()
@@ -94,6 +98,11 @@ class EventLog:
         self._stream.write("".join(self._lines))
         self._lines.clear()
         self._stream.flush()
+
+    def text(self) -> bytes:
+        """All lines up to now; empty for a rank that keeps no log."""
+        self.flush()
+        return self._path.read_bytes() if self._path else b""
 
     def close(self) -> None:
         """Flush, make it durable, close."""

@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError
 from repro import pattern
 from repro.errors import SuiteError
 from repro.machine import Machine
+from repro.seams import Engine
 from repro.spec import METHOD, Choice, Choices, Frozen, Suite, Trial, canonical, first_problem
 from repro.streams import Streams
 from repro.yaml_file import FieldPath
@@ -115,7 +116,7 @@ def make_plan(
     return Plan(
         suite=suite, digest=digest, device=machine.device, device_count=machine.device_count, cores=machine.cores,
         cells=tuple(cells), skipped=tuple(skipped), order=execution_order(suite, len(cells)),
-        notes=(*notes, *_few(suite), *_said(cells, machine)),
+        notes=(*notes, *_few(suite), *_said(cells, machine), *_unkept(suite, cells)),
     )
 
 
@@ -244,6 +245,13 @@ def _few(suite: Suite) -> list[str]:
     return []
 
 
+def _unkept(suite: Suite, cells: Sequence[Cell]) -> list[str]:
+    """Engines whose trials begin anew, though the suite wants them to go on from checkpoints."""
+    kinds = {cell.choices.engine.kind for cell in cells if not cell.choices.engine.get(Engine).checkpoints}
+    return [f"engine {kind} keeps no checkpoints: a trial of it that fails runs again from its start"
+            for kind in sorted(kinds) if suite.keeps_checkpoints]
+
+
 def suite_digest(suite: Suite, cells: Sequence[Cell]) -> str:
     """sha256 over what defines the experiment: the cells, complete; not titles, not the number of repeats."""
     data = {
@@ -254,6 +262,8 @@ def suite_digest(suite: Suite, cells: Sequence[Cell]) -> str:
     # Came later: named only where they are not the default, so that older suites keep their digest.
     data |= {key: value for key, value in (("margin", suite.margin), ("horizon", suite.horizon))
              if value != Suite.model_fields[key].default}
+    if suite.keeps_checkpoints:  # writing them is on the clock of every trial
+        data["checkpoint_every"] = suite.checkpoint_every
     return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from repro import fingerprint, guards, parity, post_mortem, resume
-from repro.errors import Exit, GuardError, ParityError, ReproError
+from repro.checkpoint import Checkpoints, Resumption
+from repro.errors import CheckpointError, Exit, GuardError, ParityError, ReproError
 from repro.events import read_events
 from repro.fingerprint import DataSet, Environment
 from repro.machine import Machine
@@ -99,7 +100,8 @@ class Run:
             self._open()
             if self.tracking:
                 self.tracking.sync()
-            self._parity()
+            if not self._parity_stands(record):
+                self._parity(begun=bool(record.attempts))
             if self.tracking:
                 self.tracking.sync(wait_seconds=30.0)
                 if self.tracking.problem:
@@ -134,10 +136,15 @@ class Run:
             failed, attempt = resume.failures(record, trial.trial_id), record.next_attempt(trial.trial_id)
             while True:
                 result = self._trial(number, len(self.plan.order), trial, attempt)
+                if result is None:  # it was to go on from a checkpoint that it refused: the one before, or none
+                    attempt += 1
+                    continue
                 failed += result.status in resume.RERUN
                 if result.status not in resume.RERUN or not resume.may_run_again(self.plan, failed):
                     break
                 text = f"attempt {attempt} {result.status} ({result.reason}); started again"
+                if self.plan.suite.keeps_checkpoints:
+                    text += ", from its last checkpoint where there is one"
                 self._warn("rerun", text, trial.trial_id)
                 attempt += 1
             if self.plan.suite.on_failure == "stop" and result.status in FAILED:
@@ -187,7 +194,20 @@ class Run:
         ))
         return post_mortem.explained(outcome, then)
 
-    def _parity(self) -> None:
+    def _parity_stands(self, record: Record) -> bool:
+        """Whether the gate was passed at an earlier start, by this very code on this machine."""
+        elsewhere = any(item.kind == "difference" for item in record.incidents)
+        return parity.passed(self.plan, record.parity) and not elsewhere
+
+    def _parity(self, begun: bool) -> None:
+        """Run the gate.
+
+        Args:
+            begun: trials of this run have been started before.
+
+        Raises:
+            ParityError: it was not passed.
+        """
         groups = parity.groups(self.plan)
         if not groups:
             write_json(self.folder.parity_verdict, {"needed": False, "why": parity.why_not(self.plan)})
@@ -201,7 +221,7 @@ class Run:
         bad = next((item for item in findings if item["problem"]), None)
         if bad:
             raise ParityError(f"parity gate: {bad['candidate']} against {bad['reference']}: {bad['problem']}; "
-                              "no trial was timed")
+                              f"no {'more trials are' if begun else 'trial was'} timed")
 
     def _parity_group(self, group: parity.Group) -> list[dict[str, Any]]:
         members = (group.reference, *group.candidates)
@@ -220,26 +240,35 @@ class Run:
             raise ParityError(f"parity gate: {parity.name(member)} did not run: {why(outcome)} (logs in {folder})")
         return parity.read_traces(folder, member.choices.processes)
 
-    def _trial(self, number: int, count: int, trial: Trial, attempt: int) -> Result:
-        """One start of one trial."""
+    def _trial(self, number: int, count: int, trial: Trial, attempt: int) -> Result | None:
+        """One start of one trial; None: it refused the checkpoint that it was to go on from, which is gone now."""
         cell = next(cell for cell in self.plan.cells if cell.cell_id == trial.cell_id)
         folder = self.folder.trial(trial.trial_id)
         self.watcher.trial_started(number, count, trial, cell)
         folder.mkdir(parents=True, exist_ok=True)
         write_model(self.folder.trial_file(trial.trial_id), trial)
         log = self.folder.log(trial.trial_id, attempt)
-        start = _Start(trial, attempt, round(time.time() * 1e3), time.monotonic())
+        kept = Checkpoints(self.folder.checkpoints(trial.trial_id))
+        point, passed = self._point(trial, kept)
+        start = _Start(trial, attempt, round(time.time() * 1e3), time.monotonic(), _named(point), "; ".join(passed))
         # Written before the launch: an end that nobody lives to write down still leaves the start.
         self.folder.append_attempt(start.ended("started", "the run ended before this attempt did"))
         try:
             with Monitor(log, self.folder.system_log(trial.trial_id, attempt), self.watcher.trial_ticked, self._live):
-                outcome = self.launch(trial, WORKER, folder, {"log": log.name})
+                outcome = self.launch(trial, WORKER, folder, {
+                    "log": log.name, "attempt": attempt, "checkpoints": self._keeping(trial, kept, point),
+                })
         except KeyboardInterrupt:
             self.folder.append_attempt(start.ended("interrupted", "Ctrl-C"))
             raise
         except ReproError as error:
             self.folder.append_attempt(start.ended("not_launched", str(error)))
             raise
+        if point is not None and (refusal := refused(outcome)):
+            kept.refuse(point.path.name)
+            self.folder.append_attempt(start.ended("refused", refusal))
+            self._warn("checkpoint", refusal, trial.trial_id)
+            return None
         result = derive(trial, attempt, read_events(log)[0], outcome)
         if outcome.ok and (damage := post_mortem.damage(log)):
             # Not invalid: that is a trial that was another one than asked for. This one's record was lost.
@@ -247,10 +276,35 @@ class Run:
                             status="crashed", reason=f"{damage}, though every rank ended well")
         write_model(self.folder.result(trial.trial_id), result)
         self.folder.append_attempt(start.ended(result.status, result.reason))
+        if result.status not in resume.RERUN:
+            kept.remove()
         self.watcher.trial_ended(result, time.monotonic() - start.monotonic)
         self._guard(trial.trial_id)
         self._between(wait_seconds=5.0)
         return result
+
+    def _point(self, trial: Trial, kept: Checkpoints) -> tuple[Resumption | None, list[str]]:
+        """Where a trial goes on from (None: from its start), and what of newer checkpoints forbids it."""
+        if not self._keeps(trial):
+            return None, []
+        kept.tidy()
+        point, passed = kept.newest(trial.trial_id, trial.choices.processes)
+        for text in passed:
+            self._warn("checkpoint", text, trial.trial_id)
+        return point, passed
+
+    def _keeps(self, trial: Trial) -> bool:
+        return self.plan.suite.keeps_checkpoints and trial.choices.engine.get(Engine).checkpoints
+
+    def _keeping(self, trial: Trial, kept: Checkpoints, point: Resumption | None) -> dict[str, Any] | None:
+        """What the ranks are told of checkpoints; None: they keep none."""
+        if not self._keeps(trial):
+            return None
+        return {
+            "folder": kept.root.name, "every": self.plan.suite.checkpoint_every,
+            "resume": point.path.name if point else None, "shift_ns": point.shift_ns if point else 0,
+            "clock": point.clock if point else "monotonic",
+        }
 
     def _live(self) -> None:
         """A long trial appears in the tracking server while it runs."""
@@ -270,14 +324,27 @@ class _Start:
     attempt: int
     started_ms: int
     monotonic: float
+    resumed_from: str = ""
+    passed_over: str = ""
 
     def ended(self, status: str, reason: str) -> Attempt:
         """The line of the ledger that says how it ended."""
         return Attempt(
             trial_id=self.trial.trial_id, cell_id=self.trial.cell_id, repeat=self.trial.repeat, attempt=self.attempt,
             started_ms=self.started_ms, seconds=round(time.monotonic() - self.monotonic, 3), status=status,
-            reason=reason,
+            reason=reason, resumed_from=self.resumed_from, passed_over=self.passed_over,
         )
+
+
+def _named(point: Resumption | None) -> str:
+    """A checkpoint as the ledger says it."""
+    return f"{point.path.name} of attempt {point.checkpoint.attempt}" if point else ""
+
+
+def refused(outcome: Outcome) -> str:
+    """What a rank found wrong with the checkpoint that it was to go on from; "" where it found nothing."""
+    prefix = f"{CheckpointError.__name__}: "
+    return next((end.reason.removeprefix(prefix) for end in outcome.ends if end.reason.startswith(prefix)), "")
 
 
 def prepare(plan: Plan, suite_text: str, out: Path) -> RunFolder:

@@ -34,6 +34,10 @@ class Attempt(Frozen):
     seconds: float
     status: str
     reason: str = ""
+    resumed_from: str = ""
+    """The checkpoint that it went on from: name and whose; "" for a start from the beginning."""
+    passed_over: str = ""
+    """Newer checkpoints that it could not go on from, and why."""
 
 
 class Incident(Frozen):
@@ -42,7 +46,7 @@ class Incident(Frozen):
     at_ms: float
     """Wall clock, milliseconds since 1970."""
     kind: str
-    """resumed, difference, lock, machine, clock, rerun, stopped."""
+    """resumed, difference, lock, machine, clock, rerun, stopped, checkpoint."""
     text: str
     trial_id: str = ""
 
@@ -77,6 +81,10 @@ class RunFolder:
     def system_log(self, trial_id: str, attempt: int) -> Path:
         """System metrics of one attempt, sampled by the parent."""
         return self.trial(trial_id) / f"system_{attempt}.txt"
+
+    def checkpoints(self, trial_id: str) -> Path:
+        """What a trial may go on from; there until it has ended."""
+        return self.trial(trial_id) / "checkpoints"
 
     def result(self, trial_id: str) -> Path:
         return self.trial(trial_id) / "result.json"

@@ -48,6 +48,8 @@ def members(root: Path) -> Iterator[Member]:
             continue
         for entry in os.scandir(path):
             inner = f"{name}/{entry.name}"
+            if entry.is_dir(follow_symlinks=False) and entry.name == "checkpoints" and name.startswith("trials/"):
+                continue  # what a trial that failed may go on from; no part of the record
             if entry.is_dir(follow_symlinks=False):
                 waiting.append((inner, Path(entry.path)))
             elif not (entry.name.startswith(".") and entry.name.endswith(".tmp")):

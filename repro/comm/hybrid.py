@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import inf
 from statistics import median
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, PrivateAttr, model_validator
 
@@ -141,6 +141,17 @@ class Hybrid(Algorithm):
         """Halving and doubling where the ranks allow it: the ring's bytes in fewer rounds."""
         wide = CANDIDATES["halving-doubling"]
         return wide if wide.runs(operation, world) else CANDIDATES["ring"]
+
+    def state(self) -> dict[str, Any]:
+        """The measured times: others would choose otherwise, and sum in another order."""
+        return {"curves": {name: [list(point) for point in curve] for name, curve in self._curves.items()}}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._curves = {name: [(int(size), float(seconds)) for size, seconds in state["curves"][name]]
+                        for name in self.among if name in state["curves"]}
+        self._picked.clear()
+        if self._group is not None:
+            self._forget()
 
     # ---- the measurement
 
