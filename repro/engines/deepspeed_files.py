@@ -16,7 +16,7 @@ from deepspeed.utils.tensor_fragment import fragment_address
 from repro.engines.tensor_files import UNFIT, refused
 
 TAG = "model"
-OWN_CLASSES = [LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address, torch.float16, torch.bfloat16]
+OWN_CLASSES = [LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address]
 """What DeepSpeed puts into its files besides tensors and plain values: classes without code that loading would run."""
 
 
