@@ -24,7 +24,7 @@ from . import csv_tables, markdown_page, short_tables, tables
 NOT_A_KEY = r"[^\w\-. :/]"
 """Characters that MLflow takes in no name."""
 PARAM_LIMIT, TAG_LIMIT, KEY_LIMIT = 6000, 8000, 250
-FAILED = ("crashed", "hung", "timed_out", "out_of_memory", "invalid")
+FAILED = ("crashed", "hung", "timed_out", "out_of_memory", "invalid", "refused")
 QUIET_SECONDS = 60.0
 """A running trial's folder is written to every second; untouched for so long, the run is over."""
 

@@ -25,6 +25,7 @@ from repro.sums import file_sha256
 MANIFEST, LOG = "checkpoint.json", "log.txt"
 KEPT = 2
 """The last one may be torn by what ended the trial, or hold what made it fail."""
+LEAST_BYTES = 1 << 20
 MAX_JSON_BYTES = 256 << 20
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 NANO_PER_MS = 1_000_000
@@ -117,6 +118,7 @@ class Checkpoints:
             free = shutil.disk_usage(self.root).free
         except OSError as error:
             return f"{self.root} cannot be written: {error.strerror}"
+        needed = max(needed, LEAST_BYTES)
         if free < 2 * needed:  # the log and results need some too
             return f"{free / 1e6:.0f} MB are free, it needs {needed / 1e6:.0f} MB"
         return ""

@@ -9,14 +9,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from repro.checkpoint import KEPT
 from repro.machine import Machine
 from repro.plan import Plan
+from repro.seams import Engine, Workload
+from repro.spec import canonical
+from repro.streams import Streams
 
 BUSY = 0.25
 """Load a core above which the report calls a machine busy."""
 DISK_BYTES = 256 << 20
 """What a run folder should find free, and a megabyte a trial."""
 TRIAL_BYTES = 1 << 20
+WEIGHT_BYTES = 16
+"""What a checkpoint holds of one weight: itself, two moments and a master copy, in float32."""
 SHARED_BYTES = 64 << 20
 """Shared memory that NCCL and loaders of a rank may want on a GPU machine; a sixteenth of it elsewhere."""
 STEP_SECONDS = 0.5
@@ -53,11 +59,24 @@ def _cores(plan: Plan, machine: Machine) -> str:
 
 
 def _disk(plan: Plan, folder: Path) -> str:
-    needed = DISK_BYTES + TRIAL_BYTES * len(plan.order)
+    needed = DISK_BYTES + TRIAL_BYTES * len(plan.order) + checkpoint_bytes(plan)
     free = shutil.disk_usage(folder).free
     if free >= needed:
         return ""
     return f"{free / 1e6:.0f} MB are free for the run folder, {needed / 1e6:.0f} MB may be needed"
+
+
+def checkpoint_bytes(plan: Plan) -> int:
+    """About what the checkpoints of the largest model in `plan` take: those kept, and one that is being written."""
+    if not plan.suite.keeps_checkpoints:
+        return 0
+    chosen = {canonical(cell.choices.workload): cell.choices.workload.get(Workload) for cell in plan.cells
+              if cell.choices.engine.get(Engine).checkpoints and cell.choices.engine.get(Engine).needs_parts}
+    return max((_weights(workload) for workload in chosen.values()), default=0) * WEIGHT_BYTES * (KEPT + 1)
+
+
+def _weights(workload: Workload) -> int:
+    return sum(parameter.numel() for parameter in workload.build(Streams(0, 0), "cpu").model.parameters())
 
 
 def _shared(plan: Plan) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 
 from repro.checkpoint import Resumption, Saving
 from repro.clock import Stopwatch, step_timer
+from repro.errors import CheckpointError
 from repro.events import EventLog
 from repro.expected_traffic import expected_traffic
 from repro.fed import Account, draws_sha256, total
@@ -119,11 +120,16 @@ class Loop:
         """Become what the checkpoint says; the clock has run on meanwhile."""
         own = resumed.own(self.job.rank)
         self.open_data()
-        self.session.load(resumed.path, own["session"])
-        self._restore(own["loop"])
+        try:
+            self.session.load(resumed.path, own["session"])
+            self._restore(own["loop"])
+            lost = self.watch.resume(own["loop"]["watch"])
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            name = type(error).__name__
+            raise CheckpointError(f"checkpoint {resumed.path.name}: holds something else than this trial wrote "
+                                  f"({name}: {str(error)[:100]})") from error
         self.session.synchronize()
         self.session.traffic()
-        lost = self.watch.resume(own["loop"]["watch"])
         self.log.emit("x_resumed", {"attempt": resumed.checkpoint.attempt, "step": self.step, "samples": self.samples,
                                     "lost_seconds": lost, "clock": resumed.clock})
         self.log.flush()

@@ -11,7 +11,7 @@ import pytest
 from repro import guards
 from repro.guards import ClockWatch
 from repro.machine import Machine
-from repro.plan import Plan
+from repro.plan import Plan, make_plan
 from tests.records import make_record
 
 Usage = namedtuple("Usage", "total used free")
@@ -86,3 +86,18 @@ def test_clocks(
 
 def test_this_machines_clocks_agree_just_now() -> None:
     assert ClockWatch().look() == []
+
+
+def test_checkpoints_take_room(plan: Plan) -> None:
+    pytest.importorskip("torch")
+    suite = plan.suite.model_copy(update={"on_failure": "resume_from_checkpoint"})
+    assert guards.checkpoint_bytes(plan) == 0, "its suite wants none"
+    trial = {**suite.trial, "engine": "ddp", "workload": {"kind": "digits-mlp", "hidden": 512, "depth": 1}}
+    small = {**trial, "workload": {"kind": "digits-mlp", "hidden": 64, "depth": 1}}
+    found = []
+    for each in (trial, small):
+        again = make_plan(suite.model_copy(update={"trial": each, "matrix": {}, "baseline": {}, "primary": None}),
+                          Machine(device="cpu", device_count=0, cores=2))
+        found.append(guards.checkpoint_bytes(again))
+    # 64 x 512 + 512 x 10 weights and their biases; two checkpoints and one being written, 16 bytes a weight
+    assert found == [(64 * 512 + 512 + 512 * 10 + 10) * 48, (64 * 64 + 64 + 64 * 10 + 10) * 48]
