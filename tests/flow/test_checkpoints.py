@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from repro import fingerprint, guards, parity
 from repro.bundle.verify import verify
+from repro.checkpoint import Checkpoints
 from repro.machine import Machine
 from repro.plan import Cell, make_plan
 from repro.results import Result
@@ -26,6 +29,7 @@ from repro.runner import Run, prepare
 from repro.spec import Trial
 from repro.store import Record
 from repro.suite_file import read_suite
+from repro.sums import file_sha256
 from tests.chaos.faults import ranks_of
 
 pytest.importorskip("torch")
@@ -194,3 +198,55 @@ def test_the_matrix_of_engines_algorithms_and_precisions(tmp_path: Path, case: s
 def test_four_ranks(tmp_path: Path) -> None:
     kills, resumed = compare(tmp_path, 4, "matrix:\n  engine: [ddp, {kind: deepspeed, stage: 3}]\n  comm: [ring]\n", 2)
     assert resumed >= 1 and kills >= resumed
+
+
+class Bomb:
+    """Runs code where it is unpickled without care."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.mark),)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["single", "{kind: deepspeed, stage: 1}"])
+def test_a_planted_bomb_and_another_number_of_ranks_are_refused_each_in_a_line(tmp_path: Path, engine: str) -> None:
+    """Both checkpoints of a killed trial are replaced, their hashes fitting; the trial starts anew and ends as ever."""
+    pytest.importorskip("deepspeed")
+    import torch
+
+    more = f"matrix:\n  engine: [{engine}]\n"
+    whole = begin(tmp_path / "whole", 1, more).execute()
+    run = begin(tmp_path / "killed", 1, more)
+    run.plan = run.plan.model_copy(update={"suite": run.plan.suite.model_copy(update={"attempts": 1})})
+    with killer(run.folder.root, 0):
+        assert [item.status for item in run.execute().attempts] == ["crashed"]
+    kept = Checkpoints(run.folder.checkpoints(next(run.plan.trials()).trial_id))
+    newest = kept.names()[0]
+    victim = next(path for path in sorted((kept.root / newest).rglob("*"))
+                  if path.name == ".metadata" or path.suffix == ".pt")
+    if victim.suffix == ".pt":
+        torch.save(Bomb(tmp_path / "gone-off"), victim)
+    else:
+        victim.write_bytes(pickle.dumps(Bomb(tmp_path / "gone-off")))
+    forge(kept.root / newest, files={victim.relative_to(kept.root / newest).as_posix(): file_sha256(victim)})
+    for name in kept.names()[1:]:
+        forge(kept.root / name, world=4)
+    record = Run(run.plan, run.folder, MACHINE, Silent(), again=True).execute()
+    assert not (tmp_path / "gone-off").exists()
+    refused, last = record.attempts[1:]
+    assert (refused.status, last.resumed_from) == ("refused", "")
+    assert f"checkpoint {newest}: " in refused.reason and "holds more than tensors and plain values" in refused.reason
+    if kept.names()[1:]:
+        assert "was written by 4 rank(s), this trial has 1" in last.passed_over
+    assert hashes(record) == hashes(whole)
+
+
+def forge(folder: Path, **changes: Any) -> None:
+    """Change what a checkpoint says of itself."""
+    manifest = json.loads((folder / "checkpoint.json").read_bytes())
+    for name, value in changes.items():
+        manifest[name] = {**manifest[name], **value} if isinstance(value, dict) else value
+    (folder / "checkpoint.json").write_text(json.dumps(manifest))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import shutil
@@ -25,6 +26,7 @@ from repro.seams import Batch, Outcome
 from repro.spec import Trial
 from repro.store import Record
 from repro.suite_file import read_suite
+from repro.sums import file_sha256
 
 SUITE = """\
 suite: invented
@@ -186,6 +188,47 @@ def test_one_that_the_engine_refuses_is_fallen_back_from_and_is_no_failed_start(
     assert ledger(record) == [(1, "crashed", ""), (2, "refused", "step_000000092 of attempt 1"),
                               (3, "ok", "step_000000046 of attempt 1")]
     assert record.attempts[1].reason == "checkpoint step_000000092: holds more than tensors"
+
+
+def test_what_was_being_written_when_the_trial_failed_is_none(
+    begin: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = FakeSession.save, []
+
+    def save(self: FakeSession, folder: Path) -> dict[str, Any]:
+        (folder / "half").write_text("half")
+        calls.append(folder)
+        if len(calls) == 2:
+            raise RuntimeError("lost")
+        return real(self, folder)
+
+    monkeypatch.setattr(FakeSession, "save", save)
+    run = begin()
+    record = run.execute()
+    assert ledger(record) == [(1, "crashed", ""), (2, "ok", "step_000000046 of attempt 1")]
+    assert not any(folder.exists() for folder in calls) and record.attempts[1].passed_over == ""
+
+
+def test_a_whole_file_with_something_else_in_it_is_refused(
+    begin: Callable[..., Run], failing: Callable[..., None]
+) -> None:
+    run = begin()
+
+    def plant(_: int) -> None:
+        for name in kept(run).names():
+            folder = kept(run).root / name
+            (folder / "rank0.json").write_text('{"session": {}, "loop": []}')
+            manifest = json.loads((folder / "checkpoint.json").read_text())
+            manifest["files"]["rank0.json"] = file_sha256(folder / "rank0.json")
+            (folder / "checkpoint.json").write_text(json.dumps(manifest))
+
+    failing(120, then=plant)
+    record = run.execute()
+    assert [(status, start) for _, status, start in ledger(record)] == [
+        ("crashed", ""), ("refused", "step_000000092 of attempt 1"), ("refused", "step_000000046 of attempt 1"),
+        ("ok", "")]
+    assert record.attempts[1].reason == \
+        "checkpoint step_000000092: holds something else than this trial wrote (KeyError: 'steps')"
 
 
 def test_too_little_disk_costs_the_checkpoint_and_not_the_trial(
