@@ -72,7 +72,7 @@ def _logs(record: Record, cell: Cell) -> Iterator[tuple[Result, str, str]]:
     for item in record.of_cell(cell.cell_id):
         events = read_events(record.folder.log(item.trial_id, item.attempt))[0]
         keys = {event.key for event in events}
-        if item.status in ("crashed", "invalid", "out_of_memory", "timed_out"):
+        if item.status in ("crashed", "hung", "invalid", "out_of_memory", "timed_out"):
             yield item, f"{item.status.replace('_', ' ')}: {plain(item.reason) or 'no reason given'}", ""
         elif not {"run_start", "run_stop"} <= keys:
             yield item, "its log is gone or has no run_start and run_stop", ""

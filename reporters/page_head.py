@@ -125,7 +125,7 @@ def _doubts(record: Record) -> Iterator[Notice]:
 
 INCIDENTS = {
     "resumed": "Resumed", "difference": "Resumed elsewhere", "lock": "Stale lock", "machine": "Machine",
-    "clock": "Clock", "rerun": "Started again", "stopped": "Stopped",
+    "clock": "Clock", "lost": "Result lost", "rerun": "Started again", "stopped": "Stopped",
     "calibration": "Calibration", "checkpoint": "Checkpoint refused",
 }
 

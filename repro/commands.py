@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repro import registry
+from repro import lost, registry
 from repro.calibration import Calibration, beside, keep_beside
 from repro.compare import Comparison, Summary, compare, summarize
 from repro.compare_table import calibration_text
@@ -29,6 +29,7 @@ from repro.resume import other_plan, refuse, reopen
 from repro.runner import Run, exit_code, prepare
 from repro.seams import Reporter
 from repro.store import Record, RunFolder, read_record
+from repro.sums import seal
 from repro.textual import outcome_text
 from repro.tracker import Tracker, TrackingEnd
 
@@ -103,14 +104,12 @@ def resume_suite(root: Path, track: bool, force: bool = False, again: bool = Fal
     folder, plan = reopen(root)
     machine = detect()
     with RunLock(root).acquire(force) as lock:
-        other = other_plan(plan, machine)
+        other = [*other_plan(plan, machine), *lost.refuse(folder, force)]
         refuse(root, other, force)
-        folder.mend()
+        befell = [("difference", text) for text in other]
         if lock.stale:
-            folder.append_incident("lock", f"the lock of {lock.stale}, which no longer runs, was taken over")
-        for text in other:
-            folder.append_incident("difference", text)
-        run = Run(plan, folder, machine, TerminalWatcher(), force=force, again=again, strict=strict)
+            befell.insert(0, ("lock", f"the lock of {lock.stale}, which no longer runs, was taken over"))
+        run = Run(plan, folder, machine, TerminalWatcher(), force=force, again=again, strict=strict, befell=befell)
         return _carry_out(run, lock, track)
 
 
@@ -230,6 +229,7 @@ def _conclude(
             record = read_record(folder.root)
             if problem := keep_beside(record):
                 folder.append_incident("calibration", problem)
+                seal(folder)  # it was written before
                 record = read_record(folder.root)
             paths = page.write(record, folder.reports)
     return paths, tracker.finish(FINISH_SECONDS) if tracker else None

@@ -110,4 +110,6 @@ def _read(handle: int) -> dict[str, Any]:
 def _who(owner: dict[str, Any]) -> str:
     since = owner.get("since_ms")
     at = time.strftime(" since %Y-%m-%d %H:%M:%S", time.localtime(since / 1e3)) if isinstance(since, int) else ""
-    return f"process {owner.get('pid', '?')} on {owner.get('host', 'this machine')}{at}"
+    host = owner.get("host", socket.gethostname())
+    # This machine's own name would go into the record, and with it into bundles.
+    return f"process {owner.get('pid', '?')} on {'this machine' if host == socket.gethostname() else host}{at}"

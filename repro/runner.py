@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from repro import fingerprint, guards, parity, post_mortem, resume
+from repro import fingerprint, guards, lost, parity, post_mortem, resume
 from repro.checkpoint import Checkpoints, Resumption
 from repro.errors import CheckpointError, Exit, GuardError, ParityError, ReproError
 from repro.events import read_events
@@ -69,6 +69,8 @@ class Run:
     """Also start trials again that crashed or hung."""
     strict: bool = False
     """Refuse, or stop, where a guard would warn."""
+    befell: Sequence[tuple[str, str]] = ()
+    """Incidents (kind, text) from before this start, to be written once it is known that the run may go on."""
     _launchers: dict[str, Launcher] = field(default_factory=dict)
     _synced: float = field(default_factory=time.monotonic)
     _clock: guards.ClockWatch = field(default_factory=guards.ClockWatch)
@@ -82,13 +84,14 @@ class Run:
             UsageError: a run is to go on that began on another machine.
             GuardError: strict, and something would spoil the figures.
         """
-        self.folder.mend()
+        self.watcher.stage("checking data and starting processes")
+        now = fingerprint.take(self.machine, tuple(data_sets(self.plan)))
+        other, spoiling = self._checked(now)
         with ExitStack() as stack:
-            unseal(self.folder)
+            self._reopen()  # from here on the folder is written; who was refused has left it as it was
             stack.callback(seal, self.folder)  # whatever ends the run: what there is then is what is told apart later
             stack.callback(self._close)
-            self.watcher.stage("checking data and starting processes")
-            self._environment(fingerprint.take(self.machine, tuple(data_sets(self.plan))))
+            self._environment(now, other, spoiling)
             record = read_record(self.folder.root)
             trials = resume.to_do(record, self.again)
             if not trials:
@@ -109,19 +112,36 @@ class Run:
             self._trials(record, trials)
         return read_record(self.folder.root)
 
-    def _environment(self, now: Environment) -> None:
-        """What this run is made with, or whether it still is; and what of the machine speaks against it."""
+    def _checked(self, now: Environment) -> tuple[list[str], list[str]]:
+        """(how machine and code differ from those the run began with, what of the machine speaks against it)."""
         found = guards.before(self.plan, self.machine, self.folder.root, now.load_1min if self.strict else None)
         if self.strict and found:
             raise GuardError(f"--strict: this machine is not fit for the run: {'; '.join(found)}")
-        if self.folder.environment.is_file():
-            other = resume.differences(read_model(self.folder.environment, Environment), now)
-            resume.refuse(self.folder.root, other, self.force)
-            for text in other:
-                self.folder.append_incident("difference", text)
-        else:
+        if not self.folder.environment.is_file():
+            return [], found
+        other = resume.differences(read_model(self.folder.environment, Environment), now)
+        resume.refuse(self.folder.root, other, self.force)
+        return other, found
+
+    def _reopen(self) -> None:
+        """Take away what a killed writer left half done and the index, which no longer holds; set damage aside."""
+        found = lost.find(self.folder, self.plan)
+        lost.set_aside(self.folder, found)
+        unseal(self.folder)
+        self.folder.mend()
+        lost.write_down(self.folder, self.plan, found)
+        for item in found:
+            self.watcher.stage(f"warning: {item.trial_id}: {item.why}; set aside, the trial is run again")
+        for kind, text in self.befell:
+            self.folder.append_incident(kind, text)
+
+    def _environment(self, now: Environment, other: list[str], spoiling: list[str]) -> None:
+        """What this run is made with, or how it no longer is; and what of the machine speaks against it."""
+        if not self.folder.environment.is_file():
             write_model(self.folder.environment, now)
-        for text in found:
+        for text in other:
+            self.folder.append_incident("difference", text)
+        for text in spoiling:
             self._warn("machine", text)
 
     def _warn(self, kind: str, text: str, trial_id: str = "") -> None:

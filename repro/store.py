@@ -46,7 +46,7 @@ class Incident(Frozen):
     at_ms: float
     """Wall clock, milliseconds since 1970."""
     kind: str
-    """resumed, difference, lock, machine, clock, rerun, stopped, checkpoint."""
+    """resumed, difference, lock, lost, machine, clock, rerun, stopped, checkpoint."""
     text: str
     trial_id: str = ""
 
@@ -273,9 +273,16 @@ def read_record(root: Path) -> Record:
         attempts=tuple(read_attempts(folder.ledger)),
         incidents=tuple(_read_lines(folder.incidents, Incident)),
         preload_seconds=_preload_seconds(folder.launchers),
-        results=tuple(read_model(path, Result) for path in paths if path.is_file()),
+        results=tuple(_read_result(path, root) for path in paths if path.is_file()),
         parity=_read_json(folder.parity_verdict) if folder.parity_verdict.is_file() else None,
     )
+
+
+def _read_result(path: Path, root: Path) -> Result:
+    try:
+        return read_model(path, Result)
+    except OutputError as error:
+        raise OutputError(f"{error}; `repro run --resume {root}` sets it aside and runs this trial again") from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from repro.errors import OutputError
 from repro.events import MAX_LINE, parse_line
+from repro.post_mortem import damage
 from repro.results import CONSERVATION_TOLERANCE, Result, derive
 from repro.seams import Outcome, RankEnd
 from repro.spec import Trial
@@ -27,10 +28,19 @@ def differences(trial: Trial, stored: Result, log: Path) -> list[str]:
     Raises:
         OutputError: the log cannot be read, or holds nothing that a result could come from.
     """
+    if stored == _nothing(stored) and damage(log):
+        return []  # it failed before its log began, or because that was damaged; no figure is taken from it
     again = rederived(trial, stored, log)
     before, after = (json.loads(item.model_dump_json(by_alias=True)) for item in (stored, again))
     names = [name for name in before if name not in NOT_IN_THE_LOG and not _equal(before[name], after[name])]
     return [_told(name, before[name], after[name]) for name in names]
+
+
+def _nothing(stored: Result) -> Result:
+    """A failure that says no more than that it was one."""
+    status = stored.status if stored.status in ("hung", "timed_out", "out_of_memory") else "crashed"
+    return Result(trial_id=stored.trial_id, cell_id=stored.cell_id, repeat=stored.repeat, attempt=stored.attempt,
+                  status=status, reason=stored.reason)
 
 
 def rederived(trial: Trial, stored: Result, log: Path) -> Result:
@@ -69,6 +79,8 @@ def _outcome(stored: Result, stopped: bool) -> Outcome | None:
     network = stored.network.model_dump(mode="json") if stored.network else None
     if stored.status == "timed_out":
         return Outcome((), 0.0, timed_out=True, network=network)
+    if stored.status == "hung":
+        return Outcome((), 0.0, hung=True, network=network)
     if stored.status in ("crashed", "out_of_memory"):
         reason = "out of memory" if stored.status == "out_of_memory" else "crashed"
         return Outcome((RankEnd(0, 1, reason),), 0.0, network=network)
