@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from repro.seams import Reporter
 from repro.store import Record, write_text
 
 from .tables import Table, Value, tables
+
+if TYPE_CHECKING:
+    from repro.published.store import Published
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20", "|", "%")
 """First characters by which spreadsheets take text for a formula (OWASP, "CSV Injection"; full-width forms too)."""
@@ -27,12 +31,26 @@ class CsvTables(Reporter):
         Raises:
             OutputError: `out` cannot be written.
         """
-        paths = []
-        for table in tables(record):
-            path = out / "csv" / f"{table.name}.csv"
-            write_text(path, text(table))
-            paths.append(str(path))
-        return paths
+        return _written(tables(record), out)
+
+    def write_published(self, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
+        """Write `csv/<table>.csv` of the imports into `out`, runs of one's own into folders below it.
+
+        Raises:
+            OutputError: `out` cannot be written.
+        """
+        from .published_tables import apart, published_tables
+
+        return [*_written(published_tables(imports), out), *apart(self, own, out)]
+
+
+def _written(found: Sequence[Table], out: Path) -> list[str]:
+    paths = []
+    for table in found:
+        path = out / "csv" / f"{table.name}.csv"
+        write_text(path, text(table))
+        paths.append(str(path))
+    return paths
 
 
 def text(table: Table) -> str:

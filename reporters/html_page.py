@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -20,6 +21,7 @@ from .page_view import view
 
 if TYPE_CHECKING:
     from repro.published.store import Published
+    from repro.several import Section
 
 
 class HtmlPage(Reporter):
@@ -46,6 +48,16 @@ class HtmlPage(Reporter):
         from .published_page import write
 
         return write(imports, own, out)
+
+    def write_sections(self, sections: Sequence[Section], out: Path) -> list[str]:
+        """Write `report.html` into `out`: every section in short, with its figures and why it stands apart.
+
+        Raises:
+            OutputError: `out` cannot be written.
+        """
+        from .several_page import write
+
+        return write(sections, out)
 
 
 def render(record: Record) -> str:
@@ -96,9 +108,20 @@ def _digest(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
+def _finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
+
+
 def inline_json(data: Any) -> Markup:
-    """JSON that cannot end the script element it stands in."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    """JSON that cannot end the script element it stands in; what is not finite is null, a gap in a figure."""
+    try:
+        text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    except ValueError:  # rare, so that only then everything is looked at
+        text = json.dumps(_finite(data), separators=(",", ":"), allow_nan=False)
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)

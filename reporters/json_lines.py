@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from repro.seams import Reporter
 from repro.store import Record, write_text
 
-from .tables import finite, tables
+from .tables import Table, finite, tables
+
+if TYPE_CHECKING:
+    from repro.published.store import Published
 
 SCHEMA = 1
 
@@ -27,13 +30,25 @@ class JsonLines(Reporter):
             OutputError: `out` cannot be written.
         """
         path = out / "report.jsonl"
-        write_text(path, "".join(lines(record)))
+        write_text(path, "".join(lines(tables(record))))
         return [str(path)]
 
+    def write_published(self, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
+        """Write `published.jsonl` into `out`, runs of one's own into folders below it.
 
-def lines(record: Record) -> Iterator[str]:
+        Raises:
+            OutputError: `out` cannot be written.
+        """
+        from .published_tables import apart, published_tables
+
+        path = out / "published.jsonl"
+        write_text(path, "".join(lines(published_tables(imports))))
+        return [str(path), *apart(self, own, out)]
+
+
+def lines(found: Sequence[Table]) -> Iterator[str]:
     """ASCII only, so that no reader can mistake the encoding; what is not finite is null."""
-    for table in tables(record):
+    for table in found:
         for row in table.rows:
             data = {"schema": SCHEMA, "table": table.name} | {name: finite(value) for name, value in row.items()}
             yield json.dumps(data, allow_nan=False) + "\n"

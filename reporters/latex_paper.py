@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from repro.seams import Reporter
 from repro.store import Record, write_text
 
-from .paper_figures import FOLDER, draw, figures
+from .page_text import plural
+from .paper_figures import FOLDER, ROWS, draw, figures
 from .short_tables import FOOTNOTE, Brief, Short, brief
+
+if TYPE_CHECKING:
+    from repro.published.store import Published
+
+    from .published_short import PublishedBrief
 
 SPECIAL = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
@@ -43,31 +50,67 @@ class LatexPaper(Reporter):
         write_text(path, render(brief(record), [(item.name, item.caption) for item in drawn]))
         return [str(path), *draw(drawn, out)]
 
+    def write_published(self, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
+        """Write `published.tex` and `figures/` into `out`, runs of one's own into folders below it.
+
+        Raises:
+            OutputError: `out` cannot be written.
+        """
+        from .published_figures import published_figures
+        from .published_short import published_brief
+        from .published_tables import apart
+
+        path, drawn = out / "published.tex", published_figures(imports)
+        write_text(path, render_published(published_brief(imports), [(item.name, item.caption) for item in drawn]))
+        return [str(path), *draw(drawn, out), *apart(self, own, out)]
+
 
 def render(found: Brief, drawn: list[tuple[str, str]]) -> str:
     """The file; `drawn`: name and caption of every figure."""
-    parts = [HEAD, f"% {found.origin} figures", *(_table(table, found) for table in (found.cells, found.comparisons)
-                                                  if table.rows)]
+    parts = [HEAD, f"% {found.origin} figures",
+             *(_table(table, _caption(table, found)) for table in (found.cells, found.comparisons) if table.rows)]
     if found.verdicts:
         items = "\n".join(f"  \\item \\textbf{{{escaped(item.verdict)}}}: {escaped(item.contrast)}: {escaped(item.why)}"
                           for item in found.verdicts)
         parts.append(f"\\begin{{itemize}}\n{items}\n\\end{{itemize}}")
-    if found.doubts:
-        items = "\n".join(f"  \\item {escaped(text)}" for text in found.doubts)
-        parts.append(f"\\paragraph{{Before you believe it}}\n\\begin{{itemize}}\n{items}\n\\end{{itemize}}")
+    parts += _doubts(found.doubts)
     parts += [_figure(name, caption) for name, caption in drawn]
     return "\n\n".join(parts) + "\n"
 
 
-def _table(table: Short, found: Brief) -> str:
-    label = escaped(table.title)
+def render_published(found: PublishedBrief, drawn: list[tuple[str, str]]) -> str:
+    """The file of published results. A table keeps its first rows where it would not fit a page, and says so."""
+    parts = [HEAD.replace("{report}", "{published}"), "% published figures"]
+    facts = "; ".join(f"{key}: {value}" for key, value in found.facts)
+    for table in (*found.scores, *found.costs):
+        left = len(table.rows) - ROWS
+        more = f" {plural(left, 'row')} left out; the CSV tables have them all." if left > 0 else ""
+        short = Short(table.title, table.headers, table.numeric, table.rows[:ROWS])
+        parts.append(_table(short, f"{escaped(table.title)}. All figures \\emph{{published}} by others. "
+                                   f"{escaped(facts + '.' + more)}"))
+    parts += [*_doubts(found.doubts), *(_figure(name, caption) for name, caption in drawn)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _doubts(found: Sequence[str]) -> list[str]:
+    if not found:
+        return []
+    items = "\n".join(f"  \\item {escaped(text)}" for text in found)
+    return [f"\\paragraph{{Before you believe it}}\n\\begin{{itemize}}\n{items}\n\\end{{itemize}}"]
+
+
+def _caption(table: Short, found: Brief) -> str:
     facts = "; ".join(f"{key}: {value}" for key, value in found.facts)
     foot = f" {FOOTNOTE}" if table is found.comparisons else ""
+    return f"{escaped(table.title)}. All figures \\emph{{{escaped(found.origin)}}}. {escaped(facts + '.' + foot)}"
+
+
+def _table(table: Short, caption: str) -> str:
     columns = "".join("r" if flush else "l" for flush in table.numeric)
     lines = [" & ".join(escaped(cell) for cell in row) + r" \\" for row in (table.headers, *table.rows)]
     return "\n".join([
         r"\begin{table}[htbp]", r"\centering",
-        f"\\caption{{{label}. All figures \\emph{{{escaped(found.origin)}}}. {escaped(facts + '.' + foot)}}}",
+        f"\\caption{{{caption}}}",
         r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%", f"\\begin{{tabular}}{{{columns}}}",
         r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule", r"\end{tabular}}", r"\end{table}",
     ])

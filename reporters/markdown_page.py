@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from repro.seams import Reporter
 from repro.store import Record, write_text
 
 from .short_tables import FOOTNOTE, Brief, Short, brief
+
+if TYPE_CHECKING:
+    from repro.published.store import Published
+    from repro.several import Section
+
+    from .published_short import PublishedBrief
 
 SPECIAL = re.compile(r"[\\`*_\[\]|~$]")
 PINGS = re.compile(r"(?<!&)[@#]")
@@ -31,6 +38,29 @@ class MarkdownPage(Reporter):
         write_text(path, render(brief(record)))
         return [str(path)]
 
+    def write_published(self, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
+        """Write `published.md` into `out`, runs of one's own into folders below it.
+
+        Raises:
+            OutputError: `out` cannot be written.
+        """
+        from .published_short import published_brief
+        from .published_tables import apart, own_folders
+
+        path, places = out / "published.md", [f"{folder}/report.md" for folder in own_folders(own)]
+        write_text(path, render_published(published_brief(imports), places))
+        return [str(path), *apart(self, own, out)]
+
+    def write_sections(self, sections: Sequence[Section], out: Path) -> list[str]:
+        """Write `report.md` into `out`: every section, the later ones with the reason why they stand apart.
+
+        Raises:
+            OutputError: `out` cannot be written.
+        """
+        path = out / "report.md"
+        write_text(path, render_sections(sections))
+        return [str(path)]
+
 
 def render(found: Brief) -> str:
     """The document; `origin` stands above every figure and in every row of the tables."""
@@ -46,6 +76,35 @@ def render(found: Brief) -> str:
             parts += [f"## {escaped(table.title)}", rendered(table)]
     if found.comparisons.rows:
         parts.append(escaped(FOOTNOTE))
+    return "\n\n".join(parts) + "\n"
+
+
+def render_sections(sections: Sequence[Section]) -> str:
+    """One document of sections; headings of a section are one level down."""
+    parts = ["# Reports of several runs", APART]
+    for number, section in enumerate(sections, 1):
+        told = [f"runs: {'; '.join(section.sources)}"]
+        told += [f"apart from section 1: {section.why}"] if section.why else []
+        found = render(brief(section.record)).replace("# ", f"# Section {number}: ", 1)
+        parts += [re.sub("^#", "##", found, flags=re.MULTILINE).rstrip("\n"),
+                  "\n".join(f"- {escaped(text)}" for text in (*told, *section.notes))]
+    return "\n\n".join(parts) + "\n"
+
+
+def render_published(found: PublishedBrief, own: Sequence[str] = ()) -> str:
+    """The document of published results; `own`: where runs of one's own are reported."""
+    parts = [f"# {escaped(found.title)}", "All figures: **published** by others.",
+             "\n".join(f"- {escaped(key)}: {escaped(value)}" for key, value in found.facts),
+             "## Before you believe it", "\n".join(f"- {escaped(text)}" for text in found.doubts)]
+    for table in (*found.scores, *found.costs):
+        parts += [f"## {escaped(table.title)}", rendered(table)]
+    if found.refused:
+        rest = [f"- {found.refused_left_out} more stand in refused.jsonl"] if found.refused_left_out else []
+        parts += ["## Refused files", "\n".join([*(f"- {escaped(source)}: {escaped(reason)}"
+                                                   for source, reason in found.refused), *rest])]
+    if own:
+        parts += ["## Run here", "Not published, and never divided by anything above: "
+                  f"{', '.join(escaped(place) for place in own)}."]
     return "\n\n".join(parts) + "\n"
 
 
@@ -71,3 +130,4 @@ def escaped(text: str) -> str:
 
 
 NUMBER = "&#35;"
+APART = "One section is one experiment on one machine; no figure of one is compared with a figure of another."

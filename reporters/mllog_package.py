@@ -26,6 +26,8 @@ from .tables import plain
 FOLDER = "mllog"
 PROGRESS = ("block_start", "block_stop", "epoch_start", "epoch_stop", "eval_start", "eval_stop")
 """Keys whose metadata the common rules want a samples_count or an epoch_num in."""
+MAX_DEPTH = 32
+"""Levels of a value; ours have three."""
 ADDED = "x_added"
 """Metadata of what was added here: a whole line (true), or the names of the fields."""
 TYPES = {"float64": "fp64", "float32": "fp32", "bfloat16": "bfloat16", "float16": "fp16", "tf32": "tf32"}
@@ -36,6 +38,8 @@ class MllogPackage(Reporter):
     """A package that `mlperf_logging`'s parser, package checker and this tool's own `repro import mlperf` read."""
 
     title: ClassVar[str] = "MLPerf's results layout: result_N.txt and systems/*.json, for MLCommons' tools"
+    unpublishable: ClassVar[str] = ("published results have logs of their own; a package made of what an import kept "
+                                    "would not be what was submitted. Take the logs themselves")
 
     def write(self, record: Record, out: Path) -> list[str]:
         """Write the folder `mllog` into `out`.
@@ -70,14 +74,47 @@ def folder_name(text: str) -> str:
 def _logs(record: Record, cell: Cell) -> Iterator[tuple[Result, str, str]]:
     """(result, why it is left out, text of its log)."""
     for item in record.of_cell(cell.cell_id):
-        events = read_events(record.folder.log(item.trial_id, item.attempt))[0]
+        path = record.folder.log(item.trial_id, item.attempt)
+        events = read_events(path)[0]
         keys = {event.key for event in events}
         if item.status in ("crashed", "hung", "invalid", "out_of_memory", "timed_out"):
             yield item, f"{item.status.replace('_', ' ')}: {plain(item.reason) or 'no reason given'}", ""
         elif not {"run_start", "run_stop"} <= keys:
             yield item, "its log is gone or has no run_start and run_stop", ""
+        elif spoiled := unsound(path.read_bytes(), events):
+            yield item, f"its log does not hold together any more: {spoiled}", ""
         else:
             yield item, "", "".join(line(event) for event in export(events, disclosure(cell, item)))
+
+
+def unsound(content: bytes, events: Sequence[Event]) -> str:
+    """What is wrong with a log that was whole when its trial ended; "" where nothing is.
+
+    Args:
+        events: those that were read of `content`; a line with the token that gave none is damaged.
+    """
+    lost = content.count(b":::MLLOG") - len(events)
+    if lost:
+        return f"{lost} of its events cannot be read"
+    if b"\0" in content:
+        return "it holds NUL bytes"
+    for key in ("run_start", "run_stop"):
+        if (count := sum(event.key == key for event in events)) != 1:
+            return f"{count} {key}"
+    if any(_deep(event.value) or _deep(event.metadata) for event in events):
+        return f"an event is nested deeper than {MAX_DEPTH} levels"
+    start, stop = (next(event.time_ms for event in events if event.key == key) for key in ("run_start", "run_stop"))
+    return "" if start <= stop < float("inf") else "its run_stop is not after its run_start"
+
+
+def _deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [inner for item in level if isinstance(item, dict | list)
+                 for inner in (item.values() if isinstance(item, dict) else item)]
+        if not level:
+            return False
+    return True
 
 
 def line(event: Event) -> str:
@@ -131,10 +168,17 @@ def export(events: Sequence[Event], told: Disclosure) -> Iterator[Event]:
         if event.key == "eval_error" and "eval_accuracy" not in keys:  # the one key of a quality that the rules know
             yield replace(event, key="eval_accuracy", metadata={**event.metadata, ADDED: True})
         if event.key in EVALUATION_KEYS:
-            samples = int(event.metadata.get("samples_count", samples))
+            samples = _count(event) or samples
         if event.key == "init_start":
             yield from (Event(key, value, "POINT_IN_TIME", event.time_ms, {ADDED: True})
                         for key, value in told.values.items() if key not in keys)
+
+
+def _count(event: Event) -> int | None:
+    """Samples seen, where the event says so in a number that can be one."""
+    found = event.metadata.get("samples_count")
+    whole = isinstance(found, int | float) and not isinstance(found, bool) and 0 <= found < 1 << 63
+    return int(found) if whole and found is not None else None
 
 
 def _samples_ahead(events: Sequence[Event]) -> list[int | None]:
@@ -142,7 +186,7 @@ def _samples_ahead(events: Sequence[Event]) -> list[int | None]:
     found: list[int | None] = []
     following: int | None = None
     for event in reversed(events):
-        if event.key in EVALUATION_KEYS and "samples_count" in event.metadata:
-            following = int(event.metadata["samples_count"])
+        if event.key in EVALUATION_KEYS:
+            following = following if _count(event) is None else _count(event)
         found.append(following)
     return found[::-1]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from repro.compare import SCALES, Comparison
 from repro.plan import Cell
@@ -23,6 +23,9 @@ from repro.store import Record, write_bytes
 from .page_text import plural
 from .short_tables import name
 from .tables import comparisons, metric_of, pair_origin, summaries
+
+if TYPE_CHECKING:
+    from repro.published.store import Published
 
 FOLDER = "figures"
 FORMATS = ("pdf", "svg")
@@ -71,6 +74,17 @@ class PaperFigures(Reporter):
         """
         return draw(figures(record), out)
 
+    def write_published(self, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
+        """Write `figures/published-*.pdf` and `.svg` into `out`, figures of runs of one's own into folders below it.
+
+        Raises:
+            OutputError: `out` cannot be written.
+        """
+        from .published_figures import published_figures
+        from .published_tables import apart
+
+        return [*draw(published_figures(imports), out), *apart(self, own, out)]
+
 
 def figures(record: Record) -> list[Drawing]:
     """What there is to draw; none where nothing has run."""
@@ -80,18 +94,23 @@ def figures(record: Record) -> list[Drawing]:
 
 def draw(found: Sequence[Drawing], out: Path) -> list[str]:
     """Write every figure in every format; the paths."""
+    paths = []
+    for item in found:
+        for kind in FORMATS:
+            path = out / FOLDER / f"{item.name}.{kind}"
+            write_bytes(path, rendered_figure(item, kind))
+            paths.append(str(path))
+    return paths
+
+
+def rendered_figure(item: Drawing, kind: str) -> bytes:
+    """A figure's bytes, `kind` one of `FORMATS`; whatever the user has set up for matplotlib."""
     import matplotlib as mpl
 
-    paths = []
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(SETTINGS)
-        for item in found:
-            for kind in FORMATS:
-                path = out / FOLDER / f"{item.name}.{kind}"
-                write_bytes(path, _rendered(item, kind))
-                paths.append(str(path))
-    return paths
+        return _rendered(item, kind)
 
 
 def _rendered(item: Drawing, kind: str) -> bytes:
@@ -117,7 +136,7 @@ def _curves(record: Record) -> list[Drawing]:
     for number, ((workload, metric, target), cells) in enumerate(grouped.items(), 1):
         shown = cells[:LINES]
         caption = (f"{name(metric)} on {name(workload)} against the wall clock and epochs, one line a trial; the grey "
-                   f"line is the target {target:g}. Figures: {_origins(shown)}.{_left_out(shown, cells, 'cell')}")
+                   f"line is the target {target:g}. Figures: {_origins(shown)}.{left_out(shown, cells, 'cell')}")
         drawn.append(Drawing(
             name="quality" if len(grouped) == 1 else f"quality-{number}", caption=caption,
             height=2.6 + 0.17 * len(shown), into=partial(_draw_curves, record, shown, metric, target),
@@ -133,10 +152,10 @@ def _draw_curves(record: Record, cells: Sequence[Cell], metric: str, target: flo
             for number, item in enumerate(record.of_cell(cell.cell_id)):
                 points = [(getattr(point, clock), point.value) for point in item.curve if point.value is not None]
                 pane.plot([x for x, _ in points], [y for _, y in points], color=COLORS[index], linewidth=0.9,
-                          linestyle=PATTERNS[index], label=None if number else _text(cell.label))
+                          linestyle=PATTERNS[index], label=None if number else shown_text(cell.label))
         pane.set_xlabel(words)
         pane.set_xlim(left=0)
-    panes[0].set_ylabel(_text(f"{metric} [{_origins(cells)}]"))
+    panes[0].set_ylabel(shown_text(f"{metric} [{_origins(cells)}]"))
     handles, labels = panes[0].get_legend_handles_labels()
     if handles:
         figure.legend(handles, labels, loc="outside lower left", ncols=1, fontsize=7)
@@ -165,13 +184,13 @@ def _times(record: Record) -> list[Drawing]:
             if item.ok < item.n and scale.to_target:
                 pane.annotate(f"{item.n - item.ok} of {item.n} without", (1.0, place), fontsize=6, ha="right",
                               va="center", xycoords=("axes fraction", "data"))
-        _rows(pane, [f"{name(cell.label)} [{cell.choices.origin}]" for cell in cells])
+        rows(pane, [f"{name(cell.label)} [{cell.choices.origin}]" for cell in cells])
         pane.set_xlim(left=0)
         pane.set_xlabel(f"{scale.noun} ({scale.unit})" if scale.unit else scale.noun)
 
     caption = (f"{scale.noun.capitalize()} of every trial by cell; bars: median with its order-statistic interval, "
                f"where every trial reached the target. Figures: {_origins(cells)}."
-               f"{_left_out(shown, found, 'cell')}")
+               f"{left_out(shown, found, 'cell')}")
     return [Drawing("times", caption, 0.7 + 0.34 * len(shown), into)]
 
 
@@ -195,7 +214,7 @@ def _forest(record: Record) -> list[Drawing]:
             pane.plot([item.ratio], [place], "D" if item.primary else "s", color=color, markersize=4)
             pane.annotate(item.verdict, (1.01, place), fontsize=6, va="center", xycoords=("axes fraction", "data"),
                           annotation_clip=False)
-        _rows(pane, [_contrast(record, item) for item in shown])
+        rows(pane, [_contrast(record, item) for item in shown])
         pane.set_xscale("log")
         _plain_ticks(pane, shown)
         pane.set_xlabel(f"ratio of {SCALES[shown[0].metric].noun}, candidate / baseline")
@@ -205,7 +224,7 @@ def _forest(record: Record) -> list[Drawing]:
     none = f" {plural(without, 'contrast')} without a ratio cannot be drawn." if without else ""
     caption = (f"Ratios of {SCALES[shown[0].metric].noun} with 95 % intervals, pairs of one seed as points; the "
                f"declared contrast is drawn in blue with a diamond. Intervals are not corrected for the number of "
-               f"contrasts, verdicts are.{none} Figures: {origins}.{_left_out(shown, found, 'contrast')}")
+               f"contrasts, verdicts are.{none} Figures: {origins}.{left_out(shown, found, 'contrast')}")
     return [Drawing("ratios", caption, 0.8 + 0.42 * len(shown), into)]
 
 
@@ -213,9 +232,9 @@ def _contrast(record: Record, item: Comparison) -> str:
     return f"{name(item.candidate_label)}\nagainst {name(item.baseline_label)} [{pair_origin(record, item)}]"
 
 
-def _rows(pane: Any, labels: Sequence[str]) -> None:
+def rows(pane: Any, labels: Sequence[str]) -> None:
     """One row a label, the first on top."""
-    pane.set_yticks(range(len(labels)), ["\n".join(_text(line) for line in label.split("\n")) for label in labels])
+    pane.set_yticks(range(len(labels)), ["\n".join(shown_text(line) for line in label.split("\n")) for label in labels])
     pane.tick_params(axis="y", labelsize=6, length=0)
     pane.set_ylim(len(labels) - 0.4, -0.6)
 
@@ -247,12 +266,12 @@ def _origins(cells: Sequence[Cell]) -> str:
     return " and ".join(dict.fromkeys(cell.choices.origin for cell in cells)) or "measured"
 
 
-def _left_out(shown: Sequence[Any], found: Sequence[Any], noun: str) -> str:
+def left_out(shown: Sequence[Any], found: Sequence[Any], noun: str) -> str:
     return "" if len(shown) == len(found) else \
         f" Shown: the first {len(shown)} of {plural(len(found), noun)}; the tables have them all."
 
 
-def _text(text: str) -> str:
+def shown_text(text: str) -> str:
     """One line in characters that the font has; for others its sign for the unknown."""
     known = _glyphs()
     return "".join(character if ord(character) in known else "\ufffd" for character in name(text))
@@ -266,4 +285,5 @@ def _glyphs() -> set[int]:
     return set(get_font(findfont("DejaVu Sans")).get_charmap())
 
 
-__all__ = ["FOLDER", "Drawing", "PaperFigures", "draw", "figures"]
+__all__ = ["FOLDER", "Drawing", "PaperFigures", "draw", "figures", "left_out", "rendered_figure", "rows",
+           "shown_text"]

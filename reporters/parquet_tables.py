@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from repro.seams import Reporter
 from repro.store import Record, write_bytes
 
 from .tables import Table, tables
+
+if TYPE_CHECKING:
+    from repro.published.store import Published
 
 
 class ParquetTables(Reporter):
@@ -23,13 +27,30 @@ class ParquetTables(Reporter):
         Raises:
             OutputError: `out` cannot be written.
         """
-        found, paths = tables(record), []
+        found = tables(record)
         about = {key: str(found[0].rows[0][key]) for key in ("suite", "suite_digest", "method", "origin", "started_ms")}
-        for table in found:
-            path = out / "parquet" / f"{table.name}.parquet"
-            write_bytes(path, content(table, about))
-            paths.append(str(path))
-        return paths
+        return _written(found, about, out)
+
+    def write_published(self, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
+        """Write `parquet/<table>.parquet` of the imports into `out`, runs of one's own into folders below it.
+
+        Raises:
+            OutputError: `out` cannot be written.
+        """
+        from .published_tables import ORIGIN, apart, published_tables
+
+        digests = ",".join(item.record.results_sha256 for item in imports)
+        about = {"origin": ORIGIN, "results_sha256": digests}
+        return [*_written(published_tables(imports), about, out), *apart(self, own, out)]
+
+
+def _written(found: Sequence[Table], about: dict[str, str], out: Path) -> list[str]:
+    paths = []
+    for table in found:
+        path = out / "parquet" / f"{table.name}.parquet"
+        write_bytes(path, content(table, about))
+        paths.append(str(path))
+    return paths
 
 
 def content(table: Table, about: dict[str, str]) -> bytes:

@@ -159,7 +159,8 @@ def batch_chart(name: str, by_round: Sequence[tuple[str, Sequence[BatchCost]]], 
     if not traces:
         return None
     layout = _layout("global batch, samples (logarithmic)", f"{unit} to the target")
-    layout["xaxis"] |= {"type": "log", "dtick": "D2" if _spread(traces) < 100 else 1}
+    ticks = batch_ticks([size for trace in traces for size in trace["x"]])
+    layout["xaxis"] |= {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,}" for tick in ticks]}
     layout["yaxis"]["rangemode"] = "tozero"
     layout |= {"showlegend": True, "legend": {"orientation": "h", "y": -0.28, "font": {"size": 12}}}
     return Chart(
@@ -170,9 +171,14 @@ def batch_chart(name: str, by_round: Sequence[tuple[str, Sequence[BatchCost]]], 
     )
 
 
-def _spread(traces: Sequence[dict[str, Any]]) -> float:
-    sizes = [size for trace in traces for size in trace["x"]]
-    return float(max(sizes) / min(sizes))
+def batch_ticks(sizes: Sequence[int], most: int = 7) -> list[int]:
+    """Powers of two between the smallest and the largest batch, as batches are chosen; at most `most` of them."""
+    low, high = min(sizes), max(sizes)
+    powers = [1 << exponent for exponent in range(low.bit_length() - 1, high.bit_length() + 1)
+              if low <= 1 << exponent <= high]
+    if len(powers) < 2:
+        return sorted({low, high})
+    return powers[::-(-len(powers) // most)]
 
 
 def _unit(costs: Sequence[BatchCost]) -> str:

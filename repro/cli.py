@@ -583,6 +583,23 @@ def bench_compare(cells: int, seeds: int, sizes: int, repetitions: int, as_json:
     _print_bench(measure(cells, seeds, sizes, repetitions), as_json)
 
 
+@bench.command("import")
+@click.option("--logs", type=click.IntRange(5, 100_000), default=2000, help="Result logs of the round, at least.")
+@click.option("--megabytes", type=click.FloatRange(0.1, 10_000), default=400.0, help="Of all logs, 10^6 bytes.")
+@click.option("--from", "sample", type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="Repeat the logs of this round (ORG/results/...).  [default: made-up logs]")
+@json_option
+def bench_import(logs: int, megabytes: float, sample: Path | None, as_json: bool) -> None:
+    """Seconds and memory of importing and reporting a full round of published results, and of opening its page.
+
+    \b
+    Example: repro bench import --from training_results_v4.0
+    """
+    from repro.bench.import_scale import measure
+
+    _print_bench(measure(logs, megabytes, sample), as_json)
+
+
 def _print_bench(found: Any, as_json: bool) -> None:
     click.echo(json.dumps(found.model_dump(mode="json"), indent=1) if as_json else found.text())
 

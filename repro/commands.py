@@ -21,6 +21,7 @@ from repro.calibration import Calibration, beside, keep_beside
 from repro.compare import Comparison, Summary, compare, summarize
 from repro.compare_table import calibration_text
 from repro.errors import Exit, ReproError, UsageError
+from repro.inside import read_inside, refuse_links
 from repro.lock import RunLock
 from repro.machine import detect
 from repro.plan import Plan
@@ -259,7 +260,7 @@ def write_reports(run: Path, targets: list[str], out: Path | None) -> list[str]:
     reporters = [reporter(name.strip()) for name in targets if name.strip()]
     if not reporters:
         raise UsageError("--to names no reporter; see `repro list reporters`")
-    record = read_record(run)
+    record = read_inside(run)
     return [place for item in reporters for place in item.write(record, out or record.folder.reports)]
 
 
@@ -274,14 +275,20 @@ def write_published_reports(folders: Sequence[Path], targets: list[str], out: Pa
     from repro.published.compare import any_published
     from repro.published.store import read_published
 
-    reporters = [reporter(name.strip()) for name in targets if name.strip()]
-    if not reporters:
+    named = {name.strip(): reporter(name.strip()) for name in targets if name.strip()}
+    if not named:
         raise UsageError("--to names no reporter; see `repro list reporters`")
+    for name, item in named.items():  # before anything is written
+        if item.unpublishable or type(item).write_published is Reporter.write_published:
+            reason = item.unpublishable or "it is made for runs of this harness only"
+            raise UsageError(f"--to {name} writes no published results: {reason}")
     foreign = [folder for folder in folders if any_published([folder])]
     imports = [read_published(folder) for folder in foreign]
-    own = [read_record(folder) for folder in folders if folder not in foreign]
+    for folder in foreign:
+        refuse_links(folder)
+    own = [read_inside(folder) for folder in folders if folder not in foreign]
     place = out or foreign[0] / "report"
-    return [written for item in reporters for written in item.write_published(imports, own, place)]
+    return [written for item in named.values() for written in item.write_published(imports, own, place)]
 
 
 def reporter(name: str) -> Reporter:

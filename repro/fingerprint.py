@@ -52,6 +52,8 @@ class DataSet(Frozen):
     licence: str
     source: str
     synthetic: bool
+    test_views: int | None = None
+    """How often an evaluation shows a test sample, as the workload states it; None: it does not."""
 
 
 class Environment(Frozen):

@@ -56,8 +56,9 @@ def report_runs(runs: Sequence[Path], targets: Sequence[str], out: Path | None) 
         raise UsageError(f"{len(runs)} runs are copied into one folder: name it with --out")
     found = sections(runs, out)
     paths = [place for section in found for place in write_reports(section.record.folder.root, names, None)]
+    joined = [place for name in names for place in reporter(name).write_sections(found, out)] if len(found) > 1 else []
     write_text(out / INDEX, index(found))
-    return [str(out / INDEX), *paths]
+    return [*joined, str(out / INDEX), *paths]
 
 
 def index(found: Sequence[Section]) -> str:

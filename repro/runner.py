@@ -402,7 +402,7 @@ def data_sets(plan: Plan) -> Iterable[DataSet]:
         yield DataSet(
             workload=choice.label, name=identity.name, version=identity.version, sha256=identity.sha256,
             train_samples=identity.train_samples, eval_samples=identity.eval_samples, licence=identity.licence,
-            source=identity.source, synthetic=workload.synthetic,
+            source=identity.source, synthetic=workload.synthetic, test_views=workload.test_views,
         )
 
 

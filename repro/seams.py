@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from repro.published.store import Published
+    from repro.several import Section
     from repro.store import Record
 
 Direction = Literal["higher", "lower"]
@@ -125,6 +126,9 @@ class Workload(Plugin):
     """Least and largest value that a metric can have; none stated: any target may be asked for."""
     synthetic: ClassVar[bool] = False
     """True where the data are made up: every figure that follows is labelled so."""
+    test_views: ClassVar[int | None] = None
+    """How often an evaluation shows each test sample to the model: 1 is once, as it is; more are crops, flips and the
+    like. None: not stated, and no report will say that there are no test-time tricks."""
     reference_samples_per_second: ClassVar[float]
     """Rough training rate of one CPU core, for the cost estimate of `repro plan` (modelled, never a result)."""
 
@@ -436,6 +440,8 @@ class Reporter(Plugin):
     """Writes a record somewhere else, as often as asked, with the same result each time."""
 
     title: ClassVar[str]
+    unpublishable: ClassVar[str] = ""
+    """Why it writes no published results; "": it does, where it has `write_published`."""
 
     @abstractmethod
     def write(self, record: Record, out: Path) -> list[str]:
@@ -454,3 +460,12 @@ class Reporter(Plugin):
             OutputError: `out` cannot be written.
         """
         raise UsageError(f"{type(self).__name__} writes no published results; --to html does")
+
+    def write_sections(self, sections: Sequence[Section], out: Path) -> list[str]:
+        """Write runs that do not stand in one record as one document with a section each, where the format has such a
+        thing; each run's own report stands beside it in any case.
+
+        Raises:
+            OutputError: `out` cannot be written.
+        """
+        return []

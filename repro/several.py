@@ -14,6 +14,7 @@ from pathlib import Path
 
 from repro.calibration import FILE, beside, machine_of
 from repro.errors import OutputError, UsageError
+from repro.inside import read_inside
 from repro.plan import Plan
 from repro.store import Attempt, Record, RunFolder, read_record, write_json, write_model
 
@@ -55,7 +56,7 @@ def sections(roots: Sequence[Path], out: Path) -> list[Section]:
         raise UsageError(f"{twice}: named twice; a run counts once")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise OutputError(f"{out}: exists and is not an empty folder; give another --out")
-    found = [Source(name, read_record(root)) for name, root in zip(_names(places), roots, strict=True)]
+    found = [Source(name, read_inside(root)) for name, root in zip(_names(places), roots, strict=True)]
     groups = _grouped(found)
     return [_section(group, groups[0][0], out, number if len(groups) > 1 else 0)
             for number, group in enumerate(groups, 1)]
@@ -219,12 +220,12 @@ def _copy_trials(group: Sequence[Source], folder: RunFolder, plan: Plan) -> None
 
 
 def _copy_folder(source: Path, target: Path) -> None:
-    """Plain files of one folder; a link could lead anywhere and is left."""
+    """Files of one folder, links as what they stand for: `read_inside` refused those that lead out of the run."""
     for path in sorted(source.iterdir()) if source.is_dir() else ():
         _copy_file(path, target / path.name)
 
 
 def _copy_file(source: Path, target: Path) -> None:
-    if source.is_file() and not source.is_symlink():
+    if source.is_file():
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)

@@ -11,11 +11,11 @@ from repro.audit.published_facts import published_facts
 from repro.checklist import ORDER, Facts, Finding, check_facts, failing_first
 from repro.checklist.from_record import record_facts
 from repro.errors import Exit, UsageError
+from repro.inside import read_inside
 from repro.published.dawnbench import import_entries
 from repro.published.mlperf_folder import Imported, import_folder
 from repro.published.record import Program
 from repro.published.store import RECORD, read_published
-from repro.store import read_record
 
 ORIGINS = {"record": "a run of this harness", "mlperf": "MLPerf results", "dawnbench": "DAWNBench entries",
            "mlflow": "an MLflow experiment"}
@@ -84,7 +84,7 @@ def _folder(path: Path) -> Facts:
     if not path.exists():
         raise UsageError(f"{path}: no such folder; an MLflow experiment of that name takes --map mapping.yaml")
     if (path / "plan.json").is_file():
-        return record_facts(read_record(path))
+        return record_facts(read_inside(path))
     if (path / RECORD).is_file():
         found = read_published(path)
         record = found.record

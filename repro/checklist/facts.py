@@ -100,6 +100,8 @@ class DataFacts:
     licence: str | None
     source: str | None
     synthetic: bool
+    test_views: int | None = None
+    """How often an evaluation shows a test sample."""
 
 
 @dataclass(frozen=True, slots=True)

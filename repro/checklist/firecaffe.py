@@ -1,5 +1,5 @@
 """FireCaffe's practices (Iandola et al., CVPR 2016, arXiv:1511.00175): F1 to F3 have headings there, the paper follows
-the others without one."""
+the others without one. The paper prints no list of ten: F4 to F10 are this project's reading of what it does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from repro.compare import Comparison
 
 SOURCE = "FireCaffe, arXiv:1511.00175"
 HEADED = f"{SOURCE}, headed practice"
-FOLLOWED = f"{SOURCE}, followed without a heading"
+FOLLOWED = f"{SOURCE}, followed without a heading (our reading)"
 
 
 def public_data(facts: Facts) -> Judged:
@@ -173,7 +173,7 @@ def same_batch(facts: Facts) -> Judged:
 
 
 def single_model(facts: Facts) -> Judged:
-    """F8. Nothing in a record says how often a workload shows a test sample, so it cannot pass by itself."""
+    """F8. In a record: one set of weights a run, by its hash, and what every workload states of its evaluations."""
     if facts.models is not None and facts.models > 1:
         return "fail", f"the answers of {facts.models} models are joined"
     if facts.augmented:
@@ -182,10 +182,23 @@ def single_model(facts: Facts) -> Judged:
         return "pass", "stated: one model, each test sample shown once"
     if not facts.whole:
         return "cannot tell", "how many models answer, and how often a test sample is shown, is not in this source"
+    return _one_view(facts)
+
+
+def _one_view(facts: Facts) -> Judged:
     runs = [run for _, run in facts.runs if run.reached is not None]
-    known = sum(bool(run.weights) for run in runs)
-    return "cannot tell", f"{known} of {many(runs, 'run')} end in one set of weights with its hash; what the " \
-                          "workload does with a test sample is not in the record"
+    known, data = sum(bool(run.weights) for run in runs), facts.data or ()
+    told = f"{known} of {many(runs, 'run')} end in one set of weights with its hash"
+    if several := [item.name for item in data if (item.test_views or 0) > 1]:
+        return "fail", f"an evaluation shows each test sample several times: {named(several)}"
+    silent = [item.name for item in data if item.test_views is None]
+    if silent or not data:
+        return "cannot tell", f"{told}; how often a test sample is shown is not stated" + (
+            f" for {named(silent)}" if silent else "")
+    if known < len(runs) or not runs:
+        return "cannot tell", told
+    return "pass", f"{told}; the workload states that an evaluation shows each test sample once, as it is: " \
+                   f"{named(item.name for item in data)}"
 
 
 def communication(facts: Facts) -> Judged:

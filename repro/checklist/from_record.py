@@ -109,7 +109,7 @@ def _data(item: DataSet) -> DataFacts:
     return DataFacts(
         name=item.name, version=item.version or None, digest=item.sha256 or None, train_samples=item.train_samples,
         eval_samples=item.eval_samples, licence=item.licence or None, source=item.source or None,
-        synthetic=item.synthetic,
+        synthetic=item.synthetic, test_views=item.test_views,
     )
 
 

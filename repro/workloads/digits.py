@@ -17,6 +17,7 @@ class Digits(Workload):
     metrics: ClassVar[Mapping[str, Direction]] = {"top1": "higher"}
     ranges: ClassVar[Mapping[str, tuple[float, float]]] = {"top1": (0.0, 1.0)}
     reference_samples_per_second: ClassVar[float] = 10000.0
+    test_views: ClassVar[int | None] = 1
     sha256: ClassVar[str] = handwritten.SHA256
 
     norm: Literal["group", "batch"] = "group"

@@ -20,6 +20,7 @@ class Synthetic(Workload):
     ranges: ClassVar[Mapping[str, tuple[float, float]]] = {"top1": (0.0, 1.0)}
     synthetic: ClassVar[bool] = True
     reference_samples_per_second: ClassVar[float] = 500.0
+    test_views: ClassVar[int | None] = 1
 
     image_size: int = Field(default=32, ge=4, le=512)
     """Pixels a side; halved at each stage but the last."""

@@ -140,6 +140,23 @@ def test_synthetic_batches_need_no_data_and_fit(workload: Workload) -> None:
     assert (real.shape, real.dtype, real_targets.dtype) == (inputs.shape, inputs.dtype, targets.dtype)
 
 
+@pytest.mark.parametrize("workload", ALL)
+def test_an_evaluation_shows_every_sample_once_as_it_is(workload: Workload) -> None:
+    """What `test_views` states: one row a sample, the same bytes each time, all of them different rows of the set."""
+    assert workload.test_views == 1
+    parts, again = _open(workload), _open(workload, seed=1)
+    everything = np.arange(workload.eval_samples)
+    inputs, targets = parts.eval_batch(everything)
+    assert len(inputs) == len(targets) == workload.eval_samples
+    assert torch.equal(inputs, parts.eval_batch(everything)[0]) and torch.equal(inputs, again.eval_batch(everything)[0])
+    assert torch.equal(inputs[5:9], parts.eval_batch(everything[5:9])[0])
+    shown: list[int] = []
+    parts.model.register_forward_hook(lambda module, given, outputs: shown.append(len(given[0])))
+    with torch.no_grad():
+        assert len(parts.model(inputs)) == workload.eval_samples
+    assert shown == [workload.eval_samples]
+
+
 def test_top1_counts_and_loss_is_float32_whatever_the_model_gives() -> None:
     parts = Digits().build(Streams(7, 0), "cpu")
     outputs = torch.eye(10, dtype=torch.bfloat16)[[1, 2, 3]]

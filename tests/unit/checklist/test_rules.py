@@ -77,6 +77,21 @@ def other_start(item: Result) -> dict[str, Any]:
     return {"hashes": item.hashes | {"init_weights": f"{mark}{item.repeat}"}}
 
 
+def views(record: Record, count: int | None) -> Facts:
+    return environment(record, data=tuple(item.model_copy(update={"test_views": count})
+                                          for item in record.environment.data))
+
+
+def test_how_often_a_test_sample_is_shown_must_be_stated_and_weights_kept(records: Records) -> None:
+    rule = next(item for item in RULES if item.id == "F8")
+    assert rule.find(facts(records.base, models=5)).verdict == "fail"
+    assert rule.find(facts(records.base, models=1, augmented=False)).verdict == "pass"
+    for found in (views(records.base, None), facts(records.base, data=())):
+        assert rule.find(found).verdict == "cannot tell"
+    lost = replace(views(records.base, 1), cells=results(records.base, lambda _: {"hashes": {}}).cells)
+    assert rule.find(lost).verdict == "cannot tell"
+
+
 def baseline_misses(trial: Trial) -> Course:
     missed = trial.choices.engine.kind == "ddp"
     return replace(default_course(trial), hits_at=None if missed else 4)
@@ -133,7 +148,7 @@ CASES: dict[str, tuple[Make, Make]] = {
            lambda r: facts(r.of("never", course=lambda trial: replace(default_course(trial), hits_at=None)))),
     "F6": (lambda r: facts(r.scaling), lambda r: facts(r.base)),
     "F7": (lambda r: facts(r.base), lambda r: facts(r.of("apart", APART))),
-    "F8": (lambda r: facts(r.base, models=1, augmented=False), lambda r: facts(r.base, models=5)),
+    "F8": (lambda r: views(r.base, 1), lambda r: views(r.base, 10)),
     "F9": (lambda r: facts(r.scaling), lambda r: facts(r.base)),
     "F10": (lambda r: facts(r.base), lambda r: results(r.base, other_start)),
     "HB1": (lambda r: facts(r.base), lambda r: facts(r.of("base-misses", course=baseline_misses))),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from repro import registry
 from repro.cli import cli
 from repro.compare import compare
 from repro.errors import OutputError, UsageError
@@ -127,9 +129,9 @@ def test_a_link_is_not_followed(late: Record, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     folder = linked.folder.trial(linked.results[0].trial_id)
     (folder / "rank1.log").symlink_to(tmp_path / "secret")
-    sections([linked.folder.root, late.folder.root], tmp_path / "out")
-    assert not any("secret" in path.read_text(errors="replace") for path in (tmp_path / "out").rglob("*")
-                   if path.is_file())
+    with pytest.raises(OutputError, match="leads out of the folder"):
+        sections([linked.folder.root, late.folder.root], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_command_writes_one_report_and_an_index(early: Record, late: Record, tmp_path: Path) -> None:
@@ -160,3 +162,28 @@ def test_what_cannot_be_done_is_one_line(early: Record, late: Record, tmp_path: 
         ended = CliRunner().invoke(cli, ["report", *arguments])
         assert isinstance(ended.exception, kind) and text in str(ended.exception), ended.exception
     assert (tmp_path / "full/file").read_text() == "mine" and not (tmp_path / "out").exists()
+
+
+def test_runs_that_stand_apart_are_one_page_and_one_document(early: Record, late: Record, tmp_path: Path) -> None:
+    """Each section says why it stands apart, and its verdicts are those of its own report."""
+    other = make_record(tmp_path / "other", SUITE.replace("lr: 0.1", "lr: 0.2"), only=8)
+    runs = [str(item.folder.root) for item in (early, other, late)]
+    ended = CliRunner().invoke(cli, ["report", *runs, "--to", "markdown", "--out", str(tmp_path / "out")])
+    assert ended.exit_code == 0, ended.output
+    assert ended.output.splitlines()[:2] == [str(tmp_path / "out/report.md"), str(tmp_path / "out/index.md")]
+    document = (tmp_path / "out/report.md").read_text()
+    found = sections([Path(run) for run in runs], tmp_path / "again")
+    (place,) = registry.load("reporter", "html")().write_sections(found, tmp_path / "page")
+    page = Path(place).read_text()
+    assert Path(place) == tmp_path / "page/report.html"
+    assert page.count("<section id=") == 2 == document.count("\n## Section ")
+    for text in (page, document):
+        assert "Why it stands apart from section 1" in text or "apart from section 1: another suite" in text
+        assert "seeds 0 to 3 were run more than once" in text
+    for section in found:
+        own = section.record
+        for item in compare(own.plan, own.results, started_ms=own.started_ms):
+            assert item.because in unescape(page)
+        assert f'href="{section.name}/report/report.html"' in page
+    assert "<script" not in page and "http" not in page.replace("http-equiv", "") and page.count("<img") >= 5
+    assert len(page) < 3e6

@@ -1,0 +1,139 @@
+"""Published results in the formats beside the page: every figure of the import, exact in tables, rounded in text."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from repro.reporters.markdown_page import render_published
+from repro.reporters.paper_figures import rendered_figure
+from repro.reporters.published_charts import batch_ticks
+from repro.reporters.published_figures import published_figures
+from repro.reporters.published_short import REFUSED_UP_TO, published_brief
+from repro.reporters.published_tables import published_tables
+
+from repro.cli import cli
+from repro.published.command import run
+from repro.published.store import Published, read_published
+from tests.records import make_record
+from tests.unit.published.made_logs import entry, log_lines, repository
+
+
+def logs(seconds: tuple[float, ...], **kwargs: Any) -> dict[str, str]:
+    return {f"result_{index}.txt": "".join(log_lines(seconds=value, seed=index, **kwargs))
+            for index, value in enumerate(seconds)}
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Published:
+    root = tmp_path_factory.mktemp("formats")
+    repository(root / "in", logs((600, 612, 625, 590, 605)), system="slow")
+    repository(root / "in", logs((500, 505, 498, 510, 507), batch=4096) | {"result_4.txt": "cut"}, system="quick")
+    repository(root / "in", logs((400, 405, 398, 410)), system="few", round_name="training_v3.1")
+    run("mlperf", root / "in", root / "out")
+    return read_published(root / "out")
+
+
+def test_the_tables_hold_every_figure_of_the_import(published: Published) -> None:
+    found = {table.name: table for table in published_tables([published, published])}
+    assert list(found) == ["about", "cells", "runs", "evaluations", "batch_costs", "parameters", "systems", "refused"]
+    assert all(row["origin"] == "published" for table in found.values() for row in table.rows)
+    for number in (1, 2):
+        rows = {name: [row for row in table.rows if row["import"] == number] for name, table in found.items()}
+        assert [row["score_minutes"] for row in rows["cells"]] == [
+            cell.score.minutes for cell in published.record.cells]
+        assert [(row["seconds"], row["status"], row["sha256"]) for row in rows["runs"]] == [
+            (item.seconds, item.status, item.sha256) for item in published.results]
+        assert len(rows["evaluations"]) == sum(len(item.curve) for item in published.results)
+        assert [(row["source"], row["reason"]) for row in rows["refused"]] == [
+            (item.source, item.reason) for item in published.refused]
+        assert len(rows["batch_costs"]) == sum(item.status == "ok" for item in published.results)
+    assert found["cells"].types()["score_minutes"] is float and found["cells"].types()["score_valid"] is bool
+
+
+def test_every_format_says_the_same(published: Published, tmp_path: Path) -> None:
+    import pandas as pd
+
+    places = {}
+    for name in ("once", "again"):
+        ended = CliRunner().invoke(cli, ["report", str(published.folder), "--to", "markdown,csv,parquet,jsonl",
+                                         "--out", str(tmp_path / name)])
+        assert ended.exit_code == 0, ended.output
+        places[name] = {path.name: path.read_bytes() for path in (tmp_path / name).rglob("*") if path.is_file()}
+    assert places["once"] == places["again"]
+    scores = [cell.score.minutes for cell in published.record.cells]
+    with (tmp_path / "once/csv/cells.csv").open(newline="") as stream:
+        assert [float(row["score_minutes"]) for row in csv.DictReader(stream)] == scores
+    assert pd.read_parquet(tmp_path / "once/parquet/cells.parquet")["score_minutes"].tolist() == scores
+    lines = [json.loads(line) for line in (tmp_path / "once/published.jsonl").read_text().splitlines()]
+    assert [row["score_minutes"] for row in lines if row["table"] == "cells"] == scores
+    text = (tmp_path / "once/published.md").read_text()
+    for cell in published.record.cells:
+        (line,) = [line for line in text.splitlines() if line.startswith(f"| {cell.factors['system']} ")]
+        assert f" {cell.score.minutes:.4g} " in line or f" {cell.score.minutes:.3f} " in line
+        assert ("not valid" in line) is not cell.score.valid
+    assert "nobody ran them again" in text and "All figures: **published**" in text
+    assert all(item.reason[:20] in text for item in published.refused)
+
+
+def test_batch_costs_stand_by_batch(published: Published) -> None:
+    tables = published_brief([published]).costs
+    assert [[row[0] for row in table.rows] for table in tables] == [["256"], ["256", "4,096"]]
+    assert [[row[2] for row in table.rows] for table in tables] == [["4"], ["5", "4"]]
+    assert {row[4] for table in tables for row in table.rows} == {"12.00"}
+
+
+def test_ticks_are_batches_that_people_choose() -> None:
+    assert batch_ticks([1536, 57344]) == [2048, 4096, 8192, 16384, 32768]
+    assert batch_ticks([8, 8]) == [8] and batch_ticks([48, 60]) == [48, 60] and batch_ticks([1, 2]) == [1, 2]
+    assert len(batch_ticks([1, 1 << 62])) <= 7
+
+
+def test_a_long_list_of_refused_files_is_cut_and_says_so(tmp_path: Path) -> None:
+    repository(tmp_path / "in")
+    for index in range(REFUSED_UP_TO + 5):
+        (tmp_path / "in" / f"other-{index:02d}.md").write_text("x")
+    run("mlperf", tmp_path / "in", tmp_path / "out")
+    brief = published_brief([read_published(tmp_path / "out")])
+    assert len(brief.refused) == REFUSED_UP_TO and brief.refused_left_out == 5
+    assert "5 more stand in refused.jsonl" in render_published(brief)
+
+
+def test_figures_are_drawn_of_scores_and_of_batches(published: Published, tmp_path: Path) -> None:
+    drawn = published_figures([published])
+    assert [item.name for item in drawn] == ["published-scores-1", "published-scores-2", "published-batch-1"]
+    assert all("published by others" in item.caption for item in drawn)
+    entry(tmp_path / "in", "fast")
+    entry(tmp_path / "in", "slow", tsv="epoch\thours\ttop5Accuracy\n1\t50.0\t93.0\n")
+    run("dawnbench", tmp_path / "in", tmp_path / "out")
+    alone = published_figures([read_published(tmp_path / "out")])
+    assert [item.name for item in alone] == ["published-scores-1"]
+    svg = rendered_figure(alone[0], "svg")
+    assert b"logarithmic" in svg and b"mathdefault" not in svg, "no formula where text is not read for formulas"
+    assert svg == rendered_figure(alone[0], "svg")
+
+
+def test_numbers_too_large_for_a_column_keep_their_size(tmp_path: Path) -> None:
+    """Epochs may be any number, so samples reckoned from them may be more than 64 bits hold."""
+    text = "".join(log_lines()).replace('"epoch_num": 12', '"epoch_num": 1e18')
+    repository(tmp_path / "in", {"result_0.txt": text})
+    run("mlperf", tmp_path / "in", tmp_path / "out")
+    ended = CliRunner().invoke(cli, ["report", str(tmp_path / "out"), "--to", "parquet,csv,jsonl,markdown"])
+    assert ended.exit_code == 0, ended.exception
+    assert all(math.isfinite(item.epochs_to_target or 0.0) for item in read_published(tmp_path / "out").results)
+
+
+def test_a_run_of_ones_own_stands_in_a_folder_of_its_own(published: Published, tmp_path: Path) -> None:
+    record = make_record(tmp_path / "run", only=4)
+    ended = CliRunner().invoke(cli, ["report", str(published.folder), str(record.folder.root), "--to", "markdown,csv",
+                                     "--out", str(tmp_path / "out")])
+    assert ended.exit_code == 0, ended.exception
+    assert (tmp_path / "out/own-1/report.md").is_file() and (tmp_path / "out/own-1/csv/cells.csv").is_file()
+    text = (tmp_path / "out/published.md").read_text()
+    assert "own-1/report.md" in text
+    assert not [cell for cell in record.plan.cells if cell.label in text]
