@@ -29,6 +29,7 @@ from repro.resume import other_plan, refuse, reopen
 from repro.runner import Run, exit_code, prepare
 from repro.seams import Reporter
 from repro.store import Record, RunFolder, read_record
+from repro.sums import seal, unseal
 from repro.textual import outcome_text
 from repro.tracker import Tracker, TrackingEnd
 
@@ -106,6 +107,7 @@ def resume_suite(root: Path, track: bool, force: bool = False, again: bool = Fal
         other = other_plan(plan, machine)
         refuse(root, other, force)
         folder.mend()
+        unseal(folder)
         if lock.stale:
             folder.append_incident("lock", f"the lock of {lock.stale}, which no longer runs, was taken over")
         for text in other:
@@ -230,6 +232,7 @@ def _conclude(
             record = read_record(folder.root)
             if problem := keep_beside(record):
                 folder.append_incident("calibration", problem)
+                seal(folder)
                 record = read_record(folder.root)
             paths = page.write(record, folder.reports)
     return paths, tracker.finish(FINISH_SECONDS) if tracker else None

@@ -13,7 +13,8 @@ from repro.errors import OutputError
 from repro.store import RunFolder, write_text
 
 NAME = "sha256sums.txt"
-TOP = ("plan.json", "suite.yaml", "environment.json", "launchers.json", "ledger.jsonl", "parity.json")
+TOP = ("plan.json", "suite.yaml", "environment.json", "launchers.json", "ledger.jsonl", "incidents.jsonl",
+       "parity.json")
 BELOW = ("parity", "trials")
 """Folders whose every file belongs to the record. Reports, tracking and calibration are made from it, and again."""
 MAX_FILES = 100_000
