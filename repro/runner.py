@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from repro import fingerprint, guards, parity, post_mortem, resume
+from repro.energy_meter import EnergyMeter
 from repro.errors import Exit, GuardError, ParityError, ReproError
 from repro.events import read_events
 from repro.fingerprint import DataSet, Environment
 from repro.machine import Machine
 from repro.monitor import Monitor
 from repro.plan import Cell, Plan
-from repro.results import Result, derive
+from repro.results import Result, derive, with_energy
 from repro.seams import Engine, Launcher, Order, Outcome, Workload
 from repro.spec import Trial, canonical
 from repro.store import Attempt, Record, RunFolder, read_model, read_record, write_json, write_model, write_text
@@ -68,6 +69,8 @@ class Run:
     """Also start trials again that crashed or hung."""
     strict: bool = False
     """Refuse, or stop, where a guard would warn."""
+    energy: EnergyMeter | None = None
+    """None: no energy is tracked."""
     _launchers: dict[str, Launcher] = field(default_factory=dict)
     _synced: float = field(default_factory=time.monotonic)
     _clock: guards.ClockWatch = field(default_factory=guards.ClockWatch)
@@ -231,6 +234,8 @@ class Run:
         start = _Start(trial, attempt, round(time.time() * 1e3), time.monotonic())
         # Written before the launch: an end that nobody lives to write down still leaves the start.
         self.folder.append_attempt(start.ended("started", "the run ended before this attempt did"))
+        if self.energy is not None:
+            self.energy.start()
         try:
             with Monitor(log, self.folder.system_log(trial.trial_id, attempt), self.watcher.trial_ticked, self._live):
                 outcome = self.launch(trial, WORKER, folder, {"log": log.name})
@@ -240,11 +245,16 @@ class Run:
         except ReproError as error:
             self.folder.append_attempt(start.ended("not_launched", str(error)))
             raise
+        used = self.energy.stop() if self.energy is not None else None
         result = derive(trial, attempt, read_events(log)[0], outcome)
         if outcome.ok and (damage := post_mortem.damage(log)):
             # Not invalid: that is a trial that was another one than asked for. This one's record was lost.
             result = Result(trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=attempt,
                             status="crashed", reason=f"{damage}, though every rank ended well")
+        if used is not None:
+            result = with_energy(result, used)
+        elif self.energy is not None:
+            self._warn("energy", f"no energy is known of this trial: the tracker {self.energy.problem}", trial.trial_id)
         write_model(self.folder.result(trial.trial_id), result)
         self.folder.append_attempt(start.ended(result.status, result.reason))
         self.watcher.trial_ended(result, time.monotonic() - start.monotonic)

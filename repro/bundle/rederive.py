@@ -10,13 +10,13 @@ from repro import post_mortem
 from repro.bundle.consistency import another_trial
 from repro.errors import OutputError
 from repro.events import MAX_LINE, parse_line
-from repro.results import CONSERVATION_TOLERANCE, Result, derive
+from repro.results import CONSERVATION_TOLERANCE, Result, derive, with_energy
 from repro.seams import Outcome, RankEnd
 from repro.spec import Trial
 
 UNSOUND = ("step records cover", "the clock went backwards")
 """Warnings of a result that no sound log gives rise to."""
-NOT_IN_THE_LOG = ("network", "reason")
+NOT_IN_THE_LOG = ("network", "reason", "energy")
 """Fields that come from how the processes ended, which the log does not hold."""
 FAILED = ("crashed", "hung", "out_of_memory", "timed_out")
 """Trials whose log may end, or be damaged, anywhere."""
@@ -34,6 +34,8 @@ def differences(trial: Trial, stored: Result, log: Path) -> list[str]:
         OutputError: the log cannot be read, or holds nothing that a result could come from.
     """
     again = rederived(trial, stored, log)
+    if stored.energy is not None:
+        again = with_energy(again, stored.energy)
     before, after = (json.loads(item.model_dump_json(by_alias=True)) for item in (stored, again))
     names = [name for name in before if name not in NOT_IN_THE_LOG and not _equal(before[name], after[name])]
     return [_told(name, before[name], after[name]) for name in names]
