@@ -126,7 +126,7 @@ def _doubts(record: Record) -> Iterator[Notice]:
 INCIDENTS = {
     "resumed": "Resumed", "difference": "Resumed elsewhere", "lock": "Stale lock", "machine": "Machine",
     "clock": "Clock", "rerun": "Started again", "stopped": "Stopped",
-    "calibration": "Calibration",
+    "calibration": "Calibration", "throttled": "Held back", "energy": "Energy",
 }
 
 

@@ -92,6 +92,8 @@ def run_suite(
     Raises:
         ReproError: the run could not be started, or the parity gate stopped it.
     """
+    if energy:
+        EnergyMeter.needed()  # before a folder is made
     folder = prepare(plan, suite_text, out or Path("runs") / f"{plan.suite.suite}-{time.strftime('%Y%m%d-%H%M%S')}")
     with RunLock(folder.root).acquire() as lock:
         return _carry_out(Run(plan, folder, detect(), TerminalWatcher(), strict=strict), lock, track, energy)

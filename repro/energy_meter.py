@@ -33,8 +33,7 @@ class EnergyMeter:
         Raises:
             UsageError: CodeCarbon is not installed, or does not start.
         """
-        if find_spec("codecarbon") is None:
-            raise UsageError("--energy needs CodeCarbon, which is not installed: pip install 'repro-harness[energy]'")
+        self.needed()
         self._home = tempfile.TemporaryDirectory(prefix="repro-energy-")
         self._child = subprocess.Popen(
             command, cwd=self._home.name, env=self._environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -46,6 +45,12 @@ class EnergyMeter:
             problem = self.problem
             self.close()
             raise UsageError(f"--energy: CodeCarbon's tracker {problem}; run without --energy")
+
+    @staticmethod
+    def needed() -> None:
+        """Raises UsageError where CodeCarbon is not installed."""
+        if find_spec("codecarbon") is None:
+            raise UsageError("--energy needs CodeCarbon, which is not installed: pip install 'repro-harness[energy]'")
 
     def _environment(self) -> dict[str, str]:
         kept = {name: os.environ[name] for name in KEPT if name in os.environ}

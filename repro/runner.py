@@ -22,6 +22,7 @@ from repro.seams import Engine, Launcher, Order, Outcome, Workload
 from repro.spec import Trial, canonical
 from repro.store import Attempt, Record, RunFolder, read_model, read_record, write_json, write_model, write_text
 from repro.sums import seal, unseal
+from repro.throttle import ThrottleWatch
 
 FAILED = ("crashed", "hung", "timed_out", "out_of_memory", "invalid")
 STOPPED_WORDS = {"crashed": "crashed", "hung": "hung", "timed_out": "ran into its time limit",
@@ -74,6 +75,7 @@ class Run:
     _launchers: dict[str, Launcher] = field(default_factory=dict)
     _synced: float = field(default_factory=time.monotonic)
     _clock: guards.ClockWatch = field(default_factory=guards.ClockWatch)
+    _throttle: ThrottleWatch = field(default_factory=ThrottleWatch)
 
     def execute(self) -> Record:
         """Run every trial of the plan that has not ended yet; the record, read back from disk.
@@ -112,7 +114,8 @@ class Run:
 
     def _environment(self, now: Environment) -> None:
         """What this run is made with, or whether it still is; and what of the machine speaks against it."""
-        found = guards.before(self.plan, self.machine, self.folder.root, now.load_1min if self.strict else None)
+        load = max(now.load_1min or 0.0, guards.load_now() or 0.0) if self.strict else None
+        found = guards.before(self.plan, self.machine, self.folder.root, load)
         if self.strict and found:
             raise GuardError(f"--strict: this machine is not fit for the run: {'; '.join(found)}")
         if self.folder.environment.is_file():
@@ -133,6 +136,8 @@ class Run:
     def _trials(self, record: Record, trials: list[Trial]) -> None:
         """Start each trial, as often as the suite says."""
         ended = len(self.plan.order) - len(trials)
+        self._throttle.device = self.plan.device
+        self._throttle.begin()
         for number, trial in enumerate(trials, ended + 1):
             failed, attempt = resume.failures(record, trial.trial_id), record.next_attempt(trial.trial_id)
             while True:
@@ -149,11 +154,13 @@ class Run:
                 return
 
     def _guard(self, trial_id: str) -> None:
-        """Between trials: whether the clock was set or the machine slept."""
-        for text in self._clock.look():
-            self._warn("clock", f"{text} while this trial ran", trial_id)
-            if self.strict:
-                raise GuardError(f"--strict: {text} during {trial_id}; what has run is kept")
+        """Between trials: whether the clock was set, the machine slept, or something held it back."""
+        found = [("clock", text) for text in self._clock.look()]
+        found += [("throttled", text) for text in self._throttle.look()]
+        for kind, text in found:
+            self._warn(kind, f"{text} while this trial ran", trial_id)
+        if self.strict and found:
+            raise GuardError(f"--strict: {found[0][1]} during {trial_id}; what has run is kept")
 
     def _open(self) -> None:
         modules = preload(self.plan)

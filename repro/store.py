@@ -42,7 +42,7 @@ class Incident(Frozen):
     at_ms: float
     """Wall clock, milliseconds since 1970."""
     kind: str
-    """resumed, difference, lock, machine, clock, rerun, stopped."""
+    """resumed, difference, lock, machine, clock, throttled, energy, rerun, stopped, calibration."""
     text: str
     trial_id: str = ""
 
