@@ -20,6 +20,7 @@ FIGURES = (
     "tta_wall", "tta_train", "tta_cold", "run_seconds", "init_seconds", "samples_to_target", "epochs_to_target",
     "samples", "samples_per_second", "train_samples_per_second", "conservation_error", "observer_effect",
     "peak_bytes", "bytes_sent", "final", "best",
+    "energy_joules_measured", "energy_joules_modelled",
 )
 
 

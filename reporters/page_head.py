@@ -126,7 +126,7 @@ def _doubts(record: Record) -> Iterator[Notice]:
 INCIDENTS = {
     "resumed": "Resumed", "difference": "Resumed elsewhere", "lock": "Stale lock", "machine": "Machine",
     "clock": "Clock", "lost": "Result lost", "rerun": "Started again", "stopped": "Stopped",
-    "calibration": "Calibration", "checkpoint": "Checkpoint refused",
+    "calibration": "Calibration", "checkpoint": "Checkpoint refused", "throttled": "Held back", "energy": "Energy",
 }
 
 

@@ -26,6 +26,7 @@ CLOCKS = ("tta_wall", "tta_train", "tta_cold")
 FIGURES = (
     *CLOCKS, "run_seconds", "init_seconds", "samples_to_target", "epochs_to_target", "samples", "samples_per_second",
     "train_samples_per_second", "conservation_error", "observer_effect", "peak_bytes", "bytes_sent", "final", "best",
+    "energy_joules_measured", "energy_joules_modelled",
 )
 HASHES = ("init_weights", "data_order", "augmentation", "data", "final_weights")
 PHASES = ("train", "eval", "checkpoint", "logging", "other")

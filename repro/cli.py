@@ -140,13 +140,15 @@ def plan_(suite: str, overrides: tuple[str, ...], seeds: int | None, pilot: Path
               "the report says so.")
 @click.option("--strict", is_flag=True, help="Refuse where the machine would spoil the figures (busy, too few cores, "
               "little disk or shared memory), and stop when its clock is set.")
+@click.option("--energy", is_flag=True, help="Track energy with CodeCarbon (pip install 'repro-harness[energy]'); "
+              "where the machine has no counters it is modelled, and says so.")
 @click.option("--out", type=click.Path(path_type=Path), help="Run folder to make.  [default: runs/SUITE-DATE-TIME]")
 @click.option("--mlflow/--no-mlflow", "track", default=True, help="Replay the run to MLflow (MLFLOW_TRACKING_URI, "
               "else a local SQLite store).")
 @json_option
 def run(
     suite: str | None, overrides: tuple[str, ...], seeds: int | None, resume: Path | None, again: bool, force: bool,
-    strict: bool, out: Path | None, track: bool, as_json: bool,
+    strict: bool, energy: bool, out: Path | None, track: bool, as_json: bool,
 ) -> None:
     """Run SUITE: parity gate, timed trials, MLflow, HTML report. Or go on with a RUN.
 
@@ -160,7 +162,7 @@ def run(
         if suite is not None or overrides or seeds is not None or out is not None:
             raise click.UsageError("--resume RUN has its suite, seeds and folder in RUN; give no SUITE, -o, "
                                    "--seeds, --out")
-        ended = resume_suite(resume, track, force, again, strict)
+        ended = resume_suite(resume, track, force, again, strict, energy)
     elif suite is None:
         raise click.UsageError("Missing argument 'SUITE' (or --resume RUN).")
     elif force or again:
@@ -168,7 +170,7 @@ def run(
     else:
         source = _suite(suite, overrides, seeds)
         plan = _plan(source, bool(overrides))
-        ended = run_suite(plan, source.text, out, track, strict)
+        ended = run_suite(plan, source.text, out, track, strict, energy)
     click.echo(json.dumps(ended.as_json(), indent=1) if as_json else ended.text())
     if ended.warning():
         click.echo(f"warning: {ended.warning()}", err=True)

@@ -20,6 +20,7 @@ from repro import lost, registry
 from repro.calibration import Calibration, beside, keep_beside
 from repro.compare import Comparison, Summary, compare, summarize
 from repro.compare_table import calibration_text
+from repro.energy_meter import EnergyMeter
 from repro.errors import Exit, ReproError, UsageError
 from repro.inside import read_inside, refuse_links
 from repro.lock import RunLock
@@ -81,18 +82,27 @@ class Ended:
         return f"mlflow: {problem}; nothing is lost, to replay: {command}"
 
 
-def run_suite(plan: Plan, suite_text: str, out: Path | None, track: bool, strict: bool = False) -> Ended:
+def run_suite(
+    plan: Plan, suite_text: str, out: Path | None, track: bool, strict: bool = False, energy: bool = False
+) -> Ended:
     """Run a plan to its end, or to Ctrl-C: then report what there is.
+
+    Args:
+        energy: track it, by CodeCarbon in a process of its own.
 
     Raises:
         ReproError: the run could not be started, or the parity gate stopped it.
     """
+    if energy:
+        EnergyMeter.needed()  # before a folder is made
     folder = prepare(plan, suite_text, out or Path("runs") / f"{plan.suite.suite}-{time.strftime('%Y%m%d-%H%M%S')}")
     with RunLock(folder.root).acquire() as lock:
-        return _carry_out(Run(plan, folder, detect(), TerminalWatcher(), strict=strict), lock, track)
+        return _carry_out(Run(plan, folder, detect(), TerminalWatcher(), strict=strict), lock, track, energy)
 
 
-def resume_suite(root: Path, track: bool, force: bool = False, again: bool = False, strict: bool = False) -> Ended:
+def resume_suite(
+    root: Path, track: bool, force: bool = False, again: bool = False, strict: bool = False, energy: bool = False
+) -> Ended:
     """Go on with a run: what has ended stands, what is missing runs, under the plan that it began with.
 
     Args:
@@ -111,15 +121,15 @@ def resume_suite(root: Path, track: bool, force: bool = False, again: bool = Fal
         if lock.stale:
             befell.insert(0, ("lock", f"the lock of {lock.stale}, which no longer runs, was taken over"))
         run = Run(plan, folder, machine, TerminalWatcher(), force=force, again=again, strict=strict, befell=befell)
-        return _carry_out(run, lock, track)
+        return _carry_out(run, lock, track, energy)
 
 
-def _carry_out(run: Run, lock: RunLock, track: bool) -> Ended:
+def _carry_out(run: Run, lock: RunLock, track: bool, energy: bool) -> Ended:
     """Execute and conclude; signals end the run as `_Interrupts` says."""
     page, folder, watcher = reporter("html"), run.folder, run.watcher
     assert isinstance(watcher, TerminalWatcher)
     run.tracking = tracker = Tracker(folder.root) if track else None
-    with watcher, _Interrupts(lock) as interrupts:
+    with watcher, _Interrupts(lock) as interrupts, _energy(run, energy):
         try:
             record = run.execute()
             code = exit_code(record.results, len(run.plan.order))
@@ -135,6 +145,23 @@ def _carry_out(run: Run, lock: RunLock, track: bool) -> Ended:
         watcher.stage("writing the report")
         paths, tracking = _conclude(folder, page, tracker, interrupts)
     return _ended(record, code, paths, tracking)
+
+
+@contextmanager
+def _energy(run: Run, wanted: bool) -> Iterator[None]:
+    """The run's meter, for as long as the context.
+
+    Raises:
+        UsageError: CodeCarbon is not there.
+    """
+    if not wanted:
+        yield
+        return
+    run.energy = EnergyMeter()
+    try:
+        yield
+    finally:
+        run.energy.close()
 
 
 def command(arguments: str) -> str:

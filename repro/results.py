@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import ConfigDict, Field
 
+from repro.energy import OBSERVER_LIMIT, Energy
 from repro.events import EVALUATION_KEYS, Event
 from repro.requested import mismatches
 from repro.seams import Outcome
@@ -241,6 +242,8 @@ class Result(Frozen):
     traffic: Traffic | None = None
     network: Network | None = None
     """None: the launcher has none of its own, or a record from before it was kept."""
+    energy: Energy | None = None
+    """Of the whole machine while the trial's processes ran; None: not tracked."""
     final: float | None = None
     best: float | None = None
     curve: tuple[Point, ...] = ()
@@ -253,6 +256,16 @@ class Result(Frozen):
     warnings: tuple[str, ...] = ()
     resumed: tuple[Resumed, ...] = ()
     """Where it went on from, in order; its log holds what came before."""
+
+    @property
+    def energy_joules_measured(self) -> float | None:
+        """None too where any part of it is modelled."""
+        return self.energy.joules if self.energy and self.energy.provenance == "measured" else None
+
+    @property
+    def energy_joules_modelled(self) -> float | None:
+        """None too where all of it is measured: the two are never one figure."""
+        return self.energy.joules if self.energy and self.energy.provenance == "modelled" else None
 
 
 def derive(trial: Trial, attempt: int, events: Sequence[Event], outcome: Outcome | None) -> Result:
@@ -280,6 +293,14 @@ def derive(trial: Trial, attempt: int, events: Sequence[Event], outcome: Outcome
         status, reason = "invalid", "the log ends in success but no evaluation establishes the target"
     warnings = _warnings(trial, log, points, measured)
     return Result(**base, **measured, **clocks, status=status, reason=reason, curve=points, warnings=warnings)
+
+
+def with_energy(result: Result, energy: Energy) -> Result:
+    """The result with what the run's tracker says of it, and a warning where the tracker took too much."""
+    share, warnings = energy.observer_share, result.warnings
+    if share is not None and share > OBSERVER_LIMIT:
+        warnings = (*warnings, f"energy tracking took {share:.1%} of a core (limit {OBSERVER_LIMIT:.1%})")
+    return result.model_copy(update={"energy": energy, "warnings": warnings})
 
 
 class _Log:

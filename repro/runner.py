@@ -11,17 +11,19 @@ from typing import Any, Protocol
 
 from repro import fingerprint, guards, lost, parity, post_mortem, resume
 from repro.checkpoint import Checkpoints, Resumption
+from repro.energy_meter import EnergyMeter
 from repro.errors import CheckpointError, Exit, GuardError, ParityError, ReproError
 from repro.events import read_events
 from repro.fingerprint import DataSet, Environment
 from repro.machine import Machine
 from repro.monitor import Monitor
 from repro.plan import Cell, Plan
-from repro.results import Result, derive
+from repro.results import Result, derive, with_energy
 from repro.seams import Engine, Launcher, Order, Outcome, Workload
 from repro.spec import Trial, canonical
 from repro.store import Attempt, Record, RunFolder, read_model, read_record, write_json, write_model, write_text
 from repro.sums import seal, unseal
+from repro.throttle import ThrottleWatch
 
 FAILED = ("crashed", "hung", "timed_out", "out_of_memory", "invalid")
 STOPPED_WORDS = {"crashed": "crashed", "hung": "hung", "timed_out": "ran into its time limit",
@@ -71,9 +73,12 @@ class Run:
     """Refuse, or stop, where a guard would warn."""
     befell: Sequence[tuple[str, str]] = ()
     """Incidents (kind, text) from before this start, to be written once it is known that the run may go on."""
+    energy: EnergyMeter | None = None
+    """None: no energy is tracked."""
     _launchers: dict[str, Launcher] = field(default_factory=dict)
     _synced: float = field(default_factory=time.monotonic)
     _clock: guards.ClockWatch = field(default_factory=guards.ClockWatch)
+    _throttle: ThrottleWatch = field(default_factory=ThrottleWatch)
 
     def execute(self) -> Record:
         """Run every trial of the plan that has not ended yet; the record, read back from disk.
@@ -114,7 +119,8 @@ class Run:
 
     def _checked(self, now: Environment) -> tuple[list[str], list[str]]:
         """(how machine and code differ from those the run began with, what of the machine speaks against it)."""
-        found = guards.before(self.plan, self.machine, self.folder.root, now.load_1min if self.strict else None)
+        load = max(now.load_1min or 0.0, guards.load_now() or 0.0) if self.strict else None
+        found = guards.before(self.plan, self.machine, self.folder.root, load)
         if self.strict and found:
             raise GuardError(f"--strict: this machine is not fit for the run: {'; '.join(found)}")
         if not self.folder.environment.is_file():
@@ -152,6 +158,8 @@ class Run:
     def _trials(self, record: Record, trials: list[Trial]) -> None:
         """Start each trial, as often as the suite says."""
         ended = len(self.plan.order) - len(trials)
+        self._throttle.device = self.plan.device
+        self._throttle.begin()
         for number, trial in enumerate(trials, ended + 1):
             failed, attempt = resume.failures(record, trial.trial_id), record.next_attempt(trial.trial_id)
             while True:
@@ -173,11 +181,13 @@ class Run:
                 return
 
     def _guard(self, trial_id: str) -> None:
-        """Between trials: whether the clock was set or the machine slept."""
-        for text in self._clock.look():
-            self._warn("clock", f"{text} while this trial ran", trial_id)
-            if self.strict:
-                raise GuardError(f"--strict: {text} during {trial_id}; what has run is kept")
+        """Between trials: whether the clock was set, the machine slept, or something held it back."""
+        found = [("clock", text) for text in self._clock.look()]
+        found += [("throttled", text) for text in self._throttle.look()]
+        for kind, text in found:
+            self._warn(kind, f"{text} while this trial ran", trial_id)
+        if self.strict and found:
+            raise GuardError(f"--strict: {found[0][1]} during {trial_id}; what has run is kept")
 
     def _open(self) -> None:
         modules = preload(self.plan)
@@ -273,6 +283,8 @@ class Run:
         start = _Start(trial, attempt, round(time.time() * 1e3), time.monotonic(), _named(point), "; ".join(passed))
         # Written before the launch: an end that nobody lives to write down still leaves the start.
         self.folder.append_attempt(start.ended("started", "the run ended before this attempt did"))
+        if self.energy is not None:
+            self.energy.start()
         try:
             with Monitor(log, self.folder.system_log(trial.trial_id, attempt), self.watcher.trial_ticked, self._live):
                 outcome = self.launch(trial, WORKER, folder, {
@@ -284,6 +296,7 @@ class Run:
         except ReproError as error:
             self.folder.append_attempt(start.ended("not_launched", str(error)))
             raise
+        used = self.energy.stop() if self.energy is not None else None
         if point is not None and (refusal := refused(outcome)):
             kept.refuse(point.path.name)
             self.folder.append_attempt(start.ended("refused", refusal))
@@ -294,6 +307,10 @@ class Run:
             # Not invalid: that is a trial that was another one than asked for. This one's record was lost.
             result = Result(trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=attempt,
                             status="crashed", reason=f"{damage}, though every rank ended well")
+        if used is not None:
+            result = with_energy(result, used)
+        elif self.energy is not None:
+            self._warn("energy", f"no energy is known of this trial: the tracker {self.energy.problem}", trial.trial_id)
         write_model(self.folder.result(trial.trial_id), result)
         self.folder.append_attempt(start.ended(result.status, result.reason))
         if result.status not in resume.RERUN:

@@ -54,6 +54,7 @@ class Setting:
     """GPUs this machine offers; 0 on a CPU-only machine."""
     compression: str = "none"
     overlap: bool | None = None
+    determinism: str = "seeded"
 
 
 class Plugin(BaseModel):

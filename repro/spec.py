@@ -283,7 +283,7 @@ class Choices(Written):
             workload=self.workload.kind, engine=self.engine.kind, comm=self.comm.kind,
             precision=self.precision.kind, optimizer=self.optimizer.kind, launcher=self.launcher.kind,
             processes=self.processes, accumulation=self.batch.accumulation, device=device, device_count=device_count,
-            compression=self.compression, overlap=self.overlap,
+            compression=self.compression, overlap=self.overlap, determinism=self.determinism,
         )
 
     @property

@@ -46,7 +46,7 @@ class Incident(Frozen):
     at_ms: float
     """Wall clock, milliseconds since 1970."""
     kind: str
-    """resumed, difference, lock, lost, machine, clock, rerun, stopped, checkpoint."""
+    """resumed, difference, lock, lost, machine, clock, throttled, energy, rerun, stopped, calibration, checkpoint."""
     text: str
     trial_id: str = ""
 
@@ -271,7 +271,7 @@ def read_record(root: Path) -> Record:
         plan=plan,
         environment=read_model(folder.environment, Environment),
         attempts=tuple(read_attempts(folder.ledger)),
-        incidents=tuple(_read_lines(folder.incidents, Incident)),
+        incidents=tuple(read_incidents(folder.incidents)),
         preload_seconds=_preload_seconds(folder.launchers),
         results=tuple(_read_result(path, root) for path in paths if path.is_file()),
         parity=_read_json(folder.parity_verdict) if folder.parity_verdict.is_file() else None,
@@ -310,6 +310,15 @@ def read_attempts(path: Path) -> list[Attempt]:
     """
     # Every attempt has a line when it starts and one when it ends; the later one says more.
     return list({(found.trial_id, found.attempt): found for found in _read_lines(path, Attempt)}.values())
+
+
+def read_incidents(path: Path) -> list[Incident]:
+    """What befell a run, in order.
+
+    Raises:
+        OutputError: a line that is none.
+    """
+    return _read_lines(path, Incident)
 
 
 def _read_lines(path: Path, cls: type[Model]) -> list[Model]:

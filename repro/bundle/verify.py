@@ -18,6 +18,7 @@ from pydantic import ValidationError
 import repro
 from repro import sums
 from repro.bundle import archive, crate
+from repro.bundle.consistency import beside, is_part, left_out, skipped_attempts, strange_folders, unlisted_logs
 from repro.bundle.rederive import differences, unsound
 from repro.compare import PAIRED_HASHES
 from repro.errors import OutputError, ReproError
@@ -26,7 +27,7 @@ from repro.machine import Machine
 from repro.plan import Plan, make_plan, suite_digest
 from repro.results import Result
 from repro.spec import Trial, canonical
-from repro.store import Attempt, RunFolder, read_attempts, read_model
+from repro.store import Attempt, RunFolder, read_attempts, read_incidents, read_model
 
 MAX_JSON_BYTES = 64 << 20
 AA = "A/A: cells of "
@@ -153,17 +154,29 @@ def _record(root: Path, found: Verified) -> None:
         if path.exists():
             _json(path, root, found)
     attempts = _ledger(folder, found)
+    _incidents(folder, found)
     if plan is None:
         return
     code = f"repro {environment.repro_version} {environment.commit or ''}".strip() if environment else "unknown code"
     _expansion(plan, code, found)
     results = [item for trial in plan.trials() if (item := _trial(folder, trial, code, found)) is not None]
+    for contradiction in strange_folders(folder, plan):
+        found.add(*contradiction)
     if attempts is not None:
         _counted(plan, results, attempts, found)
+        for trial in plan.trials():
+            for contradiction in unlisted_logs(folder, trial, attempts):
+                found.add(*contradiction)
     _pairing(plan, results, found)
     missing = len(plan.order) - len(results)
     if missing:
         found.notes.append(f"{missing} of {len(plan.order)} planned trials have no result that could be read")
+    elif found.identity is None and not (root / sums.NAME).exists():
+        found.add(sums.NAME, "is missing, though every trial has ended; where the run was killed at its very end, "
+                  "`repro run --resume` makes it", "missing")
+    if others := beside(root, (*sums.TOP, *sums.BELOW)):
+        found.notes.append(f"not part of the record, not checked: {', '.join(ascii(name)[1:-1] for name in others[:8])}"
+                           f"{' ...' if len(others) > 8 else ''}")
 
 
 def _model(path: Path, cls: Any, root: Path, found: Verified) -> Any:
@@ -204,6 +217,19 @@ def _ledger(folder: RunFolder, found: Verified) -> list[Attempt] | None:
     return attempts
 
 
+def _incidents(folder: RunFolder, found: Verified) -> None:
+    """What befell the run: a file only where something did."""
+    if not folder.incidents.exists():
+        return
+    try:
+        read_incidents(folder.incidents)
+    except (OutputError, OSError, RecursionError) as error:
+        found.add(folder.incidents.name, _without(folder.root, str(error)).removeprefix(f"{folder.incidents.name}: "),
+                  "schema")
+        return
+    found.count("files by their schema")
+
+
 def _expansion(plan: Plan, code: str, found: Verified) -> None:
     """The plan is what its suite expands to: no cell dropped, none changed, the digest its own.
 
@@ -230,8 +256,12 @@ def _expansion(plan: Plan, code: str, found: Verified) -> None:
     strange = [cell.cell_id for cell in plan.cells if cell.cell_id not in known]
     if again.digest == plan.digest and not strange:
         kept = {cell.cell_id for cell in plan.cells}
-        if lost := [item.label for item in again.cells if item.cell_id not in kept]:
-            found.notes.append(f"cells of the suite that this plan leaves out: {'; '.join(lost[:8])}")
+        lost = [item.label for item in again.cells if item.cell_id not in kept]
+        if is_part(plan):
+            found.notes.append(f"a reproduction of {len(plan.order)} trials of its suite"
+                               + (f"; cells left out: {'; '.join(lost[:8])}" if lost else ""))
+        for contradiction in left_out(plan, lost):
+            found.add(*contradiction)
     elif plan.digest in _digests(plan):
         found.notes.append("this version of repro expands the suite otherwise (a default has changed since); the "
                            "digest holds for the cells as they are written out")
@@ -313,6 +343,8 @@ def _counted(plan: Plan, results: list[Result], attempts: list[Attempt], found: 
         elif line.status not in (result.status, "started"):
             found.add("ledger.jsonl", f"{result.trial_id} ended as {line.status!r}, its result says "
                       f"{result.status!r}", "ledger")
+    for contradiction in skipped_attempts(attempts):
+        found.add(*contradiction)
     planned = {trial.trial_id for trial in plan.trials()}
     for name in sorted({item.trial_id for item in attempts} - planned):
         found.add("ledger.jsonl", f"names {name[:120]}, which the plan does not", "ledger")
