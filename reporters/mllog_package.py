@@ -77,7 +77,12 @@ def _logs(record: Record, cell: Cell) -> Iterator[tuple[Result, str, str]]:
         elif not {"run_start", "run_stop"} <= keys:
             yield item, "its log is gone or has no run_start and run_stop", ""
         else:
-            yield item, "", "".join(line(event) for event in export(events, disclosure(cell, item)))
+            try:
+                text = "".join(line(event) for event in export(events, disclosure(cell, item)))
+            except (TypeError, ValueError, OverflowError, RecursionError) as error:  # a log by a stranger
+                yield item, f"its log is damaged: {plain(str(error))}", ""
+            else:
+                yield item, "", text
 
 
 def line(event: Event) -> str:

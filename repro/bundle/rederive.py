@@ -16,7 +16,8 @@ UNSOUND = ("step records cover", "the clock went backwards")
 """Warnings of a result that no sound log gives rise to."""
 NOT_IN_THE_LOG = ("network", "reason")
 """Fields that come from how the processes ended, which the log does not hold."""
-MAX_LOG_BYTES = 256 << 20
+MAX_LOG_BYTES = 48 << 20
+"""Read into memory: a stranger's log of numbers takes eight times its size there."""
 UNFIT = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
 """What reading figures out of a log raises where the log is not one of ours."""
 
