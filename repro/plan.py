@@ -132,9 +132,11 @@ def _expand(suite: Suite, problem: Problem) -> tuple[list[Choices], set[int]]:
     used: set[int] = set()
     count = math.prod(len(levels) for levels in suite.matrix.values())
     if count > MAX_CELLS:
-        raise problem(f"its factors have {count if count < 1 << 63 else 'endlessly many'} combinations; {MAX_CELLS} are the most", ("matrix",))
+        many = count if count < 1 << 63 else "endlessly many"
+        raise problem(f"its factors have {many} combinations; {MAX_CELLS} are the most", ("matrix",))
     if count * len(suite.exclude) > MAX_EXCLUDED:
-        raise problem(f"{len(suite.exclude)} exclusions of {count} combinations are too many to be looked through", ("exclude",))
+        raise problem(f"{len(suite.exclude)} exclusions of {count} combinations are too many to be looked through",
+                      ("exclude",))
     level_lists = [list(enumerate(levels)) for levels in suite.matrix.values()]
     for combination in itertools.product(*level_lists):
         levels = dict(zip(suite.matrix, combination, strict=True))

@@ -250,7 +250,7 @@ def _refuse_absurd(place: str, raw: bytes) -> None:
             waiting += [(f"{path}.{key}".lstrip("."), inner) for key, inner in value.items()]
         elif isinstance(value, list):
             waiting += [(path, inner) for inner in value]
-        elif isinstance(value, float) and not abs(value) <= LARGEST or isinstance(value, int) and abs(value) >= 1 << 63:
+        elif isinstance(value, int | float) and not abs(value) <= (LARGEST if isinstance(value, float) else 1 << 63):
             raise OutputError(f"{place}: {path}: a number that no run gives (not finite, or too large)")
 
 

@@ -97,7 +97,7 @@ class YamlFile:
         self._writable(node)
         try:
             return _value(node)
-        except (ValueError, LookupError, AttributeError, OverflowError) as error:  # PyYAML's: !!int x, !!bool x, 2024-13-45
+        except (ValueError, LookupError, AttributeError, OverflowError) as error:  # !!int x, !!bool x, 2024-13-45
             what = f"{node.value[:40]!r} is no {node.tag.rpartition(':')[2]}"
             raise SuiteError(f"not valid YAML: {what}", file=self.name, line=line) from error
 

@@ -156,7 +156,7 @@ def _record(root: Path, found: Verified) -> None:
         return
     code = f"repro {environment.repro_version} {environment.commit or ''}".strip() if environment else "unknown code"
     _expansion(plan, code, found)
-    if len(plan.order) > MAX_TRIALS or any(not 0 <= index < len(plan.cells) or repeat < 0 for index, repeat in plan.order):
+    if not _ordered(plan):
         return  # said by _expansion; there is no telling which trials are meant
     results = [item for trial in plan.trials() if (item := _trial(folder, trial, code, found)) is not None]
     if attempts is not None:
@@ -165,6 +165,11 @@ def _record(root: Path, found: Verified) -> None:
     missing = len(plan.order) - len(results)
     if missing:
         found.notes.append(f"{missing} of {len(plan.order)} planned trials have no result that could be read")
+
+
+def _ordered(plan: Plan) -> bool:
+    return len(plan.order) <= MAX_TRIALS and all(0 <= index < len(plan.cells) and 0 <= repeat < 1 << 32
+                                                 for index, repeat in plan.order)
 
 
 def _model(path: Path, cls: Any, root: Path, found: Verified) -> Any:
@@ -216,8 +221,7 @@ def _expansion(plan: Plan, code: str, found: Verified) -> None:
         if cell.cell_id != cell.choices.cell_id:
             found.add("plan.json", f"cell {cell.cell_id} is not what its name says: its choices give "
                       f"{cell.choices.cell_id}", "plan")
-    if len(plan.order) > MAX_TRIALS or len(set(plan.order)) < len(plan.order) or any(
-            not 0 <= index < len(plan.cells) or repeat < 0 for index, repeat in plan.order):
+    if not _ordered(plan) or len(set(plan.order)) < len(plan.order):
         found.add("plan.json", "order names a trial twice, or one of no cell, or too many", "plan")
     if plan.suite.title.startswith(AA):
         found.notes.append("a calibration: its cells are twins, so its plan is not expanded again")
