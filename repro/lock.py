@@ -109,6 +109,7 @@ def _read(handle: int) -> dict[str, Any]:
 
 def _who(owner: dict[str, Any]) -> str:
     since = owner.get("since_ms")
-    known = isinstance(since, int) and 0 <= since < 1 << 47  # the year 6429; beyond, there are no dates
-    at = time.strftime(" since %Y-%m-%d %H:%M:%S", time.localtime(since / 1e3)) if known else ""
+    at = ""
+    if isinstance(since, int) and 0 <= since < 1 << 47:  # the year 6429; far beyond it there are no dates
+        at = time.strftime(" since %Y-%m-%d %H:%M:%S", time.localtime(since / 1e3))
     return f"process {owner.get('pid', '?')} on {owner.get('host', 'this machine')}{at}"

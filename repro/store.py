@@ -214,7 +214,7 @@ def read_model(path: Path, cls: type[Model]) -> Model:
         first = error.errors(include_url=False)[0]
         place = ": ".join(part for part in (str(path), ".".join(map(str, first["loc"]))) if part)
         raise OutputError(f"{place}: {first['msg']}") from error
-    _refuse_absurd(str(path), raw)
+    refuse_absurd(str(path), raw)
     return model
 
 
@@ -235,7 +235,7 @@ def read_bounded(path: Path, limit: int = MAX_JSON_BYTES) -> bytes:
         raise OutputError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def _refuse_absurd(place: str, raw: bytes) -> None:
+def refuse_absurd(place: str, raw: bytes) -> None:
     """Refuse numbers that nothing measures; a look at the text spares most files the walk.
 
     Raises:
@@ -424,7 +424,7 @@ def _read_lines(path: Path, cls: type[Model]) -> list[Model]:
             raise OutputError(f"{path}:{number}: more lines than any run writes")
         try:
             found.append(cls.model_validate_json(line))
-            _refuse_absurd(f"{path}:{number}", line)
+            refuse_absurd(f"{path}:{number}", line)
         except ValidationError as error:
             what = "ledger line" if cls is Attempt else f"line of {path.name}"
             raise OutputError(f"{path}:{number}: not a {what}: {error.errors()[0]['msg']}") from error

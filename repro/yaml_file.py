@@ -30,7 +30,7 @@ class _Guarded(yaml.SafeLoader):
         self._file, self._depth, self._nodes = name, 0, 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        event = self.peek_event()
+        event = self.peek_event()  # type: ignore[no-untyped-call]
         self._nodes += 1
         nested = isinstance(event, yaml.CollectionStartEvent)
         self._depth += nested
@@ -45,7 +45,7 @@ class _Guarded(yaml.SafeLoader):
         return node
 
     def _refuse(self, problem: str, event: yaml.Event) -> None:
-        raise SuiteError(problem, file=self._file, line=event.start_mark.line + 1)
+        raise SuiteError(problem, file=self._file, line=event.start_mark.line + 1 if event.start_mark else None)
 
 
 class YamlFile:
@@ -88,6 +88,7 @@ class YamlFile:
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
             return [self._plain(item, (*path, index)) for index, item in enumerate(node.value)]
+        assert isinstance(node, yaml.ScalarNode)
         return self._scalar(node)
 
     def _scalar(self, node: yaml.ScalarNode) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import gzip
 import io
-import json
 import os
 import shutil
 import signal
@@ -28,16 +27,34 @@ import pytest
 import repro
 from repro.post_mortem import hide
 from repro.scrub import HIDDEN, Scrubber, masked, secrets
+from repro.store import read_record
 from repro.uri import redacted
 
 pytest.importorskip("mlflow")
 ROOT = Path(repro.__file__).parents[1]
 PLUGINS = ROOT / "tests" / "plugins"
-WORDS = {name: f"planted{number}Zq8x{name.lower().replace('_', '')}" for number, name in enumerate((
-    "MLFLOW_TRACKING_TOKEN", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "MY_API_KEY", "TORCH_HUB_TOKEN", "NCCL_AUTH", "DS_PASSPHRASE",
-    "DB_PASS"))}
+WORDS = {
+    name: f"planted{number}Zq8x{name.lower().replace('_', '')}"
+    for number, name in enumerate(
+        (
+            "MLFLOW_TRACKING_TOKEN",
+            "AWS_SECRET_ACCESS_KEY",
+            "HF_TOKEN",
+            "MY_API_KEY",
+            "TORCH_HUB_TOKEN",
+            "NCCL_AUTH",
+            "DS_PASSPHRASE",
+            "DB_PASS",
+        )
+    )
+}
 """Variables by names that look like secrets; some are on the fingerprint's allow-list but for that."""
-USER_WORD, QUERY_WORD, ALLOWED_WORD, GIT_WORD = "plantedUserinfoZq8x", "plantedQueryZq8x", "plantedAllowedZq8x", "plantedGitZq8x"
+USER_WORD, QUERY_WORD, ALLOWED_WORD, GIT_WORD = (
+    "plantedUserinfoZq8x",
+    "plantedQueryZq8x",
+    "plantedAllowedZq8x",
+    "plantedGitZq8x",
+)
 HOME_WORD = "plantedHomeZq8x"
 """A place, not a credential: it may stand in what tells the user where things are, and in no bundle."""
 SUITE = """\
@@ -62,11 +79,20 @@ matrix:
 def environment(folder: Path, uri: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "MLFLOW"))}
     return {
-        **kept, **WORDS, "MLFLOW_TRACKING_URI": uri, "MLFLOW_DISABLE_TELEMETRY": "true", "HOME": str(folder / HOME_WORD),
-        "TORCH_HOME": f"https://ann:{ALLOWED_WORD}@host/x", "NCCL_DEBUG_FILE": f"https://h/x?api_key={ALLOWED_WORD}",
-        "DATABASE_URL": f"postgresql://u:{GIT_WORD}@db/x", "PYTHONPATH": f"{ROOT}{os.pathsep}{PLUGINS}", "OMP_NUM_THREADS": "1",
-        "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "remote.origin.url",
-        "GIT_CONFIG_VALUE_0": f"https://oauth2:{GIT_WORD}@git.example/x.git", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+        **kept,
+        **WORDS,
+        "MLFLOW_TRACKING_URI": uri,
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "HOME": str(folder / HOME_WORD),
+        "TORCH_HOME": f"https://ann:{ALLOWED_WORD}@host/x",
+        "NCCL_DEBUG_FILE": f"https://h/x?api_key={ALLOWED_WORD}",
+        "DATABASE_URL": f"postgresql://u:{GIT_WORD}@db/x",
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{PLUGINS}",
+        "OMP_NUM_THREADS": "1",
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": "remote.origin.url",
+        "GIT_CONFIG_VALUE_0": f"https://oauth2:{GIT_WORD}@git.example/x.git",
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
     }
 
 
@@ -75,11 +101,29 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
     folder = tmp_path_factory.mktemp("server")
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = int(probe.getsockname()[1])
-    command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1",
-               "--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "art")]
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "server",
+        "--port",
+        str(port),
+        "--workers",
+        "1",
+        "--backend-store-uri",
+        f"sqlite:///{folder}/mlflow.db",
+        "--artifacts-destination",
+        str(folder / "art"),
+    ]
     with (folder / "log").open("wb") as log:
-        child = subprocess.Popen(command, cwd=folder, start_new_session=True, stdout=log, stderr=log,
-                                 env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"})
+        child = subprocess.Popen(
+            command,
+            cwd=folder,
+            start_new_session=True,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"},
+        )
     try:
         limit = time.monotonic() + 240
         while True:
@@ -104,8 +148,16 @@ class Place:
         self.printed: dict[str, str] = {}
 
     def repro(self, *arguments: str, codes: tuple[int, ...] = (0,)) -> str:
-        done = subprocess.run([sys.executable, "-m", "repro", *arguments], cwd=self.folder, env=self.environment, text=True,
-                              capture_output=True, timeout=600, check=False, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            [sys.executable, "-m", "repro", *arguments],
+            cwd=self.folder,
+            env=self.environment,
+            text=True,
+            capture_output=True,
+            timeout=600,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
         self.printed[" ".join(arguments)] = done.stdout + done.stderr
         assert done.returncode in codes, (arguments, done.returncode, done.stdout, done.stderr)
         assert "Traceback" not in done.stderr and "internal error" not in done.stderr
@@ -118,7 +170,7 @@ def forms(word: str) -> list[bytes]:
     found = [raw, quote(word, safe="").encode(), raw.hex().encode()]
     for shift in range(3):
         text = base64.b64encode(b"\0" * shift + raw)
-        found.append(text[4 if shift else 0:-4])
+        found.append(text[4 if shift else 0 : -4])
     return found
 
 
@@ -154,9 +206,14 @@ def leaks(places: list[Path], printed: dict[str, str], words: list[str]) -> list
             found.append(f"{path}: its name")
     for name, raw in everything:
         looked += len(raw)
-        found += [f"{name}: {word}: ...{raw[max(0, raw.index(form) - 60):raw.index(form) + 60]!r}" for word, form in wanted
-                  if form in raw]
-    print(f"{len(everything)} files and outputs, {looked:,} bytes looked at for {len(wanted)} forms of {len(words)} words")
+        found += [
+            f"{name}: {word}: ...{raw[max(0, raw.index(form) - 60) : raw.index(form) + 60]!r}"
+            for word, form in wanted
+            if form in raw
+        ]
+    print(
+        f"{len(everything)} files and outputs, {looked:,} bytes looked at for {len(wanted)} forms of {len(words)} words"
+    )
     return found
 
 
@@ -181,15 +238,21 @@ def test_nothing_that_is_written_holds_a_credential(tmp_path: Path, server: tupl
     address, store = server
     uri = f"http://ann:{USER_WORD}@{address}" if form == "user" else f"http://{address}?token={QUERY_WORD}"
     place = Place(tmp_path, uri)
-    (tmp_path / HOME_WORD / "suite.yaml").write_text(SUITE.format(
-        stall=15, engines="ddp, {kind: talkative, then: train}, {kind: talkative, then: crash}, {kind: talkative, then: hang}"))
-    place.repro("run", f"{HOME_WORD}/suite.yaml", "--out", "run", codes=(1,))
-    shown = json.loads(next((tmp_path / "run" / "trials").glob("talkative*/result.json")).read_text())
-    assert shown["trial_id"]
-    logs = "".join(path.read_text() for path in (tmp_path / "run" / "trials").rglob("rank0.log"))
-    assert "MY_API_KEY=<hidden>" in logs and "OMP_NUM_THREADS=1" in logs  # they did print it
+    for name, engines, code in (
+        ("run", "{kind: talkative, then: train}", 0),
+        ("crashed", "{kind: talkative, then: crash}", 1),
+        ("hung", "{kind: talkative, then: hang}", 1),
+        ("gate", "ddp, {kind: talkative, then: crash}", 1),
+    ):
+        (tmp_path / HOME_WORD / f"{name}.yaml").write_text(SUITE.format(stall=20, engines=engines))
+        place.repro("run", f"{HOME_WORD}/{name}.yaml", "--out", name, codes=(code,))
+    logs = "".join(path.read_text() for path in tmp_path.rglob("rank0.log"))
+    assert logs.count(f"MY_API_KEY={HIDDEN}") >= 4 and "OMP_NUM_THREADS=1" in logs  # they did print it
+    (crashed,), (hung,) = (read_record(tmp_path / name).results for name in ("crashed", "hung"))
+    assert (crashed.status, hung.status) == ("crashed", "hung")
+    assert HIDDEN in crashed.reason
     if form == "user":  # an address with a query reaches no server: it is refused, in one line, without the query
-        assert "repro.key" in "".join(path.read_bytes().decode("latin-1") for path in store.glob("mlflow.db*"))
+        assert b"repro.key" in b"".join(path.read_bytes() for path in store.glob("mlflow.db*"))
     place.repro("report", "run", "--to", "html,markdown,latex,figures,csv,parquet,jsonl,mllog")
     place.repro("report", "run", "--to", "mlflow", codes=(0, 1, 2))
     place.repro("compare", "run", "--json", codes=(0, 2, 3))
@@ -198,9 +261,10 @@ def test_nothing_that_is_written_holds_a_credential(tmp_path: Path, server: tupl
     (tmp_path / "mapping.yaml").write_text("cell: [params.engine]\ntime: metrics.tta_wall\n")
     place.repro("audit", "nothing-there", "--map", "mapping.yaml", codes=(1, 2))
     place.repro("verify", "run", "--json", codes=(0, 3))
-    place.repro("plan", f"{HOME_WORD}/suite.yaml")
+    place.repro("plan", f"{HOME_WORD}/run.yaml")
     place.repro("doctor", codes=(0, 1))
     place.repro("bundle", "run", "-o", "made.zip")
+    place.repro("bundle", "crashed", "-o", "crashed.zip", "--json")
     place.environment["MLFLOW_TRACKING_URI"] = uri.replace(address, "127.0.0.1:9")
     place.repro("report", "run", "--to", "mlflow", codes=(1, 2))
     shutil.rmtree(tmp_path / HOME_WORD / ".cache", ignore_errors=True)
@@ -215,21 +279,37 @@ def test_nothing_that_is_written_holds_a_credential(tmp_path: Path, server: tupl
 # ---- the parts, one by one
 
 
-@pytest.mark.parametrize(("uri", "shown"), [
-    ("http://u:secret@h:1/x", "http://h:1/x"), ("http://u:sec@ret@h:1/x", "http://h:1/x"), ("http://u:se/cret@h:1/x", "http://h:1/x"),
-    ("http://h:1/x?token=secret", "http://h:1/x"), ("http://h/#secret", "http://h/"), ("http://h:5000/a@b", "http://h:5000/a@b"),
-    ("sqlite:////tmp/a@b/m.db", "sqlite:////tmp/a@b/m.db"), ("http://secret@h", "http://h"), ("", ""),
-    ("postgresql+psycopg2://u:secret@db:5432/x?password=secret", "postgresql+psycopg2://db:5432/x"),
-])
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("http://u:secret@h:1/x", "http://h:1/x"),
+        ("http://u:sec@ret@h:1/x", "http://h:1/x"),
+        ("http://u:se/cret@h:1/x", "http://h:1/x"),
+        ("http://h:1/x?token=secret", "http://h:1/x"),
+        ("http://h/#secret", "http://h/"),
+        ("http://h:5000/a@b", "http://h:5000/a@b"),
+        ("sqlite:////tmp/a@b/m.db", "sqlite:////tmp/a@b/m.db"),
+        ("http://secret@h", "http://h"),
+        ("", ""),
+        ("postgresql+psycopg2://u:secret@db:5432/x?password=secret", "postgresql+psycopg2://db:5432/x"),
+    ],
+)
 def test_addresses_are_shown_without_what_opens_them(uri: str, shown: str) -> None:
     assert redacted(uri) == shown
 
 
-@pytest.mark.parametrize(("uri", "word"), [
-    ("http://u:plantedpw@h", "plantedpw"), ("http://u:plant/edpw@h", "plant/edpw"), ("http://u:plant@edpw@h", "plant@edpw"),
-    ("http://h?access_token=plantedpw", "plantedpw"), ("http://h/?a=1&sig_key=plantedpw", "plantedpw"),
-    ("http://u:plan%40tedpw@h", "plan@tedpw"), ("http://u:plan%40tedpw@h", "plan%40tedpw"),
-])
+@pytest.mark.parametrize(
+    ("uri", "word"),
+    [
+        ("http://u:plantedpw@h", "plantedpw"),
+        ("http://u:plant/edpw@h", "plant/edpw"),
+        ("http://u:plant@edpw@h", "plant@edpw"),
+        ("http://h?access_token=plantedpw", "plantedpw"),
+        ("http://h/?a=1&sig_key=plantedpw", "plantedpw"),
+        ("http://u:plan%40tedpw@h", "plan@tedpw"),
+        ("http://u:plan%40tedpw@h", "plan%40tedpw"),
+    ],
+)
 def test_whatever_a_library_makes_of_an_address_is_masked(uri: str, word: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     assert word not in masked(f"cannot reach {uri}/api: Max retries (given: {word!r})")
@@ -248,5 +328,8 @@ def test_what_ranks_printed_is_masked_when_they_have_ended(tmp_path: Path, monke
     before = other.stat().st_ino
     hide(tmp_path)
     assert log.read_bytes() == f"\xff a {HIDDEN} and {HIDDEN}\nb\n".encode("latin-1")
-    assert other.stat().st_ino == before and sorted(path.name for path in tmp_path.iterdir()) == ["rank0.log", "rank1.log"]
+    assert other.stat().st_ino == before and sorted(path.name for path in tmp_path.iterdir()) == [
+        "rank0.log",
+        "rank1.log",
+    ]
     assert "planted-key" in secrets(os.environ)

@@ -30,8 +30,13 @@ class Commands:
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
         self.kinds: dict[str, Callable[[bytes], list[list[str]]]] = {
-            "suite file": self._suite, "override": self._override, "MLPerf log": self._log, "DAWNBench curve": self._curve,
-            "system description": self._system, "run folder: verify, compare, audit, resume": self._run, "bundle": self._bundle,
+            "suite file": self._suite,
+            "override": self._override,
+            "MLPerf log": self._log,
+            "DAWNBench curve": self._curve,
+            "system description": self._system,
+            "run folder: verify, compare, audit, resume": self._run,
+            "bundle": self._bundle,
         }
 
     def made(self, kind: str, rng: random.Random) -> tuple[bytes, list[list[str]]]:
@@ -72,9 +77,17 @@ class Commands:
         shutil.copytree(same, self.place / "run")
         name, _, content = data.partition(b"\n")
         (self.place / "run" / name.decode()).write_bytes(content)
-        return [["verify", "run"], ["compare", "run"], ["audit", "run"], ["report", "run", "--to", "markdown,csv,jsonl,mllog"],
-                ["report", "run"], ["bundle", "run", "-o", "made.zip"], ["diff", "run", "run"],
-                ["reproduce", "run", "--trials", "none"], ["verify", "run", "--json"]]
+        return [
+            ["verify", "run"],
+            ["compare", "run"],
+            ["audit", "run"],
+            ["report", "run", "--to", "markdown,csv,jsonl,mllog"],
+            ["report", "run"],
+            ["bundle", "run", "-o", "made.zip"],
+            ["diff", "run", "run"],
+            ["reproduce", "run", "--trials", "none"],
+            ["verify", "run", "--json"],
+        ]
 
     def _bundle(self, data: bytes) -> list[list[str]]:
         (self.place / "fuzz.zip").write_bytes(data)
@@ -84,24 +97,48 @@ class Commands:
 def measured(arguments: list[str], place: Path) -> tuple[int, str, float, float]:
     """(exit code, standard error, processor seconds, peak resident MB) of one command."""
     shutil.rmtree(place / "imported", ignore_errors=True)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HOME": str(place), "PYTHONWARNINGS": "default"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "HOME": str(place),
+        "PYTHONWARNINGS": "default",
+    }
     with (place / "error").open("w+b") as error:
-        child = subprocess.Popen([sys.executable, "-m", "repro", *arguments], cwd=place, env=environment, stderr=error,
-                                 stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+        child = subprocess.Popen(
+            [sys.executable, "-m", "repro", *arguments],
+            cwd=place,
+            env=environment,
+            stderr=error,
+            stdout=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
+        )
         _, status, used = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
         error.seek(0)
-        return (child.returncode, error.read().decode(errors="replace"), used.ru_utime + used.ru_stime,
-                used.ru_maxrss * 1024 / 1e6)
+        return (
+            child.returncode,
+            error.read().decode(errors="replace"),
+            used.ru_utime + used.ru_stime,
+            used.ru_maxrss * 1024 / 1e6,
+        )
 
 
 def drive(count: int, seed: int, place: Path, only: str = "") -> dict[str, Any]:
-    """`count` inputs, kinds in turn; what is reported is what a process took beyond the same command on a valid input."""
+    """`count` inputs, kinds in turn; seconds are those beyond what `repro plan` takes on a suite of ours."""
     began, rng, commands = time.monotonic(), random.Random(seed), Commands(place)
     kinds = [kind for kind in commands.kinds if only in kind]
     rest = measured(["plan", "quickstart"], place)
-    found: dict[str, Any] = {"target": "commands", "engine": "process", "inputs": 0, "refused": 0, "slowest": 0.0,
-                             "peak_mb": 0.0, "base_mb": rest[3], "findings": {}}
+    found: dict[str, Any] = {
+        "target": "commands",
+        "engine": "process",
+        "inputs": 0,
+        "refused": 0,
+        "slowest": 0.0,
+        "peak_mb": 0.0,
+        "base_mb": rest[3],
+        "findings": {},
+    }
     for number in range(count if kinds else 0):
         kind = kinds[number % len(kinds)]
         data, (arguments,) = commands.made(kind, rng)
@@ -112,7 +149,11 @@ def drive(count: int, seed: int, place: Path, only: str = "") -> dict[str, Any]:
         found["peak_mb"] = max(found["peak_mb"], peak)
         wrong = [*(f"exit code {code}" for _ in range(code not in CODES)), *(bad for bad in BAD if bad in error)]
         wrong += ["too long"] * (seconds - rest[2] > LONGEST_SECONDS) + ["memory"] * (peak > PEAK_MB)
-        if code == 2 and len([line for line in error.splitlines() if line.startswith("error:")]) != 1 and "Usage:" not in error:
+        if (
+            code == 2
+            and len([line for line in error.splitlines() if line.startswith("error:")]) != 1
+            and "Usage:" not in error
+        ):
             wrong.append("not one line of error")
         for what in wrong:
             if what not in found["findings"]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import os
 import random
@@ -30,7 +31,7 @@ import psutil
 LONGEST_SECONDS = 5.0
 """Of the processor, for one input: on a shared machine the wall clock would count others' work."""
 SILENT_SECONDS = 30.0
-"""Of the processor without an input finished, after which a process is killed as hung (in C, where no signal reaches)."""
+"""Of the processor without an input finished: then a process is killed as hung (in C, where no signal reaches)."""
 PEAK_MB = 500.0
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -58,7 +59,9 @@ class Feeder:
         self.findings: dict[str, str] = {}
         self._told = 0.0
         signal.signal(signal.SIGVTALRM, self._late)
-        assert [self.target.feed(data) for data in self.target.valid] == [""] * len(self.target.valid), "a valid one is refused"
+        assert [self.target.feed(data) for data in self.target.valid] == [""] * len(self.target.valid), (
+            "a valid one is refused"
+        )
         self.base = peak_mb()
 
     def _late(self, *_: object) -> None:
@@ -89,8 +92,11 @@ class Feeder:
             self.tell()
 
     def _found(self, data: bytes, error: BaseException, kind: str) -> None:
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/repro/" in frame.filename
-                  or "/reporters/" in frame.filename]
+        frames = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if "/repro/" in frame.filename or "/reporters/" in frame.filename
+        ]
         place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno} {frames[-1].name}" if frames else "outside"
         key = f"{kind} at {place}"
         if key not in self.findings:
@@ -104,8 +110,18 @@ class Feeder:
         """Where things stand, for the process that waits."""
         self._told = time.monotonic()
         aside = self.out / "state.tmp"
-        aside.write_text(json.dumps({"inputs": self.inputs, "refused": self.refused, "slowest": self.slowest,
-                                     "peak_mb": self.peak, "base_mb": self.base, "findings": self.findings}))
+        aside.write_text(
+            json.dumps(
+                {
+                    "inputs": self.inputs,
+                    "refused": self.refused,
+                    "slowest": self.slowest,
+                    "peak_mb": self.peak,
+                    "base_mb": self.base,
+                    "findings": self.findings,
+                }
+            )
+        )
         aside.replace(self.out / "state.json")
 
 
@@ -115,8 +131,13 @@ def by_hypothesis(feeder: Feeder, seconds: float, seed: int) -> None:
     from hypothesis import strategies as st
 
     end = time.monotonic() + seconds
-    calm = hypothesis.settings(max_examples=500, deadline=None, database=None, phases=(hypothesis.Phase.generate,),
-                               suppress_health_check=list(hypothesis.HealthCheck))
+    calm = hypothesis.settings(
+        max_examples=500,
+        deadline=None,
+        database=None,
+        phases=(hypothesis.Phase.generate,),
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
 
     def once(data: bytes, rng: random.Random) -> None:
         damaged = feeder.target.mutate(data, rng)  # drawn also when the time is over: draws must not depend on a clock
@@ -148,9 +169,22 @@ def by_atheris(feeder: Feeder, seconds: float, seed: int) -> None:
         feeder.feed(data)
 
     longest = max(map(len, feeder.target.valid)) * 2 + 8192
-    atheris.Setup([sys.argv[0], f"-max_total_time={max(1, round(seconds))}", "-rss_limit_mb=2000", "-timeout=60", f"-seed={seed}",
-                   f"-max_len={longest}", "-print_final_stats=0", "-verbosity=0", f"-artifact_prefix={feeder.out}/", str(corpus)],
-                  one, custom_mutator=mutate)
+    atheris.Setup(
+        [
+            sys.argv[0],
+            f"-max_total_time={max(1, round(seconds))}",
+            "-rss_limit_mb=2000",
+            "-timeout=60",
+            f"-seed={seed}",
+            f"-max_len={longest}",
+            "-print_final_stats=0",
+            "-verbosity=0",
+            f"-artifact_prefix={feeder.out}/",
+            str(corpus),
+        ],
+        one,
+        custom_mutator=mutate,
+    )
     atheris.Fuzz()
 
 
@@ -177,19 +211,43 @@ def supervise(name: str, engine: str, seconds: float, seed: int, out: Path) -> d
     """Start `work`, watch that it goes on, read what it came to."""
     out.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    command = [sys.executable, "-m", "tests.fuzz.drive", "--work", name, "--engine", engine, "--seconds", str(seconds),
-               "--seed", str(seed), "--out", str(out)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "HOME": str(out), "XDG_DATA_HOME": str(out)}
+    command = [
+        sys.executable,
+        "-m",
+        "tests.fuzz.drive",
+        "--work",
+        name,
+        "--engine",
+        engine,
+        "--seconds",
+        str(seconds),
+        "--seed",
+        str(seed),
+        "--out",
+        str(out),
+    ]
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT),
+        "HOME": str(out),
+        "XDG_DATA_HOME": str(out),
+    }
     with (out / "output").open("wb") as log:
         child = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, env=environment)
         state = out / "state.json"
         hung = _watch(child, state)
-    found: dict[str, Any] = json.loads(state.read_text()) if state.exists() else {
-        "inputs": 0, "refused": 0, "slowest": 0.0, "peak_mb": 0.0, "base_mb": 0.0, "findings": {}}
+    found: dict[str, Any] = (
+        json.loads(state.read_text())
+        if state.exists()
+        else {"inputs": 0, "refused": 0, "slowest": 0.0, "peak_mb": 0.0, "base_mb": 0.0, "findings": {}}
+    )
     if hung:
         found["findings"]["hung"] = f"killed after {SILENT_SECONDS:.0f} s without an input finished"
     elif child.returncode not in (0, None):
-        found["findings"][f"exit {child.returncode}"] = " ".join((out / "output").read_text(errors="replace").split()[-40:])
+        found["findings"][f"exit {child.returncode}"] = " ".join(
+            (out / "output").read_text(errors="replace").split()[-40:]
+        )
     return {"target": name, "engine": engine, "seconds": time.monotonic() - began, **found}
 
 
@@ -210,8 +268,11 @@ def _watch(child: subprocess.Popen[bytes], state: Path) -> bool:
 
 
 def row(item: dict[str, Any]) -> str:
-    return (f"{item['target'][:44]:<44} {item['engine']:<10} {item['inputs']:>8} {item['refused']:>8} {item['seconds']:>7.0f} s "
-            f"{item['peak_mb']:>6.0f} MB ({item['base_mb']:.0f} at rest) {item['slowest']:>7.3f} s {len(item['findings']):>3}")
+    memory = f"{item['peak_mb']:.0f} MB ({item['base_mb']:.0f} at rest)"
+    return (
+        f"{item['target'][:44]:<44} {item['engine']:<10} {item['inputs']:>8} {item['refused']:>8} "
+        f"{item['seconds']:>7.0f} s {memory:>23} {item['slowest']:>7.3f} s {len(item['findings']):>8}"
+    )
 
 
 def main() -> int:
@@ -222,15 +283,22 @@ def main() -> int:
     parser.add_argument("--engine", default="hypothesis,atheris")
     parser.add_argument("--only", default="", help="targets whose name contains this")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--commands", type=int, default=300, help="inputs through the command line, in processes of their own")
+    parser.add_argument(
+        "--commands", type=int, default=300, help="inputs through the command line, in processes of their own"
+    )
     parser.add_argument("--out", type=Path, default=Path("fuzz-out"))
     parser.add_argument("--work", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.work:
         work(asked.work, asked.engine, asked.seconds, asked.seed, asked.out)
         return 0
-    jobs = [(name, engine) for name in NAMES if asked.only in name for engine in asked.engine.split(",") if engine]
-    print(f"{'target':<44} {'engine':<10} {'inputs':>8} {'refused':>8} {'time':>9} {'peak memory':>23} {'slowest':>9} findings")
+    engines = [engine for engine in asked.engine.split(",") if engine]
+    if "atheris" in engines and importlib.util.find_spec("atheris") is None:
+        engines.remove("atheris")
+        print("atheris is not installed (pip install -e '.[fuzz]'; Linux, Python 3.11 or newer): Hypothesis alone")
+    jobs = [(name, engine) for name in NAMES if asked.only in name for engine in engines]
+    columns = f"{'inputs':>8} {'refused':>8} {'time':>9} {'peak memory':>23} {'slowest':>9} findings"
+    print(f"{'target':<44} {'engine':<10} {columns}")
     found = []
     for number, (name, engine) in enumerate(jobs):
         place = asked.out.resolve() / f"{name.replace(' ', '-').replace(':', '').replace(',', '')}-{engine}"
@@ -246,9 +314,11 @@ def main() -> int:
         for what, told in found[-1]["findings"].items():
             print(f"    {what}: {told}", flush=True)
     bad = sum(len(item["findings"]) for item in found)
-    print(f"{sum(item['inputs'] for item in found):,} inputs in {sum(item['seconds'] for item in found):,.0f} s, "
-          f"peak {max(item['peak_mb'] for item in found):.0f} MB, slowest {max(item['slowest'] for item in found):.2f} s, "
-          f"{bad} findings")
+    print(
+        f"{sum(item['inputs'] for item in found):,} inputs in {sum(item['seconds'] for item in found):,.0f} s, "
+        f"peak {max(item['peak_mb'] for item in found):.0f} MB, slowest "
+        f"{max(item['slowest'] for item in found):.2f} s, {bad} findings"
+    )
     return 1 if bad else 0
 
 

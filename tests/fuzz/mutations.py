@@ -22,20 +22,151 @@ Mutator = Callable[[bytes, Random], bytes]
 LARGEST = 1 << 20
 """Bytes of an input; what is larger is made by the inputs written down in `corpus`."""
 HOSTILE: tuple[Any, ...] = (
-    None, True, False, 0, -1, 1, 2, 1 << 31, 1 << 53, (1 << 63) - 1, 1 << 63, -(1 << 63), 1 << 64, 10**400, -(10**400),
-    0.0, -0.0, 1e-320, 5e-324, 1e308, -1e308, math.nan, math.inf, -math.inf, 0.1, 1e-9, 1e15, "", "a", "\0", "\n", "\x1b[2J",
-    "\ud800", "‮", "x" * 5000, "../../etc/passwd", "/etc/passwd", "<script>", "{{ 7*7 }}", "%s%n", "true", "NaN", "1e999",
-    [], {}, [[]], [None], {"": None}, {"kind": None}, [0] * 300, ["a", 1, None], {"a": {"b": [1, {"c": 2}]}},
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1,
+    2,
+    1 << 31,
+    1 << 53,
+    (1 << 63) - 1,
+    1 << 63,
+    -(1 << 63),
+    1 << 64,
+    10**400,
+    -(10**400),
+    0.0,
+    -0.0,
+    1e-320,
+    5e-324,
+    1e308,
+    -1e308,
+    math.nan,
+    math.inf,
+    -math.inf,
+    0.1,
+    1e-9,
+    1e15,
+    "",
+    "a",
+    "\0",
+    "\n",
+    "\x1b[2J",
+    "\ud800",
+    "‮",
+    "x" * 5000,
+    "../../etc/passwd",
+    "/etc/passwd",
+    "<script>",
+    "{{ 7*7 }}",
+    "%s%n",
+    "true",
+    "NaN",
+    "1e999",
+    [],
+    {},
+    [[]],
+    [None],
+    {"": None},
+    {"kind": None},
+    [0] * 300,
+    ["a", 1, None],
+    {"a": {"b": [1, {"c": 2}]}},
 )
 WORDS: tuple[bytes, ...] = (
-    b"\0", b"\xff\xfe", b"\xef\xbb\xbf", b"\r", b"\n", b"\r\n", b"\x85", b"\xe2\x80\xa8", b"\t", b"  ", b'"', b"'", b"\\", b"\\u0000",
-    b"\\ud800", b"{", b"}", b"[", b"]", b",", b":", b": ", b"- ", b"? ", b"&a ", b"*a", b"!!", b"!!python/object/apply:os.system ",
-    b"!!timestamp x", b"!!int ''", b"!!bool x", b"!!null x", b"!!float x", b"!!binary \xc3", b"!!omap x", b"!!set x", b"<<: ", b"| ", b">-\n",
-    b"%YAML 9.9\n", b"---\n", b"...\n", b"#", b"@", b"`", b"NaN", b"Infinity", b"-Infinity", b"-inf", b".inf", b".nan", b"1e999", b"-1e999",
-    b"1e-400", b"9" * 5000, b"0x" + b"f" * 600, b"1:59:59", b"190:20:30.15", b"0o7", b"0b1", b"1_000", b"2024-13-45", b"2024-01-02T99:99:99",
-    b":::MLLOG ", b":::MLL ", b":::MLPv0.5.0 ", b":::MLPv99.99.99 ", b"null", b"true", b"-0", b"1.7976931348623157e308", b"18446744073709551616",
-    b"PK\x01\x02", b"PK\x03\x04", b"PK\x05\x06", b"../", b"/etc/passwd", b"\x1b[2J", b"  " * 200, b"[" * 40, b"{\"a\":" * 40, b"[" * 3000,
-    b"eval_accuracy", b"run_start", b"run_stop", b"seconds", b"mono_ns", b"metadata", b"value", b"epoch_num", b"samples_count",
+    b"\0",
+    b"\xff\xfe",
+    b"\xef\xbb\xbf",
+    b"\r",
+    b"\n",
+    b"\r\n",
+    b"\x85",
+    b"\xe2\x80\xa8",
+    b"\t",
+    b"  ",
+    b'"',
+    b"'",
+    b"\\",
+    b"\\u0000",
+    b"\\ud800",
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b",",
+    b":",
+    b": ",
+    b"- ",
+    b"? ",
+    b"&a ",
+    b"*a",
+    b"!!",
+    b"!!python/object/apply:os.system ",
+    b"!!timestamp x",
+    b"!!int ''",
+    b"!!bool x",
+    b"!!null x",
+    b"!!float x",
+    b"!!binary \xc3",
+    b"!!omap x",
+    b"!!set x",
+    b"<<: ",
+    b"| ",
+    b">-\n",
+    b"%YAML 9.9\n",
+    b"---\n",
+    b"...\n",
+    b"#",
+    b"@",
+    b"`",
+    b"NaN",
+    b"Infinity",
+    b"-Infinity",
+    b"-inf",
+    b".inf",
+    b".nan",
+    b"1e999",
+    b"-1e999",
+    b"1e-400",
+    b"9" * 5000,
+    b"0x" + b"f" * 600,
+    b"1:59:59",
+    b"190:20:30.15",
+    b"0o7",
+    b"0b1",
+    b"1_000",
+    b"2024-13-45",
+    b"2024-01-02T99:99:99",
+    b":::MLLOG ",
+    b":::MLL ",
+    b":::MLPv0.5.0 ",
+    b":::MLPv99.99.99 ",
+    b"null",
+    b"true",
+    b"-0",
+    b"1.7976931348623157e308",
+    b"18446744073709551616",
+    b"PK\x01\x02",
+    b"PK\x03\x04",
+    b"PK\x05\x06",
+    b"../",
+    b"/etc/passwd",
+    b"\x1b[2J",
+    b"  " * 200,
+    b"[" * 40,
+    b'{"a":' * 40,
+    b"[" * 3000,
+    b"eval_accuracy",
+    b"run_start",
+    b"run_stop",
+    b"seconds",
+    b"mono_ns",
+    b"metadata",
+    b"value",
+    b"epoch_num",
+    b"samples_count",
 )
 
 
@@ -52,12 +183,12 @@ def _cut(data: bytes, at: int, length: int, rng: Random) -> bytes:
 
 
 def _flip(data: bytes, at: int, length: int, rng: Random) -> bytes:
-    return data[:at] + bytes([data[at] ^ (1 << rng.randrange(8))]) + data[at + 1:]
+    return data[:at] + bytes([data[at] ^ (1 << rng.randrange(8))]) + data[at + 1 :]
 
 
 def _overwrite(data: bytes, at: int, length: int, rng: Random) -> bytes:
     word = rng.choice(WORDS)
-    return data[:at] + word + data[at + len(word):]
+    return data[:at] + word + data[at + len(word) :]
 
 
 def _insert(data: bytes, at: int, length: int, rng: Random) -> bytes:
@@ -65,16 +196,16 @@ def _insert(data: bytes, at: int, length: int, rng: Random) -> bytes:
 
 
 def _delete(data: bytes, at: int, length: int, rng: Random) -> bytes:
-    return data[:at] + data[at + length:]
+    return data[:at] + data[at + length :]
 
 
 def _repeat(data: bytes, at: int, length: int, rng: Random) -> bytes:
-    return data[:at] + data[at:at + length] * rng.choice((2, 3, 100)) + data[at + length:]
+    return data[:at] + data[at : at + length] * rng.choice((2, 3, 100)) + data[at + length :]
 
 
 def _splice(data: bytes, at: int, length: int, rng: Random) -> bytes:
     other = rng.randrange(len(data))
-    return data[:at] + data[other:other + length] + data[at:]
+    return data[:at] + data[other : other + length] + data[at:]
 
 
 def lines(data: bytes, rng: Random) -> bytes:
@@ -141,8 +272,19 @@ def grown(value: Any, rng: Random) -> Any:
 
 def _figure(value: float, rng: Random) -> Any:
     with contextlib.suppress(OverflowError, ValueError):
-        return rng.choice((-value, value * 1e300, value * 1e-300, value + 1, value - 1, value * 10**15, -value * 10**15,
-                           float(value), int(value)))
+        return rng.choice(
+            (
+                -value,
+                value * 1e300,
+                value * 1e-300,
+                value + 1,
+                value - 1,
+                value * 10**15,
+                -value * 10**15,
+                float(value),
+                int(value),
+            )
+        )
     return 0
 
 
@@ -152,8 +294,11 @@ def _places(value: Any) -> list[list[tuple[Any, Any]]]:
     waiting: list[tuple[tuple[str, ...], Any]] = [((), value)]
     while waiting:
         path, holder = waiting.pop()
-        items = list(holder.items()) if isinstance(holder, dict) else (
-            list(enumerate(holder)) if isinstance(holder, list) else [])
+        items = (
+            list(holder.items())
+            if isinstance(holder, dict)
+            else (list(enumerate(holder)) if isinstance(holder, list) else [])
+        )
         for key, inner in items:
             below = (*path, str(key) if isinstance(holder, dict) else "")
             found.setdefault(below, []).append((holder, key))
@@ -178,10 +323,12 @@ def rows_of_json(data: bytes, rng: Random) -> bytes:
 
 def text_or(structured: Mutator) -> Mutator:
     """Some edits, half of them structured, half of bytes and lines."""
+
     def mutate(data: bytes, rng: Random) -> bytes:
         for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
             data = rng.choice((structured, structured, structured, raw, lines))(data, rng)
         return data
+
     return mutate
 
 
@@ -199,16 +346,38 @@ def yaml_tree(data: bytes, rng: Random) -> bytes:
 
 def in_file(inner: Mapping[str, Mutator]) -> Mutator:
     """Edits of an input that is a file's name, a newline, and its content; how depends on the name's ending."""
+
     def mutate(data: bytes, rng: Random) -> bytes:
         name, _, content = data.partition(b"\n")
         ending = name.decode("utf-8", "replace").rpartition(".")[2]
         return name + b"\n" + inner.get(ending, text_or(raw))(content, rng)
+
     return mutate
 
 
-NAMES = ("../evil", "/etc/evil", "a/../../evil", "C:evil", "a\\b", "x" * 500, "/".join("abcdefghij"), "plan.json",
-         "plan.json/x", "", "trials/", "trials", "\0", "plan.json\0.txt", "é" * 10, "run.lock", ".plan.json.tmp",
-         "trials/.x.tmp", "report/report.html", "sha256sums.txt", "a\nb")
+NAMES = (
+    "../evil",
+    "/etc/evil",
+    "a/../../evil",
+    "C:evil",
+    "a\\b",
+    "x" * 500,
+    "/".join("abcdefghij"),
+    "plan.json",
+    "plan.json/x",
+    "",
+    "trials/",
+    "trials",
+    "\0",
+    "plan.json\0.txt",
+    "é" * 10,
+    "run.lock",
+    ".plan.json.tmp",
+    "trials/.x.tmp",
+    "report/report.html",
+    "sha256sums.txt",
+    "a\nb",
+)
 
 
 def archive(data: bytes, rng: Random) -> bytes:
@@ -232,7 +401,9 @@ def archive(data: bytes, rng: Random) -> bytes:
         members[place] = (info, ENDINGS.get(ending, raw)(content, rng))
     elif how == 3:
         other = zipfile.ZipInfo(rng.choice(NAMES))
-        other.external_attr = rng.choice((0, stat.S_IFREG | 0o644, stat.S_IFLNK | 0o777, stat.S_IFIFO, stat.S_IFDIR)) << 16
+        other.external_attr = (
+            rng.choice((0, stat.S_IFREG | 0o644, stat.S_IFLNK | 0o777, stat.S_IFIFO, stat.S_IFDIR)) << 16
+        )
         members.append((other, rng.choice((b"", b"/etc/passwd", content, bytes(3 << 20)))))
     else:
         del members[place]
@@ -252,23 +423,43 @@ def _packed(members: list[tuple[zipfile.ZipInfo, bytes]], rng: Random) -> bytes:
 
 
 def _headers(data: bytes, rng: Random) -> bytes:
-    """Another value in a field of a local header, a directory entry or the end record: flags, method, crc, sizes, offset."""
-    sign, fields = rng.choice((
-        (b"PK\3\4", ((6, "<H"), (8, "<H"), (14, "<L"), (18, "<L"), (22, "<L"), (26, "<H"), (28, "<H"))),
-        (b"PK\1\2", ((8, "<H"), (10, "<H"), (16, "<L"), (20, "<L"), (24, "<L"), (28, "<H"), (30, "<H"), (38, "<L"),
-                     (42, "<L"))),
-        (b"PK\5\6", ((8, "<H"), (10, "<H"), (12, "<L"), (16, "<L"), (20, "<H"))),
-    ))
+    """Another value in a field of a local header, a directory entry or the end record: flags, crc, sizes, offset."""
+    sign, fields = rng.choice(
+        (
+            (b"PK\3\4", ((6, "<H"), (8, "<H"), (14, "<L"), (18, "<L"), (22, "<L"), (26, "<H"), (28, "<H"))),
+            (
+                b"PK\1\2",
+                (
+                    (8, "<H"),
+                    (10, "<H"),
+                    (16, "<L"),
+                    (20, "<L"),
+                    (24, "<L"),
+                    (28, "<H"),
+                    (30, "<H"),
+                    (38, "<L"),
+                    (42, "<L"),
+                ),
+            ),
+            (b"PK\5\6", ((8, "<H"), (10, "<H"), (12, "<L"), (16, "<L"), (20, "<H"))),
+        )
+    )
     starts = [at for at in range(len(data) - 46) if data.startswith(sign, at)] or [data.rfind(b"PK\5\6")]
     at, (offset, form) = rng.choice(starts), rng.choice(fields)
     if at < 0 or at + offset + 4 > len(data):
         return raw(data, rng)
     size = struct.calcsize(form)
-    value = rng.choice((0, 1, 2, 8, 0x41, 99, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFE, 0xFFFFFFFF)) & ((1 << 8 * size) - 1)
-    return data[:at + offset] + struct.pack(form, value) + data[at + offset + size:]
+    value = rng.choice((0, 1, 2, 8, 0x41, 99, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFE, 0xFFFFFFFF)) & (
+        (1 << 8 * size) - 1
+    )
+    return data[: at + offset] + struct.pack(form, value) + data[at + offset + size :]
 
 
 ENDINGS: Mapping[str, Mutator] = {
-    "json": text_or(tree), "jsonl": text_or(rows_of_json), "txt": text_or(rows_of_json), "yaml": text_or(yaml_tree),
-    "log": text_or(raw), "tsv": text_or(lines),
+    "json": text_or(tree),
+    "jsonl": text_or(rows_of_json),
+    "txt": text_or(rows_of_json),
+    "yaml": text_or(yaml_tree),
+    "log": text_or(raw),
+    "tsv": text_or(lines),
 }

@@ -33,7 +33,7 @@ from repro.machine import Machine
 from repro.plan import make_plan
 from repro.published import command
 from repro.published.compare import compare_published
-from repro.published.store import RECORD, REFUSED, RESULTS, read_published
+from repro.published.store import RECORD, RESULTS, read_published
 from repro.reproduce_command import choose, reduced
 from repro.resume import other_plan, to_do
 from repro.several import sections
@@ -103,8 +103,15 @@ def _suite(data: bytes, folder: Path) -> None:
 
 def _overrides(folder: Path) -> list[bytes]:
     (folder / "base.yaml").write_text(SMALL)
-    return [b"processes=1,2", b"batch.global=64", b"engine={kind: deepspeed, stage: 2}", b"optimizer.lr=1e-3,0.1", b"seeds=6",
-            b"comm={kind: hierarchical, group: 2}", b"schedule={kind: step, milestones: [1, 2], gamma: 0.1}"]
+    return [
+        b"processes=1,2",
+        b"batch.global=64",
+        b"engine={kind: deepspeed, stage: 2}",
+        b"optimizer.lr=1e-3,0.1",
+        b"seeds=6",
+        b"comm={kind: hierarchical, group: 2}",
+        b"schedule={kind: step, milestones: [1, 2], gamma: 0.1}",
+    ]
 
 
 def _override(data: bytes, folder: Path) -> None:
@@ -129,7 +136,12 @@ def _pattern(data: bytes, folder: Path) -> None:
 def _line(error: ReproError) -> str:
     """The message of a refusal: one line, of bounded length, that does nothing to a terminal."""
     text = str(error)
-    if not text.strip() or len(text.splitlines()) != 1 or len(text) > 2000 or any(unicodedata.category(sign)[0] == "C" for sign in text):
+    if (
+        not text.strip()
+        or len(text.splitlines()) != 1
+        or len(text) > 2000
+        or any(unicodedata.category(sign)[0] == "C" for sign in text)
+    ):
         raise AssertionError(f"not one line that can be shown: {text[:300]!a}") from error
     return text
 
@@ -143,10 +155,12 @@ def _tolerant(call: Callable[[], object]) -> None:
 
 
 def _mappings(folder: Path) -> list[bytes]:
-    return [b"cell: [params.engine, params.workers]\ntime: metrics.seconds\nseed: params.seed\naccuracy: metrics.val_acc\n"
-            b"target: {value: 0.9, direction: higher}\nbaseline: [ddp, 1]\nrepeats: 5\n",
-            b"cell: tags.cell\ntime: {value: 12.5}\nfilter: params.x = '1'\nhyperparameters:\n  optimizer: params.opt\n"
-            b"data: {name: {value: digits}, digest: tags.data, synthetic: false}\nstated: {models: 1, declared: true}\n"]
+    return [
+        b"cell: [params.engine, params.workers]\ntime: metrics.seconds\nseed: params.seed\naccuracy: metrics.val_acc\n"
+        b"target: {value: 0.9, direction: higher}\nbaseline: [ddp, 1]\nrepeats: 5\n",
+        b"cell: tags.cell\ntime: {value: 12.5}\nfilter: params.x = '1'\nhyperparameters:\n  optimizer: params.opt\n"
+        b"data: {name: {value: digits}, digest: tags.data, synthetic: false}\nstated: {models: 1, declared: true}\n",
+    ]
 
 
 def _mapping(data: bytes, folder: Path) -> None:
@@ -169,7 +183,12 @@ def _import(program: command.Program, root: Path, folder: Path) -> None:
 
 def _logs(folder: Path) -> list[bytes]:
     repository(folder / "in", {})
-    return ["".join(log_lines()).encode(), v06_log().encode(), v05_log().encode(), "".join(log_lines(status="aborted")).encode()]
+    return [
+        "".join(log_lines()).encode(),
+        v06_log().encode(),
+        v05_log().encode(),
+        "".join(log_lines(status="aborted")).encode(),
+    ]
 
 
 def _log(data: bytes, folder: Path) -> None:
@@ -223,9 +242,12 @@ def _imported(data: bytes, folder: Path) -> None:
         record["results_sha256"] = hashlib.sha256(content).hexdigest()
         content = json.dumps(record).encode()
     (other / RECORD).write_bytes(content)
-    for call in (lambda: compare_published([other], baseline="system=box").as_json(),
-                 lambda: compare_published([folder / "made", other]).as_json(), lambda: audit(str(other)).as_json(),
-                 lambda: [reporter(kind).write_published([read_published(other)], [], folder / "page") for kind in ("html",)]):
+    for call in (
+        lambda: compare_published([other], baseline="system=box").as_json(),
+        lambda: compare_published([folder / "made", other]).as_json(),
+        lambda: audit(str(other)).as_json(),
+        lambda: [reporter(kind).write_published([read_published(other)], [], folder / "page") for kind in ("html",)],
+    ):
         _tolerant(call)
     shutil.rmtree(other)
 
@@ -241,25 +263,65 @@ def _record(folder: Path) -> list[bytes]:
     (root / "incidents.jsonl").write_text('{"at_ms": 1.6e12, "kind": "resumed", "text": "x", "trial_id": ""}\n')
     (root / "calibration.json").write_text(json.dumps(_calibration(root)))
     trial = sorted((root / "trials").iterdir())[0].relative_to(root).as_posix()
-    names = ["plan.json", "environment.json", "ledger.jsonl", "incidents.jsonl", "launchers.json", "parity.json",
-             "calibration.json", sums.NAME, f"{trial}/trial.json", f"{trial}/result.json", f"{trial}/result_1.txt"]
+    names = [
+        "plan.json",
+        "environment.json",
+        "ledger.jsonl",
+        "incidents.jsonl",
+        "launchers.json",
+        "parity.json",
+        "calibration.json",
+        sums.NAME,
+        f"{trial}/trial.json",
+        f"{trial}/result.json",
+        f"{trial}/result_1.txt",
+    ]
     shutil.copytree(root, folder / "same")
     # What decides most stands more than once: a seed is drawn from this list.
-    return [name.encode() + b"\n" + (root / name).read_bytes() for name in [*names, names[0], names[-1], names[-2], names[-2]]]
+    return [
+        name.encode() + b"\n" + (root / name).read_bytes()
+        for name in [*names, names[0], names[-1], names[-2], names[-2]]
+    ]
 
 
 def _calibration(root: Path) -> dict[str, object]:
     from repro.calibration import machine_of
 
     record = read_record(root)
-    pairs = [{"repeat": index, "candidate": 1.0 + index / 100, "baseline": 1.0, "candidate_trial": "a", "baseline_trial": "b"}
-             for index in range(6)]
-    null = {"source": "x", "cell_id": "c", "label": "l", "metric": "tta_wall", "how": "twins", "n": 6, "ratio": 1.02, "p": 0.03,
-            "verdict": "inconclusive", "pairs": []}
+    pairs = [
+        {
+            "repeat": index,
+            "candidate": 1.0 + index / 100,
+            "baseline": 1.0,
+            "candidate_trial": "a",
+            "baseline_trial": "b",
+        }
+        for index in range(6)
+    ]
+    null = {
+        "source": "x",
+        "cell_id": "c",
+        "label": "l",
+        "metric": "tta_wall",
+        "how": "twins",
+        "n": 6,
+        "ratio": 1.02,
+        "p": 0.03,
+        "verdict": "inconclusive",
+        "pairs": [],
+    }
     assert pairs
-    return {"schema": 1, "suite": "sample", "suite_digest": record.plan.digest, "method": record.plan.method,
-            "machine": machine_of(record.environment), "nulls": [null], "false_positives": 0, "n": 1,
-            "rate": {"low": 0.0, "high": 0.5, "level": 0.95}}
+    return {
+        "schema": 1,
+        "suite": "sample",
+        "suite_digest": record.plan.digest,
+        "method": record.plan.method,
+        "machine": machine_of(record.environment),
+        "nulls": [null],
+        "false_positives": 0,
+        "n": 1,
+        "rate": {"low": 0.0, "high": 0.5, "level": 0.95},
+    }
 
 
 class _Changed:
@@ -292,10 +354,14 @@ def _read(data: bytes, folder: Path) -> None:
         assert json.dumps(found.as_json()) and verified_text(found)
         record = read_record(root)
         calls: list[Callable[[], object]] = [
-            lambda: _compared(compare_runs([root])), lambda: _compared(compare_runs([root], "accuracy")),
-            lambda: _compared(compare_runs([folder / "same", root], force=True)), lambda: audit(str(root)).as_json(),
-            lambda: calibration_of(record), lambda: text_of(differences(read_record(folder / "same"), record), "a", "b"),
-            lambda: to_do(record, True), lambda: other_plan(record.plan, MACHINE),
+            lambda: _compared(compare_runs([root])),
+            lambda: _compared(compare_runs([root], "accuracy")),
+            lambda: _compared(compare_runs([folder / "same", root], force=True)),
+            lambda: audit(str(root)).as_json(),
+            lambda: calibration_of(record),
+            lambda: text_of(differences(read_record(folder / "same"), record), "a", "b"),
+            lambda: to_do(record, True),
+            lambda: other_plan(record.plan, MACHINE),
             lambda: [record.next_attempt(trial.trial_id) for trial in record.plan.trials()],
             lambda: reduced(record.plan, choose(record, "1"), MACHINE),
         ]

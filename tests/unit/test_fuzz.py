@@ -15,7 +15,12 @@ from tests.fuzz.drive import LONGEST_SECONDS
 from tests.fuzz.names import NAMES
 from tests.fuzz.targets import Target, targets
 
-INPUTS = {"run folder: page, figures": 1, "run folder: tables": 8, "import": 4, "run folder: verify, compare, audit, resume": 15}
+INPUTS = {
+    "run folder: page, figures": 1,
+    "run folder: tables": 8,
+    "import": 4,
+    "run folder: verify, compare, audit, resume": 15,
+}
 """Of a test run; where a target is not named, MANY."""
 MANY = 30
 
@@ -37,8 +42,13 @@ def test_names_are_those_of_the_targets() -> None:
 def test_damaged_inputs_give_a_result_or_one_line(target: Target) -> None:
     tried = {"inputs": 0}
 
-    @settings(max_examples=INPUTS.get(target.name, MANY), deadline=None, database=None, derandomize=True,
-              suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=INPUTS.get(target.name, MANY),
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
     @given(st.sampled_from(target.valid), st.randoms(use_true_random=False))
     def feed(data: bytes, rng: random.Random) -> None:
         damaged = target.mutate(data, rng)

@@ -52,15 +52,24 @@ def result_file(run: Path) -> Path:
 # ---- suites
 
 
-@pytest.mark.parametrize(("value", "problem"), [
-    ("!!timestamp x", "'x' is no timestamp"), ("!!bool x", "'x' is no bool"), ("!!int ''", "'' is no int"), ("!!int x", "'x' is no int"),
-    ("2024-13-45", "'2024-13-45' is no timestamp"), ("!!float x", "'x' is no float"), ('"\\ud800"', "a lone surrogate"),
-    ("1" + ":10" * 80_000, "a number of more than 100 characters"), ("9" * 5000, "a number of more than 100 characters"),
-    ("0x" + "f" * 200, "a number of more than 100 characters"),
-])
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ("!!timestamp x", "'x' is no timestamp"),
+        ("!!bool x", "'x' is no bool"),
+        ("!!int ''", "'' is no int"),
+        ("!!int x", "'x' is no int"),
+        ("2024-13-45", "'2024-13-45' is no timestamp"),
+        ("!!float x", "'x' is no float"),
+        ('"\\ud800"', "a lone surrogate"),
+        ("1" + ":10" * 80_000, "a number of more than 100 characters"),
+        ("9" * 5000, "a number of more than 100 characters"),
+        ("0x" + "f" * 200, "a number of more than 100 characters"),
+    ],
+)
 def test_scalars_that_break_the_yaml_library_are_one_line(value: str, problem: str) -> None:
     began = time.process_time()
-    with pytest.raises(SuiteError, match="not valid YAML|a number of") as caught:
+    with pytest.raises(SuiteError, match=r"not valid YAML|a number of") as caught:
         YamlFile("s.yaml", f"seeds: 1\na: {value}\n")
     assert problem in str(caught.value)
     assert str(caught.value).startswith("s.yaml:2: ")
@@ -100,15 +109,18 @@ def order(plan: Any, entry: list[int]) -> None:
     plan["order"].append(entry)
 
 
-@pytest.mark.parametrize(("change", "problem"), [
-    (lambda plan: order(plan, [99, 0]), "order: names a trial twice, or one of no cell"),
-    (lambda plan: order(plan, [-1, 0]), "order: names a trial twice, or one of no cell"),
-    (lambda plan: order(plan, plan["order"][0]), "order: names a trial twice, or one of no cell"),
-    (lambda plan: plan["cells"].append(plan["cells"][0]), "cells: names no cell, or one twice"),
-    (lambda plan: plan.update(cells=[], order=[]), "cells: names no cell, or one twice"),
-    (lambda plan: plan["cells"][0].update(cell_id="../../x"), "is not what its name says"),
-    (lambda plan: plan.update(digest="../../../../etc/passwd"), "digest: String should match pattern"),
-])
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda plan: order(plan, [99, 0]), "order: names a trial twice, or one of no cell"),
+        (lambda plan: order(plan, [-1, 0]), "order: names a trial twice, or one of no cell"),
+        (lambda plan: order(plan, plan["order"][0]), "order: names a trial twice, or one of no cell"),
+        (lambda plan: plan["cells"].append(plan["cells"][0]), "cells: names no cell, or one twice"),
+        (lambda plan: plan.update(cells=[], order=[]), "cells: names no cell, or one twice"),
+        (lambda plan: plan["cells"][0].update(cell_id="../../x"), "is not what its name says"),
+        (lambda plan: plan.update(digest="../../../../etc/passwd"), "digest: String should match pattern"),
+    ],
+)
 def test_plans_that_do_not_hold_together(run: Path, change: Callable[[Any], None], problem: str) -> None:
     edit(run / "plan.json", change)
     with pytest.raises(OutputError) as caught:
@@ -135,17 +147,24 @@ def test_a_result_in_the_place_of_another(run: Path) -> None:
 def test_a_ledger_of_another_run(run: Path) -> None:
     line = json.loads((run / "ledger.jsonl").read_text().splitlines()[0])
     with (run / "ledger.jsonl").open("a") as stream:
-        stream.write(json.dumps({**line, "cell_id": "another"}) + "\n" if line["attempt"] != 1 else
-                     json.dumps({**line, "cell_id": "another", "trial_id": "another"}) + "\n")
+        stream.write(
+            json.dumps({**line, "cell_id": "another"}) + "\n"
+            if line["attempt"] != 1
+            else json.dumps({**line, "cell_id": "another", "trial_id": "another"}) + "\n"
+        )
     with pytest.raises(OutputError, match=r"ledger\.jsonl: names a cell that the plan has not: another"):
         read_record(run)
 
 
-@pytest.mark.parametrize(("text", "problem"), [
-    ('{"needed": ' + "[" * 5000, "not JSON"), ('{"needed": true, "findings": 5}', "findings: "),
-    ('{"needed": true, "findings": [{"group": "g"}]}', "findings.0.reference: Field required"),
-    ('{"needed": true, "why": "\\ud800"}', "not JSON"),
-])
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"needed": ' + "[" * 5000, "not JSON"),
+        ('{"needed": true, "findings": 5}', "findings: "),
+        ('{"needed": true, "findings": [{"group": "g"}]}', "findings.0.reference: Field required"),
+        ('{"needed": true, "why": "\\ud800"}', "not JSON"),
+    ],
+)
 def test_a_gate_that_is_none(run: Path, text: str, problem: str) -> None:
     (run / "parity.json").write_text(text)
     with pytest.raises(OutputError, match=r"parity\.json: ") as caught:
@@ -179,7 +198,9 @@ def test_preloading_that_took_longer_than_anything(run: Path) -> None:
     assert read_record(run).preload_seconds is None
 
 
-@pytest.mark.parametrize("damage", [("\"samples_count\": 1", "\"samples_count\": [], \"x\": 1"), ("\"value\": 0.9", "\"value\": NaN, \"x\": 0.9")])
+@pytest.mark.parametrize(
+    "damage", [('"samples_count": 1', '"samples_count": [], "x": 1'), ('"value": 0.9', '"value": NaN, "x": 0.9')]
+)
 def test_a_log_that_cannot_be_exported_is_left_out_and_said(run: Path, tmp_path: Path, damage: tuple[str, str]) -> None:
     record = read_record(run)
     log = record.folder.log(record.results[0].trial_id, 1)
@@ -189,10 +210,16 @@ def test_a_log_that_cannot_be_exported_is_left_out_and_said(run: Path, tmp_path:
     json.dumps(paths)
 
 
-@pytest.mark.parametrize("body", [
-    '{"key": "a", "event_type": "POINT_IN_TIME", "time_ms": NaN}', '{"key": "a", "event_type": "POINT_IN_TIME", "time_ms": "inf"}',
-    '{"key": "a", "event_type": [], "time_ms": 1}', "[" * 100_000, '{"key": "a", "event_type": "x", "time_ms": 1' + "0" * 5000 + "}",
-])
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"key": "a", "event_type": "POINT_IN_TIME", "time_ms": NaN}',
+        '{"key": "a", "event_type": "POINT_IN_TIME", "time_ms": "inf"}',
+        '{"key": "a", "event_type": [], "time_ms": 1}',
+        "[" * 100_000,
+        '{"key": "a", "event_type": "x", "time_ms": 1' + "0" * 5000 + "}",
+    ],
+)
 def test_lines_that_are_no_events(body: str) -> None:
     assert parse_line(f":::MLLOG {body}") is None
 

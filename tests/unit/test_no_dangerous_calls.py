@@ -13,10 +13,33 @@ SOURCES = sorted(path for name in ("repro", "reporters", "suites", "templates") 
 MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "jsonpickle", "xmlrpc"}
 """Loading what these wrote runs code of whoever wrote it."""
 CALLS = {
-    "eval", "exec", "compile", "__import__", "os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput",
-    "yaml.load", "yaml.load_all", "yaml.unsafe_load", "yaml.full_load", "tarfile.open", "shutil.unpack_archive",
-    "torch.hub.load", "numpy.load", "np.load", "pandas.read_pickle", "pd.read_pickle", "torch.load", "tempfile.mktemp",
-    "os.execl", "os.execv", "os.spawnl", "pty.spawn", "shutil.make_archive", "xml.etree.ElementTree.parse",
+    "eval",
+    "exec",
+    "compile",
+    "__import__",
+    "os.system",
+    "os.popen",
+    "subprocess.getoutput",
+    "subprocess.getstatusoutput",
+    "yaml.load",
+    "yaml.load_all",
+    "yaml.unsafe_load",
+    "yaml.full_load",
+    "tarfile.open",
+    "shutil.unpack_archive",
+    "torch.hub.load",
+    "numpy.load",
+    "np.load",
+    "pandas.read_pickle",
+    "pd.read_pickle",
+    "torch.load",
+    "tempfile.mktemp",
+    "os.execl",
+    "os.execv",
+    "os.spawnl",
+    "pty.spawn",
+    "shutil.make_archive",
+    "xml.etree.ElementTree.parse",
 }
 METHODS = {"extractall", "extract"}
 """Of zipfile and tarfile: they follow what the archive says; `repro.bundle.archive` unpacks by itself."""
@@ -62,33 +85,68 @@ def _dotted(node: ast.expr) -> str:
 
 def test_the_product_has_none_of_them() -> None:
     assert len(SOURCES) > 150
-    found = [(path.relative_to(ROOT).as_posix(), what, line) for path in SOURCES
-             for line, what in dangers(path.read_text(encoding="utf-8"))]
+    found = [
+        (path.relative_to(ROOT).as_posix(), what, line)
+        for path in SOURCES
+        for line, what in dangers(path.read_text(encoding="utf-8"))
+    ]
     assert [item for item in found if item[:2] not in ALLOWED] == []
     assert set(ALLOWED) <= {item[:2] for item in found}, "an exception that is no longer needed"
 
 
-@pytest.mark.parametrize("text", [
-    "import pickle", "from pickle import loads", "import dill.detect", "eval('1')", "exec(x)", "from os import system",
-    "subprocess.run('ls', shell=True)", "subprocess.Popen(x, shell=y)", "yaml.load(t, Loader=L)", "torch.load(p)",
-    "torch.load(p, weights_only=False)", "torch.load(p, weights_only=w)", "a.extractall('.')", "np.load(p, allow_pickle=True)",
-    "import numpy; numpy.load('x')", "os.system('true')", "shutil.unpack_archive('x')",
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import pickle",
+        "from pickle import loads",
+        "import dill.detect",
+        "eval('1')",
+        "exec(x)",
+        "from os import system",
+        "subprocess.run('ls', shell=True)",
+        "subprocess.Popen(x, shell=y)",
+        "yaml.load(t, Loader=L)",
+        "torch.load(p)",
+        "torch.load(p, weights_only=False)",
+        "torch.load(p, weights_only=w)",
+        "a.extractall('.')",
+        "np.load(p, allow_pickle=True)",
+        "import numpy; numpy.load('x')",
+        "os.system('true')",
+        "shutil.unpack_archive('x')",
+    ],
+)
 def test_each_kind_is_found(text: str) -> None:
     assert list(dangers(text))
 
 
-@pytest.mark.parametrize("text", ["torch.load(p, weights_only=True)", "subprocess.run(['ls'], shell=False)", "yaml.compose(t)",
-                                  "re.compile('x')", "model.eval()", "import json"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "torch.load(p, weights_only=True)",
+        "subprocess.run(['ls'], shell=False)",
+        "yaml.compose(t)",
+        "re.compile('x')",
+        "model.eval()",
+        "import json",
+    ],
+)
 def test_and_nothing_else(text: str) -> None:
     assert not list(dangers(text))
 
 
 def test_templates_escape_what_they_show() -> None:
     """A suite's title or a label out of a stranger's bundle is text, never markup."""
-    calls = [(path.name, node) for path in SOURCES for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-             if isinstance(node, ast.Call) and _dotted(node.func) in ("Environment", "jinja2.Environment")
-             and any(item.arg == "loader" for item in node.keywords)]
+    calls = [
+        (path.name, node)
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and _dotted(node.func) in ("Environment", "jinja2.Environment")
+        and any(item.arg == "loader" for item in node.keywords)
+    ]
     assert len(calls) >= 3
     for name, node in calls:
-        assert any(item.arg == "autoescape" and _is(item.value, True) for item in node.keywords), f"{name}:{node.lineno}"
+        assert any(item.arg == "autoescape" and _is(item.value, True) for item in node.keywords), (
+            f"{name}:{node.lineno}"
+        )
