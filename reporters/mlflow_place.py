@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from repro.uri import USERINFO, redacted
+from repro.scrub import Scrubber, secrets
+from repro.uri import redacted
 
 
 def is_server(uri: str) -> bool:
@@ -33,9 +35,7 @@ def artifact_root(uri: str, experiment: str) -> str | None:
 
 def reason(error: BaseException, uri: str) -> str:
     """What went wrong, in one short line without credentials."""
-    password = urlsplit(uri).password if "@" in uri else None
-    text = USERINFO.sub("", " ".join(str(error).split()))
-    text = text.replace(password, "***") if password else text
+    text = Scrubber(secrets({**os.environ, "MLFLOW_TRACKING_URI": uri})).masked(" ".join(str(error).split()))
     for sign, meaning in KNOWN.items():
         if sign in text:
             return meaning

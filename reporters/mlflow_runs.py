@@ -20,7 +20,7 @@ from typing import ClassVar
 from pydantic import Field, PrivateAttr
 
 from repro.compare import Comparison, Metric, compare, summarize
-from repro.errors import TrackingError
+from repro.errors import OutputError, TrackingError
 from repro.events import read_events
 from repro.plan import Cell
 from repro.seams import Reporter
@@ -197,12 +197,31 @@ class _Replay:
 
 def _training(path: Path, cursor: Cursor, batch: int) -> tuple[list[Point], Cursor]:
     events, offset = read_events(path, cursor.offset)
-    return list(training_points(events, batch)), Cursor(offset=offset, count=cursor.count + len(events))
+    with _of_strangers(path):
+        points = list(training_points(events, batch))
+    return points, Cursor(offset=offset, count=cursor.count + len(events))
 
 
 def _system(path: Path, cursor: Cursor) -> tuple[list[Point], Cursor]:
     events, offset = read_events(path, cursor.offset)
-    return list(system_points(events, cursor.count)), Cursor(offset=offset, count=cursor.count + len(events))
+    with _of_strangers(path):
+        points = list(system_points(events, cursor.count))
+    return points, Cursor(offset=offset, count=cursor.count + len(events))
+
+
+@contextmanager
+def _of_strangers(log: Path) -> Iterator[None]:
+    """A log that is none of ours may hold anything: whatever does not fit is one thing to the reader.
+
+    Raises:
+        OutputError: an event does not hold what its key promises.
+    """
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        detail = " ".join(str(error).split())[:120]
+        what = f"a damaged event, so it cannot be replayed ({type(error).__name__}: {detail})"
+        raise OutputError(f"{log}: {what}") from error
 
 
 def _sha256(path: Path) -> str | None:

@@ -84,7 +84,12 @@ def _logs(record: Record, cell: Cell) -> Iterator[tuple[Result, str, str]]:
         elif spoiled := unsound(path.read_bytes(), events):
             yield item, f"its log does not hold together any more: {spoiled}", ""
         else:
-            yield item, "", "".join(line(event) for event in export(events, disclosure(cell, item)))
+            try:
+                text = "".join(line(event) for event in export(events, disclosure(cell, item)))
+            except (TypeError, ValueError, OverflowError, RecursionError) as error:  # a log by a stranger
+                yield item, f"its log is damaged: {plain(str(error))}", ""
+            else:
+                yield item, "", text
 
 
 def unsound(content: bytes, events: Sequence[Event]) -> str:

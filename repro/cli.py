@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 import repro
-from repro.errors import Exit, ReproError, UsageError
+from repro.errors import Exit, ReproError, UsageError, one_line
 
 if TYPE_CHECKING:
     from repro.plan import Plan
@@ -629,6 +629,13 @@ def _plan(source: SuiteFile, overridden: bool) -> Plan:
     return make_plan(source.suite, detect(), source.problem, overridden)
 
 
+def _shown(error: Exception) -> str:
+    """Its message without credentials: libraries like to quote the address that they could not reach."""
+    from repro.scrub import masked
+
+    return one_line(masked(str(error)))
+
+
 def main() -> None:
     """The command line's border: every failure becomes one line and an exit code."""
     try:
@@ -642,7 +649,7 @@ def main() -> None:
         error.show()
         sys.exit(Exit.USAGE)
     except ReproError as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {_shown(error)}", err=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:  # the reader of our output went away: nothing to tell it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -650,5 +657,5 @@ def main() -> None:
     except Exception as error:
         if os.environ.get("REPRO_DEBUG"):
             raise
-        click.echo(f"internal error: {type(error).__name__}: {error} (REPRO_DEBUG=1 shows where)", err=True)
+        click.echo(f"internal error: {type(error).__name__}: {_shown(error)} (REPRO_DEBUG=1 shows where)", err=True)
         sys.exit(Exit.TRIAL_FAILED)

@@ -21,6 +21,7 @@ Exit codes: 0 done, 1 a trial failed, 2 usage or suite error, 3 compared and not
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
 from enum import IntEnum
 
@@ -35,10 +36,17 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
+LONGEST_MESSAGE = 1500
+"""Characters of a message; a name of thousands tells nobody more."""
+
+
 class ReproError(Exception):
     """A failure that a user reads as one line; `exit_code` is what the command ends with."""
 
     exit_code: Exit = Exit.TRIAL_FAILED
+
+    def __str__(self) -> str:
+        return one_line(super().__str__())
 
 
 class UsageError(ReproError):
@@ -101,3 +109,15 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if close:
         return f"; did you mean {close[0]!r}?"
     return f"; valid: {', '.join(choices)}" if choices else ""
+
+
+def one_line(text: str) -> str:
+    """`text` as one line that any terminal can show: what is wrong often quotes a file by a stranger.
+
+    Lines are joined by ` | `; control, format and direction characters and lone surrogates become escapes; a long text
+    loses its middle.
+    """
+    text = " | ".join(line for line in text.splitlines() if line.strip())
+    text = "".join(sign if unicodedata.category(sign)[0] != "C" else ascii(sign)[1:-1] for sign in text)
+    half = LONGEST_MESSAGE // 2
+    return text if len(text) <= LONGEST_MESSAGE else f"{text[:half]} ... {text[-half:]}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -123,9 +124,12 @@ def parse_line(line: str) -> Event | None:
         metadata = data.get("metadata") or {}
         if not isinstance(metadata, dict):
             return None
+        time_ms = float(data["time_ms"])
+        if not math.isfinite(time_ms) or not isinstance(data["event_type"], str):
+            return None
         return Event(
-            key=str(data["key"]), value=data.get("value"), event_type=data["event_type"],
-            time_ms=float(data["time_ms"]), metadata=metadata,
+            key=str(data["key"]), value=data.get("value"), event_type=data["event_type"],  # type: ignore[arg-type]
+            time_ms=time_ms, metadata=metadata,
             namespace=str(data.get("namespace") or ""),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):

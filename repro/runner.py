@@ -218,10 +218,13 @@ class Run:
         }
         progress = folder / payload["log"] if "log" in payload else None
         then = post_mortem.before(folder)
-        outcome = launcher.launch(Order(
-            entry=entry, payload=payload, processes=choices.processes, device=choices.device, folder=folder,
-            timeout_seconds=choices.timeout_seconds, stall_seconds=choices.stall_seconds, progress=progress,
-        ))
+        try:
+            outcome = launcher.launch(Order(
+                entry=entry, payload=payload, processes=choices.processes, device=choices.device, folder=folder,
+                timeout_seconds=choices.timeout_seconds, stall_seconds=choices.stall_seconds, progress=progress,
+            ))
+        finally:
+            post_mortem.hide(folder)
         return post_mortem.explained(outcome, then)
 
     def _parity_stands(self, record: Record) -> bool:

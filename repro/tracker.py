@@ -25,6 +25,7 @@ import repro
 from repro import registry
 from repro.errors import ReproError
 from repro.plan import Plan
+from repro.scrub import masked
 from repro.store import RunFolder, read_model, read_record
 from repro.uri import redacted
 
@@ -162,7 +163,7 @@ class Tracker:
         if self._errors is not None:
             self._errors.seek(0)
             lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        return redacted(lines[-1])[:200] if lines else "it left no message"
+        return masked(lines[-1])[:200] if lines else "it left no message"
 
     def _end(self, kill: bool) -> None:
         """Close the pipes and reap the child."""

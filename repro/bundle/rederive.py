@@ -22,7 +22,8 @@ FAILED = ("crashed", "hung", "out_of_memory", "timed_out")
 """Trials whose log may end, or be damaged, anywhere."""
 LOST = "though every rank ended well"
 """How the reason of a trial ends that is called crashed because its log was damaged (`runner`)."""
-MAX_LOG_BYTES = 256 << 20
+MAX_LOG_BYTES = 48 << 20
+"""Read into memory: a stranger's log of numbers takes eight times its size there."""
 UNFIT = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
 """What reading figures out of a log raises where the log is not one of ours."""
 

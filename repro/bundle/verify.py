@@ -27,9 +27,10 @@ from repro.machine import Machine
 from repro.plan import Plan, make_plan, suite_digest
 from repro.results import Result
 from repro.spec import Trial, canonical
-from repro.store import Attempt, RunFolder, read_attempts, read_incidents, read_model
+from repro.store import (
+    MAX_JSON_BYTES, MAX_TRIALS, Attempt, RunFolder, read_attempts, read_bounded, read_incidents, read_model,
+)
 
-MAX_JSON_BYTES = 64 << 20
 AA = "A/A: cells of "
 """How the title of a calibration's plan begins: its cells are twins, which no suite expands to."""
 BY_CHOICE = ("workload", "batch", "precision")
@@ -159,6 +160,8 @@ def _record(root: Path, found: Verified) -> None:
         return
     code = f"repro {environment.repro_version} {environment.commit or ''}".strip() if environment else "unknown code"
     _expansion(plan, code, found)
+    if not _ordered(plan):
+        return  # said by _expansion; there is no telling which trials are meant
     results = [item for trial in plan.trials() if (item := _trial(folder, trial, code, found)) is not None]
     for contradiction in strange_folders(folder, plan):
         found.add(*contradiction)
@@ -179,6 +182,11 @@ def _record(root: Path, found: Verified) -> None:
                            f"{' ...' if len(others) > 8 else ''}")
 
 
+def _ordered(plan: Plan) -> bool:
+    return len(plan.order) <= MAX_TRIALS and all(0 <= index < len(plan.cells) and 0 <= repeat < 1 << 32
+                                                 for index, repeat in plan.order)
+
+
 def _model(path: Path, cls: Any, root: Path, found: Verified) -> Any:
     """A file as its model; None, and a problem, where it is none."""
     place = path.relative_to(root).as_posix()
@@ -197,12 +205,12 @@ def _model(path: Path, cls: Any, root: Path, found: Verified) -> Any:
 def _json(path: Path, root: Path, found: Verified) -> None:
     place = path.relative_to(root).as_posix()
     try:
-        if path.is_symlink() or path.stat().st_size > MAX_JSON_BYTES:
-            raise ValueError("no plain file of a sensible size")
-        if not isinstance(json.loads(path.read_bytes()), dict):
+        if path.is_symlink():
+            raise ValueError("no plain file")
+        if not isinstance(json.loads(read_bounded(path)), dict):
             raise ValueError("no JSON object")
         found.count("files by their schema")
-    except (OSError, ValueError, RecursionError) as error:
+    except (OutputError, OSError, ValueError, RecursionError) as error:
         found.add(place, f"not JSON: {' '.join(str(error).split())[:120]}", "schema")
 
 
@@ -241,8 +249,8 @@ def _expansion(plan: Plan, code: str, found: Verified) -> None:
         if cell.cell_id != cell.choices.cell_id:
             found.add("plan.json", f"cell {cell.cell_id} is not what its name says: its choices give "
                       f"{cell.choices.cell_id}", "plan")
-    if any(not 0 <= index < len(plan.cells) for index, _ in plan.order) or len(set(plan.order)) < len(plan.order):
-        found.add("plan.json", "order names a trial twice, or one of no cell", "plan")
+    if not _ordered(plan) or len(set(plan.order)) < len(plan.order):
+        found.add("plan.json", "order names a trial twice, or one of no cell, or too many", "plan")
     if plan.suite.title.startswith(AA):
         found.notes.append("a calibration: its cells are twins, so its plan is not expanded again")
         return
@@ -357,7 +365,7 @@ def _counted(plan: Plan, results: list[Result], attempts: list[Attempt], found: 
 
 def _pairing(plan: Plan, results: list[Result], found: Verified) -> None:
     """One seed, one workload, one batch: the same initial weights, order and data, whatever the engine."""
-    cells = {cell.cell_id: cell for cell in plan.cells}
+    cells = {cell.choices.cell_id: cell for cell in plan.cells}
     seen: dict[tuple[str, str, int], tuple[str, str]] = {}
     for result in results:
         if result.status != "ok":
