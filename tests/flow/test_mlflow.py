@@ -29,7 +29,7 @@ from repro.errors import TrackingError, UsageError
 from repro.events import EventLog, read_events
 from repro.mlflow_ui import open_ui, page, ui_command
 from repro.seams import Reporter
-from repro.store import Record, RunFolder, read_record
+from repro.store import Attempt, Record, RunFolder, read_record
 from repro.tracker import Tracker
 from repro.uri import redacted
 from tests.records import SUITE, Course, default_course, make_record, write_log
@@ -340,6 +340,9 @@ def test_a_running_trial_appears_and_ends(store: str, tmp_path: Path) -> None:
     full = tmp_path / "full.txt"
     write_log(full, trial, default_course(trial))
     lines = full.read_text().splitlines(keepends=True)
+    folder.append_attempt(Attempt(trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=1,
+                                  started_ms=0, seconds=0, status="started", reason="as before every launch"))
+    record = read_record(folder.root)
     log = folder.log(trial.trial_id, 1)
     cut = next(index for index, line in enumerate(lines) if '"eval_accuracy"' in line) + 1
     log.write_text("".join(lines[:cut]) + lines[cut][:20])
