@@ -78,6 +78,8 @@ class Tracker:
         self._errors: IO[bytes] | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self._starts = 0
+        self.answers = 0
+        """Replays that ended, in success or failure."""
         self._start()
 
     def _start(self) -> bool:
@@ -217,6 +219,7 @@ class Tracker:
         if not isinstance(answer, dict) or "problem" not in answer:
             return
         self._outstanding = ""
+        self.answers += 1
         self._problem = str(answer.get("problem", ""))
         self._uri = str(answer.get("uri") or self._uri)
         self._judge()
@@ -273,7 +276,7 @@ def _environment(base: Mapping[str, str]) -> dict[str, str]:
 
 def serve(run: Path, stdin: TextIO, stdout: TextIO) -> None:
     """The child: replay `run` whenever a line on `stdin` asks, answer each with a line; ends with `stdin`."""
-    _give_way()
+    give_way()
     over = threading.Event()
     requests: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(stdin, requests, over), daemon=True).start()
@@ -306,7 +309,7 @@ class _Pulse:
             _tell(self._stdout, {"taken": taken})
 
 
-def _give_way() -> None:
+def give_way() -> None:
     """Run only on time that nothing else wants: a measured step must not wait for this process."""
     with suppress(OSError):
         os.nice(19)
