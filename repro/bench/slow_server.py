@@ -1,8 +1,9 @@
 """MLflow's own tracking server behind a line that delays every request, both at idle priority, in a process of its own.
 
-    python -m repro.bench.slow_server FOLDER SECONDS          (as the leader of a session: at the end it kills its group)
+    python -m repro.bench.slow_server FOLDER SECONDS
 
-Prints the port once the server answers, counts requests in FOLDER/requests, and ends with its standard input.
+As the leader of a session: at the end it kills its whole group. Prints the port once the server answers, counts
+requests in FOLDER/requests, and ends with its standard input.
 """
 
 from __future__ import annotations
