@@ -109,7 +109,7 @@ class Tracker:
         """Ask for a replay of what is new; wait for it at most so long.
 
         While a replay is going on no second one is asked for: the next call, or `finish`, asks for what it left. A
-        server that kept the run waiting in vain once is not waited for again until it has answered in time.
+        server that kept the run waiting in vain once is not waited for again before the end.
         """
         with self._lock:
             begun = time.monotonic()
@@ -118,8 +118,7 @@ class Tracker:
                 return
             wait = 0.0 if self._problem or self._slow else wait_seconds
             answered = self._ask("sync", begun + wait)
-            if wait > 0:
-                self._slow = not answered
+            self._slow = self._slow or (wait > 0 and not answered)
 
     @property
     def problem(self) -> str:
