@@ -63,13 +63,14 @@ class Course:
 
     @property
     def ended(self) -> bool:
-        return self.entry is not None or self.result is not None
+        """Not so by the line that the ledger has from before the launch."""
+        return self.result is not None or (self.entry is not None and self.entry.status != "started")
 
     @property
     def status(self) -> str:
         if self.result is not None:
             return self.result.status
-        return self.entry.status if self.entry else "running"
+        return self.entry.status if self.entry and self.ended else "running"
 
     def span_ms(self) -> tuple[int, int] | None:
         """Start and end by its own log, so that figures and run share a clock; None: nothing is known of it yet."""
@@ -130,7 +131,7 @@ def trial_view(record: Record, run: str, cell: Cell, course: Course, span: tuple
 
 def _result_tags(course: Course) -> dict[str, str]:
     result = course.result
-    reason = result.reason if result else course.entry.reason if course.entry else ""
+    reason = result.reason if result else course.entry.reason if course.entry and course.ended else ""
     tags = {"repro.reason": reason} if reason else {}
     if result is None:
         return tags

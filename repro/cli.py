@@ -539,6 +539,25 @@ def turnaround(pairs: int, as_json: bool) -> None:
 
 
 @bench.command()
+@click.option("--rounds", type=click.IntRange(2, 100_000), default=500, help="Of one block in each of four arms.")
+@click.option("--steps", type=click.IntRange(1, 10_000), default=25, help="Steps in a block.")
+@click.option("--processes", type=click.IntRange(1, 8), default=2, help="Ranks.")
+@click.option("--delay", type=click.FloatRange(min=0), default=2.0, help="Seconds the slow server takes a request.")
+@click.option("--every", type=click.FloatRange(min=0), default=1.0,
+              help="Least seconds between two replays of an arm; a run asks every 15.")
+@json_option
+def tracking(rounds: int, steps: int, processes: int, delay: float, every: float, as_json: bool) -> None:
+    """Step time with a dead and with a slow tracking server over none, in one training, blocks in turn.
+
+    \b
+    Example: repro bench tracking --rounds 100
+    """
+    from repro.bench.tracking import measure
+
+    _print_bench(measure(rounds, steps, processes, delay, every), as_json)
+
+
+@bench.command()
 @click.option("-a", "--algorithm", "algorithms", multiple=True, metavar="NAME",
               help="ring, or '{kind: tree, arity: 4}'; several times.  [default: all, with their defaults]")
 @click.option("--sizes", default="1k:64m", help="1k:64m is every power of 4 in between; 4k,1m are those two.")

@@ -36,8 +36,8 @@ from repro.textual import outcome_text
 from repro.tracker import Tracker, TrackingEnd
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-FINISH_SECONDS = 120.0
-"""How long the end of a run waits for the tracking server; the record is complete without it."""
+FINISH_SECONDS = 60.0
+"""How long the end of a run waits at most for a tracking server that answers; the record is complete without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,8 @@ class Ended:
         return {
             "exit_code": int(self.exit_code), "run": str(self.folder), "report": self.report,
             "mlflow": self.tracking.uri if self.tracking else None,
-            "mlflow_problem": self.tracking.problem if self.tracking else "", "trials": self.trials,
+            "mlflow_problem": self.tracking.problem if self.tracking else "",
+            "mlflow_left": self.tracking.left if self.tracking else "", "trials": self.trials,
             "calibration": self.calibration.model_dump(mode="json") if self.calibration else None,
             "cells": [item.model_dump(mode="json") for item in self.summaries],
             "comparisons": [item.model_dump(mode="json", by_alias=True) for item in self.comparisons],
@@ -78,8 +79,9 @@ class Ended:
         if self.tracking is None or not (self.tracking.problem or self.tracking.pending):
             return ""
         problem = self.tracking.problem or "the replay is not finished"
-        command = f"repro report {shlex.quote(str(self.folder))} --to mlflow"
-        return f"mlflow: {problem}; nothing is lost, to replay: {command}"
+        left = f"{self.tracking.left} still to be replayed: " if self.tracking.left else ""
+        again = command(f"report {shlex.quote(str(self.folder))} --to mlflow")
+        return f"mlflow: {left}{problem}; nothing is lost, to replay: {again}"
 
 
 def run_suite(
@@ -140,10 +142,10 @@ def _carry_out(run: Run, lock: RunLock, track: bool, energy: bool) -> Ended:
             watcher.stage("interrupted; reporting what there is")
             record, code = read_record(folder.root), Exit.INTERRUPTED
         except ReproError:
-            _conclude(folder, page, tracker, interrupts)
+            _conclude(folder, page, tracker, interrupts, watcher)
             raise
         watcher.stage("writing the report")
-        paths, tracking = _conclude(folder, page, tracker, interrupts)
+        paths, tracking = _conclude(folder, page, tracker, interrupts, watcher)
     return _ended(record, code, paths, tracking)
 
 
@@ -244,7 +246,7 @@ class _Interrupts:
 
 
 def _conclude(
-    folder: RunFolder, page: Reporter, tracker: Tracker | None, interrupts: _Interrupts
+    folder: RunFolder, page: Reporter, tracker: Tracker | None, interrupts: _Interrupts, watcher: TerminalWatcher
 ) -> tuple[list[str], TrackingEnd | None]:
     """The report, where there is enough of a record to make one, and the last replay.
 
@@ -260,7 +262,12 @@ def _conclude(
                 seal(folder)  # it was written before
                 record = read_record(folder.root)
             paths = page.write(record, folder.reports)
-    return paths, tracker.finish(FINISH_SECONDS) if tracker else None
+    if tracker is None:
+        return paths, None
+    try:
+        return paths, tracker.finish(FINISH_SECONDS, watcher.stage)
+    except KeyboardInterrupt:  # all is in the folder; only the replay is cut short
+        return paths, tracker.finish(0.0)
 
 
 def _ended(record: Record, code: Exit, paths: list[str], tracking: TrackingEnd | None) -> Ended:

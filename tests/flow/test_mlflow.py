@@ -24,12 +24,13 @@ from urllib.request import urlopen
 import pytest
 
 from repro import registry
+from repro import tracker as tracking
 from repro.compare import compare, summarize
 from repro.errors import TrackingError, UsageError
 from repro.events import EventLog, read_events
 from repro.mlflow_ui import open_ui, page, ui_command
 from repro.seams import Reporter
-from repro.store import Record, RunFolder, read_record
+from repro.store import Attempt, Record, RunFolder, read_record
 from repro.tracker import Tracker
 from repro.uri import redacted
 from tests.records import SUITE, Course, default_course, make_record, write_log
@@ -340,6 +341,9 @@ def test_a_running_trial_appears_and_ends(store: str, tmp_path: Path) -> None:
     full = tmp_path / "full.txt"
     write_log(full, trial, default_course(trial))
     lines = full.read_text().splitlines(keepends=True)
+    folder.append_attempt(Attempt(trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=1,
+                                  started_ms=0, seconds=0, status="started", reason="as before every launch"))
+    record = read_record(folder.root)
     log = folder.log(trial.trial_id, 1)
     cut = next(index for index, line in enumerate(lines) if '"eval_accuracy"' in line) + 1
     log.write_text("".join(lines[:cut]) + lines[cut][:20])
@@ -576,16 +580,23 @@ def test_tracker_never_waits_longer_than_told_and_leaves_no_process(
         assert child.returncode is not None
 
 
-def test_tracker_goes_on_when_its_child_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("starts", [1, 2])
+def test_tracker_goes_on_when_its_child_is_killed(
+    starts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setattr(tracking, "STARTS", starts)
     tracker = Tracker(make_record(tmp_path / "run", SMALL, only=1).folder.root)
     child = tracker._child
     assert child is not None
     child.kill()
     child.wait()
     tracker.sync(wait_seconds=5.0)
-    ended = tracker.finish(5.0)
+    assert "the tracking process ended" in tracker.problem
+    ended = tracker.finish(30.0)
     assert ended.pending
-    assert "the tracking process ended" in ended.problem
+    assert ended.left == "1 of 1 trials"
+    assert ("the tracking process ended" if starts == 1 else "the connection is refused") in ended.problem
 
 
 def test_the_child_ends_with_its_parent(store: str, tmp_path: Path) -> None:
