@@ -13,6 +13,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from repro.compare import SCALES, Comparison, compare
@@ -59,7 +60,7 @@ def figures(record: Record) -> dict[str, dict[str, Any]]:
 
 def digest(figure: Mapping[str, Any]) -> str:
     """Changes when the figure's file would; a file of megabytes is not written to find out."""
-    from plotly import __version__  # type: ignore[attr-defined]
+    from plotly import __version__
 
     text = json.dumps([figure, SAVE, __version__], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -72,6 +73,7 @@ def log(client: Any, run_id: str, path: str, figure: Mapping[str, Any]) -> None:
     client.log_figure(run_id, Figure(figure), path, save_kwargs=dict(SAVE))
 
 
+@cache
 def palette() -> dict[str, str]:
     """The page's light colours by name."""
     light = template("report.css").partition("}")[0]
@@ -160,8 +162,8 @@ def _forest(record: Record) -> dict[str, Any]:
     title = f"Ratio of {scale.noun}, candidate / baseline [{origins}]{without}"
     layout = _frame(title, 0) | {
         "height": 170 + 58 * len(drawn), "showlegend": False, "margin": {"l": 24, "r": 150, "t": 84, "b": 60},
-        "xaxis": {"type": "log", "title": {"text": f"ratio; below 1 the candidate is {scale.below}, above {scale.above}; "
-                                                   f"{_level(drawn)}"},
+        "xaxis": {"type": "log", "title": {"text": f"ratio; below 1 the candidate is {scale.below}, above "
+                                                   f"{scale.above}; {_level(drawn)}"},
                   "gridcolor": "--rule", "tickvals": list(axis.values), "automargin": True, "ticks": "outside",
                   "ticktext": [tick_text(value) for value in axis.values],
                   "range": [math.log10(axis.low), math.log10(axis.high)]},
@@ -186,14 +188,15 @@ def _level(drawn: Sequence[Comparison]) -> str:
 
 def _contrast(item: Comparison, numbers: Mapping[str, CellMark]) -> str:
     candidate, baseline = numbers[item.candidate], numbers[item.baseline]
-    said = f"{candidate.number} {wrapped(candidate.brief, 60)}<br>against {baseline.number} {wrapped(baseline.brief, 60)}"
+    said = (f"{candidate.number} {wrapped(candidate.brief, 60)}<br>"
+            f"against {baseline.number} {wrapped(baseline.brief, 60)}")
     return f"<b>{said}</b>" if item.primary else said
 
 
 def _verdict(place: int, item: Comparison) -> dict[str, Any]:
     declared = ", declared" if item.primary else ""
-    return {"text": f"{significant(item.ratio or 0.0)} {item.verdict}{declared}", "xref": "paper", "x": 1.01, "y": place,
-            "yref": "y", "xanchor": "left", "showarrow": False, "font": {"size": 12}}
+    return {"text": f"{significant(item.ratio or 0.0)} {item.verdict}{declared}", "xref": "paper", "x": 1.01,
+            "y": place, "yref": "y", "xanchor": "left", "showarrow": False, "font": {"size": 12}}
 
 
 def _row(place: int, item: Comparison, mark: CellMark) -> list[dict[str, Any]]:

@@ -87,7 +87,7 @@ def system_points(events: Iterable[Event], first: int) -> Iterator[Point]:
 
 
 def result_points(result: Result, time_ms: int) -> list[Point]:
-    """The figures of a finished trial, at step 0: MLflow draws those as bars to compare, others as lines of one point."""
+    """The figures of a finished trial, at step 0: MLflow draws those as bars, others as lines of one point."""
     values: dict[str, Any] = {name: getattr(result, name) for name in FIGURES}
     values |= {f"phase/{name}_seconds": seconds for name, seconds in result.phases.items()}
     if result.steps:

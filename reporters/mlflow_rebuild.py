@@ -23,8 +23,8 @@ from repro.uri import redacted
 from .mlflow_gate import check_scheme
 from .mlflow_server import PAGE, settle, translated
 
-OF_A_RUN = ("plan.json", "suite.yaml", "environment.json", "ledger.jsonl", "incidents.jsonl", "launchers.json", "parity.json",
-            FILE)
+OF_A_RUN = ("plan.json", "suite.yaml", "environment.json", "ledger.jsonl", "incidents.jsonl", "launchers.json",
+            "parity.json", FILE)
 NEEDED = ("plan.json", "environment.json")
 OF_A_TRIAL = re.compile(r"trial\.json|result\.json|(?:result|system)_\d{1,6}\.txt|rank\d{1,6}\.log")
 

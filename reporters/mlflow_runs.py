@@ -36,7 +36,6 @@ from .mlflow_state import Cursor, Sent, State, Store, identity, read_state, writ
 from .mlflow_view import METRICS, Course, View, cell_view, courses, is_alive, trial_view
 
 
-
 class MlflowRuns(Reporter):
     """Replays a record to an MLflow tracking store, idempotently and in parts."""
 
