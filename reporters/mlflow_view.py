@@ -122,16 +122,17 @@ def trial_view(record: Record, run: str, cell: Cell, course: Course, span: tuple
     params, long = flat_params(cell, {"repeat": trial.repeat, "master_seed": trial.master_seed,
                                       "device": trial.choices.device})
     running = not course.ended and alive
+    files = {} if running else _trial_files(record, course)
     seed = f"{cell.label}, seed {trial.repeat}"
     tags = common_tags(record, run, course.key, "trial", cell) | {
         "mlflow.runName": seed if course.attempt == 1 else f"{seed}, attempt {course.attempt}",
         "repro.trial": trial.trial_id, "repro.repeat": str(trial.repeat), "repro.attempt": str(course.attempt),
-        "repro.status": status if course.ended or running else "killed", **_result_tags(course),
+        "repro.status": status if course.ended or running else "killed", **_result_tags(course), **_listed(files),
     }
     ended = "KILLED" if not course.ended else "FAILED" if status in FAILED else "FINISHED"
     return View(
         key=course.key, start_ms=span[0], tags=_cut(tags), params=params, data=data_of(record, trial.choices),
-        files={} if running else _trial_files(record, course), texts=long, status="RUNNING" if running else ended,
+        files=files, texts=long, status="RUNNING" if running else ended,
         end_ms=None if running else span[1],
     )
 
@@ -145,6 +146,12 @@ def _result_tags(course: Course) -> dict[str, str]:
     tags |= {f"repro.hash.{name}": value for name, value in result.hashes.items()}
     tags |= {f"repro.effective.{name}": value for name, value in result.effective.items()}
     return tags | ({"repro.warnings": "; ".join(result.warnings)} if result.warnings else {})
+
+
+def _listed(files: Mapping[str, Path]) -> dict[str, str]:
+    """Which files of the record a run has: one that a store lost is missed when the record is put together."""
+    names = sorted(name for name, path in files.items() if path.is_file())
+    return {"repro.files": ", ".join(names)} if names else {}
 
 
 def _trial_files(record: Record, course: Course) -> dict[str, Path]:
@@ -172,7 +179,9 @@ def cell_view(
     tags |= {f"repro.factor.{re.sub(NOT_A_KEY, '_', key)}": value for key, value in cell.factors.items()}
     paths = [folder.plan, folder.environment, folder.ledger, folder.suite, folder.parity_verdict, folder.launchers,
              folder.incidents, folder.root / CALIBRATION]
-    files = {path.name: path for path in paths} | ({"report.html": folder.reports / "report.html"} if report else {})
+    files = {path.name: path for path in paths}
+    tags |= _listed(files)
+    files |= {"report.html": folder.reports / "report.html"} if report else {}
     results = record.of_cell(cell.cell_id)
     summaries = [summarize(cell, results, metric) for metric in METRICS] if results else []
     tags |= {f"repro.interval.{name}": level for name, level in levels(summaries, comparisons).items()}
