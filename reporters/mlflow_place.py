@@ -14,6 +14,9 @@ REFUSED, NO_HOST, NO_ROUTE = "the connection is refused", "no such host", "no ro
 LATE, CUT = "no answer in time", "the connection was cut"
 LOCKED = "the database is locked by another process"
 
+RUNS = "/runs?workflowType=machine_learning"
+"""Without it MLflow (3.17 at least) opens an experiment on figures about language models."""
+
 
 def is_server(uri: str) -> bool:
     return uri.startswith(("http://", "https://"))
@@ -22,7 +25,7 @@ def is_server(uri: str) -> bool:
 def experiment_place(uri: str, experiment_id: str) -> str:
     """Where a person looks at an experiment: its page on a server, or the store it lies in."""
     place = redacted(uri)
-    return f"{place.rstrip('/')}/#/experiments/{experiment_id}" if is_server(uri) else place
+    return f"{place.rstrip('/')}/#/experiments/{experiment_id}{RUNS}" if is_server(uri) else place
 
 
 def artifact_root(uri: str, experiment: str) -> str | None:

@@ -31,14 +31,13 @@ from repro.stats import paired_ratio
 from repro.store import Record
 from repro.uri import redacted
 
+from . import mlflow_figures
 from .mlflow_patience import Passing, Patience, Tally
 from .mlflow_place import experiment_place
-from .mlflow_points import Point, cell_points, result_points, system_points, training_points
+from .mlflow_points import Point, cell_points, result_points, settled, system_points, training_points
 from .mlflow_server import Image, Server, each_once, translated
 from .mlflow_state import Cursor, Sent, State, Store, identity, read_state, remember
-from .mlflow_view import Course, View, cell_view, courses, is_alive, trial_view
-
-METRICS: tuple[Metric, ...] = ("tta_wall", "tta_train", "tta_cold")
+from .mlflow_view import METRICS, Course, View, cell_view, courses, is_alive, trial_view
 
 
 class MlflowRuns(Reporter):
@@ -186,7 +185,7 @@ class _Replay:
         results = self.record.of_cell(cell.cell_id)
         figures = cell_points(
             [summarize(cell, results, metric) for metric in self._metrics()], self.comparisons.get(cell.cell_id, []),
-            step=len(self.record.results), time_ms=max(end for _, (_, end) in timed),
+            *settled(self.record, max(end for _, (_, end) in timed)),
         ) if results else []
         self.server.send(parent, view, (), figures)
         self._settle(parent, sent, view)
@@ -211,7 +210,7 @@ class _Replay:
         batch = cell.choices.batch.global_
         training, cursor = _training(course.log, sent.logs.get(course.log.name, Cursor()), batch)
         system, system_cursor = _system(course.system_log, sent.logs.get(course.system_log.name, Cursor()))
-        figures = result_points(course.result, batch, span[1]) if course.result else []
+        figures = result_points(course.result, span[1]) if course.result else []
         self.server.send(image, view, [*training, *system], figures)
         sent.logs = {course.log.name: cursor, course.system_log.name: system_cursor}
         self._settle(image, sent, view)
@@ -237,6 +236,10 @@ class _Replay:
             digest = hashlib.sha256(text.encode()).hexdigest()
             if sent.files.get(name) != digest:
                 self._file(sent, name, digest, partial(self.server.upload_text, image, name, text))
+        for name, figure in view.figures.items():
+            digest = mlflow_figures.digest(figure)
+            if sent.files.get(name) != digest:
+                self._file(sent, name, digest, partial(self.server.log_figure, image, name, figure))
         self.server.set_status(image, view)
 
     def _file(self, sent: Sent, name: str, digest: str, send: Callable[[], None]) -> None:

@@ -17,6 +17,7 @@ from repro.errors import TrackingError
 from repro.fingerprint import DataSet
 from repro.uri import redacted
 
+from . import mlflow_figures
 from .mlflow_gate import alone_at, check_scheme
 from .mlflow_patience import Passing, Tally
 from .mlflow_place import NOBODY, advice, artifact_root, passing, reason
@@ -252,6 +253,9 @@ class Server:
             path = Path(folder) / name
             path.write_text(text, encoding="utf-8")
             self.upload(image, path)
+
+    def log_figure(self, image: Image, name: str, figure: Mapping[str, Any]) -> None:
+        mlflow_figures.log(self._client, image.run_id, name, figure)
 
     def set_status(self, image: Image, view: View) -> None:
         """Running, or how and when it ended."""

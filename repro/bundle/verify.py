@@ -28,7 +28,14 @@ from repro.plan import Plan, make_plan, suite_digest
 from repro.results import Result
 from repro.spec import Trial, canonical
 from repro.store import (
-    MAX_JSON_BYTES, MAX_TRIALS, Attempt, RunFolder, read_attempts, read_bounded, read_incidents, read_model,
+    MAX_JSON_BYTES,
+    MAX_TRIALS,
+    Attempt,
+    RunFolder,
+    read_attempts,
+    read_bounded,
+    read_incidents,
+    read_model,
 )
 
 AA = "A/A: cells of "
