@@ -59,7 +59,7 @@ def render(record: Record) -> str:
     environment.filters["inline_json"] = inline_json
     data = view(record)
     drawn = any(panel.charts for panel in data["panels"]) or bool(data["scaling"].charts or data["survival"].charts)
-    scripts = [*([plotly_bundle()] if drawn else []), template("report.js")]
+    scripts = [*([plotly_bundle()] if drawn else []), page_script("report.js")]
     page = environment.get_template("report.html.j2").render(
         **data, policy=policy(scripts), style=Markup(template("report.css")),
         scripts=[Markup(script) for script in scripts],
@@ -72,9 +72,14 @@ def template(name: str) -> str:
     return files("repro.templates").joinpath(name).read_text(encoding="utf-8").replace("\r\n", "\n")
 
 
+def page_script(name: str) -> str:
+    """A page's own script after what all pages share, as one element."""
+    return template("page.js") + template(name)
+
+
 def plotly_bundle() -> str:
     """plotly.js as it may stand inside a script element."""
-    from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]  # ships no types
+    from plotly.offline import get_plotlyjs
 
     return str(get_plotlyjs()).replace("\r\n", "\n").replace("</script", "<\\/script").replace("<!--", "<\\!--")
 

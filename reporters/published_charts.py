@@ -14,6 +14,7 @@ from repro.published.cells import BatchCost
 from repro.published.record import PublishedPoint, PublishedResult
 from repro.published.refusal import visible
 
+from .page_axis import log_ticks, tick_text
 from .page_cells import COLORS, SYMBOLS
 from .page_curves import DASHES
 from .page_text import plural, wrapped
@@ -93,7 +94,7 @@ def curves(name: str, lines: Sequence[Line], most: int) -> list[Chart]:
         least = min(times)
         layout = _layout("minutes" + (" (logarithmic)" if log else ""), word)
         if log:
-            layout["xaxis"]["type"] = "log"
+            layout["xaxis"] |= {"type": "log", **_named(least, max(times))}
             for trace in traces:  # a logarithm has no place for the start itself
                 trace["x"] = [None if value is None else max(value, least) for value in trace["x"]]
         layout["shapes"] = [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": target, "y1": target,
@@ -159,7 +160,8 @@ def batch_chart(name: str, by_round: Sequence[tuple[str, Sequence[BatchCost]]], 
     if not traces:
         return None
     layout = _layout("global batch, samples (logarithmic)", f"{unit} to the target")
-    layout["xaxis"] |= {"type": "log", "dtick": "D2" if _spread(traces) < 100 else 1}
+    sizes = [size for trace in traces for size in trace["x"]]
+    layout["xaxis"] |= {"type": "log", **_named(min(sizes), max(sizes))}
     layout["yaxis"]["rangemode"] = "tozero"
     layout |= {"showlegend": True, "legend": {"orientation": "h", "y": -0.28, "font": {"size": 12}}}
     return Chart(
@@ -170,9 +172,10 @@ def batch_chart(name: str, by_round: Sequence[tuple[str, Sequence[BatchCost]]], 
     )
 
 
-def _spread(traces: Sequence[dict[str, Any]]) -> float:
-    sizes = [size for trace in traces for size in trace["x"]]
-    return float(max(sizes) / min(sizes))
+def _named(low: float, high: float) -> dict[str, Any]:
+    """Labels of a logarithmic axis in full, where plotly.js would write 2 and 5 between its powers of ten."""
+    marks = log_ticks(low, high)
+    return {"tickvals": list(marks), "ticktext": [tick_text(mark) for mark in marks]}
 
 
 def _unit(costs: Sequence[BatchCost]) -> str:
