@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 from repro.seams import Reporter
 from repro.store import Record, write_text
 
-from .page_text import shown
+from .page_text import shown, spaced
 from .page_view import view
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def render(record: Record) -> str:
         lstrip_blocks=True, finalize=shown,
     )
     environment.filters["inline_json"] = inline_json
+    environment.filters["spaced"] = spaced
     data = view(record)
     drawn = any(panel.charts for panel in data["panels"]) or bool(data["scaling"].charts or data["survival"].charts)
     scripts = [*([plotly_bundle()] if drawn else []), page_script("report.js")]

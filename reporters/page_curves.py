@@ -204,8 +204,8 @@ def _rows(drawn: Sequence[tuple[CellMark, Result]], thin: bool) -> list[CurveRow
     return [
         CurveRow(
             mark=mark, trial_id=result.trial_id, repeat=result.repeat, status=STATUS_WORDS[result.status],
-            epochs=number(point.epochs), samples=number(point.samples, 16), wall=seconds(point.wall_seconds),
-            train=seconds(point.train_seconds), value=number(point.value, 4),
+            epochs=number(point.epochs), samples=Number(point.samples, f"{point.samples:,}"),
+            wall=seconds(point.wall_seconds), train=seconds(point.train_seconds), value=number(point.value, 4),
         )
         for mark, result in drawn
         for point in (_around_target(result) if thin else result.curve)

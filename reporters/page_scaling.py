@@ -65,7 +65,7 @@ def _model_words(model: Model) -> str:
     rate = f"{significant(8e-6 / model.beta)} Mbit/s" if model.beta else "no cost of bytes"
     return (f"alpha {significant(model.alpha * 1e3)} ms a round, "
             f"beta {significant(model.beta * 1e9)} ns a byte ({rate}), fitted to the busy seconds of {model.cells} "
-            f"cells of this run; median error {model.error:.0%}")
+            f"cells of this run; median error {100 * model.error:.0f}\N{NO-BREAK SPACE}%")
 
 
 # ---- which cells belong together

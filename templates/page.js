@@ -134,7 +134,7 @@ const Page = (() => {
     frame.after(button);
   };
 
-  for (const table of all("table.stack")) stackable(table);
+  for (const table of all("table.cards")) stackable(table);
   for (const table of all("table[data-sort]")) sortable(table);
   for (const table of all("table[data-filter]")) filterable(table);
   for (const frame of all(".scroll.tall")) long(frame);
