@@ -34,9 +34,9 @@ class EnergyView:
     parts: tuple[tuple[str, str, str], ...]
     """(hardware, provenance, how), as found in any trial."""
     tools: tuple[str, ...]
-    observer: str
+    observer: Number | str
     """Largest share of one core that the tracker took."""
-    limit: str
+    limit: Number | str
     beyond: bool
     provenance: str
 
