@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 export MLFLOW_DISABLE_TELEMETRY = true
 export DO_NOT_TRACK = 1
 
-.PHONY: quickstart install test test-slow test-gpu lint types layers unit flow browser package chaos bench clean
+.PHONY: quickstart install test test-slow test-gpu lint types layers unit flow browser package chaos fuzz bench clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/repro run quickstart
@@ -65,6 +65,11 @@ test-gpu: $(VENV)/.test-installed
 chaos: $(VENV)/.test-installed
 	$(BIN)/python -m tests.chaos.drive --faults 200 --seed 1 --engine slow
 	$(BIN)/python -m tests.chaos.drive --faults 40 --seed 2 --engine ddp
+
+# Damaged files into everything that reads files of strangers, 20 minutes; `make unit` has a slice of it.
+fuzz: $(VENV)/.test-installed
+	$(PIP) install --quiet -c constraints.txt -e '.[test,fuzz]'
+	$(BIN)/python -m tests.fuzz.drive --seconds 1000 --commands 300
 
 bench: $(VENV)/.installed
 	$(BIN)/repro bench overhead

@@ -11,7 +11,7 @@ from repro.bench.comm_options import size_text
 from repro.bench.comm_result import BASELINE, CommOutcome, WorldResult
 from repro.bench.comm_table import HEAD, NOTE, links_text, model_text, mpi_text, origin_text, overall_rows, point_row
 
-from .html_page import inline_json, plotly_bundle, policy, template
+from .html_page import inline_json, page_script, plotly_bundle, policy, template
 
 COLORS, DASHES = 8, ("solid", "6px,3px", "2px,2px")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x")
@@ -24,7 +24,7 @@ def render(outcome: CommOutcome) -> str:
     environment = Environment(loader=FunctionLoader(template), autoescape=True, undefined=StrictUndefined,
                               trim_blocks=True, lstrip_blocks=True)
     environment.filters["inline_json"] = inline_json
-    scripts = [plotly_bundle(), template("report.js")]
+    scripts = [plotly_bundle(), page_script("report.js")]
     page = environment.get_template("comm.html.j2").render(
         policy=policy(scripts), style=Markup(template("report.css")), scripts=[Markup(item) for item in scripts],
         origin=outcome.origin, where=origin_text(outcome), worlds=[_world(item) for item in outcome.worlds],

@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 from repro.seams import Reporter
 from repro.store import Record, write_text
 
-from .page_text import shown
+from .page_text import shown, spaced
 from .page_view import view
 
 if TYPE_CHECKING:
@@ -69,9 +69,10 @@ def render(record: Record) -> str:
         lstrip_blocks=True, finalize=shown,
     )
     environment.filters["inline_json"] = inline_json
+    environment.filters["spaced"] = spaced
     data = view(record)
     drawn = any(panel.charts for panel in data["panels"]) or bool(data["scaling"].charts or data["survival"].charts)
-    scripts = [*([plotly_bundle()] if drawn else []), template("report.js")]
+    scripts = [*([plotly_bundle()] if drawn else []), page_script("report.js")]
     page = environment.get_template("report.html.j2").render(
         **data, policy=policy(scripts), style=Markup(template("report.css")),
         scripts=[Markup(script) for script in scripts],
@@ -84,9 +85,14 @@ def template(name: str) -> str:
     return files("repro.templates").joinpath(name).read_text(encoding="utf-8").replace("\r\n", "\n")
 
 
+def page_script(name: str) -> str:
+    """A page's own script after what all pages share, as one element."""
+    return template("page.js") + template(name)
+
+
 def plotly_bundle() -> str:
     """plotly.js as it may stand inside a script element."""
-    from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]  # ships no types
+    from plotly.offline import get_plotlyjs
 
     return str(get_plotlyjs()).replace("\r\n", "\n").replace("</script", "<\\/script").replace("<!--", "<\\!--")
 

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from repro.uri import USERINFO, redacted
+from repro.scrub import Scrubber, secrets
+from repro.uri import redacted
+
+REFUSED, NO_HOST, NO_ROUTE = "the connection is refused", "no such host", "no route to that host"
+LATE, CUT = "no answer in time", "the connection was cut"
+LOCKED = "the database is locked by another process"
+
+RUNS = "/runs?workflowType=machine_learning"
+"""Without it MLflow (3.17 at least) opens an experiment on figures about language models."""
 
 
 def is_server(uri: str) -> bool:
@@ -15,7 +25,7 @@ def is_server(uri: str) -> bool:
 def experiment_place(uri: str, experiment_id: str) -> str:
     """Where a person looks at an experiment: its page on a server, or the store it lies in."""
     place = redacted(uri)
-    return f"{place.rstrip('/')}/#/experiments/{experiment_id}" if is_server(uri) else place
+    return f"{place.rstrip('/')}/#/experiments/{experiment_id}{RUNS}" if is_server(uri) else place
 
 
 def artifact_root(uri: str, experiment: str) -> str | None:
@@ -32,31 +42,52 @@ def artifact_root(uri: str, experiment: str) -> str | None:
 
 
 def reason(error: BaseException, uri: str) -> str:
-    """What went wrong, in one short line without credentials."""
-    password = urlsplit(uri).password if "@" in uri else None
-    text = USERINFO.sub("", " ".join(str(error).split()))
-    text = text.replace(password, "***") if password else text
+    """What went wrong, in one short line without credentials: those of the address and of the environment."""
+    hidden = Scrubber(secrets({**os.environ, "MLFLOW_TRACKING_URI": uri}))
+    text = hidden.masked(" ".join(str(error).split()))
     for sign, meaning in KNOWN.items():
         if sign in text:
             return meaning
+    if code := CODE.search(text):
+        return MEANINGS.get(code[1], f"it fails ({code[1]})")
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 
+def passing(why: str) -> bool:
+    """Whether what `reason` said may be over soon."""
+    return why in PASSING or bool(re.search(r"\((?:408|429|5\d\d)\)$", why)) or why.startswith("INTERNAL_ERROR")
+
+
 KNOWN = {
-    "Connection refused": "the connection is refused",
-    "Name or service not known": "no such host",
-    "Temporary failure in name resolution": "no such host",
-    "No route to host": "no route to that host",
-    "timed out": "no answer in time",
-    "Read timed out": "no answer in time",
-    "error code 401": "it wants a log-in (401)",
-    "error code 403": "it refuses this user (403)",
-    "database is locked": "the database is locked by another process",
+    "Connection refused": REFUSED,
+    "Name or service not known": NO_HOST,
+    "Temporary failure in name resolution": NO_HOST,
+    "No route to host": NO_ROUTE,
+    "timed out": LATE,
+    "Read timed out": LATE,
+    "RemoteDisconnected": CUT,
+    "Connection reset": CUT,
+    "Connection aborted": CUT,
+    "Connection broken": CUT,
+    "IncompleteRead": CUT,
+    "Broken pipe": CUT,
+    "database is locked": LOCKED,
+    "not in a valid JSON format": "what answers there is no MLflow server",
     "unable to open database file": "the database cannot be opened",
     "readonly database": "the database cannot be written",
     "maintenance mode": "MLflow no longer writes stores made of files",
 }
+CODE = re.compile(r"(?:error code|too many|failed with code|^)\s*(401|403|408|429|5\d\d)\b")
+"""An HTTP status in the words of MLflow, urllib3 and requests."""
+MEANINGS = {
+    "401": "it wants a log-in (401)", "403": "it refuses this user (403)", "408": "it waited too long (408)",
+    "429": "it is asked too often (429)",
+}
+NOBODY = (REFUSED, NO_HOST, NO_ROUTE, LATE)
+PASSING = (*NOBODY, CUT, LOCKED)
 ADVICE = {
+    "429": "try again later",
+    "(5": "see the server's log, or try again later",
     "401": "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN",
     "403": "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN",
     "files": "set MLFLOW_TRACKING_URI=sqlite:///mlflow.db",

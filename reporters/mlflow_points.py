@@ -15,11 +15,13 @@ from typing import Any
 from repro.compare import Bounds, Comparison, Summary
 from repro.events import EVALUATION_KEYS, Event
 from repro.results import Result
+from repro.store import Record
 
 FIGURES = (
     "tta_wall", "tta_train", "tta_cold", "run_seconds", "init_seconds", "samples_to_target", "epochs_to_target",
     "samples", "samples_per_second", "train_samples_per_second", "conservation_error", "observer_effect",
     "peak_bytes", "bytes_sent", "final", "best",
+    "energy_joules_measured", "energy_joules_modelled",
 )
 
 
@@ -85,15 +87,29 @@ def system_points(events: Iterable[Event], first: int) -> Iterator[Point]:
                            round(event.time_ms))
 
 
-def result_points(result: Result, batch: int, time_ms: int) -> list[Point]:
-    """The figures of a finished trial, at its last step."""
+def result_points(result: Result, time_ms: int) -> list[Point]:
+    """The figures of a finished trial, at step 0: MLflow draws those as bars, others as lines of one point."""
     values: dict[str, Any] = {name: getattr(result, name) for name in FIGURES}
     values |= {f"phase/{name}_seconds": seconds for name, seconds in result.phases.items()}
     if result.steps:
         values |= {f"step/{name}": value for name, value in result.steps.model_dump().items()}
     if result.bracket:
         values |= {f"bracket/{name}": value for name, value in result.bracket.model_dump().items()}
-    return list(_points(values, round((result.samples or 0) / batch), time_ms))
+    return list(_points(values, 0, time_ms))
+
+
+def settled(record: Record, time_ms: int) -> tuple[int, int]:
+    """(step, milliseconds) of a cell's figures, neither ever less than before: MLflow takes the largest as the latest.
+
+    The step counts the trials that are still to come, downwards to 0: so the history shows how a figure settled, and
+    what has settled is drawn as bars. A trial that ran again leaves their number as it was, and the time is later.
+
+    Args:
+        time_ms: the cell's own last moment. Its figures also change with other cells' trials, so the last start or end
+            in the ledger counts where it is later.
+    """
+    last = max((round(item.started_ms + item.seconds * 1e3) for item in record.attempts), default=time_ms)
+    return -len(record.missing()), max(time_ms, last)
 
 
 def cell_points(
@@ -101,26 +117,38 @@ def cell_points(
 ) -> list[Point]:
     """A cell in figures; the first of `comparisons` under plain names, the others by their baseline.
 
+    The first summary's median comes first, as MLflow's comparison draws the first metric that was logged.
+
     Args:
-        step: finished trials of the run so far, so that the history of a figure shows how it settled.
+        step: see `settled`.
     """
     first = summaries[0]
-    values: dict[str, Any] = {
-        "n": first.n, "reached": first.ok, "success_probability": first.ok / first.n if first.n else None,
-        "epochs_median": first.median_epochs, "samples_per_second_median": first.median_samples_per_second,
-        "final_median": first.median_final, **_bounds("success_probability", first.success),
-    }
+    values: dict[str, Any] = {}
     for item in summaries:
         values |= {f"{item.metric}_median": item.median, **_bounds(item.metric, item.interval)}
     for index, comparison in enumerate(comparisons):
-        prefix = f"vs/{comparison.baseline}/" if index else ""
-        values |= {f"{prefix}ratio": comparison.ratio, f"{prefix}n_pairs": comparison.n,
-                   **_bounds(f"{prefix}ratio", comparison.interval)}
+        baseline = f"_vs_{comparison.baseline}" if index else ""
+        values |= {f"ratio{baseline}": comparison.ratio, **_bounds(f"ratio{baseline}", comparison.interval),
+                   f"n_pairs{baseline}": comparison.n}
+    values |= {
+        "samples_per_second_median": first.median_samples_per_second, "epochs_median": first.median_epochs,
+        "final_median": first.median_final, "n": first.n, "reached": first.ok,
+        "success_probability": first.ok / first.n if first.n else None,
+        **_bounds("success_probability", first.success),
+    }
     return list(_points(values, step, time_ms))
 
 
+def levels(summaries: Sequence[Summary], comparisons: Sequence[Comparison]) -> dict[str, str]:
+    """Name -> nominal coverage of the interval whose ends `cell_points` gives: constants, which make no chart."""
+    named = {item.metric: item.interval for item in summaries}
+    named |= {"ratio": comparisons[0].interval} if comparisons else {}
+    named |= {"success_probability": summaries[0].success} if summaries else {}
+    return {name: f"{bounds.level:.6g}" for name, bounds in named.items() if bounds}
+
+
 def _bounds(name: str, bounds: Bounds | None) -> dict[str, float]:
-    return {f"{name}_{part}": value for part, value in bounds.model_dump().items()} if bounds else {}
+    return {f"{name}_low": bounds.low, f"{name}_high": bounds.high} if bounds else {}
 
 
 def _points(values: Mapping[str, Any], step: int, time_ms: int) -> Iterator[Point]:

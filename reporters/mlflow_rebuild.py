@@ -22,8 +22,10 @@ from repro.uri import redacted
 
 from .mlflow_gate import check_scheme
 from .mlflow_server import PAGE, settle, translated
+from .page_text import limited, visible
 
-OF_A_RUN = ("plan.json", "suite.yaml", "environment.json", "ledger.jsonl", "launchers.json", "parity.json", FILE)
+OF_A_RUN = ("plan.json", "suite.yaml", "environment.json", "ledger.jsonl", "incidents.jsonl", "launchers.json",
+            "parity.json", FILE)
 NEEDED = ("plan.json", "environment.json")
 OF_A_TRIAL = re.compile(r"trial\.json|result\.json|(?:result|system)_\d{1,6}\.txt|rank\d{1,6}\.log")
 
@@ -91,9 +93,18 @@ def _attempt(run: Any) -> int:
 
 
 def _fetch(client: Any, run: Any, target: Path, wanted: re.Pattern[str], aside: Path) -> list[str]:
-    """Files at the top of a run's artifacts that have one of the names; the names."""
+    """Files at the top of a run's artifacts that have one of the names; the names.
+
+    Raises:
+        TrackingError: one that was sent is not there.
+    """
     names = [item.path for item in client.list_artifacts(run.info.run_id)
              if not item.is_dir and wanted.fullmatch(item.path)]
+    listed = run.data.tags.get("repro.files", "").split(", ")
+    lost = [name for name in listed if wanted.fullmatch(name) and name not in names]
+    if lost:
+        key = visible(limited(run.data.tags["repro.key"], 200))
+        raise TrackingError(f"the store has no {', '.join(lost[:3])} of {key}: its replay did not end, or it lost them")
     for name in names:
         fetched = Path(client.download_artifacts(run.info.run_id, name, str(aside)))
         target.mkdir(parents=True, exist_ok=True)

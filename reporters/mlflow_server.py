@@ -8,7 +8,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,10 @@ from repro.errors import TrackingError
 from repro.fingerprint import DataSet
 from repro.uri import redacted
 
+from . import mlflow_figures
 from .mlflow_gate import alone_at, check_scheme
-from .mlflow_place import advice, artifact_root, reason
+from .mlflow_patience import Passing, Tally
+from .mlflow_place import NOBODY, advice, artifact_root, passing, reason
 from .mlflow_points import Point
 from .mlflow_view import View
 
@@ -53,15 +55,17 @@ def translated(uri: str) -> Iterator[None]:
         raise TrackingError(f"mlflow cannot be imported ({error}); pip install mlflow") from error
     except _failures() as error:
         why = reason(error, uri)
-        raise TrackingError(f"{redacted(uri)}: {why}; {advice(why, uri)}") from None
+        text = f"{redacted(uri)}: {why}; {advice(why, uri)}"
+        raise (Passing(text, why in NOBODY) if passing(why) else TrackingError(text)) from None
 
 
 def _failures() -> tuple[type[Exception], ...]:
     from alembic.util import CommandError
+    from google.protobuf.json_format import ParseError
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
-    return MlflowException, SQLAlchemyError, CommandError, OSError
+    return MlflowException, SQLAlchemyError, CommandError, ParseError, json.JSONDecodeError, OSError
 
 
 def settle(timeout_seconds: float) -> None:
@@ -73,32 +77,51 @@ def settle(timeout_seconds: float) -> None:
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(max(1, round(timeout_seconds))))
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "1")
+    os.environ.setdefault("MLFLOW_HTTP_RESPECT_RETRY_AFTER_HEADER", "false")  # it may ask for an hour
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
 
 
-@contextmanager
-def _impatient() -> Iterator[None]:
+def _impatient() -> AbstractContextManager[None]:
     """The first contact only asks whether somebody is there."""
-    wanted = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "4", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
-              "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "0"}
-    before = {name: os.environ[name] for name in wanted}
+    return _set({"MLFLOW_HTTP_REQUEST_TIMEOUT": "4", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"})
+
+
+def each_once() -> AbstractContextManager[None]:
+    """No request is repeated by MLflow itself, whatever the environment says.
+
+    Where an answer is lost the request may have done its work; what the store has must be looked at before the next.
+    """
+    return _set({"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"})
+
+
+@contextmanager
+def _set(wanted: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:
         yield
     finally:
-        os.environ.update(before)
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 class Server:
     """One experiment in one tracking store."""
 
-    def __init__(self, uri: str | None, experiment: str, timeout_seconds: float) -> None:
+    def __init__(self, uri: str | None, experiment: str, timeout_seconds: float, tally: Tally | None = None) -> None:
         """Connect, and make the experiment where it does not exist.
+
+        Args:
+            tally: what the store answers to is counted there.
 
         Raises:
             TrackingError: nobody there, not allowed, or the experiment was deleted.
         """
         settle(timeout_seconds)
+        self._tally = tally or Tally()
         self.uri = uri or os.environ.get("MLFLOW_TRACKING_URI", "")
         check_scheme(self.uri)
         with translated(self.uri):
@@ -115,6 +138,7 @@ class Server:
         with _impatient():
             self._client: Any = MlflowClient(self.uri)
             found = self._client.get_experiment_by_name(experiment)
+        self._tally.contacts += 1
         return self._usable(found, experiment) if found else self._create_experiment(experiment)
 
     def _usable(self, found: Any, name: str) -> str:
@@ -136,9 +160,15 @@ class Server:
                 raise
             return self._usable(found, name)
 
-    def images(self, run: str) -> dict[str, Image]:
-        """Every run of a record that the store has, by its key: found by tags, as tracking.json may be lost."""
-        found: dict[str, Image] = {}
+    def images(self, run: str, known: Mapping[str, str] | None = None) -> dict[str, Image]:
+        """Every run of a record that the store has, by its key: found by tags, as tracking.json may be lost.
+
+        Where the answer to `create` was lost there may be two of a key. One stays, and the others are deleted.
+
+        Args:
+            known: key -> the run that tracking.json knows; it stays.
+        """
+        found: dict[str, list[Any]] = {}
         token: str | None = None
         while True:
             page = self._client.search_runs(
@@ -146,15 +176,26 @@ class Server:
                 order_by=["attributes.start_time ASC"],
             )
             for item in page:
-                found.setdefault(item.data.tags.get("repro.key", ""), _image(item))
+                found.setdefault(item.data.tags.get("repro.key", ""), []).append(item)
             token = page.token
             if not token:
-                return found
+                break
+        return {key: _image(self._one(runs, (known or {}).get(key))) for key, runs in found.items()}
+
+    def _one(self, runs: Sequence[Any], known: str | None) -> Any:
+        """The known one of several runs with one key, else the fullest; the rest are deleted."""
+        first, *rest = sorted(runs, key=lambda run: (run.info.run_id != known, -len(run.data.metrics), run.info.run_id))
+        for double in rest:
+            self._client.delete_run(double.info.run_id)
+        return first
 
     def create(self, view: View, parent: str | None) -> Image:
         """A new run with its tags; start times can be given only here."""
         tags = view.tags | ({"mlflow.parentRunId": parent} if parent else {})
+        self._tally.doubt, before = True, self._tally.doubt  # until the answer is there
         made = self._client.create_run(self.experiment_id, start_time=view.start_ms, tags=tags)
+        self._tally.doubt = before
+        self._tally.took()
         return _image(made)
 
     def send(self, image: Image, view: View, series: Sequence[Point], figures: Sequence[Point]) -> None:
@@ -176,6 +217,7 @@ class Server:
                 params=[Param(key, value) for key, value in params.items()],
                 tags=[RunTag(key, value) for key, value in tags.items()],
             )
+            self._tally.took()
         image.tags |= tags
         image.params |= set(params)
         image.metrics |= {point.key: point.value for point in points}
@@ -199,16 +241,21 @@ class Server:
             self._client.log_inputs(image.run_id, datasets=[
                 DatasetInput(_dataset(item), [*tags, InputTag("repro.sha256", item.sha256)]) for item in new
             ])
+            self._tally.took()
         image.data |= {(item.name, item.sha256[:DIGEST_LIMIT]) for item in new}
 
     def upload(self, image: Image, path: Path) -> None:
         self._client.log_artifact(image.run_id, str(path))
+        self._tally.took()
 
     def upload_text(self, image: Image, name: str, text: str) -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / name
             path.write_text(text, encoding="utf-8")
             self.upload(image, path)
+
+    def log_figure(self, image: Image, name: str, figure: Mapping[str, Any]) -> None:
+        mlflow_figures.log(self._client, image.run_id, name, figure)
 
     def set_status(self, image: Image, view: View) -> None:
         """Running, or how and when it ended."""
@@ -218,7 +265,9 @@ class Server:
             self._client.set_terminated(image.run_id, view.status, view.end_ms)
         elif image.status != view.status:
             self._client.update_run(image.run_id, status=view.status)
+        self._tally.took()
         image.status, image.end_ms = view.status, view.end_ms
+
 
 def _image(run: Any) -> Image:
     data = run.inputs.dataset_inputs if run.inputs else []

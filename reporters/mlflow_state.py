@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import BaseModel, Field, ValidationError
 
+from repro.errors import OutputError
 from repro.store import Record, write_text
 
 
@@ -35,6 +37,8 @@ class Store(BaseModel):
 
     experiment: str = ""
     runs: dict[str, Sent] = Field(default_factory=dict)
+    whole: bool = False
+    """All that there was at the last replay was taken."""
 
 
 class State(BaseModel):
@@ -53,8 +57,10 @@ def read_state(path: Path) -> State:
         return State()
 
 
-def write_state(path: Path, state: State) -> None:
-    write_text(path, state.model_dump_json(exclude_defaults=True) + "\n")
+def remember(path: Path, state: State) -> None:
+    """Write it down; in a folder that cannot be written the next replay asks the store what it has."""
+    with suppress(OutputError):
+        write_text(path, state.model_dump_json(exclude_defaults=True) + "\n")
 
 
 def identity(record: Record) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.calibration import FILE as CALIBRATION
-from repro.compare import Comparison
+from repro.compare import Comparison, Metric, summarize
 from repro.events import read_events
 from repro.fingerprint import DataSet
 from repro.plan import Cell
@@ -19,12 +19,18 @@ from repro.results import Result
 from repro.spec import Choices, Trial
 from repro.store import Attempt, Record
 
-from . import csv_tables, markdown_page, short_tables, tables
+from . import csv_tables, markdown_page, mlflow_figures, short_tables, tables
+from .mlflow_points import levels
+from .page_cells import marks
 
 NOT_A_KEY = r"[^\w\-. :/]"
 """Characters that MLflow takes in no name."""
+LABEL = "Cell"
+"""Parameter with a cell's whole name. MLflow's comparison sorts names, capitals first, and draws the first ones: so it
+starts with what tells the runs apart, and its list of runs can be grouped by it."""
 PARAM_LIMIT, TAG_LIMIT, KEY_LIMIT = 6000, 8000, 250
-FAILED = ("crashed", "hung", "timed_out", "out_of_memory", "invalid")
+METRICS: tuple[Metric, ...] = ("tta_wall", "tta_train", "tta_cold")
+FAILED = ("crashed", "hung", "timed_out", "out_of_memory", "invalid", "refused")
 QUIET_SECONDS = 60.0
 """A running trial's folder is written to every second; untouched for so long, the run is over."""
 
@@ -42,6 +48,8 @@ class View:
     """Artifact path -> file; those that do not exist are left out."""
     texts: Mapping[str, str] = field(default_factory=dict)
     """Artifact path -> content of what is no file of the record."""
+    figures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Artifact path -> plotly figure in plain data."""
     status: str = "RUNNING"
     end_ms: int | None = None
 
@@ -63,13 +71,14 @@ class Course:
 
     @property
     def ended(self) -> bool:
-        return self.entry is not None or self.result is not None
+        """Not so by the line that the ledger has from before the launch."""
+        return self.result is not None or (self.entry is not None and self.entry.status != "started")
 
     @property
     def status(self) -> str:
         if self.result is not None:
             return self.result.status
-        return self.entry.status if self.entry else "running"
+        return self.entry.status if self.entry and self.ended else "running"
 
     def span_ms(self) -> tuple[int, int] | None:
         """Start and end by its own log, so that figures and run share a clock; None: nothing is known of it yet."""
@@ -114,29 +123,36 @@ def trial_view(record: Record, run: str, cell: Cell, course: Course, span: tuple
     params, long = flat_params(cell, {"repeat": trial.repeat, "master_seed": trial.master_seed,
                                       "device": trial.choices.device})
     running = not course.ended and alive
+    files = {} if running else _trial_files(record, course)
     seed = f"{cell.label}, seed {trial.repeat}"
     tags = common_tags(record, run, course.key, "trial", cell) | {
         "mlflow.runName": seed if course.attempt == 1 else f"{seed}, attempt {course.attempt}",
         "repro.trial": trial.trial_id, "repro.repeat": str(trial.repeat), "repro.attempt": str(course.attempt),
-        "repro.status": status if course.ended or running else "killed", **_result_tags(course),
+        "repro.status": status if course.ended or running else "killed", **_result_tags(course), **_listed(files),
     }
     ended = "KILLED" if not course.ended else "FAILED" if status in FAILED else "FINISHED"
     return View(
         key=course.key, start_ms=span[0], tags=_cut(tags), params=params, data=data_of(record, trial.choices),
-        files={} if running else _trial_files(record, course), texts=long, status="RUNNING" if running else ended,
+        files=files, texts=long, status="RUNNING" if running else ended,
         end_ms=None if running else span[1],
     )
 
 
 def _result_tags(course: Course) -> dict[str, str]:
     result = course.result
-    reason = result.reason if result else course.entry.reason if course.entry else ""
+    reason = result.reason if result else course.entry.reason if course.entry and course.ended else ""
     tags = {"repro.reason": reason} if reason else {}
     if result is None:
         return tags
     tags |= {f"repro.hash.{name}": value for name, value in result.hashes.items()}
     tags |= {f"repro.effective.{name}": value for name, value in result.effective.items()}
     return tags | ({"repro.warnings": "; ".join(result.warnings)} if result.warnings else {})
+
+
+def _listed(files: Mapping[str, Path]) -> dict[str, str]:
+    """Which files of the record a run has: one that a store lost is missed when the record is put together."""
+    names = sorted(name for name, path in files.items() if path.is_file())
+    return {"repro.files": ", ".join(names)} if names else {}
 
 
 def _trial_files(record: Record, course: Course) -> dict[str, Path]:
@@ -163,15 +179,20 @@ def cell_view(
     tags |= _verdict_tags(comparisons)
     tags |= {f"repro.factor.{re.sub(NOT_A_KEY, '_', key)}": value for key, value in cell.factors.items()}
     paths = [folder.plan, folder.environment, folder.ledger, folder.suite, folder.parity_verdict, folder.launchers,
-             folder.root / CALIBRATION]
-    files = {path.name: path for path in paths} | ({"report.html": folder.reports / "report.html"} if report else {})
+             folder.incidents, folder.root / CALIBRATION]
+    files = {path.name: path for path in paths}
+    tags |= _listed(files)
+    files |= {"report.html": folder.reports / "report.html"} if report else {}
     results = record.of_cell(cell.cell_id)
+    summaries = [summarize(cell, results, metric) for metric in METRICS] if results else []
+    tags |= {f"repro.interval.{name}": level for name, level in levels(summaries, comparisons).items()}
     over = len(results) == record.plan.suite.seeds
     ended = "KILLED" if not over else "FAILED" if any(item.status in FAILED for item in results) else "FINISHED"
     running = alive and not over
     return View(
         key=cell_key(cell), start_ms=min(start for start, _ in spans), tags=_cut(tags), params=params_texts[0],
         data=data_of(record, cell.choices), files=files, texts=params_texts[1] | (_tables(record) if report else {}),
+        figures=mlflow_figures.figures(record) if report else {},
         status="RUNNING" if running else ended, end_ms=None if running else max(end for _, end in spans),
     )
 
@@ -210,7 +231,7 @@ def common_tags(record: Record, run: str, key: str, level: str, cell: Cell) -> d
         "repro.run": run, "repro.key": key, "repro.level": level, "repro.suite": record.plan.suite.suite,
         "repro.suite_digest": record.plan.digest, "repro.cell": cell.cell_id, "repro.method": record.plan.method,
         "repro.version": environment.repro_version, "mlflow.source.name": "repro",
-        "repro.label": cell.choices.origin,
+        "repro.label": cell.choices.origin, "mlflow.runColor": mlflow_figures.color_of(marks(record)[cell.cell_id]),
     }
     data = data_of(record, cell.choices)
     if data:
@@ -227,7 +248,8 @@ def data_of(record: Record, choices: Choices) -> tuple[DataSet, ...]:
 def flat_params(cell: Cell, more: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
     """(parameters by dotted name, artifacts): what MLflow's limit cuts stands complete in params.json."""
     flat = _flat(cell.choices.model_dump(mode="json", by_alias=True)) | dict(more)
-    full = {re.sub(NOT_A_KEY, "_", key): _text(value) for key, value in (cell.factors | flat).items()}
+    named = {LABEL: cell.label} | cell.factors | flat
+    full = {re.sub(NOT_A_KEY, "_", key): _text(value) for key, value in named.items()}
     cut = {key[:KEY_LIMIT]: _shorter(value, PARAM_LIMIT) for key, value in full.items()}
     return cut, {} if cut == full else {"params.json": json.dumps(full, indent=1, sort_keys=True) + "\n"}
 

@@ -77,14 +77,19 @@ def _logs(record: Record, cell: Cell) -> Iterator[tuple[Result, str, str]]:
         path = record.folder.log(item.trial_id, item.attempt)
         events = read_events(path)[0]
         keys = {event.key for event in events}
-        if item.status in ("crashed", "invalid", "out_of_memory", "timed_out"):
+        if item.status in ("crashed", "hung", "invalid", "out_of_memory", "timed_out"):
             yield item, f"{item.status.replace('_', ' ')}: {plain(item.reason) or 'no reason given'}", ""
         elif not {"run_start", "run_stop"} <= keys:
             yield item, "its log is gone or has no run_start and run_stop", ""
         elif spoiled := unsound(path.read_bytes(), events):
             yield item, f"its log does not hold together any more: {spoiled}", ""
         else:
-            yield item, "", "".join(line(event) for event in export(events, disclosure(cell, item)))
+            try:
+                text = "".join(line(event) for event in export(events, disclosure(cell, item)))
+            except (TypeError, ValueError, OverflowError, RecursionError) as error:  # a log by a stranger
+                yield item, f"its log is damaged: {plain(str(error))}", ""
+            else:
+                yield item, "", text
 
 
 def unsound(content: bytes, events: Sequence[Event]) -> str:

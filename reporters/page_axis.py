@@ -30,6 +30,8 @@ class Axis:
     left: float = 2.0
     right: float = 98.0
     values: tuple[float, ...] = ()
+    letter: float = 2.2
+    """Width of a label's letter, per cent of the drawing's: labels that would touch lose their text, not their mark."""
 
     def holds(self, value: float) -> bool:
         """True where `value` lies on the axis."""
@@ -46,14 +48,26 @@ class Axis:
     @property
     def ticks(self) -> tuple[Tick, ...]:
         """Labels, the outer ones anchored inwards so that none leaves the drawing."""
-        found = []
-        for value in self.values:
-            place = self.at(value)
-            anchor = "start" if place < 6 else "end" if place > 94 else "middle"
-            if anchor == "middle" and found and found[-1].anchor == "start" and place - found[-1].at < 9:
-                found[-1] = Tick(found[-1].at, "", "start")  # its label would run into this one; the mark stays
-            found.append(Tick(place, tick_text(value), anchor))
-        return tuple(found)
+        taken: list[tuple[float, float]] = []
+        # 1 is what ratios are read against, then the outermost marks, then the others from the left.
+        ends = self.values[:1] + self.values[-1:]
+        texts: dict[float, str] = {}
+        for value in sorted(self.values, key=lambda value: (value != 1, value not in ends, value)):
+            left, right = self._span(value)
+            texts[value] = tick_text(value) if all(right < low or left > high for low, high in taken) else ""
+            if texts[value]:
+                taken.append((left, right))
+        return tuple(Tick(self.at(value), texts[value], self._anchor(value)) for value in self.values)
+
+    def _anchor(self, value: float) -> str:
+        place = self.at(value)
+        return "start" if place < 6 else "end" if place > 94 else "middle"
+
+    def _span(self, value: float) -> tuple[float, float]:
+        """What its label takes, a letter of air included."""
+        place, wide = self.at(value), (len(tick_text(value)) + 1) * self.letter
+        before = {"start": 0.0, "middle": wide / 2, "end": wide}[self._anchor(value)]
+        return place - before, place - before + wide
 
 
 def tick_text(value: float) -> str:
@@ -62,20 +76,21 @@ def tick_text(value: float) -> str:
     return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
 
 
-def from_zero(values: Sequence[float], right: float = 98.0) -> Axis:
+def from_zero(values: Sequence[float], right: float = 98.0, letter: float = 2.2) -> Axis:
     """Linear from zero, so that lengths compare; by logarithm where the values span more than a factor of 20.
 
     Without values it carries no marks.
     """
     known = [value for value in values if value > 0]
     if not known:
-        return Axis(0.0, 1.0, False, right=right)
+        return Axis(0.0, 1.0, False, right=right, letter=letter)
     top, bottom = max(known), min(known)
     if top / bottom > 20:
         low, high = bottom / 1.2, top * 1.1
-        return Axis(low, high, True, right=right, values=_decades(low, high))
+        return Axis(low, high, True, right=right, values=_decades(low, high), letter=letter)
     step = round_step(top / 5)
-    return Axis(0.0, top * 1.03, False, right=right, values=tuple(step * count for count in range(int(top / step) + 1)))
+    marks = tuple(step * count for count in range(int(top / step) + 1))
+    return Axis(0.0, top * 1.03, False, right=right, values=marks, letter=letter)
 
 
 def around_one(values: Sequence[float]) -> Axis:
@@ -85,6 +100,16 @@ def around_one(values: Sequence[float]) -> Axis:
     air = max((high / low) ** 0.08, 1.04)
     low, high = low / air, high * air
     return Axis(low, high, True, values=_log_marks(low, high))
+
+
+def log_ticks(low: float, high: float) -> tuple[float, ...]:
+    """Marks of a figure's logarithmic axis from `low` to `high`, a little beyond both: about three to nine."""
+    low, high = low / 1.15, high * 1.15
+    if high / low > 5:
+        return _decades(low, high)
+    step = round_step((high - low) / 5)
+    first, last = math.ceil(low / step), math.floor(high / step)
+    return tuple(round(step * count, 12) for count in range(first, last + 1) if count)
 
 
 def _decades(low: float, high: float) -> tuple[float, ...]:

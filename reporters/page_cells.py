@@ -165,7 +165,7 @@ def rows(record: Record, metric: Metric | None = None) -> tuple[list[CellRow], A
     chosen = metric or metric_of(record)
     horizon = horizon_of(record, chosen)
     summaries = [(cell, summarize(cell, record.of_cell(cell.cell_id), chosen, horizon)) for cell in record.plan.cells]
-    axis = from_zero([value for _, summary in summaries for value in summary.values], right=90.0)
+    axis = from_zero([value for _, summary in summaries for value in summary.values], right=90.0, letter=3.2)
     known = marks(record)
     return [
         _row(record, cell, summary, known[cell.cell_id], axis) for cell, summary in summaries

@@ -51,10 +51,11 @@ class CurveRow:
     """One evaluation, for the table beside the figures."""
 
     mark: CellMark
+    trial_id: str
     repeat: int
     status: str
     epochs: Number | None
-    samples: int
+    samples: Number | None
     wall: Number | None
     train: Number | None
     value: Number | None
@@ -202,9 +203,9 @@ def _note(target: float) -> dict[str, Any]:
 def _rows(drawn: Sequence[tuple[CellMark, Result]], thin: bool) -> list[CurveRow]:
     return [
         CurveRow(
-            mark=mark, repeat=result.repeat, status=STATUS_WORDS[result.status], epochs=number(point.epochs),
-            samples=point.samples, wall=seconds(point.wall_seconds), train=seconds(point.train_seconds),
-            value=number(point.value, 4),
+            mark=mark, trial_id=result.trial_id, repeat=result.repeat, status=STATUS_WORDS[result.status],
+            epochs=number(point.epochs), samples=Number(point.samples, f"{point.samples:,}"),
+            wall=seconds(point.wall_seconds), train=seconds(point.train_seconds), value=number(point.value, 4),
         )
         for mark, result in drawn
         for point in (_around_target(result) if thin else result.curve)

@@ -125,8 +125,8 @@ def _doubts(record: Record) -> Iterator[Notice]:
 
 INCIDENTS = {
     "resumed": "Resumed", "difference": "Resumed elsewhere", "lock": "Stale lock", "machine": "Machine",
-    "clock": "Clock", "rerun": "Started again", "stopped": "Stopped",
-    "calibration": "Calibration",
+    "clock": "Clock", "lost": "Result lost", "rerun": "Started again", "stopped": "Stopped",
+    "calibration": "Calibration", "checkpoint": "Checkpoint refused", "throttled": "Held back", "energy": "Energy",
 }
 
 

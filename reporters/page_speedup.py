@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from repro.compare import SCALES, Comparison, compare, summarize
+from repro.compare.verdict import FORECASTS
 from repro.store import Record
 
 from .page_axis import Axis, around_one
@@ -44,6 +45,8 @@ class Ratio:
     because: str
     settles: str
     """What would settle it; empty where it is settled, or nothing is known to."""
+    unsettled: str
+    """Why nothing is said of what would settle it; empty where something is, and where it is settled."""
     cautions: tuple[str, ...]
     refused: bool
     dot: float | None
@@ -110,7 +113,8 @@ def forest(record: Record) -> Forest:
     found = compare(record.plan, record.results, started_ms=record.started_ms)
     axis = around_one(_extent(found))
     known = marks(record)
-    built = [_ratio(record, index, item, known, axis) for index, item in enumerate(found)]
+    family = sum(not item.primary for item in found)
+    built = [_ratio(record, index, item, known, axis, family) for index, item in enumerate(found)]
     return Forest(
         axis=axis, one=axis.at(1.0), primary=next((item for item in built if item.primary), None),
         others=tuple(item for item in built if not item.primary), what=_what(found), sides=_sides(found),
@@ -139,7 +143,9 @@ def _extent(found: Sequence[Comparison]) -> list[float]:
     return values + [min(max(end, low / 4), high * 4) for end in ends]
 
 
-def _ratio(record: Record, index: int, item: Comparison, known: dict[str, CellMark], axis: Axis) -> Ratio:
+def _ratio(
+    record: Record, index: int, item: Comparison, known: dict[str, CellMark], axis: Axis, family: int
+) -> Ratio:
     baseline = record.cell(item.baseline)
     scale = SCALES[item.metric]
     base = summarize(baseline, record.of_cell(item.baseline), scale.name, horizon_of(record, item.metric))
@@ -153,7 +159,8 @@ def _ratio(record: Record, index: int, item: Comparison, known: dict[str, CellMa
         ratio=texts[0] if texts else None, interval=(texts[1], texts[2]) if len(texts) == 3 else None,
         level=f"{interval.level:.0%}".replace("%", "\N{NO-BREAK SPACE}%") if interval else "",
         speedup=number(item.speedup), base_median=_figure(base.median, item), verdict=item.verdict,
-        because=item.because, settles=item.settles, cautions=item.cautions, refused=item.refused,
+        because=item.because, settles=item.settles, unsettled=_unsettled(item, family), cautions=item.cautions,
+        refused=item.refused,
         dot=axis.at(item.ratio) if item.ratio else None,
         whisker=(axis.at(interval.low), axis.at(interval.high)) if interval else None,
         clipped=(not axis.holds(interval.low), not axis.holds(interval.high)) if interval else (False, False),
@@ -166,6 +173,17 @@ def _ratio(record: Record, index: int, item: Comparison, known: dict[str, CellMa
         words=_words(item, [text.text for text in texts]), factors=factors(item, axis), beside=beside(item),
         trials=_pair_rows(record, item),
     )
+
+
+def _unsettled(item: Comparison, family: int) -> str:
+    if item.verdict not in ("inconclusive", "exploratory") or item.settles or item.refused:
+        return ""
+    if item.ratio is None:
+        return ("What would settle it is not forecast: that depends on how many further trials would miss the target, "
+                "which these few do not tell")
+    if not item.primary and family > FORECASTS:
+        return f"What would settle it is not forecast in a family of more than {FORECASTS} contrasts"
+    return "No number of pairs up to 10,000 is expected to settle it" if item.interval else ""
 
 
 def _pair_rows(record: Record, item: Comparison) -> tuple[PairRow, ...]:
@@ -189,4 +207,5 @@ def _words(item: Comparison, texts: Sequence[str]) -> str:
         return f"no {'result' if item.refused else 'ratio'}: {item.because}"
     if len(texts) < 3 or item.interval is None:
         return f"ratio {texts[0]}, no interval, {plural(item.n, 'pair')}"
-    return f"ratio {texts[0]}, {item.interval.level:.0%} interval {texts[1]} to {texts[2]}, {plural(item.n, 'pair')}"
+    level = f"{100 * item.interval.level:.0f}\N{NO-BREAK SPACE}%"
+    return f"ratio {texts[0]}, {level} interval {texts[1]} to {texts[2]}, {plural(item.n, 'pair')}"

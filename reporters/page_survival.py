@@ -99,7 +99,7 @@ def _panel(
 
 def _courses(results: Sequence[Result], scale: Scale) -> list[Course]:
     """How far each trial was watched; crashed and invalid ones say nothing of the cell."""
-    return [course(item, scale) for item in results if item.status not in ("crashed", "invalid")]
+    return [course(item, scale) for item in results if item.status not in ("crashed", "hung", "invalid")]
 
 
 def curve(courses: Sequence[Course], summary: Summary) -> tuple[list[tuple[float, float]], float] | None:

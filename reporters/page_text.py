@@ -106,6 +106,11 @@ def without_paths(text: str) -> str:
     return PATH.sub(".../", text)
 
 
+def spaced(text: str) -> str:
+    """Every per cent sign behind a figure with the space that this page writes before it, kept on the figure's line."""
+    return re.sub(r"(?<=\d) ?%", "\N{NO-BREAK SPACE}%", text)
+
+
 def visible(text: str) -> str:
     """`text` with hidden characters as escapes, so that it reads as it is written."""
     return HIDDEN.sub(lambda found: f"\\u{ord(found.group()):04x}", text)

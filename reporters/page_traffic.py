@@ -120,7 +120,8 @@ def _row(mark: CellMark, cell: Cell, results: Sequence[Result]) -> TrafficRow:
 
 def _partial(shares: Sequence[float]) -> str:
     most = max(shares, default=0.0)
-    return f"without {most:.0%} of the payload, left to the backend" if most > NEGLIGIBLE else ""
+    share = f"{100 * most:.0f}\N{NO-BREAK SPACE}%"
+    return f"without {share} of the payload, left to the backend" if most > NEGLIGIBLE else ""
 
 
 def _why(cell: Cell, results: Sequence[Result], known: Sequence[object]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from repro.results import Result
-from repro.store import Record
+from repro.store import Attempt, Record
 
 from .page_cells import STATUS_WORDS, CellMark, marks
 from .page_text import Number, gibibytes, moment, number, seconds, share
@@ -81,13 +81,19 @@ def attempts(record: Record) -> list[AttemptRow]:
     rows = [
         AttemptRow(
             mark=known.get(item.cell_id), trial_id=item.trial_id, repeat=item.repeat, attempt=item.attempt,
-            status=item.status, word=STATUS_WORDS.get(item.status, item.status), reason=item.reason,
+            status=item.status, word=STATUS_WORDS.get(item.status, item.status), reason=_told(item),
             started=moment(item.started_ms), took=seconds(item.seconds),
             link=f"{FOLDER}/{item.trial_id}/result_{item.attempt}.txt",
         )
         for item in record.attempts
     ]
     return sorted(rows, key=lambda row: row.status == "ok")
+
+
+def _told(item: Attempt) -> str:
+    """How an attempt began where it did not begin anew, and how it ended."""
+    began = f"went on from {item.resumed_from}" if item.resumed_from else ""
+    return "; ".join(part for part in (began, item.passed_over, item.reason) if part)
 
 
 def trials(record: Record) -> list[TrialRow]:

@@ -13,6 +13,7 @@ from . import (
     page_checklist,
     page_citation,
     page_curves,
+    page_energy,
     page_head,
     page_network,
     page_phases,
@@ -27,6 +28,10 @@ from . import (
 )
 
 PHASE_NAMES = tuple(page_phases.WORDS.items())
+LONG = 12
+"""Rows beyond which a table scrolls in a frame of its own, and what a figure shows too is folded."""
+PRINTED = 400
+"""Evaluations beyond which their table is not unfolded for paper; the page says so there."""
 
 
 def view(record: Record) -> dict[str, Any]:
@@ -36,15 +41,19 @@ def view(record: Record) -> dict[str, Any]:
     cells, axis = page_cells.rows(record)
     trials = page_trials.trials(record)
     forest = page_speedup.forest(record)
+    origin = page_cells.origins(list(known.values()))
     return {
+        "long": LONG, "printed": PRINTED, "mixed": " and " in origin,
+        "with_result": {item.trial_id for item in record.results},
         "suite": plan.suite, "plan": plan, "environment": environment,
         "title": plan.suite.title or plan.suite.suite, "progress": page_head.progress(record),
         "notices": page_head.notices(record), "parity": page_head.parity(record),
-        "marks": list(known.values()), "origin": page_cells.origins(list(known.values())),
+        "marks": list(known.values()), "origin": origin,
         "cells": cells, "cell_axis": axis, "cell_heading": page_cells.heading(record), "forest": forest,
         "verdicts": page_verdicts.verdicts(record, forest), "checklist": page_checklist.checklist(record),
         "panels": page_curves.panels(record),
         "survival": page_survival.survival(record), "trust": page_trust.trust(record),
+        "energy": page_energy.energy(record),
         "phases": page_phases.phases(record), "phase_names": PHASE_NAMES,
         "traffic": page_traffic.traffic(record), "scaling": page_scaling.scaling(record),
         "networks": page_network.networks(record),

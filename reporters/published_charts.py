@@ -14,6 +14,7 @@ from repro.published.cells import BatchCost
 from repro.published.record import PublishedPoint, PublishedReference, PublishedResult
 from repro.published.refusal import visible
 
+from .page_axis import log_ticks, tick_text
 from .page_cells import COLORS, SYMBOLS
 from .page_curves import DASHES
 from .page_text import plural, wrapped
@@ -93,7 +94,7 @@ def curves(name: str, lines: Sequence[Line], most: int) -> list[Chart]:
         least = min(times)
         layout = _layout("minutes" + (" (logarithmic)" if log else ""), word)
         if log:
-            layout["xaxis"]["type"] = "log"
+            layout["xaxis"] |= {"type": "log", **_named(least, max(times))}
             for trace in traces:  # a logarithm has no place for the start itself
                 trace["x"] = [None if value is None else max(value, least) for value in trace["x"]]
         layout["shapes"] = [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": target, "y1": target,
@@ -200,6 +201,12 @@ def batch_ticks(sizes: Sequence[int], most: int = 7) -> list[int]:
     if len(powers) < 2:
         return sorted({low, high})
     return powers[::-(-len(powers) // most)]
+
+
+def _named(low: float, high: float) -> dict[str, Any]:
+    """Labels of a logarithmic axis in full, where plotly.js would write 2 and 5 between its powers of ten."""
+    ticks = log_ticks(low, high)
+    return {"tickvals": list(ticks), "ticktext": [tick_text(tick) for tick in ticks]}
 
 
 def _unit(costs: Sequence[BatchCost]) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from repro.published.refusal import visible
 from repro.published.store import Published
 from repro.store import Record, write_text
 
-from .html_page import inline_json, plotly_bundle, policy, template
+from .html_page import inline_json, page_script, plotly_bundle, policy, template
 from .page_text import shown
 from .published_view import view
 
@@ -36,15 +36,24 @@ def render(imports: Sequence[Published], own: Sequence[Record] = ()) -> str:
     environment = Environment(loader=FunctionLoader(template), autoescape=True, undefined=StrictUndefined,
                               trim_blocks=True, lstrip_blocks=True, finalize=_shown)
     environment.filters["inline_json"] = inline_json
+    environment.filters["breaks"] = _breaks
     data = view(imports, own)
     drawn = any(group.charts for item in data["imports"] for group in item.groups) or any(
         item.overlays for item in data["imports"])
-    scripts = [*([plotly_bundle()] if drawn else []), template("published.js")]
+    scripts = [*([plotly_bundle()] if drawn else []), page_script("published.js")]
     page = environment.get_template("published.html.j2").render(
         **data, policy=policy(scripts), style=Markup(template("report.css") + template("published.css")),
         scripts=[Markup(script) for script in scripts],
     )
     return page.replace("\r\n", "\n")
+
+
+def _breaks(text: str) -> Markup:
+    """Text whose lines may end behind its slashes and underscores, and nowhere inside a word."""
+    found = escape(_shown(text))
+    for mark in "/_":
+        found = Markup(found.replace(mark, Markup(f"{mark}<wbr>")))
+    return found
 
 
 def _shown(value: object) -> object:

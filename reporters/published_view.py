@@ -17,6 +17,7 @@ from .page_axis import Axis, from_zero
 from .page_cells import COLORS
 from .page_curves import DASHES
 from .page_text import Number, number, plural, shortened
+from .page_view import LONG, PRINTED
 from .published_charts import Chart, Line, batch_chart, budget, curves
 
 RUNS_UP_TO = 5_000
@@ -76,6 +77,8 @@ class RunRow:
 
     id: str
     cell: str
+    link: str
+    """To its system's score; empty where it has none."""
     repeat: int
     status: str
     word: str
@@ -102,6 +105,10 @@ class Import:
     groups: tuple[Group, ...]
     overlays: tuple[tuple[str, Chart], ...]
     """(benchmark, batch size against epochs over all rounds)."""
+    one_batch: tuple[str, ...]
+    """Benchmarks whose runs state one batch size only, in words: nothing to draw."""
+    by_system: tuple[tuple[int, str, int, str], ...]
+    """(number, label, runs, their minutes): where a score's link leads without JavaScript."""
     runs: tuple[RunRow, ...]
     runs_left_out: int
     systems: tuple[PublishedSystem, ...]
@@ -125,7 +132,8 @@ class Own:
 def view(imports: Sequence[Published], own: Sequence[Record]) -> dict[str, Any]:
     """Everything on the page; the same folders give the same values in the same order."""
     most = budget(sum(len(item.results) for item in imports))
-    return {"imports": [_import(index, item, most) for index, item in enumerate(imports, 1)],
+    return {"long": LONG, "printed": PRINTED,
+            "imports": [_import(index, item, most) for index, item in enumerate(imports, 1)],
             "own": [_own(index, item) for index, item in enumerate(own, 1)]}
 
 
@@ -140,12 +148,14 @@ def _import(index: int, published: Published, most: int) -> Import:
     for cell in record.cells:
         grouped.setdefault((cell.factors["round"], cell.factors["benchmark"]), []).append(cell)
     rows = _runs(published, lines)
+    overlays, one_batch = _overlays(f"i{index}", published)
     return Import(
         id=f"i{index}", name=record.imported, program=record.program, reader=record.reader, lead=_lead(published),
         notices=_notices(published),
         groups=tuple(_group(f"i{index}-g{at}", key, cells, lines, most)
                      for at, (key, cells) in enumerate(grouped.items(), 1)),
-        overlays=_overlays(f"i{index}", published), runs=tuple(rows[:RUNS_UP_TO]),
+        overlays=overlays, one_batch=one_batch, by_system=tuple(_system(line) for line in lines.values()),
+        runs=tuple(rows[:RUNS_UP_TO]),
         runs_left_out=max(0, len(rows) - RUNS_UP_TO), systems=record.systems,
         refused=published.refused[:REFUSED_UP_TO], refused_left_out=max(0, len(published.refused) - REFUSED_UP_TO),
         hashes=(("results.jsonl", record.results_sha256), ("refused.jsonl", record.refused_sha256)),
@@ -188,7 +198,7 @@ def _group(
 ) -> Group:
     of = [lines[cell.cell_id] for cell in cells]
     minutes = [run.seconds / 60 for line in of for run in line.results if run.seconds]
-    axis = from_zero(minutes, right=94.0)
+    axis = from_zero(minutes, right=94.0, letter=4.0)
     targets = sorted({_target(run) for line in of for run in line.results})
     required = {cell.score.required for cell in cells} - {None}
     return Group(
@@ -241,24 +251,35 @@ def _costs(results: Sequence[PublishedResult]) -> str:
         known = [value for item in results if (value := getattr(item, name)) is not None]
         if known:
             low, high = min(known), max(known)
-            return (f"{low:,g}" if low == high else f"{low:,g} to {high:,g}") + unit
+            ends = [f"{value:,}" if isinstance(value, int) else f"{value:.6g}" for value in dict.fromkeys((low, high))]
+            return " to ".join(ends) + unit
     return ""
 
 
-def _overlays(name: str, published: Published) -> tuple[tuple[str, Chart], ...]:
-    """One chart a benchmark over all rounds, each round a colour of its own."""
+def _system(line: Line) -> tuple[int, str, int, str]:
+    times = ", ".join(str(number(run.seconds / 60, 4)) for run in line.results[:50] if run.seconds is not None)
+    return line.number, line.label, len(line.results), times
+
+
+def _overlays(name: str, published: Published) -> tuple[tuple[tuple[str, Chart], ...], tuple[str, ...]]:
+    """One chart a benchmark over all rounds, each round a colour of its own; in words where there is one batch only."""
     labels = {cell.cell_id: cell.label for cell in published.record.cells}
     by_benchmark: dict[str, list[tuple[str, Any]]] = {}
     for key, costs in batch_costs(published.results).items():
         benchmark = costs[0].benchmark
         by_benchmark.setdefault(benchmark, []).append((key.removesuffix(f" {benchmark}"), costs))
-    found = []
+    found, alone = [], []
     for index, (benchmark, by_round) in enumerate(sorted(by_benchmark.items())):
-        chart = batch_chart(f"{name}-b{index}", by_round, labels,
-                            [item for item in published.record.references if item.benchmark == benchmark])
+        references = [item for item in published.record.references if item.benchmark == benchmark]
+        sizes = {cost.global_batch_size for _, costs in by_round for cost in costs}
+        if len(sizes) == 1 and not references:
+            alone.append(f"{benchmark}: every run states the batch {sizes.pop():,}, so there is nothing to set "
+                         "against each other")
+            continue
+        chart = batch_chart(f"{name}-b{index}", by_round, labels, references)
         if chart is not None:
             found.append((benchmark, chart))
-    return tuple(found)
+    return tuple(found), tuple(alone)
 
 
 def _runs(published: Published, lines: dict[str, Line]) -> list[RunRow]:
@@ -266,7 +287,8 @@ def _runs(published: Published, lines: dict[str, Line]) -> list[RunRow]:
     rows = [
         RunRow(
             id=item.result_id, cell=f"{lines[item.cell_id].number}" if item.cell_id in lines else "-",
-            repeat=item.repeat, status=item.status, word=STATUS_WORDS[item.status],
+            link=f"c-{item.cell_id}" if item.cell_id in lines else "", repeat=item.repeat,
+            status=item.status, word=STATUS_WORDS[item.status],
             minutes=number(None if item.seconds is None else item.seconds / 60, 4),
             epochs=number(item.epochs_to_target), samples=_count(_text(item.samples_to_target)), reason=item.reason,
             warnings=item.warnings, source=item.source, sha256=item.sha256,

@@ -26,6 +26,7 @@ CLOCKS = ("tta_wall", "tta_train", "tta_cold")
 FIGURES = (
     *CLOCKS, "run_seconds", "init_seconds", "samples_to_target", "epochs_to_target", "samples", "samples_per_second",
     "train_samples_per_second", "conservation_error", "observer_effect", "peak_bytes", "bytes_sent", "final", "best",
+    "energy_joules_measured", "energy_joules_modelled",
 )
 HASHES = ("init_weights", "data_order", "augmentation", "data", "final_weights")
 PHASES = ("train", "eval", "checkpoint", "logging", "other")
@@ -176,6 +177,7 @@ def _trial(record: Record, item: Result) -> Row:
     }
     row |= {name: getattr(item, name) for name in FIGURES}
     row |= {f"{name}_seconds": item.phases.get(name) for name in PHASES}
+    row |= {"lost_seconds": item.phases.get("lost"), "resumed": len(item.resumed)}
     bracket = item.bracket
     row |= {"bracket_miss_samples": bracket.miss_samples if bracket else None,
             "bracket_hit_samples": bracket.hit_samples if bracket else None,
@@ -212,7 +214,8 @@ def _attempts(record: Record) -> Iterable[Row]:
         yield {
             "trial_id": item.trial_id, "cell_id": item.cell_id, "seed": item.repeat, "attempt": item.attempt,
             "started_ms": item.started_ms, "seconds": item.seconds, "status": item.status,
-            "counted": (item.trial_id, item.attempt) in counted, "reason": plain(item.reason),
+            "counted": (item.trial_id, item.attempt) in counted, "resumed_from": item.resumed_from,
+            "passed_over": plain(item.passed_over), "reason": plain(item.reason),
         }
 
 

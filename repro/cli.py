@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 import repro
-from repro.errors import Exit, ReproError, UsageError
+from repro.errors import Exit, ReproError, UsageError, one_line
 
 if TYPE_CHECKING:
     from repro.plan import Plan
@@ -140,13 +140,15 @@ def plan_(suite: str, overrides: tuple[str, ...], seeds: int | None, pilot: Path
               "the report says so.")
 @click.option("--strict", is_flag=True, help="Refuse where the machine would spoil the figures (busy, too few cores, "
               "little disk or shared memory), and stop when its clock is set.")
+@click.option("--energy", is_flag=True, help="Track energy with CodeCarbon (pip install 'repro-harness[energy]'); "
+              "where the machine has no counters it is modelled, and says so.")
 @click.option("--out", type=click.Path(path_type=Path), help="Run folder to make.  [default: runs/SUITE-DATE-TIME]")
 @click.option("--mlflow/--no-mlflow", "track", default=True, help="Replay the run to MLflow (MLFLOW_TRACKING_URI, "
               "else a local SQLite store).")
 @json_option
 def run(
     suite: str | None, overrides: tuple[str, ...], seeds: int | None, resume: Path | None, again: bool, force: bool,
-    strict: bool, out: Path | None, track: bool, as_json: bool,
+    strict: bool, energy: bool, out: Path | None, track: bool, as_json: bool,
 ) -> None:
     """Run SUITE: parity gate, timed trials, MLflow, HTML report. Or go on with a RUN.
 
@@ -160,7 +162,7 @@ def run(
         if suite is not None or overrides or seeds is not None or out is not None:
             raise click.UsageError("--resume RUN has its suite, seeds and folder in RUN; give no SUITE, -o, "
                                    "--seeds, --out")
-        ended = resume_suite(resume, track, force, again, strict)
+        ended = resume_suite(resume, track, force, again, strict, energy)
     elif suite is None:
         raise click.UsageError("Missing argument 'SUITE' (or --resume RUN).")
     elif force or again:
@@ -168,7 +170,7 @@ def run(
     else:
         source = _suite(suite, overrides, seeds)
         plan = _plan(source, bool(overrides))
-        ended = run_suite(plan, source.text, out, track, strict)
+        ended = run_suite(plan, source.text, out, track, strict, energy)
     click.echo(json.dumps(ended.as_json(), indent=1) if as_json else ended.text())
     if ended.warning():
         click.echo(f"warning: {ended.warning()}", err=True)
@@ -537,6 +539,25 @@ def turnaround(pairs: int, as_json: bool) -> None:
 
 
 @bench.command()
+@click.option("--rounds", type=click.IntRange(2, 100_000), default=500, help="Of one block in each of four arms.")
+@click.option("--steps", type=click.IntRange(1, 10_000), default=25, help="Steps in a block.")
+@click.option("--processes", type=click.IntRange(1, 8), default=2, help="Ranks.")
+@click.option("--delay", type=click.FloatRange(min=0), default=2.0, help="Seconds the slow server takes a request.")
+@click.option("--every", type=click.FloatRange(min=0), default=1.0,
+              help="Least seconds between two replays of an arm; a run asks every 15.")
+@json_option
+def tracking(rounds: int, steps: int, processes: int, delay: float, every: float, as_json: bool) -> None:
+    """Step time with a dead and with a slow tracking server over none, in one training, blocks in turn.
+
+    \b
+    Example: repro bench tracking --rounds 100
+    """
+    from repro.bench.tracking import measure
+
+    _print_bench(measure(rounds, steps, processes, delay, every), as_json)
+
+
+@bench.command()
 @click.option("-a", "--algorithm", "algorithms", multiple=True, metavar="NAME",
               help="ring, or '{kind: tree, arity: 4}'; several times.  [default: all, with their defaults]")
 @click.option("--sizes", default="1k:64m", help="1k:64m is every power of 4 in between; 4k,1m are those two.")
@@ -627,6 +648,13 @@ def _plan(source: SuiteFile, overridden: bool) -> Plan:
     return make_plan(source.suite, detect(), source.problem, overridden)
 
 
+def _shown(error: Exception) -> str:
+    """Its message without credentials: libraries like to quote the address that they could not reach."""
+    from repro.scrub import masked
+
+    return one_line(masked(str(error)))
+
+
 def main() -> None:
     """The command line's border: every failure becomes one line and an exit code."""
     try:
@@ -640,7 +668,7 @@ def main() -> None:
         error.show()
         sys.exit(Exit.USAGE)
     except ReproError as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {_shown(error)}", err=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:  # the reader of our output went away: nothing to tell it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -648,5 +676,5 @@ def main() -> None:
     except Exception as error:
         if os.environ.get("REPRO_DEBUG"):
             raise
-        click.echo(f"internal error: {type(error).__name__}: {error} (REPRO_DEBUG=1 shows where)", err=True)
+        click.echo(f"internal error: {type(error).__name__}: {_shown(error)} (REPRO_DEBUG=1 shows where)", err=True)
         sys.exit(Exit.TRIAL_FAILED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -18,6 +18,18 @@ class Stopwatch:
     def restart(self, at_ns: int) -> None:
         """Forget everything; the clock runs from `at_ns` in phase `other`."""
         self._nanoseconds, self._phase, self._since = {}, "other", at_ns
+
+    def state(self) -> dict[str, Any]:
+        """Nanoseconds by phase up to now, and now (JSON-like)."""
+        self._switch(self._phase)
+        return {"phases": dict(self._nanoseconds), "at_ns": self._since}
+
+    def resume(self, state: Mapping[str, Any]) -> float:
+        """Go on from `state`; what has passed since is `lost`, in seconds."""
+        self._nanoseconds, self._phase, self._since = dict(state["phases"]), "lost", int(state["at_ns"])
+        before = self._since
+        self._switch("other")
+        return (self._since - before) / 1e9
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repro import registry
+from repro import lost, registry
 from repro.calibration import Calibration, beside, keep_beside
 from repro.compare import Comparison, Summary, compare, summarize
 from repro.compare_table import calibration_text
+from repro.energy_meter import EnergyMeter
 from repro.errors import Exit, ReproError, UsageError
 from repro.inside import read_inside, refuse_links
 from repro.lock import RunLock
@@ -30,12 +31,13 @@ from repro.resume import other_plan, refuse, reopen
 from repro.runner import Run, exit_code, prepare
 from repro.seams import Reporter
 from repro.store import Record, RunFolder, read_record
+from repro.sums import seal
 from repro.textual import outcome_text
 from repro.tracker import Tracker, TrackingEnd
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-FINISH_SECONDS = 120.0
-"""How long the end of a run waits for the tracking server; the record is complete without it."""
+FINISH_SECONDS = 60.0
+"""How long the end of a run waits at most for a tracking server that answers; the record is complete without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,8 @@ class Ended:
         return {
             "exit_code": int(self.exit_code), "run": str(self.folder), "report": self.report,
             "mlflow": self.tracking.uri if self.tracking else None,
-            "mlflow_problem": self.tracking.problem if self.tracking else "", "trials": self.trials,
+            "mlflow_problem": self.tracking.problem if self.tracking else "",
+            "mlflow_left": self.tracking.left if self.tracking else "", "trials": self.trials,
             "calibration": self.calibration.model_dump(mode="json") if self.calibration else None,
             "cells": [item.model_dump(mode="json") for item in self.summaries],
             "comparisons": [item.model_dump(mode="json", by_alias=True) for item in self.comparisons],
@@ -76,22 +79,32 @@ class Ended:
         if self.tracking is None or not (self.tracking.problem or self.tracking.pending):
             return ""
         problem = self.tracking.problem or "the replay is not finished"
-        command = f"repro report {shlex.quote(str(self.folder))} --to mlflow"
-        return f"mlflow: {problem}; nothing is lost, to replay: {command}"
+        left = f"{self.tracking.left} still to be replayed: " if self.tracking.left else ""
+        again = command(f"report {shlex.quote(str(self.folder))} --to mlflow")
+        return f"mlflow: {left}{problem}; nothing is lost, to replay: {again}"
 
 
-def run_suite(plan: Plan, suite_text: str, out: Path | None, track: bool, strict: bool = False) -> Ended:
+def run_suite(
+    plan: Plan, suite_text: str, out: Path | None, track: bool, strict: bool = False, energy: bool = False
+) -> Ended:
     """Run a plan to its end, or to Ctrl-C: then report what there is.
+
+    Args:
+        energy: track it, by CodeCarbon in a process of its own.
 
     Raises:
         ReproError: the run could not be started, or the parity gate stopped it.
     """
+    if energy:
+        EnergyMeter.needed()  # before a folder is made
     folder = prepare(plan, suite_text, out or Path("runs") / f"{plan.suite.suite}-{time.strftime('%Y%m%d-%H%M%S')}")
     with RunLock(folder.root).acquire() as lock:
-        return _carry_out(Run(plan, folder, detect(), TerminalWatcher(), strict=strict), lock, track)
+        return _carry_out(Run(plan, folder, detect(), TerminalWatcher(), strict=strict), lock, track, energy)
 
 
-def resume_suite(root: Path, track: bool, force: bool = False, again: bool = False, strict: bool = False) -> Ended:
+def resume_suite(
+    root: Path, track: bool, force: bool = False, again: bool = False, strict: bool = False, energy: bool = False
+) -> Ended:
     """Go on with a run: what has ended stands, what is missing runs, under the plan that it began with.
 
     Args:
@@ -104,23 +117,21 @@ def resume_suite(root: Path, track: bool, force: bool = False, again: bool = Fal
     folder, plan = reopen(root)
     machine = detect()
     with RunLock(root).acquire(force) as lock:
-        other = other_plan(plan, machine)
+        other = [*other_plan(plan, machine), *lost.refuse(folder, force)]
         refuse(root, other, force)
-        folder.mend()
+        befell = [("difference", text) for text in other]
         if lock.stale:
-            folder.append_incident("lock", f"the lock of {lock.stale}, which no longer runs, was taken over")
-        for text in other:
-            folder.append_incident("difference", text)
-        run = Run(plan, folder, machine, TerminalWatcher(), force=force, again=again, strict=strict)
-        return _carry_out(run, lock, track)
+            befell.insert(0, ("lock", f"the lock of {lock.stale}, which no longer runs, was taken over"))
+        run = Run(plan, folder, machine, TerminalWatcher(), force=force, again=again, strict=strict, befell=befell)
+        return _carry_out(run, lock, track, energy)
 
 
-def _carry_out(run: Run, lock: RunLock, track: bool) -> Ended:
+def _carry_out(run: Run, lock: RunLock, track: bool, energy: bool) -> Ended:
     """Execute and conclude; signals end the run as `_Interrupts` says."""
     page, folder, watcher = reporter("html"), run.folder, run.watcher
     assert isinstance(watcher, TerminalWatcher)
     run.tracking = tracker = Tracker(folder.root) if track else None
-    with watcher, _Interrupts(lock) as interrupts:
+    with watcher, _Interrupts(lock) as interrupts, _energy(run, energy):
         try:
             record = run.execute()
             code = exit_code(record.results, len(run.plan.order))
@@ -131,11 +142,28 @@ def _carry_out(run: Run, lock: RunLock, track: bool) -> Ended:
             watcher.stage("interrupted; reporting what there is")
             record, code = read_record(folder.root), Exit.INTERRUPTED
         except ReproError:
-            _conclude(folder, page, tracker, interrupts)
+            _conclude(folder, page, tracker, interrupts, watcher)
             raise
         watcher.stage("writing the report")
-        paths, tracking = _conclude(folder, page, tracker, interrupts)
+        paths, tracking = _conclude(folder, page, tracker, interrupts, watcher)
     return _ended(record, code, paths, tracking)
+
+
+@contextmanager
+def _energy(run: Run, wanted: bool) -> Iterator[None]:
+    """The run's meter, for as long as the context.
+
+    Raises:
+        UsageError: CodeCarbon is not there.
+    """
+    if not wanted:
+        yield
+        return
+    run.energy = EnergyMeter()
+    try:
+        yield
+    finally:
+        run.energy.close()
 
 
 def command(arguments: str) -> str:
@@ -218,7 +246,7 @@ class _Interrupts:
 
 
 def _conclude(
-    folder: RunFolder, page: Reporter, tracker: Tracker | None, interrupts: _Interrupts
+    folder: RunFolder, page: Reporter, tracker: Tracker | None, interrupts: _Interrupts, watcher: TerminalWatcher
 ) -> tuple[list[str], TrackingEnd | None]:
     """The report, where there is enough of a record to make one, and the last replay.
 
@@ -231,9 +259,15 @@ def _conclude(
             record = read_record(folder.root)
             if problem := keep_beside(record):
                 folder.append_incident("calibration", problem)
+                seal(folder)  # it was written before
                 record = read_record(folder.root)
             paths = page.write(record, folder.reports)
-    return paths, tracker.finish(FINISH_SECONDS) if tracker else None
+    if tracker is None:
+        return paths, None
+    try:
+        return paths, tracker.finish(FINISH_SECONDS, watcher.stage)
+    except KeyboardInterrupt:  # all is in the folder; only the replay is cut short
+        return paths, tracker.finish(0.0)
 
 
 def _ended(record: Record, code: Exit, paths: list[str], tracking: TrackingEnd | None) -> Ended:

@@ -66,8 +66,8 @@ def cautions(
     labels = {cell.cell_id: cell.label for cell in plan.cells}
     apart = _apart(by_cell)
     found = [
-        Caution(cell, "refuse", f"{labels[cell]}: {share:.0%} of its trials ran apart from the others of their seed, "
-                                "so a change of the machine cannot be told from a difference")
+        Caution(cell, "refuse", f"{labels[cell]}: {_percent(share, 0)} of its trials ran apart from the others of "
+                                "their seed, so a change of the machine cannot be told from a difference")
         for cell, share in apart.items() if share > 0.5
     ]
     whole = _run_trend(by_cell) if not apart else None
@@ -78,8 +78,8 @@ def cautions(
         if apart.get(cell, 0.0) > 0.5:
             continue
         if apart.get(cell, 0.0) > TOLERATED:
-            text = (f"{labels[cell]}: {told}, and {apart[cell]:.0%} of its trials ran apart from the others of their "
-                    "seed, so pairs do not share the drift")
+            text = (f"{labels[cell]}: {told}, and {_percent(apart[cell], 0)} of its trials ran apart from the others "
+                    "of their seed, so pairs do not share the drift")
             found.append(Caution(cell, "refuse", text))
         else:
             found.append(Caution(cell, "warn", f"{labels[cell]}: {told}"))
@@ -96,9 +96,14 @@ def grid_caution(candidate: Sequence[Result], baseline: Sequence[Result]) -> str
         return ""
     text = f"the evaluation grids differ: every {ours} samples against every {theirs}"
     late = [_lateness(found) for found in (candidate, baseline)]
-    if None in late:
+    known = [_percent(share, 1) for share in late if share is not None]
+    if len(known) < 2:
         return f"{text}; a crossing is seen at the next evaluation only"
-    return f"{text}; a crossing is seen late by up to {late[0]:.1%} of the time against up to {late[1]:.1%}"
+    return f"{text}; a crossing is seen late by up to {known[0]} of the time against up to {known[1]}"
+
+
+def _percent(share: float, digits: int) -> str:
+    return f"{100 * share:.{digits}f} %"
 
 
 def seconds_per_sample(result: Result) -> float | None:
@@ -193,7 +198,7 @@ def _told(rho: float, p: float, values: Sequence[float]) -> str:
     half = len(values) // 2
     change = math.expm1(float(np.mean(values[-half:]) - np.mean(values[:half])))
     word, later = ("longer" if value > 0 else "less time" for value in (change, rho))
-    return (f"later trials took {later}, the second half {abs(change):.1%} {word} a sample "
+    return (f"later trials took {later}, the second half {_percent(abs(change), 1)} {word} a sample "
             f"(rank correlation with the order {rho:.2f}, p = {p:.2g})")
 
 

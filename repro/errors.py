@@ -10,7 +10,8 @@
     │   └── GuardError             exit 2   strict, and the machine would spoil the figures
     ├── NotAsItWas                 exit 3   a record was altered since it was made
     ├── TrialError                 exit 1   a trial could not be carried through
-    │   └── ParityError            exit 1   two engines do not train alike (step, tensor)
+    │   ├── ParityError            exit 1   two engines do not train alike (step, tensor)
+    │   └── CheckpointError        exit 1   a checkpoint cannot be gone on from (which, why)
     └── TrackingError              exit 1   the tracking server did not take what was sent
 
 Exit codes: 0 done, 1 a trial failed, 2 usage or suite error, 3 compared and not reproduced, altered, or target missed,
@@ -20,6 +21,7 @@ Exit codes: 0 done, 1 a trial failed, 2 usage or suite error, 3 compared and not
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
 from enum import IntEnum
 
@@ -34,10 +36,17 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
+LONGEST_MESSAGE = 1500
+"""Characters of a message; a name of thousands tells nobody more."""
+
+
 class ReproError(Exception):
     """A failure that a user reads as one line; `exit_code` is what the command ends with."""
 
     exit_code: Exit = Exit.TRIAL_FAILED
+
+    def __str__(self) -> str:
+        return one_line(super().__str__())
 
 
 class UsageError(ReproError):
@@ -85,6 +94,10 @@ class ParityError(TrialError):
     """Two engines do not train alike; the message names the first step and tensor that differ."""
 
 
+class CheckpointError(TrialError):
+    """A checkpoint cannot be gone on from: which one, and why."""
+
+
 class TrackingError(ReproError):
     """The tracking server did not take what was sent; the record on disk is complete all the same."""
 
@@ -96,3 +109,15 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if close:
         return f"; did you mean {close[0]!r}?"
     return f"; valid: {', '.join(choices)}" if choices else ""
+
+
+def one_line(text: str) -> str:
+    """`text` as one line that any terminal can show: what is wrong often quotes a file by a stranger.
+
+    Lines are joined by ` | `; control, format and direction characters and lone surrogates become escapes; a long text
+    loses its middle.
+    """
+    text = " | ".join(line for line in text.splitlines() if line.strip())
+    text = "".join(sign if unicodedata.category(sign)[0] != "C" else ascii(sign)[1:-1] for sign in text)
+    half = LONGEST_MESSAGE // 2
+    return text if len(text) <= LONGEST_MESSAGE else f"{text[:half]} ... {text[-half:]}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -53,7 +54,7 @@ class EventLog:
 
     def __init__(
         self, path: Path | None, rank: int = 0, now: Callable[[], int] = time.monotonic_ns,
-        anchor_ms: float | None = None,
+        anchor_ms: float | None = None, before: bytes = b"",
     ) -> None:
         """Open `path` anew.
 
@@ -61,8 +62,12 @@ class EventLog:
             path: None for a rank that keeps no log; its events go nowhere.
             now: monotonic clock, nanoseconds.
             anchor_ms: wall clock, milliseconds since 1970, at this moment; None: asked of the machine, once.
+            before: lines of an earlier attempt that this one goes on from.
         """
+        self._path = path
         self._stream: io.TextIOWrapper | None = path.open("w", encoding="utf-8") if path else None
+        if self._stream is not None:
+            self._stream.write(before.decode("utf-8"))
         self._rank, self._now = rank, now
         self._anchor_ms = time.time() * 1e3 if anchor_ms is None else anchor_ms
         self._anchor_ns = now()
@@ -95,6 +100,11 @@ class EventLog:
         self._lines.clear()
         self._stream.flush()
 
+    def text(self) -> bytes:
+        """All lines up to now; empty for a rank that keeps no log."""
+        self.flush()
+        return self._path.read_bytes() if self._path else b""
+
     def close(self) -> None:
         """Flush, make it durable, close."""
         if self._stream is None:
@@ -114,9 +124,12 @@ def parse_line(line: str) -> Event | None:
         metadata = data.get("metadata") or {}
         if not isinstance(metadata, dict):
             return None
+        time_ms = float(data["time_ms"])
+        if not math.isfinite(time_ms) or not isinstance(data["event_type"], str):
+            return None
         return Event(
-            key=str(data["key"]), value=data.get("value"), event_type=data["event_type"],
-            time_ms=float(data["time_ms"]), metadata=metadata,
+            key=str(data["key"]), value=data.get("value"), event_type=data["event_type"],  # type: ignore[arg-type]
+            time_ms=time_ms, metadata=metadata,
             namespace=str(data.get("namespace") or ""),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):

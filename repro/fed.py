@@ -9,7 +9,8 @@ sample, or the same ones in another order, give another number. It guards agains
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -68,6 +69,17 @@ class Account:
         self.fed, self.drawn = Tally(), Tally()
         self.asked: list[np.ndarray] = []
         """What was asked of a workload that keeps no account itself."""
+
+    def state(self) -> dict[str, Any]:
+        """What was counted so far (JSON-like); between blocks, when everything is settled."""
+        return {"calls": self.calls, "fed": self.fed.lanes, "drawn": self.drawn.lanes}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`; what was looked up until now does not count."""
+        if self.parts.fed is not None:
+            self.parts.fed()
+        self.asked, self.calls = [], int(state["calls"])
+        self.fed, self.drawn = Tally(state["fed"]), Tally(state["drawn"])
 
     def asks(self, shares: Sequence[np.ndarray]) -> None:
         """A step asks for these micro-batches; inside the timed step, so only references are kept."""

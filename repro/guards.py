@@ -9,14 +9,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from repro.checkpoint import KEPT
 from repro.machine import Machine
 from repro.plan import Plan
+from repro.seams import Engine, Workload
+from repro.spec import canonical
+from repro.streams import Streams
+from repro.throttle import others_on_gpus
 
 BUSY = 0.25
 """Load a core above which the report calls a machine busy."""
 DISK_BYTES = 256 << 20
 """What a run folder should find free, and a megabyte a trial."""
 TRIAL_BYTES = 1 << 20
+WEIGHT_BYTES = 16
+"""What a checkpoint holds of one weight: itself, two moments and a master copy, in float32."""
 SHARED_BYTES = 64 << 20
 """Shared memory that NCCL and loaders of a rank may want on a GPU machine; a sixteenth of it elsewhere."""
 STEP_SECONDS = 0.5
@@ -31,14 +38,44 @@ def before(plan: Plan, machine: Machine, folder: Path, load: float | None) -> li
     Args:
         load: processes that ran or waited, mean of the last minute; None: not known.
     """
-    found = (_busy(load, machine), _cores(plan, machine), _disk(plan, folder), _shared(plan))
+    found = (_busy(load, machine), _gpus(plan), _cores(plan, machine), _disk(plan, folder), _shared(plan))
     return [text for text in found if text]
+
+
+def load_now(seconds: float = 0.5, stat: Path = Path("/proc/stat")) -> float | None:
+    """Cores that were busy over the next `seconds`; None where the kernel does not say.
+
+    The load of the last minute says nothing yet of what began a moment ago, and still tells of what has ended.
+    """
+    before = _ticks(stat)
+    time.sleep(seconds)
+    after = _ticks(stat)
+    if before is None or after is None or after[1] <= before[1]:
+        return None
+    return (after[0] - before[0]) / (after[1] - before[1]) * (os.cpu_count() or 1)
+
+
+def _ticks(stat: Path) -> tuple[int, int] | None:
+    """(busy, all) clock ticks of all processors since boot."""
+    try:
+        fields = [int(part) for part in stat.read_text().partition("\n")[0].split()[1:9]]
+    except (OSError, ValueError):
+        return None
+    return (sum(fields) - fields[3] - fields[4], sum(fields)) if len(fields) >= 5 else None
+
+
+def _gpus(plan: Plan) -> str:
+    others = others_on_gpus() if plan.device == "cuda" else []
+    if not others:
+        return ""
+    more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+    return f"other processes compute on its GPUs: {', '.join(others[:3])}{more}"
 
 
 def _busy(load: float | None, machine: Machine) -> str:
     if load is None or load <= BUSY * machine.cores:
         return ""
-    return f"its load is {load:g} on {machine.cores} core(s): other work slows trials, and not all alike"
+    return f"its load is {load:.3g} on {machine.cores} core(s): other work slows trials, and not all alike"
 
 
 def _cores(plan: Plan, machine: Machine) -> str:
@@ -53,11 +90,24 @@ def _cores(plan: Plan, machine: Machine) -> str:
 
 
 def _disk(plan: Plan, folder: Path) -> str:
-    needed = DISK_BYTES + TRIAL_BYTES * len(plan.order)
+    needed = DISK_BYTES + TRIAL_BYTES * len(plan.order) + checkpoint_bytes(plan)
     free = shutil.disk_usage(folder).free
     if free >= needed:
         return ""
     return f"{free / 1e6:.0f} MB are free for the run folder, {needed / 1e6:.0f} MB may be needed"
+
+
+def checkpoint_bytes(plan: Plan) -> int:
+    """About what the checkpoints of the largest model in `plan` take: those kept, and one that is being written."""
+    if not plan.suite.keeps_checkpoints:
+        return 0
+    chosen = {canonical(cell.choices.workload): cell.choices.workload.get(Workload) for cell in plan.cells
+              if cell.choices.engine.get(Engine).checkpoints and cell.choices.engine.get(Engine).needs_parts}
+    return max((_weights(workload) for workload in chosen.values()), default=0) * WEIGHT_BYTES * (KEPT + 1)
+
+
+def _weights(workload: Workload) -> int:
+    return sum(parameter.numel() for parameter in workload.build(Streams(0, 0), "cpu").model.parameters())
 
 
 def _shared(plan: Plan) -> str:

@@ -102,12 +102,16 @@ def _read(handle: int) -> dict[str, Any]:
     """What the lock says of its owner; empty where it is new, or half written by an owner that ended."""
     try:
         found = json.loads(os.pread(handle, 4096, 0) or b"{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
 def _who(owner: dict[str, Any]) -> str:
     since = owner.get("since_ms")
-    at = time.strftime(" since %Y-%m-%d %H:%M:%S", time.localtime(since / 1e3)) if isinstance(since, int) else ""
-    return f"process {owner.get('pid', '?')} on {owner.get('host', 'this machine')}{at}"
+    at = ""
+    if isinstance(since, int) and 0 <= since < 1 << 47:  # the year 6429; far beyond it there are no dates
+        at = time.strftime(" since %Y-%m-%d %H:%M:%S", time.localtime(since / 1e3))
+    host = owner.get("host", socket.gethostname())
+    # This machine's own name would go into the record, and with it into bundles.
+    return f"process {owner.get('pid', '?')} on {'this machine' if host == socket.gethostname() else host}{at}"

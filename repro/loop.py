@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from repro.checkpoint import Resumption, Saving
 from repro.clock import Stopwatch, step_timer
+from repro.errors import CheckpointError
 from repro.events import EventLog
 from repro.expected_traffic import expected_traffic
 from repro.fed import Account, draws_sha256, total
@@ -30,16 +32,19 @@ class Loop:
 
     def __init__(
         self, trial: Trial, job: Job, session: Session, parts: Parts | None, order: SampleOrder, log: EventLog,
-        virtual: Callable[[], int] | None,
+        virtual: Callable[[], int] | None, saving: Saving | None = None, resumed: Resumption | None = None,
+        now: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.trial, self.choices, self.job = trial, trial.choices, job
         self.session, self.parts, self.order, self.log = session, parts, order, log
-        self.now: Callable[[], int] = virtual or time.monotonic_ns
+        self.now: Callable[[], int] = virtual or now
+        self.saving, self.resumed = saving, resumed
         self.watch = Stopwatch(self.now)
         self.timer = step_timer(job.device, virtual)
         workload = trial.choices.workload.get(Workload)
         self.train_samples, self.eval_samples = workload.train_samples, workload.eval_samples
-        self.step, self.hits, self.established = 0, 0, False
+        self.step, self.hits, self.established, self.evaluations = 0, 0, False, 0
+        self.peak_bytes: int | None = None
         self.traffic = TrafficLog()
         self.account = Account(
             parts, order, job.rank, job.world, job.accumulation, trial.choices.batch.global_, self.train_samples
@@ -50,10 +55,13 @@ class Loop:
 
     def run(self) -> None:
         """Train until the target, the budget or divergence ends it, then report what takes all ranks to know."""
-        self.session.synchronize()
-        self.session.traffic()  # what came before is not the run's
-        self.watch.restart(self.log.start("run_start"))
-        self.open_data()
+        if self.resumed is not None:
+            self.go_on(self.resumed)
+        else:
+            self.session.synchronize()
+            self.session.traffic()  # what came before is not the run's
+            self.watch.restart(self.log.start("run_start"))
+            self.open_data()
         verdict = ""
         while not verdict:
             with self.watch.phase("train"):
@@ -63,6 +71,8 @@ class Loop:
             with self.watch.phase("eval"):
                 value = self._evaluate()
             verdict = self._verdict(value)
+            if not verdict and self.saving is not None and self.saving.due(self.evaluations):
+                self.checkpoint(self.saving)
         phases = self.watch.seconds()
         status = "success" if verdict == "success" else "aborted"
         self.log.stop("run_stop", status=status, reason=verdict if status == "aborted" else "",
@@ -70,6 +80,67 @@ class Loop:
         self.log.emit("x_phases", phases)
         self.traffic.add(self.session.traffic())
         self._report(self.traffic.total())
+
+    def checkpoint(self, saving: Saving) -> None:
+        """Write down all that a later attempt needs to go on from here; between blocks, on the clock."""
+        self.traffic.add(self.session.traffic())
+        with self.watch.phase("checkpoint"):
+            began = self.now()
+            said = self._save(saving)
+        self.traffic.add(self.session.traffic())
+        self.log.emit("x_checkpoint", {"step": self.step, "seconds": (self.now() - began) / 1e9, **said})
+
+    def _save(self, saving: Saving) -> dict[str, Any]:
+        state, wall_ms = self.state(), time.time() * 1e3
+        why = saving.fresh(self.step, self.session.state_bytes())
+        if self.session.total([float(bool(why))])[0]:
+            return {"skipped": why}
+        own = self.session.save(saving.folder.aside(self.step))
+        saving.write_own(self.step, {"loop": state, "session": own}, self.log.text())
+        self.session.synchronize()
+        saving.keep(self.step, self.samples, state["watch"]["at_ns"], wall_ms)
+        # Nobody goes on to a timed step while rank 0 still writes.
+        self.session.synchronize()
+        return {"bytes": saving.size}
+
+    def state(self) -> dict[str, Any]:
+        """Where this rank stands (JSON-like); rates, order and augmentation follow from the step and the seed."""
+        return {
+            "step": self.step, "hits": self.hits, "established": self.established, "evaluations": self.evaluations,
+            "own_steps": self.own_steps, "traffic": self.traffic.total(), "peak_bytes": self._peak(),
+            "account": self.account.state() if self.account else None, "watch": self.watch.state(),
+        }
+
+    def _peak(self) -> int | None:
+        """Largest memory of this rank, in this attempt and in those that it goes on from."""
+        peaks = [peak for peak in (self.peak_bytes, self.session.peak_bytes()) if peak is not None]
+        return max(peaks, default=None)
+
+    def go_on(self, resumed: Resumption) -> None:
+        """Become what the checkpoint says; the clock has run on meanwhile."""
+        own = resumed.own(self.job.rank)
+        self.open_data()
+        try:
+            self.session.load(resumed.path, own["session"])
+            self._restore(own["loop"])
+            lost = self.watch.resume(own["loop"]["watch"])
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            name = type(error).__name__
+            raise CheckpointError(f"checkpoint {resumed.path.name}: holds something else than this trial wrote "
+                                  f"({name}: {str(error)[:100]})") from error
+        self.session.synchronize()
+        self.session.traffic()
+        self.log.emit("x_resumed", {"attempt": resumed.checkpoint.attempt, "step": self.step, "samples": self.samples,
+                                    "lost_seconds": lost, "clock": resumed.clock})
+        self.log.flush()
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        self.step, self.hits, self.established = state["step"], state["hits"], state["established"]
+        self.evaluations, self.own_steps = state["evaluations"], state["own_steps"]
+        self.peak_bytes = state["peak_bytes"]
+        self.traffic.restore(state["traffic"])
+        if self.account is not None:
+            self.account.restore(state["account"])
 
     def open_data(self) -> None:
         """Read the training data; the clock is running."""
@@ -148,6 +219,7 @@ class Loop:
         if self.parts is not None:
             assert everyone[1] == self.eval_samples, f"{everyone[1]} of {self.eval_samples} evaluation samples"
         value = float("nan") if everyone[2] else everyone[0] / everyone[1]
+        self.evaluations += 1
         stop_ns = self.log.stop("eval_stop", epoch_num=epoch, samples_count=self.samples)
         self.log.emit(
             "eval_accuracy" if self.choices.stop.direction == "higher" else "eval_error",
@@ -191,7 +263,7 @@ class Loop:
             self.log.emit("x_traffic", traffics)
             if expected := self._expected(traffics[self.job.rank], effective):
                 self.log.emit("x_formula", expected)
-        self.log.emit("x_peak_bytes", session.gather(session.peak_bytes()))
+        self.log.emit("x_peak_bytes", session.gather(self._peak()))
         weights = session.weights()
         self.log.emit("x_hashes", {"final_weights": weights_sha256(weights)})
         self._report_fed()

@@ -25,6 +25,8 @@ from repro.uri import redacted
 HOST = "127.0.0.1"
 START_SECONDS = 120.0
 NAME = "experiment_name"
+RUNS = "/runs?workflowType=machine_learning"
+"""Without it MLflow (3.17 at least) opens an experiment on figures about language models."""
 
 
 def ui_command(uri: str | None, host: str, port: int) -> list[str]:
@@ -63,7 +65,7 @@ def open_ui(
 
 
 def page(base: str, experiment_id: int | None) -> str:
-    return base if experiment_id is None else f"{base.rstrip('/')}/#/experiments/{experiment_id}"
+    return base if experiment_id is None else f"{base.rstrip('/')}/#/experiments/{experiment_id}{RUNS}"
 
 
 def _serve(command: list[str], url: str) -> None:

@@ -101,6 +101,21 @@ def why_not(plan: Plan) -> str:
     return "one engine and one communication algorithm only"
 
 
+def passed(plan: Plan, verdict: Mapping[str, Any] | None) -> bool:
+    """Whether `verdict`, as an earlier start of the run wrote it, says that every group of `plan` trains alike."""
+    wanted = [(group.title, name(group.reference), name(item)) for group in groups(plan) for item in group.candidates]
+    if verdict is None or verdict.get("needed") is not bool(wanted):
+        return False
+    if not wanted:
+        return True
+    findings = verdict.get("findings")
+    if (verdict.get("tolerance"), verdict.get("steps")) != (TOLERANCE, STEPS) or not isinstance(findings, list):
+        return False
+    found = [(item.get("group"), item.get("reference"), item.get("candidate")) for item in findings
+             if isinstance(item, dict) and item.get("problem") == ""]
+    return found == wanted and len(findings) == len(wanted)
+
+
 def _needs_parts(choices: Choices) -> bool:
     return choices.engine.get(Engine).needs_parts
 

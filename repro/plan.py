@@ -6,6 +6,7 @@ import copy
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
@@ -15,10 +16,15 @@ from pydantic import Field, ValidationError
 from repro import pattern
 from repro.errors import SuiteError
 from repro.machine import Machine
+from repro.seams import Engine
 from repro.spec import METHOD, Choice, Choices, Frozen, Suite, Trial, canonical, first_problem
 from repro.streams import Streams
 from repro.yaml_file import FieldPath
 
+MAX_CELLS = 5_000
+"""Combinations of a matrix: each takes half a millisecond to check, and years to run."""
+MAX_EXCLUDED = 500_000
+"""Combinations times exclusions."""
 Problem = Callable[[str, FieldPath], SuiteError]
 """Turns a problem at a path of the suite into an error that names file and line."""
 
@@ -46,7 +52,7 @@ class Plan(Frozen):
 
     schema_: Literal[1] = Field(default=1, alias="schema")
     suite: Suite
-    digest: str
+    digest: str = Field(pattern="^[0-9a-f]{64}$")
     method: str = METHOD
     device: str
     device_count: int
@@ -99,6 +105,7 @@ def make_plan(
     suite, notes = _settled_contrasts(suite, asked, problem, overridden)
     digest = suite_digest(suite, asked)
     cells: list[Cell] = []
+    names: set[str] = set()
     skipped: list[Skipped] = []
     for cell in asked:
         reason = _unsupported(cell.choices, machine)
@@ -106,16 +113,17 @@ def make_plan(
             skipped.append(Skipped(label=cell.label, factors=cell.factors, reason=reason))
             continue
         settled = _on_machine(cell, machine)
-        if any(settled.cell_id == other.cell_id for other in cells):
+        if settled.cell_id in names:
             text = f"the cell {cell.label!r} is asked for twice: device auto is {machine.device} here"
             raise problem(text, ("matrix", "device"))
+        names.add(settled.cell_id)
         cells.append(settled)
     if not cells:
         raise problem(f"nothing can run on this machine: {skipped[0].label}: {skipped[0].reason}", ("trial",))
     return Plan(
         suite=suite, digest=digest, device=machine.device, device_count=machine.device_count, cores=machine.cores,
         cells=tuple(cells), skipped=tuple(skipped), order=execution_order(suite, len(cells)),
-        notes=(*notes, *_few(suite), *_said(cells, machine)),
+        notes=(*notes, *_few(suite), *_said(cells, machine), *_unkept(suite, cells)),
     )
 
 
@@ -123,6 +131,13 @@ def _expand(suite: Suite, problem: Problem) -> tuple[list[Choices], set[int]]:
     """All combinations of the matrix that are not excluded, validated; and which exclusions excluded something."""
     found: list[Choices] = []
     used: set[int] = set()
+    count = math.prod(len(levels) for levels in suite.matrix.values())
+    if count > MAX_CELLS:
+        many = count if count < 1 << 63 else "endlessly many"
+        raise problem(f"its factors have {many} combinations; {MAX_CELLS} are the most", ("matrix",))
+    if count * len(suite.exclude) > MAX_EXCLUDED:
+        raise problem(f"{len(suite.exclude)} exclusions of {count} combinations are too many to be looked through",
+                      ("exclude",))
     level_lists = [list(enumerate(levels)) for levels in suite.matrix.values()]
     for combination in itertools.product(*level_lists):
         levels = dict(zip(suite.matrix, combination, strict=True))
@@ -244,6 +259,13 @@ def _few(suite: Suite) -> list[str]:
     return []
 
 
+def _unkept(suite: Suite, cells: Sequence[Cell]) -> list[str]:
+    """Engines whose trials begin anew, though the suite wants them to go on from checkpoints."""
+    kinds = {cell.choices.engine.kind for cell in cells if not cell.choices.engine.get(Engine).checkpoints}
+    return [f"engine {kind} keeps no checkpoints: a trial of it that fails runs again from its start"
+            for kind in sorted(kinds) if suite.keeps_checkpoints]
+
+
 def suite_digest(suite: Suite, cells: Sequence[Cell]) -> str:
     """sha256 over what defines the experiment: the cells, complete; not titles, not the number of repeats."""
     data = {
@@ -254,6 +276,8 @@ def suite_digest(suite: Suite, cells: Sequence[Cell]) -> str:
     # Came later: named only where they are not the default, so that older suites keep their digest.
     data |= {key: value for key, value in (("margin", suite.margin), ("horizon", suite.horizon))
              if value != Suite.model_fields[key].default}
+    if suite.keeps_checkpoints:  # writing them is on the clock of every trial
+        data["checkpoint_every"] = suite.checkpoint_every
     return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 

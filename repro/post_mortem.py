@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from repro.events import TOKEN, parse_line
+from repro.scrub import HIDDEN, masked, secrets
 from repro.seams import Outcome, RankEnd
 
 FIRST, LAST = "cache_clear", "x_effective"
@@ -69,9 +73,35 @@ def tail(then: Before, rank: int, reason: str = "") -> str:
             text = stream.read(_READ).decode(errors="replace")
     except OSError:
         return ""
-    lines = [line.strip() for line in text.splitlines()]
+    lines = [line.strip() for line in masked(text).splitlines()]
     lines = [line for line in lines if line and line not in reason]
     return " | ".join(lines[-LINES:])[-LONGEST:]
+
+
+def hide(folder: Path) -> None:
+    """Take the environment's credentials out of what the ranks of a launch printed.
+
+    Libraries print the addresses they use, and a traceback the values it was about; nobody reads a thousand logs before
+    passing them on. While the ranks live the files are theirs; a run that is killed outright leaves them as they are.
+    """
+    values = [value.encode() for value in secrets(os.environ)]
+    for path in sorted(folder.glob("rank*.log")) if values else ():
+        with contextlib.suppress(OSError):
+            _hide(path, values)
+
+
+def _hide(path: Path, values: Sequence[bytes]) -> None:
+    with path.open("rb") as source:
+        if not any(value in line for line in source for value in values):
+            return
+        source.seek(0)
+        aside = path.with_name(f".{path.name}.tmp")
+        with aside.open("wb") as target:
+            for line in source:
+                for value in values:
+                    line = line.replace(value, HIDDEN.encode())
+                target.write(line)
+    aside.replace(path)
 
 
 def damage(log: Path) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from repro.bundle.consistency import REPRODUCTION
 from repro.bundle.judge import Reproduction, judge
 from repro.bundle.verify import opened, verify
 from repro.errors import Exit, NotAsItWas, UsageError, nearest
@@ -113,7 +114,7 @@ def reduced(plan: Plan, chosen: Sequence[tuple[str, int]], machine: Machine) -> 
     places = {cell.cell_id: place for place, cell in enumerate(cells)}
     order = tuple((places[plan.cells[index].cell_id], repeat) for index, repeat in plan.order
                   if (plan.cells[index].cell_id, repeat) in wanted)
-    note = f"a reproduction: {len(order)} of {len(plan.order)} trials of a record are run again"
+    note = f"{REPRODUCTION}{len(order)} of {len(plan.order)} trials of a record are run again"
     return plan.model_copy(update={"cells": cells, "order": order, "notes": (*plan.notes, note), "cores": machine.cores,
                                    "device_count": machine.device_count})
 

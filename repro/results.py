@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import ConfigDict, Field
 
+from repro.energy import OBSERVER_LIMIT, Energy
 from repro.events import EVALUATION_KEYS, Event
 from repro.requested import mismatches
 from repro.seams import Outcome
@@ -16,6 +17,8 @@ from repro.spec import Frozen, Stop, Trial
 
 Status = Literal["ok", "missed", "diverged", "out_of_memory", "timed_out", "hung", "crashed", "invalid"]
 PHASES = ("train", "eval", "checkpoint", "logging", "other")
+LOST = "lost"
+"""A sixth phase, of trials that went on from a checkpoint only: from the checkpoint to where they went on."""
 INIT_SECONDS = 1800.0
 """What initialisation may take off the clock; what it takes beyond is charged to the time to the target (MLPerf)."""
 OUT_OF_MEMORY = ("out of memory", "outofmemory", "memoryerror", "can't allocate memory", "not enough memory",
@@ -184,6 +187,20 @@ class Traffic(Frozen):
                                       overlapped_seconds=self.overlapped_seconds)
 
 
+class Resumed(Frozen):
+    """A trial went on from a checkpoint of an earlier attempt."""
+
+    attempt: int
+    """The one that wrote it."""
+    step: int
+    samples: int
+    lost_seconds: float
+    """From the checkpoint to where it went on: what was computed and lost, the failure, the new start. On every
+    clock."""
+    clock: Literal["monotonic", "wall"]
+    """By which the loss is known: the wall clock, where the machine was started anew in between."""
+
+
 class Result(Frozen):
     """What one trial came to."""
 
@@ -225,6 +242,8 @@ class Result(Frozen):
     traffic: Traffic | None = None
     network: Network | None = None
     """None: the launcher has none of its own, or a record from before it was kept."""
+    energy: Energy | None = None
+    """Of the whole machine while the trial's processes ran; None: not tracked."""
     final: float | None = None
     best: float | None = None
     curve: tuple[Point, ...] = ()
@@ -235,6 +254,18 @@ class Result(Frozen):
     build: dict[str, str] = Field(default_factory=dict)
     """How the library that trains was built, as rank 0 found it; empty in records from before it was kept."""
     warnings: tuple[str, ...] = ()
+    resumed: tuple[Resumed, ...] = ()
+    """Where it went on from, in order; its log holds what came before."""
+
+    @property
+    def energy_joules_measured(self) -> float | None:
+        """None too where any part of it is modelled."""
+        return self.energy.joules if self.energy and self.energy.provenance == "measured" else None
+
+    @property
+    def energy_joules_modelled(self) -> float | None:
+        """None too where all of it is measured: the two are never one figure."""
+        return self.energy.joules if self.energy and self.energy.provenance == "modelled" else None
 
 
 def derive(trial: Trial, attempt: int, events: Sequence[Event], outcome: Outcome | None) -> Result:
@@ -249,6 +280,7 @@ def derive(trial: Trial, attempt: int, events: Sequence[Event], outcome: Outcome
         "hashes": log.mapping("x_hashes"), "effective": log.mapping("x_effective"),
         "network": outcome.network if outcome else None,
         "settings": log.mapping("x_settings"), "build": log.mapping("x_build"),
+        "resumed": tuple(Resumed.model_validate(event.value) for event in log.all("x_resumed")),
     }
     status, reason = _judged(trial, log, *_status(log, outcome))
     if log.run_start is None:
@@ -261,6 +293,14 @@ def derive(trial: Trial, attempt: int, events: Sequence[Event], outcome: Outcome
         status, reason = "invalid", "the log ends in success but no evaluation establishes the target"
     warnings = _warnings(trial, log, points, measured)
     return Result(**base, **measured, **clocks, status=status, reason=reason, curve=points, warnings=warnings)
+
+
+def with_energy(result: Result, energy: Energy) -> Result:
+    """The result with what the run's tracker says of it, and a warning where the tracker took too much."""
+    share, warnings = energy.observer_share, result.warnings
+    if share is not None and share > OBSERVER_LIMIT:
+        warnings = (*warnings, f"energy tracking took {share:.1%} of a core (limit {OBSERVER_LIMIT:.1%})")
+    return result.model_copy(update={"energy": energy, "warnings": warnings})
 
 
 class _Log:
@@ -460,6 +500,8 @@ def _phases(log: _Log) -> dict[str, float]:
     in the samples, which are counted apart."""
     event = log.last("x_phases")
     watched = {name: float(event.value.get(name, 0.0)) for name in PHASES} if event else dict.fromkeys(PHASES, 0.0)
+    if event and LOST in event.value:
+        watched[LOST] = float(event.value[LOST])
     stepped = sum(
         sum(block.value["seconds"]) + sum(block.value["input_seconds"]) for block in log.all("x_steps")
     )
@@ -480,6 +522,21 @@ def _steps(log: _Log) -> Steps | None:
     )
 
 
+def _interrupted(log: _Log) -> list[str]:
+    """What checkpoints say of the trial's clocks."""
+    found = []
+    for event in log.all("x_resumed"):
+        item = Resumed.model_validate(event.value)
+        by = "" if item.clock == "monotonic" else ", by the wall clock, as the machine was started anew"
+        found.append(f"went on from the checkpoint of attempt {item.attempt} at step {item.step}; the "
+                     f"{item.lost_seconds:.1f} s from there to the new start are on all its clocks{by}")
+    skipped = [event.value for event in log.all("x_checkpoint") if event.value.get("skipped")]
+    if skipped:
+        found.append(f"{len(skipped)} checkpoint(s) were not written, the first at step {skipped[0]['step']}: "
+                     f"{skipped[0]['skipped']}")
+    return found
+
+
 def _warnings(trial: Trial, log: _Log, points: Sequence[Point], measured: dict[str, Any]) -> tuple[str, ...]:
     found: list[str] = []
     error, observer = measured.get("conservation_error"), measured.get("observer_effect")
@@ -495,6 +552,7 @@ def _warnings(trial: Trial, log: _Log, points: Sequence[Point], measured: dict[s
     if excess := _init_excess(measured.get("init_seconds")):
         found.append(f"initialisation took {excess:.0f} s more than its {INIT_SECONDS:.0f} s; they are charged to the "
                      "time to the target")
+    found += _interrupted(log)
     wall, other = measured.get("run_seconds"), measured.get("phases", {}).get("other", 0.0)
     if wall and other > OTHER_SHARE * wall:
         found.append(f"{other / wall:.0%} of the wall clock went to neither training, evaluation, checkpoints nor "

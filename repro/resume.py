@@ -107,4 +107,4 @@ def failures(record: Record, trial_id: str) -> int:
 
 def may_run_again(plan: Plan, failed: int) -> bool:
     """Whether the suite wants a trial that failed so often to be started once more."""
-    return plan.suite.on_failure == "rerun" and failed < plan.suite.attempts
+    return plan.suite.on_failure in ("rerun", "resume_from_checkpoint") and failed < plan.suite.attempts

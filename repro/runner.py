@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from repro import fingerprint, guards, parity, post_mortem, resume
-from repro.errors import Exit, GuardError, ParityError, ReproError
+from repro import fingerprint, guards, lost, parity, post_mortem, resume
+from repro.checkpoint import Checkpoints, Resumption
+from repro.energy_meter import EnergyMeter
+from repro.errors import CheckpointError, Exit, GuardError, ParityError, ReproError
 from repro.events import read_events
 from repro.fingerprint import DataSet, Environment
 from repro.machine import Machine
 from repro.monitor import Monitor
 from repro.plan import Cell, Plan
-from repro.results import Result, derive
+from repro.results import Result, derive, with_energy
 from repro.seams import Engine, Launcher, Order, Outcome, Workload
 from repro.spec import Trial, canonical
 from repro.store import Attempt, Record, RunFolder, read_model, read_record, write_json, write_model, write_text
 from repro.sums import seal, unseal
+from repro.throttle import ThrottleWatch
 
 FAILED = ("crashed", "hung", "timed_out", "out_of_memory", "invalid")
 STOPPED_WORDS = {"crashed": "crashed", "hung": "hung", "timed_out": "ran into its time limit",
@@ -68,9 +71,14 @@ class Run:
     """Also start trials again that crashed or hung."""
     strict: bool = False
     """Refuse, or stop, where a guard would warn."""
+    befell: Sequence[tuple[str, str]] = ()
+    """Incidents (kind, text) from before this start, to be written once it is known that the run may go on."""
+    energy: EnergyMeter | None = None
+    """None: no energy is tracked."""
     _launchers: dict[str, Launcher] = field(default_factory=dict)
     _synced: float = field(default_factory=time.monotonic)
     _clock: guards.ClockWatch = field(default_factory=guards.ClockWatch)
+    _throttle: ThrottleWatch = field(default_factory=ThrottleWatch)
 
     def execute(self) -> Record:
         """Run every trial of the plan that has not ended yet; the record, read back from disk.
@@ -81,13 +89,14 @@ class Run:
             UsageError: a run is to go on that began on another machine.
             GuardError: strict, and something would spoil the figures.
         """
-        self.folder.mend()
+        self.watcher.stage("checking data and starting processes")
+        now = fingerprint.take(self.machine, tuple(data_sets(self.plan)))
+        other, spoiling = self._checked(now)
         with ExitStack() as stack:
-            unseal(self.folder)
+            self._reopen()  # from here on the folder is written; who was refused has left it as it was
             stack.callback(seal, self.folder)  # whatever ends the run: what there is then is what is told apart later
             stack.callback(self._close)
-            self.watcher.stage("checking data and starting processes")
-            self._environment(fingerprint.take(self.machine, tuple(data_sets(self.plan))))
+            self._environment(now, other, spoiling)
             record = read_record(self.folder.root)
             trials = resume.to_do(record, self.again)
             if not trials:
@@ -99,7 +108,8 @@ class Run:
             self._open()
             if self.tracking:
                 self.tracking.sync()
-            self._parity()
+            if not self._parity_stands(record):
+                self._parity(begun=bool(record.attempts))
             if self.tracking:
                 self.tracking.sync(wait_seconds=30.0)
                 if self.tracking.problem:
@@ -107,19 +117,37 @@ class Run:
             self._trials(record, trials)
         return read_record(self.folder.root)
 
-    def _environment(self, now: Environment) -> None:
-        """What this run is made with, or whether it still is; and what of the machine speaks against it."""
-        found = guards.before(self.plan, self.machine, self.folder.root, now.load_1min if self.strict else None)
+    def _checked(self, now: Environment) -> tuple[list[str], list[str]]:
+        """(how machine and code differ from those the run began with, what of the machine speaks against it)."""
+        load = max(now.load_1min or 0.0, guards.load_now() or 0.0) if self.strict else None
+        found = guards.before(self.plan, self.machine, self.folder.root, load)
         if self.strict and found:
             raise GuardError(f"--strict: this machine is not fit for the run: {'; '.join(found)}")
-        if self.folder.environment.is_file():
-            other = resume.differences(read_model(self.folder.environment, Environment), now)
-            resume.refuse(self.folder.root, other, self.force)
-            for text in other:
-                self.folder.append_incident("difference", text)
-        else:
+        if not self.folder.environment.is_file():
+            return [], found
+        other = resume.differences(read_model(self.folder.environment, Environment), now)
+        resume.refuse(self.folder.root, other, self.force)
+        return other, found
+
+    def _reopen(self) -> None:
+        """Take away what a killed writer left half done and the index, which no longer holds; set damage aside."""
+        found = lost.find(self.folder, self.plan)
+        lost.set_aside(self.folder, found)
+        unseal(self.folder)
+        self.folder.mend()
+        lost.write_down(self.folder, self.plan, found)
+        for item in found:
+            self.watcher.stage(f"warning: {item.trial_id}: {item.why}; set aside, the trial is run again")
+        for kind, text in self.befell:
+            self.folder.append_incident(kind, text)
+
+    def _environment(self, now: Environment, other: list[str], spoiling: list[str]) -> None:
+        """What this run is made with, or how it no longer is; and what of the machine speaks against it."""
+        if not self.folder.environment.is_file():
             write_model(self.folder.environment, now)
-        for text in found:
+        for text in other:
+            self.folder.append_incident("difference", text)
+        for text in spoiling:
             self._warn("machine", text)
 
     def _warn(self, kind: str, text: str, trial_id: str = "") -> None:
@@ -130,14 +158,21 @@ class Run:
     def _trials(self, record: Record, trials: list[Trial]) -> None:
         """Start each trial, as often as the suite says."""
         ended = len(self.plan.order) - len(trials)
+        self._throttle.device = self.plan.device
+        self._throttle.begin()
         for number, trial in enumerate(trials, ended + 1):
             failed, attempt = resume.failures(record, trial.trial_id), record.next_attempt(trial.trial_id)
             while True:
                 result = self._trial(number, len(self.plan.order), trial, attempt)
+                if result is None:  # it was to go on from a checkpoint that it refused: the one before, or none
+                    attempt += 1
+                    continue
                 failed += result.status in resume.RERUN
                 if result.status not in resume.RERUN or not resume.may_run_again(self.plan, failed):
                     break
                 text = f"attempt {attempt} {result.status} ({result.reason}); started again"
+                if self.plan.suite.keeps_checkpoints:
+                    text += ", from its last checkpoint where there is one"
                 self._warn("rerun", text, trial.trial_id)
                 attempt += 1
             if self.plan.suite.on_failure == "stop" and result.status in FAILED:
@@ -146,11 +181,13 @@ class Run:
                 return
 
     def _guard(self, trial_id: str) -> None:
-        """Between trials: whether the clock was set or the machine slept."""
-        for text in self._clock.look():
-            self._warn("clock", f"{text} while this trial ran", trial_id)
-            if self.strict:
-                raise GuardError(f"--strict: {text} during {trial_id}; what has run is kept")
+        """Between trials: whether the clock was set, the machine slept, or something held it back."""
+        found = [("clock", text) for text in self._clock.look()]
+        found += [("throttled", text) for text in self._throttle.look()]
+        for kind, text in found:
+            self._warn(kind, f"{text} while this trial ran", trial_id)
+        if self.strict and found:
+            raise GuardError(f"--strict: {found[0][1]} during {trial_id}; what has run is kept")
 
     def _open(self) -> None:
         modules = preload(self.plan)
@@ -181,13 +218,29 @@ class Run:
         }
         progress = folder / payload["log"] if "log" in payload else None
         then = post_mortem.before(folder)
-        outcome = launcher.launch(Order(
-            entry=entry, payload=payload, processes=choices.processes, device=choices.device, folder=folder,
-            timeout_seconds=choices.timeout_seconds, stall_seconds=choices.stall_seconds, progress=progress,
-        ))
+        try:
+            outcome = launcher.launch(Order(
+                entry=entry, payload=payload, processes=choices.processes, device=choices.device, folder=folder,
+                timeout_seconds=choices.timeout_seconds, stall_seconds=choices.stall_seconds, progress=progress,
+            ))
+        finally:
+            post_mortem.hide(folder)
         return post_mortem.explained(outcome, then)
 
-    def _parity(self) -> None:
+    def _parity_stands(self, record: Record) -> bool:
+        """Whether the gate was passed at an earlier start, by this very code on this machine."""
+        elsewhere = any(item.kind == "difference" for item in record.incidents)
+        return parity.passed(self.plan, record.parity) and not elsewhere
+
+    def _parity(self, begun: bool) -> None:
+        """Run the gate.
+
+        Args:
+            begun: trials of this run have been started before.
+
+        Raises:
+            ParityError: it was not passed.
+        """
         groups = parity.groups(self.plan)
         if not groups:
             write_json(self.folder.parity_verdict, {"needed": False, "why": parity.why_not(self.plan)})
@@ -201,7 +254,7 @@ class Run:
         bad = next((item for item in findings if item["problem"]), None)
         if bad:
             raise ParityError(f"parity gate: {bad['candidate']} against {bad['reference']}: {bad['problem']}; "
-                              "no trial was timed")
+                              f"no {'more trials are' if begun else 'trial was'} timed")
 
     def _parity_group(self, group: parity.Group) -> list[dict[str, Any]]:
         members = (group.reference, *group.candidates)
@@ -220,37 +273,78 @@ class Run:
             raise ParityError(f"parity gate: {parity.name(member)} did not run: {why(outcome)} (logs in {folder})")
         return parity.read_traces(folder, member.choices.processes)
 
-    def _trial(self, number: int, count: int, trial: Trial, attempt: int) -> Result:
-        """One start of one trial."""
+    def _trial(self, number: int, count: int, trial: Trial, attempt: int) -> Result | None:
+        """One start of one trial; None: it refused the checkpoint that it was to go on from, which is gone now."""
         cell = next(cell for cell in self.plan.cells if cell.cell_id == trial.cell_id)
         folder = self.folder.trial(trial.trial_id)
         self.watcher.trial_started(number, count, trial, cell)
         folder.mkdir(parents=True, exist_ok=True)
         write_model(self.folder.trial_file(trial.trial_id), trial)
         log = self.folder.log(trial.trial_id, attempt)
-        start = _Start(trial, attempt, round(time.time() * 1e3), time.monotonic())
+        kept = Checkpoints(self.folder.checkpoints(trial.trial_id))
+        point, passed = self._point(trial, kept)
+        start = _Start(trial, attempt, round(time.time() * 1e3), time.monotonic(), _named(point), "; ".join(passed))
         # Written before the launch: an end that nobody lives to write down still leaves the start.
         self.folder.append_attempt(start.ended("started", "the run ended before this attempt did"))
+        if self.energy is not None:
+            self.energy.start()
         try:
             with Monitor(log, self.folder.system_log(trial.trial_id, attempt), self.watcher.trial_ticked, self._live):
-                outcome = self.launch(trial, WORKER, folder, {"log": log.name})
+                outcome = self.launch(trial, WORKER, folder, {
+                    "log": log.name, "attempt": attempt, "checkpoints": self._keeping(trial, kept, point),
+                })
         except KeyboardInterrupt:
             self.folder.append_attempt(start.ended("interrupted", "Ctrl-C"))
             raise
         except ReproError as error:
             self.folder.append_attempt(start.ended("not_launched", str(error)))
             raise
+        used = self.energy.stop() if self.energy is not None else None
+        if point is not None and (refusal := refused(outcome)):
+            kept.refuse(point.path.name)
+            self.folder.append_attempt(start.ended("refused", refusal))
+            self._warn("checkpoint", refusal, trial.trial_id)
+            return None
         result = derive(trial, attempt, read_events(log)[0], outcome)
         if outcome.ok and (damage := post_mortem.damage(log)):
             # Not invalid: that is a trial that was another one than asked for. This one's record was lost.
             result = Result(trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=attempt,
                             status="crashed", reason=f"{damage}, though every rank ended well")
+        if used is not None:
+            result = with_energy(result, used)
+        elif self.energy is not None:
+            self._warn("energy", f"no energy is known of this trial: the tracker {self.energy.problem}", trial.trial_id)
         write_model(self.folder.result(trial.trial_id), result)
         self.folder.append_attempt(start.ended(result.status, result.reason))
+        if result.status not in resume.RERUN:
+            kept.remove()
         self.watcher.trial_ended(result, time.monotonic() - start.monotonic)
         self._guard(trial.trial_id)
         self._between(wait_seconds=5.0)
         return result
+
+    def _point(self, trial: Trial, kept: Checkpoints) -> tuple[Resumption | None, list[str]]:
+        """Where a trial goes on from (None: from its start), and what of newer checkpoints forbids it."""
+        if not self._keeps(trial):
+            return None, []
+        kept.tidy()
+        point, passed = kept.newest(trial.trial_id, trial.choices.processes)
+        for text in passed:
+            self._warn("checkpoint", text, trial.trial_id)
+        return point, passed
+
+    def _keeps(self, trial: Trial) -> bool:
+        return self.plan.suite.keeps_checkpoints and trial.choices.engine.get(Engine).checkpoints
+
+    def _keeping(self, trial: Trial, kept: Checkpoints, point: Resumption | None) -> dict[str, Any] | None:
+        """What the ranks are told of checkpoints; None: they keep none."""
+        if not self._keeps(trial):
+            return None
+        return {
+            "folder": kept.root.name, "every": self.plan.suite.checkpoint_every,
+            "resume": point.path.name if point else None, "shift_ns": point.shift_ns if point else 0,
+            "clock": point.clock if point else "monotonic",
+        }
 
     def _live(self) -> None:
         """A long trial appears in the tracking server while it runs."""
@@ -270,14 +364,27 @@ class _Start:
     attempt: int
     started_ms: int
     monotonic: float
+    resumed_from: str = ""
+    passed_over: str = ""
 
     def ended(self, status: str, reason: str) -> Attempt:
         """The line of the ledger that says how it ended."""
         return Attempt(
             trial_id=self.trial.trial_id, cell_id=self.trial.cell_id, repeat=self.trial.repeat, attempt=self.attempt,
             started_ms=self.started_ms, seconds=round(time.monotonic() - self.monotonic, 3), status=status,
-            reason=reason,
+            reason=reason, resumed_from=self.resumed_from, passed_over=self.passed_over,
         )
+
+
+def _named(point: Resumption | None) -> str:
+    """A checkpoint as the ledger says it."""
+    return f"{point.path.name} of attempt {point.checkpoint.attempt}" if point else ""
+
+
+def refused(outcome: Outcome) -> str:
+    """What a rank found wrong with the checkpoint that it was to go on from; "" where it found nothing."""
+    prefix = f"{CheckpointError.__name__}: "
+    return next((end.reason.removeprefix(prefix) for end in outcome.ends if end.reason.startswith(prefix)), "")
 
 
 def prepare(plan: Plan, suite_text: str, out: Path) -> RunFolder:

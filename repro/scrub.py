@@ -11,11 +11,11 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from repro.uri import USERINFO
 
-SECRET = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|KEY|CREDENTIAL|AUTH)", re.IGNORECASE)
+SECRET = re.compile(r"(TOKEN|SECRET|PASS|PWD|KEY|CREDENTIAL|AUTH|SIGNATURE)", re.IGNORECASE)
 """Names of variables whose values are nobody's business."""
 SHORTEST = 6
 """Characters below which a value is no credential worth the name; replacing it would spoil ordinary text."""
@@ -39,15 +39,25 @@ def secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _in_address(value: str) -> Iterable[str]:
-    if "://" not in value or "@" not in value:
+    """Passwords of an address, and values of its query whose names look like secrets, as written and as meant."""
+    if "://" not in value:
         return
     try:
-        password = urlsplit(value).password
+        parts = urlsplit(value)
+        found = [parts.password or ""]
     except ValueError:
         return
-    if password:
-        yield password
-        yield unquote(password)
+    user, at, _ = value.partition("://")[2].rpartition("@")
+    found += [user.partition(":")[2]] if at else []  # also where a slash in it ended the address for everybody else
+    found += [text for key, text in parse_qsl(parts.query) if SECRET.search(key)]
+    found += [text for key, _, text in (part.partition("=") for part in parts.query.split("&")) if SECRET.search(key)]
+    for text in found:
+        yield from (text, unquote(text)) if text else ()
+
+
+def masked(text: str) -> str:
+    """`text` without the credentials of this process's environment."""
+    return Scrubber(secrets(os.environ)).masked(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +77,10 @@ class Scrubber:
 
     def masked(self, text: str) -> str:
         """`text` without credentials; places stay."""
+        text = USERINFO.sub("", text)
         for value in self.hidden:
             text = text.replace(value, HIDDEN)
-        return USERINFO.sub("", text)
+        return text
 
     def text(self, text: str) -> str:
         """`text` without them. JSON stays JSON: what is put in needs no escape, and no quote is touched."""

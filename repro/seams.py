@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from repro.errors import UsageError
+from repro.errors import CheckpointError, UsageError
 from repro.streams import Streams
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class Setting:
     """GPUs this machine offers; 0 on a CPU-only machine."""
     compression: str = "none"
     overlap: bool | None = None
+    determinism: str = "seeded"
 
 
 class Plugin(BaseModel):
@@ -192,6 +193,13 @@ class Comm(Plugin):
         """What this rank moved since the last call (JSON-like, `repro.comm.meter`); empty where nothing counts."""
         return {}
 
+    def state(self) -> dict[str, Any]:
+        """What it found out by itself and sums depend on (JSON-like); a trial that goes on is given it again."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`."""
+
     def returned(self, since: float | None = None) -> None:
         """Told by an engine that waits for collectives out of this object's sight, when it goes on.
 
@@ -288,6 +296,34 @@ class Session(ABC):
         """What this rank's communication moved since the last call (`Comm.traffic`); empty where nothing counts."""
         return {}
 
+    def save(self, folder: Path) -> dict[str, Any]:
+        """Write what a later session of the same trial needs to go on from here; all ranks take part.
+
+        Args:
+            folder: empty, the same for all ranks.
+
+        Returns:
+            What is this rank's own (JSON-like).
+
+        Raises:
+            CheckpointError: the engine keeps no checkpoints (`Engine.checkpoints`).
+        """
+        raise CheckpointError(f"{type(self).__name__} keeps no checkpoints")
+
+    def load(self, folder: Path, own: Mapping[str, Any]) -> None:
+        """Become what `save` wrote: weights, optimizer, scaler, random states; all ranks take part.
+
+        Nothing is unpickled that could run code. Called after a warm-up, so that all memory is there.
+
+        Raises:
+            CheckpointError: `folder` is damaged, holds something else, or more than tensors and plain values.
+        """
+        raise CheckpointError(f"{type(self).__name__} keeps no checkpoints")
+
+    def state_bytes(self) -> int:
+        """About what `save` writes on all ranks together, bytes."""
+        return 0
+
     @abstractmethod
     def peak_bytes(self) -> int | None:
         """Largest memory in use on this rank so far, bytes; None where it cannot be known."""
@@ -302,6 +338,8 @@ class Engine(Plugin):
     title: ClassVar[str]
     needs_parts: ClassVar[bool] = True
     """False: the engine invents its figures and wants no model (the fake)."""
+    checkpoints: ClassVar[bool] = False
+    """True: its sessions can `save` and `load`."""
 
     def library(self) -> str:
         """Name and version of what trains, for example `torch 2.13.0`."""

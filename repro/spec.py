@@ -283,7 +283,7 @@ class Choices(Written):
             workload=self.workload.kind, engine=self.engine.kind, comm=self.comm.kind,
             precision=self.precision.kind, optimizer=self.optimizer.kind, launcher=self.launcher.kind,
             processes=self.processes, accumulation=self.batch.accumulation, device=device, device_count=device_count,
-            compression=self.compression, overlap=self.overlap,
+            compression=self.compression, overlap=self.overlap, determinism=self.determinism,
         )
 
     @property
@@ -358,10 +358,14 @@ class Suite(Frozen):
         description="the cell speed-ups are measured against; factors not named are taken equal to the candidate's",
     )
     primary: Contrast | None = Field(None, description="the one contrast declared beforehand")
-    on_failure: Literal["continue", "rerun", "stop"] = Field(
-        "continue", description="a trial that crashed or hung: stands as it is, runs again at once, or ends the run"
+    on_failure: Literal["continue", "rerun", "resume_from_checkpoint", "stop"] = Field(
+        "continue", description="a trial that crashed or hung: stands as it is, runs again at once, goes on from its "
+                                "last checkpoint, or ends the run"
     )
-    attempts: int = Field(3, ge=1, le=10, description="failed starts of one trial at most, with on_failure: rerun")
+    attempts: int = Field(3, ge=1, le=10, description="failed starts of one trial at most, with on_failure: rerun or "
+                                                      "resume_from_checkpoint")
+    checkpoint_every: int = Field(5, ge=1, le=1_000_000, description="evaluations from one checkpoint to the next, "
+                                                                     "with on_failure: resume_from_checkpoint")
     margin: float = Field(MARGIN, gt=0, lt=1, allow_inf_nan=False,
                           description="largest relative difference that still counts as the same, declared beforehand")
     horizon: float | None = Field(
@@ -369,6 +373,11 @@ class Suite(Frozen):
         description="up to where runs that missed are compared: seconds, for metric samples a number of samples; null: "
                     "as far as all runs were watched",
     )
+
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """Trials write checkpoints; what that takes is on their clocks."""
+        return self.on_failure == "resume_from_checkpoint"
 
     @model_validator(mode="before")
     @classmethod

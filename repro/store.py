@@ -6,13 +6,15 @@ import contextlib
 import errno
 import json
 import os
+import re
+import stat
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from repro.errors import OutputError
 from repro.fingerprint import Environment
@@ -21,6 +23,15 @@ from repro.results import Result
 from repro.spec import Frozen, Trial
 
 Model = TypeVar("Model", bound=BaseModel)
+MAX_JSON_BYTES = 32 << 20
+"""Of one file of a record; the plan of 5,000 cells with 20 seeds has half of it."""
+MAX_LINES_BYTES = 64 << 20
+MAX_LINES = 400_000
+"""Of a ledger: two for every start."""
+MAX_TRIALS = 200_000
+LARGEST = 1e100
+"""No figure of a run is larger; a count has 63 bits. What is larger turns arithmetic into infinities."""
+_SUSPECT = re.compile(rb"NaN|Infinity|[eE]\+?[0-9]{3}|[0-9]{19}")
 
 
 class Attempt(Frozen):
@@ -34,6 +45,10 @@ class Attempt(Frozen):
     seconds: float
     status: str
     reason: str = ""
+    resumed_from: str = ""
+    """The checkpoint that it went on from: name and whose; "" for a start from the beginning."""
+    passed_over: str = ""
+    """Newer checkpoints that it could not go on from, and why."""
 
 
 class Incident(Frozen):
@@ -42,7 +57,7 @@ class Incident(Frozen):
     at_ms: float
     """Wall clock, milliseconds since 1970."""
     kind: str
-    """resumed, difference, lock, machine, clock, rerun, stopped."""
+    """resumed, difference, lock, lost, machine, clock, throttled, energy, rerun, stopped, calibration, checkpoint."""
     text: str
     trial_id: str = ""
 
@@ -77,6 +92,10 @@ class RunFolder:
     def system_log(self, trial_id: str, attempt: int) -> Path:
         """System metrics of one attempt, sampled by the parent."""
         return self.trial(trial_id) / f"system_{attempt}.txt"
+
+    def checkpoints(self, trial_id: str) -> Path:
+        """What a trial may go on from; there until it has ended."""
+        return self.trial(trial_id) / "checkpoints"
 
     def result(self, trial_id: str) -> Path:
         return self.trial(trial_id) / "result.json"
@@ -196,14 +215,51 @@ def read_model(path: Path, cls: type[Model]) -> Model:
     Raises:
         OutputError: no such file, or not what it should be.
     """
+    raw = read_bounded(path)
     try:
-        return cls.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be read: {error.strerror}") from error
+        model = cls.model_validate_json(raw)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ": ".join(part for part in (str(path), ".".join(map(str, first["loc"]))) if part)
         raise OutputError(f"{place}: {first['msg']}") from error
+    refuse_absurd(str(path), raw)
+    return model
+
+
+def read_bounded(path: Path, limit: int = MAX_JSON_BYTES) -> bytes:
+    """The bytes of a plain file that a stranger may have written.
+
+    Raises:
+        OutputError: it cannot be read, is no plain file (a pipe would be waited for), or is larger than any of a run.
+    """
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+            state = os.fstat(stream.fileno())
+            if not stat.S_ISREG(state.st_mode) or state.st_size > limit:
+                what = f"is larger than {limit >> 20} MiB" if stat.S_ISREG(state.st_mode) else "is no plain file"
+                raise OutputError(f"{path}: {what}")
+            return stream.read(limit)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def refuse_absurd(place: str, raw: bytes) -> None:
+    """Refuse numbers that nothing measures; a look at the text spares most files the walk.
+
+    Raises:
+        OutputError: NaN, an infinity, or a number beyond LARGEST or 63 bits.
+    """
+    if not _SUSPECT.search(raw):
+        return
+    waiting: list[tuple[str, Any]] = [("", json.loads(raw))]
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += [(f"{path}.{key}".lstrip("."), inner) for key, inner in value.items()]
+        elif isinstance(value, list):
+            waiting += [(path, inner) for inner in value]
+        elif isinstance(value, int | float) and not abs(value) <= (LARGEST if isinstance(value, float) else 1 << 63):
+            raise OutputError(f"{place}: {path}: a number that no run gives (not finite, or too large)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,25 +313,96 @@ def read_record(root: Path) -> Record:
     if not folder.plan.is_file():
         raise OutputError(f"{root}: is no run folder (no plan.json in it)")
     plan = read_model(folder.plan, Plan)
-    paths = [folder.result(trial.trial_id) for trial in plan.trials()]
+    _check_plan(folder.plan, plan)
+    results = tuple(_read_result(folder, trial) for trial in plan.trials() if folder.result(trial.trial_id).is_file())
     return Record(
         folder=folder,
         plan=plan,
         environment=read_model(folder.environment, Environment),
-        attempts=tuple(read_attempts(folder.ledger)),
-        incidents=tuple(_read_lines(folder.incidents, Incident)),
+        attempts=tuple(_of_plan(folder.ledger, plan, read_attempts(folder.ledger))),
+        incidents=tuple(read_incidents(folder.incidents)),
         preload_seconds=_preload_seconds(folder.launchers),
-        results=tuple(read_model(path, Result) for path in paths if path.is_file()),
-        parity=_read_json(folder.parity_verdict) if folder.parity_verdict.is_file() else None,
+        results=results,
+        parity=_parity(folder.parity_verdict) if folder.parity_verdict.is_file() else None,
     )
+
+
+def _check_plan(path: Path, plan: Plan) -> None:
+    """What everything that reads a record takes for granted of its plan.
+
+    Raises:
+        OutputError: it does not hold.
+    """
+    if not plan.cells or len({cell.cell_id for cell in plan.cells}) < len(plan.cells):
+        raise OutputError(f"{path}: cells: names no cell, or one twice")
+    if other := next((cell for cell in plan.cells if cell.cell_id != cell.choices.cell_id), None):
+        raise OutputError(f"{path}: cells: {other.cell_id[:80]} is not what its name says; its choices give "
+                          f"{other.choices.cell_id}")
+    if len(plan.order) > MAX_TRIALS:
+        raise OutputError(f"{path}: order: more than {MAX_TRIALS:,} trials")
+    if len(set(plan.order)) < len(plan.order) or not all(
+            0 <= index < len(plan.cells) and 0 <= repeat < 1 << 32 for index, repeat in plan.order):
+        raise OutputError(f"{path}: order: names a trial twice, or one of no cell")
+
+
+def _read_result(folder: RunFolder, trial: Trial) -> Result:
+    path = folder.result(trial.trial_id)
+    try:
+        result = read_model(path, Result)
+    except OutputError as error:
+        raise OutputError(f"{error}; `repro run --resume {folder.root}` sets it aside and runs this trial again"
+                          ) from error
+    if (result.trial_id, result.cell_id, result.repeat) != (trial.trial_id, trial.cell_id, trial.repeat):
+        raise OutputError(f"{path}: is the result of another trial ({result.trial_id[:80]})")
+    return result
+
+
+def _of_plan(path: Path, plan: Plan, attempts: list[Attempt]) -> list[Attempt]:
+    cells = {cell.cell_id for cell in plan.cells}
+    if other := next((item for item in attempts if item.cell_id not in cells), None):
+        raise OutputError(f"{path}: names a cell that the plan has not: {other.cell_id[:80]}")
+    return attempts
+
+
+class _Alike(Frozen):
+    """A finding of the parity gate, as far as readers rely on it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    group: str
+    reference: str
+    candidate: str
+    problem: str | None
+    largest_difference: float
+
+
+class _Gate(Frozen):
+    """The parity gate's file, as far as readers rely on it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    needed: bool = False
+    why: str = ""
+    steps: int = Field(0, ge=0, lt=1 << 63)
+    tolerance: float = 0.0
+    findings: tuple[_Alike, ...] = ()
+
+
+def _parity(path: Path) -> dict[str, Any]:
+    data = _read_json(path)
+    try:
+        _Gate.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise OutputError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    return data
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        data = json.loads(path.read_bytes())
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
+        data = json.loads(read_bounded(path))
+        json.dumps(data, ensure_ascii=False).encode()  # half a character can be read and never be written
+    except (ValueError, RecursionError) as error:
         raise OutputError(f"{path}: not JSON: {error}") from error
     if not isinstance(data, dict):
         raise OutputError(f"{path}: holds no JSON object")
@@ -284,7 +411,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _preload_seconds(path: Path) -> float | None:
     value = _read_json(path).get("preload_seconds") if path.is_file() else None
-    return float(value) if isinstance(value, int | float) else None
+    return float(value) if isinstance(value, int | float) and 0 <= value <= 1e9 else None
 
 
 def read_attempts(path: Path) -> list[Attempt]:
@@ -297,16 +424,28 @@ def read_attempts(path: Path) -> list[Attempt]:
     return list({(found.trial_id, found.attempt): found for found in _read_lines(path, Attempt)}.values())
 
 
+def read_incidents(path: Path) -> list[Incident]:
+    """What befell a run, in order.
+
+    Raises:
+        OutputError: a line that is none.
+    """
+    return _read_lines(path, Incident)
+
+
 def _read_lines(path: Path, cls: type[Model]) -> list[Model]:
     """One model a line."""
     if not path.is_file():
         return []
     # A last line without its newline was being written when the run ended; it says nothing yet.
-    complete, _, _ = path.read_bytes().rpartition(b"\n")
+    complete, _, _ = read_bounded(path, MAX_LINES_BYTES).rpartition(b"\n")
     found: list[Model] = []
     for number, line in enumerate(complete.splitlines(), 1):
+        if number > MAX_LINES:
+            raise OutputError(f"{path}:{number}: more lines than any run writes")
         try:
             found.append(cls.model_validate_json(line))
+            refuse_absurd(f"{path}:{number}", line)
         except ValidationError as error:
             what = "ledger line" if cls is Attempt else f"line of {path.name}"
             raise OutputError(f"{path}:{number}: not a {what}: {error.errors()[0]['msg']}") from error

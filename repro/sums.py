@@ -13,7 +13,8 @@ from repro.errors import OutputError
 from repro.store import RunFolder, write_text
 
 NAME = "sha256sums.txt"
-TOP = ("plan.json", "suite.yaml", "environment.json", "launchers.json", "ledger.jsonl", "parity.json")
+TOP = ("plan.json", "suite.yaml", "environment.json", "launchers.json", "ledger.jsonl", "incidents.jsonl",
+       "parity.json")
 BELOW = ("parity", "trials")
 """Folders whose every file belongs to the record. Reports, tracking and calibration are made from it, and again."""
 MAX_FILES = 100_000
@@ -48,6 +49,8 @@ def members(root: Path) -> Iterator[Member]:
             continue
         for entry in os.scandir(path):
             inner = f"{name}/{entry.name}"
+            if entry.is_dir(follow_symlinks=False) and entry.name == "checkpoints" and name.startswith("trials/"):
+                continue  # what a trial that failed may go on from; no part of the record
             if entry.is_dir(follow_symlinks=False):
                 waiting.append((inner, Path(entry.path)))
             elif not (entry.name.startswith(".") and entry.name.endswith(".tmp")):

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +25,20 @@ import repro
 from repro import registry
 from repro.errors import ReproError
 from repro.plan import Plan
+from repro.scrub import Scrubber, secrets
 from repro.store import RunFolder, read_model, read_record
 from repro.uri import redacted
 
-RETRY_SECONDS = 30.0
-"""After a failure the server is left in peace for so long, and nobody waits for it."""
+RETRY_SECONDS, LONGEST_RETRY_SECONDS = 30.0, 240.0
+"""After a failure the server is left in peace for so long, twice as long after the next, and nobody waits for it."""
+STILL_SECONDS = 30.0
+"""At the end of a run the last replay is given up when nothing is taken for so long."""
+PATIENCE_SECONDS = 15.0
+"""At the end of a run a server that fails is asked again for so long in vain; one that is not there, not at all."""
+QUIET_SECONDS = 1.0
+"""What the end of a run waits without a word."""
+STARTS = 4
+"""Tracking processes a run starts at most: one that is killed is started again."""
 GRACE_SECONDS = 10.0
 """How long an orphaned child may go on with the replay it is in."""
 
@@ -44,83 +53,146 @@ class TrackingEnd:
     """Why the last replay failed, in one line; "" when it did not."""
     pending: bool
     """True: not all of the record is known to have been taken."""
+    left: str = ""
+    """What of the record is still to be replayed, in words."""
 
 
 class Tracker:
     """Asks a child process to replay a run folder to MLflow; implements `runner.Tracking`."""
 
-    def __init__(self, run: Path) -> None:
-        """Start the child; it connects and sets up on its own, at the lowest priority."""
+    def __init__(self, run: Path, uri: str | None = None, retry_seconds: float = RETRY_SECONDS) -> None:
+        """Start the child; it connects and sets up on its own, at the lowest priority.
+
+        Args:
+            uri: tracking store; None: as MLFLOW_TRACKING_URI says.
+            retry_seconds: pause after the first failure.
+        """
+        self._run, self._retry_seconds = run, retry_seconds
+        self._base = {**os.environ, **({"MLFLOW_TRACKING_URI": uri} if uri else {})}
         self._lock = threading.Lock()
         self._buffer = b""
-        self._outstanding = False
-        self._problem, self._failed_at = "", 0.0
-        self._uri = redacted(os.environ.get("MLFLOW_TRACKING_URI", ""))
+        self._outstanding, self._slow = "", False
+        self._problem, self._failed_at, self._pause = "", 0.0, retry_seconds
+        self._moved = time.monotonic()
+        self._uri = redacted(self._base.get("MLFLOW_TRACKING_URI", ""))
         self._errors: IO[bytes] | None = None
         self._child: subprocess.Popen[bytes] | None = None
+        self._starts = 0
+        self.answers = 0
+        """Replays that ended, in success or failure."""
+        self._start()
+
+    def _start(self) -> bool:
+        """A child, where one may still be started."""
+        if self._starts >= STARTS:
+            return False
+        self._starts += 1
+        self._buffer, self._outstanding = b"", ""
         try:
-            self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the child
+            self._errors = self._errors or tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the children
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "repro", "track", str(run)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=self._errors, env=_environment(os.environ), start_new_session=True,  # Ctrl-C is the parent's
+                [sys.executable, "-m", "repro", "track", str(self._run)], stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=self._errors, env=_environment(self._base),
+                start_new_session=True,  # Ctrl-C is the parent's
             )
         except OSError as error:
             self._problem = f"the tracking process cannot be started: {error.strerror}"
+            return False
+        return True
+
+    @property
+    def pid(self) -> int | None:
+        """The child that replays; None when there is none."""
+        return self._child.pid if self._child else None
 
     def sync(self, wait_seconds: float = 0.0) -> None:
         """Ask for a replay of what is new; wait for it at most so long.
 
-        While a replay is going on no second one is asked for: the next call, or `finish`, asks for what it left.
+        While a replay is going on no second one is asked for: the next call, or `finish`, asks for what it left. A
+        server that kept the run waiting in vain once is not waited for again before the end.
         """
         with self._lock:
-            deadline = time.monotonic() + wait_seconds
+            begun = time.monotonic()
             self._collect(0.0)
-            if self._problem:
-                if time.monotonic() - self._failed_at < RETRY_SECONDS:
-                    return
-                deadline = 0.0
-            self._ask("sync", deadline)
+            if self._problem and begun - self._failed_at < self._pause:
+                return
+            wait = 0.0 if self._problem or self._slow else wait_seconds
+            answered = self._ask("sync", begun + wait)
+            self._slow = self._slow or (wait > 0 and not answered)
 
     @property
     def problem(self) -> str:
         """Why the last replay failed, in one line; "" when it did not, or none has ended yet."""
         return self._problem
 
-    def finish(self, wait_seconds: float) -> TrackingEnd:
-        """A last replay, waited for at most so long; then the child is ended, whatever it does."""
+    def finish(self, wait_seconds: float, say: Callable[[str], None] | None = None) -> TrackingEnd:
+        """A last replay, waited for at most so long; then the child is ended, whatever it does.
+
+        Nothing is waited for when the server is not there, or when it takes nothing for `STILL_SECONDS`.
+
+        Args:
+            say: told what is waited for, where it takes longer than a moment.
+        """
         with self._lock:
-            deadline = time.monotonic() + wait_seconds
-            done = self._ask("finish", deadline) and not self._problem
-            self._end(kill=self._outstanding)
+            begun = self._moved = time.monotonic()
+            deadline = begun + wait_seconds
+            done = self._ask("finish", min(deadline, begun + QUIET_SECONDS))
+            if not done and self._outstanding and wait_seconds > QUIET_SECONDS:
+                if say:
+                    say(f"mlflow: {self._left() or 'the rest'} still to be replayed, waiting {wait_seconds:.0f} s at "
+                        "most; Ctrl-C leaves it for later")
+                done = self._ask("finish", deadline)
+            done = done and not self._problem
+            self._end(kill=bool(self._outstanding))
             if self._errors is not None:
                 self._errors.close()
+                self._errors = None
             problem = self._problem
             if not done and not problem:
-                problem = f"no answer within {wait_seconds:.0f} s"
-            return TrackingEnd(self._uri or "MLflow", "" if done else problem, pending=not done)
+                problem = f"no answer within {time.monotonic() - begun:.0f} s"
+            return TrackingEnd(self._uri or "MLflow", "" if done else problem, pending=not done,
+                               left="" if done else self._left())
+
+    def _left(self) -> str:
+        """What is still to be replayed; "" where the record cannot tell."""
+        try:
+            reporter: Any = registry.load("reporter", "mlflow")(tracking_uri=self._base.get("MLFLOW_TRACKING_URI"))
+            return str(reporter.left(read_record(self._run)))
+        except ReproError:
+            return ""
 
     def _ask(self, what: str, deadline: float) -> bool:
-        """Send a request when the line is free; whether its answer came before `deadline`."""
-        while self._outstanding:
-            if not self._collect(deadline - time.monotonic()):
-                return False
-        if not self._send({"do": what}):
-            return False
-        self._outstanding = True
-        while self._outstanding:
-            if not self._collect(deadline - time.monotonic()):
-                return False
-        return True
+        """Whether `what` is answered before `deadline`, and before nothing has moved for `STILL_SECONDS`.
 
-    def _send(self, request: Mapping[str, Any]) -> bool:
-        if self._child is None or self._child.stdin is None or self._child.stdin.closed:
+        A request that is still open is waited for first. For `finish` a child that is lost is started again.
+        """
+        self._collect(0.0)  # notices a child that is gone
+        ours = self._outstanding == what == "finish"
+        while True:
+            if not self._outstanding:
+                ours = self._send(what)
+                if not ours and (what != "finish" or self._starts >= STARTS):
+                    return False
+            while self._outstanding:
+                limit = min(deadline, self._moved + STILL_SECONDS)
+                if not self._collect(limit - time.monotonic()) and self._outstanding:
+                    return False
+            if ours and self._child is not None:
+                return True
+            if self._child is None and what != "finish":
+                return False
+
+    def _send(self, what: str) -> bool:
+        if self._child is None and not self._start():
             return False
+        assert self._child is not None and self._child.stdin is not None
         try:
-            self._child.stdin.write(json.dumps(request).encode() + b"\n")
+            self._child.stdin.write(json.dumps({"do": what}).encode() + b"\n")
             self._child.stdin.flush()
         except OSError:
             self._lost()
             return False
+        self._outstanding, self._moved = what, time.monotonic()
         return True
 
     def _collect(self, wait_seconds: float) -> bool:
@@ -135,6 +207,7 @@ class Tracker:
         if not read:
             self._lost()
             return False
+        self._moved = time.monotonic()
         *lines, self._buffer = (self._buffer + read).split(b"\n")
         for line in lines:
             with suppress(ValueError):  # a library that prints is no answer
@@ -144,25 +217,34 @@ class Tracker:
     def _take(self, answer: Any) -> None:
         if not isinstance(answer, dict) or "problem" not in answer:
             return
-        self._outstanding = False
+        self._outstanding = ""
+        self.answers += 1
         self._problem = str(answer.get("problem", ""))
         self._uri = str(answer.get("uri") or self._uri)
+        self._judge()
+
+    def _judge(self) -> None:
+        """The pause after one failure more, or none."""
         if self._problem:
+            self._pause = min(2 * self._pause, LONGEST_RETRY_SECONDS) if self._failed_at else self._retry_seconds
             self._failed_at = time.monotonic()
+        else:
+            self._failed_at = 0.0
 
     def _lost(self) -> None:
         """The child is gone: say why, and go on without."""
         self._end(kill=True)
-        self._outstanding = False
-        self._problem = self._problem or f"the tracking process ended: {self._last_words()}"
-        self._failed_at = time.monotonic()
+        self._outstanding = ""
+        self._problem = f"the tracking process ended: {self._last_words()}"
+        self._judge()
 
     def _last_words(self) -> str:
         lines: list[str] = []
         if self._errors is not None:
             self._errors.seek(0)
             lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        return redacted(lines[-1])[:200] if lines else "it left no message"
+        hidden = Scrubber(secrets(self._base))
+        return redacted(hidden.masked(lines[-1]))[:200] if lines else "it left no message"
 
     def _end(self, kill: bool) -> None:
         """Close the pipes and reap the child."""
@@ -193,25 +275,40 @@ def _environment(base: Mapping[str, str]) -> dict[str, str]:
 
 def serve(run: Path, stdin: TextIO, stdout: TextIO) -> None:
     """The child: replay `run` whenever a line on `stdin` asks, answer each with a line; ends with `stdin`."""
-    _give_way()
+    give_way()
     over = threading.Event()
     requests: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(stdin, requests, over), daemon=True).start()
     try:
         with redirect_stdout(sys.stderr):
-            replayer = _Replayer(run)
+            replayer = _Replayer(run, _Pulse(stdout))
             replayer.prepare()
             while line := requests.get():
-                answer = replayer.answer(json.loads(line)["do"])
-                stdout.write(json.dumps(answer) + "\n")
-                stdout.flush()
+                _tell(stdout, replayer.answer(json.loads(line)["do"]))
     except BrokenPipeError:
         pass  # nobody is left to be answered
     finally:
         over.set()
 
 
-def _give_way() -> None:
+def _tell(stdout: TextIO, what: Mapping[str, Any]) -> None:
+    stdout.write(json.dumps(what) + "\n")
+    stdout.flush()
+
+
+class _Pulse:
+    """Says that something is taken, once a second: the parent may be busy, and a pipe holds only so much."""
+
+    def __init__(self, stdout: TextIO) -> None:
+        self._stdout, self._said_at = stdout, 0.0
+
+    def __call__(self, taken: int) -> None:
+        if time.monotonic() - self._said_at >= 1:
+            self._said_at = time.monotonic()
+            _tell(self._stdout, {"taken": taken})
+
+
+def give_way() -> None:
     """Run only on time that nothing else wants: a measured step must not wait for this process."""
     with suppress(OSError):
         os.nice(19)
@@ -231,9 +328,10 @@ def _listen(stdin: TextIO, requests: queue.SimpleQueue[str], over: threading.Eve
 class _Replayer:
     """Reads the record anew at every request, and hands it to the reporter."""
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run: Path, told: Callable[[int], None]) -> None:
         self._folder = RunFolder(run)
-        self._reporter: Any = registry.load("reporter", "mlflow")()
+        self._reporter: Any = registry.load("reporter", "mlflow")(patience_seconds=0)  # the next request asks again
+        self._reporter.follow(told)
         self._uri = ""
 
     def prepare(self) -> None:
@@ -245,7 +343,8 @@ class _Replayer:
         """One replay; `finish`: the run is over, so what is unfinished was killed."""
         try:
             if self._folder.environment.is_file():  # else the run is still being set up
-                reporter = self._reporter.model_copy(update={"ended": True}) if what == "finish" else self._reporter
+                last = {"ended": True, "patience_seconds": PATIENCE_SECONDS}
+                reporter = self._reporter.model_copy(update=last) if what == "finish" else self._reporter
                 record = read_record(self._folder.root)
                 self._uri = reporter.write(record, self._folder.reports)[0]
         except ReproError as error:

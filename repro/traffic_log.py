@@ -35,6 +35,15 @@ class TrafficLog:
             # None: nobody counts it, and a sum with it is as unknown.
             known[name] = None if None in (known[name], line[name]) else known[name] + line[name]
 
+    def restore(self, total: Mapping[str, Any]) -> None:
+        """Go on from what `total` once said."""
+        if not total:
+            return
+        self._any = True
+        self._lines = {(line["operation"], line["dtype"]): dict(line) for line in total["lines"]}
+        self._seconds = {name: float(total[name]) for name in SECONDS}
+        self._training = dict(total["training"])
+
     def total(self) -> dict[str, Any]:
         """Everything (JSON-like, `repro.results.RankTraffic`); empty where nothing counts."""
         if not self._any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from repro.checkpoint import Resumption, Saving, from_payload
 from repro.events import EventLog
 from repro.fingerprint import settings
 from repro.loop import Loop, weights_sha256
@@ -107,11 +109,17 @@ def seed_libraries(streams: Streams, determinism: str, with_torch: bool, rank: i
 
 
 def build(trial: Trial, place: Place, log_path: Path, payload: Mapping[str, Any]) -> Loop:
-    """Everything before `run_start`: its own interval in the log."""
+    """Everything before `run_start`: its own interval in the log.
+
+    A trial that goes on from a checkpoint has that interval, with all up to the checkpoint, from its earlier attempt.
+    """
     job = make_job(trial.choices, place)
     streams = Streams(trial.master_seed, trial.repeat)
     engine = trial.choices.engine.get(Engine)
     virtual = engine.clock(job, streams)
+    saving, resumed = from_payload(payload, log_path.parent, trial.trial_id, place.rank, place.world)
+    if resumed is not None:
+        return _build_again(trial, job, virtual, log_path, saving, resumed)
     log = _open_log(log_path, place.rank, virtual)
     log.emit("cache_clear", True)
     log.emit("x_launch_ns", virtual() if virtual else payload["launched_ns"])
@@ -128,14 +136,40 @@ def build(trial: Trial, place: Place, log_path: Path, payload: Mapping[str, Any]
         session.warm_up([parts.synthetic_batch(job.micro_batch) for _ in range(job.accumulation)])
     log.stop("init_stop")
     log.flush()
-    return Loop(trial, job, session, parts, order, log, virtual)
+    return Loop(trial, job, session, parts, order, log, virtual, saving)
 
 
-def _open_log(path: Path, rank: int, virtual: Callable[[], int] | None) -> EventLog:
+def _build_again(
+    trial: Trial, job: Job, virtual: Callable[[], int] | None, log_path: Path, saving: Saving | None,
+    resumed: Resumption,
+) -> Loop:
+    """The same for an attempt that goes on: built as new, and filled by the loop."""
+    now = virtual or _shifted(resumed.shift_ns)
+    log = _open_log(log_path, job.rank, virtual, now, resumed.log() if job.rank == 0 else b"")
+    log.flush()
+    session, parts = start_session(trial, job)
+    if parts is not None:
+        # Also where the trial itself asks for none: DDP lays out its buckets anew and optimizers make their state in
+        # the first steps, which the attempt that is gone had behind it.
+        session.warm_up([parts.synthetic_batch(job.micro_batch) for _ in range(job.accumulation)])
+    workload = trial.choices.workload.get(Workload)
+    order = SampleOrder(Streams(trial.master_seed, trial.repeat), workload.train_samples, trial.choices.batch.global_)
+    return Loop(trial, job, session, parts, order, log, virtual, saving, resumed, now)
+
+
+def _shifted(by_ns: int) -> Callable[[], int]:
+    return (lambda: time.monotonic_ns() + by_ns) if by_ns else time.monotonic_ns
+
+
+def _open_log(
+    path: Path, rank: int, virtual: Callable[[], int] | None, now: Callable[[], int] = time.monotonic_ns,
+    before: bytes = b"",
+) -> EventLog:
     target = path if rank == 0 else None
     if virtual is None:
-        return EventLog(target, rank)
-    return EventLog(target, rank, virtual, anchor_ms=1_577_836_800_000.0)  # 2020-01-01: exact figures stay exact
+        return EventLog(target, rank, now, before=before)
+    # 2020-01-01: exact figures stay exact
+    return EventLog(target, rank, virtual, anchor_ms=1_577_836_800_000.0, before=before)
 
 
 def _describe(log: EventLog, trial: Trial, engine: Engine) -> None:

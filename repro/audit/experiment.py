@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from repro.errors import TrackingError, UsageError, nearest
+from repro.scrub import Scrubber, secrets
 from repro.uri import redacted
 
 PAGE, MAX_RUNS = 1000, 10_000
@@ -93,9 +94,7 @@ def _translated(uri: str) -> Iterator[None]:
     except ImportError as error:
         raise TrackingError(f"mlflow cannot be imported ({error}); pip install mlflow") from error
     except _failures() as error:
-        text = " ".join(str(error).split())
-        password = urlsplit(uri).password if "@" in uri else None
-        text = text.replace(password, "***") if password else text
+        text = Scrubber(secrets({**os.environ, "MLFLOW_TRACKING_URI": uri})).masked(" ".join(str(error).split()))
         if getattr(error, "error_code", "") == "INVALID_PARAMETER_VALUE":
             raise UsageError(f"{redacted(uri)}: {text[:200]}") from None
         raise TrackingError(f"{redacted(uri)}: {text[:200]}; is it running, is MLFLOW_TRACKING_URI right?") from None

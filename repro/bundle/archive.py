@@ -22,7 +22,7 @@ MAX_RATIO = 300
 """Unpacked over packed bytes of the whole archive, beyond a first MAX_FREE_BYTES; logs come to 10 to 30."""
 MAX_FREE_BYTES = 8 << 20
 MAX_MEMBERS = 65_000
-MAX_DIRECTORY_BYTES = 32 << 20
+MAX_DIRECTORY_BYTES = 12 << 20
 MAX_NAME = 400
 MAX_DEPTH = 8
 EPOCH = (1980, 1, 1, 0, 0, 0)

@@ -17,6 +17,7 @@ WHAT = {
     "plan.json": "The expanded suite: every cell, every seed, in order of execution",
     "suite.yaml": "The suite as written", "environment.json": "Libraries, devices, settings, identity of the data",
     "ledger.jsonl": "Every start of every trial, and how it ended", "parity.json": "Do the engines train alike?",
+    "incidents.jsonl": "What befell the run, and what spoke against the machine",
     "launchers.json": "What the launchers took to load", "sha256sums.txt": "sha256 of every file",
 }
 

@@ -148,7 +148,7 @@ def _mates(first: Sequence[Result], second: Sequence[Result]) -> list[tuple[Resu
 def _bitwise(pairs: Sequence[tuple[Result, Result]], planned: int) -> tuple[Answer, str]:
     """Every trial's weights, by hash, at every step where both have one; and every evaluation's value."""
     for one, other in pairs:
-        if (why := _parted(one, other)) and not {one.status, other.status} & {"crashed", "timed_out"}:
+        if (why := _parted(one, other)) and not {one.status, other.status} & {"crashed", "hung", "timed_out"}:
             return "not reproduced", f"seed {one.repeat}: {why}"
     told = [f"seed {one.repeat} ended as {one.status} in the record and as {other.status} now" for one, other in pairs
             if one.status != other.status or "final_weights" not in one.hashes or "final_weights" not in other.hashes]

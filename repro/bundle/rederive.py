@@ -6,17 +6,24 @@ import json
 from pathlib import Path
 from typing import Any
 
+from repro import post_mortem
+from repro.bundle.consistency import another_trial
 from repro.errors import OutputError
 from repro.events import MAX_LINE, parse_line
-from repro.results import CONSERVATION_TOLERANCE, Result, derive
+from repro.results import CONSERVATION_TOLERANCE, Result, derive, with_energy
 from repro.seams import Outcome, RankEnd
 from repro.spec import Trial
 
 UNSOUND = ("step records cover", "the clock went backwards")
 """Warnings of a result that no sound log gives rise to."""
-NOT_IN_THE_LOG = ("network", "reason")
+NOT_IN_THE_LOG = ("network", "reason", "energy")
 """Fields that come from how the processes ended, which the log does not hold."""
-MAX_LOG_BYTES = 256 << 20
+FAILED = ("crashed", "hung", "out_of_memory", "timed_out")
+"""Trials whose log may end, or be damaged, anywhere."""
+LOST = "though every rank ended well"
+"""How the reason of a trial ends that is called crashed because its log was damaged (`runner`)."""
+MAX_LOG_BYTES = 48 << 20
+"""Read into memory: a stranger's log of numbers takes eight times its size there."""
 UNFIT = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
 """What reading figures out of a log raises where the log is not one of ours."""
 
@@ -27,10 +34,21 @@ def differences(trial: Trial, stored: Result, log: Path) -> list[str]:
     Raises:
         OutputError: the log cannot be read, or holds nothing that a result could come from.
     """
+    if stored == _nothing(stored) and post_mortem.damage(log):
+        return []  # it failed before its log began, or because that was damaged; no figure is taken from it
     again = rederived(trial, stored, log)
+    if stored.energy is not None:
+        again = with_energy(again, stored.energy)
     before, after = (json.loads(item.model_dump_json(by_alias=True)) for item in (stored, again))
     names = [name for name in before if name not in NOT_IN_THE_LOG and not _equal(before[name], after[name])]
     return [_told(name, before[name], after[name]) for name in names]
+
+
+def _nothing(stored: Result) -> Result:
+    """A failure that says no more than that it was one."""
+    status = stored.status if stored.status in ("hung", "timed_out", "out_of_memory") else "crashed"
+    return Result(trial_id=stored.trial_id, cell_id=stored.cell_id, repeat=stored.repeat, attempt=stored.attempt,
+                  status=status, reason=stored.reason)
 
 
 def rederived(trial: Trial, stored: Result, log: Path) -> Result:
@@ -39,7 +57,12 @@ def rederived(trial: Trial, stored: Result, log: Path) -> Result:
     Raises:
         OutputError: as `differences`.
     """
-    events = [event for line in _lines(log) if (event := parse_line(line)) is not None]
+    if stored.status == "crashed" and stored.reason.endswith(LOST) and post_mortem.damage(log):
+        return Result(trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=stored.attempt,
+                      status="crashed", reason=stored.reason)
+    events = [event for line in _lines(log, stored.status in FAILED) if (event := parse_line(line)) is not None]
+    if strange := another_trial(trial, events):
+        raise OutputError(f"{log}: {strange}")
     try:
         return derive(trial, stored.attempt, events, _outcome(stored, any(item.key == "run_stop" for item in events)))
     except UNFIT as error:
@@ -48,8 +71,8 @@ def rederived(trial: Trial, stored: Result, log: Path) -> Result:
         raise OutputError(f"{log}: gives no result ({type(error).__name__}: {detail})") from error
 
 
-def _lines(log: Path) -> list[str]:
-    """Complete lines; a damaged one is an error here, where `read_events` passes over it."""
+def _lines(log: Path, failed: bool) -> list[str]:
+    """Complete lines; a damaged one is an error here, where `read_events` passes over it, unless the trial failed."""
     try:
         if log.is_symlink() or not log.is_file() or log.stat().st_size > MAX_LOG_BYTES:
             raise OutputError(f"{log}: is missing, or no plain file of at most {MAX_LOG_BYTES >> 20} MiB")
@@ -59,7 +82,7 @@ def _lines(log: Path) -> list[str]:
     complete, newline, _ = raw.rpartition(b"\n")
     lines = complete.decode("utf-8", errors="replace").split("\n") if newline else []
     for number, line in enumerate(lines, 1):
-        if ":::MLLOG" in line and (len(line) > MAX_LINE or parse_line(line) is None):
+        if not failed and ":::MLLOG" in line and (len(line) > MAX_LINE or parse_line(line) is None):
             raise OutputError(f"{log}:{number}: a damaged line")
     return lines
 
@@ -67,8 +90,8 @@ def _lines(log: Path) -> list[str]:
 def _outcome(stored: Result, stopped: bool) -> Outcome | None:
     """An end of the processes that gives this status; None where the log alone does."""
     network = stored.network.model_dump(mode="json") if stored.network else None
-    if stored.status == "timed_out":
-        return Outcome((), 0.0, timed_out=True, network=network)
+    if stored.status in ("timed_out", "hung"):
+        return Outcome((), 0.0, timed_out=stored.status == "timed_out", hung=stored.status == "hung", network=network)
     if stored.status in ("crashed", "out_of_memory"):
         reason = "out of memory" if stored.status == "out_of_memory" else "crashed"
         return Outcome((RankEnd(0, 1, reason),), 0.0, network=network)

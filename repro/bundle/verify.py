@@ -18,6 +18,7 @@ from pydantic import ValidationError
 import repro
 from repro import sums
 from repro.bundle import archive, crate
+from repro.bundle.consistency import beside, is_part, left_out, skipped_attempts, strange_folders, unlisted_logs
 from repro.bundle.rederive import differences, unsound
 from repro.compare import PAIRED_HASHES
 from repro.errors import OutputError, ReproError
@@ -26,9 +27,17 @@ from repro.machine import Machine
 from repro.plan import Plan, make_plan, suite_digest
 from repro.results import Result
 from repro.spec import Trial, canonical
-from repro.store import Attempt, RunFolder, read_attempts, read_model
+from repro.store import (
+    MAX_JSON_BYTES,
+    MAX_TRIALS,
+    Attempt,
+    RunFolder,
+    read_attempts,
+    read_bounded,
+    read_incidents,
+    read_model,
+)
 
-MAX_JSON_BYTES = 64 << 20
 AA = "A/A: cells of "
 """How the title of a calibration's plan begins: its cells are twins, which no suite expands to."""
 BY_CHOICE = ("workload", "batch", "precision")
@@ -153,17 +162,36 @@ def _record(root: Path, found: Verified) -> None:
         if path.exists():
             _json(path, root, found)
     attempts = _ledger(folder, found)
+    _incidents(folder, found)
     if plan is None:
         return
     code = f"repro {environment.repro_version} {environment.commit or ''}".strip() if environment else "unknown code"
     _expansion(plan, code, found)
+    if not _ordered(plan):
+        return  # said by _expansion; there is no telling which trials are meant
     results = [item for trial in plan.trials() if (item := _trial(folder, trial, code, found)) is not None]
+    for contradiction in strange_folders(folder, plan):
+        found.add(*contradiction)
     if attempts is not None:
         _counted(plan, results, attempts, found)
+        for trial in plan.trials():
+            for contradiction in unlisted_logs(folder, trial, attempts):
+                found.add(*contradiction)
     _pairing(plan, results, found)
     missing = len(plan.order) - len(results)
     if missing:
         found.notes.append(f"{missing} of {len(plan.order)} planned trials have no result that could be read")
+    elif found.identity is None and not (root / sums.NAME).exists():
+        found.add(sums.NAME, "is missing, though every trial has ended; where the run was killed at its very end, "
+                  "`repro run --resume` makes it", "missing")
+    if others := beside(root, (*sums.TOP, *sums.BELOW)):
+        found.notes.append(f"not part of the record, not checked: {', '.join(ascii(name)[1:-1] for name in others[:8])}"
+                           f"{' ...' if len(others) > 8 else ''}")
+
+
+def _ordered(plan: Plan) -> bool:
+    return len(plan.order) <= MAX_TRIALS and all(0 <= index < len(plan.cells) and 0 <= repeat < 1 << 32
+                                                 for index, repeat in plan.order)
 
 
 def _model(path: Path, cls: Any, root: Path, found: Verified) -> Any:
@@ -184,12 +212,12 @@ def _model(path: Path, cls: Any, root: Path, found: Verified) -> Any:
 def _json(path: Path, root: Path, found: Verified) -> None:
     place = path.relative_to(root).as_posix()
     try:
-        if path.is_symlink() or path.stat().st_size > MAX_JSON_BYTES:
-            raise ValueError("no plain file of a sensible size")
-        if not isinstance(json.loads(path.read_bytes()), dict):
+        if path.is_symlink():
+            raise ValueError("no plain file")
+        if not isinstance(json.loads(read_bounded(path)), dict):
             raise ValueError("no JSON object")
         found.count("files by their schema")
-    except (OSError, ValueError, RecursionError) as error:
+    except (OutputError, OSError, ValueError, RecursionError) as error:
         found.add(place, f"not JSON: {' '.join(str(error).split())[:120]}", "schema")
 
 
@@ -204,6 +232,19 @@ def _ledger(folder: RunFolder, found: Verified) -> list[Attempt] | None:
     return attempts
 
 
+def _incidents(folder: RunFolder, found: Verified) -> None:
+    """What befell the run: a file only where something did."""
+    if not folder.incidents.exists():
+        return
+    try:
+        read_incidents(folder.incidents)
+    except (OutputError, OSError, RecursionError) as error:
+        found.add(folder.incidents.name, _without(folder.root, str(error)).removeprefix(f"{folder.incidents.name}: "),
+                  "schema")
+        return
+    found.count("files by their schema")
+
+
 def _expansion(plan: Plan, code: str, found: Verified) -> None:
     """The plan is what its suite expands to: no cell dropped, none changed, the digest its own.
 
@@ -215,8 +256,8 @@ def _expansion(plan: Plan, code: str, found: Verified) -> None:
         if cell.cell_id != cell.choices.cell_id:
             found.add("plan.json", f"cell {cell.cell_id} is not what its name says: its choices give "
                       f"{cell.choices.cell_id}", "plan")
-    if any(not 0 <= index < len(plan.cells) for index, _ in plan.order) or len(set(plan.order)) < len(plan.order):
-        found.add("plan.json", "order names a trial twice, or one of no cell", "plan")
+    if not _ordered(plan) or len(set(plan.order)) < len(plan.order):
+        found.add("plan.json", "order names a trial twice, or one of no cell, or too many", "plan")
     if plan.suite.title.startswith(AA):
         found.notes.append("a calibration: its cells are twins, so its plan is not expanded again")
         return
@@ -230,8 +271,12 @@ def _expansion(plan: Plan, code: str, found: Verified) -> None:
     strange = [cell.cell_id for cell in plan.cells if cell.cell_id not in known]
     if again.digest == plan.digest and not strange:
         kept = {cell.cell_id for cell in plan.cells}
-        if lost := [item.label for item in again.cells if item.cell_id not in kept]:
-            found.notes.append(f"cells of the suite that this plan leaves out: {'; '.join(lost[:8])}")
+        lost = [item.label for item in again.cells if item.cell_id not in kept]
+        if is_part(plan):
+            found.notes.append(f"a reproduction of {len(plan.order)} trials of its suite"
+                               + (f"; cells left out: {'; '.join(lost[:8])}" if lost else ""))
+        for contradiction in left_out(plan, lost):
+            found.add(*contradiction)
     elif plan.digest in _digests(plan):
         found.notes.append("this version of repro expands the suite otherwise (a default has changed since); the "
                            "digest holds for the cells as they are written out")
@@ -313,6 +358,8 @@ def _counted(plan: Plan, results: list[Result], attempts: list[Attempt], found: 
         elif line.status not in (result.status, "started"):
             found.add("ledger.jsonl", f"{result.trial_id} ended as {line.status!r}, its result says "
                       f"{result.status!r}", "ledger")
+    for contradiction in skipped_attempts(attempts):
+        found.add(*contradiction)
     planned = {trial.trial_id for trial in plan.trials()}
     for name in sorted({item.trial_id for item in attempts} - planned):
         found.add("ledger.jsonl", f"names {name[:120]}, which the plan does not", "ledger")
@@ -325,7 +372,7 @@ def _counted(plan: Plan, results: list[Result], attempts: list[Attempt], found: 
 
 def _pairing(plan: Plan, results: list[Result], found: Verified) -> None:
     """One seed, one workload, one batch: the same initial weights, order and data, whatever the engine."""
-    cells = {cell.cell_id: cell for cell in plan.cells}
+    cells = {cell.choices.cell_id: cell for cell in plan.cells}
     seen: dict[tuple[str, str, int], tuple[str, str]] = {}
     for result in results:
         if result.status != "ok":

@@ -15,7 +15,7 @@ from repro.results import Result
 from repro.spec import Choices, canonical
 from repro.store import Record
 
-BROKEN = ("crashed", "invalid")
+BROKEN = ("crashed", "hung", "invalid")
 MEANS = {"costs": "median", "rates": "median", "ratios": "geometric mean"}
 """How this harness summarises (method.md section 4)."""
 

@@ -16,7 +16,7 @@ LEAST_RUNS = 3
 """The fastest and the slowest are dropped, and one must be left."""
 LEAST_REPEATS = 5
 """Fewest runs for vision; a fixed number of them for every benchmark."""
-INFRASTRUCTURE = ("crashed", "started", "invalid")
+INFRASTRUCTURE = ("crashed", "hung", "started", "invalid")
 """Ends after which a run may be made again; the attempt stays listed."""
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import inf
 from statistics import median
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, PrivateAttr, model_validator
 
@@ -20,6 +20,7 @@ from repro.comm.parameter_server import ParameterServer
 from repro.comm.ring import Ring
 from repro.comm.schedule import Busiest, Transfer
 from repro.comm.tree import ReductionTree
+from repro.seams import Setting
 
 Name = Literal["direct", "butterfly", "halving-doubling", "ring", "tree", "multicolor", "backend"]
 CANDIDATES: Mapping[Name, Algorithm] = {
@@ -55,6 +56,7 @@ class Hybrid(Algorithm):
 
     1. With `alpha_seconds` and `beta_seconds` given (fitted beforehand, `repro bench comm`), a candidate's time is its
        alpha-beta-gamma cost. Without, the candidates are timed in turn when the group starts, before any clock runs.
+       A clock never says the same twice, so under `determinism: bitwise` only the first is supported.
     2. Between tried sizes times are interpolated linearly, past the last along the line through the last two. A
        candidate that fell behind and was no longer tried is not chosen for larger messages.
     3. A message takes the candidate with the least time; all ranks decide by the slowest rank's times, so alike.
@@ -83,6 +85,12 @@ class Hybrid(Algorithm):
         if (self.alpha_seconds is None) != (self.beta_seconds is None):
             raise ValueError("alpha_seconds and beta_seconds belong together")
         return self
+
+    def unsupported(self, setting: Setting) -> str | None:
+        if setting.determinism == "bitwise" and setting.processes > 1 and self.alpha_seconds is None:
+            return ("it picks by the clock, so two runs may add in another order, and that is not bitwise; with "
+                    "alpha_seconds and beta_seconds given (`repro bench comm` fits them) it picks by the model")
+        return super().unsupported(setting)
 
     # ---- the choice
 
@@ -141,6 +149,17 @@ class Hybrid(Algorithm):
         """Halving and doubling where the ranks allow it: the ring's bytes in fewer rounds."""
         wide = CANDIDATES["halving-doubling"]
         return wide if wide.runs(operation, world) else CANDIDATES["ring"]
+
+    def state(self) -> dict[str, Any]:
+        """The measured times: others would choose otherwise, and sum in another order."""
+        return {"curves": {name: [list(point) for point in curve] for name, curve in self._curves.items()}}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._curves = {name: [(int(size), float(seconds)) for size, seconds in state["curves"][name]]
+                        for name in self.among if name in state["curves"]}
+        self._picked.clear()
+        if self._group is not None:
+            self._forget()
 
     # ---- the measurement
 

@@ -263,13 +263,18 @@ def _of_missed(item: Evidence, share: Share) -> tuple[Verdict, str, str]:
                                f"{counted}", ""
     mean = missed.restricted
     limits = f" ({mean.interval.low:.3f} to {mean.interval.high:.3f})" if mean.interval else ""
-    text = (f"{told}, so there is no ratio of times; the mean up to {mean.horizon:.4g} {scale.unit} is "
+    text = (f"{told}, so there is no ratio of times; the mean up to {_amount(mean.horizon)} {scale.unit} is "
             f"{mean.ratio:.3f} x the baseline's{limits}, and {counted} ({p})")
     agrees = mean.interval is not None and (
         mean.interval.high < 1 if missed.first > missed.second else mean.interval.low > 1)
     if clear and not agrees:
         text += "; the two do not agree, so neither is believed alone"
     return (word if clear and agrees else "inconclusive"), text, ""
+
+
+def _amount(value: float) -> str:
+    """Four digits, and never an exponent for what is large: 13,440 samples."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _cautions(item: Evidence) -> list[str]:

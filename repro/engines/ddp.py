@@ -14,6 +14,7 @@ class Ddp(Engine):
     """DDP around the plain loop, also with one process."""
 
     title: ClassVar[str] = "PyTorch DDP"
+    checkpoints: ClassVar[bool] = True
     preload: ClassVar[tuple[str, ...]] = ("torch", "torch._dynamo", "repro.engines.ddp_session")
 
     bucket_mib: float = Field(25.0, gt=0, description="gradients averaged in one all-reduce, MiB")

@@ -6,11 +6,12 @@ A hook is called by DDP's reducer as soon as a bucket's gradients are there and 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
@@ -142,6 +143,9 @@ class PowerSgd:
     whatever the speed of each.
     """
 
+    REMEMBERED = ("error_dict", "p_memory_dict", "q_memory_dict")
+    COUNTED = ("iter", "total_numel_before_compression", "total_numel_after_compression", "next_stats_report")
+
     def __init__(self, comm: Comm, rank: int) -> None:
         self.comm, self.rank = comm, rank
         self.thread = ThreadPoolExecutor(1, "PowerSGD")
@@ -153,6 +157,29 @@ class PowerSgd:
         self.state = PowerSGDState(
             dist.group.WORLD, matrix_approximation_rank=self.rank, start_powerSGD_iter=2
         )
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """What it remembers of earlier steps, by kind and bucket: errors are each rank's own."""
+        return {f"{kind}.{bucket}": tensor for kind in self.REMEMBERED
+                for bucket, tensor in getattr(self.state, kind).items()}
+
+    def plain(self) -> dict[str, Any]:
+        """The rest of its state (JSON-like)."""
+        state: Any = self.state.rng.get_state()
+        kind, keys, *rest = state
+        return {**{name: getattr(self.state, name) for name in self.COUNTED}, "rng": [kind, keys.tolist(), *rest]}
+
+    def load(self, tensors: dict[str, torch.Tensor], plain: Mapping[str, Any], device: torch.device) -> None:
+        """Go on from what `tensors` and `plain` gave."""
+        self.reset()
+        for name, tensor in tensors.items():
+            kind, _, bucket = name.partition(".")
+            if kind in self.REMEMBERED:
+                getattr(self.state, kind)[int(bucket)] = tensor.to(device)
+        for name in self.COUNTED:
+            setattr(self.state, name, plain[name])
+        kind, keys, *rest = plain["rng"]
+        self.state.rng.set_state((kind, np.asarray(keys, dtype=np.uint32), *rest))
 
     def __call__(self, bucket: Bucket) -> Future:
         promise: Future = torch.futures.Future()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,16 @@ class DdpSession(LoopSession):
         super().warm_up(batches)
         self.hooks.watch(None)
         self.hooks.reset()
+
+    def own_tensors(self) -> dict[str, torch.Tensor]:
+        return self.hooks.power.tensors() if self.hooks.power else {}
+
+    def own_state(self) -> dict[str, Any]:
+        return self.hooks.power.plain() if self.hooks.power else {}
+
+    def load_own(self, tensors: dict[str, torch.Tensor], own: Mapping[str, Any]) -> None:
+        if self.hooks.power:
+            self.hooks.power.load(tensors, own, self.device)
 
     def effective(self) -> dict[str, str]:
         log = self.wrapped._get_ddp_logging_data()  # type: ignore[no-untyped-call]

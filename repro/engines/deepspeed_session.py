@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import deepspeed
@@ -21,6 +22,7 @@ from deepspeed.utils import (
     safe_set_local_fp32_param,
 )
 
+from repro.engines.deepspeed_files import TAG, SafeFiles, told
 from repro.engines.numerics import name_of
 from repro.engines.torch_session import TorchSession, as_array
 from repro.errors import TrialError
@@ -56,6 +58,7 @@ class DeepSpeedSession(TorchSession):
         self.engine, *_ = deepspeed.initialize(
             model=self.model, optimizer=self.optimizer, config=self.config, dist_init_required=False
         )
+        self.engine.checkpoint_engine = SafeFiles()
         self.optimizer.state.clear()
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
@@ -127,6 +130,21 @@ class DeepSpeedSession(TorchSession):
         flag = torch.tensor(float(mine), device=self.device)
         dist.all_reduce(flag, op=dist.ReduceOp.MAX)
         return bool(flag)
+
+    # ---- checkpoints
+
+    def save_state(self, folder: Path) -> dict[str, Any]:
+        self.engine.save_checkpoint(str(folder), tag=TAG, save_latest=False)
+        if self.job.rank == 0:
+            (folder / "zero_to_fp32.py").unlink(missing_ok=True)  # code has no place among the data
+        return {}
+
+    def load_state(self, folder: Path, own: Mapping[str, Any]) -> None:
+        with told(folder / TAG):
+            # What its optimizers kept of the warm-up is what the saved state is copied into.
+            path, _ = self.engine.load_checkpoint(str(folder), tag=TAG)
+            if path is None:
+                raise FileNotFoundError(f"DeepSpeed finds no checkpoint in {folder.name}")
 
     # ---- read-outs
 

@@ -22,6 +22,7 @@ class DeepSpeedZero(Engine):
     """
 
     title: ClassVar[str] = "DeepSpeed ZeRO"
+    checkpoints: ClassVar[bool] = True
     preload: ClassVar[tuple[str, ...]] = ("torch", "torch._dynamo", "deepspeed", "repro.engines.deepspeed_session")
 
     always_shown: ClassVar[tuple[str, ...]] = ("stage",)

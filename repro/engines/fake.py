@@ -25,6 +25,7 @@ class Fake(Engine):
 
     title: ClassVar[str] = "Fake (invented figures)"
     needs_parts: ClassVar[bool] = False
+    checkpoints: ClassVar[bool] = True
 
     step_seconds: float = Field(0.01, gt=0, description="median duration of a step")
     spread: float = Field(0.05, ge=0, description="spread (sigma of the logarithm) of step times and of learning speed")

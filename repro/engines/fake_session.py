@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -105,6 +106,13 @@ class FakeSession(Session):
 
     def effective(self) -> dict[str, str]:
         return {"engine": "fake", "comm": "none", "ranks_simulated": str(self.job.world)}
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        return {"steps": self.steps, "evaluations": self.evaluations, "now_ns": self.clock.now_ns}
+
+    def load(self, folder: Path, own: Mapping[str, Any]) -> None:
+        """On its own clock no time is lost."""
+        self.steps, self.evaluations, self.clock.now_ns = own["steps"], own["evaluations"], own["now_ns"]
 
     def peak_bytes(self) -> int | None:
         return None

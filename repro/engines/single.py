@@ -12,6 +12,7 @@ class Single(Engine):
     """One process, no process group, no wrapper."""
 
     title: ClassVar[str] = "PyTorch, one process"
+    checkpoints: ClassVar[bool] = True
     preload: ClassVar[tuple[str, ...]] = ("torch", "torch._dynamo", "repro.engines.torch_loop")
 
     def unsupported(self, setting: Setting) -> str | None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from repro.engines.numerics import name_of
+from repro.engines.tensor_files import load_tensors, save_tensors
 from repro.engines.torch_session import TorchSession, as_array
+from repro.errors import CheckpointError
 from repro.seams import Batch, Job, Parts
+
+TENSORS = "tensors"
+"""Folder of a checkpoint that torch.distributed.checkpoint writes."""
 
 
 class MasterCopy:
@@ -115,6 +121,53 @@ class LoopSession(TorchSession):
     def load_scaler_state(self, state: dict[str, Any]) -> None:
         if self.scaler:
             self.scaler.load_state_dict(state)
+
+    # ---- checkpoints
+
+    def state_tensors(self) -> dict[str, torch.Tensor]:
+        """All that is the same on every rank, by name; the very tensors."""
+        found = {f"weights.{name}": parameter.detach() for name, parameter in self.model.named_parameters()}
+        found |= {f"buffers.{name}": buffer for name, buffer in self.model.named_buffers()}
+        if self.masters:
+            found |= {f"masters.{name}": copy.detach() for name, copy in self.masters.named}
+        return found | {f"optimizer.{name}.{key}": value for name, state in self._optimizer_states()
+                        for key, value in state.items() if isinstance(value, torch.Tensor)}
+
+    def _optimizer_states(self) -> list[tuple[str, dict[str, Any]]]:
+        """What the optimizer keeps for each parameter, by the parameter's name."""
+        names = [name for name, _ in self.trained()]
+        return [(name, self.optimizer.state[stepped]) for name, stepped in zip(names, self.stepped, strict=True)]
+
+    def own_tensors(self) -> dict[str, torch.Tensor]:
+        """What is this rank's own."""
+        return {}
+
+    def load_own(self, tensors: dict[str, torch.Tensor], own: Mapping[str, Any]) -> None:
+        """Put back `own_tensors` and what goes with them."""
+
+    def own_state(self) -> dict[str, Any]:
+        """What goes with `own_tensors` (JSON-like)."""
+        return {}
+
+    def save_state(self, folder: Path) -> dict[str, Any]:
+        save_tensors(folder / TENSORS, self.state_tensors(), self.own_tensors(), self.job.rank, self.alone)
+        numbers = {name: {key: value for key, value in state.items() if isinstance(value, int | float)}
+                   for name, state in self._optimizer_states()}
+        return {"optimizer": numbers, "own": self.own_state()}
+
+    def load_state(self, folder: Path, own: Mapping[str, Any]) -> None:
+        shared, mine = load_tensors(folder / TENSORS, self.job.rank)
+        there = self.state_tensors()
+        if wrong := sorted(name for name in {*there, *shared}
+                           if name not in there or name not in shared or there[name].shape != shared[name].shape
+                           or there[name].dtype != shared[name].dtype):
+            raise CheckpointError(f"checkpoint {folder.name}: {wrong[0]} is not what this trial has under that name")
+        with torch.no_grad():
+            for name, tensor in there.items():
+                tensor.copy_(shared[name])
+        for name, state in self._optimizer_states():
+            state.update(own["optimizer"][name])
+        self.load_own(mine, own["own"])
 
     def effective(self) -> dict[str, str]:
         return {

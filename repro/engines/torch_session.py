@@ -5,7 +5,8 @@ from __future__ import annotations
 import resource
 import sys
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,12 @@ import torch.distributed as dist
 from repro.engines.numerics import Numerics, name_of
 from repro.engines.undo import Buffers, OptimizerState, RandomStates, digest
 from repro.engines.watched import Watched
-from repro.errors import TrialError
+from repro.errors import CheckpointError, TrialError
 from repro.seams import Batch, Job, Parts, Session
 
+PLAIN = (bool, int, float, str, type(None))
+STATE_BYTES = 4
+"""Bytes of one number of a checkpoint; there are about four of them a weight."""
 WARM_UP_STEPS = 2
 """DDP lays out its buckets anew after the first step; the second one runs with the layout that stays."""
 
@@ -119,6 +123,39 @@ class TorchSession(Session):
             torch.cuda.synchronize(self.device)
         if not self.alone:
             dist.barrier(device_ids=[self.device.index] if self.device.type == "cuda" else None)
+
+    # ---- checkpoints
+
+    @abstractmethod
+    def save_state(self, folder: Path) -> dict[str, Any]:
+        """Write weights, buffers and optimizer; what is this rank's own and no tensor (JSON-like)."""
+
+    @abstractmethod
+    def load_state(self, folder: Path, own: Mapping[str, Any]) -> None:
+        """Become what `save_state` wrote."""
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        own = self.save_state(folder)
+        scaler = {name: value for name, value in self.scaler_state().items() if isinstance(value, PLAIN)}
+        return {"engine": own, "scaler": scaler, "comm": self.job.comm.state(), "weights": self._weights_hash(),
+                "random": RandomStates().plain()}
+
+    def load(self, folder: Path, own: Mapping[str, Any]) -> None:
+        self.job.comm.restore(own["comm"])
+        self.load_state(folder, own["engine"])
+        self.load_scaler_state(own["scaler"])
+        if self._weights_hash() != own["weights"]:
+            raise CheckpointError(f"checkpoint {folder.name}: the weights are not what they were when it was written")
+        RandomStates.of(own["random"]).restore()
+
+    def _weights_hash(self) -> str:
+        """To the last bit."""
+        return digest(self.weights())
+
+    def state_bytes(self) -> int:
+        """Weights, two moments and a master copy, in float32."""
+        sizes = [int(getattr(parameter, "ds_numel", parameter.numel())) for _, parameter in self.trained()]
+        return 4 * STATE_BYTES * sum(sizes)
 
     # ---- read-outs
 

@@ -16,9 +16,30 @@ class RandomStates:
 
     def __init__(self) -> None:
         self.python = random.getstate()
-        self.numpy = np.random.get_state()
+        self.numpy: Any = np.random.get_state()
         self.torch = torch.get_rng_state()
         self.cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+
+    def plain(self) -> dict[str, Any]:
+        """All of them, JSON-like; bytes as hexadecimal digits."""
+        kind, keys, place, has_gauss, gauss = self.numpy
+        return {
+            "python": [self.python[0], list(self.python[1]), self.python[2]],
+            "numpy": [kind, np.asarray(keys).tolist(), int(place), int(has_gauss), float(gauss)],
+            "torch": _hex(self.torch), "cuda": [_hex(state) for state in self.cuda],
+        }
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> RandomStates:
+        """What `plain` told."""
+        states = cls()
+        version, keys, gauss = plain["python"]
+        states.python = (version, tuple(keys), gauss)
+        kind, numbers, *rest = plain["numpy"]
+        states.numpy = (kind, np.asarray(numbers, dtype=np.uint32), *rest)
+        states.torch = _from_hex(plain["torch"])
+        states.cuda = [_from_hex(state) for state in plain["cuda"]]
+        return states
 
     def restore(self) -> None:
         """Put all of them back."""
@@ -27,6 +48,14 @@ class RandomStates:
         torch.set_rng_state(self.torch)
         if self.cuda:
             torch.cuda.set_rng_state_all(self.cuda)
+
+
+def _hex(state: torch.Tensor) -> str:
+    return bytes(state.cpu().numpy()).hex()
+
+
+def _from_hex(digits: str) -> torch.Tensor:
+    return torch.from_numpy(np.frombuffer(bytes.fromhex(digits), dtype=np.uint8).copy())
 
 
 class OptimizerState:

@@ -6,6 +6,8 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from repro.scrub import masked
+
 Entry = Callable[[str, Mapping[str, Any]], object]
 LONGEST_REASON = 500
 
@@ -18,8 +20,8 @@ def resolve(entry: str) -> Entry:
 
 
 def reason(error: BaseException) -> str:
-    """Type and first line of what an exception says."""
-    lines = str(error).strip().splitlines()
+    """Type and first line of what an exception says; without credentials, because it goes into the record."""
+    lines = masked(str(error)).strip().splitlines()
     kind = type(error).__name__
     return f"{kind}: {lines[0]}"[:LONGEST_REASON] if lines else kind
 

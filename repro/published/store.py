@@ -17,9 +17,11 @@ from repro.published.mlperf_folder import Imported
 from repro.published.record import Program, PublishedRecord, PublishedResult, Refused
 from repro.published.refusal import file_name, plain
 from repro.published.safe_file import full
-from repro.store import read_model, write_model, write_text
+from repro.store import read_bounded, read_model, refuse_absurd, write_model, write_text
 
 Model = TypeVar("Model", bound=BaseModel)
+MAX_RESULTS_BYTES = 256 << 20
+"""What one import may hold (`mlperf_folder.MAX_HELD`), with room for its refusals."""
 RECORD, RESULTS, REFUSED = "published.json", "results.jsonl", "refused.jsonl"
 
 
@@ -90,14 +92,13 @@ def _sha256(text: str) -> str:
 
 
 def _read(path: Path, cls: type[Model], sha256: str) -> Iterator[Model]:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be read: {error.strerror}") from error
+    content = read_bounded(path, MAX_RESULTS_BYTES)
     if hashlib.sha256(content).hexdigest() != sha256:
         raise OutputError(f"{path}: is not what {RECORD} says was written (sha256 differs); import again")
     for number, line in enumerate(content.splitlines(), 1):
         try:
-            yield cls.model_validate_json(line)
+            model = cls.model_validate_json(line)
         except ValidationError as error:
             raise OutputError(f"{path}:{number}: {error.errors(include_url=False)[0]['msg']}") from error
+        refuse_absurd(f"{path}:{number}", line)
+        yield model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import shutil
@@ -14,11 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from repro.reporters import published_page
 
 from repro import registry
 from repro.compare_command import compare_runs
+from repro.published.command import run as import_published
 from repro.spec import Trial
-from tests.records import SUITE, Course, make_record
+from repro.store import read_record
+from tests.records import SCALING, SUITE, Course, make_record, scaling_course
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -187,16 +191,55 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
         return member.read().decode("utf-8")
 
 
-@pytest.mark.parametrize(("width", "scheme"), [
-    (1280, "light"),
-    pytest.param(1280, "dark", marks=pytest.mark.slow), pytest.param(390, "light", marks=pytest.mark.slow),
-])
-def test_axe_finds_nothing_serious(browser: Any, run: Path, axe: str, width: int, scheme: str) -> None:
+VIEWS = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
+
+
+@pytest.fixture(scope="module")
+def many_cells(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plan of 12 cells on emulated links, by two algorithms: long tables, folded parts, every figure of scaling."""
+    root = tmp_path_factory.mktemp("many") / "run"
+    record = make_record(root, SCALING, scaling_course)
+    return Path(registry.load("reporter", "html")().write(record, root / "report")[0])
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory, run: Path) -> Path:
+    """Both rounds and DAWNBench, and a run of one's own beside them."""
+    data = Path(os.environ.get("REPRO_SHARED_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
+    if not data.is_dir():
+        pytest.skip(f"no published results at {data}")
+    root = tmp_path_factory.mktemp("published")
+    imports = [import_published(program, data / program, root / program) for program in ("mlperf", "dawnbench")]
+    return Path(published_page.write(imports, [read_record(run)], root / "page")[0])
+
+
+@pytest.fixture
+def file(request: pytest.FixtureRequest, run: Path) -> Path:
+    """The page that a test's parameter names."""
+    return run / "report" / "report.html" if request.param == "run" else Path(request.getfixturevalue(request.param))
+
+
+def opened(browser: Any, file: Path, width: int = 1280, scheme: str = "light") -> Any:
+    """A page whose first figure is drawn."""
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    page.goto((run / "report" / "report.html").as_uri())
+    page.goto(file.as_uri())
+    page.locator(".chart").first.scroll_into_view_if_needed()
     page.wait_for_selector(".chart .trace", state="attached")
+    return page
+
+
+PAGES = [pytest.param(name, width, scheme, marks=() if (name, width, scheme) == ("run", 1280, "light")
+                      else pytest.mark.slow, id=f"{name}-{width}-{scheme}")
+         for name in ("run", "many_cells", "published") for width, scheme in VIEWS]
+
+
+@pytest.mark.parametrize(("file", "width", "scheme"), PAGES, indirect=["file"])
+def test_axe_finds_nothing_serious(browser: Any, file: Path, axe: str, width: int, scheme: str) -> None:
+    page = opened(browser, file, width, scheme)
     page.evaluate(axe)  # through the debugger, which the page's policy does not bind
-    page.evaluate("for (const part of document.querySelectorAll('details:not(.bulk)')) part.open = true")
+    page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width + 4
+    assert page.evaluate(SHUT) == []
     found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     bad = [f"{item['impact']} {item['id']}: {item['nodes'][0]['html'][:200]} ({len(item['nodes'])})"
            for item in found["violations"] if item["impact"] in ("serious", "critical")]
@@ -212,7 +255,7 @@ def test_the_paper_version_has_every_section_and_no_controls(browser: Any, run: 
     page.emulate_media(media="print")
     assert page.locator(".filter:visible").count() == 0
     assert page.locator(".skip:visible").count() == 0
-    # A4 less its margins, upright; lying for the sections with wide tables, which Chromium may still shrink a little.
+    # A4 less its margins, upright; lying for the trials.
     wide = [text for width, lying in ((703, False), (1032, True)) for text in beyond(page, width, lying)]
     page.close()
     assert wide == []
@@ -221,10 +264,88 @@ def test_the_paper_version_has_every_section_and_no_controls(browser: Any, run: 
 
 
 def beyond(page: Any, width: int, lying: bool) -> list[str]:
-    """Tables and figures that are wider than paper of `width` pixels."""
+    """Tables and figures that are wider than paper of `width` pixels, with what stands in them that runs out of it."""
     page.set_viewport_size({"width": width, "height": 900})
     script = """([width, lying]) => [...document.querySelectorAll("main table, main figure, main pre, main .forest")]
       .filter((part) => (getComputedStyle(part.closest("section")).page === "wide") === lying)
-      .filter((part) => part.getBoundingClientRect().right > width * (lying ? 1.15 : 1.01))
+      .filter((part) => Math.max(part.getBoundingClientRect().right, part.getBoundingClientRect().left
+        + (part.tagName === "TABLE" ? 0 : part.scrollWidth)) > width + 1)
       .map((part) => `${part.closest("section").id}: ${part.tagName} ${part.getBoundingClientRect().right}`)"""
     return list(page.evaluate(script, [width, lying]))
+
+
+SHUT = """() => [...document.querySelectorAll("table")].filter((table) => table.tBodies[0].rows.length
+    && table.checkVisibility()
+    && [...table.tBodies[0].rows].some((row) => !row.hidden && row.getBoundingClientRect().height < 8)
+    || table.getBoundingClientRect().height + 1 < table.tBodies[0].getBoundingClientRect().height)
+  .map((table) => table.className)"""
+"""Tables that do not show rows they hold."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["run", "many_cells", "published"], indirect=True)
+def test_paper_holds_everything_and_nothing_runs_out_of_it(browser: Any, file: Path) -> None:
+    page = opened(browser, file)
+    before = page.evaluate("document.querySelector('main').textContent.length")
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("details:not([open]):not(.huge)").count() == 0
+    assert page.locator("thead button").count() == 0  # Chromium leaves buttons out where it repeats a header
+    assert page.evaluate(SHUT) == []
+    flows = "[...document.querySelectorAll('.scroll')].map((item) => getComputedStyle(item).overflowY)"
+    assert set(page.evaluate(flows)) == {"visible"}
+    assert beyond(page, 703, False) + beyond(page, 1032, True) == []
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    page.emulate_media(media="screen")
+    assert abs(page.evaluate("document.querySelector('main').textContent.length") - before) < before // 100
+    page.close()
+
+
+def test_a_long_table_scrolls_in_its_frame_until_it_is_opened(page: Any) -> None:
+    frame = page.locator(".scroll.tall", has=page.locator("table[data-filter=trials]"))
+    assert frame.evaluate("item => item.scrollHeight > item.clientHeight")
+    button = frame.locator("xpath=following-sibling::button[1]")
+    assert button.inner_text() == "Show all 24 rows"
+    button.focus()
+    page.keyboard.press("Enter")
+    assert button.get_attribute("aria-pressed") == "true"
+    assert frame.evaluate("item => item.scrollHeight <= item.clientHeight + 1")
+    page.keyboard.press("Enter")
+    assert frame.evaluate("item => item.scrollHeight > item.clientHeight")
+
+
+def test_everything_is_unfolded_by_one_button_and_folded_again(page: Any) -> None:
+    folded = page.locator("details:not([open])").count()
+    assert folded
+    page.get_by_role("button", name="Unfold everything").click()
+    assert page.locator("details:not([open])").count() == 0
+    page.get_by_role("button", name="Unfold everything").click()
+    assert page.locator("details:not([open])").count() == folded
+
+
+def test_every_control_shows_that_it_has_the_focus(page: Any) -> None:
+    script = """() => { const at = document.activeElement; const style = getComputedStyle(at);
+      return [at.outerHTML.slice(0, 80), style.outlineStyle, parseFloat(style.outlineWidth)]; }"""
+    page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
+    seen = set()
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        where, outline, width = page.evaluate(script)
+        seen.add(where)
+        assert outline == "solid" and width >= 2, where
+    assert len(seen) > 25
+
+
+def test_every_trial_leads_to_its_log_record_attempts_and_hashes(page: Any, run: Path) -> None:
+    script = """() => [...document.querySelectorAll("table[data-filter=trials] tbody tr")].map((row) => ({
+      id: row.id, links: [...row.querySelectorAll("th a")].map((link) => link.getAttribute("href")),
+      hashes: [...row.querySelectorAll("abbr")].map((item) => item.title)}))"""
+    rows = page.evaluate(script)
+    assert len(rows) == 24
+    for row in rows:
+        folder, log, record, attempts = row["links"]
+        result = json.loads((run / "report" / record).resolve().read_text())
+        assert result["trial_id"] == row["id"]
+        assert (run / "report" / folder).is_dir() and (run / "report" / log).is_file()
+        assert page.locator(f"[id='{attempts[1:]}']").count() == 1
+        assert sorted(text.split(": ")[1] for text in row["hashes"]) == sorted(result["hashes"].values())

@@ -1,22 +1,30 @@
-"""Runs a small suite again and again, lets planned faults happen to it, resumes it, and checks what must hold.
+"""Runs small suites again and again, lets planned faults happen to them, resumes them, and checks what must hold.
 
-    python -m tests.chaos.drive --faults 200 --seed 1 [--engine slow|ddp] [--folder DIR]
+    python -m tests.chaos.drive --faults 200 --seed 1 [--lanes 3] [--world local] [--keep DIR]
 
-Each trial counted once; nothing that had ended lost or changed; no process left; no lock and no half-written file left;
-resuming completes; every figure as in an undisturbed run (engine `slow`, whose figures are exact).
+Each trial counted once; nothing that had ended lost or changed; what was damaged refused, and run again, it alone;
+resumed trials equal to an undisturbed run's, bit for bit; no process, no namespace, no lock, no half-written file
+left; `repro verify` finds every record sound, the tracking server every point once.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,37 +33,23 @@ import psutil
 
 import repro
 from repro import registry
+from repro.bundle.verify import verify
+from repro.errors import ReproError
 from repro.lock import NAME
+from repro.results import Result
 from repro.resume import RERUN
-from repro.store import read_record
+from repro.store import read_attempts, read_record
 from tests.chaos import faults
-from tests.chaos.faults import Fault
+from tests.chaos.faults import BETWEEN, SIGNALS, UNSEEN, Fault
+from tests.chaos.server import Server, doubled, points
+from tests.chaos.worlds import WORLDS, World, place
 
 ROOT = Path(repro.__file__).parents[1]
 PLUGINS = Path(__file__).parent / "plugins"
-SUITE = """\
-suite: chaos
-seeds: {seeds}
-on_failure: rerun
-attempts: 10
-trial:
-  workload: {workload}
-  processes: {processes}
-  batch: {{global: 64}}
-  optimizer: {{kind: sgd, lr: 0.05}}
-  stop: {{metric: top1, target: {target}, max_epochs: 6}}
-  evaluate_every: {every}
-  device: cpu
-  timeout_seconds: 60
-  stall_seconds: {stall}
-matrix:
-  engine: {engines}
-"""
-SETTINGS: dict[str, dict[str, Any]] = {
-    "slow": {"workload": "digits", "processes": 2, "target": 0.9, "every": 256, "stall": 4,
-             "engines": "[{kind: slow, samples_scale: 500}, {kind: slow, samples_scale: 500, step_seconds: 0.02}]"},
-    "ddp": {"workload": "digits-mlp", "processes": 2, "target": 0.85, "every": 720, "stall": 8, "engines": "[ddp]"},
-}
+A_PLAN = 10
+"""Faults that one folder after another has to bear, before the next plan begins."""
+ENDS_SECONDS = 300
+"""What a start may take, on a machine that is busy."""
 
 
 class Broken(AssertionError):
@@ -67,50 +61,75 @@ class Tally:
     """What happened."""
 
     faults: Counter[str] = field(default_factory=Counter)
+    checks: Counter[str] = field(default_factory=Counter)
+    """Times that each invariant was looked at."""
+    broken: list[str] = field(default_factory=list)
     missed: int = 0
-    """Faults that came too late to hit anything."""
+    """Faults that came too late to hit anything; they were tried again."""
     folders: int = 0
     starts: int = 0
     trials: int = 0
     attempts: Counter[str] = field(default_factory=Counter)
 
+    def add(self, other: Tally) -> None:
+        self.faults += other.faults
+        self.checks += other.checks
+        self.attempts += other.attempts
+        self.broken += other.broken
+        self.missed += other.missed
+        self.folders += other.folders
+        self.starts += other.starts
+        self.trials += other.trials
+
     def text(self, seconds: float) -> str:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.faults.items()))
-        ends = ", ".join(f"{count} {status}" for status, count in sorted(self.attempts.items()))
-        return (f"{sum(self.faults.values())} faults injected ({kinds}); {self.missed} came too late\n"
-                f"{self.folders} runs in {self.starts} starts, {self.trials} trials, attempts: {ends}\n"
-                f"0 invariants broken, {seconds:.0f} s")
+        def counts(found: Counter[str]) -> str:
+            return ", ".join(f"{count} {kind}" for kind, count in sorted(found.items()))
+
+        lines = [f"{sum(self.faults.values())} faults injected: {counts(self.faults)}; {self.missed} came too late and "
+                 "were tried again",
+                 f"{self.folders} runs in {self.starts} starts, {self.trials} trials, attempts: "
+                 f"{counts(self.attempts)}",
+                 f"{sum(self.checks.values())} invariants checked: {counts(self.checks)}",
+                 *(f"BROKEN: {text}" for text in self.broken), f"broken: {len(self.broken)}, {seconds:.0f} s"]
+        return "\n".join(lines)
 
 
 @dataclass
 class Drive:
-    """One suite, run and disturbed in a folder until all faults of a plan have happened."""
+    """One world's suite, run and disturbed in a folder until all faults of a plan have happened."""
 
     folder: Path
-    engine: str = "slow"
-    seeds: int = 2
-    small: bool = False
-    """The folder is a small file system of its own, which may be filled."""
-    tally: Tally = field(default_factory=Tally)
+    world: World
+    on_failure: str = "rerun"
+    seeds: int | None = None
     control: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What the suite comes to when nothing happens to it."""
+    server: Server | None = None
+    tally: Tally = field(default_factory=Tally)
     ended: dict[str, bytes] = field(default_factory=dict)
+    """Results that stand, by trial."""
+    lost: dict[str, int] = field(default_factory=dict)
+    """Attempts that were damaged after their end, by trial."""
+    spaces: set[str] = field(default_factory=set)
+    """Network namespaces of the start that runs."""
+    signalled: str = ""
+    """The signal that was sent to it."""
 
-    def undisturbed(self) -> None:
-        """What the suite comes to when nothing happens to it."""
+    def undisturbed(self) -> dict[str, dict[str, Any]]:
         run = self.folder / "control"
         process = self._start(run)
-        _, said = process.communicate(timeout=600)
-        _must(process.returncode in (0, 3), f"the undisturbed run ended with {process.returncode}: {said}")
-        self.control = self._figures(run)
+        said = process.communicate(timeout=600)[1]
+        self._must("control", process.returncode == 0, f"the undisturbed run ended with {process.returncode}: {said}")
+        found = self._figures(run)
         shutil.rmtree(run)
+        return found
 
-    def go(self, planned: list[Fault]) -> Tally:
+    def go(self, planned: Sequence[Fault]) -> Tally:
         """Let every fault happen; as many runs as that takes."""
-        left, number = list(planned), 0
+        left = list(planned)
         while left:
-            run = self.folder / f"run{number}"
-            number += 1
-            self.ended = {}
+            run = self.folder / f"run{self.tally.folders}"
+            self.ended, self.lost = {}, {}
             self._through(run, left)
             self.tally.folders += 1
             shutil.rmtree(run)
@@ -118,108 +137,215 @@ class Drive:
 
     def _through(self, run: Path, left: list[Fault]) -> None:
         """One run, from its start to its last trial, with faults as long as there are some left."""
-        for _ in range(100):
+        for _ in range(60):
             process = self._start(run)
+            self.spaces = set()
             self._disturb(process, run, left)
             try:
-                _, said = process.communicate(timeout=180)
+                said = process.communicate(timeout=ENDS_SECONDS)[1]
             except subprocess.TimeoutExpired:
                 process.kill()
-                raise Broken(f"{run}: did not end within 180 s") from None
+                raise Broken(f"{run}: did not end within {ENDS_SECONDS} s") from None
             self._after(process, run, said)
-            if process.returncode in (0, 3):
+            if not self._damage(run, left) and process.returncode in (0, 3):
                 return self._complete(run)
-        raise Broken(f"{run}: not complete after 100 starts")
+        raise Broken(f"{run}: not complete after 60 starts")
 
     def _start(self, run: Path) -> subprocess.Popen[str]:
         begun = (run / "plan.json").is_file()
         if not begun and run.is_dir():
-            for path in sorted(run.rglob("*"), reverse=True):  # killed before there was a plan: nothing to resume
-                path.rmdir() if path.is_dir() else path.unlink()
-        (self.folder / "suite.yaml").write_text(SUITE.format(seeds=self.seeds, **SETTINGS[self.engine]))
-        what = ["--resume", str(run)] if begun else [str(self.folder / "suite.yaml"), "--out", str(run)]
-        path = os.pathsep.join([str(ROOT), str(PLUGINS)])
+            shutil.rmtree(run)  # killed before there was a plan: nothing to resume
+        suite = self.folder / "suite.yaml"
+        if not suite.is_file():
+            suite.write_text(self.world.suite(self.on_failure, self.seeds))
+        what = ["run", *(["--resume", str(run)] if begun else [str(suite), "--out", str(run)])]
         self.tally.starts += 1
+        return self._repro(*what, *([] if self.server else ["--no-mlflow"]))
+
+    def _repro(self, *arguments: str, **more: str) -> subprocess.Popen[str]:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(PLUGINS)]), "OMP_NUM_THREADS": "1",
+                       "MLFLOW_DISABLE_TELEMETRY": "true"}
+        if self.server:
+            environment["MLFLOW_TRACKING_URI"] = self.server.uri
         return subprocess.Popen(
-            [sys.executable, "-m", "repro", "run", *what, "--no-mlflow"], stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL, cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+            [sys.executable, "-m", "repro", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            stdin=subprocess.DEVNULL, cwd=self.folder, env=environment | more,
         )
 
+    def _command(self, *arguments: str, **more: str) -> tuple[int, str]:
+        process = self._repro(*arguments, **more)
+        said = process.communicate(timeout=ENDS_SECONDS)[1]
+        return process.returncode, said
+
+    # ---- faults
+
     def _disturb(self, process: subprocess.Popen[str], run: Path, left: list[Fault]) -> None:
-        while left and process.poll() is None:
+        """Faults that need ranks that run, one after the other, each when the one before has had its effect."""
+        self.signalled = ""
+        while (fault := next((item for item in left if item.kind not in BETWEEN), None)) and process.poll() is None:
             if not _ranks_run(process, run):
                 continue
-            fault = left[0]
             time.sleep(fault.wait_seconds)
             before = _ledger_lines(run)
             self._note_ended(run)
-            if not faults.inflict(fault, process.pid, run):
+            if self.world.launcher != "local":
+                self.spaces |= faults.namespaces_of(process.pid)
+            if not self._inflict(fault, process, run):
                 self.tally.missed += process.poll() is None
+                time.sleep(0.1)
                 continue
-            left.pop(0)
+            left.remove(fault)
             self.tally.faults[fault.kind] += 1
-            while process.poll() is None and _ledger_lines(run) <= before:
-                time.sleep(0.02)  # until it has had its effect
+            late = time.monotonic() + ENDS_SECONDS
+            while process.poll() is None and time.monotonic() < late and fault.kind not in UNSEEN and (
+                    _ledger_lines(run) <= before or fault.kind in (*SIGNALS, "full disk")):
+                time.sleep(0.05)
+
+    def _inflict(self, fault: Fault, process: subprocess.Popen[str], run: Path) -> bool:
+        if fault.kind == "kill tracking server":
+            return self.server is not None and self.server.kill()
+        done = faults.inflict(fault, process.pid, run)
+        self.signalled = fault.kind if done and fault.kind in SIGNALS else ""
+        return done
+
+    def _damage(self, run: Path, left: list[Fault]) -> bool:
+        """Faults that need a run that nobody writes; whether there was one."""
+        done = False
+        while fault := next((item for item in left if item.kind in BETWEEN), None):
+            self._note_ended(run)
+            whole = [name for name in sorted(self.ended) if name not in self.lost or self.lost[name] == 0]
+            if not whole:
+                break
+            name = whole[int(fault.share * 1e6) % len(whole)]
+            left.remove(fault)
+            self.tally.faults[fault.kind] += 1
+            self.lost[name] = json.loads(self.ended.pop(name))["attempt"]
+            self._refused(run, fault, name)
+            done = True
+        return done
+
+    def _refused(self, run: Path, fault: Fault, name: str) -> None:
+        """A damaged file is named by whoever looks at it, in a line, and nothing comes of it."""
+        file = faults.damage(fault, run / "trials" / name)
+        found = verify(run)
+        place = f"trials/{name}/"
+        self._must("damage is named", any(item.place.startswith(place) for item in found.problems),
+                   f"{run}: {place}{file} was cut, and verify says {[item.text() for item in found.problems]}")
+        if fault.kind == "cut result":
+            try:
+                read_record(run)
+            except ReproError as error:
+                self._must("one line", f"{name}/{file}" in str(error) and "\n" not in str(error), f"{run}: {error}")
+            else:
+                raise Broken(f"{run}: {place}{file} was cut, and the record was read")
 
     def _note_ended(self, run: Path) -> None:
         """Results that stand: they must be there to the end, byte for byte."""
         for path in run.glob("trials/*/result.json"):
+            name = path.parent.name
             text = path.read_bytes()
-            if json.loads(text)["status"] not in RERUN:
-                self.ended.setdefault(path.parent.name, text)
+            try:
+                found = Result.model_validate_json(text)
+            except ValueError:
+                if name in self.lost:
+                    continue  # damaged by us
+                raise
+            if found.status not in RERUN and found.attempt > self.lost.get(name, 0):
+                self.ended.setdefault(name, text)
+
+    # ---- what must hold
+
+    def _must(self, what: str, holds: bool, problem: str) -> None:
+        self.tally.checks[what] += 1
+        if not holds:
+            raise Broken(f"{self.world.name}: {problem}")
 
     def _after(self, process: subprocess.Popen[str], run: Path, said: str) -> None:
         """What must hold however a run ended."""
         faults.ballast(run).unlink(missing_ok=True)
-        _must("Traceback" not in said and "internal error" not in said, f"{run}: {said}")
-        _must("cannot be resumed" not in said, f"{run}: {said}")
-        _must(process.returncode in (0, 1, 2, 3, 130, -9, -2), f"{run}: exit code {process.returncode}: {said}")
-        _must(process.returncode == -9 or not (run / NAME).exists(), f"{run}: lock left: {said}")
-        late = time.monotonic() + 10
+        code = process.returncode
+        self._must("no traceback", "Traceback" not in said and "internal error" not in said, f"{run}: {said}")
+        self._must("can be resumed", "cannot be resumed" not in said, f"{run}: {said}")
+        allowed = {0, 1, 2, 3, 130, -9} if self.signalled != "interrupt twice" else {0, 3, 130, -2}
+        if self.signalled and self.signalled != "interrupt twice":
+            allowed = {0, 3, 130}
+        self._must("exit code", code in allowed, f"{run}: exit code {code}, signal {self.signalled}: {said}")
+        self._must("no lock", code == -9 or not (run / NAME).exists(), f"{run}: lock left: {said}")
+        late = time.monotonic() + 15
         while (orphans := _orphans(process.pid)) and time.monotonic() < late:
-            time.sleep(0.05)
-        _must(not orphans, f"{run}: processes left: {orphans}")
-        if process.returncode == 130 and "killed; what has ended" not in said:
-            _must((run / "report" / "report.html").is_file(), f"{run}: interrupted once, and no report: {said}")
+            time.sleep(0.1)
+        self._must("no process", not orphans, f"{run}: processes left: {orphans}")
+        while (kept := self.spaces & _namespaces()) and time.monotonic() < late:
+            time.sleep(0.1)
+        if self.world.launcher != "local":
+            self._must("no namespace", not kept, f"{run}: namespaces left: {kept}")
+        if code == 130 and "killed; what has ended" not in said:
+            self._must("report", (run / "report" / "report.html").is_file(), f"{run}: interrupted, no report: {said}")
         for name, text in self.ended.items():
             path = run / "trials" / name / "result.json"
-            _must(path.is_file() and path.read_bytes() == text, f"{path}: a result that stood was lost or changed")
+            self._must("nothing lost", path.is_file() and path.read_bytes() == text,
+                       f"{path}: a result that stood was lost or changed")
         if (run / "environment.json").is_file():
             read_record(run)
+            problems = [item.text() for item in verify(run).problems]
+            self._must("partial record sound", not problems, f"{run}: {problems}")
 
     def _complete(self, run: Path) -> None:
         """What must hold of a run that says it is complete."""
         record = read_record(run)
-        _must(not record.missing(), f"{run}: trials missing")
-        _must(not (run / NAME).exists(), f"{run}: lock left")
-        _must(not list(run.rglob(".*.tmp")), f"{run}: half-written files left")
-        keys = [(item.trial_id, item.attempt) for item in record.attempts]
-        _must(len(keys) == len(set(keys)), f"{run}: an attempt twice in the ledger")
+        self._must("complete", not record.missing(), f"{run}: trials missing")
+        self._must("no lock", not (run / NAME).exists(), f"{run}: lock left")
+        self._must("no half file", not list(run.rglob(".*.tmp")), f"{run}: half-written files left")
         for result in record.results:
-            same = [item for item in record.attempts if item.trial_id == result.trial_id]
+            same = [item for item in read_attempts(run / "ledger.jsonl") if item.trial_id == result.trial_id]
             good = [item for item in same if item.status in ("ok", "missed")]
             name, numbers = f"{run}: {result.trial_id}", [item.attempt for item in same]
-            _must(len(good) == 1 and good[0].attempt == result.attempt, f"{name} counted {len(good)} times")
-            _must(numbers == list(range(1, len(same) + 1)), f"{name}: attempts not numbered in a row")
+            self._must("counted once", len(good) == 1 and good[0].attempt == result.attempt,
+                       f"{name} counted {len(good)} times")
+            self._must("attempts in a row", sorted(numbers) == list(range(1, len(same) + 1)), f"{name}: {numbers}")
+            gone = [item.attempt for item in same if item.status == "lost"]
+            wanted = [self.lost[result.trial_id]] if result.trial_id in self.lost else []
+            self._must("only the damaged again", gone == wanted, f"{name}: attempts {gone} lost, {wanted} were damaged")
             self.tally.attempts.update(item.status for item in same)
             self.tally.trials += 1
         if self.control:
-            _must(self._figures(run) == self.control, f"{run}: figures differ from the undisturbed run")
+            self._must("as undisturbed", self._figures(run) == self.control,
+                       f"{run}: figures differ from an undisturbed run's")
+        code, said = self._command("verify", str(run))
+        self._must("repro verify", code == 0, f"{run}: repro verify ends with {code}: {said}")
+        if self.server:
+            self._tracked(run)
 
     def _figures(self, run: Path) -> dict[str, dict[str, Any]]:
         """Every result without what may differ: which attempt it is of, and clocks where they are real."""
-        drop = {"attempt", "reason"}
-        if self.engine != "slow":
-            return {item.trial_id: {"hashes": item.hashes,
-                                    "curve": [(point.samples, point.value) for point in item.curve]}
-                    for item in read_record(run).results}
-        return {item.trial_id: item.model_dump(mode="json", exclude=drop) for item in read_record(run).results}
+        results = read_record(run).results
+        if self.world.real:
+            return {item.trial_id: {"hashes": item.hashes, "curve": [(at.samples, at.value) for at in item.curve]}
+                    for item in results}
+        drop = {"attempt", "reason", "network"}
+        return {item.trial_id: item.model_dump(mode="json", exclude=drop) for item in results}
+
+    def _tracked(self, run: Path) -> None:
+        """The server has what a replay into a store of its own has, each point once."""
+        assert self.server is not None
+        self.server.wait()
+        code, said = self._command("report", str(run), "--to", "mlflow")
+        self._must("replay", code == 0, f"{run}: the replay that is left ends with {code}: {said}")
+        alone = self.folder / "alone.db"
+        code, said = self._command("report", str(run), "--to", "mlflow", MLFLOW_TRACKING_URI=f"sqlite:///{alone}")
+        self._must("replay", code == 0, f"{run}: the replay to a new store ends with {code}: {said}")
+        name = _identity(run)
+        have, wanted = points(self.server.database, name), points(alone, name)
+        alone.unlink()
+        self._must("every point once", bool(wanted) and have == wanted, f"{run}: {len(wanted - have)} of {len(wanted)} "
+                   f"points are missing on the server, {len(have - wanted)} are there that should not be")
+        twice = doubled(self.server.database, name)
+        self._must("no point twice", not twice, f"{run}: {twice[:3]}")
+        self.tally.checks["points"] += sum(wanted.values())
 
 
-def _must(holds: bool, problem: str) -> None:
-    if not holds:
-        raise Broken(problem)
+def _identity(run: Path) -> str:
+    return str(importlib.import_module("repro.reporters.mlflow_state").identity(read_record(run)))
 
 
 def _ranks_run(process: subprocess.Popen[str], run: Path) -> bool:
@@ -227,7 +353,7 @@ def _ranks_run(process: subprocess.Popen[str], run: Path) -> bool:
     while process.poll() is None:
         if len(faults.ranks_of(process.pid)) >= 2 and (run / "ledger.jsonl").is_file():
             return True
-        time.sleep(0.02)
+        time.sleep(0.05)
     return False
 
 
@@ -251,28 +377,124 @@ def _orphans(owner: int) -> list[str]:
     return found
 
 
+def _namespaces() -> set[str]:
+    """Network namespaces that some process is in, or holds open."""
+    found = set()
+    for pid in psutil.pids():
+        try:
+            found.add(faults.net_of(pid))
+            held = [str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()]
+        except OSError:
+            continue
+        found |= {name for name in held if name.startswith("net:[")}
+    return found
+
+
 def know_the_engine() -> None:
     """Make the engine `slow` known to this process too: it reads the records."""
     sys.path.insert(0, str(PLUGINS))
     registry._third_party.cache_clear()
 
 
+@dataclass
+class Lanes:
+    """Plans of faults, several at a time."""
+
+    folder: Path
+    on_failure: str = "rerun"
+    keep: Path | None = None
+    say: bool = False
+    tally: Tally = field(default_factory=Tally)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _controls: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+
+    def run(self, plans: Sequence[tuple[World, list[Fault]]], lanes: int) -> Tally:
+        """Let all of it happen; what was broken is in the tally, the other plans go on."""
+        worlds = {world.name: world for world, _ in plans}
+        with ThreadPoolExecutor(lanes) as pool:
+            for name, found in zip(worlds, pool.map(self._control, worlds.values()), strict=True):
+                self._controls[name] = found
+            list(pool.map(self._plan, range(len(plans)), plans))
+        return self.tally
+
+    def _control(self, world: World) -> dict[str, dict[str, Any]]:
+        folder = self.folder / f"control-{world.name}"
+        folder.mkdir()
+        drive = Drive(folder, world, self.on_failure)
+        try:
+            return drive.undisturbed()
+        finally:
+            self.tally.starts += drive.tally.starts
+
+    def _plan(self, number: int, plan: tuple[World, list[Fault]]) -> None:
+        world, planned = plan
+        begin = time.monotonic()
+        with ExitStack() as stack:
+            folder = stack.enter_context(place(world, self.folder / f"plan{number}"))
+            server = None
+            if world.tracked:
+                server = Server(self.folder / f"server{number}")
+                stack.callback(server.close)
+                server.start()
+                server.wait()
+            drive = Drive(folder, world, self.on_failure, control=self._controls[world.name], server=server)
+            try:
+                drive.go(planned)
+            except (AssertionError, ReproError, OSError, ValueError, subprocess.SubprocessError) as error:
+                drive.tally.broken.append(f"plan {number}: {type(error).__name__}: {error}")
+                if self.keep:
+                    shutil.copytree(folder, self.keep / f"plan{number}", dirs_exist_ok=True)
+        with self._lock:
+            self.tally.add(drive.tally)
+            if self.say:
+                print(f"plan {number}, {world.name}: {sum(drive.tally.faults.values())} faults, "
+                      f"{len(drive.tally.broken)} broken, {time.monotonic() - begin:.0f} s", flush=True)
+
+
+def plans(seed: int, count: int, worlds: Sequence[World]) -> list[tuple[World, list[Fault]]]:
+    """`count` faults dealt to the worlds by their shares, in plans of A_PLAN; long ones first."""
+    total = sum(world.share for world in worlds)
+    found: list[tuple[World, list[Fault]]] = []
+    given = 0
+    for index, world in enumerate(worlds):
+        mine = count - given if index == len(worlds) - 1 else round(count * world.share / total)
+        given += mine
+        all_ = faults.plan(seed * 1000 + index, mine, 2, world.kinds)
+        found += [(world, all_[begin:begin + A_PLAN]) for begin in range(0, mine, A_PLAN)]
+    return sorted(found, key=lambda item: not item[0].tracked)
+
+
+def _give_up(*_: object) -> None:
+    """Told to end: nothing that was started here may go on."""
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            child.kill()
+    os.write(2, b"ended before all faults had happened\n")
+    os._exit(1)
+
+
 def main() -> None:
     know_the_engine()
-    parser = argparse.ArgumentParser(description=__doc__)
+    signal.signal(signal.SIGTERM, _give_up)
+    signal.signal(signal.SIGINT, _give_up)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--engine", choices=sorted(SETTINGS), default="slow")
-    parser.add_argument("--seeds", type=int, default=6, help="repeats of every cell")
-    parser.add_argument("--folder", type=Path, help="a small file system of its own, which may be filled")
+    parser.add_argument("--lanes", type=int, default=3, help="plans at a time")
+    parser.add_argument("--world", action="append", choices=[world.name for world in WORLDS])
+    parser.add_argument("--on-failure", default="rerun", help="what the suites say")
+    parser.add_argument("--keep", type=Path, help="where to leave the folders of plans in which something broke")
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
-        drive = Drive(Path(folder), asked.engine, asked.seeds)
-        kinds = faults.KINDS if asked.folder else tuple(kind for kind in faults.KINDS if kind != "full disk")
-        begin = time.monotonic()
-        drive.undisturbed()
-        tally = drive.go(faults.plan(asked.seed, asked.faults, 2, kinds))
-        print(tally.text(time.monotonic() - begin))
+    worlds = [world for world in WORLDS if not asked.world or world.name in asked.world]
+    for world in [world for world in worlds if world.why_not()]:
+        print(f"left out: {world.name}: {world.why_not()}")
+        worlds.remove(world)
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="repro-chaos-") as folder:
+        lanes = Lanes(Path(folder), asked.on_failure, asked.keep, say=True)
+        tally = lanes.run(plans(asked.seed, asked.faults, worlds), asked.lanes)
+    print(tally.text(time.monotonic() - begin))
+    sys.exit(bool(tally.broken) or sum(tally.faults.values()) != asked.faults)
 
 
 if __name__ == "__main__":

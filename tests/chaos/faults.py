@@ -1,4 +1,4 @@
-"""What is done to a run: a seeded plan of faults, and how each is inflicted on real processes."""
+"""What is done to a run: a seeded plan of faults, and how each is inflicted on real processes and files."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import psutil
 
-KINDS = ("kill rank", "stop rank", "kill server", "kill parent", "interrupt", "interrupt twice", "truncate log",
-         "full disk")
+SIGNALS = {"interrupt": signal.SIGINT, "interrupt twice": signal.SIGINT, "terminate": signal.SIGTERM,
+           "hang up": signal.SIGHUP}
+"""What ends `repro run` from outside, and may be answered."""
+BETWEEN = ("cut result", "cut log")
+"""Happen to a trial that has ended, while nobody writes the run."""
+UNSEEN = ("kill tracker", "kill tracking server")
+"""Leave no trace in the ledger: the trial that runs does not notice."""
 
 
 @dataclass(frozen=True)
@@ -25,36 +29,79 @@ class Fault:
     rank: int
     wait_seconds: float
     """From the moment ranks run to the fault."""
+    share: float
+    """Of a file that is cut: how much stays; uniform over its bytes."""
 
 
-def plan(seed: int, count: int, ranks: int, kinds: Sequence[str] = KINDS, longest: float = 0.6) -> list[Fault]:
+def plan(seed: int, count: int, ranks: int, kinds: Sequence[str], longest: float = 0.6) -> list[Fault]:
     """`count` faults: every kind in turn, shuffled, so that a short plan has each of them."""
     random = np.random.default_rng(seed)
     names = [kinds[index % len(kinds)] for index in range(count)]
     random.shuffle(names)
-    return [Fault(name, int(random.integers(ranks)), float(random.uniform(0, longest))) for name in names]
+    return [Fault(name, int(random.integers(ranks)), float(random.uniform(0, longest)), float(random.random()))
+            for name in names]
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """Every process below `pid`, by the kernel's own list: looking must cost next to nothing."""
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = task.read_text().split()
+        except OSError:
+            continue
+        for child in children:
+            yield int(child)
+            yield from descendants(int(child))
 
 
 def ranks_of(parent: int) -> dict[int, int]:
     """Rank -> pid of the ranks that run now, known by the log that each prints to."""
     found: dict[int, int] = {}
-    with contextlib.suppress(psutil.NoSuchProcess):
-        for child in psutil.Process(parent).children(recursive=True):
-            with contextlib.suppress(OSError, ValueError):
-                printed = Path(f"/proc/{child.pid}/fd/1").readlink()
-                if printed.name.startswith("rank") and os.getpgid(child.pid) == child.pid:
-                    found[int(printed.stem[4:])] = child.pid
+    for child in descendants(parent):
+        with contextlib.suppress(OSError, ValueError):
+            printed = _printed_to(child)
+            if printed.startswith("rank") and os.getpgid(child) == child:
+                found[int(Path(printed).stem[4:])] = child
     return found
 
 
-def server_of(parent: int) -> int | None:
-    """The fork server of a run."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        for child in psutil.Process(parent).children():
-            with contextlib.suppress(psutil.Error):
-                if any("forkserver" in part for part in child.cmdline()):
-                    return child.pid
+def _printed_to(pid: int) -> str:
+    return Path(f"/proc/{pid}/fd/1").readlink().name
+
+
+def _below(parent: int, what: Callable[[int], bool]) -> int | None:
+    for child in descendants(parent):
+        with contextlib.suppress(OSError):
+            if what(child):
+                return child
     return None
+
+
+def _says(word: str) -> Callable[[int], bool]:
+    return lambda pid: word.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def net_of(pid: int) -> str:
+    """The network namespace that a process is in."""
+    return str(Path(f"/proc/{pid}/ns/net").readlink())
+
+
+def namespaces_of(parent: int) -> set[str]:
+    """Network namespaces of a run that are not the machine's."""
+    found = set()
+    for child in descendants(parent):
+        with contextlib.suppress(OSError):
+            found.add(net_of(child))
+    return found - {net_of(os.getpid())}
+
+
+def _keeps_the_network(pid: int) -> bool:
+    return net_of(pid) != net_of(os.getpid()) and not _printed_to(pid).startswith("rank")
+
+
+VICTIMS: dict[str, Callable[[int], bool]] = {
+    "kill server": _says("forkserver"), "kill tracker": _says("track\0"), "kill keeper": _keeps_the_network,
+}
 
 
 def inflict(fault: Fault, parent: int, run: Path) -> bool:
@@ -62,19 +109,20 @@ def inflict(fault: Fault, parent: int, run: Path) -> bool:
     if fault.kind in ("kill rank", "stop rank"):
         target = ranks_of(parent).get(fault.rank)
         return target is not None and _signal(target, signal.SIGKILL if fault.kind == "kill rank" else signal.SIGSTOP)
-    if fault.kind == "kill server":
-        server = server_of(parent)
-        return server is not None and _signal(server, signal.SIGKILL)
+    if fault.kind in VICTIMS:
+        target = _below(parent, VICTIMS[fault.kind])
+        return target is not None and _signal(target, signal.SIGKILL)
     if fault.kind == "kill parent":
         return _signal(parent, signal.SIGKILL)
-    if fault.kind in ("interrupt", "interrupt twice"):
-        done = _signal(parent, signal.SIGINT)
+    if fault.kind in SIGNALS:
+        done = _signal(parent, SIGNALS[fault.kind])
         if fault.kind == "interrupt twice":
             time.sleep(0.02)
             _signal(parent, signal.SIGINT)
         return done
     if fault.kind == "truncate log":
-        return _truncate(run, fault.wait_seconds)
+        return _truncate(run, fault.share)
+    assert fault.kind == "full disk", fault.kind
     return _fill(run)
 
 
@@ -87,14 +135,25 @@ def _signal(pid: int, number: signal.Signals) -> bool:
 
 
 def _truncate(run: Path, share: float) -> bool:
-    """Cut the newest event log of a trial that has no result yet, somewhere."""
-    open_logs = list(run.glob("trials/*/result_*.txt"))
-    if not open_logs:
-        return False
-    newest = max(open_logs, key=lambda path: path.stat().st_mtime_ns)
-    size = newest.stat().st_size
-    os.truncate(newest, int(size * min(0.9, share)))
+    """Cut the event log that was written to last, somewhere; its trial must still run."""
+    running = [path for path in run.glob("trials/*/result_*.txt") if not (path.parent / "result.json").exists()]
+    newest = max(running, key=lambda path: path.stat().st_mtime_ns, default=None)
+    return newest is not None and _cut(newest, share)
+
+
+def _cut(path: Path, share: float) -> bool:
+    size = path.stat().st_size
+    os.truncate(path, int(size * share))
     return size > 0
+
+
+def damage(fault: Fault, trial: Path) -> str:
+    """Cut the result, or its log, of a trial that has ended; the name of the file."""
+    logs = sorted(trial.glob("result_*.txt"), key=lambda path: int(path.stem[7:]))
+    path = trial / "result.json" if fault.kind == "cut result" else logs[-1]
+    # Without its last byte, a line's end, a result still says all that it said.
+    os.truncate(path, int((path.stat().st_size - 1) * fault.share))
+    return path.name
 
 
 def ballast(run: Path) -> Path:
@@ -104,10 +163,8 @@ def ballast(run: Path) -> Path:
 
 def _fill(run: Path) -> bool:
     """Take all that is left of the file system that the run is on."""
-    with ballast(run).open("wb", buffering=0) as stream, contextlib.suppress(OSError):
-        while True:
-            stream.write(b"\0" * 65536)
-    with ballast(run).open("ab", buffering=0) as stream, contextlib.suppress(OSError):
-        while True:
-            stream.write(b"\0")
+    for size in (65536, 1):
+        with ballast(run).open("ab", buffering=0) as stream, contextlib.suppress(OSError):
+            while True:
+                stream.write(b"\0" * size)
     return True

@@ -18,6 +18,7 @@ from click.testing import CliRunner
 import repro
 from repro import registry
 from repro.cli import cli
+from repro.errors import ReproError
 from repro.store import Attempt, Record, read_record
 from tests.records import SUITE, Course, make_record
 
@@ -52,6 +53,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             except OSError:
                 assert time.monotonic() < limit and child.poll() is None, (folder / "log").read_text()[-500:]
                 time.sleep(0.2)
+        with urlopen(f"http://127.0.0.1:{port}/api/2.0/mlflow/experiments/get?experiment_id=0", timeout=120):
+            pass  # the first answer is slow
         yield f"http://127.0.0.1:{port}"
     finally:
         os.killpg(child.pid, signal.SIGKILL)
@@ -69,6 +72,7 @@ def sent(server: str, tmp_path_factory: pytest.TempPathFactory) -> Record:
     record.folder.append_attempt(Attempt(
         trial_id=first.trial_id, cell_id=first.cell_id, repeat=first.repeat, attempt=2, started_ms=1.61e12, seconds=1.0,
         status="crashed", reason="again, for the test"))
+    record.folder.append_incident("resumed", "for the test, <b>&amp;\u202e")
     record.folder.launchers.write_text('{"preload_seconds": 1.25}')
     record = read_record(root)
     registry.load("reporter", "html")().write(record, record.folder.reports)
@@ -107,6 +111,12 @@ def test_the_store_has_tables_and_factors(sent: Record, server: str) -> None:
     assert {run.data.tags["repro.factor.engine"] for run in cells} == wanted
     artifacts = {item.path for run in cells for item in client.list_artifacts(run.info.run_id)}
     assert {"cells.csv", "comparisons.csv", "pairs.csv", "trials.csv", "report.md", "report.html"} <= artifacts
+    first = next(run for run in cells if run.data.tags["repro.cell"] == sent.plan.cells[0].cell_id)
+    figures = {item.path: item for item in client.list_artifacts(first.info.run_id, "figures")}
+    assert {"figures/accuracy.html", "figures/speedups.html"} <= figures.keys()
+    assert all(4e6 < item.file_size < 6e6 for item in figures.values())  # plotly.js is inside
+    assert not any(item.path == "figures" for run in cells if run is not first
+                   for item in client.list_artifacts(run.info.run_id))
 
 
 @pytest.mark.parametrize(("arguments", "text"), [
@@ -127,3 +137,55 @@ def test_what_cannot_be_done_is_one_line(
     ended = CliRunner().invoke(cli, ["report", *arguments])
     assert ended.exit_code != 0 and text in (str(ended.exception) + ended.output)
     assert not Path("new").exists()
+
+
+def refused(monkeypatch: pytest.MonkeyPatch, folder: Path, uri: str, experiment: str) -> str:
+    """What a colleague reads who asks for a report of `experiment`: one line, and nothing is left behind."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    out = folder / "new"
+    ended = CliRunner().invoke(cli, ["report", "--from-mlflow", experiment, "--out", str(out)])
+    assert isinstance(ended.exception, ReproError), ended.output
+    text = str(ended.exception)
+    assert "\n" not in text and len(text) < 400
+    return text
+
+
+def test_a_dead_server_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = int(taken.getsockname()[1])
+    text = refused(monkeypatch, tmp_path, f"http://me:secret@127.0.0.1:{port}", "sample")
+    assert "the connection is refused" in text and "secret" not in text
+
+
+def test_an_experiment_of_others_is_no_record(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(server)
+    client.create_experiment("empty")
+    foreign = client.create_experiment("foreign")
+    client.create_run(foreign, tags={"repro.level": "cell", "note": "<script>"})
+    faked = client.create_experiment("faked")
+    client.create_run(faked, tags={"repro.level": "cell", "repro.run": "<script>", "repro.key": "../../x"})
+    for name in ("empty", "foreign"):
+        assert "holds no run of this tool" in refused(monkeypatch, tmp_path, server, name)
+        assert not (tmp_path / "new").exists()
+    assert "has no plan.json and environment.json" in refused(monkeypatch, tmp_path, server, "faked")
+
+
+def test_a_file_that_the_store_lost_is_missed(
+    sent: Record, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the report would be of fewer trials, and look whole."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(server)
+    experiment = client.get_experiment_by_name("sample")
+    assert experiment is not None
+    run = client.search_runs([experiment.experiment_id], "tags.`repro.level` = 'trial'")[0]
+    assert "result.json" in run.data.tags["repro.files"].split(", ")
+    client.set_tag(run.info.run_id, "repro.files", run.data.tags["repro.files"] + ", system_1.txt")
+    try:
+        text = refused(monkeypatch, tmp_path, server, "sample")
+        assert f"has no system_1.txt of {run.data.tags['repro.key']}" in text
+    finally:
+        client.set_tag(run.info.run_id, "repro.files", run.data.tags["repro.files"])

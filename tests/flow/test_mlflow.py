@@ -24,12 +24,13 @@ from urllib.request import urlopen
 import pytest
 
 from repro import registry
+from repro import tracker as tracking
 from repro.compare import compare, summarize
 from repro.errors import TrackingError, UsageError
 from repro.events import EventLog, read_events
 from repro.mlflow_ui import open_ui, page, ui_command
 from repro.seams import Reporter
-from repro.store import Record, RunFolder, read_record
+from repro.store import Attempt, Record, RunFolder, read_record
 from repro.tracker import Tracker
 from repro.uri import redacted
 from tests.records import SUITE, Course, default_course, make_record, write_log
@@ -86,6 +87,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
                     break
             except OSError:
                 time.sleep(0.1)
+        with urlopen(f"http://127.0.0.1:{port}/api/2.0/mlflow/experiments/get?experiment_id=0", timeout=120):
+            pass  # the first answer is slow
         yield Site(f"http://127.0.0.1:{port}", folder / "mlflow.db")
     finally:
         end(child)
@@ -192,7 +195,7 @@ def test_everything_of_a_record_is_there_and_a_second_replay_changes_nothing(
 
 def stamps(site: Site) -> dict[str, int]:
     """When each artifact was last written."""
-    return {str(path): path.stat().st_mtime_ns for path in site.database.parent.rglob("artifacts/*")}
+    return {str(path): path.stat().st_mtime_ns for path in site.database.parent.rglob("artifacts/**/*")}
 
 
 def check_cell(record: Record, cell_id: str, dumped: dict[str, Any]) -> None:
@@ -205,7 +208,7 @@ def check_cell(record: Record, cell_id: str, dumped: dict[str, Any]) -> None:
     assert last["n"] == last["reached"] == summary.n
     assert summary.success is not None
     assert last["success_probability_low"] == summary.success.low
-    assert last["success_probability_level"] == summary.success.level
+    assert run["tags"]["repro.interval.success_probability"] == f"{summary.success.level:g}"
     assert last["epochs_median"] == summary.median_epochs
     comparison = next((item for item in compare(record.plan, record.results) if item.candidate == cell_id), None)
     if comparison is not None and comparison.interval is not None:
@@ -217,6 +220,9 @@ def check_cell(record: Record, cell_id: str, dumped: dict[str, Any]) -> None:
         assert run["tags"]["repro.baseline"] == comparison.baseline
     assert run["tags"]["repro.suite_digest"] == record.plan.digest
     assert run["tags"]["repro.label"] == "measured"
+    assert run["params"]["Cell"] == cell.label
+    assert next(iter(run["metrics"])) == "tta_wall_median"  # what MLflow's comparison draws first
+    assert {point[0] for points in run["metrics"].values() for point in points} == {0}  # steps: drawn as bars
     assert run["params"]["batch.global"] == "64"
     assert run["params"]["optimizer.momentum"] == "0.9"
     assert run["params"]["engine"] == cell.factors["engine"]
@@ -340,6 +346,9 @@ def test_a_running_trial_appears_and_ends(store: str, tmp_path: Path) -> None:
     full = tmp_path / "full.txt"
     write_log(full, trial, default_course(trial))
     lines = full.read_text().splitlines(keepends=True)
+    folder.append_attempt(Attempt(trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=1,
+                                  started_ms=0, seconds=0, status="started", reason="as before every launch"))
+    record = read_record(folder.root)
     log = folder.log(trial.trial_id, 1)
     cut = next(index for index, line in enumerate(lines) if '"eval_accuracy"' in line) + 1
     log.write_text("".join(lines[:cut]) + lines[cut][:20])
@@ -524,7 +533,7 @@ def test_tracker_replays_in_a_process_of_its_own(
     ended = tracker.finish(60.0)
     assert (ended.problem, ended.pending) == ("", False)
     assert ended.uri.startswith(f"{server}/#/experiments/")
-    number = ended.uri.rpartition("/")[2]
+    number = ended.uri.partition("/#/experiments/")[2].partition("/")[0]
     with closing(sqlite3.connect(served.database)) as database:
         statuses = database.execute("SELECT status FROM runs WHERE experiment_id = ?", (number,)).fetchall()
     assert statuses == [("FINISHED",)] * 12
@@ -576,16 +585,23 @@ def test_tracker_never_waits_longer_than_told_and_leaves_no_process(
         assert child.returncode is not None
 
 
-def test_tracker_goes_on_when_its_child_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("starts", [1, 2])
+def test_tracker_goes_on_when_its_child_is_killed(
+    starts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setattr(tracking, "STARTS", starts)
     tracker = Tracker(make_record(tmp_path / "run", SMALL, only=1).folder.root)
     child = tracker._child
     assert child is not None
     child.kill()
     child.wait()
     tracker.sync(wait_seconds=5.0)
-    ended = tracker.finish(5.0)
+    assert "the tracking process ended" in tracker.problem
+    ended = tracker.finish(30.0)
     assert ended.pending
-    assert "the tracking process ended" in ended.problem
+    assert ended.left == "1 of 1 trials"
+    assert ("the tracking process ended" if starts == 1 else "the connection is refused") in ended.problem
 
 
 def test_the_child_ends_with_its_parent(store: str, tmp_path: Path) -> None:
@@ -651,5 +667,5 @@ def test_ui_command_names_the_store() -> None:
     assert command[1:4] == ["-m", "mlflow", "ui"]
     assert command[command.index("--backend-store-uri") + 1] == "sqlite:////a/b.db"
     assert ui_command(None, "127.0.0.1", 1)[-1] == f"sqlite:///{Path.cwd()}/mlflow.db"
-    assert page("http://h/", 3) == "http://h/#/experiments/3"
+    assert page("http://h/", 3) == "http://h/#/experiments/3/runs?workflowType=machine_learning"
     assert RunFolder(Path("x")).tracking == Path("x/tracking.json")

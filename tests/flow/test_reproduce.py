@@ -226,3 +226,20 @@ def test_bitwise_holds_for_every_engine_and_algorithm(tmp_path: Path, processes:
     assert first == second
     print(f"{processes} processes: {len(first)} trials hash-equal at steps 1, 10 and the end")
     assert len(first) >= 5
+
+
+# ---- guards
+
+
+def test_a_machine_that_is_busy_is_refused_under_strict(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(FAKE)
+    cores = os.cpu_count() or 1
+    spinning = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(cores)]
+    try:
+        code, _, error = command(tmp_path, "run", "s.yaml", "--no-mlflow", "--strict", "--out", "run")
+    finally:
+        for process in spinning:
+            process.kill()
+            process.wait()
+    assert code != 0 and "--strict: this machine is not fit for the run: its load is" in error
+    assert not list((tmp_path / "run" / "trials").iterdir())

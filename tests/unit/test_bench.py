@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from repro import registry
-from repro.bench import bare_ddp
-from repro.bench.outcome import outcome
+from repro.bench import bare_ddp, tracking
+from repro.bench.outcome import BenchOutcome, outcome
+from repro.bench.tracking import TrackingOutcome
 from repro.streams import Streams
 
 
@@ -24,3 +25,24 @@ def test_the_ratio_is_ours_over_theirs_pair_by_pair() -> None:
     assert found.low == pytest.approx(2.0)
     assert found.high == pytest.approx(2.0)
     assert "at most 3" in found.text()
+
+
+def test_a_promise_holds_only_where_the_whole_interval_does() -> None:
+    def of(*ratios: float) -> BenchOutcome:
+        return outcome("x", ("dead", list(ratios)), ("none", [1.0] * len(ratios)), "ms a step", 1.01)
+
+    near, far, wide = of(1.001, 0.999, 1.002, 0.998), of(1.101, 1.099, 1.102, 1.098), of(0.8, 1.25, 0.9, 1.1)
+    found = TrackingOutcome(control=near, dead=far, slow=wide, rounds=4, steps=25, seconds=1.0,
+                            replays={"dead": 3, "slow": 2}, requests=7, cpu_seconds={"dead": 0.1, "slow": 0.2})
+    assert [found.verdict(item) for item in (near, far, wide)] == [
+        "holds", "does not hold", "cannot be told, the interval is too wide"]
+    assert "slow server was sent 7 requests" in found.text()
+
+
+@pytest.mark.slow
+def test_step_times_with_and_without_a_tracking_server_are_measured() -> None:
+    found = tracking.measure(rounds=3, steps=4, processes=2, delay=0.2, every=0.0)
+    assert len(found.slow.ours_values) == found.rounds == 3
+    assert found.requests >= 3
+    assert found.replays["dead"] >= 1 and found.replays["slow"] >= 1
+    assert min(found.slow.ours_values + found.slow.theirs_values) > 0

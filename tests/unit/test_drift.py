@@ -69,7 +69,7 @@ def test_a_machine_that_slows_down_is_a_warning_for_the_whole_run(plan: Plan):
 def test_the_size_of_the_drift_is_the_ratio_of_the_halves(plan: Plan):
     results = made(plan, lambda place, cell, repeat: 0.001 * 1.01**repeat)
     # mean log of repeats 5 to 9 less that of 0 to 4: 5 log 1.01
-    assert f"second half {1.01**5 - 1:.1%} longer" in cautions(plan, results)[0].text
+    assert f"second half {100 * (1.01**5 - 1):.1f} % longer" in cautions(plan, results)[0].text
     # ten blocks in order: tau = 1, p = 2 / 10!
     assert f"order 1.00, p = {2 / math.factorial(10):.2g}" in cautions(plan, results)[0].text
 
@@ -115,7 +115,7 @@ def test_drift_in_a_cell_with_a_third_of_its_trials_rerun_later_is_refused(plan:
     assert [value for _, value in times][:6] == sorted(value for _, value in times[:6])
     found = cautions(plan, results, started)
     assert [(item.cell_id, item.severity) for item in found] == [(cell, "refuse")]
-    assert "30% of its trials ran apart" in found[0].text
+    assert "30 % of its trials ran apart" in found[0].text
 
 
 def test_one_rerun_is_tolerated(plan: Plan):
@@ -202,7 +202,7 @@ def gridded(samples: int, miss: float, hit: float) -> Result:
 def test_unlike_grids_are_told_with_what_they_do():
     text = grid_caution([gridded(640, 9.0, 10.0)], [gridded(704, 8.0, 10.0)])
     assert "every 640 samples against every 704" in text
-    assert "10.0% of the time against up to 20.0%" in text
+    assert "10.0 % of the time against up to 20.0 %" in text
 
 
 def test_like_grids_and_unknown_grids_are_silent():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections import namedtuple
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 from repro import guards
 from repro.guards import ClockWatch
 from repro.machine import Machine
-from repro.plan import Plan
+from repro.plan import Plan, make_plan
 from tests.records import make_record
 
 Usage = namedtuple("Usage", "total used free")
@@ -86,3 +88,36 @@ def test_clocks(
 
 def test_this_machines_clocks_agree_just_now() -> None:
     assert ClockWatch().look() == []
+
+
+def test_checkpoints_take_room(plan: Plan) -> None:
+    pytest.importorskip("torch")
+    suite = plan.suite.model_copy(update={"on_failure": "resume_from_checkpoint"})
+    assert guards.checkpoint_bytes(plan) == 0, "its suite wants none"
+    trial = {**suite.trial, "engine": "ddp", "workload": {"kind": "digits-mlp", "hidden": 512, "depth": 1}}
+    small = {**trial, "workload": {"kind": "digits-mlp", "hidden": 64, "depth": 1}}
+    found = []
+    for each in (trial, small):
+        again = make_plan(suite.model_copy(update={"trial": each, "matrix": {}, "baseline": {}, "primary": None}),
+                          Machine(device="cpu", device_count=0, cores=2))
+        found.append(guards.checkpoint_bytes(again))
+    # 64 x 512 + 512 x 10 weights and their biases; two checkpoints and one being written, 16 bytes a weight
+    assert found == [(64 * 512 + 512 + 512 * 10 + 10) * 48, (64 * 64 + 64 + 64 * 10 + 10) * 48]
+
+
+def test_a_real_small_disk_and_a_real_small_shared_memory(tmp_path: Path) -> None:
+    """In a mount namespace of its own: a run folder and /dev/shm on file systems of a megabyte."""
+    plan = make_record(tmp_path / "record", only=0).folder.plan
+    (tmp_path / "small").mkdir()
+    code = (
+        "from pathlib import Path; from repro import guards; from repro.machine import Machine; "
+        f"from repro.plan import Plan; plan = Plan.model_validate_json(Path({str(plan)!r}).read_bytes()); "
+        f"print('\\n'.join(guards.before(plan, Machine('cpu', 0, 64), Path({str(tmp_path / 'small')!r}), None)))")
+    mounts = f"mount -t tmpfs -o size=1m none {tmp_path / 'small'} && mount -t tmpfs -o size=1m none /dev/shm"
+    done = subprocess.run(["unshare", "-m", "sh", "-c", f'{mounts} && exec "$0" -c "$1"', sys.executable, code],
+                          capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode and not done.stdout and ("unshare" in done.stderr or "mount" in done.stderr):
+        pytest.skip(f"no mount namespace can be made here: {done.stderr.strip()[:80]}")
+    disk, shared = done.stdout.splitlines()
+    assert disk == "1 MB are free for the run folder, 294 MB may be needed"
+    assert shared == "1 MB of shared memory are free, 2 ranks may need 8 MB"

@@ -7,8 +7,11 @@ import dataclasses
 import hashlib
 import importlib
 import json
+import os
 import random
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -104,6 +107,29 @@ def page(sample: Record, tmp_path_factory: pytest.TempPathFactory) -> Page:
 def test_same_record_gives_same_bytes(sample: Record, tmp_path: Path) -> None:
     again = read_record(sample.folder.root)
     assert render(sample, tmp_path / "a") == render(again, tmp_path / "b")
+
+
+ELSEWHERE = """
+import sys
+from pathlib import Path
+from repro import registry
+from repro.store import read_record
+registry.load("reporter", "html")().write(read_record(Path(sys.argv[1])), Path(sys.argv[2]))
+"""
+
+
+def test_other_place_language_and_time_zone_give_the_same_bytes(rough: Record, tmp_path: Path) -> None:
+    here = render(rough, tmp_path / "here")
+    root = Path(__file__).parents[2]
+    for index, (zone, language) in enumerate([("Pacific/Chatham", "tr_TR.UTF-8"), ("America/St_Johns", "C")]):
+        place = tmp_path / f"place {index}"
+        place.mkdir()
+        settings = {**os.environ, "TZ": zone, "LANG": language, "LC_ALL": language, "PYTHONHASHSEED": str(index + 7),
+                    "PYTHONPATH": str(root)}
+        out = place / "out"
+        subprocess.run([sys.executable, "-c", ELSEWHERE, str(rough.folder.root), str(out)], cwd=place, env=settings,
+                       check=True, timeout=120)
+        assert (out / "report.html").read_bytes() == here.encode()
 
 
 def test_rewriting_leaves_one_file(sample: Record, tmp_path: Path) -> None:

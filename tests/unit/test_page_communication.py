@@ -134,12 +134,12 @@ def test_bytes_that_nobody_counted_are_missed(tmp_path: Path) -> None:
 
     record = make_record(tmp_path / "run", SCALING, course)
     rows = [row for row in page_traffic.traffic(record).rows if not row.why]
-    assert {row.partial for row in rows} == {"without 75% of the payload, left to the backend"}
+    assert {row.partial for row in rows} == {"without 75\N{NO-BREAK SPACE}% of the payload, left to the backend"}
     found = page_bounds.bounds(record.of_cell(cell_of(record, "ring", 4, 64)), 4, page_bounds.Model(1.0, 1.0, 3, 0.0))
     assert (found.wire, found.network) == (None, None)
     assert found.compute is not None, "seconds are counted whoever moved the bytes"
     assert page_bounds.fits(record) == {}
-    assert "without 75% of the payload" in html(record, tmp_path / "report")
+    assert "without 75\N{NO-BREAK SPACE}% of the payload" in html(record, tmp_path / "report")
 
 
 def test_the_backend_says_that_it_does_not_count(tmp_path: Path) -> None:

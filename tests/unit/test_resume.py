@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from repro import fingerprint, guards, resume, runner
+from repro import fingerprint, guards, lost, resume, runner, sums
+from repro.bundle.verify import verify
 from repro.errors import GuardError, OutputError, UsageError
 from repro.fingerprint import Environment
 from repro.guards import ClockWatch
@@ -260,11 +261,91 @@ def test_what_is_no_run_cannot_be_resumed(tmp_path: Path, text: str | None, said
         resume.reopen(tmp_path)
 
 
-def test_a_damaged_result_is_named(half: Scripted) -> None:
-    path = next(half.folder.trials.glob("*/result.json"))
-    path.write_text(path.read_text()[:100])
-    with pytest.raises(OutputError, match=r"result\.json"):
+@pytest.mark.parametrize(("damage", "said"), [
+    (lambda folder: cut(folder / "result.json"), "result.json is cut or damaged"),
+    (lambda folder: cut(folder / "result_1.txt"), "result_1.txt was altered since the run ended"),
+    (lambda folder: (folder / "result_1.txt").unlink(), "result_1.txt is gone"),
+    (lambda folder: (folder / "result.json").unlink(), "result.json is gone"),
+    (lambda folder: edit(folder / "result.json"), "result.json was altered since the run ended"),
+])
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_result_that_was_damaged_is_set_aside_and_its_trial_runs_again(
+    half: Scripted, damage: Callable[[Path], object], said: str, sealed: bool
+) -> None:
+    """`sealed`: the run had ended by itself, and left an index; else it was killed."""
+    if not sealed:
+        (half.folder.root / sums.NAME).unlink()
+    before = results(half.folder)
+    (name,) = before
+    damage(half.folder.trial(name))
+    if not sealed and "altered" in said:
+        if said.startswith("result.json"):
+            return  # a figure that was changed by hand and has no index against it: `repro verify` derives it anew
+        said = "result_1.txt: its log ends in the middle of a line"
+    if not sealed and said == "result_1.txt is gone":
+        said = "result_1.txt: its log cannot be read: No such file or directory"
+    record = go_on(half)
+    assert record.missing() == []
+    ends = [(item.attempt, item.status) for item in record.attempts if item.trial_id == name]
+    assert ends == [(1, "lost"), (2, "ok")]
+    assert [item.text for item in record.incidents if item.kind == "lost"] == [
+        f"attempt 1: {said}; it had ended as ok; the trial was run again"]
+    assert len([item for item in record.attempts if item.trial_id != name and item.status == "ok"]) == 3
+    assert verify(half.folder.root).problems == []
+    assert go_on(half).attempts == record.attempts
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
+
+
+def edit(path: Path) -> None:
+    path.write_text(path.read_text().replace('"tta_wall": ', '"tta_wall": 1'))
+
+
+def test_killed_between_setting_aside_and_writing_it_down(half: Scripted) -> None:
+    (name,) = results(half.folder)
+    found = [lost.Lost(name, 1, "told before the end")]
+    lost.set_aside(half.folder, found)
+    record = go_on(half)
+    assert [(item.attempt, item.status, item.reason) for item in record.attempts if item.trial_id == name] == [
+        (1, "lost", "result.json is gone; it had ended as ok"), (2, "ok", "")]
+
+
+def test_a_run_that_is_refused_leaves_its_folder_as_it_is(half: Scripted) -> None:
+    there = read_model(half.folder.environment, Environment)
+    write_model(half.folder.environment, there.model_copy(update={"cpu": "Another"}))
+    cut(next(half.folder.trials.glob("*/result.json")))
+    before = {path: path.read_bytes() for path in half.folder.root.rglob("*") if path.is_file()}
+    with pytest.raises(UsageError, match="cannot be resumed"):
         go_on(half)
+    assert {path: path.read_bytes() for path in half.folder.root.rglob("*") if path.is_file()} == before
+
+
+def test_files_of_the_run_that_were_altered_are_refused(half: Scripted) -> None:
+    assert lost.refuse(half.folder, force=False) == []
+    with half.folder.ledger.open("a") as stream:
+        stream.write("\n")
+    with pytest.raises(UsageError, match=r"ledger\.jsonl was altered since the run ended .*--force goes on"):
+        lost.refuse(half.folder, force=False)
+    assert lost.refuse(half.folder, force=True) == ["ledger.jsonl was altered since the run ended"]
+
+
+def test_a_damaged_result_says_what_can_be_done(half: Scripted) -> None:
+    cut(next(half.folder.trials.glob("*/result.json")))
+    with pytest.raises(OutputError, match=r"result\.json: Invalid JSON.*`repro run --resume .*runs this trial again"):
+        read_record(half.folder.root)
+
+
+def test_hung_trials_damaged_logs_and_incidents_are_part_of_a_sound_record(begin: Callable[..., Scripted]) -> None:
+    run = begin("hang", "hole", "crash", "")
+    record = run.execute()
+    assert ledger(record) == [(1, "hung"), (1, "crashed"), (1, "crashed"), (1, "ok")]
+    run.folder.append_incident("machine", "a word")
+    assert [item.text() for item in verify(run.folder.root).problems] == [
+        "incidents.jsonl: is there and not in the index: it was added later"]
+    sums.seal(run.folder)
+    assert verify(run.folder.root).problems == []
 
 
 # ---- guards

@@ -1,0 +1,312 @@
+"""Step time with a dead and with a slow tracking server over that without any: one training, arms in turn.
+
+Everything is as in a run: ranks write their events, the parent samples the machine, a tracking process at idle priority
+reads the folder and replays. All arms are in the same processes, a block of steps each in a shuffled order, and the
+tracking process of an arm is stopped (SIGSTOP) while it is not its turn; so drift of the machine hits all arms alike.
+The arm `none` is there twice: what the method finds between these two is its own error. Replays are asked for more
+often than a run asks, so what is measured is more than what a run feels.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from repro import fingerprint, registry
+from repro.bench.outcome import BenchOutcome, outcome
+from repro.bench.slow_server import START_SECONDS, free_port
+from repro.bench.trial import bench_trial, preload
+from repro.errors import TrialError
+from repro.machine import detect
+from repro.monitor import Monitor
+from repro.plan import Plan, make_plan
+from repro.runner import why
+from repro.seams import Order
+from repro.spec import Frozen, Trial
+from repro.store import Attempt, RunFolder, write_model, write_text
+from repro.suite_file import read_suite
+from repro.tracker import Tracker
+from repro.worker import Place, build
+
+ARMS = ("none", "none again", "dead", "slow")
+MARGIN = 0.01
+"""What the project promises: the ratio is within 1 +- this."""
+WARMUP = 2
+"""Rounds that do not count."""
+SEED = 20151102
+
+
+class TrackingOutcome(Frozen):
+    """Three ratios over `none`, and what the tracking processes did meanwhile."""
+
+    control: BenchOutcome
+    dead: BenchOutcome
+    slow: BenchOutcome
+    margin: float = MARGIN
+    rounds: int
+    steps: int
+    seconds: float
+    """All blocks together."""
+    replays: dict[str, int]
+    """Arm -> replays that ended, in success or failure."""
+    requests: int
+    """That the slow server was sent."""
+    cpu_seconds: dict[str, float]
+    """Arm -> of its tracking process, while blocks were timed."""
+
+    def text(self) -> str:
+        lines = [self.control.what]
+        for name, item in (("none again", self.control), ("dead", self.dead), ("slow", self.slow)):
+            lines.append(f"  {name:10} / none: {item.ratio:.4f} ({item.level:.0%} interval {item.low:.4f} to "
+                         f"{item.high:.4f}), median of rounds {item.median_ratio:.4f}: {self.verdict(item)}")
+        lines += [f"  promised: within 1 +- {self.margin:g}; {self.rounds} rounds of blocks of {self.steps} steps, "
+                  f"{self.seconds:.0f} s",
+                  *(f"  {name}: {self.replays[name]} replays ended, {self.cpu_seconds[name]:.1f} s of CPU"
+                    for name in ("dead", "slow")),
+                  f"  the slow server was sent {self.requests} requests",
+                  "  measured on this machine, now"]
+        return "\n".join(lines)
+
+    def verdict(self, item: BenchOutcome) -> str:
+        """What the whole interval says of the promise."""
+        if 1 - self.margin <= item.low and item.high <= 1 + self.margin:
+            return "holds"
+        if item.high < 1 - self.margin or item.low > 1 + self.margin:
+            return "does not hold"
+        return "cannot be told, the interval is too wide"
+
+
+def measure(rounds: int, steps: int, processes: int, delay: float, every: float) -> TrackingOutcome:
+    """`rounds` of one block in each arm, in an order drawn anew each time.
+
+    Args:
+        steps: in a block.
+        delay: seconds that the slow server takes for a request.
+        every: least seconds between two replays that an arm asks for.
+
+    Raises:
+        TrialError: ranks or the slow server failed.
+    """
+    dice = random.Random(SEED)
+    order = [arm for _ in range(rounds + WARMUP) for arm in dice.sample(ARMS, len(ARMS))]
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        plan = _plan(scratch, processes, len(order) * steps, steps)
+        trial = next(iter(plan.trials()))
+        folders = _folders(scratch, plan, trial)
+        server = stack.enter_context(_slow_server(scratch, delay))
+        uris = {"dead": f"http://127.0.0.1:{free_port()}", "slow": f"http://127.0.0.1:{server.port}"}
+        trackers = {arm: Tracker(folders[arm].root, uri, retry_seconds=0.0) for arm, uri in uris.items()}
+        for tracker in trackers.values():
+            stack.callback(tracker.finish, 0.0)
+            tracker.sync(wait_seconds=START_SECONDS)  # all that is slow once, as before the first trial of a run
+        launcher = registry.load("launcher", "local")()
+        launcher.open([*preload(), "repro.bench.tracking"], "cpu")
+        stack.callback(launcher.close)
+        conductor = _Conductor(order, trackers, server.group, every)
+        stack.callback(conductor.all_go_on)  # who is stopped cannot end
+        seconds = _train(scratch, folders["slow"], trial, conductor, launcher, steps)
+        replays = {arm: tracker.answers for arm, tracker in trackers.items()}
+        requests = int((server.folder / "requests").read_text())
+    return _outcome(order, seconds, steps, processes, delay, replays, requests, conductor.cpu_seconds)
+
+
+def _plan(scratch: Path, processes: int, total: int, steps: int) -> Plan:
+    """A suite of one cell and one seed, with `bench_trial`'s choices."""
+    choices = bench_trial(processes, total, steps).choices.model_dump(mode="json", by_alias=True)
+    kept = ("workload", "engine", "processes", "batch", "device", "warmup_steps", "optimizer", "stop", "evaluate_every")
+    suite = {"suite": "bench-tracking", "seeds": 1, "trial": {name: choices[name] for name in kept}}
+    path = scratch / "suite.yaml"
+    path.write_text(json.dumps(suite))  # JSON is YAML
+    return make_plan(read_suite(str(path)).suite, detect())
+
+
+def _folders(scratch: Path, plan: Plan, trial: Trial) -> dict[str, RunFolder]:
+    """A run folder for each arm that replays; they share the trial, and nothing else."""
+    folders = {arm: RunFolder.create(scratch / arm) for arm in ("slow", "dead")}
+    environment = fingerprint.take(detect(), ())
+    for arm, folder in folders.items():
+        write_text(folder.suite, (scratch / "suite.yaml").read_text())
+        write_model(folder.plan, plan)
+        write_model(folder.environment, environment)
+        if arm != "slow":
+            folder.trials.rmdir()
+            folder.trials.symlink_to(folders["slow"].trials)
+    place = folders["slow"].trial(trial.trial_id)
+    place.mkdir(parents=True)
+    write_model(folders["slow"].trial_file(trial.trial_id), trial)
+    for folder in folders.values():
+        folder.append_attempt(Attempt(
+            trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=1,
+            started_ms=round(time.time() * 1e3), seconds=0.0, status="started", reason="",
+        ))
+    return folders
+
+
+@dataclass(frozen=True, slots=True)
+class _SlowServer:
+    folder: Path
+    group: int
+    """Of its processes."""
+    port: int
+
+
+@contextmanager
+def _slow_server(scratch: Path, delay: float) -> Iterator[_SlowServer]:
+    """A tracking server that takes `delay` seconds for every request.
+
+    Raises:
+        TrialError: it does not start.
+    """
+    folder = scratch / "server"
+    folder.mkdir()
+    (folder / "requests").write_text("0")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "MLFLOW_DISABLE_TELEMETRY": "true"}
+    child = subprocess.Popen([sys.executable, "-m", "repro.bench.slow_server", str(folder), str(delay)],
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment,
+                             start_new_session=True)
+    try:
+        assert child.stdout is not None
+        line = child.stdout.readline().strip()
+        if not line.isdigit():
+            raise TrialError("the slow tracking server does not start")
+        yield _SlowServer(folder, child.pid, int(line))
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.communicate()
+
+
+@dataclass(slots=True)
+class _Conductor:
+    """Lets one arm work at a time, at the word of rank 0."""
+
+    order: Sequence[str]
+    trackers: Mapping[str, Tracker]
+    group: int
+    every: float
+    cpu_seconds: dict[str, float] = field(default_factory=dict)
+    _asked: dict[str, float] = field(default_factory=dict)
+    _before: dict[str, float] = field(default_factory=dict)
+
+    def conduct(self, line: socket.socket) -> None:
+        """Answer each byte of rank 0 with one, when the arm of the next block is the only one that works."""
+        with line:
+            for turn, arm in enumerate([*self.order, "none"]):
+                if not line.recv(1):
+                    return
+                if turn == WARMUP * len(ARMS):
+                    self._before = self._cpu()
+                for other in self.trackers:
+                    self._let(other, other == arm)
+                if arm in self.trackers and time.monotonic() - self._asked.get(arm, 0.0) >= self.every:
+                    self._asked[arm] = time.monotonic()
+                    self.trackers[arm].sync()
+                line.sendall(b".")
+        self.cpu_seconds |= {arm: seconds - self._before.get(arm, 0.0) for arm, seconds in self._cpu().items()}
+
+    def _let(self, arm: str, work: bool) -> None:
+        number = signal.SIGCONT if work else signal.SIGSTOP
+        pid = self.trackers[arm].pid
+        if pid is not None:
+            os.kill(pid, number)
+        if arm == "slow":
+            os.killpg(self.group, number)
+
+    def all_go_on(self) -> None:
+        for arm in self.trackers:
+            with suppress(ProcessLookupError):
+                self._let(arm, work=True)
+
+    def _cpu(self) -> dict[str, float]:
+        """Seconds of every tracking process so far."""
+        found = {}
+        for arm, tracker in self.trackers.items():
+            if tracker.pid is not None:
+                times = psutil.Process(tracker.pid).cpu_times()
+                found[arm] = times.user + times.system
+        return found
+
+
+def _train(
+    scratch: Path, folder: RunFolder, trial: Trial, conductor: _Conductor, launcher: Any, steps: int
+) -> list[float]:
+    """Seconds of every block, in order; the parent does what it does during any trial."""
+    place, log = folder.trial(trial.trial_id), folder.log(trial.trial_id, 1)
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(str(scratch / "door"))
+        door.listen(1)
+        threading.Thread(target=lambda: conductor.conduct(door.accept()[0]), daemon=True).start()
+        with Monitor(log, folder.system_log(trial.trial_id, 1), lambda *_: None, lambda: None):
+            ended = launcher.launch(Order(
+                entry="repro.bench.tracking:rank", processes=trial.choices.processes, device="cpu", folder=place,
+                payload={"trial": trial.model_dump(mode="json", by_alias=True), "log": log.name,
+                         "door": str(scratch / "door"), "blocks": len(conductor.order), "out": str(scratch),
+                         "launched_ns": time.monotonic_ns()},
+                timeout_seconds=7200.0,
+            ))
+    if not ended.ok:
+        raise TrialError(f"the benchmark failed: {why(ended)}")
+    found: list[float] = json.loads((scratch / "seconds.json").read_text())
+    return found
+
+
+def rank(folder: str, payload: Mapping[str, Any]) -> None:
+    """Entry of one rank: blocks under the harness, before each a word with the parent."""
+    number, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    loop = build(Trial.model_validate(payload["trial"]), Place(number, world, number), Path(folder) / payload["log"],
+                 payload)
+    try:
+        with socket.socket(socket.AF_UNIX) as line:
+            if number == 0:
+                line.connect(payload["door"])
+            loop.open_data()
+            seconds: list[float] = []
+            for _ in range(payload["blocks"]):
+                if number == 0:
+                    line.sendall(b".")
+                    line.recv(1)
+                loop.session.synchronize()
+                begin = time.perf_counter()
+                loop.log_block(*loop.block())
+                seconds.append(time.perf_counter() - begin)
+            if number == 0:
+                line.sendall(b".")
+                Path(payload["out"], "seconds.json").write_text(json.dumps(seconds))
+                line.recv(1)
+    finally:
+        loop.close()
+
+
+def _outcome(
+    order: Sequence[str], seconds: Sequence[float], steps: int, processes: int, delay: float,
+    replays: dict[str, int], requests: int, cpu_seconds: dict[str, float],
+) -> TrackingOutcome:
+    """The blocks of a round are paired."""
+    first = WARMUP * len(ARMS)
+    by_arm: dict[str, list[float]] = {arm: [] for arm in ARMS}
+    for arm, taken in zip(order[first:], seconds[first:], strict=True):
+        by_arm[arm].append(1e3 * taken / steps)
+    what = (f"tracking: DDP, {processes} processes, batch 64; step time with a dead and with a {delay:g}-s-a-request "
+            "tracking server over none")
+    control, dead, slow = (outcome(what, (arm, by_arm[arm]), ("none", by_arm["none"]), "ms a step", 1 + MARGIN)
+                           for arm in ARMS[1:])
+    return TrackingOutcome(
+        control=control, dead=dead, slow=slow, rounds=len(by_arm["none"]), steps=steps, seconds=sum(seconds[first:]),
+        replays=replays, requests=requests, cpu_seconds=cpu_seconds,
+    )

@@ -1,0 +1,161 @@
+"""Results that a run cannot go on from: cut, altered, gone, or without their log. Such trials run again, and it shows.
+
+What a run's folder says of a trial that had ended is its record. Where a disk or a hand has damaged it, neither the
+figures nor their absence may pass for the trial's: the result is set aside, the ledger and the incidents say so, and
+the trial is run again as the next attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from repro import sums
+from repro.errors import OutputError, UsageError
+from repro.plan import Plan
+from repro.post_mortem import damage
+from repro.results import Result
+from repro.spec import Trial
+from repro.store import Attempt, RunFolder, read_attempts, read_model
+
+WHOLE = ("ok", "missed")
+"""Ends whose log goes from its first event to its last."""
+ENDED = (*WHOLE, "diverged", "timed_out", "out_of_memory", "invalid")
+"""Ends that stand: where the ledger has one there is a result."""
+STATUS = "lost"
+"""Of an attempt whose result is no longer there, in the ledger; the last line of an attempt counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A trial that had ended and is to run again."""
+
+    trial_id: str
+    attempt: int
+    why: str
+    """What is damaged, one phrase with the file's name."""
+
+
+def find(folder: RunFolder, plan: Plan) -> list[Lost]:
+    """Trials whose result can no longer be trusted, in the plan's order; reads only.
+
+    Raises:
+        OutputError: the ledger or the index itself is damaged.
+    """
+    index = sums.read_sums(folder.root / sums.NAME) if (folder.root / sums.NAME).exists() else {}
+    attempts = read_attempts(folder.ledger)
+    return [found for trial in plan.trials() if (found := _look(folder, trial, index, attempts)) is not None]
+
+
+def _look(folder: RunFolder, trial: Trial, index: Mapping[str, str], attempts: Sequence[Attempt]) -> Lost | None:
+    path = folder.result(trial.trial_id)
+    mine = [item for item in attempts if item.trial_id == trial.trial_id]
+    ended = max((item.attempt for item in mine if item.status in ENDED), default=None)
+    if not path.exists():
+        return None if ended is None else Lost(trial.trial_id, ended, f"{path.name} is gone")
+    try:
+        result = read_model(path, Result)
+    except OutputError:
+        number = ended if ended is not None else max((item.attempt for item in mine), default=1)
+        return Lost(trial.trial_id, number, f"{path.name} is cut or damaged")
+    why = _altered(folder, result, index) or _of_another(result, trial)
+    if not why and result.status in WHOLE:
+        log = folder.log(trial.trial_id, result.attempt)
+        why = f"{log.name}: {problem}" if (problem := damage(log)) else ""
+    return Lost(trial.trial_id, result.attempt, why) if why else None
+
+
+def _altered(folder: RunFolder, result: Result, index: Mapping[str, str]) -> str:
+    """Which of the files that a result consists of is not what it was when the run ended; "" where all are."""
+    files = (folder.result(result.trial_id), folder.log(result.trial_id, result.attempt))
+    for path in files:
+        known = index.get(path.relative_to(folder.root).as_posix())
+        if known is None:
+            continue
+        if not path.is_file():
+            return f"{path.name} is gone"
+        if sums.file_sha256(path) != known:
+            return f"{path.name} was altered since the run ended"
+    return ""
+
+
+def _of_another(result: Result, trial: Trial) -> str:
+    same = (result.trial_id, result.cell_id, result.repeat) == (trial.trial_id, trial.cell_id, trial.repeat)
+    return "" if same else "result.json is the result of another trial"
+
+
+def altered(folder: RunFolder) -> list[str]:
+    """Files of the record, other than those of trials, that are not what they were when the run ended.
+
+    Raises:
+        OutputError: the index or one of the files cannot be read.
+    """
+    if not (folder.root / sums.NAME).exists():
+        return []
+    index = sums.read_sums(folder.root / sums.NAME)
+    return [name for name, known in index.items() if "/" not in name and not _same(folder.root / name, known)]
+
+
+def _same(path: Path, known: str) -> bool:
+    return path.is_file() and sums.file_sha256(path) == known
+
+
+def refuse(folder: RunFolder, force: bool) -> list[str]:
+    """What of the run itself was altered; nothing, or all of it where somebody insists.
+
+    Raises:
+        UsageError: something was, and nobody insists.
+    """
+    found = [f"{name} was altered since the run ended" for name in altered(folder)]
+    if found and not force:
+        raise UsageError(f"{folder.root}: cannot be resumed as the same run: {'; '.join(found)} (`repro verify` says "
+                         "all); --force goes on, and the report says so")
+    return found
+
+
+def set_aside(folder: RunFolder, lost: Sequence[Lost]) -> None:
+    """Take the results away from where they would count; nothing is deleted.
+
+    Only renames: whoever is killed in the middle finds the same state again, see `write_down`.
+
+    Raises:
+        OutputError: the folder cannot be written.
+    """
+    for item in lost:
+        path = folder.result(item.trial_id)
+        try:
+            if path.exists():
+                path.replace(aside(folder, item))
+            else:
+                aside(folder, item).touch()
+        except OSError as error:
+            raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def aside(folder: RunFolder, item: Lost) -> Path:
+    """Where a damaged result goes."""
+    return folder.trial(item.trial_id) / f"lost_{item.attempt}.json"
+
+
+def write_down(folder: RunFolder, plan: Plan, lost: Sequence[Lost]) -> None:
+    """A line in the ledger and an incident for every result that was set aside, now or by a start that was killed.
+
+    Raises:
+        OutputError: the folder cannot be written.
+    """
+    why = {(item.trial_id, item.attempt): item.why for item in lost}
+    known = {(item.trial_id, item.attempt): item for item in read_attempts(folder.ledger)}
+    for trial in plan.trials():
+        for path in sorted(folder.trial(trial.trial_id).glob("lost_*.json")):
+            number = int(path.stem[5:]) if path.stem[5:].isdecimal() else 0
+            line = known.get((trial.trial_id, number))
+            if not number or (line is not None and line.status == STATUS):
+                continue
+            text = why.get((trial.trial_id, number), "its result was damaged")
+            told = Attempt(trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=number,
+                           started_ms=line.started_ms if line else 0, seconds=line.seconds if line else 0,
+                           status=STATUS, reason=f"{text}; it had ended as {line.status}" if line else text)
+            folder.append_incident(STATUS, f"attempt {number}: {told.reason}; the trial was run again",
+                                   trial.trial_id)
+            folder.append_attempt(told)

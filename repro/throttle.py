@@ -1,0 +1,161 @@
+"""What held the machine back while a trial ran: heat, power, a control group's limit, the hypervisor.
+
+All of it is read from counters that only grow, before and after: what happened in between cannot be missed. Where the
+kernel or the driver keeps no counter nothing is said.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HELD_SHARE = 0.01
+"""Of the time between two looks: what a control group may hold processes back, or a GPU its clock."""
+STOLEN_SHARE = 0.02
+"""Of the processors' time: what a hypervisor may give to others."""
+LEAST_SECONDS = 0.05
+"""Shorter than this is nothing: counters are read a moment apart."""
+REASONS = {"hw_thermal_slowdown": "heat (hardware)", "sw_thermal_slowdown": "heat (driver)",
+           "hw_power_brake_slowdown": "its power supply's brake", "sw_power_cap": "its power limit"}
+"""nvidia-smi's counters of microseconds, `clocks_event_reasons_counters.*`; recent drivers have them."""
+MASK = {0x08: "a hardware slowdown", 0x20: "heat (driver)", 0x40: "heat (hardware)", 0x80: "its power supply's brake"}
+"""Bits of `clocks_throttle_reasons.active` (NVML, nvmlClocksThrottleReasons) that older drivers have: the moment's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Everything that only grows."""
+
+    at: float
+    heat: int
+    """Times that a core or its package was slowed down by heat."""
+    held: float
+    """Seconds that a control group's limit held this process's group back."""
+    stolen: float
+    """Seconds of all processors together that a hypervisor gave to others."""
+    gpus: dict[str, float] = field(default_factory=dict)
+    """`GPU 0 by heat (driver)` -> seconds."""
+
+
+@dataclass(slots=True)
+class ThrottleWatch:
+    """Tells what held the machine back since the last look."""
+
+    device: str = "cpu"
+    root: Path = Path("/")
+    monotonic: Callable[[], float] = time.monotonic
+    _last: Counters | None = None
+
+    def begin(self) -> None:
+        """From here on."""
+        self._last = self._take()
+
+    def look(self) -> list[str]:
+        """What happened since the last look, a sentence each."""
+        before, now = self._last, self._take()
+        self._last = now
+        if before is None:
+            return []
+        return [*_told(before, now, os.cpu_count() or 1), *(self._gpus_now() if not now.gpus else [])]
+
+    def _take(self) -> Counters:
+        return Counters(
+            at=self.monotonic(), heat=_heat(self.root), held=_held(self.root), stolen=_stolen(self.root),
+            gpus=_gpu_counters() if self.device == "cuda" else {},
+        )
+
+    def _gpus_now(self) -> Iterator[str]:
+        if self.device != "cuda":
+            return
+        for index, value in _nvidia_smi("index", "clocks_throttle_reasons.active"):
+            try:
+                mask = int(value, 16)
+            except ValueError:
+                continue
+            if reasons := [words for bit, words in MASK.items() if mask & bit]:
+                yield f"GPU {index} is held back by {', '.join(reasons)}"
+
+
+def _told(before: Counters, now: Counters, cores: int) -> Iterator[str]:
+    elapsed = max(now.at - before.at, 1e-9)
+    if now.heat > before.heat:
+        yield f"heat slowed the processor down {now.heat - before.heat} times"
+    held = now.held - before.held
+    if held > max(LEAST_SECONDS, HELD_SHARE * elapsed):
+        yield f"a control group's limit held its processes back for {held:.1f} of {elapsed:.1f} s"
+    stolen = now.stolen - before.stolen
+    if stolen > max(LEAST_SECONDS, STOLEN_SHARE * elapsed * cores):
+        yield f"the hypervisor gave {stolen / elapsed / cores:.0%} of the processors' time to others"
+    for name, seconds in now.gpus.items():
+        spent = seconds - before.gpus.get(name, seconds)
+        if spent > max(LEAST_SECONDS, HELD_SHARE * elapsed):
+            yield f"{name}: its clock was held back for {spent:.1f} of {elapsed:.1f} s"
+
+
+def _heat(root: Path) -> int:
+    """Intel's counters; other processors keep none that is read here."""
+    places = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle/*_throttle_count")
+    return sum(int(text) for path in places if (text := _text(path).strip()).isdecimal())
+
+
+def _held(root: Path) -> float:
+    """Seconds, of this process's own group; version 2 counts microseconds, version 1 nanoseconds."""
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        controllers, _, group = line.partition(":")[2].partition(":")
+        inner = group.lstrip("/")
+        if controllers in ("", "cpu", "cpu,cpuacct", "cpuacct,cpu"):
+            # In a container the group's own name is not visible and its folder is the top.
+            for base in (f"sys/fs/cgroup/{controllers}", "sys/fs/cgroup", "sys/fs/cgroup/unified"):
+                for place in (root / base / inner / "cpu.stat", root / base / "cpu.stat"):
+                    found = dict(pair for row in _text(place).splitlines() if len(pair := row.split()) == 2)
+                    if "throttled_usec" in found:
+                        return int(found["throttled_usec"]) / 1e6
+                    if "throttled_time" in found:
+                        return int(found["throttled_time"]) / 1e9
+    return 0.0
+
+
+def _stolen(root: Path) -> float:
+    """Seconds: the eighth figure of /proc/stat's first line, in clock ticks."""
+    fields = _text(root / "proc/stat").partition("\n")[0].split()
+    return int(fields[8]) / os.sysconf("SC_CLK_TCK") if len(fields) > 8 and fields[8].isdecimal() else 0.0
+
+
+def _gpu_counters() -> dict[str, float]:
+    """Empty where the driver does not keep them."""
+    found: dict[str, float] = {}
+    for index, *values in _nvidia_smi("index", *(f"clocks_event_reasons_counters.{name}" for name in REASONS)):
+        for words, value in zip(REASONS.values(), values, strict=False):
+            number = value.split()[0] if value.split() else ""
+            if number.isdecimal():
+                found[f"GPU {index} by {words}"] = int(number) / 1e6
+    return found
+
+
+def others_on_gpus() -> list[str]:
+    """Processes that compute on a GPU just now, as `name (pid)`."""
+    rows = _nvidia_smi("pid", "process_name", query="--query-compute-apps")
+    return [f"{Path(row[1]).name or 'a process'} ({row[0]})" for row in rows if len(row) > 1]
+
+
+def _nvidia_smi(*fields: str, query: str = "--query-gpu") -> list[list[str]]:
+    """Rows of an answer; none where there is no driver, or it does not know a field."""
+    try:
+        done = subprocess.run(["nvidia-smi", f"{query}={','.join(fields)}", "--format=csv,noheader"],
+                              capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    if done.returncode != 0:
+        return []
+    return [[part.strip() for part in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,206 @@
+"use strict";
+// What the pages share: colours of the figures, paper, tables that sort, filter, stack when narrow and open when long.
+const Page = (() => {
+  const root = document.documentElement;
+  const config = {
+    responsive: true, displaylogo: false, showLink: false,
+    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"], toImageButtonOptions: { format: "svg" },
+  };
+  const all = (selector, within = document) => [...within.querySelectorAll(selector)];
+  const made = (name, attributes, text) => {
+    const element = document.createElement(name);
+    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+    if (text) element.textContent = text;
+    return element;
+  };
+
+  // A colour in the figures is the name of a custom property of the style sheet, so that one palette serves both.
+  const resolve = (value, key, style) => {
+    if (Array.isArray(value)) {
+      return (typeof value[0] === "object" && value[0]) || key.endsWith("color") ? value.map((item) => resolve(item, key, style)) : value;
+    }
+    if (value && typeof value === "object") {
+      return Object.fromEntries(Object.entries(value).map(([name, item]) => [name, resolve(item, name, style)]));
+    }
+    const named = typeof value === "string" && value.startsWith("--") && key.endsWith("color");
+    return named ? style.getPropertyValue(value).trim() : value;
+  };
+  const figureOf = (box) => JSON.parse(document.getElementById(box.dataset.chart).textContent);
+  const draw = (box, figure, width, change = () => {}) => {
+    if (typeof Plotly === "undefined") return;
+    const style = getComputedStyle(root);
+    const { data, layout } = resolve(figure, "", style);
+    layout.font.family = style.getPropertyValue("--sans").trim();
+    if (width) Object.assign(layout, { autosize: false, width, height: 320 });
+    change(data);
+    Plotly.react(box, data, layout, config);
+  };
+
+  const live = made("p", { class: "live", role: "status", "aria-live": "polite" });
+  document.body.append(live);
+  const say = (text) => { live.textContent = text; };
+
+  // Tables are sorted by the exact value a cell carries, else by its text; what is unknown stays at the end.
+  const worth = (row, column) => {
+    const cell = row.cells[column];
+    const number = all("data", cell).find((item) => !item.closest("details"));
+    if (number) return Number(number.value);
+    const text = [...cell.childNodes].map((node) => (node.tagName === "DETAILS" ? "" : node.textContent)).join("").trim();
+    if (text === "-" || text === "") return null;
+    return /^-?[\d.,]+( |$)/.test(text) ? Number(text.split(" ")[0].replaceAll(",", "")) : text;
+  };
+  const order = (one, other) => (typeof one === "number" && typeof other === "number" ? one - other
+    : String(one).localeCompare(String(other), "en", { numeric: true }));
+  const buttons = [];
+  const sortable = (table) => {
+    const heads = [...table.tHead.rows[0].cells];
+    heads.forEach((head, column) => {
+      if (head.matches(".strip-col, .unsorted")) return;
+      const button = made("button", { type: "button", class: "sort" });
+      button.append(...head.childNodes);
+      head.append(button);
+      buttons.push([head, button]);
+      button.addEventListener("click", () => {
+        const down = head.getAttribute("aria-sort") === "ascending";
+        for (const one of heads) one.removeAttribute("aria-sort");
+        head.setAttribute("aria-sort", down ? "descending" : "ascending");
+        const body = table.tBodies[0];
+        const rows = [...body.rows].map((row) => [worth(row, column), row]);
+        rows.sort(([one], [other]) => (one === null ? 1 : 0) - (other === null ? 1 : 0)
+          || (one === null ? 0 : (down ? -1 : 1) * order(one, other)));
+        body.append(...rows.map(([, row]) => row));
+        say(`Sorted by ${button.textContent.trim()}, ${down ? "descending" : "ascending"}`);
+      });
+    });
+  };
+
+  // A field above a table leaves only rows that match; `cell:3` is what links to the trials of a cell write into it.
+  const filters = {};
+  const filterable = (table) => {
+    const name = table.dataset.filter;
+    const bar = made("div", { class: "filter" });
+    const label = made("label", {}, `Show only ${name} with `);
+    const field = made("input", { type: "search", spellcheck: "false", autocomplete: "off" });
+    const count = made("span", { class: "quiet" });
+    label.append(field);
+    bar.append(label, count);
+    (table.closest(".scroll") || table).before(bar);
+    const rows = [...table.tBodies[0].rows];
+    const texts = rows.map((row) => row.textContent.replace(/\s+/g, " ").toLowerCase());
+    const apply = () => {
+      const wanted = field.value.trim().toLowerCase();
+      const cell = /^cell:(\d+)$/.exec(wanted);
+      let left = 0;
+      rows.forEach((row, index) => {
+        row.hidden = !(cell ? row.dataset.cell === cell[1] : texts[index].includes(wanted));
+        left += row.hidden ? 0 : 1;
+      });
+      count.textContent = wanted ? ` ${left} of ${rows.length}` : "";
+    };
+    field.addEventListener("input", apply);
+    filters[name] = { field, apply, bar };
+  };
+
+  // Narrow windows show a row of such a table as a card: its cells below each other, each with its column's name.
+  const stackable = (table) => {
+    const names = [...table.tHead.rows[0].cells].map((head) => head.textContent.trim());
+    table.classList.add("stackable");
+    table.setAttribute("role", "table");
+    for (const part of [table.tHead, table.tBodies[0]]) part.setAttribute("role", "rowgroup");
+    for (const row of table.rows) {
+      row.setAttribute("role", "row");
+      [...row.cells].forEach((cell, column) => {
+        const head = cell.closest("thead");
+        cell.setAttribute("role", head ? "columnheader" : cell.tagName === "TH" ? "rowheader" : "cell");
+        if (head || cell.tagName === "TH" || cell.matches(".strip-col")) return;
+        cell.dataset.label = names[column];
+        if (cell.childNodes.length > 1) {
+          const box = made("div", {});
+          box.append(...cell.childNodes);
+          cell.append(box);
+        }
+      });
+    }
+  };
+
+  // A long table scrolls inside its frame, where finding in the page and the keyboard reach all of it, until it is opened.
+  const long = (frame) => {
+    const rows = frame.querySelector("tbody").rows.length;
+    const button = made("button", { type: "button", class: "more", "aria-pressed": "false" }, `Show all ${rows} rows`);
+    button.addEventListener("click", () => {
+      const open = frame.classList.toggle("whole");
+      button.setAttribute("aria-pressed", String(open));
+    });
+    frame.after(button);
+  };
+
+  for (const table of all("table.cards")) stackable(table);
+  for (const table of all("table[data-sort]")) sortable(table);
+  for (const table of all("table[data-filter]")) filterable(table);
+  for (const frame of all(".scroll.tall")) long(frame);
+
+  // A link to a row opens what it is folded into and lifts a filter that hides it; one to a cell's trials filters them.
+  const reach = (hash) => {
+    const target = hash.length > 1 && document.getElementById(decodeURIComponent(hash.slice(1)));
+    if (!target) return;
+    const filter = filters[target.dataset.filters];
+    if (filter) {
+      filter.field.value = `cell:${target.dataset.cell}`;
+      filter.apply();
+    } else if (target.tagName === "TR" && target.hidden) {
+      const hiding = filters[target.closest("table").dataset.filter];
+      if (hiding) {
+        hiding.field.value = "";
+        hiding.apply();
+      }
+    }
+    const shown = filter ? filter.bar : target;
+    for (let part = shown.parentElement; part; part = part.parentElement) if (part.tagName === "DETAILS") part.open = true;
+    shown.scrollIntoView({ block: target.tagName === "SECTION" ? "start" : "center" });
+    if (filter) filter.field.focus({ preventScroll: true });
+  };
+  addEventListener("hashchange", () => reach(location.hash));
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest && event.target.closest('a[href^="#"]');
+    if (link && link.hash === location.hash) {
+      event.preventDefault();
+      reach(link.hash);
+    }
+  });
+
+  const unfold = document.querySelector("[data-unfold]");
+  if (unfold) {
+    unfold.hidden = false;
+    unfold.addEventListener("click", () => {
+      const open = unfold.getAttribute("aria-pressed") !== "true";
+      unfold.setAttribute("aria-pressed", String(open));
+      for (const part of all("details")) part.open = open || part.dataset.first === "open";
+      for (const frame of all(".scroll.tall")) frame.classList.toggle("whole", open);
+    });
+    for (const part of all("details[open]")) part.dataset.first = "open";
+  }
+
+  // Paper is white and as wide as it is: in the light palette, unfolded, at a fixed width; then all is as it was.
+  // A header that is repeated on every sheet must be plain text: Chromium does not paint buttons there.
+  const onPaper = (before, after) => {
+    let opened = [];
+    addEventListener("beforeprint", () => {
+      root.dataset.print = "true";
+      opened = all("details:not([open]):not(.huge)");
+      for (const part of opened) part.open = true;
+      for (const [head, button] of buttons) head.replaceChildren(...button.childNodes);
+      before();
+    });
+    addEventListener("afterprint", () => {
+      delete root.dataset.print;
+      for (const part of opened) part.open = false;
+      for (const [head, button] of buttons) {
+        button.append(...head.childNodes);
+        head.append(button);
+      }
+      after();
+    });
+  };
+  const onScheme = (redraw) => matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  return { all, figureOf, draw, say, reach, onPaper, onScheme };
+})();

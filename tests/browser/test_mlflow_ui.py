@@ -1,0 +1,259 @@
+"""MLflow's own pages, from a real server in a real browser: the experiment, its figures, two cells compared."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+import pytest
+
+import repro
+from repro import registry
+from repro.compare import compare, summarize
+from repro.store import Record
+from tests.records import SUITE, make_record
+
+pytest.importorskip("mlflow")
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next((found for name in NAMES if (found := shutil.which(name))), None)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH to open MLflow in"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # MLflow's and SQLAlchemy's own
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # MLflow keeps its database connections open
+]
+ROOT = Path(repro.__file__).parents[1]
+HOSTILE = '<script>alert(1)</script> <img src=x onerror="alert(2)"> \u202etxet " </script>'
+WAIT = 60_000
+"""Milliseconds: MLflow's pages load slowly where others work too."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A server with two experiments, and the record that was sent to the first."""
+
+    url: str
+    database: Path
+    record: Record
+    hostile: Record
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "PYTHONPATH": str(ROOT),
+            "PYTHONSAFEPATH": "1"}
+
+
+def wait_for(url: str, child: subprocess.Popen[Any]) -> None:
+    limit = time.monotonic() + 120
+    while True:
+        try:
+            with urlopen(f"{url}/health", timeout=2):
+                return
+        except OSError:
+            assert time.monotonic() < limit and child.poll() is None
+            time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("server")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    command = [sys.executable, "-m", "mlflow", "server", "--port", url.rpartition(":")[2], "--workers", "1",
+               "--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "art")]
+    with (folder / "log").open("wb") as log:
+        child = subprocess.Popen(command, cwd=folder, env=environment(), start_new_session=True, stdout=log, stderr=log)
+    try:
+        wait_for(url, child)
+        with urlopen(f"{url}/api/2.0/mlflow/experiments/get?experiment_id=0", timeout=120):
+            pass  # the first answer is slow
+        record = sent(folder / "run", SUITE.replace("seeds: 6", "seeds: 3"), url)
+        nasty = SUITE.replace("suite: sample", "suite: hostile").replace("seeds: 6", "seeds: 1").replace(
+            "title: A sample for tests", f"title: {json.dumps(HOSTILE)}").replace("processes: [1, 2]", "processes: [2]")
+        hostile = sent(folder / "hostile", nasty, url, label=HOSTILE + "l" * 10_000)
+        yield Site(url, folder / "mlflow.db", record, hostile)
+    finally:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+def sent(root: Path, suite: str, url: str, label: str = "") -> Record:
+    """A record and its report, sent; `label`: the name of the first cell."""
+    import dataclasses
+
+    record = make_record(root, suite)
+    if label:
+        first, *rest = record.plan.cells
+        plan = record.plan.model_copy(update={"cells": (first.model_copy(update={"label": label}), *rest)})
+        record = dataclasses.replace(record, plan=plan)
+    registry.load("reporter", "html")().write(record, record.folder.reports)
+    registry.load("reporter", "mlflow")(tracking_uri=url, ended=True, timeout_seconds=60).write(
+        record, record.folder.reports)
+    return record
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield started
+        started.close()
+
+
+@dataclass
+class Visit:
+    """One page, and what it asked of others or opened unasked."""
+
+    page: Any
+    outside: list[str]
+    alerts: list[str]
+
+
+@pytest.fixture
+def visit(browser: Any, site: Site) -> Iterator[Visit]:
+    page = browser.new_page(viewport={"width": 1600, "height": 1400})
+    page.set_default_timeout(WAIT)
+    found = Visit(page, [], [])
+    page.on("request", lambda asked: found.outside.append(asked.url) if _outside(asked.url) else None)
+    page.on("dialog", lambda box: (found.alerts.append(box.message), box.dismiss()))
+    yield found
+    page.close()
+
+
+def _outside(url: str) -> bool:
+    parts = urlsplit(url)
+    return parts.scheme in ("http", "https") and parts.hostname != "127.0.0.1"
+
+
+def experiment(site: Site, name: str) -> str:
+    from mlflow import MlflowClient
+
+    found = MlflowClient(site.url).get_experiment_by_name(name)
+    assert found is not None
+    return str(found.experiment_id)
+
+
+def cell_runs(site: Site, name: str) -> dict[str, Any]:
+    """Runs of cells by cell id."""
+    from mlflow import MlflowClient
+
+    runs = MlflowClient(site.url).search_runs([experiment(site, name)], "tags.`repro.level` = 'cell'")
+    return {run.data.tags["repro.cell"]: run for run in runs}
+
+
+def test_two_engines_compared(site: Site, visit: Visit, tmp_path: Path) -> None:
+    """As a person does it: open the experiment, select the cells, press Compare."""
+    page, record = visit.page, site.record
+    comparison = next(item for item in compare(record.plan, record.results) if item.primary)
+    names = [comparison.baseline_label, comparison.candidate_label]
+    place, = registry.load("reporter", "mlflow")(tracking_uri=site.url).write(record, record.folder.reports)
+    page.goto(place)
+    page.wait_for_selector(".ag-row")
+    for name in names:
+        page.locator(".ag-row", has_text=name).first.locator("input[type=checkbox]").first.click(force=True)
+    page.get_by_role("button", name="Compare").click()
+    page.get_by_text("Comparing 2 Runs from 1 Experiment").wait_for()
+    page.locator(".js-plotly-plot svg.main-svg").first.wait_for()
+    chart = page.locator(".js-plotly-plot")
+    assert chart.locator("svg.main-svg").first.bounding_box()["width"] > 300
+    drawn = [text for text in chart.locator(".axis-title").all_text_contents() if text]
+    assert drawn[:2] == ["Cell", "engine"]  # what tells them apart comes first
+    assert drawn[-1] == "tta_wall_median"  # the declared clock, not the first name of the alphabet
+    assert chart.locator(".y-axis, .axis").count() > 0
+    page.get_by_role("switch").first.click()  # show diff only, of parameters
+    rows = {cells[0]: cells[1:] for cells in _rows(page)}
+    assert sorted(rows["engine"]) == ["ddp", comparison.candidate_label.partition(",")[0]]
+    assert sorted(rows["Cell"]) == sorted(names)
+    assert "optimizer.lr" not in rows and "processes" not in rows  # equal in both
+    wanted = [record.cell(item) for item in (comparison.baseline, comparison.candidate)]
+    medians = [summarize(cell, record.of_cell(cell.cell_id)).median_epochs for cell in wanted]
+    assert [float(value) for value in rows["epochs_median"]] == [round(value or 0.0, 3) for value in medians]
+    page.screenshot(path=tmp_path / "compare.png")
+    assert (visit.outside, visit.alerts) == ([], [])
+
+
+def _rows(page: Any) -> list[list[str]]:
+    """Texts of every row of the page's tables."""
+    return page.evaluate("""() => [...document.querySelectorAll("[role=row], tr")].map((row) =>
+      [...row.querySelectorAll("[role=cell], [role=rowheader], td, th")].map((cell) => cell.textContent.trim()))
+      .filter((cells) => cells.length > 2)""")
+
+
+def test_cells_have_the_colours_of_the_page_and_figures_as_bars(site: Site, visit: Visit) -> None:
+    page = visit.page
+    page.goto(f"{site.url}/#/experiments/{experiment(site, 'sample')}/runs?workflowType=machine_learning"
+              "&compareRunsMode=CHART")
+    page.get_by_text("final_median", exact=True).first.wait_for()
+    page.locator(".js-plotly-plot .bars path").first.wait_for()
+    page.wait_for_function("document.querySelectorAll('.js-plotly-plot .bars')[0].querySelectorAll('path').length >= 4")
+    assert page.get_by_text("Model metrics", exact=False).count() > 0
+    assert page.get_by_text("vs/", exact=False).count() == 0  # no section of its own for every other baseline
+    runs = cell_runs(site, "sample").values()
+    assert len({run.data.tags["mlflow.runColor"] for run in runs}) == len(runs) == 4
+
+
+@pytest.mark.parametrize("name", ["accuracy", "speedups", "scaling-same-64"])
+def test_figures_are_drawn_inside_mlflow(site: Site, visit: Visit, name: str) -> None:
+    page, first = visit.page, site.record.plan.cells[0]
+    run = cell_runs(site, "sample")[first.cell_id]
+    page.goto(f"{site.url}/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}/artifacts/figures/{name}.html")
+    frame = page.frame_locator("iframe")
+    frame.locator("svg.main-svg").first.wait_for()
+    assert frame.locator(".trace").count() > 0
+    if name == "speedups":
+        said = frame.locator("text.annotation-text").all_text_contents()
+        told = [item.verdict for item in compare(site.record.plan, site.record.results)]
+        assert sorted(text.split(" ")[1].rstrip(",") for text in said) == sorted(told)
+    assert visit.outside == []
+
+
+def test_hostile_names_stay_text(site: Site, visit: Visit) -> None:
+    page, first = visit.page, site.hostile.plan.cells[0]
+    run = cell_runs(site, "hostile")[first.cell_id]
+    number = run.info.experiment_id
+    for place in (f"experiments/{number}/runs?workflowType=machine_learning",
+                  f"experiments/{number}/runs/{run.info.run_id}"):
+        page.goto(f"{site.url}/#/{place}")
+        page.get_by_text("<script>alert(1)</script>", exact=False).first.wait_for()
+    for name in ("accuracy", "speedups"):
+        page.goto(f"{site.url}/#/experiments/{number}/runs/{run.info.run_id}/artifacts/figures/{name}.html")
+        frame = page.frame_locator("iframe")
+        frame.locator("svg.main-svg").first.wait_for()
+        assert "<script>alert(1)</script>" in frame.locator("svg.main-svg").all_text_contents().__str__()
+        assert "\u202e" not in str(frame.locator("svg.main-svg").all_text_contents())
+    assert (visit.outside, visit.alerts) == ([], [])
+
+
+def test_ui_opens_on_the_runs_of_the_experiment(site: Site, visit: Visit, tmp_path: Path) -> None:
+    """`repro ui` on a store without a server starts one, and the address it prints shows that experiment's runs."""
+    command = [sys.executable, "-m", "repro", "ui", "--experiment", "sample"]
+    variables = environment() | {"MLFLOW_TRACKING_URI": f"sqlite:///{site.database}"}
+    child = subprocess.Popen(command, cwd=tmp_path, env=variables, start_new_session=True, stdout=subprocess.PIPE,
+                             stderr=subprocess.DEVNULL)
+    try:
+        assert child.stdout is not None
+        url = child.stdout.readline().decode().split()[0]
+        visit.page.goto(url)
+        visit.page.wait_for_selector(".ag-row")
+        assert visit.page.get_by_role("link", name="sample", exact=True).count() > 0
+        text = visit.page.locator(".ag-root").text_content()
+        for cell in site.record.plan.cells:
+            assert cell.label in text
+        assert visit.outside == []
+    finally:
+        child.send_signal(signal.SIGINT)
+        assert child.wait(timeout=30) == 0
+        child.stdout.close()

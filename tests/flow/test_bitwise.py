@@ -1,0 +1,109 @@
+"""`determinism: bitwise` on the CPU: two executions hash-equal at steps 1, 10 and the end, whatever ran before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from repro import registry
+from repro.machine import Machine
+from repro.plan import Plan, make_plan
+from repro.runner import Run, prepare
+from repro.spec import Trial
+from repro.store import Record
+from repro.suite_file import read_suite
+from repro.workloads.handwritten import TRAIN_SAMPLES
+
+STEPS = 12
+SUITE = """\
+suite: bitwise
+seeds: 1
+trial:
+  workload: {{kind: digits-mlp, hidden: 256}}
+  batch: {{global: 64}}
+  optimizer: {{kind: sgd, lr: 0.1, momentum: 0.9}}
+  stop: {{metric: top1, target: 0.01, max_epochs: {epochs}, design: fixed_budget}}
+  evaluate_every: 1437
+  device: cpu
+  determinism: bitwise
+  timeout_seconds: 300
+matrix:
+  comm: [{comms}]
+  engine: [{engines}]
+  processes: [{processes}]
+"""
+ENGINES = ("ddp", "{kind: ddp, bucket_mib: 0.1}",
+           *(f"{{kind: deepspeed, stage: {stage}}}" for stage in range(4)))
+"""DDP with one bucket and with several, which are summed while back-propagation goes on; every ZeRO stage."""
+BY_MODEL = "{kind: hybrid, alpha_seconds: 0.0001, beta_seconds: 1.0e-9}"
+
+
+class Silent:
+    """A watcher that says nothing."""
+
+    def stage(self, text: str) -> None: ...
+    def trial_started(self, *_: object) -> None: ...
+    def trial_ticked(self, *_: object) -> None: ...
+    def trial_ended(self, *_: object) -> None: ...
+
+
+@dataclass(slots=True)
+class Ungated(Run):
+    """A second execution: the first has passed the parity gate."""
+
+    def _parity(self) -> None: ...
+
+
+def comms() -> list[str]:
+    """Every algorithm that there is, as YAML; hybrid as it is allowed here, hierarchical in both forms."""
+    special = {"hybrid": BY_MODEL, "hierarchical": "hierarchical, {kind: hierarchical, form: torus}"}
+    return [special.get(name, name) for name in sorted(registry.names("comm"))]
+
+
+def plan_of(folder: Path, processes: int, algorithms: list[str], engines: tuple[str, ...] = ENGINES) -> Plan:
+    path = folder / "suite.yaml"
+    path.write_text(SUITE.format(epochs=f"{STEPS * 64 / TRAIN_SAMPLES:.6f}", comms=", ".join(algorithms),
+                                 engines=", ".join(engines), processes=processes))
+    return make_plan(read_suite(str(path)).suite, Machine("cpu", 0, 2))
+
+
+def executed(plan: Plan, out: Path, cls: type[Run] = Run) -> Record:
+    return cls(plan, prepare(plan, "# made in a test\n", out), Machine("cpu", 0, 2), Silent()).execute()
+
+
+def hashes(record: Record) -> dict[str, tuple[str, ...]]:
+    """Trial -> weights at steps 1, 10 and the end."""
+    names = ("weights_step_1", "weights_step_10", "final_weights")
+    assert {item.status for item in record.results} == {"ok"}, [item.reason for item in record.results]
+    return {item.trial_id: tuple(item.hashes[name] for name in names) for item in record.results}
+
+
+def told(trial: Trial) -> str:
+    return f"{trial.choices.engine.label} over {trial.choices.comm.label}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_every_engine_and_algorithm_twice_in_another_order(tmp_path: Path, processes: int) -> None:
+    """The second execution goes backwards: every trial then follows others in the warm fork server."""
+    plan = plan_of(tmp_path, processes, comms())
+    first = hashes(executed(plan, tmp_path / "first"))
+    back = plan.model_copy(update={"order": tuple(reversed(plan.order))})
+    second = hashes(executed(back, tmp_path / "second", Ungated))
+    assert len(first) == len(plan.cells)
+    assert all(len(set(found)) == 3 for found in first.values()), "weights that did not move show nothing"
+    differ = [told(trial) for trial in plan.trials() if first[trial.trial_id] != second[trial.trial_id]]
+    print(f"{processes} processes: {len(first) - len(differ)} of {len(first)} trials hash-equal at steps 1, 10, "
+          f"{STEPS}; {len(set(first.values()))} different courses; skipped {len(plan.skipped)}")
+    assert differ == []
+
+
+def test_hybrid_that_picks_by_the_clock_is_not_bitwise(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, 2, ["ring", "hybrid", BY_MODEL], ("ddp",))
+    assert [cell.choices.comm.kind for cell in plan.cells] == ["ring", "hybrid"]
+    skipped, = plan.skipped
+    assert "picks by the clock" in skipped.reason and "alpha_seconds" in skipped.reason
+    alone = plan_of(tmp_path, 1, ["hybrid", "ring"], ("ddp",))
+    assert alone.skipped == (), "one process has nothing to pick"

@@ -1,0 +1,252 @@
+"""A trial whose rank is killed goes on from its checkpoint and ends with the very weights of an undisturbed one.
+
+Real processes, gloo on loopback, kill -9 from outside at seeded moments. The default case is DDP on two ranks; the
+matrix (ZeRO 0 to 3, algorithms, error feedback, precisions, one and two ranks) is slow.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from repro import fingerprint, guards, parity
+from repro.bundle.verify import verify
+from repro.checkpoint import Checkpoints
+from repro.machine import Machine
+from repro.plan import Cell, make_plan
+from repro.results import Result
+from repro.runner import Run, prepare
+from repro.spec import Trial
+from repro.store import Record
+from repro.suite_file import read_suite
+from repro.sums import file_sha256
+from tests.chaos.faults import ranks_of
+
+pytest.importorskip("torch")
+
+MACHINE = Machine(device="cpu", device_count=0, cores=2)
+SUITE = """\
+suite: killed
+seeds: 1
+on_failure: resume_from_checkpoint
+checkpoint_every: 2
+attempts: 10
+trial:
+  workload: {{kind: digits-mlp, hidden: 160}}
+  determinism: bitwise
+  processes: {processes}
+  engine: ddp
+  batch: {{global: 64}}
+  optimizer: {{kind: sgd, lr: 0.02}}
+  stop: {{metric: top1, target: 0.999, max_epochs: 4, design: fixed_budget}}
+  evaluate_every: 360
+  device: cpu
+{more}
+"""
+GRACE_SECONDS = 0.4
+"""Latest moment of a kill after a first checkpoint is there; the rest of a trial takes longer."""
+
+
+class Silent:
+    """A watcher that says nothing."""
+
+    def stage(self, text: str) -> None: ...
+    def trial_started(self, number: int, count: int, trial: Trial, cell: Cell) -> None: ...
+    def trial_ticked(self, value: float | None, epochs: float, samples_per_second: float | None) -> None: ...
+    def trial_ended(self, result: Result, seconds: float) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No guard, no gate: they are tested elsewhere."""
+    monkeypatch.setattr(guards, "before", lambda *_: [])
+    monkeypatch.setattr(fingerprint, "_git", lambda *_: None)
+    monkeypatch.setattr(parity, "groups", lambda _: [])
+
+
+def begin(folder: Path, processes: int, more: str) -> Run:
+    folder.mkdir()
+    (folder / "suite.yaml").write_text(SUITE.format(processes=processes, more=more))
+    source = read_suite(str(folder / "suite.yaml"), ())
+    plan = make_plan(source.suite, MACHINE, source.problem)
+    assert not plan.skipped, plan.skipped
+    return Run(plan, prepare(plan, source.text, folder / "run"), MACHINE, Silent())
+
+
+@contextmanager
+def killer(root: Path, seed: int) -> Iterator[list[int]]:
+    """Kill one rank of every trial, some time after it has a checkpoint; the ranks that were killed."""
+    draws, killed, over = np.random.default_rng(seed), [], threading.Event()
+
+    def watch() -> None:
+        hit: set[str] = set()
+        while not over.wait(0.002):
+            for kept in root.glob("trials/*/checkpoints"):
+                trial = kept.parent.name
+                if trial in hit or not any(kept.glob("step_*")) or (kept.parent / "result_2.txt").exists():
+                    continue
+                hit.add(trial)
+                over.wait(float(draws.uniform(0, GRACE_SECONDS)))
+                ranks = ranks_of(os.getpid())
+                if ranks and not (kept.parent / "result.json").exists():
+                    rank = sorted(ranks)[int(draws.integers(len(ranks)))]
+                    with suppress(ProcessLookupError):
+                        os.kill(ranks[rank], signal.SIGKILL)
+                        killed.append(rank)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield killed
+    finally:
+        over.set()
+        thread.join()
+
+
+def hashes(record: Record) -> dict[str, dict[str, str]]:
+    return {result.trial_id: result.hashes for result in record.results}
+
+
+def compare(tmp_path: Path, processes: int, more: str, seeds: int) -> tuple[int, int]:
+    """(kills, trials that went on); all hashes of every killed trial are the undisturbed one's."""
+    whole = begin(tmp_path / "whole", processes, more).execute()
+    assert {result.status for result in whole.results} == {"missed"}, [item.reason for item in whole.results]
+    assert not list((tmp_path / "whole").rglob("checkpoints")), "a trial that ended well needs none"
+    kills = resumed = 0
+    for seed in range(seeds):
+        run = begin(tmp_path / f"killed{seed}", processes, more)
+        with killer(run.folder.root, seed) as killed:
+            record = run.execute()
+        assert hashes(record) == hashes(whole), [(item.attempt, item.status, item.reason) for item in record.attempts]
+        assert not [item for item in record.attempts if item.status == "refused"]
+        went_on = [result for result in record.results if result.resumed]
+        for result in went_on:
+            check_clock(run, result)
+        assert verify(run.folder.root).problems == []
+        kills, resumed = kills + len(killed), resumed + len(went_on)
+    return kills, resumed
+
+
+def check_clock(run: Run, result: Result) -> None:
+    """What was lost is on every clock, and the phases still add up to the wall."""
+    assert result.conservation_error is not None and result.conservation_error < 0.01
+    assert result.run_seconds is not None
+    lost = sum(item.lost_seconds for item in result.resumed)
+    assert lost > 0.2, "a new start takes a while"
+    assert result.phases["lost"] == pytest.approx(lost, abs=0.01)
+    assert any("went on from the checkpoint of attempt 1" in text for text in result.warnings)
+    assert not any(text.startswith("step records") for text in result.warnings)
+    spans = [item for item in map(json.loads, run.folder.ledger.read_text().splitlines())
+             if item["trial_id"] == result.trial_id and item["status"] != "started"]
+    assert spans[-1]["resumed_from"].startswith("step_0")
+    between = spans[-1]["started_ms"] / 1e3 - spans[0]["started_ms"] / 1e3
+    assert result.run_seconds < between + spans[-1]["seconds"]
+    assert result.run_seconds > spans[-1]["started_ms"] / 1e3 - spans[0]["started_ms"] / 1e3 - spans[0]["seconds"]
+
+
+def test_a_killed_rank_leaves_no_trace_in_the_weights(tmp_path: Path) -> None:
+    kills, resumed = compare(tmp_path, 2, "", seeds=1)
+    assert (kills, resumed) == (1, 1)
+
+
+ENGINES = """\
+matrix:
+  engine: [ddp, {kind: deepspeed, stage: 0}, {kind: deepspeed, stage: 1}, {kind: deepspeed, stage: 2},
+           {kind: deepspeed, stage: 3}]
+"""
+MATRIX: dict[str, tuple[int, int, str]] = {
+    # processes, seeds of the moments (one moment a trial), what the suite says more
+    "engines-1": (1, 2, ENGINES.replace("[ddp", "[single, ddp")),
+    "engines-2": (2, 3, ENGINES),
+    "adamw-clip": (2, 1, "  optimizer: {kind: adamw, lr: 0.002}\n  gradient_clip: 0.5\n" + ENGINES),
+    "ring": (2, 1, "  comm: ring\n" + ENGINES),
+    "algorithms": (2, 1, "matrix:\n  comm: [tree, halving-doubling, butterfly, multicolor, parameter-server, "
+                          "hybrid]\n"),
+    "error-feedback": (2, 3, "  compression: powersgd\n  compression_rank: 2\nmatrix:\n  comm: [backend, ring]\n"),
+    "compressed": (2, 1, "  compression: bf16\n" + ENGINES),
+    "bf16-master": (2, 1, "  precision: bf16-master\n" + ENGINES),
+    "bf16-autocast": (2, 1, "  precision: bf16-autocast\n" + ENGINES),
+    "fp16-master": (2, 1, "  precision: fp16-master\n  optimizer: {kind: sgd, lr: 0.005}\n" + ENGINES),
+    "no-warm-up": (2, 1, "  warmup_steps: false\n  compression: powersgd\n"),
+    "accumulation": (2, 1, "  schedule: {kind: cosine, warmup_epochs: 1}\n" + ENGINES.replace(
+        "matrix:", "matrix:\n  batch: [{global: 64, accumulation: 2}]")),
+    "batch-norm": (2, 1, "matrix:\n  workload: [{kind: digits, norm: batch}]\n"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", MATRIX)
+def test_the_matrix_of_engines_algorithms_and_precisions(tmp_path: Path, case: str) -> None:
+    pytest.importorskip("deepspeed")
+    processes, seeds, more = MATRIX[case]
+    kills, resumed = compare(tmp_path, processes, more, seeds)
+    print(f"{case}: {kills} kills, {resumed} trials went on from a checkpoint, all hashes equal")
+    assert resumed >= 1 and kills >= resumed
+
+
+@pytest.mark.slow
+def test_four_ranks(tmp_path: Path) -> None:
+    kills, resumed = compare(tmp_path, 4, "matrix:\n  engine: [ddp, {kind: deepspeed, stage: 3}]\n  comm: [ring]\n", 2)
+    assert resumed >= 1 and kills >= resumed
+
+
+class Bomb:
+    """Runs code where it is unpickled without care."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.mark),)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["single", "{kind: deepspeed, stage: 1}"])
+def test_a_planted_bomb_and_another_number_of_ranks_are_refused_each_in_a_line(tmp_path: Path, engine: str) -> None:
+    """Both checkpoints of a killed trial are replaced, their hashes fitting; the trial starts anew and ends as ever."""
+    pytest.importorskip("deepspeed")
+    import torch
+
+    more = f"matrix:\n  engine: [{engine}]\n"
+    whole = begin(tmp_path / "whole", 1, more).execute()
+    run = begin(tmp_path / "killed", 1, more)
+    run.plan = run.plan.model_copy(update={"suite": run.plan.suite.model_copy(update={"attempts": 1})})
+    with killer(run.folder.root, 0):
+        assert [item.status for item in run.execute().attempts] == ["crashed"]
+    kept = Checkpoints(run.folder.checkpoints(next(run.plan.trials()).trial_id))
+    newest = kept.names()[0]
+    victim = next(path for path in sorted((kept.root / newest).rglob("*"))
+                  if path.name == ".metadata" or path.suffix == ".pt")
+    if victim.suffix == ".pt":
+        torch.save(Bomb(tmp_path / "gone-off"), victim)
+    else:
+        victim.write_bytes(pickle.dumps(Bomb(tmp_path / "gone-off")))
+    forge(kept.root / newest, files={victim.relative_to(kept.root / newest).as_posix(): file_sha256(victim)})
+    for name in kept.names()[1:]:
+        forge(kept.root / name, world=4)
+    record = Run(run.plan, run.folder, MACHINE, Silent(), again=True).execute()
+    assert not (tmp_path / "gone-off").exists()
+    refused, last = record.attempts[1:]
+    assert (refused.status, last.resumed_from) == ("refused", "")
+    assert f"checkpoint {newest}: " in refused.reason and "holds more than tensors and plain values" in refused.reason
+    if kept.names()[1:]:
+        assert "was written by 4 rank(s), this trial has 1" in last.passed_over
+    assert hashes(record) == hashes(whole)
+
+
+def forge(folder: Path, **changes: Any) -> None:
+    """Change what a checkpoint says of itself."""
+    manifest = json.loads((folder / "checkpoint.json").read_bytes())
+    for name, value in changes.items():
+        manifest[name] = {**manifest[name], **value} if isinstance(value, dict) else value
+    (folder / "checkpoint.json").write_text(json.dumps(manifest))

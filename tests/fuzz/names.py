@@ -1,0 +1,18 @@
+"""Names of the targets, without loading what they test: the process that only prints stays small and quick."""
+
+NAMES = (
+    "suite file",
+    "override",
+    "pattern, condition",
+    "audit mapping",
+    "MLPerf log",
+    "system description",
+    "DAWNBench curve",
+    "DAWNBench description",
+    "import",
+    "run folder: verify, compare, audit, resume",
+    "run folder: tables",
+    "run folder: page, figures",
+    "run folders: merged",
+    "bundle",
+)

@@ -1,0 +1,436 @@
+"""What strangers' files reach: one function an input, the valid inputs it starts from, how they are damaged.
+
+A target takes bytes and does with them what the commands do, short of starting processes. What may come out is a
+result, or a ReproError of one line; everything else is a defect.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import shutil
+import tempfile
+import unicodedata
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from repro import sums, textual
+from repro.audit.command import audit
+from repro.audit.mapping import read_mapping
+from repro.bundle.difference import differences, text_of
+from repro.bundle.verify import opened, verify
+from repro.bundle.verify import text_of as verified_text
+from repro.calibration import calibration_of
+from repro.commands import reporter
+from repro.compare_command import Compared, compare_runs, read_pattern
+from repro.cost import estimate
+from repro.errors import ReproError
+from repro.machine import Machine
+from repro.plan import make_plan
+from repro.published import command
+from repro.published.compare import compare_published
+from repro.published.store import RECORD, RESULTS, read_published
+from repro.reproduce_command import choose, reduced
+from repro.resume import other_plan, to_do
+from repro.several import sections
+from repro.store import read_record
+from repro.suite_file import bundled, read_suite
+from tests.fuzz.mutations import ENDINGS, Mutator, archive, in_file, lines, raw, rows_of_json, text_or, tree, yaml_tree
+from tests.records import SUITE, make_record
+from tests.unit.published.made_logs import entry, log_lines, repository, v05_log, v06_log
+
+MACHINE = Machine("cpu", 0, 2)
+SMALL = SUITE.replace("seeds: 6", "seeds: 2").replace("processes: [1, 2]", "processes: [2]")
+QUICK, DRAWN = ("markdown", "csv", "jsonl", "mllog"), ("html", "figures", "latex")
+"""Reporters without figures and with them: these take a hundred times as long and have a target of their own."""
+
+
+@dataclass
+class Target:
+    """One kind of input; `folder` is a place of its own that lives as long as the target."""
+
+    name: str
+    seeds: Callable[[Path], list[bytes]]
+    consume: Callable[[bytes, Path], None]
+    mutate: Mutator
+    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="repro-fuzz-")))
+
+    @cached_property
+    def valid(self) -> list[bytes]:
+        """The inputs to begin with; every one of them is accepted."""
+        return self.seeds(self.folder)
+
+    def feed(self, data: bytes) -> str:
+        """Consume one input: "" where it was taken, the message where it was refused.
+
+        Raises:
+            Exception: a defect: something else than a ReproError came out, or a message of several lines.
+        """
+        assert self.valid
+        try:
+            self.consume(data, self.folder)
+        except ReproError as error:
+            return _line(error)
+        return ""
+
+    def close(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+# ---- suites
+
+
+def _suites(folder: Path) -> list[bytes]:
+    from importlib.resources import files
+
+    found = [files("repro.suites").joinpath(f"{name}.yaml").read_bytes() for name in bundled()]
+    return [SMALL.encode(), *found]
+
+
+def _suite(data: bytes, folder: Path) -> None:
+    path = folder / "fuzz.yaml"
+    path.write_bytes(data)
+    source = read_suite(str(path))
+    plan = make_plan(source.suite, MACHINE, source.problem)
+    textual.suite_text(source.suite)
+    textual.plan_text(plan, estimate(plan))
+    json.dumps(plan.model_dump(mode="json", by_alias=True))
+
+
+def _overrides(folder: Path) -> list[bytes]:
+    (folder / "base.yaml").write_text(SMALL)
+    return [
+        b"processes=1,2",
+        b"batch.global=64",
+        b"engine={kind: deepspeed, stage: 2}",
+        b"optimizer.lr=1e-3,0.1",
+        b"seeds=6",
+        b"comm={kind: hierarchical, group: 2}",
+        b"schedule={kind: step, milestones: [1, 2], gamma: 0.1}",
+    ]
+
+
+def _override(data: bytes, folder: Path) -> None:
+    text = data.decode("utf-8", "replace").replace("\0", "")
+    source = read_suite(str(folder / "base.yaml"), [text])
+    make_plan(source.suite, MACHINE, source.problem, overridden=True)
+
+
+def _patterns(folder: Path) -> list[bytes]:
+    return [b"engine=ddp,processes=1", b"engine.kind=deepspeed", b"batch.global=64", b"engine={kind: ddp}"]
+
+
+def _pattern(data: bytes, folder: Path) -> None:
+    from repro.compare.condition import parse
+    from repro.published.select import read_factors
+
+    text = data.decode("utf-8", "replace")
+    for read in (read_pattern, parse, lambda item: read_factors(item, "--baseline")):
+        _tolerant(lambda read=read: read(text))
+
+
+def _line(error: ReproError) -> str:
+    """The message of a refusal: one line, of bounded length, that does nothing to a terminal."""
+    text = str(error)
+    if (
+        not text.strip()
+        or len(text.splitlines()) != 1
+        or len(text) > 2000
+        or any(unicodedata.category(sign)[0] == "C" for sign in text)
+    ):
+        raise AssertionError(f"not one line that can be shown: {text[:300]!a}") from error
+    return text
+
+
+def _tolerant(call: Callable[[], object]) -> None:
+    """Goes on after a refusal, which is an answer; the rest of the target wants to be reached too."""
+    try:
+        call()
+    except ReproError as error:
+        _line(error)
+
+
+def _mappings(folder: Path) -> list[bytes]:
+    return [
+        b"cell: [params.engine, params.workers]\ntime: metrics.seconds\nseed: params.seed\naccuracy: metrics.val_acc\n"
+        b"target: {value: 0.9, direction: higher}\nbaseline: [ddp, 1]\nrepeats: 5\n",
+        b"cell: tags.cell\ntime: {value: 12.5}\nfilter: params.x = '1'\nhyperparameters:\n  optimizer: params.opt\n"
+        b"data: {name: {value: digits}, digest: tags.data, synthetic: false}\nstated: {models: 1, declared: true}\n",
+    ]
+
+
+def _mapping(data: bytes, folder: Path) -> None:
+    path = folder / "mapping.yaml"
+    path.write_bytes(data)
+    read_mapping(path)
+
+
+# ---- published results
+
+
+def _import(program: command.Program, root: Path, folder: Path) -> None:
+    out = folder / "out"
+    shutil.rmtree(out, ignore_errors=True)
+    made = command.run(program, root, out)
+    assert read_published(out).results == made.results
+    json.dumps(command.as_json(made), allow_nan=False)
+    audit(str(out))
+
+
+def _logs(folder: Path) -> list[bytes]:
+    repository(folder / "in", {})
+    return [
+        "".join(log_lines()).encode(),
+        v06_log().encode(),
+        v05_log().encode(),
+        "".join(log_lines(status="aborted")).encode(),
+    ]
+
+
+def _log(data: bytes, folder: Path) -> None:
+    (folder / "in/training_v4.0/Acme/results/box/resnet/result_0.txt").write_bytes(data)
+    _import("mlperf", folder / "in", folder)
+
+
+def _systems(folder: Path) -> list[bytes]:
+    repository(folder / "in", {"result_0.txt": "".join(log_lines())})
+    return [(folder / "in/training_v4.0/Acme/systems/box.json").read_bytes()]
+
+
+def _system(data: bytes, folder: Path) -> None:
+    (folder / "in/training_v4.0/Acme/systems/box.json").write_bytes(data)
+    _import("mlperf", folder / "in", folder)
+
+
+def _curves(folder: Path) -> list[bytes]:
+    return [entry(folder / "in").read_bytes()]
+
+
+def _curve(data: bytes, folder: Path) -> None:
+    (folder / "in/ImageNet/train/fast.tsv").write_bytes(data)
+    _import("dawnbench", folder / "in", folder)
+
+
+def _descriptions(folder: Path) -> list[bytes]:
+    return [entry(folder / "in").with_suffix(".json").read_bytes()]
+
+
+def _description(data: bytes, folder: Path) -> None:
+    (folder / "in/ImageNet/train/fast.json").write_bytes(data)
+    _import("dawnbench", folder / "in", folder)
+
+
+def _imports(folder: Path) -> list[bytes]:
+    repository(folder / "in")
+    repository(folder / "in", system="other")
+    command.run("mlperf", folder / "in", folder / "made")
+    return [name.encode() + b"\n" + (folder / "made" / name).read_bytes() for name in (RECORD, RESULTS)]
+
+
+def _imported(data: bytes, folder: Path) -> None:
+    """A file of an import, with the hash in its record made to fit: what a forger would do."""
+    name, _, content = data.partition(b"\n")
+    other = folder / "other"
+    shutil.copytree(folder / "made", other, dirs_exist_ok=True)
+    if name == RESULTS.encode():
+        (other / RESULTS).write_bytes(content)
+        record = json.loads((folder / "made" / RECORD).read_bytes())
+        record["results_sha256"] = hashlib.sha256(content).hexdigest()
+        content = json.dumps(record).encode()
+    (other / RECORD).write_bytes(content)
+    for call in (
+        lambda: compare_published([other], baseline="system=box").as_json(),
+        lambda: compare_published([folder / "made", other]).as_json(),
+        lambda: audit(str(other)).as_json(),
+        lambda: [reporter(kind).write_published([read_published(other)], [], folder / "page") for kind in ("html",)],
+    ):
+        _tolerant(call)
+    shutil.rmtree(other)
+
+
+# ---- run folders
+
+
+def _record(folder: Path) -> list[bytes]:
+    root = folder / "run"
+    made = make_record(root, SMALL)
+    sums.seal(made.folder)
+    (root / "launchers.json").write_text('{"preload_seconds": 1.5}\n')
+    (root / "incidents.jsonl").write_text('{"at_ms": 1.6e12, "kind": "resumed", "text": "x", "trial_id": ""}\n')
+    (root / "calibration.json").write_text(json.dumps(_calibration(root)))
+    trial = sorted((root / "trials").iterdir())[0].relative_to(root).as_posix()
+    names = [
+        "plan.json",
+        "environment.json",
+        "ledger.jsonl",
+        "incidents.jsonl",
+        "launchers.json",
+        "parity.json",
+        "calibration.json",
+        sums.NAME,
+        f"{trial}/trial.json",
+        f"{trial}/result.json",
+        f"{trial}/result_1.txt",
+    ]
+    shutil.copytree(root, folder / "same")
+    # What decides most stands more than once: a seed is drawn from this list.
+    return [
+        name.encode() + b"\n" + (root / name).read_bytes()
+        for name in [*names, names[0], names[-1], names[-2], names[-2]]
+    ]
+
+
+def _calibration(root: Path) -> dict[str, object]:
+    from repro.calibration import machine_of
+
+    record = read_record(root)
+    pairs = [
+        {
+            "repeat": index,
+            "candidate": 1.0 + index / 100,
+            "baseline": 1.0,
+            "candidate_trial": "a",
+            "baseline_trial": "b",
+        }
+        for index in range(6)
+    ]
+    null = {
+        "source": "x",
+        "cell_id": "c",
+        "label": "l",
+        "metric": "tta_wall",
+        "how": "twins",
+        "n": 6,
+        "ratio": 1.02,
+        "p": 0.03,
+        "verdict": "inconclusive",
+        "pairs": [],
+    }
+    assert pairs
+    return {
+        "schema": 1,
+        "suite": "sample",
+        "suite_digest": record.plan.digest,
+        "method": record.plan.method,
+        "machine": machine_of(record.environment),
+        "nulls": [null],
+        "false_positives": 0,
+        "n": 1,
+        "rate": {"low": 0.0, "high": 0.5, "level": 0.95},
+    }
+
+
+class _Changed:
+    """One file of a run folder replaced, and put back."""
+
+    def __init__(self, data: bytes, folder: Path) -> None:
+        name, _, content = data.partition(b"\n")
+        self.root, self._same = folder / "run", folder / "same"
+        self._name = name.decode("utf-8", "replace")
+        if not (self._same / self._name).is_file():
+            self._name = "plan.json"
+        self._content = content
+
+    def __enter__(self) -> Path:
+        (self.root / self._name).write_bytes(self._content)
+        return self.root
+
+    def __exit__(self, *_: object) -> None:
+        shutil.copyfile(self._same / self._name, self.root / self._name)
+
+
+def _compared(found: Compared) -> None:
+    json.dumps(found.as_json())
+    textual.outcome_text(found.summaries, found.comparisons)
+
+
+def _read(data: bytes, folder: Path) -> None:
+    with _Changed(data, folder) as root:
+        found = verify(root)
+        assert json.dumps(found.as_json()) and verified_text(found)
+        record = read_record(root)
+        calls: list[Callable[[], object]] = [
+            lambda: _compared(compare_runs([root])),
+            lambda: _compared(compare_runs([root], "accuracy")),
+            lambda: _compared(compare_runs([folder / "same", root], force=True)),
+            lambda: audit(str(root)).as_json(),
+            lambda: calibration_of(record),
+            lambda: text_of(differences(read_record(folder / "same"), record), "a", "b"),
+            lambda: to_do(record, True),
+            lambda: other_plan(record.plan, MACHINE),
+            lambda: [record.next_attempt(trial.trial_id) for trial in record.plan.trials()],
+            lambda: reduced(record.plan, choose(record, "1"), MACHINE),
+        ]
+        for call in calls:
+            _tolerant(call)
+
+
+def _reported(data: bytes, folder: Path, kinds: tuple[str, ...] = QUICK) -> None:
+    with _Changed(data, folder) as root:
+        record = read_record(root)
+        for kind in kinds:
+            _tolerant(lambda kind=kind: reporter(kind).write(record, folder / "report"))
+        shutil.rmtree(folder / "report", ignore_errors=True)
+
+
+def _page(data: bytes, folder: Path) -> None:
+    _reported(data, folder, DRAWN)
+
+
+def _merged(data: bytes, folder: Path) -> None:
+    shutil.rmtree(folder / "merged", ignore_errors=True)
+    with _Changed(data, folder) as root:
+        sections([folder / "same", root], folder / "merged")
+
+
+# ---- bundles
+
+
+def _bundles(folder: Path) -> list[bytes]:
+    from repro.bundle.contents import bundle
+
+    _record(folder)
+    made = [folder / "made.zip"]
+    bundle(folder / "same", made[0])
+    few = io.BytesIO()
+    with zipfile.ZipFile(made[0]) as source, zipfile.ZipFile(few, "w", zipfile.ZIP_DEFLATED) as small:
+        for item in source.infolist():
+            if not item.filename.startswith("trials/"):
+                small.writestr(item, source.read(item))
+    return [made[0].read_bytes(), few.getvalue()]
+
+
+def _bundle(data: bytes, folder: Path) -> None:
+    path = folder / "fuzz.zip"
+    path.write_bytes(data)
+    found = verify(path)
+    assert json.dumps(found.as_json()) and verified_text(found)
+    with opened(path) as root:
+        assert all(item.resolve().is_relative_to(root.resolve()) for item in root.rglob("*"))
+        record = read_record(root)
+        _tolerant(lambda: reduced(record.plan, choose(record, "1"), MACHINE))
+
+
+FILES = in_file(ENDINGS)
+
+
+def targets() -> Iterator[Target]:
+    """All of them, each with a folder of its own."""
+    yield Target("suite file", _suites, _suite, text_or(yaml_tree))
+    yield Target("override", _overrides, _override, text_or(raw))
+    yield Target("pattern, condition", _patterns, _pattern, text_or(raw))
+    yield Target("audit mapping", _mappings, _mapping, text_or(yaml_tree))
+    yield Target("MLPerf log", _logs, _log, text_or(rows_of_json))
+    yield Target("system description", _systems, _system, text_or(tree))
+    yield Target("DAWNBench curve", _curves, _curve, text_or(lines))
+    yield Target("DAWNBench description", _descriptions, _description, text_or(tree))
+    yield Target("import", _imports, _imported, FILES)
+    yield Target("run folder: verify, compare, audit, resume", _record, _read, FILES)
+    yield Target("run folder: tables", _record, _reported, FILES)
+    yield Target("run folder: page, figures", _record, _page, FILES)
+    yield Target("run folders: merged", _record, _merged, FILES)
+    yield Target("bundle", _bundles, _bundle, archive)

@@ -1,0 +1,31 @@
+"""An engine that tells everything it knows: prints its environment, then trains, crashes or hangs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import ClassVar, Literal
+
+from repro.engines.ddp import Ddp
+from repro.seams import Job, Parts, Session
+from repro.streams import Streams
+
+
+class Talkative(Ddp):
+    """PyTorch DDP that prints what it should keep to itself."""
+
+    title: ClassVar[str] = "DDP that prints its environment"
+    preload: ClassVar[tuple[str, ...]] = ("torch", "torch._dynamo", "talkative")
+
+    then: Literal["train", "crash", "hang"] = "train"
+
+    def start(self, parts: Parts | None, job: Job, streams: Streams) -> Session:
+        told = " ".join(f"{name}={value}" for name, value in sorted(os.environ.items()))
+        print(told, sys.argv, flush=True)
+        print(f"connecting to {os.environ['MLFLOW_TRACKING_URI']}", file=sys.stderr, flush=True)
+        if self.then == "crash":
+            raise RuntimeError(f"{os.environ['MY_API_KEY']} refused by {os.environ['MLFLOW_TRACKING_URI']}: {told}")
+        if self.then == "hang":
+            time.sleep(3600)
+        return super().start(parts, job, streams)

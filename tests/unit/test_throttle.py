@@ -1,0 +1,158 @@
+"""What holds a machine back: counters that grew are told, ones that did not are not.
+
+The control group is a real one where this process may make one. `nvidia-smi` is a made-up program on PATH: there is no
+GPU here, and the names of its fields are NVIDIA's.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from repro import guards, throttle
+from repro.machine import Machine
+from repro.throttle import ThrottleWatch
+from tests.records import make_record
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """The files that the kernel keeps counters in, as on a machine with two cores and a container's limit."""
+    for core in (0, 1):
+        place = tmp_path / f"sys/devices/system/cpu/cpu{core}/thermal_throttle"
+        place.mkdir(parents=True)
+        (place / "core_throttle_count").write_text("4\n")
+        (place / "package_throttle_count").write_text("7\n")
+    (tmp_path / "sys/fs/cgroup/jobs/one").mkdir(parents=True)
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/jobs/one\n")
+    (tmp_path / "sys/fs/cgroup/jobs/one/cpu.stat").write_text("usage_usec 9\nnr_throttled 3\nthrottled_usec 2000000\n")
+    (tmp_path / "proc/stat").write_text("cpu  10 0 10 100 0 0 0 50 0 0\ncpu0 1 1 1\n")
+    return tmp_path
+
+
+def watch(root: Path, device: str = "cpu") -> tuple[ThrottleWatch, dict[str, float]]:
+    at = {"now": 100.0}
+    found = ThrottleWatch(device, root, lambda: at["now"])
+    found.begin()
+    at["now"] += 10.0
+    return found, at
+
+
+def test_nothing_is_said_where_nothing_grew(tree: Path) -> None:
+    assert watch(tree)[0].look() == []
+    assert watch(tree / "no such place")[0].look() == []
+
+
+def test_heat(tree: Path) -> None:
+    found, _ = watch(tree)
+    (tree / "sys/devices/system/cpu/cpu1/thermal_throttle/core_throttle_count").write_text("9\n")
+    assert found.look() == ["heat slowed the processor down 5 times"]
+    assert found.look() == [], "said once"
+
+
+@pytest.mark.parametrize(("version", "after"), [(2, "throttled_usec 3500000"), (1, "throttled_time 3500000000")])
+def test_a_control_groups_limit(tree: Path, version: int, after: str) -> None:
+    place = tree / "sys/fs/cgroup/jobs/one/cpu.stat"
+    if version == 1:
+        (tree / "proc/self/cgroup").write_text("4:memory:/x\n3:cpu,cpuacct:/jobs/one\n")
+        place = tree / "sys/fs/cgroup/cpu,cpuacct/jobs/one/cpu.stat"
+        place.parent.mkdir(parents=True)
+        place.write_text("throttled_time 2000000000\n")
+    found, _ = watch(tree)
+    place.write_text(after + "\n")
+    assert found.look() == ["a control group's limit held its processes back for 1.5 of 10.0 s"]
+
+
+def test_a_hypervisor(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    found, _ = watch(tree)
+    ticks = os.sysconf("SC_CLK_TCK")
+    (tree / "proc/stat").write_text(f"cpu  10 0 10 100 0 0 0 {50 + ticks * 5} 0 0\n")
+    assert found.look() == ["the hypervisor gave 25% of the processors' time to others"]
+
+
+def nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, counters: str, mask: str = "0x0", apps: str = "") -> None:
+    """A made-up nvidia-smi that answers three questions."""
+    (folder / "nvidia-smi").write_text(
+        "#!/bin/sh\ncase \"$1\" in\n"
+        f"*clocks_event_reasons_counters*) {f'echo {counters!r}' if counters else 'echo not a field; exit 2'};;\n"
+        f"*clocks_throttle_reasons.active*) echo '0, {mask}';;\n*query-compute-apps*) printf '%b' '{apps}';;\nesac\n")
+    (folder / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}/usr/bin{os.pathsep}/bin")
+
+
+def test_a_gpus_own_counters(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvidia_smi(tree, monkeypatch, "0, 0 us, 1000000 us, 0 us, [N/A]")
+    found, _ = watch(tree, "cuda")
+    nvidia_smi(tree, monkeypatch, "0, 0 us, 3000000 us, 20 us, [N/A]")
+    assert found.look() == ["GPU 0 by heat (driver): its clock was held back for 2.0 of 10.0 s"]
+    assert watch(tree, "cpu")[0].look() == [], "trials on the CPU do not ask"
+
+
+def test_an_older_driver_tells_of_the_moment(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvidia_smi(tree, monkeypatch, "", "0x0000000000000060")
+    found, _ = watch(tree, "cuda")
+    assert found.look() == ["GPU 0 is held back by heat (driver), heat (hardware)"]
+    nvidia_smi(tree, monkeypatch, "", "0x0000000000000005")  # idle, and capped by power: not a fault
+    assert found.look() == []
+
+
+def test_others_on_the_gpu(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_record(tree / "run", only=0).plan.model_copy(update={"device": "cuda"})
+    nvidia_smi(tree, monkeypatch, "", apps=r"4711, /usr/bin/python3\n12, [Not Found]\n")
+    said = guards.before(plan, Machine("cuda", 1, 64), tree, 0.0)
+    assert said == ["other processes compute on its GPUs: python3 (4711), [Not Found] (12)"]
+    nvidia_smi(tree, monkeypatch, "", apps="")
+    assert guards.before(plan, Machine("cuda", 1, 64), tree, 0.0) == []
+    monkeypatch.setenv("PATH", str(tree / "empty"))
+    assert throttle.others_on_gpus() == []
+
+
+def test_a_real_busy_loop_is_seen_at_once() -> None:
+    """What began a moment ago: the load of the last minute would not show it."""
+    spinning = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        time.sleep(0.2)
+        busy = guards.load_now(0.4)
+    finally:
+        for process in spinning:
+            process.kill()
+            process.wait()
+    assert busy is not None and 0.9 < busy <= (os.cpu_count() or 1) + 0.1
+    assert guards.load_now(0.0, Path("/nowhere")) is None
+
+
+def test_a_real_control_group_that_holds_back() -> None:
+    """A tenth of a core for a loop that wants all of it."""
+    base = Path("/sys/fs/cgroup/cpu") if Path("/sys/fs/cgroup/cpu").is_dir() else Path("/sys/fs/cgroup")
+    group = base / f"repro-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        limits = {"cpu.cfs_quota_us": "10000"} if base.name == "cpu" else {"cpu.max": "10000 100000"}
+        for name, value in limits.items():
+            (group / name).write_text(value)
+    except OSError as error:
+        if group.is_dir():
+            group.rmdir()
+        pytest.skip(f"no control group can be made here: {error}")
+    code = (f"import os, time; open('{group}/cgroup.procs', 'w').write(str(os.getpid()))\n"
+            "from repro.throttle import ThrottleWatch\nw = ThrottleWatch(); w.begin(); e = time.monotonic() + 1.0\n"
+            "while time.monotonic() < e: pass\nprint(w.look())")
+    try:
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    finally:
+        group.rmdir()
+    assert "a control group's limit held its processes back for" in done.stdout
+
+
+def test_this_machine_just_now() -> None:
+    found = ThrottleWatch()
+    assert found.look() == [], "nothing is known before a first look"
+    found.begin()
+    assert isinstance(found.look(), list)
