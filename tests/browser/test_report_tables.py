@@ -238,7 +238,7 @@ def test_axe_finds_nothing_serious(browser: Any, file: Path, axe: str, width: in
     page = opened(browser, file, width, scheme)
     page.evaluate(axe)  # through the debugger, which the page's policy does not bind
     page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width + 4
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate(SHUT) == []
     found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     bad = [f"{item['impact']} {item['id']}: {item['nodes'][0]['html'][:200]} ({len(item['nodes'])})"
