@@ -222,6 +222,7 @@ def file(request: pytest.FixtureRequest, run: Path) -> Path:
 def opened(browser: Any, file: Path, width: int = 1280, scheme: str = "light") -> Any:
     """A page whose first figure is drawn."""
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page.set_default_timeout(120_000)  # the machine may be at work
     page.goto(file.as_uri())
     page.locator(".chart").first.scroll_into_view_if_needed()
     page.wait_for_selector(".chart .trace", state="attached")
