@@ -78,6 +78,15 @@ def test_opens_sorts_filters_and_draws(browser: object, page_file: Path, publish
     assert page.locator("table.scores tbody tr:visible").count() == 1
     page.fill("#filter", "")
 
+    link = table.locator("tbody tr").first.locator("td:nth-child(5) a")
+    number = link.get_attribute("href").rsplit("-", 1)[1]
+    link.click()
+    page.wait_for_function("document.activeElement.value !== undefined && document.activeElement.value !== ''")
+    runs = page.locator("table.runs tbody tr:visible")
+    assert runs.count() == RUNS and set(runs.evaluate_all("all => all.map((row) => row.dataset.cell)")) == {number}
+    back = runs.first.locator("td a").first.get_attribute("href")
+    assert table.locator(f"[id='{back[1:]}']").count() == 1
+
     charts = page.locator(".chart")
     assert charts.count() == 3
     for index in range(charts.count()):
