@@ -26,8 +26,6 @@ from . import (
     page_verdicts,
 )
 
-PHASE_NAMES = tuple(page_phases.WORDS.items())
-
 
 def view(record: Record) -> dict[str, Any]:
     """Everything on the page; the same record gives the same values in the same order."""
@@ -45,7 +43,7 @@ def view(record: Record) -> dict[str, Any]:
         "verdicts": page_verdicts.verdicts(record, forest), "checklist": page_checklist.checklist(record),
         "panels": page_curves.panels(record),
         "survival": page_survival.survival(record), "trust": page_trust.trust(record),
-        "phases": page_phases.phases(record), "phase_names": PHASE_NAMES,
+        "phases": page_phases.phases(record),
         "traffic": page_traffic.traffic(record), "scaling": page_scaling.scaling(record),
         "networks": page_network.networks(record),
         "settings": page_setup.settings(record), "effective": page_setup.effective(record),
