@@ -27,7 +27,6 @@ from . import (
     page_verdicts,
 )
 
-PHASE_NAMES = tuple(page_phases.WORDS.items())
 LONG = 12
 """Rows beyond which a table scrolls in a frame of its own, and what a figure shows too is folded."""
 PRINTED = 400
@@ -54,7 +53,7 @@ def view(record: Record) -> dict[str, Any]:
         "panels": page_curves.panels(record),
         "survival": page_survival.survival(record), "trust": page_trust.trust(record),
         "energy": page_energy.energy(record),
-        "phases": page_phases.phases(record), "phase_names": PHASE_NAMES,
+        "phases": page_phases.phases(record),
         "traffic": page_traffic.traffic(record), "scaling": page_scaling.scaling(record),
         "networks": page_network.networks(record),
         "settings": page_setup.settings(record), "effective": page_setup.effective(record),

@@ -250,3 +250,31 @@ def forge(folder: Path, **changes: Any) -> None:
     for name, value in changes.items():
         manifest[name] = {**manifest[name], **value} if isinstance(value, dict) else value
     (folder / "checkpoint.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["bf16-autocast", "bf16-master", "fp16-master"])
+@pytest.mark.parametrize("engine", ["single"])  # one that leaves no process group behind when it fails
+def test_every_precision_goes_on_to_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str, engine: str
+) -> None:
+    """In this process: the trial fails by an exception, and everything it had is built anew."""
+    pytest.importorskip("deepspeed")
+    from repro.engines.torch_session import TorchSession
+
+    more = f"  launcher: inline\n  precision: {precision}\nmatrix:\n  engine: [{engine}]\n"
+    whole = begin(tmp_path / "whole", 1, more).execute()
+    real, left = TorchSession.micro_loss, [40]
+
+    def micro_loss(self: TorchSession, batch: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            raise RuntimeError("lost")
+        return real(self, batch)
+
+    monkeypatch.setattr(TorchSession, "micro_loss", micro_loss)
+    record = begin(tmp_path / "failed", 1, more).execute()
+    assert [(item.status, bool(item.resumed_from)) for item in record.attempts] == [
+        ("crashed", False), ("missed", True)]
+    assert hashes(record) == hashes(whole)
+    assert record.results[0].effective["loss_scale"] == whole.results[0].effective["loss_scale"]

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from repro import checkpoint, fingerprint, guards, resume
+from repro import checkpoint, fingerprint, guards, registry, resume
+from repro.bundle.verify import verify
 from repro.checkpoint import Checkpoints, Saving
 from repro.engines.fake_session import FakeSession
 from repro.errors import CheckpointError, ParityError, SuiteError
@@ -122,6 +123,22 @@ def test_a_trial_goes_on_with_the_figures_of_an_undisturbed_one(
     assert result.model_copy(update=same) == whole
     assert not kept(run).root.exists(), "a trial that ended well needs none"
     assert "its last checkpoint" in record.incidents[0].text
+
+
+def test_the_report_and_the_tables_mark_it(
+    begin: Callable[..., Run], failing: Callable[..., None], tmp_path: Path
+) -> None:
+    failing(120)
+    record = begin().execute()
+    (page,) = registry.load("reporter", "html")().write(record, tmp_path / "page")  # type: ignore[attr-defined]
+    text = " ".join(Path(page).read_text(encoding="utf-8").split())
+    assert "went on from the checkpoint of attempt 1 at step 92" in text
+    assert "went on from step_000000092 of attempt 1" in text
+    assert "lost, then gone on from a checkpoint" in text and "seg-lost" in text
+    tables = registry.load("reporter", "csv")().write(record, tmp_path / "csv")  # type: ignore[attr-defined]
+    told = {Path(path).name: Path(path).read_text(encoding="utf-8") for path in tables}
+    assert "step_000000092 of attempt 1" in told["attempts.csv"]
+    assert verify(record.folder.root).problems == []
 
 
 def test_a_run_that_was_killed_goes_on_from_the_checkpoint_too(begin: Callable[..., Run]) -> None:
