@@ -403,6 +403,8 @@ class Lanes:
     folder: Path
     on_failure: str = "rerun"
     keep: Path | None = None
+    control: bool = True
+    """Whether a run of each suite is left undisturbed, and all others have to come to the same."""
     say: bool = False
     tally: Tally = field(default_factory=Tally)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -412,8 +414,8 @@ class Lanes:
         """Let all of it happen; what was broken is in the tally, the other plans go on."""
         worlds = {world.name: world for world, _ in plans}
         with ThreadPoolExecutor(lanes) as pool:
-            for name, found in zip(worlds, pool.map(self._control, worlds.values()), strict=True):
-                self._controls[name] = found
+            if self.control:
+                self._controls = dict(zip(worlds, pool.map(self._control, worlds.values()), strict=True))
             list(pool.map(self._plan, range(len(plans)), plans))
         return self.tally
 
@@ -437,7 +439,7 @@ class Lanes:
                 stack.callback(server.close)
                 server.start()
                 server.wait()
-            drive = Drive(folder, world, self.on_failure, control=self._controls[world.name], server=server)
+            drive = Drive(folder, world, self.on_failure, control=self._controls.get(world.name, {}), server=server)
             try:
                 drive.go(planned)
             except (AssertionError, ReproError, OSError, ValueError, subprocess.SubprocessError) as error:
