@@ -191,7 +191,8 @@ class Drive:
             if not _ranks_run(process, run):
                 continue
             if time.monotonic() > self.until:
-                return left.clear()
+                left.clear()
+                return
             time.sleep(fault.wait_seconds)
             before = _ledger_lines(run)
             self._note_ended(run)
@@ -497,8 +498,8 @@ def main() -> None:
     parser.add_argument("--lanes", type=int, default=3, help="plans at a time")
     parser.add_argument("--world", action="append", choices=[world.name for world in WORLDS])
     parser.add_argument("--on-failure", default="rerun", help="what the suites say")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="no more faults after so long; what was injected "
-                        "until then is checked, and the exit code is 1")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="no more faults after so long; what was "
+                        "injected until then is checked, and the exit code is 1")
     parser.add_argument("--keep", type=Path, help="where to leave the folders of plans in which something broke")
     asked = parser.parse_args()
     worlds = [world for world in WORLDS if not asked.world or world.name in asked.world]
