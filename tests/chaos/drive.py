@@ -419,10 +419,11 @@ class Lanes:
     tally: Tally = field(default_factory=Tally)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _controls: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    """What each suite comes to, by its text."""
 
     def run(self, plans: Sequence[tuple[World, list[Fault]]], lanes: int) -> Tally:
         """Let all of it happen; what was broken is in the tally, the other plans go on."""
-        worlds = {world.name: world for world, _ in plans}
+        worlds = {world.suite(self.on_failure): world for world, _ in plans}
         with ThreadPoolExecutor(lanes) as pool:
             if self.control:
                 self._controls = dict(zip(worlds, pool.map(self._control, worlds.values()), strict=True))
@@ -451,7 +452,7 @@ class Lanes:
                 stack.callback(server.close)
                 server.start()
                 server.wait()
-            drive = Drive(folder, world, self.on_failure, control=self._controls.get(world.name, {}), server=server,
+            drive = Drive(folder, world, self.on_failure, control=self._controls.get(world.suite(self.on_failure), {}), server=server,
                           until=self.until)
             try:
                 drive.go(planned)
