@@ -452,8 +452,8 @@ class Lanes:
                 stack.callback(server.close)
                 server.start()
                 server.wait()
-            drive = Drive(folder, world, self.on_failure, control=self._controls.get(world.suite(self.on_failure), {}), server=server,
-                          until=self.until)
+            control = self._controls.get(world.suite(self.on_failure), {})
+            drive = Drive(folder, world, self.on_failure, control=control, server=server, until=self.until)
             try:
                 drive.go(planned)
             except (AssertionError, ReproError, OSError, ValueError, subprocess.SubprocessError) as error:
