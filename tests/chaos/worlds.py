@@ -50,7 +50,7 @@ class World:
     small: bool = False
     """On a file system of its own, which may be filled."""
     seeds: int = 4
-    stall_seconds: float = 15
+    stall_seconds: float = 30
     """On a machine with other work a rank that is well may say nothing for some seconds."""
 
     def suite(self, on_failure: str, seeds: int | None = None) -> str:

@@ -74,7 +74,7 @@ def command(folder: Path, *arguments: str) -> tuple[int, str, str]:
     return process.returncode, out, error
 
 
-def until(done: Callable[[], bool], process: subprocess.Popen[str], seconds: float = 120) -> None:
+def until(done: Callable[[], bool], process: subprocess.Popen[str], seconds: float = 300) -> None:
     late = time.monotonic() + seconds
     while not done():
         assert process.poll() is None, process.communicate()
