@@ -312,6 +312,18 @@ def test_killed_between_setting_aside_and_writing_it_down(half: Scripted) -> Non
         (1, "lost", "result.json is gone; it had ended as ok"), (2, "ok", "")]
 
 
+def test_a_result_whose_end_nobody_wrote_down_is_counted(half: Scripted) -> None:
+    lines = half.folder.ledger.read_text().splitlines(keepends=True)
+    assert '"ok"' in lines[1]
+    half.folder.ledger.write_text("".join([lines[0], *lines[2:]]))  # killed between the result and its line
+    (half.folder.root / sums.NAME).unlink()
+    before = results(half.folder)
+    record = go_on(half)
+    assert ledger(record) == [(1, "ok"), (1, "interrupted"), (2, "ok"), (1, "ok"), (1, "ok")]
+    assert {name: text for name, text in results(half.folder).items() if name in before} == before
+    assert verify(half.folder.root).problems == []
+
+
 def test_a_run_that_is_refused_leaves_its_folder_as_it_is(half: Scripted) -> None:
     there = read_model(half.folder.environment, Environment)
     write_model(half.folder.environment, there.model_copy(update={"cpu": "Another"}))
