@@ -159,3 +159,21 @@ def write_down(folder: RunFolder, plan: Plan, lost: Sequence[Lost]) -> None:
             folder.append_incident(STATUS, f"attempt {number}: {told.reason}; the trial was run again",
                                    trial.trial_id)
             folder.append_attempt(told)
+
+
+def settle(folder: RunFolder, plan: Plan) -> None:
+    """The ledger's line for every result that a run wrote, and was ended before it could write the line.
+
+    Raises:
+        OutputError: the folder cannot be written.
+    """
+    known = {(item.trial_id, item.attempt): item for item in read_attempts(folder.ledger)}
+    for trial in plan.trials():
+        path = folder.result(trial.trial_id)
+        result = read_model(path, Result) if path.is_file() else None
+        line = known.get((trial.trial_id, result.attempt)) if result else None
+        if result is None or line is None or line.status != "started":
+            continue
+        seconds = max(0.0, round(path.stat().st_mtime - line.started_ms / 1e3, 3))
+        folder.append_attempt(line.model_copy(update={"status": result.status, "reason": result.reason,
+                                                      "seconds": seconds}))

@@ -136,6 +136,7 @@ class Run:
         unseal(self.folder)
         self.folder.mend()
         lost.write_down(self.folder, self.plan, found)
+        lost.settle(self.folder, self.plan)
         for item in found:
             self.watcher.stage(f"warning: {item.trial_id}: {item.why}; set aside, the trial is run again")
         for kind, text in self.befell:

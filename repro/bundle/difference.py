@@ -84,7 +84,15 @@ def _fields(area: Area, first: Environment, second: Environment, names: Sequence
 
 def _maps(area: Area, first: Mapping[str, str], second: Mapping[str, str]) -> list[Difference]:
     return [Difference(area, name, first.get(name, ABSENT), second.get(name, ABSENT))
-            for name in sorted({*first, *second}) if first.get(name, ABSENT) != second.get(name, ABSENT)]
+            for name in sorted({*first, *second})
+            if not _same(first.get(name, ABSENT), second.get(name, ABSENT))]
+
+
+def _same(one: str, other: str) -> bool:
+    """Equal; of a place that a bundle knows by its last name only, as far as that goes."""
+    if one.startswith("<") != other.startswith("<") and "/" in one and "/" in other:
+        return one.rpartition("/")[2] == other.rpartition("/")[2]
+    return one == other
 
 
 def _shown(value: Any) -> str:

@@ -40,6 +40,7 @@ from repro.store import (
 
 AA = "A/A: cells of "
 """How the title of a calibration's plan begins: its cells are twins, which no suite expands to."""
+INCIDENTS = "incidents.jsonl"
 BY_CHOICE = ("workload", "batch", "precision")
 """What the hashes of one seed may depend on, besides the seed."""
 
@@ -145,7 +146,12 @@ def _index(root: Path, found: Verified, packed: bool) -> None:
             found.count("hashes of files")
             if sums.file_sha256(member.path) != digest:
                 found.add(name, "was altered: its hash is not the index's", "hash")
-    for name in present.keys() - listed.keys() - {sums.NAME}:
+    added = present.keys() - listed.keys() - {sums.NAME}
+    if not packed and INCIDENTS in added:  # it can only warn: it takes nothing from the figures
+        added -= {INCIDENTS}
+        found.notes.append(f"{INCIDENTS} is not in the index, as in runs from before it was part of it: what it says "
+                           "cannot be checked")
+    for name in added:
         found.add(name, "is there and not in the index: it was added later", "unlisted")
     found.problems.sort(key=lambda item: item.place)
 

@@ -113,11 +113,13 @@ class Fabric(Local):
         return found.problem or (found.netem if self.delay else "") or None
 
     def prepare(self, processes: int) -> None:
-        """Build what is missing of the network for so many ranks, and measure its links.
+        """Build what is missing of the network for so many ranks, and measure its links; all of it where it was killed.
 
         Raises:
             TrialError: it cannot be built.
         """
+        if self._keeper is not None and not self._keeper.alive:
+            self._drop()
         try:
             if self._keeper is None:
                 self._keeper = Keeper(self._wiring())
@@ -139,6 +141,8 @@ class Fabric(Local):
             environment = {"MASTER_ADDR": self._wiring().control_address, "MASTER_PORT": str(self._keeper.store())}
             before = self._keeper.traffic()
             outcome = self._run(order, self._placement(order), {**environment, **_SOCKETS})
+            if not self._keeper.alive:
+                return self._without_network(outcome)
             return self._recorded(order, outcome, before, self._keeper.traffic())
         except BaseException:
             # Ctrl-C too: the counts and the store are in an unknown state, the next launch builds anew.
@@ -171,6 +175,13 @@ class Fabric(Local):
             {"REPRO_NODE": str(node), "REPRO_NODES": str(nodes), "NCCL_HOSTID": f"repro-node-{node}"} for node in dealt
         ]
         return Placement(self._keeper.user, [self._keeper.nodes[node] for node in dealt], environment, self.slowdown)
+
+    def _without_network(self, outcome: Outcome) -> Outcome:
+        """The trial has failed, whatever its ranks say: what its links carried is not known, nor whether they held."""
+        self._drop()
+        why = "the process that keeps the emulated network was killed"
+        ends = tuple(end if end.exit_code else replace(end, exit_code=1, reason=why) for end in outcome.ends)
+        return replace(outcome, ends=ends)
 
     def _recorded(
         self, order: Order, outcome: Outcome, before: Sequence[Traffic], after: Sequence[Traffic]

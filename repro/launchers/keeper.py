@@ -50,6 +50,11 @@ class Keeper:
             self.close()
             raise
 
+    @property
+    def alive(self) -> bool:
+        """False: it was killed; only a new one can help."""
+        return self._process.is_alive()
+
     def grow(self, count: int) -> list[Link]:
         """Have at least `count` nodes; where that took new ones, every link measured."""
         new = max(0, count - len(self.nodes))

@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import importlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -105,6 +106,8 @@ class Drive:
     control: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What the suite comes to when nothing happens to it."""
     server: Server | None = None
+    until: float = math.inf
+    """Monotonic time after which no more faults happen; the run that they happened to is brought to its end."""
     tally: Tally = field(default_factory=Tally)
     ended: dict[str, bytes] = field(default_factory=dict)
     """Results that stand, by trial."""
@@ -182,9 +185,14 @@ class Drive:
     def _disturb(self, process: subprocess.Popen[str], run: Path, left: list[Fault]) -> None:
         """Faults that need ranks that run, one after the other, each when the one before has had its effect."""
         self.signalled = ""
+        if time.monotonic() > self.until:
+            left.clear()
         while (fault := next((item for item in left if item.kind not in BETWEEN), None)) and process.poll() is None:
             if not _ranks_run(process, run):
                 continue
+            if time.monotonic() > self.until:
+                left.clear()
+                return
             time.sleep(fault.wait_seconds)
             before = _ledger_lines(run)
             self._note_ended(run)
@@ -403,17 +411,22 @@ class Lanes:
     folder: Path
     on_failure: str = "rerun"
     keep: Path | None = None
+    until: float = math.inf
+    """As a drive's; plans that have not begun by then are left out."""
+    control: bool = True
+    """Whether a run of each suite is left undisturbed, and all others have to come to the same."""
     say: bool = False
     tally: Tally = field(default_factory=Tally)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _controls: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    """What each suite comes to, by its text."""
 
     def run(self, plans: Sequence[tuple[World, list[Fault]]], lanes: int) -> Tally:
         """Let all of it happen; what was broken is in the tally, the other plans go on."""
-        worlds = {world.name: world for world, _ in plans}
+        worlds = {world.suite(self.on_failure): world for world, _ in plans}
         with ThreadPoolExecutor(lanes) as pool:
-            for name, found in zip(worlds, pool.map(self._control, worlds.values()), strict=True):
-                self._controls[name] = found
+            if self.control:
+                self._controls = dict(zip(worlds, pool.map(self._control, worlds.values()), strict=True))
             list(pool.map(self._plan, range(len(plans)), plans))
         return self.tally
 
@@ -429,6 +442,8 @@ class Lanes:
     def _plan(self, number: int, plan: tuple[World, list[Fault]]) -> None:
         world, planned = plan
         begin = time.monotonic()
+        if begin > self.until:
+            return
         with ExitStack() as stack:
             folder = stack.enter_context(place(world, self.folder / f"plan{number}"))
             server = None
@@ -437,7 +452,8 @@ class Lanes:
                 stack.callback(server.close)
                 server.start()
                 server.wait()
-            drive = Drive(folder, world, self.on_failure, control=self._controls[world.name], server=server)
+            control = self._controls.get(world.suite(self.on_failure), {})
+            drive = Drive(folder, world, self.on_failure, control=control, server=server, until=self.until)
             try:
                 drive.go(planned)
             except (AssertionError, ReproError, OSError, ValueError, subprocess.SubprocessError) as error:
@@ -483,6 +499,8 @@ def main() -> None:
     parser.add_argument("--lanes", type=int, default=3, help="plans at a time")
     parser.add_argument("--world", action="append", choices=[world.name for world in WORLDS])
     parser.add_argument("--on-failure", default="rerun", help="what the suites say")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="no more faults after so long; what was "
+                        "injected until then is checked, and the exit code is 1")
     parser.add_argument("--keep", type=Path, help="where to leave the folders of plans in which something broke")
     asked = parser.parse_args()
     worlds = [world for world in WORLDS if not asked.world or world.name in asked.world]
@@ -491,7 +509,7 @@ def main() -> None:
         worlds.remove(world)
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="repro-chaos-") as folder:
-        lanes = Lanes(Path(folder), asked.on_failure, asked.keep, say=True)
+        lanes = Lanes(Path(folder), asked.on_failure, asked.keep, begin + 60 * asked.minutes, say=True)
         tally = lanes.run(plans(asked.seed, asked.faults, worlds), asked.lanes)
     print(tally.text(time.monotonic() - begin))
     sys.exit(bool(tally.broken) or sum(tally.faults.values()) != asked.faults)

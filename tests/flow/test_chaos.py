@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,10 +11,13 @@ import pytest
 
 from repro import registry
 from tests.chaos import drive, faults
-from tests.chaos.drive import Drive
+from tests.chaos.drive import Lanes
+from tests.chaos.worlds import WORLDS
 
-CHEAP = (*["kill rank"] * 5, "truncate log", "kill server", "kill parent")
-"""Mostly what the run itself survives: a run that has to be started anew takes seconds to get going."""
+CHEAP = (*["kill rank"] * 7, "truncate log", "kill server")
+DEAR = ("kill parent", "cut result", "cut log", "terminate", "stop rank", *["kill rank"] * 6)
+"""A run that has to be started anew takes seconds to get going: mostly what the run itself survives."""
+LOCAL = dataclasses.replace(WORLDS[0], seeds=3, stall_seconds=8)
 
 
 @pytest.fixture(autouse=True)
@@ -23,19 +28,22 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     registry._third_party.cache_clear()
 
 
-def test_eight_faults_break_nothing(tmp_path: Path) -> None:
-    tally = Drive(tmp_path, seeds=4).go(faults.plan(seed=7, count=8, ranks=2, kinds=CHEAP, longest=0.3))
-    assert sum(tally.faults.values()) == 8
-    assert tally.attempts["ok"] == tally.trials == 8 * tally.folders
+def test_twenty_faults_break_nothing(tmp_path: Path) -> None:
+    plans = [(LOCAL, faults.plan(7, len(CHEAP), 2, CHEAP, longest=0.3)),
+             (LOCAL, faults.plan(8, len(DEAR), 2, DEAR, longest=0.3))]
+    tally = Lanes(tmp_path, control=False).run(plans, lanes=2)
     print(tally.text(0))
+    assert tally.broken == []
+    assert tally.faults == Counter(CHEAP) + Counter(DEAR) and sum(tally.faults.values()) == 20
+    assert tally.attempts["ok"] == tally.trials == 6 * tally.folders
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "count"), [("slow", 60), ("ddp", 14)])
-def test_every_kind_of_fault_breaks_nothing(tmp_path: Path, name: str, count: int) -> None:
-    kinds = tuple(kind for kind in faults.KINDS if kind != "full disk")
-    disturbed = Drive(tmp_path, name, seeds=4)
-    disturbed.undisturbed()
-    tally = disturbed.go(faults.plan(seed=11, count=count, ranks=2, kinds=kinds))
-    assert sum(tally.faults.values()) == count
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
+def test_every_kind_of_fault_breaks_nothing(tmp_path: Path, world: drive.World) -> None:
+    if why := world.why_not():
+        pytest.skip(why)
+    tally = Lanes(tmp_path).run([(world, faults.plan(11, len(world.kinds), 2, world.kinds))], lanes=1)
     print(tally.text(0))
+    assert tally.broken == []
+    assert tally.faults == Counter(world.kinds)

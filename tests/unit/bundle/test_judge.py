@@ -159,6 +159,17 @@ def test_two_runs_alike_differ_in_nothing(tmp_path: Path) -> None:
     assert differences(first, second) == []
 
 
+def test_a_place_that_a_bundle_does_not_name_is_no_difference(tmp_path: Path) -> None:
+    found = []
+    for name, place in (("a", "<temporary>/cache_of_it"), ("b", "/tmp/cache_of_it"), ("c", "/tmp/another")):
+        root = make_record(tmp_path / name, only=4).folder
+        settings = {"TORCHINDUCTOR_CACHE_DIR": place}
+        write_model(root.environment, sample_environment().model_copy(update={"settings": settings}))
+        found.append(read_record(root.root))
+    assert differences(found[0], found[1]) == differences(found[1], found[0]) == []
+    assert len(differences(found[0], found[2])) == len(differences(found[1], found[2])) == 1
+
+
 def test_every_area_is_named(tmp_path: Path) -> None:
     first, second = make_record(tmp_path / "a", only=4), make_record(
         tmp_path / "b", make_suite().replace("lr: 0.1", "lr: 0.2"), only=4)

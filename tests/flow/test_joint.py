@@ -1,0 +1,281 @@
+"""The commands one after the other on one run, as a user has them: run, killed, resumed, verified, bundled, reproduced.
+
+Slow, all but one: each is many commands. The parts of it are tested by themselves in the default run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import repro
+from repro.lock import NAME
+from repro.store import read_record
+from tests.chaos import faults
+
+ROOT = Path(repro.__file__).parents[1]
+INVENTED = """\
+suite: invented
+seeds: 3
+trial:
+  workload: digits
+  launcher: inline
+  batch: {global: 16}
+  optimizer: {kind: sgd, lr: 0.1}
+  stop: {metric: top1, target: 0.9, max_epochs: 100}
+  evaluate_every: 1600
+  device: cpu
+matrix:
+  engine: [{kind: fake, samples_scale: 20000}, {kind: fake, samples_scale: 21000}]
+"""
+TRIALS = 6
+REAL = """\
+suite: small
+seeds: 2
+trial:
+  workload: digits-mlp
+  engine: ddp
+  processes: 2
+  optimizer: {kind: sgd, lr: 0.05}
+  stop: {metric: top1, target: 0.85, max_epochs: 6}
+  evaluate_every: 720
+  determinism: bitwise
+  device: cpu
+  timeout_seconds: 120
+matrix:
+  batch: [{global: 64}, {global: 128}]
+"""
+
+
+def start(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "repro", *arguments], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1",
+                                                **variables},
+    )
+
+
+def command(folder: Path, *arguments: str) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr); never a traceback."""
+    process = start(folder, *arguments)
+    out, error = process.communicate(timeout=300)
+    assert "Traceback" not in error and "internal error" not in error, error
+    return process.returncode, out, error
+
+
+def until(done: Callable[[], bool], process: subprocess.Popen[str], seconds: float = 300) -> None:
+    late = time.monotonic() + seconds
+    while not done():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < late
+        time.sleep(0.01)
+
+
+def results(run: Path) -> dict[str, bytes]:
+    return {path.parent.name: path.read_bytes() for path in run.glob("trials/*/result.json")}
+
+
+@pytest.fixture(scope="module")
+def cut_short(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of invented figures that Ctrl-C has ended after a few of its trials."""
+    folder = tmp_path_factory.mktemp("joint")
+    (folder / "suite.yaml").write_text(INVENTED)
+    process = start(folder, "run", "suite.yaml", "--no-mlflow", "--out", "run")
+    until(lambda: len(results(folder / "run")) >= 1, process)
+    process.send_signal(signal.SIGINT)
+    error = process.communicate(timeout=120)[1]
+    assert process.returncode == 130, error
+    assert 1 <= len(results(folder / "run")) < TRIALS, "it was not cut short"
+    return folder / "run"
+
+
+@pytest.fixture
+def run(cut_short: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(cut_short, tmp_path / "run"))
+
+
+@pytest.mark.slow
+def test_a_partial_record_is_read_by_every_command(run: Path) -> None:
+    done = len(results(run))
+    for arguments in (("report", "run", "--to", "html,markdown,csv"), ("compare", "run"), ("verify", "run"),
+                      ("diff", "run", "run"), ("bundle", "run", "-o", "b.zip"), ("verify", "b.zip")):
+        code, out, error = command(run.parent, *arguments)
+        assert code == 0, (arguments, out, error)
+    assert f"{TRIALS - done} of {TRIALS} planned trials have no result" in command(run.parent, "verify", "b.zip")[1]
+
+
+def test_an_owner_on_another_machine_is_named_and_can_be_overruled(run: Path) -> None:
+    (run / NAME).write_text(json.dumps({"pid": 1, "host": "elsewhere", "since_ms": 0}))
+    before = results(run)
+    code, _, error = command(run.parent, "run", "--resume", "run", "--no-mlflow")
+    assert code == 2 and error.count("\n") == 1 and "is locked by process 1 on elsewhere" in error
+    assert (run / NAME).exists() and results(run) == before
+    code, _, error = command(run.parent, "run", "--resume", "run", "--no-mlflow", "--force")
+    assert code == 0, error
+    record = read_record(run)
+    assert not record.missing() and not (run / NAME).exists()
+    assert [item.text for item in record.incidents if item.kind == "lock"] == [
+        "the lock of process 1 on elsewhere since 1970-01-01 00:00:00, which no longer runs, was taken over"]
+    assert {name: text for name, text in results(run).items() if name in before} == before
+    assert command(run.parent, "verify", "run")[0] == 0
+    assert command(run.parent, "bundle", "run", "-o", "b.zip")[0] == 0
+    with zipfile.ZipFile(run.parent / "b.zip") as bundle:
+        names = bundle.namelist()
+        assert "incidents.jsonl" in names, "what befell the run goes with its figures"
+        assert not [name for name in names if NAME in name or name.startswith("report/")]
+        assert socket.gethostname() not in bundle.read("incidents.jsonl").decode()
+    assert command(run.parent, "verify", "b.zip")[0] == 0
+
+
+@pytest.mark.slow
+def test_of_two_writers_at_once_one_is_told_of_the_other(run: Path) -> None:
+    both = [start(run.parent, "run", "--resume", "run", "--no-mlflow") for _ in range(2)]
+    ends = [(process.communicate(timeout=300)[1], process.returncode) for process in both]
+    refused = [error for error, code in ends if code == 2]
+    # Where one had ended before the other looked, that one found nothing left to do.
+    assert all(code in (0, 2) for _, code in ends) and len(refused) < 2, ends
+    assert all("is being written by process" in error and error.count("\n") == 1 for error in refused)
+    record = read_record(run)
+    assert not record.missing() and not (run / NAME).exists()
+    assert len([item for item in record.attempts if item.status == "ok"]) == TRIALS
+    assert command(run.parent, "verify", "run")[0] == 0
+
+
+@pytest.fixture
+def read_only(run: Path) -> Iterator[Path]:
+    """The run on a file system that cannot be written, for root too."""
+    if os.geteuid():
+        for path in (run, *run.rglob("*")):
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        yield run
+        return
+    target = run.parent / "fixed"
+    target.mkdir()
+    subprocess.run(["mount", "--bind", str(run), str(target)], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", str(target)], check=True)
+    try:
+        yield target
+    finally:
+        subprocess.run(["umount", str(target)], check=True)
+
+
+@pytest.mark.slow
+def test_a_folder_that_cannot_be_written_is_read_and_the_rest_is_refused_in_one_line(read_only: Path) -> None:
+    folder, name = read_only.parent, read_only.name
+    for arguments in (("verify", name), ("compare", name), ("bundle", name, "-o", "b.zip"),
+                      ("report", name, "--out", "elsewhere")):
+        assert command(folder, *arguments)[0] == 0, arguments
+    for arguments in (("run", "--resume", name, "--no-mlflow"), ("report", name)):
+        code, _, error = command(folder, *arguments)
+        assert code == 2 and error.count("\n") == 1 and "cannot be written" in error, (arguments, error)
+
+
+# ---- real training
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    (tmp_path / "suite.yaml").write_text(REAL)
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_strict_refuses_a_machine_that_would_spoil_the_figures(small: Path) -> None:
+    process = start(small, "run", "suite.yaml", "--no-mlflow", "--strict", "--out", "run", OMP_NUM_THREADS="512")
+    error = process.communicate(timeout=120)[1]
+    assert process.returncode == 2 and "Traceback" not in error, error
+    assert "error: --strict: this machine is not fit for the run: " in error.splitlines()[-1]
+    assert "core(s) are too few for 1024 threads of ranks" in error
+    assert not (small / "run" / "ledger.jsonl").exists() and not (small / "run" / NAME).exists()
+
+
+@pytest.mark.slow
+def test_run_verify_bundle_reproduce(small: Path) -> None:
+    code, out, error = command(small, "run", "suite.yaml", "--no-mlflow", "--out", "run")
+    assert code == 0, out + error
+    assert command(small, "verify", "run")[0] == 0
+    code, out, error = command(small, "bundle", "run", "-o", "run.zip")
+    assert code == 0, out + error
+    assert command(small, "verify", "run.zip")[0] == 0
+    code, out, error = command(small, "reproduce", "run.zip", "--out", "again")
+    assert code == 0 and "reproduced" in out, out + error
+    assert "libraries" not in out and "hardware" not in out, f"one machine, one environment: {out}"
+    assert command(small, "verify", "again")[0] == 0
+    assert command(small, "bundle", "again", "-o", "again.zip")[0] == 0
+    assert not (small / "again" / NAME).exists()
+
+
+@pytest.mark.slow
+def test_killed_resumed_verified_bundled_reported_compared(small: Path) -> None:
+    process = start(small, "run", "suite.yaml", "--no-mlflow", "--out", "run")
+    until(lambda: len(results(small / "run")) >= 2 and len(faults.ranks_of(process.pid)) == 2, process)
+    process.kill()
+    process.communicate()
+    before = results(small / "run")
+    assert command(small, "verify", "run")[0] == 0
+    code, _, error = command(small, "run", "--resume", "run", "--no-mlflow")
+    assert code == 0, error
+    assert {name: text for name, text in results(small / "run").items() if name in before} == before
+    assert not read_record(small / "run").missing()
+    for arguments in (("verify", "run"), ("bundle", "run", "-o", "run.zip"), ("verify", "run.zip"),
+                      ("report", "run", "--to", "html,markdown"), ("compare", "run"), ("compare", "run", "run")):
+        code, out, error = command(small, *arguments)
+        assert code == (2 if arguments == ("compare", "run", "run") else 0), (arguments, out, error)
+    page = (small / "run" / "report" / "report.html").read_text()
+    assert "which no longer runs, was taken over" in page and "trials had ended" in page
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("twice", [False, True])
+def test_ctrl_c_ends_the_trial_and_a_second_one_ends_at_once(small: Path, twice: bool) -> None:
+    process = start(small, "run", "suite.yaml", "--no-mlflow", "--out", "run")
+    until(lambda: len(results(small / "run")) >= 1 and len(faults.ranks_of(process.pid)) == 2, process)
+    ranks = faults.ranks_of(process.pid).values()
+    if twice:
+        for pid in ranks:
+            os.kill(pid, signal.SIGSTOP)  # they do not end when told: what the user waits for
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+    begin = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    error = process.communicate(timeout=60)[1]
+    assert process.returncode == 130, error
+    if twice:
+        assert "killed; what has ended is kept" in error and time.monotonic() - begin < 3.0
+    else:
+        assert (small / "run" / "report" / "report.html").is_file()
+        assert [item.status for item in read_record(small / "run").attempts][-1] == "interrupted"
+    late = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in ranks) and time.monotonic() < late:
+        time.sleep(0.05)
+    assert not [pid for pid in ranks if Path(f"/proc/{pid}").exists()]
+    assert not (small / "run" / NAME).exists()
+    for arguments in (("report", "run"), ("compare", "run"), ("verify", "run")):
+        assert command(small, *arguments)[0] == 0, arguments
+    code, _, error = command(small, "run", "--resume", "run", "--no-mlflow")
+    assert code == 0, error
+    assert command(small, "verify", "run")[0] == 0
+
+
+@pytest.mark.slow
+def test_ctrl_c_during_a_reproduction_is_130_and_leaves_nothing(small: Path) -> None:
+    assert command(small, "run", "suite.yaml", "--no-mlflow", "--out", "run", "--seeds", "1")[0] == 0
+    process = start(small, "reproduce", "run", "--out", "again")
+    until(lambda: len(faults.ranks_of(process.pid)) == 2, process)
+    ranks = faults.ranks_of(process.pid).values()
+    process.send_signal(signal.SIGINT)
+    error = process.communicate(timeout=60)[1]
+    assert process.returncode == 130 and "Traceback" not in error, error
+    assert not [pid for pid in ranks if Path(f"/proc/{pid}").exists()]
+    assert not (small / "again" / NAME).exists()
