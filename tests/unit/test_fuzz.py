@@ -18,11 +18,11 @@ from tests.fuzz.targets import Target, targets
 INPUTS = {
     "run folder: page, figures": 1,
     "run folder: tables": 8,
-    "import": 4,
-    "run folder: verify, compare, audit, resume": 15,
+    "import": 3,
+    "run folder: verify, compare, audit, resume": 10,
 }
 """Of a test run; where a target is not named, MANY."""
-MANY = 30
+MANY = 20
 
 
 @pytest.fixture(scope="module", params=NAMES)
