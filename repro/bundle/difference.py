@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,6 +18,8 @@ AREAS: tuple[Area, ...] = ("code", "libraries", "hardware", "settings", "experim
 ENVIRONMENT: tuple[Area, ...] = ("code", "libraries", "hardware", "settings", "data")
 """Areas in which two executions of one plan can differ."""
 ABSENT = "absent"
+PLACE = re.compile(r"_CACHE_DIR\b")
+"""Settings that say where something is kept and no more; a bundle has such places taken out."""
 NEAREST = 8
 """Cells of each run among which the nearest one is looked for."""
 
@@ -84,7 +87,8 @@ def _fields(area: Area, first: Environment, second: Environment, names: Sequence
 
 def _maps(area: Area, first: Mapping[str, str], second: Mapping[str, str]) -> list[Difference]:
     return [Difference(area, name, first.get(name, ABSENT), second.get(name, ABSENT))
-            for name in sorted({*first, *second}) if first.get(name, ABSENT) != second.get(name, ABSENT)]
+            for name in sorted({*first, *second})
+            if first.get(name, ABSENT) != second.get(name, ABSENT) and not PLACE.search(name)]
 
 
 def _shown(value: Any) -> str:
@@ -102,7 +106,7 @@ def _seen_by_ranks(first: Record, second: Record) -> list[Difference]:
     for area, name in areas:
         ours, theirs = _agreed(first, name), _agreed(second, name)
         found += [Difference(area, key, _short(ours[key]), _short(theirs[key]))
-                  for key in sorted(ours.keys() & theirs.keys()) if ours[key] != theirs[key]]
+                  for key in sorted(ours.keys() & theirs.keys()) if ours[key] != theirs[key] and not PLACE.search(key)]
     return found
 
 
