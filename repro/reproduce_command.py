@@ -12,6 +12,7 @@ from repro.bundle.consistency import REPRODUCTION
 from repro.bundle.judge import Reproduction, judge
 from repro.bundle.verify import opened, verify
 from repro.errors import Exit, NotAsItWas, UsageError, nearest
+from repro.lock import RunLock
 from repro.machine import Machine, detect
 from repro.plan import Plan
 from repro.progress import TerminalWatcher
@@ -66,7 +67,7 @@ def reproduce(source: Path, trials: str | None, out: Path | None, force: bool = 
         plan = reduced(first.plan, chosen, detect())
         folder = prepare(plan, _suite_text(first), out or Path("runs") / (
             f"{plan.suite.suite}-reproduce-{time.strftime('%Y%m%d-%H%M%S')}"))
-        with TerminalWatcher() as watcher:
+        with RunLock(folder.root).acquire(), TerminalWatcher() as watcher:
             second = Run(plan, folder, detect(), watcher).execute()
         found = judge(first, second, chosen)
     write_json(folder.root / FILE, {"source": source.name, "identity": checked.identity, **found.as_json()})
