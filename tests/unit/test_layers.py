@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ALLOWED = {
-    "calibration", "checklist", "compare", "errors", "events", "fingerprint", "machine", "pattern",
+    "calibration", "checklist", "compare", "energy", "errors", "events", "fingerprint", "machine", "pattern",
     "plan", "registry", "reporters", "results", "schedule", "seams", "spec", "stats", "store", "streams",
     "uri",
 }
