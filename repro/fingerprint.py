@@ -12,8 +12,8 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from importlib.metadata import distributions
+from collections.abc import Iterable, Mapping
+from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Literal
 
@@ -93,7 +93,7 @@ class Environment(Frozen):
 
 def take(machine: Machine, data: tuple[DataSet, ...]) -> Environment:
     """The environment of this process and machine."""
-    packages = {dist.metadata["Name"]: dist.version for dist in distributions() if dist.metadata["Name"]}
+    packages = installed(distributions())
     return Environment(
         repro_version=repro.__version__,
         python=f"{platform.python_implementation()} {platform.python_version()}",
@@ -108,6 +108,15 @@ def take(machine: Machine, data: tuple[DataSet, ...]) -> Environment:
         started_ms=time.time_ns() // 1_000_000, governor=_first_line(GOVERNOR), limits=_limits(),
         others_sha256=others_sha256(os.environ), diff_sha256=_diff_sha256(),
     )
+
+
+def installed(found: Iterable[Distribution]) -> dict[str, str]:
+    """Package -> version; of two of one name the first, which is the one that is imported."""
+    packages: dict[str, tuple[str, str]] = {}
+    for item in found:
+        if name := item.metadata["Name"]:
+            packages.setdefault(re.sub(r"[-_.]+", "-", name).lower(), (name, item.version))
+    return dict(packages.values())
 
 
 def settings(environment: Mapping[str, str]) -> dict[str, str]:

@@ -293,9 +293,15 @@ def _unsupported(choices: Choices, machine: Machine) -> str | None:
     return None
 
 
+BITWISE = ("determinism bitwise costs time, which is in every figure of its cells: deterministic kernels, and hashes "
+           "of the weights in the logging; how much it is here, `repro run determinism` measures")
+
+
 def _said(cells: list[Cell], machine: Machine) -> list[str]:
     """What the plug-ins of the plan want its reader to know, each once."""
     found: dict[str, None] = {}
+    if any(cell.choices.determinism == "bitwise" and cell.choices.origin != "simulated" for cell in cells):
+        found[BITWISE] = None
     for cell in cells:
         setting = cell.choices.setting(cell.choices.device, machine.device_count)
         for choice in cell.choices.plugins():

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
+from repro.bundle.contents import scrubber
 from repro.compare import PAIRED_HASHES
 from repro.fingerprint import Environment
 from repro.plan import Cell
@@ -17,6 +20,8 @@ AREAS: tuple[Area, ...] = ("code", "libraries", "hardware", "settings", "experim
 ENVIRONMENT: tuple[Area, ...] = ("code", "libraries", "hardware", "settings", "data")
 """Areas in which two executions of one plan can differ."""
 ABSENT = "absent"
+PLACE = re.compile(r"_CACHE_DIR\b")
+"""Settings that say where something is kept and no more; a bundle has such places taken out."""
 NEAREST = 8
 """Cells of each run among which the nearest one is looked for."""
 
@@ -43,6 +48,8 @@ def differences(first: Record, second: Record) -> list[Difference]:
         *environment_differences(first.environment, second.environment), *_seen_by_ranks(first, second),
         *_experiment(first, second), *_cells(first.plan.cells, second.plan.cells), *_hashes(first, second),
     ]
+    clean = scrubber(Path.cwd())  # a bundle's places are taken out; the same place in a run must not look like another
+    found = [item for item in found if clean.text(item.first) != clean.text(item.second)]
     return sorted(dict.fromkeys(found), key=lambda item: AREAS.index(item.area))
 
 
@@ -85,7 +92,7 @@ def _fields(area: Area, first: Environment, second: Environment, names: Sequence
 def _maps(area: Area, first: Mapping[str, str], second: Mapping[str, str]) -> list[Difference]:
     return [Difference(area, name, first.get(name, ABSENT), second.get(name, ABSENT))
             for name in sorted({*first, *second})
-            if not _same(first.get(name, ABSENT), second.get(name, ABSENT))]
+            if not _same(first.get(name, ABSENT), second.get(name, ABSENT)) and not PLACE.search(name)]
 
 
 def _same(one: str, other: str) -> bool:
@@ -110,7 +117,7 @@ def _seen_by_ranks(first: Record, second: Record) -> list[Difference]:
     for area, name in areas:
         ours, theirs = _agreed(first, name), _agreed(second, name)
         found += [Difference(area, key, _short(ours[key]), _short(theirs[key]))
-                  for key in sorted(ours.keys() & theirs.keys()) if ours[key] != theirs[key]]
+                  for key in sorted(ours.keys() & theirs.keys()) if ours[key] != theirs[key] and not PLACE.search(key)]
     return found
 
 

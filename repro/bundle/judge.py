@@ -84,8 +84,13 @@ class Reproduction:
             lines += [f"  {item.text()}" for item in self.differences]
         else:
             lines.append("code, libraries, hardware, settings and data are the same in both, as far as recorded")
-        return "\n".join([*lines, "", f"results {self.answer}" + (
-            f" ({self.metric} within a margin of {self.margin:.0%}, weights where bitwise)")])
+        return "\n".join([*lines, "", f"results {self.answer} ({self._by()})"])
+
+    def _by(self) -> str:
+        """What was asked of the second execution."""
+        told = {"bitwise": "weights and evaluations bit for bit",
+                "equivalence": f"{self.metric} within a margin of {self.margin:.0%}"}
+        return "; ".join(told[how] for how in dict.fromkeys(item.how for item in self.cells))
 
 
 def judge(first: Record, second: Record, chosen: Sequence[tuple[str, int]]) -> Reproduction:

@@ -275,14 +275,13 @@ def _expansion(plan: Plan, code: str, found: Verified) -> None:
     found.count("plans expanded again")
     known = {item.cell_id for item in again.cells}
     strange = [cell.cell_id for cell in plan.cells if cell.cell_id not in known]
+    lost: list[str] = []
     if again.digest == plan.digest and not strange:
         kept = {cell.cell_id for cell in plan.cells}
         lost = [item.label for item in again.cells if item.cell_id not in kept]
         if is_part(plan):
             found.notes.append(f"a reproduction of {len(plan.order)} trials of its suite"
                                + (f"; cells left out: {'; '.join(lost[:8])}" if lost else ""))
-        for contradiction in left_out(plan, lost):
-            found.add(*contradiction)
     elif plan.digest in _digests(plan):
         found.notes.append("this version of repro expands the suite otherwise (a default has changed since); the "
                            "digest holds for the cells as they are written out")
@@ -292,6 +291,8 @@ def _expansion(plan: Plan, code: str, found: Verified) -> None:
         found.add("plan.json", f"digest is {plan.digest[:16]}, its suite gives {again.digest[:16]}"
                   + (f"; {len(strange)} cells are none of the suite's: {', '.join(strange[:3])}" if strange else ""),
                   "plan")
+    for contradiction in left_out(plan, lost):
+        found.add(*contradiction)
 
 
 def _digests(plan: Plan) -> set[str]:

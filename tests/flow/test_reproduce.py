@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
+from importlib.metadata import distribution, version
 from pathlib import Path
 
 import pytest
@@ -126,6 +128,55 @@ def test_another_machine_is_named_by_diff_and_by_reproduce(fake: Path) -> None:
     assert code == 0
     told = {f"{item['area']}: {item['name']}: {item['second']}" for item in json.loads(out)["differences"]}
     assert expected <= told
+
+
+def second_venv(folder: Path, package: str, number: str) -> Path:
+    """A virtual environment on top of this one with another version of a package written in Python.
+
+    No index is asked, so the other version is a copy of the installed one that says another number, in its metadata
+    and in its code; it is what that environment imports.
+    """
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120)
+    site = next((folder / "lib").glob("python*/site-packages"))
+    base = Path(distribution(package).locate_file("")).resolve()
+    (site / "below.pth").write_text("".join(f"{place}\n" for place in dict.fromkeys(
+        [str(base), *(entry for entry in sys.path if entry.endswith("site-packages"))])))
+    shutil.copytree(base / package, site / package)
+    now = version(package)
+    info = next(base.glob(f"{package}-{now}.dist-info"))
+    shutil.copytree(info, site / f"{package}-{number}.dist-info")
+    metadata = site / f"{package}-{number}.dist-info" / "METADATA"
+    metadata.write_text(metadata.read_text().replace(f"Version: {now}", f"Version: {number}", 1))
+    with (site / package / "__init__.py").open("a") as code:
+        code.write(f"\n__version__ = {number!r}\n")
+    return folder / "bin" / "python"
+
+
+@pytest.mark.slow
+def test_a_second_venv_and_another_thread_count_are_named(tmp_path: Path) -> None:
+    """Real training, bitwise, then again by another interpreter's environment on two threads."""
+    suite = REAL + "  engine: [ddp]\n  processes: [1]\n"
+    carried_out(tmp_path, "first", suite, OMP_NUM_THREADS="1")
+    assert command(tmp_path, "bundle", "first", "-o", "first.zip")[0] == 0
+    other = second_venv(tmp_path / "venv", "click", "8.99.1")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "2"}
+    done = subprocess.run([str(other), "-m", "repro", "reproduce", "first.zip", "--out", "second", "--json"],
+                          cwd=tmp_path, env=environment, text=True, capture_output=True, timeout=600, check=False)
+    assert done.stdout, done.stderr
+    found = json.loads(done.stdout)
+    told = {f"{item['area']}: {item['name']}: {item['first']} -> {item['second']}" for item in found["differences"]}
+    expected = {f"libraries: click: {version('click')} -> 8.99.1", "settings: OMP_NUM_THREADS: 1 -> 2",
+                "settings: OMP_NUM_THREADS (in the ranks): 1 -> 2"}
+    assert expected <= told
+    same = hashes(read_record(tmp_path / "first")) == hashes(read_record(tmp_path / "second"))
+    assert found["answer"] == ("reproduced" if same else "not reproduced")
+    assert done.returncode == (0 if same else 3)
+    code, out, _ = command(tmp_path, "diff", "first.zip", "second")
+    assert code == 0
+    for line in ("libraries: 1 differ", f"click: {version('click')} -> 8.99.1", "OMP_NUM_THREADS: 1 -> 2",
+                 "hardware: the same", "hyper-parameters: the same"):
+        assert line in out, out
+    print(f"answer with two threads: {found['answer']}; {sorted(told)}")
 
 
 # ---- secrets

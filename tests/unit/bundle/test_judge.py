@@ -230,3 +230,15 @@ def test_what_cannot_run_here_is_said_before_anything_runs(tmp_path: Path) -> No
     plan = plan.model_copy(update={"cells": (cell.model_copy(update={"choices": choices}), *plan.cells[1:])})
     with pytest.raises(UsageError, match="it ran on a GPU, and no usable one is here"):
         reduced(plan, [(cell.cell_id, 0)], Machine("cpu", 0, 2))
+
+
+def test_a_place_that_a_bundle_has_taken_out_is_no_difference(tmp_path: Path) -> None:
+    records = []
+    for name, place in (("one", f"{Path.home()}/topology.xml"), ("two", "<home>/topology.xml"), ("three", "other.xml")):
+        record = make_record(tmp_path / name, only=0)
+        settings = {"NCCL_TOPO_FILE": place, "TORCHINDUCTOR_CACHE_DIR": f"/somewhere/{name}"}
+        write_model(record.folder.environment, record.environment.model_copy(update={"settings": settings}))
+        records.append(read_record(record.folder.root))
+    assert differences(records[0], records[1]) == []
+    found, = differences(records[0], records[2])
+    assert (found.name, found.second) == ("NCCL_TOPO_FILE", "other.xml")
