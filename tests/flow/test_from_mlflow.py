@@ -113,7 +113,7 @@ def test_the_store_has_tables_and_factors(sent: Record, server: str) -> None:
     assert {"cells.csv", "comparisons.csv", "pairs.csv", "trials.csv", "report.md", "report.html"} <= artifacts
     first = next(run for run in cells if run.data.tags["repro.cell"] == sent.plan.cells[0].cell_id)
     figures = {item.path: item for item in client.list_artifacts(first.info.run_id, "figures")}
-    assert {"figures/accuracy.html", "figures/speedups.html"} <= figures.keys()
+    assert figures.keys() == {"figures/accuracy.html"}  # one pair has no ratio that could be drawn
     assert all(4e6 < item.file_size < 6e6 for item in figures.values())  # plotly.js is inside
     assert not any(item.path == "figures" for run in cells if run is not first
                    for item in client.list_artifacts(run.info.run_id))
