@@ -147,6 +147,7 @@ def refused(monkeypatch: pytest.MonkeyPatch, folder: Path, uri: str, experiment:
     assert isinstance(ended.exception, ReproError), ended.output
     text = str(ended.exception)
     assert "\n" not in text and len(text) < 400
+    assert not out.exists()
     return text
 
 
@@ -168,7 +169,9 @@ def test_an_experiment_of_others_is_no_record(server: str, tmp_path: Path, monke
     client.create_run(faked, tags={"repro.level": "cell", "repro.run": "<script>", "repro.key": "../../x"})
     for name in ("empty", "foreign"):
         assert "holds no run of this tool" in refused(monkeypatch, tmp_path, server, name)
-        assert not (tmp_path / "new").exists()
+    nobody = "<script>\u202e\x1b[2J" + "x" * 10_000
+    text = refused(monkeypatch, tmp_path, server, nobody)
+    assert "no experiment named '<script>\\u202e\\x1b[2Jxxx" in text
     assert "has no plan.json and environment.json" in refused(monkeypatch, tmp_path, server, "faked")
 
 
