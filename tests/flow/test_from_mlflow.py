@@ -45,7 +45,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with (folder / "log").open("wb") as log:
         child = subprocess.Popen(command, cwd=folder, env=variables, start_new_session=True, stdout=log, stderr=log)
     try:
-        limit = time.monotonic() + 120
+        limit = time.monotonic() + 300
         while True:
             try:
                 with urlopen(f"http://127.0.0.1:{port}/health", timeout=2):
