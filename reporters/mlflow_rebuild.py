@@ -39,6 +39,7 @@ def rebuild(uri: str | None, experiment: str, out: Path, timeout_seconds: float)
         TrackingError: the store cannot be reached, or holds too little of the record.
     """
     settle(timeout_seconds)
+    name = repr(limited(experiment, 100))
     place = uri or os.environ.get("MLFLOW_TRACKING_URI", "")
     check_scheme(place)
     with translated(place):
@@ -48,17 +49,21 @@ def rebuild(uri: str | None, experiment: str, out: Path, timeout_seconds: float)
         client: Any = MlflowClient(place)
         found = client.get_experiment_by_name(experiment)
         if found is None:
-            raise UsageError(f"{redacted(place)}: no experiment named {experiment!r}")
+            raise UsageError(f"{redacted(place)}: no experiment named {name}")
         runs = _runs(client, found.experiment_id)
     records = list(dict.fromkeys(run.data.tags["repro.run"] for run in runs))
     if not records:
-        raise UsageError(f"{redacted(place)}: experiment {experiment!r} holds no run of this tool")
+        raise UsageError(f"{redacted(place)}: experiment {name} holds no run of this tool")
     folder = RunFolder.create(out)
     try:
         with translated(place), tempfile.TemporaryDirectory() as aside:
             _fill(client, [run for run in runs if run.data.tags["repro.run"] == records[0]], folder, Path(aside))
     except OutputError as error:
-        raise TrackingError(f"{redacted(place)}: what {experiment!r} holds is damaged: {error}") from error
+        shutil.rmtree(out, ignore_errors=True)  # it was new or empty; half a record would be taken for a whole one
+        raise TrackingError(f"{redacted(place)}: what {name} holds is damaged: {error}") from error
+    except BaseException:
+        shutil.rmtree(out, ignore_errors=True)
+        raise
     return out, len(records) - 1
 
 

@@ -25,6 +25,8 @@ from repro.uri import redacted
 HOST = "127.0.0.1"
 START_SECONDS = 120.0
 NAME = "experiment_name"
+LISTED, LONGEST = 20, 100
+"""Experiments, and characters of a name, in one message."""
 RUNS = "/runs?workflowType=machine_learning"
 """Without it MLflow (3.17 at least) opens an experiment on figures about language models."""
 
@@ -119,8 +121,15 @@ def _experiment_id(store: str, name: str) -> int | None:
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
         rows = dict(database.execute("SELECT name, experiment_id FROM experiments").fetchall())
     if name not in rows:
-        raise UsageError(f"no experiment named {name!r} in {path}; there are: {', '.join(sorted(rows))}")
+        known = ", ".join(_said(item) for item in sorted(rows)[:LISTED])
+        more = f" and {len(rows) - LISTED} more" if len(rows) > LISTED else ""
+        raise UsageError(f"no experiment named {_said(name)} in {path}; there are: {known}{more}")
     return int(rows[name])
+
+
+def _said(name: str) -> str:
+    """A name that may be anybody's, of any length: quoted, without what a terminal would obey."""
+    return repr(name if len(name) <= LONGEST else f"{name[:LONGEST]}...")
 
 
 def _asked_id(uri: str, name: str) -> int:
@@ -136,7 +145,7 @@ def _asked_id(uri: str, name: str) -> int:
             return int(json.load(answer)["experiment"]["experiment_id"])
     except HTTPError as error:
         if error.code == 404:
-            raise UsageError(f"no experiment named {name!r} on {redacted(uri)}") from None
+            raise UsageError(f"no experiment named {_said(name)} on {redacted(uri)}") from None
         raise TrackingError(f"{redacted(uri)}: answers with {error.code} {error.reason}") from None
     except (OSError, ValueError, KeyError) as error:
         why = getattr(error, "reason", error)

@@ -662,6 +662,17 @@ def test_ui_of_a_file_is_served_until_it_is_interrupted(store: str, tmp_path: Pa
         child.communicate()
 
 
+def test_ui_names_what_there_is_without_obeying_it(store: str, tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    MlflowClient(store).create_experiment("\x1b[2J<script>\u202e" + "x" * 300)
+    with pytest.raises(UsageError) as caught:
+        open_ui(store, experiment="y" * 10_000)
+    text = str(caught.value)
+    assert "'\\x1b[2J<script>\\u202exxx" in text and "'Default'" in text
+    assert len(text) < 600 and text.isprintable()
+
+
 def test_ui_command_names_the_store() -> None:
     command = ui_command("sqlite:////a/b.db", "127.0.0.1", 5001)
     assert command[1:4] == ["-m", "mlflow", "ui"]
