@@ -569,6 +569,42 @@ def test_the_end_of_a_run_does_not_hang_on_a_server(
 
 
 @pytest.mark.slow
+def test_ctrl_c_leaves_the_last_replay_for_later(proxy: Proxy, server: Server, tmp_path: Path) -> None:
+    proxy.plan = lambda number, what: "delay:3"
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(SMALL.replace("suite: sample", "suite: left-for-later").replace(
+        "engine: [ddp, {kind: deepspeed, stage: 1}]", "engine: [fake, {kind: fake, samples_scale: 500}]").replace(
+        "  engine: ddp\n", "").partition("baseline:")[0])
+    child = subprocess.Popen([sys.executable, "-m", "repro", "run", str(suite), "--out", "run"], cwd=tmp_path,
+                             env=environment(MLFLOW_TRACKING_URI=proxy.uri), stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, text=True)
+    try:
+        assert child.stdout is not None
+        seen = []
+        for line in child.stdout:
+            seen.append(line)
+            if "Ctrl-C leaves it" in " ".join("".join(seen[-3:]).split()):
+                break
+        interrupted = time.monotonic()
+        child.send_signal(signal.SIGINT)
+        rest = child.communicate(timeout=60)[0]
+        assert time.monotonic() - interrupted < 20
+    finally:
+        child.kill()
+    flat = " ".join(("".join(seen) + rest).split())
+    assert re.search(r"warning: mlflow: [1-4] of 4 trials still to be replayed: .*; nothing is lost, to replay: "
+                     r"\S*repro report run --to mlflow", flat), flat
+    proxy.plan = lambda number, what: "pass"
+    record = read_record(tmp_path / "run")
+    assert len(record.results) == 4
+    done = command(record, proxy.uri)
+    _, errors = done.communicate(timeout=120)
+    assert done.returncode == 0, errors
+    assert reporter(proxy.uri).left(record) == ""
+    assert {len(runs) for runs in rows(server, "left-for-later").values()} == {1}
+
+
+@pytest.mark.slow
 def test_no_credential_is_written_or_said(
     proxy: Proxy, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
