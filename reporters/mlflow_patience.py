@@ -47,20 +47,21 @@ class Patience:
 
     seconds: float
     tally: Tally
-    _contacts: int = field(init=False)
+    _begun: tuple[int, int] = field(init=False)
     _taken: int = field(init=False)
     _since: float = field(default=-1.0, init=False)
     _pause: float = field(default=FIRST_PAUSE, init=False)
 
     def __post_init__(self) -> None:
-        self._contacts, self._taken = self.tally.contacts, self.tally.taken
+        self._begun, self._taken = (self.tally.contacts, self.tally.taken), self.tally.taken
 
     def pause(self, error: TrackingError) -> float | None:
         """Seconds until the next attempt; None: none is worth it.
 
         A store that was not there from the first is given up at once: somebody is waiting for that word.
         """
-        if not isinstance(error, Passing) or (error.nobody and self.tally.contacts == self._contacts):
+        met = (self.tally.contacts, self.tally.taken) != self._begun
+        if not isinstance(error, Passing) or (error.nobody and not met):
             return None
         if self.tally.taken > self._taken or self._since < 0:
             self._since, self._pause, self._taken = time.monotonic(), FIRST_PAUSE, self.tally.taken
