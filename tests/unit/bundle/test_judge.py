@@ -163,7 +163,7 @@ def test_a_place_that_a_bundle_does_not_name_is_no_difference(tmp_path: Path) ->
     found = []
     for name, place in (("a", "<temporary>/cache_of_it"), ("b", "/tmp/cache_of_it"), ("c", "/tmp/another")):
         root = make_record(tmp_path / name, only=4).folder
-        settings = {"TORCHINDUCTOR_CACHE_DIR": place}
+        settings = {"NCCL_TOPO_FILE": place}
         write_model(root.environment, sample_environment().model_copy(update={"settings": settings}))
         found.append(read_record(root.root))
     assert differences(found[0], found[1]) == differences(found[1], found[0]) == []

@@ -151,7 +151,7 @@ def test_the_page_of_both_rounds_and_of_dawnbench_holds_every_file(tmp_path: Pat
     imports = [read_published(tmp_path / name) for name in ("mlperf", "dawnbench")]
     page = render(imports)
     assert page == render(imports) and len(page.encode()) < 15e6
-    told = unescape(page)
+    told = unescape(page.replace("<wbr>", ""))
     for item in imports:
         assert all(result.source in told for result in item.results)
         assert all(refused.source in told and refused.reason in told for refused in item.refused)
