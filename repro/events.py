@@ -6,6 +6,7 @@ MLPerf has one (docs/method.md section 2), ours start with `x_`. Monotonic nanos
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import math
@@ -104,6 +105,12 @@ class EventLog:
         """All lines up to now; empty for a rank that keeps no log."""
         self.flush()
         return self._path.read_bytes() if self._path else b""
+
+    def abandon(self) -> None:
+        """Close a log that can no longer be written; what it still held is lost."""
+        if self._stream is not None:
+            with contextlib.suppress(OSError):
+                self._stream.close()
 
     def close(self) -> None:
         """Flush, make it durable, close."""

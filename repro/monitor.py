@@ -28,6 +28,8 @@ class Monitor:
             live: called every second, for what wants to follow a long trial.
         """
         self._log, self._system_log, self._tick, self._live = log, system_log, tick, live
+        self.unwritten = ""
+        """Why no more system metrics are written; "" where they are."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="repro-monitor", daemon=True)
 
@@ -47,14 +49,30 @@ class Monitor:
         offset = 0
         start_ns: int | None = None
         while not self._stop.wait(PERIOD_SECONDS):
-            system = system or EventLog(self._system_log)
-            sample_system(system)
+            if not self.unwritten:
+                system = self._sample(system)
             events, offset = read_events(self._log, offset)
             start_ns = next((event.nanoseconds for event in events if event.key == "run_start"), start_ns)
             self._tell(start_ns, next((event for event in reversed(events) if event.key in EVALUATION_KEYS), None))
             self._live()
         if system is not None:
-            system.close()
+            try:
+                system.close()
+            except OSError as error:
+                system.abandon()
+                self.unwritten = error.strerror or type(error).__name__
+
+    def _sample(self, system: EventLog | None) -> EventLog | None:
+        """One more line of system metrics, as long as the disk takes them: they are no part of what is measured."""
+        try:
+            system = system or EventLog(self._system_log)
+            sample_system(system)
+        except OSError as error:
+            if system is not None:
+                system.abandon()
+            self.unwritten = error.strerror or type(error).__name__
+            return None
+        return system
 
     def _tell(self, start_ns: int | None, latest: Event | None) -> None:
         """The newest evaluation to whoever shows progress."""

@@ -18,6 +18,8 @@ UNSOUND = ("step records cover", "the clock went backwards")
 """Warnings of a result that no sound log gives rise to."""
 NOT_IN_THE_LOG = ("network", "reason", "energy")
 """Fields that come from how the processes ended, which the log does not hold."""
+BESIDE = {"network": None, "energy": None}
+"""Taken beside the processes: also a trial that failed before its log began has them."""
 FAILED = ("crashed", "hung", "out_of_memory", "timed_out")
 """Trials whose log may end, or be damaged, anywhere."""
 LOST = "though every rank ended well"
@@ -34,7 +36,7 @@ def differences(trial: Trial, stored: Result, log: Path) -> list[str]:
     Raises:
         OutputError: the log cannot be read, or holds nothing that a result could come from.
     """
-    if stored == _nothing(stored) and post_mortem.damage(log):
+    if stored.model_copy(update=BESIDE) == _nothing(stored) and post_mortem.damage(log):
         return []  # it failed before its log began, or because that was damaged; no figure is taken from it
     again = rederived(trial, stored, log)
     if stored.energy is not None:

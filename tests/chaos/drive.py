@@ -113,8 +113,8 @@ class Drive:
     """Results that stand, by trial."""
     lost: dict[str, int] = field(default_factory=dict)
     """Attempts that were damaged after their end, by trial."""
-    spaces: set[str] = field(default_factory=set)
-    """Network namespaces of the start that runs."""
+    spaces: set[tuple[str, str]] = field(default_factory=set)
+    """(network namespace, who is in it) of the start that runs; the kernel gives numbers again, also to other lanes."""
     signalled: str = ""
     """The signal that was sent to it."""
 
@@ -293,10 +293,15 @@ class Drive:
             path = run / "trials" / name / "result.json"
             self._must("nothing lost", path.is_file() and path.read_bytes() == text,
                        f"{path}: a result that stood was lost or changed")
-        if (run / "environment.json").is_file():
+        if (run / "environment.json").is_file() and not self._still_damaged(run):
             read_record(run)
             problems = [item.text() for item in verify(run).problems]
             self._must("partial record sound", not problems, f"{run}: {problems}")
+
+    def _still_damaged(self, run: Path) -> bool:
+        """Whether a start was ended before it could set aside what we had damaged."""
+        told = {(item.trial_id, item.attempt) for item in read_attempts(run / "ledger.jsonl") if item.status == "lost"}
+        return any(attempt and (name, attempt) not in told for name, attempt in self.lost.items())
 
     def _complete(self, run: Path) -> None:
         """What must hold of a run that says it is complete."""
@@ -385,16 +390,17 @@ def _orphans(owner: int) -> list[str]:
     return found
 
 
-def _namespaces() -> set[str]:
-    """Network namespaces that some process is in, or holds open."""
+def _namespaces() -> set[tuple[str, str]]:
+    """(network namespace, who): of every process that is in it, or holds it open."""
     found = set()
     for pid in psutil.pids():
         try:
-            found.add(faults.net_of(pid))
+            who = faults.who(pid)
+            found.add((faults.net_of(pid), who))
             held = [str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()]
         except OSError:
             continue
-        found |= {name for name in held if name.startswith("net:[")}
+        found |= {(name, who) for name in held if name.startswith("net:[")}
     return found
 
 

@@ -86,13 +86,18 @@ def net_of(pid: int) -> str:
     return str(Path(f"/proc/{pid}/ns/net").readlink())
 
 
-def namespaces_of(parent: int) -> set[str]:
-    """Network namespaces of a run that are not the machine's."""
+def who(pid: int) -> str:
+    """A process, also after its number was given to another: with the clock ticks at which it started."""
+    return f"{pid}:{Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[19]}"
+
+
+def namespaces_of(parent: int) -> set[tuple[str, str]]:
+    """(network namespace, who is in it) of a run, where it is not the machine's."""
     found = set()
     for child in descendants(parent):
         with contextlib.suppress(OSError):
-            found.add(net_of(child))
-    return found - {net_of(os.getpid())}
+            found.add((net_of(child), who(child)))
+    return {item for item in found if item[0] != net_of(os.getpid())}
 
 
 def _keeps_the_network(pid: int) -> bool:

@@ -89,12 +89,13 @@ class Server:
 
 
 def points(database: Path, run: str) -> Counter[Point]:
-    """Every point of every attempt of the record that is known as `run`, counted."""
+    """Every point of every attempt of the record that is known as `run`, counted; a doubled run was deleted."""
     return Counter({(str(row[0]), str(row[1]), int(row[2]), float(row[3])): int(row[4]) for row in _rows(database, """
         SELECT k.value, m.key, m.step, m.value, count(*) FROM metrics m
         JOIN tags r ON r.run_uuid = m.run_uuid AND r.key = 'repro.run' AND r.value = ?
         JOIN tags k ON k.run_uuid = m.run_uuid AND k.key = 'repro.key'
-        JOIN tags t ON t.run_uuid = m.run_uuid AND t.key = 'repro.trial' GROUP BY 1, 2, 3, 4""", run)})
+        JOIN tags t ON t.run_uuid = m.run_uuid AND t.key = 'repro.trial'
+        JOIN runs u ON u.run_uuid = m.run_uuid AND u.lifecycle_stage = 'active' GROUP BY 1, 2, 3, 4""", run)})
 
 
 def doubled(database: Path, run: str) -> list[str]:
@@ -102,10 +103,12 @@ def doubled(database: Path, run: str) -> list[str]:
     found = [f"{row[0]}: {row[1]} at step {row[2]} {row[3]} times" for row in _rows(database, """
         SELECT m.run_uuid, m.key, m.step, count(*) FROM metrics m
         JOIN tags r ON r.run_uuid = m.run_uuid AND r.key = 'repro.run' AND r.value = ?
+        JOIN runs u ON u.run_uuid = m.run_uuid AND u.lifecycle_stage = 'active'
         GROUP BY 1, 2, 3 HAVING count(*) > 1""", run)]
     return found + [f"{row[0]}: {row[1]} runs" for row in _rows(database, """
         SELECT k.value, count(*) FROM tags k
         JOIN tags r ON r.run_uuid = k.run_uuid AND r.key = 'repro.run' AND r.value = ?
+        JOIN runs u ON u.run_uuid = k.run_uuid AND u.lifecycle_stage = 'active'
         WHERE k.key = 'repro.key' GROUP BY 1 HAVING count(*) > 1""", run)]
 
 

@@ -18,7 +18,7 @@ from repro.bundle.contents import bundle
 from repro.bundle.verify import verify
 from repro.bundle_command import make_bundle
 from repro.errors import NotAsItWas, OutputError
-from repro.results import Result
+from repro.results import Network, Result
 from repro.store import RunFolder, read_model, read_record, write_model
 from tests.records import make_record
 
@@ -155,6 +155,24 @@ def test_without_an_index_it_says_what_cannot_be_seen(run: Path) -> None:
     found = verify(run)
     assert found.sound and found.identity is None
     assert any("no index of hashes" in note for note in found.notes)
+
+
+def test_a_trial_killed_before_its_log_began_is_sound_also_with_its_network(run: Path) -> None:
+    trial = trial_of(run)
+    path = trial / "result.json"
+    stored = read_model(path, Result)
+    for log in trial.glob("result_*.txt"):
+        log.unlink()
+    network = Network(origin="emulated", frame_bytes=9000, node_of_rank=(0, 1), stated_bits_per_second=(1e9, 1e9))
+    write_model(path, Result(trial_id=stored.trial_id, cell_id=stored.cell_id, repeat=stored.repeat,
+                             attempt=stored.attempt, status="crashed", reason="rank 1: killed", network=network))
+    ledger = run / "ledger.jsonl"
+    ledger.write_text("".join(
+        json.dumps({**data, "status": "crashed", "reason": "rank 1: killed"} if data["trial_id"] == stored.trial_id
+                   and data["status"] != "started" else data) + "\n"
+        for data in map(json.loads, ledger.read_text().splitlines())))
+    reseal(run)
+    assert verify(run).problems == []
 
 
 def test_links_are_not_followed(run: Path, tmp_path: Path) -> None:
