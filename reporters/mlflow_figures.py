@@ -34,7 +34,7 @@ HEIGHT = 340
 SANS = "system-ui, 'Segoe UI', Roboto, 'Noto Sans', 'DejaVu Sans', sans-serif"
 SAVE: Mapping[str, Any] = {
     "include_plotlyjs": True, "full_html": True, "div_id": "figure", "auto_open": False,
-    "config": {"displaylogo": False, "responsive": True},
+    "config": {"displaylogo": False, "responsive": True, "showSendToCloud": False, "plotlyServerURL": ""},
 }
 """How plotly writes a file: the same bytes every time, nothing from outside."""
 

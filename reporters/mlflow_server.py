@@ -73,6 +73,7 @@ def settle(timeout_seconds: float) -> None:
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     os.environ["DO_NOT_TRACK"] = "true"
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
+    os.environ["MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"] = "false"  # two bars a file, and a record has hundreds
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "CRITICAL")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(max(1, round(timeout_seconds))))
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")

@@ -3,7 +3,7 @@
 const Page = (() => {
   const root = document.documentElement;
   const config = {
-    responsive: true, displaylogo: false, showLink: false,
+    responsive: true, displaylogo: false, showLink: false, showSendToCloud: false, plotlyServerURL: "",
     modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"], toImageButtonOptions: { format: "svg" },
   };
   const all = (selector, within = document) => [...within.querySelectorAll(selector)];

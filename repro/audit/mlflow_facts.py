@@ -16,6 +16,8 @@ from repro.errors import UsageError
 
 COMMIT = "tags.mlflow.source.git.commit"
 """Where MLflow itself notes the commit."""
+PARENT = "mlflow.parentRunId"
+"""The tag by which MLflow nests runs."""
 
 
 def experiment_facts(found: Experiment, meaning: Meaning) -> Facts:
@@ -24,13 +26,14 @@ def experiment_facts(found: Experiment, meaning: Meaning) -> Facts:
     Raises:
         UsageError: no run, a run without what `cell` names, a baseline no cell has, or text where a number should be.
     """
-    if not found.runs:
+    runs = _repeats(found.runs, meaning)
+    if not runs:
         raise UsageError(f"experiment {found.name!r}: no run" + (" that `filter` lets pass" if meaning.filter else ""))
     groups: dict[tuple[str, ...], list[LoggedRun]] = {}
-    for run in found.runs:
+    for run in runs:
         groups.setdefault(tuple(_needed(run, source) for source in meaning.cell), []).append(run)
     cells = tuple(_cell(key, runs, meaning) for key, runs in groups.items())
-    stated, runs = meaning.stated, found.runs
+    stated = meaning.stated
     means = {what: how for what in ("costs", "rates", "ratios") if (how := getattr(stated, what)) is not None}
     commits = _all(runs, meaning.commit or COMMIT)
     return Facts(
@@ -42,6 +45,13 @@ def experiment_facts(found: Experiment, meaning: Meaning) -> Facts:
         varied=tuple(_name(source) for source in meaning.cell), deleted=found.deleted, means=means or None,
         models=stated.models, augmented=stated.test_augmentation, reproduced=stated.reproduced,
     )
+
+
+def _repeats(runs: Sequence[LoggedRun], meaning: Meaning) -> list[LoggedRun]:
+    """Without the runs that only hold others together: they have runs below them and finished without a time."""
+    heads = {run.tags.get(PARENT) for run in runs}
+    return [run for run in runs
+            if run.run_id not in heads or run.status != FINISHED or _number(run, meaning.time) is not None]
 
 
 def _cell(key: tuple[str, ...], runs: Sequence[LoggedRun], meaning: Meaning) -> CellFacts:

@@ -44,9 +44,11 @@ def published_facts(
     mlperf = program == "mlperf"
     data = None if mlperf else tuple(_task(name) for name in dict.fromkeys(cell.factors["benchmark"] for cell in cells))
     made = tuple(_cell(program, cell, by_cell.get(cell.cell_id, []), lost.get(cell.cell_id, [])) for cell in cells)
+    unsaid = [cell.label for cell in made if cell.workers is None]
     return Facts(
         origin=program, title=title, cells=made, data=data, varied=_varied(cells), system=_system(described),
-        hardware=None if any(cell.workers is None for cell in made) else _hardware(described),
+        hardware=None if unsaid else _hardware(described),
+        without_hardware=tuple(unsaid) if len(unsaid) < len(made) else (),
         interconnect=_network(described),
         software=tuple(dict.fromkeys(item.framework for item in described if item.framework)),
         means={"costs": "arithmetic mean"} if mlperf else None,

@@ -139,6 +139,8 @@ class Facts:
     """Whether one contrast was declared before the runs."""
     data: tuple[DataFacts, ...] | None = None
     hardware: str | None = None
+    without_hardware: tuple[str, ...] = ()
+    """Labels of the cells whose hardware is not said, where that of others is."""
     interconnect: str | None = None
     software: tuple[str, ...] = ()
     """Names and versions."""
@@ -167,6 +169,15 @@ class Facts:
     """Whether the test data are shown several times, cut or turned."""
     reproduced: bool | None = None
     """Whether another party got the results again."""
+
+    @property
+    def no_hardware(self) -> str:
+        """How rules say that `hardware` is None."""
+        lacking = self.without_hardware
+        if not lacking:
+            return "the hardware is not said"
+        more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
+        return f"the hardware is not said for {len(lacking)} of {len(self.cells)} cells: {'; '.join(lacking[:3])}{more}"
 
     @property
     def whole(self) -> bool:

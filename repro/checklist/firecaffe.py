@@ -140,7 +140,7 @@ def full_training(facts: Facts) -> Judged:
 def hardware(facts: Facts) -> Judged:
     """F6."""
     if facts.hardware is None:
-        return absent(facts, "the hardware is not said")
+        return absent(facts, facts.no_hardware)
     several = [cell for cell in facts.cells if cell.workers is None or cell.workers > 1]
     unknown = [cell.label for cell in several if cell.bandwidth is None]
     if unknown:

@@ -158,7 +158,8 @@ def percentiles(facts: Facts) -> Judged:
 
 def documented(facts: Facts) -> Judged:
     """HB9."""
-    known = {"factors": facts.varied is not None, "hardware": facts.hardware is not None,
+    some = f" (for {len(facts.without_hardware)} of {many(facts.cells, 'cell')})" if facts.without_hardware else ""
+    known = {"factors": facts.varied is not None, f"hardware{some}": facts.hardware is not None,
              "operating system": facts.system is not None, "libraries": bool(facts.software)}
     if lacking := [name for name, said in known.items() if not said]:
         return absent(facts, f"not said: {', '.join(lacking)}")

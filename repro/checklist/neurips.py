@@ -68,7 +68,7 @@ def error_bars(facts: Facts) -> Judged:
 def compute(facts: Facts) -> Judged:
     """NEU4."""
     if facts.hardware is None:
-        return absent(facts, "the hardware is not said")
+        return absent(facts, facts.no_hardware)
     if facts.attempts is None:
         return "cannot tell", f"{facts.hardware}; time of failed and preliminary runs is not in this source"
     listed = {item.run for item in facts.attempts}

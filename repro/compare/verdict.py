@@ -175,7 +175,7 @@ def _out_of_reach(item: Evidence, share: Share) -> tuple[Verdict, str, str]:
         return "inconclusive", f"{item.ours.n} trials against {item.theirs.n} cannot be significant at 5 %", ""
     alone = item.floor > ALPHA
     needed = 6 if alone and share.family == 1 else stats.pairs_to_survive(share.family, ALPHA)
-    settles = _more_pairs(item.n, needed)
+    settles = _reach(item, share, needed)
     if alone and item.asked.primary:
         text = f"{item.n} pairs cannot be significant at 5 % (exact floor p = {item.floor:.3g}); 6 can"
         return "inconclusive", text, settles
@@ -228,15 +228,32 @@ def _what_settles(item: Evidence, share: Share) -> str:
         return "pairs of one seed, run interleaved, would say more than unpaired trials"
     if item.interval is None:
         return ""
-    level = ALPHA / share.family
-    return _more_pairs(item.n, claimed(lambda: stats.pairs_to_settle(item.logs, item.asked.margin, level)))
-
-
-def _more_pairs(n: int, needed: int | None) -> str:
-    if needed is None or needed <= n:
+    forecast = _forecast(item, share)
+    if forecast is None or forecast <= item.n:
         return ""
+    return f"about {_more_pairs(item.n, forecast)} would, run afresh with --seeds {forecast}"
+
+
+def _forecast(item: Evidence, share: Share) -> int | None:
+    """Pairs in all that would find a difference or none, were the pairs so far typical; None: nothing to tell it by."""
+    level = ALPHA / share.family
+    return claimed(lambda: stats.pairs_to_settle(item.logs, item.asked.margin, level))
+
+
+def _reach(item: Evidence, share: Share, least: int) -> str:
+    """So many pairs make a verdict possible; they bring one only where the figures so far say so too."""
+    if item.interval is None or item.missed is not None or share.family > FORECASTS:
+        return f"it takes at least {_more_pairs(item.n, least)}, run afresh with --seeds {least}"
+    forecast = _forecast(item, share)
+    if forecast is None:
+        return f"it takes at least {_more_pairs(item.n, least)}, and by the figures so far more than 10,000 in all"
+    needed = max(least, forecast)
+    return f"about {_more_pairs(item.n, needed)} would, run afresh with --seeds {needed}"
+
+
+def _more_pairs(n: int, needed: int) -> str:
     more = needed - n
-    return f"{more} more pair{'s' if more != 1 else ''} would, run afresh with --seeds {needed}"
+    return f"{more} more pair{'s' if more != 1 else ''}"
 
 
 def _of_missed(item: Evidence, share: Share) -> tuple[Verdict, str, str]:

@@ -83,6 +83,17 @@ def drawn(visit: Visit, index: int = 0) -> int:
     return int(visit.page.evaluate(script))
 
 
+def test_no_figure_offers_to_send_its_data_anywhere(visit: Visit) -> None:
+    """plotly.js 4 has a button for its maker's cloud unless it is told not to."""
+    buttons = visit.page.locator(".modebar-btn")
+    assert buttons.count() > 0
+    titles = buttons.evaluate_all("all => all.map((one) => one.dataset.title || one.getAttribute('aria-label') || '')")
+    assert [title for title in titles if "cloud" in title.lower() or "share" in title.lower()] == []
+    told = "[...document.querySelectorAll('.chart .main-svg')].map((one) => one.closest('.js-plotly-plot')._context)"
+    settings = visit.page.evaluate(f"{told}.map((one) => `${{one.showSendToCloud}} ${{one.plotlyServerURL}}`)")
+    assert set(settings) == {"false "}
+
+
 def test_every_figure_is_drawn_with_a_line_a_trial(visit: Visit) -> None:
     charts = visit.page.locator("#curves .chart")
     assert charts.count() == 4

