@@ -300,6 +300,8 @@ def with_energy(result: Result, energy: Energy) -> Result:
     share, warnings = energy.observer_share, result.warnings
     if share is not None and share > OBSERVER_LIMIT:
         warnings = (*warnings, f"energy tracking took {share:.1%} of a core (limit {OBSERVER_LIMIT:.1%})")
+    if result.resumed:
+        warnings = (*warnings, "its energy is that of the last start alone: what earlier attempts used is not in it")
     return result.model_copy(update={"energy": energy, "warnings": warnings})
 
 
