@@ -118,6 +118,15 @@ def tracked(tmp_path: Path) -> Path:
     return record.folder.root
 
 
+def test_the_tracker_takes_its_own_folder_away_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, other = tmp_path / "repro-energy-x", tmp_path / "home"
+    for home, left in ((ours, False), (other, True)):
+        home.mkdir()
+        monkeypatch.setenv("HOME", str(home))
+        energy_child._leave(home)
+        assert home.exists() is left
+
+
 def test_the_energy_of_a_resumed_trial_is_not_taken_for_all_of_it(tracked: Path) -> None:
     record = read_record(tracked)
     lost = Resumed(attempt=1, step=12, samples=768, lost_seconds=61.3, clock="monotonic")
