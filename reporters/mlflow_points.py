@@ -14,7 +14,7 @@ from typing import Any
 
 from repro.compare import Bounds, Comparison, Summary
 from repro.events import EVALUATION_KEYS, Event
-from repro.results import Result
+from repro.results import RERUN, Result
 from repro.store import Record
 
 FIGURES = (
@@ -88,7 +88,13 @@ def system_points(events: Iterable[Event], first: int) -> Iterator[Point]:
 
 
 def result_points(result: Result, time_ms: int) -> list[Point]:
-    """The figures of a finished trial, at step 0: MLflow draws those as bars, others as lines of one point."""
+    """The figures of a finished trial, at step 0: MLflow draws those as bars, others as lines of one point.
+
+    A trial that crashed or hung has none: once it ran again its result is no longer in the record, and what a store
+    holds would depend on when it was asked. What it did until then are the points of its log.
+    """
+    if result.status in RERUN:
+        return []
     values: dict[str, Any] = {name: getattr(result, name) for name in FIGURES}
     values |= {f"phase/{name}_seconds": seconds for name, seconds in result.phases.items()}
     if result.steps:

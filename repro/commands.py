@@ -66,7 +66,7 @@ class Ended:
         }
 
     def text(self) -> str:
-        statuses = ", ".join(f"{count} {status}" for status, count in sorted(self.trials.items()))
+        statuses = ", ".join(f"{count} {status}" for status, count in sorted(self.trials.items())) or "none has ended"
         lines = [outcome_text(self.summaries, self.comparisons), calibration_text(self.calibration), "",
                  f"trials: {statuses}", f"run:    {self.folder}", f"report: {self.report}"]
         if self.tracking:
@@ -139,7 +139,8 @@ def _carry_out(run: Run, lock: RunLock, track: bool, energy: bool) -> Ended:
             interrupts.ended()
             if not folder.environment.is_file():
                 raise
-            watcher.stage("interrupted; reporting what there is")
+            again = command(f"run --resume {shlex.quote(str(folder.root))}")
+            watcher.stage(f"interrupted; reporting what there is, {again} goes on")
             record, code = read_record(folder.root), Exit.INTERRUPTED
         except ReproError:
             _conclude(folder, page, tracker, interrupts, watcher)

@@ -66,7 +66,8 @@ def _cells(summaries: Sequence[Summary]) -> Table:
             "not reached" if item.median is None else f"{item.median:.4g} {unit}".rstrip(),
             f"{item.interval.low:.4g} to {item.interval.high:.4g}" if item.interval else "-",
             "-" if item.coefficient_of_variation is None else f"{item.coefficient_of_variation:.1%}".replace("%", " %"),
-            ends + (f"{'; ' if ends else ''}{sum(item.outliers)} outlier(s)" if any(item.outliers) else ""),
+            "; ".join(part for part in (ends, f"{sum(item.outliers)} outlier(s)" if any(item.outliers) else "",
+                                        f"{item.resumed} resumed" if item.resumed else "") if part),
         )
     return table
 

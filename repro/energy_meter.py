@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 import repro
 from repro.energy import Energy
+from repro.energy_child import PREFIX
 from repro.errors import UsageError
 
 READY_SECONDS, ANSWER_SECONDS = 90.0, 20.0
@@ -34,7 +35,7 @@ class EnergyMeter:
             UsageError: CodeCarbon is not installed, or does not start.
         """
         self.needed()
-        self._home = tempfile.TemporaryDirectory(prefix="repro-energy-")
+        self._home = tempfile.TemporaryDirectory(prefix=PREFIX)
         self._child = subprocess.Popen(
             command, cwd=self._home.name, env=self._environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, text=True, bufsize=1, start_new_session=True,

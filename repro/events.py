@@ -12,7 +12,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +21,8 @@ TOKEN = ":::MLLOG "
 EVALUATION_KEYS = ("eval_accuracy", "eval_error")
 """MLPerf's keys of a quality: higher is better, lower is better."""
 MAX_LINE = 16 << 20
+MAX_PARTS = 200_000
+"""Lists and objects in one line: a stranger's empty ones take twenty times their text in memory."""
 EventType = Literal["POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"]
 
 
@@ -124,7 +126,7 @@ class EventLog:
 def parse_line(line: str) -> Event | None:
     """The event in a line, wherever in the line it starts; None when there is none or it is damaged."""
     _, token, body = line.partition(":::MLLOG")
-    if not token or len(body) > MAX_LINE:
+    if not token or len(body) > MAX_LINE or body.count("[") + body.count("{") > MAX_PARTS:
         return None
     try:
         data = json.loads(body)
@@ -141,6 +143,25 @@ def parse_line(line: str) -> Event | None:
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
+
+
+def complete_lines(path: Path) -> Iterator[str]:
+    """Lines of a log one after another, without their newlines, whatever its size; of one that is longer than any event
+    only its beginning, which is none.
+
+    A last line without its newline is left out.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    limit = MAX_LINE + len(TOKEN) + 1
+    with path.open("rb") as stream:
+        while raw := stream.readline(limit):
+            rest = raw
+            while not rest.endswith(b"\n") and (rest := stream.readline(limit)):
+                pass
+            if rest:
+                yield raw.removesuffix(b"\n").decode("utf-8", errors="replace")
 
 
 def read_events(path: Path, offset: int = 0) -> tuple[list[Event], int]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from repro.events import TOKEN, parse_line
+from repro.events import TOKEN, complete_lines, parse_line
 from repro.scrub import HIDDEN, masked, secrets
 from repro.seams import Outcome, RankEnd
 
@@ -110,17 +110,24 @@ def damage(log: Path) -> str:
     Lines that no longer start where they should, or cannot be read, were touched from outside: a trial whose log has
     lost an evaluation could be given a later time than it took.
     """
+    first = last = ""
+    lines = bad = 0
     try:
-        raw = log.read_bytes()
+        with log.open("rb") as stream:
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, size - 1))
+            if stream.read(1) != b"\n":
+                return "its log ends in the middle of a line"
+        for line in complete_lines(log):
+            lines += 1
+            event = parse_line(line) if line.startswith(TOKEN) else None
+            bad += event is None
+            last = event.key if event else ""
+            first = first or last
     except OSError as error:
         return f"its log cannot be read: {error.strerror}"
-    if not raw.endswith(b"\n"):
-        return "its log ends in the middle of a line"
-    lines = raw.decode("utf-8", errors="replace").splitlines()
-    events = [parse_line(line) if line.startswith(TOKEN) else None for line in lines]
-    if bad := sum(event is None for event in events):
-        return f"{bad} of {len(lines)} lines of its log are damaged"
-    keys = [event.key for event in events if event is not None]
-    if keys[0] != FIRST or keys[-1] != LAST:
+    if bad:
+        return f"{bad} of {lines} lines of its log are damaged"
+    if first != FIRST or last != LAST:
         return f"its log does not go from {FIRST} to {LAST}"
     return ""

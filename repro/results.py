@@ -16,6 +16,8 @@ from repro.seams import Outcome
 from repro.spec import Frozen, Stop, Trial
 
 Status = Literal["ok", "missed", "diverged", "out_of_memory", "timed_out", "hung", "crashed", "invalid"]
+RERUN = ("crashed", "hung")
+"""Ends that say something of the machine and nothing of the cell; only these are ever run again."""
 PHASES = ("train", "eval", "checkpoint", "logging", "other")
 LOST = "lost"
 """A sixth phase, of trials that went on from a checkpoint only: from the checkpoint to where they went on."""
@@ -300,6 +302,8 @@ def with_energy(result: Result, energy: Energy) -> Result:
     share, warnings = energy.observer_share, result.warnings
     if share is not None and share > OBSERVER_LIMIT:
         warnings = (*warnings, f"energy tracking took {share:.1%} of a core (limit {OBSERVER_LIMIT:.1%})")
+    if result.resumed:
+        warnings = (*warnings, "its energy is that of the last start alone: what earlier attempts used is not in it")
     return result.model_copy(update={"energy": energy, "warnings": warnings})
 
 

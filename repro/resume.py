@@ -9,12 +9,10 @@ from repro.errors import OutputError, ReproError, UsageError
 from repro.fingerprint import Environment
 from repro.machine import Machine
 from repro.plan import Plan, make_plan
-from repro.results import Result
+from repro.results import RERUN, Result
 from repro.spec import METHOD, Trial
 from repro.store import Record, RunFolder, read_model
 
-RERUN = ("crashed", "hung")
-"""Ends that say something of the machine and nothing of the cell; only these are ever run again."""
 FACTS = ("repro_version", "python", "system", "cpu", "cores", "memory_bytes", "device", "devices", "commit", "dirty")
 """What of an environment bears on a figure; libraries, settings and data are compared one by one."""
 

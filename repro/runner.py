@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from repro import fingerprint, guards, lost, parity, post_mortem, resume
 from repro.checkpoint import Checkpoints, Resumption
+from repro.energy import Energy
 from repro.energy_meter import EnergyMeter
 from repro.errors import CheckpointError, Exit, GuardError, ParityError, ReproError
 from repro.events import read_events
@@ -18,7 +19,7 @@ from repro.fingerprint import DataSet, Environment
 from repro.machine import Machine
 from repro.monitor import Monitor
 from repro.plan import Cell, Plan
-from repro.results import Result, derive, with_energy
+from repro.results import RERUN, Result, derive, with_energy
 from repro.seams import Engine, Launcher, Order, Outcome, Workload
 from repro.spec import Trial, canonical
 from repro.store import Attempt, Record, RunFolder, read_model, read_record, write_json, write_model, write_text
@@ -99,6 +100,7 @@ class Run:
             self._environment(now, other, spoiling)
             record = read_record(self.folder.root)
             trials = resume.to_do(record, self.again)
+            self._drop_checkpoints(record, trials)
             if not trials:
                 return record
             if record.attempts:
@@ -142,6 +144,13 @@ class Run:
         for kind, text in self.befell:
             self.folder.append_incident(kind, text)
 
+    def _drop_checkpoints(self, record: Record, trials: list[Trial]) -> None:
+        """Of trials that have ended: whoever was killed right after the result could not remove them."""
+        waiting = {trial.trial_id for trial in trials}
+        for result in record.results:
+            if result.trial_id not in waiting and result.status not in RERUN:
+                Checkpoints(self.folder.checkpoints(result.trial_id)).remove()
+
     def _environment(self, now: Environment, other: list[str], spoiling: list[str]) -> None:
         """What this run is made with, or how it no longer is; and what of the machine speaks against it."""
         if not self.folder.environment.is_file():
@@ -168,8 +177,8 @@ class Run:
                 if result is None:  # it was to go on from a checkpoint that it refused: the one before, or none
                     attempt += 1
                     continue
-                failed += result.status in resume.RERUN
-                if result.status not in resume.RERUN or not resume.may_run_again(self.plan, failed):
+                failed += result.status in RERUN
+                if result.status not in RERUN or not resume.may_run_again(self.plan, failed):
                     break
                 text = f"attempt {attempt} {result.status} ({result.reason}); started again"
                 if self.plan.suite.keeps_checkpoints:
@@ -287,9 +296,9 @@ class Run:
         start = _Start(trial, attempt, round(time.time() * 1e3), time.monotonic(), _named(point), "; ".join(passed))
         # Written before the launch: an end that nobody lives to write down still leaves the start.
         self.folder.append_attempt(start.ended("started", "the run ended before this attempt did"))
-        if self.energy is not None:
-            self.energy.start()
         try:
+            if self.energy is not None:
+                self.energy.start()
             with Monitor(log, self.folder.system_log(trial.trial_id, attempt), self.watcher.trial_ticked, self._live):
                 outcome = self.launch(trial, WORKER, folder, {
                     "log": log.name, "attempt": attempt, "checkpoints": self._keeping(trial, kept, point),
@@ -300,12 +309,36 @@ class Run:
         except ReproError as error:
             self.folder.append_attempt(start.ended("not_launched", str(error)))
             raise
-        used = self.energy.stop() if self.energy is not None else None
+        late: KeyboardInterrupt | None = None
+        used: Energy | None = None
+        try:
+            used = self.energy.stop() if self.energy is not None else None
+        except KeyboardInterrupt as error:
+            late = error
         if point is not None and (refusal := refused(outcome)):
             kept.refuse(point.path.name)
             self.folder.append_attempt(start.ended("refused", refusal))
             self._warn("checkpoint", refusal, trial.trial_id)
+            if late is not None:
+                raise late
             return None
+        try:
+            result = self._keep(start, outcome, used)
+        except KeyboardInterrupt as error:
+            result, late = self._keep(start, outcome, used), error
+        if result.status not in RERUN:
+            kept.remove()
+        if late is not None:  # this trial had ended: only the ones to come are not run
+            raise late
+        self.watcher.trial_ended(result, time.monotonic() - start.monotonic)
+        self._guard(trial.trial_id)
+        self._between(wait_seconds=5.0)
+        return result
+
+    def _keep(self, start: _Start, outcome: Outcome, used: Energy | None) -> Result:
+        """The result of an attempt whose ranks have ended, into its file and into the ledger; may be done again."""
+        trial, attempt = start.trial, start.attempt
+        log = self.folder.log(trial.trial_id, attempt)
         result = derive(trial, attempt, read_events(log)[0], outcome)
         if outcome.ok and (damage := post_mortem.damage(log)):
             # Not invalid: that is a trial that was another one than asked for. This one's record was lost.
@@ -314,14 +347,10 @@ class Run:
         if used is not None:
             result = with_energy(result, used)
         elif self.energy is not None:
-            self._warn("energy", f"no energy is known of this trial: the tracker {self.energy.problem}", trial.trial_id)
+            problem = self.energy.problem or "was interrupted"
+            self._warn("energy", f"no energy is known of this trial: the tracker {problem}", trial.trial_id)
         write_model(self.folder.result(trial.trial_id), result)
         self.folder.append_attempt(start.ended(result.status, result.reason))
-        if result.status not in resume.RERUN:
-            kept.remove()
-        self.watcher.trial_ended(result, time.monotonic() - start.monotonic)
-        self._guard(trial.trial_id)
-        self._between(wait_seconds=5.0)
         return result
 
     def _point(self, trial: Trial, kept: Checkpoints) -> tuple[Resumption | None, list[str]]:

@@ -77,10 +77,14 @@ def _pattern(wanted: dict[str, Any]) -> str:
 def outcome_text(summaries: Sequence[Summary], comparisons: Sequence[Comparison]) -> str:
     """Cells with their medians, and the primary contrast in one sentence."""
     width = max((len(item.label) for item in summaries), default=0)
-    lines = [f"{item.label:<{width}}  {item.ok} of {item.n} reached the target, median {_median(item)}"
+    lines = [f"{item.label:<{width}}  {item.ok} of {item.n} reached the target, median {_median(item)}{_resumed(item)}"
              for item in summaries]
     primary = next((item for item in comparisons if item.primary), None)
     return "\n".join([*lines, "", sentence(primary) if primary else "no primary contrast was declared"])
+
+
+def _resumed(item: Summary) -> str:
+    return f" ({item.resumed} went on from a checkpoint, with what was lost on the clock)" if item.resumed else ""
 
 
 def _median(item: Summary) -> str:

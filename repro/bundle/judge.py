@@ -18,7 +18,7 @@ from repro.compare.evidence import NO_SPREAD, Asked, examine
 from repro.compare.metric import SCALES
 from repro.compare.pairing import side, void
 from repro.compare.together import Named
-from repro.compare.verdict import judged
+from repro.compare.verdict import RESUMED, judged
 from repro.plan import Cell
 from repro.results import Result
 from repro.spec import Metric, Suite
@@ -78,6 +78,8 @@ class Reproduction:
                 lines.append(f"  {item.equal_weights} of {item.trials} trials end with the same weights, bit for bit")
             elif item.comparison and item.comparison.ratio is not None:
                 lines.append(f"  beside it, not judged: the {item.comparison.metric} is {item.comparison.ratio:.3f} x")
+            lines += [f"  caution: {text}" for text in (item.comparison.cautions if item.comparison else ())
+                      if RESUMED in text]  # of a few trials, an interval or a grid `because` has said enough
         if self.differences:
             lines.append("what differs between the two executions, "
                          + ("all the same:" if self.answer == "reproduced" else "and could explain it:"))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from array import array
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from repro import post_mortem
+from repro import post_mortem, sums
 from repro.bundle.consistency import another_trial
 from repro.errors import OutputError
-from repro.events import MAX_LINE, parse_line
+from repro.events import Event, complete_lines, parse_line
 from repro.results import CONSERVATION_TOLERANCE, Result, derive, with_energy
 from repro.seams import Outcome, RankEnd
 from repro.spec import Trial
@@ -24,8 +26,14 @@ FAILED = ("crashed", "hung", "out_of_memory", "timed_out")
 """Trials whose log may end, or be damaged, anywhere."""
 LOST = "though every rank ended well"
 """How the reason of a trial ends that is called crashed because its log was damaged (`runner`)."""
-MAX_LOG_BYTES = 48 << 20
-"""Read into memory: a stranger's log of numbers takes eight times its size there."""
+MAX_LOG_BYTES = sums.MAX_FILE_BYTES
+"""What an index and a bundle take at most: four million steps take it."""
+MAX_HELD_BYTES = 192 << 20
+"""Of the events of a log in memory, as `_packed` estimates it: five million steps, or forty thousand evaluations."""
+UNREAD = ("block_start", "block_stop", "eval_start", "eval_stop")
+"""Events that no figure comes from."""
+NUMBERS = ("x_steps", "x_rank_steps")
+"""Events with a number for every step, kept as arrays: a list of them takes four times as much."""
 UNFIT = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
 """What reading figures out of a log raises where the log is not one of ours."""
 
@@ -62,7 +70,7 @@ def rederived(trial: Trial, stored: Result, log: Path) -> Result:
     if stored.status == "crashed" and stored.reason.endswith(LOST) and post_mortem.damage(log):
         return Result(trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=stored.attempt,
                       status="crashed", reason=stored.reason)
-    events = [event for line in _lines(log, stored.status in FAILED) if (event := parse_line(line)) is not None]
+    events = _events(log, stored.status in FAILED)
     if strange := another_trial(trial, events):
         raise OutputError(f"{log}: {strange}")
     try:
@@ -73,20 +81,52 @@ def rederived(trial: Trial, stored: Result, log: Path) -> Result:
         raise OutputError(f"{log}: gives no result ({type(error).__name__}: {detail})") from error
 
 
-def _lines(log: Path, failed: bool) -> list[str]:
-    """Complete lines; a damaged one is an error here, where `read_events` passes over it, unless the trial failed."""
+def _events(log: Path, failed: bool) -> list[Event]:
+    """Of complete lines. Where the trial did not fail a damaged one is an error here; `read_events` passes over it."""
     try:
-        if log.is_symlink() or not log.is_file() or log.stat().st_size > MAX_LOG_BYTES:
-            raise OutputError(f"{log}: is missing, or no plain file of at most {MAX_LOG_BYTES >> 20} MiB")
-        raw = log.read_bytes()
+        if log.is_symlink() or not log.is_file():
+            raise OutputError(f"{log}: is missing, or no plain file")
+        if (size := log.stat().st_size) > MAX_LOG_BYTES:
+            raise OutputError(f"{log}: its {size >> 20:,} MiB are more than is read here ({MAX_LOG_BYTES >> 20} MiB): "
+                              "its result was not derived from it again")
+        return _compact(log, failed)
     except OSError as error:
         raise OutputError(f"{log}: cannot be read: {error.strerror}") from error
-    complete, newline, _ = raw.rpartition(b"\n")
-    lines = complete.decode("utf-8", errors="replace").split("\n") if newline else []
-    for number, line in enumerate(lines, 1):
-        if not failed and ":::MLLOG" in line and (len(line) > MAX_LINE or parse_line(line) is None):
-            raise OutputError(f"{log}:{number}: a damaged line")
-    return lines
+
+
+def _compact(log: Path, failed: bool) -> list[Event]:
+    """Events with their numbers packed, as long as they are no more than memory is given for."""
+    found: list[Event] = []
+    held = 0
+    for number, line in enumerate(complete_lines(log), 1):
+        if ":::MLLOG" not in line:
+            continue
+        if (event := parse_line(line)) is None:
+            if not failed:
+                raise OutputError(f"{log}:{number}: a damaged line")
+            continue
+        if event.key in UNREAD:
+            continue
+        event, size = _packed(event, line)
+        held += size
+        if held > MAX_HELD_BYTES:
+            raise OutputError(f"{log}:{number}: holds more events than there is memory given for: its result was not "
+                              "derived from it again")
+        found.append(event)
+    return found
+
+
+def _packed(event: Event, line: str) -> tuple[Event, int]:
+    """An event with its times as arrays where it has one for every step, and about how many bytes it takes."""
+    if event.key in NUMBERS and isinstance(event.value, dict):
+        try:
+            value = {name: array("d", item) for name, item in event.value.items() if name.endswith("seconds")}
+        except (TypeError, ValueError, OverflowError):  # not ours: what reads it will say so
+            pass
+        else:
+            return replace(event, value=value), 1024 + sum(8 * len(item) for item in value.values())
+    text = len(line) * (1 if line.isascii() else 4)
+    return event, 512 + text + 64 * sum(line.count(sign) for sign in ",:[{")
 
 
 def _outcome(stored: Result, stopped: bool) -> Outcome | None:

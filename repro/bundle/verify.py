@@ -209,7 +209,7 @@ def _model(path: Path, cls: Any, root: Path, found: Verified) -> Any:
     try:
         item = read_model(path, cls)
     except (OutputError, RecursionError) as error:
-        found.add(place, _without(root, str(error)).removeprefix(f"{place}: "), "schema")
+        found.add(place, _at(place, root, error), "schema")
         return None
     found.count("files by their schema")
     return item
@@ -231,8 +231,7 @@ def _ledger(folder: RunFolder, found: Verified) -> list[Attempt] | None:
     try:
         attempts = read_attempts(folder.ledger)
     except (OutputError, OSError, RecursionError) as error:
-        found.add(folder.ledger.name, _without(folder.root, str(error)).removeprefix(f"{folder.ledger.name}: "),
-                  "schema")
+        found.add(folder.ledger.name, _at(folder.ledger.name, folder.root, error), "schema")
         return None
     found.count("files by their schema")
     return attempts
@@ -245,8 +244,7 @@ def _incidents(folder: RunFolder, found: Verified) -> None:
     try:
         read_incidents(folder.incidents)
     except (OutputError, OSError, RecursionError) as error:
-        found.add(folder.incidents.name, _without(folder.root, str(error)).removeprefix(f"{folder.incidents.name}: "),
-                  "schema")
+        found.add(folder.incidents.name, _at(folder.incidents.name, folder.root, error), "schema")
         return
     found.count("files by their schema")
 
@@ -328,7 +326,7 @@ def _trial(folder: RunFolder, trial: Trial, code: str, found: Verified) -> Resul
         wrong = differences(trial, result, folder.log(trial.trial_id, result.attempt))
     except OutputError as error:
         log = f"{place}/{folder.log(trial.trial_id, result.attempt).name}"
-        found.add(log, _without(folder.root, str(error)).removeprefix(f"{log}: "), "result")
+        found.add(log, _at(log, folder.root, error), "result")
         return result
     found.count("results derived from their log again")
     if wrong:
@@ -400,6 +398,14 @@ def _pairing(plan: Plan, results: list[Result], found: Verified) -> None:
 def _without(root: Path, text: str) -> str:
     """A message without the folder's own place, which for a bundle is gone when it is read."""
     return text.replace(f"{root}/", "")
+
+
+def _at(place: str, root: Path, error: Exception) -> str:
+    """A message about the file `place` without its name, which is said beside it; the line stays."""
+    text = _without(root, str(error))
+    if text.startswith(f"{place}:") and text[len(place) + 1:len(place) + 2].isdecimal():
+        return f"line {text[len(place) + 1:]}"
+    return text.removeprefix(f"{place}: ")
 
 
 def text_of(found: Verified) -> str:

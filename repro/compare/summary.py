@@ -47,6 +47,8 @@ class Summary(Frozen):
     diverged_share: float | None = None
     """Probability to diverge instead of reaching the target, as far as was watched (Aalen-Johansen); only where trials
     diverged."""
+    resumed: int = 0
+    """Trials that went on from a checkpoint: what was lost in between is on their clocks."""
 
 
 def summarize(
@@ -74,6 +76,7 @@ def summarize(
         median_final=_plain_median([x for item in ordered if (x := item.final) is not None]),
         coefficient_of_variation=claimed(lambda: stats.coefficient_of_variation(found)) if complete and n > 1 else None,
         outliers=tuple(claimed(lambda: stats.outlier_marks(found)) or ()) if complete else (),
+        resumed=sum(bool(item.resumed) for item in ordered),
         **(_missed(ordered, scale, horizon) if scale.to_target and 0 < reached < counted else {}),
     )
 

@@ -15,6 +15,10 @@ LEAST = 5
 """Trials of each cell below which nothing is a result (method.md section 3)."""
 FORECASTS = 100
 """Contrasts in a family up to which each gets a forecast of what would settle it; it takes longer than the verdict."""
+CLOCKED = ("s", "samples/s")
+"""Units of figures that a clock is in."""
+RESUMED = "went on from a checkpoint"
+"""In the caution of a comparison with trials that did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,9 +298,20 @@ def _amount(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
+def _resumed(item: Evidence) -> list[str]:
+    """Trials of either side that went on from a checkpoint: what was lost in between is in their times."""
+    found = []
+    for cell, side in ((item.candidate, item.ours), (item.baseline, item.theirs)):
+        lost = [sum(part.lost_seconds for part in each.resumed) for each in side.results.values() if each.resumed]
+        if lost and item.asked.scale.unit in CLOCKED:
+            found.append(f"{cell.label}: {len(lost)} of {side.n} trials {RESUMED}; what was lost in between, "
+                         f"up to {max(lost):.1f} s, is on their clocks")
+    return found
+
+
 def _cautions(item: Evidence) -> list[str]:
     """What a reader must know that no interval shows."""
-    found = []
+    found = _resumed(item)
     if item.asked.scale.to_target:
         grids = drift.grid_caution(list(item.ours.results.values()), list(item.theirs.results.values()))
         found += [grids] if grids else []

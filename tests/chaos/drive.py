@@ -37,8 +37,7 @@ from repro import registry
 from repro.bundle.verify import verify
 from repro.errors import ReproError
 from repro.lock import NAME
-from repro.results import Result
-from repro.resume import RERUN
+from repro.results import RERUN, Result
 from repro.store import read_attempts, read_record
 from tests.chaos import faults
 from tests.chaos.faults import BETWEEN, SIGNALS, UNSEEN, Fault

@@ -15,7 +15,7 @@ from repro.bundle.verify import verify
 from repro.energy import Energy, Part
 from repro.energy_meter import EnergyMeter
 from repro.errors import UsageError
-from repro.results import Result, with_energy
+from repro.results import Result, Resumed, with_energy
 from repro.store import read_model, read_record, write_model
 from tests.records import make_record
 
@@ -116,6 +116,23 @@ def tracked(tmp_path: Path) -> Path:
         write_model(record.folder.result(item.trial_id), with_energy(item, energy))
     sums.seal(record.folder)
     return record.folder.root
+
+
+def test_the_tracker_takes_its_own_folder_away_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, other = tmp_path / "repro-energy-x", tmp_path / "home"
+    for home, left in ((ours, False), (other, True)):
+        home.mkdir()
+        monkeypatch.setenv("HOME", str(home))
+        energy_child._leave(home)
+        assert home.exists() is left
+
+
+def test_the_energy_of_a_resumed_trial_is_not_taken_for_all_of_it(tracked: Path) -> None:
+    record = read_record(tracked)
+    lost = Resumed(attempt=1, step=12, samples=768, lost_seconds=61.3, clock="monotonic")
+    before = record.results[0].model_copy(update={"resumed": (lost,), "warnings": ()})
+    assert before.energy is not None
+    assert "what earlier attempts used is not in it" in with_energy(before, before.energy).warnings[-1]
 
 
 def test_it_is_in_the_result_the_page_the_tables_and_the_metrics_with_its_label(tracked: Path) -> None:

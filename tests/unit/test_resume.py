@@ -318,6 +318,37 @@ def test_a_result_whose_end_nobody_wrote_down_is_counted(half: Scripted) -> None
     assert verify(half.folder.root).problems == []
 
 
+@pytest.mark.parametrize("where", ["read_events", "write_model"])
+def test_ctrl_c_after_a_trial_has_ended_does_not_cost_its_result(
+    begin: Callable[..., Scripted], monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    run = begin()
+    real, calls = getattr(runner, where), [0]
+
+    def once(*arguments: Any) -> Any:
+        found = real(*arguments)
+        if where == "read_events" or isinstance(arguments[1], Result):
+            calls[0] += 1
+            if calls[0] == 1:
+                raise KeyboardInterrupt
+        return found
+
+    monkeypatch.setattr(runner, where, once)
+    with pytest.raises(KeyboardInterrupt):
+        run.execute()
+    record = read_record(run.folder.root)
+    assert [item.status for item in record.attempts] == [item.status for item in record.results] == ["ok"]
+    assert not [item for item in verify(run.folder.root).problems if item.kind != "missing"]
+
+
+def test_checkpoints_that_a_killed_run_left_beside_a_result_are_taken_away(half: Scripted) -> None:
+    record = read_record(half.folder.root)
+    left = half.folder.checkpoints(record.results[0].trial_id) / "step_000000012"
+    left.mkdir(parents=True)
+    half.execute()
+    assert not left.parent.exists()
+
+
 def test_a_run_that_is_refused_leaves_its_folder_as_it_is(half: Scripted) -> None:
     there = read_model(half.folder.environment, Environment)
     write_model(half.folder.environment, there.model_copy(update={"cpu": "Another"}))

@@ -14,11 +14,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from repro import sums
+from repro.bundle import rederive
 from repro.bundle.contents import bundle
 from repro.bundle.verify import verify
 from repro.bundle_command import make_bundle
 from repro.errors import NotAsItWas, OutputError
-from repro.results import Network, Result
+from repro.events import read_events
+from repro.results import Network, Result, derive
+from repro.seams import Outcome, RankEnd
 from repro.store import RunFolder, read_model, read_record, write_model
 from tests.records import make_record
 
@@ -288,3 +291,41 @@ def test_nothing_there_is_one_line(tmp_path: Path) -> None:
         verify(tmp_path / "gone")
     with pytest.raises(OutputError, match="neither a run folder nor a bundle"):
         verify(tmp_path)
+
+
+def long_log(run: Path, steps: int) -> Path:
+    """A trial of so many steps in one block, log and result agreeing."""
+    record = read_record(run)
+    trial = next(item for item in record.plan.trials() if item.trial_id == trial_of(run).name)
+    log = trial_of(run) / "result_1.txt"
+    lines = log.read_text().splitlines(keepends=True)
+    place = next(number for number, line in enumerate(lines) if '"x_steps"' in line)
+    event = json.loads(lines[place].removeprefix(":::MLLOG "))
+    event["value"] |= {"seconds": [0.012345678] * steps, "input_seconds": [1e-6] * steps, "loss": [2.5] * steps}
+    lines[place] = f":::MLLOG {json.dumps(event)}\n"
+    log.write_text("".join(lines))
+    path = RunFolder(run).result(trial.trial_id)
+    write_model(path, derive(trial, 1, read_events(log)[0], Outcome((RankEnd(0, 0),), 1.0)))
+    reseal(run)
+    return log
+
+
+def test_a_long_log_is_derived_again_and_takes_a_fraction_of_its_size(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = long_log(run, 300_000)
+    monkeypatch.setattr(rederive, "MAX_HELD_BYTES", 6 << 20)
+    assert log.stat().st_size > 7e6, "as lists it would be 30 MB"
+    assert kinds(run) == {"conservation"}, "the figures are derived from it, and are what they were"
+
+
+def test_what_is_too_much_to_be_read_is_said_so_and_not_called_altered(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = long_log(run, 1000)
+    for name, limit, said in (("MAX_HELD_BYTES", 4096, "memory given for"), ("MAX_LOG_BYTES", 4096, "0 MiB are more")):
+        with monkeypatch.context() as patch:
+            patch.setattr(rederive, name, limit)
+            told = [item.text() for item in verify(run).problems]
+        assert any(said in text and "was not derived from it again" in text for text in told), told
+        assert all(text.count(log.name) < 2 for text in told)

@@ -209,3 +209,16 @@ def test_a_baseline_by_an_option_of_a_plug_in(old: Record) -> None:
     data = json.loads(run(old.folder.root, "--baseline", "engine.stage=1", "--json").stdout)
     assert [(item["candidate_label"], item["baseline_label"]) for item in data["comparisons"]] == [
         ("ddp, 1 process", "deepspeed (stage=1), 1 process"), ("ddp, 2 processes", "deepspeed (stage=1), 2 processes")]
+
+
+def test_a_trial_that_was_resumed_is_marked_beside_its_times(tmp_path: Path) -> None:
+    record = make_record(tmp_path / "run")
+    path = record.folder.result(record.results[0].trial_id)
+    lost = {"attempt": 1, "step": 12, "samples": 768, "lost_seconds": 61.3, "clock": "monotonic"}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "resumed": [lost]}))
+    told = "1 of 6 trials went on from a checkpoint; what was lost in between, up to 61.3 s, is on their clocks"
+    found = run(record.folder.root)
+    assert told in found.output and "1 resumed" in found.output
+    assert told not in run(record.folder.root, "--metric", "samples").output
+    records = json.loads(run(record.folder.root, "--json").output)
+    assert any(told in text for item in records["comparisons"] for text in item["cautions"])
