@@ -13,6 +13,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from functools import cache
 from typing import Any
 
@@ -70,7 +71,8 @@ def log(client: Any, run_id: str, path: str, figure: Mapping[str, Any]) -> None:
     """Log one of `figures` to a run, as MLflow does with plotly's."""
     from plotly.graph_objects import Figure
 
-    client.log_figure(run_id, Figure(figure), path, save_kwargs=dict(SAVE))
+    # plotly writes into the settings it is given, and the digest is made of them.
+    client.log_figure(run_id, Figure(figure), path, save_kwargs=deepcopy(dict(SAVE)))
 
 
 @cache
