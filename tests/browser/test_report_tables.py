@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import tarfile
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -272,7 +273,10 @@ def beyond(page: Any, width: int, lying: bool) -> list[str]:
       .filter((part) => Math.max(part.getBoundingClientRect().right, part.getBoundingClientRect().left
         + (part.tagName === "TABLE" ? 0 : part.scrollWidth)) > width + 1)
       .map((part) => `${part.closest("section").id}: ${part.tagName} ${part.getBoundingClientRect().right}`)"""
-    return list(page.evaluate(script, [width, lying]))
+    late = time.monotonic() + 10  # charts are drawn anew after a window changes, in their own time
+    while (found := list(page.evaluate(script, [width, lying]))) and time.monotonic() < late:
+        page.wait_for_timeout(100)
+    return found
 
 
 SHUT = """() => [...document.querySelectorAll("table")].filter((table) => table.tBodies[0].rows.length
