@@ -99,10 +99,14 @@ def points(database: Path, run: str) -> Counter[Point]:
 
 
 def doubled(database: Path, run: str) -> list[str]:
-    """Steps of a metric that stand there more than once, and attempts or cells that have two runs of their own."""
+    """Steps of a trial's metric that stand there more than once, and attempts or cells that have two runs of their own.
+
+    A cell's figures are a history: where a trial ran again the number still to come is the same, and the figure may not be.
+    """
     found = [f"{row[0]}: {row[1]} at step {row[2]} {row[3]} times" for row in _rows(database, """
         SELECT m.run_uuid, m.key, m.step, count(*) FROM metrics m
         JOIN tags r ON r.run_uuid = m.run_uuid AND r.key = 'repro.run' AND r.value = ?
+        JOIN tags t ON t.run_uuid = m.run_uuid AND t.key = 'repro.trial'
         JOIN runs u ON u.run_uuid = m.run_uuid AND u.lifecycle_stage = 'active'
         GROUP BY 1, 2, 3 HAVING count(*) > 1""", run)]
     return found + [f"{row[0]}: {row[1]} runs" for row in _rows(database, """
