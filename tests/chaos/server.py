@@ -101,7 +101,7 @@ def points(database: Path, run: str) -> Counter[Point]:
 def doubled(database: Path, run: str) -> list[str]:
     """Steps of a trial's metric that stand there more than once, and attempts or cells that have two runs of their own.
 
-    A cell's figures are a history: where a trial ran again the number still to come is the same, and the figure may not be.
+    A cell's figures are a history: where a trial ran again the number still to come is the same, the figure may not be.
     """
     found = [f"{row[0]}: {row[1]} at step {row[2]} {row[3]} times" for row in _rows(database, """
         SELECT m.run_uuid, m.key, m.step, count(*) FROM metrics m
