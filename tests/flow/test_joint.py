@@ -115,6 +115,7 @@ def test_a_partial_record_is_read_by_every_command(run: Path) -> None:
     assert f"{TRIALS - done} of {TRIALS} planned trials have no result" in command(run.parent, "verify", "b.zip")[1]
 
 
+@pytest.mark.slow
 def test_an_owner_on_another_machine_is_named_and_can_be_overruled(run: Path) -> None:
     (run / NAME).write_text(json.dumps({"pid": 1, "host": "elsewhere", "since_ms": 0}))
     before = results(run)
