@@ -139,8 +139,9 @@ class Drive:
 
     def _through(self, run: Path, left: list[Fault]) -> None:
         """One run, from its start to its last trial, with faults as long as there are some left."""
+        used_up = False
         for _ in range(60):
-            process = self._start(run)
+            process = self._start(run, used_up)
             self.spaces = set()
             self._disturb(process, run, left)
             try:
@@ -151,16 +152,18 @@ class Drive:
             self._after(process, run, said)
             if not self._damage(run, left) and process.returncode in (0, 3):
                 return self._complete(run)
+            used_up = process.returncode == 1  # a trial failed as often as its suite allows, all by our doing
         raise Broken(f"{run}: not complete after 60 starts")
 
-    def _start(self, run: Path) -> subprocess.Popen[str]:
+    def _start(self, run: Path, used_up: bool = False) -> subprocess.Popen[str]:
         begun = (run / "plan.json").is_file()
         if not begun and run.is_dir():
             shutil.rmtree(run)  # killed before there was a plan: nothing to resume
         suite = self.folder / "suite.yaml"
         if not suite.is_file():
             suite.write_text(self.world.suite(self.on_failure, self.seeds))
-        what = ["run", *(["--resume", str(run)] if begun else [str(suite), "--out", str(run)])]
+        again = ["--rerun-failed"] if used_up else []
+        what = ["run", *(["--resume", str(run), *again] if begun else [str(suite), "--out", str(run)])]
         self.tally.starts += 1
         return self._repro(*what, *([] if self.server else ["--no-mlflow"]))
 
