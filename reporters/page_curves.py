@@ -37,7 +37,7 @@ CLOCKS = (
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One figure and its heading."""
+    """One figure, its heading, and its words."""
 
     name: str
     title: str

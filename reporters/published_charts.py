@@ -16,7 +16,7 @@ from repro.published.refusal import visible
 
 from .page_axis import log_ticks, tick_text
 from .page_cells import COLORS, SYMBOLS
-from .page_curves import DASHES
+from .page_curves import DASHES, Chart
 from .page_text import plural, wrapped
 
 POINTS_A_RUN = 40
@@ -26,17 +26,6 @@ LEAST = 4
 MARKERS_UP_TO = 1_500
 SPAN = 20.0
 """Longest time over the shortest beyond which the axis is logarithmic."""
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """One figure, its heading, and its words."""
-
-    name: str
-    title: str
-    counted: str
-    figure: dict[str, Any]
-    summary: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ from repro.store import Record
 from . import page_cells
 from .page_axis import Axis, from_zero
 from .page_cells import COLORS
-from .page_curves import DASHES
+from .page_curves import DASHES, Chart
 from .page_text import Number, number, plural, shortened
 from .page_view import LONG, PRINTED
-from .published_charts import Chart, Line, batch_chart, budget, curves
+from .published_charts import Line, batch_chart, budget, curves
 
 RUNS_UP_TO = 5_000
 REFUSED_UP_TO = 2_000

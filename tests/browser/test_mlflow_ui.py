@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import urlopen
 
 import pytest
 
@@ -24,6 +20,7 @@ from repro import registry
 from repro.compare import compare, summarize
 from repro.store import Record
 from tests.records import SUITE, make_record
+from tests.tracking_server import environment, serving
 
 pytest.importorskip("mlflow")
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -51,43 +48,16 @@ class Site:
     hostile: Record
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "PYTHONPATH": str(ROOT),
-            "PYTHONSAFEPATH": "1"}
-
-
-def wait_for(url: str, child: subprocess.Popen[Any]) -> None:
-    limit = time.monotonic() + 300
-    while True:
-        try:
-            with urlopen(f"{url}/health", timeout=2):
-                return
-        except OSError:
-            assert time.monotonic() < limit and child.poll() is None
-            time.sleep(0.2)
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("server")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-    command = [sys.executable, "-m", "mlflow", "server", "--port", url.rpartition(":")[2], "--workers", "1",
-               "--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "art")]
-    with (folder / "log").open("wb") as log:
-        child = subprocess.Popen(command, cwd=folder, env=environment(), start_new_session=True, stdout=log, stderr=log)
-    try:
-        wait_for(url, child)
-        with urlopen(f"{url}/api/2.0/mlflow/experiments/get?experiment_id=0", timeout=120):
-            pass  # the first answer is slow
+    with serving(folder) as server:
+        url = server.uri
         record = sent(folder / "run", SUITE.replace("seeds: 6", "seeds: 3"), url)
         nasty = SUITE.replace("suite: sample", "suite: hostile").replace("seeds: 6", "seeds: 1").replace(
             "title: A sample for tests", f"title: {json.dumps(HOSTILE)}").replace("processes: [1, 2]", "processes: [2]")
         hostile = sent(folder / "hostile", nasty, url, label=HOSTILE + "l" * 10_000)
-        yield Site(url, folder / "mlflow.db", record, hostile)
-    finally:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+        yield Site(url, server.database, record, hostile)
 
 
 def sent(root: Path, suite: str, url: str, label: str = "") -> Record:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.request import urlopen
 
 import pytest
 
 from repro.audit.command import audit
 from repro.errors import Exit, TrackingError, UsageError
+from tests.tracking_server import serving
 
 pytest.importorskip("mlflow")
 pytestmark = [
@@ -35,33 +30,10 @@ repeats: 2
 """
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("server")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = int(taken.getsockname()[1])
-    command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1", "--backend-store-uri",
-               f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "art")]
-    with (folder / "log").open("wb") as log:
-        child = subprocess.Popen(command, cwd=folder, env=environment(), start_new_session=True, stdout=log, stderr=log)
-    try:
-        limit = time.monotonic() + 120
-        while True:
-            assert child.poll() is None, (folder / "log").read_text()
-            assert time.monotonic() < limit, (folder / "log").read_text()
-            try:
-                with urlopen(f"http://127.0.0.1:{port}/health", timeout=1):
-                    break
-            except OSError:
-                time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+    with serving(tmp_path_factory.mktemp("server")) as site:
+        yield site.uri
 
 
 def fill(uri: str) -> None:

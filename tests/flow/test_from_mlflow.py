@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.request import urlopen
 
 import pytest
 from click.testing import CliRunner
@@ -21,6 +15,7 @@ from repro.cli import cli
 from repro.errors import ReproError
 from repro.store import Attempt, Record, read_record
 from tests.records import SUITE, Course, make_record
+from tests.tracking_server import serving
 
 pytest.importorskip("mlflow")
 pytestmark = [
@@ -35,30 +30,8 @@ FORMATS = "html,markdown,csv,jsonl,mllog"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A real tracking server on loopback."""
-    folder = tmp_path_factory.mktemp("server")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = int(taken.getsockname()[1])
-    command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1",
-               "--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "art")]
-    variables = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
-    with (folder / "log").open("wb") as log:
-        child = subprocess.Popen(command, cwd=folder, env=variables, start_new_session=True, stdout=log, stderr=log)
-    try:
-        limit = time.monotonic() + 300
-        while True:
-            try:
-                with urlopen(f"http://127.0.0.1:{port}/health", timeout=2):
-                    break
-            except OSError:
-                assert time.monotonic() < limit and child.poll() is None, (folder / "log").read_text()[-500:]
-                time.sleep(0.2)
-        with urlopen(f"http://127.0.0.1:{port}/api/2.0/mlflow/experiments/get?experiment_id=0", timeout=120):
-            pass  # the first answer is slow
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+    with serving(tmp_path_factory.mktemp("server")) as site:
+        yield site.uri
 
 
 @pytest.fixture(scope="module")

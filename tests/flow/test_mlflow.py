@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -34,6 +33,7 @@ from repro.store import Attempt, Record, RunFolder, read_record
 from repro.tracker import Tracker
 from repro.uri import redacted
 from tests.records import SUITE, Course, default_course, make_record, write_log
+from tests.tracking_server import Site, environment, free_port, serving
 
 pytest.importorskip("mlflow")
 pytestmark = [
@@ -47,51 +47,10 @@ SECRET = "hunter2secret"
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
-def end(child: subprocess.Popen[bytes]) -> None:
-    os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
-
-
-def environment(**more: str) -> dict[str, str]:
-    return {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", **more}
-
-
-@dataclass(frozen=True)
-class Site:
-    """A tracking store, and the database file under it."""
-
-    uri: str
-    database: Path
-
-
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A real tracking server on loopback, with its own database and artifact store."""
-    folder, port = tmp_path_factory.mktemp("server"), free_port()
-    command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1",
-               "--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "art")]
-    with (folder / "log").open("wb") as log:
-        child = subprocess.Popen(command, cwd=folder, env=environment(), start_new_session=True, stdout=log, stderr=log)
-    try:
-        limit = time.monotonic() + 120
-        while True:
-            assert child.poll() is None, (folder / "log").read_text()
-            assert time.monotonic() < limit, (folder / "log").read_text()
-            try:
-                with urlopen(f"http://127.0.0.1:{port}/health", timeout=1):
-                    break
-            except OSError:
-                time.sleep(0.1)
-        with urlopen(f"http://127.0.0.1:{port}/api/2.0/mlflow/experiments/get?experiment_id=0", timeout=120):
-            pass  # the first answer is slow
-        yield Site(f"http://127.0.0.1:{port}", folder / "mlflow.db")
-    finally:
-        end(child)
+    with serving(tmp_path_factory.mktemp("server")) as site:
+        yield site
 
 
 @pytest.fixture

@@ -1,0 +1,68 @@
+"""A real MLflow server on loopback, for tests that need one that stays up."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.request import urlopen
+
+ROOT = Path(__file__).resolve().parents[1]
+READY_SECONDS = 300
+"""Until it answers, also where others work on the machine."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A tracking store, and the database file under it."""
+
+    uri: str
+    database: Path
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Of processes that are to use this checkout's code and tell nobody."""
+    return {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "PYTHONPATH": str(ROOT),
+            "PYTHONSAFEPATH": "1", **more}
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Site]:
+    """A server with its own database and artifact store in `folder`; it and all of its workers end with the context."""
+    port = free_port()
+    uri = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1",
+               "--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "art")]
+    with (folder / "log").open("wb") as log:
+        child = subprocess.Popen(command, cwd=folder, env=environment(), start_new_session=True, stdout=log, stderr=log)
+    try:
+        _wait(uri, child, folder / "log")
+        with urlopen(f"{uri}/api/2.0/mlflow/experiments/get?experiment_id=0", timeout=120):
+            pass  # the first answer is slow
+        yield Site(uri, folder / "mlflow.db")
+    finally:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+def _wait(uri: str, child: subprocess.Popen[bytes], log: Path) -> None:
+    limit = time.monotonic() + READY_SECONDS
+    while True:
+        assert child.poll() is None and time.monotonic() < limit, log.read_text(errors="replace")[-2000:]
+        try:
+            with urlopen(f"{uri}/health", timeout=2):
+                return
+        except OSError:
+            time.sleep(0.1)
