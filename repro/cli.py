@@ -539,18 +539,19 @@ def turnaround(pairs: int, as_json: bool) -> None:
 
 
 @bench.command()
-@click.option("--rounds", type=click.IntRange(2, 100_000), default=500, help="Of one block in each of four arms.")
+@click.option("--rounds", type=click.IntRange(2, 100_000), default=2000,
+              help="Of one block in each of four arms.")
 @click.option("--steps", type=click.IntRange(1, 10_000), default=25, help="Steps in a block.")
 @click.option("--processes", type=click.IntRange(1, 8), default=2, help="Ranks.")
 @click.option("--delay", type=click.FloatRange(min=0), default=2.0, help="Seconds the slow server takes a request.")
-@click.option("--every", type=click.FloatRange(min=0), default=1.0,
-              help="Least seconds between two replays of an arm; a run asks every 15.")
+@click.option("--every", type=click.FloatRange(min=0),
+              help="Seconds that an arm works between two replays.  [default: as a run]")
 @json_option
-def tracking(rounds: int, steps: int, processes: int, delay: float, every: float, as_json: bool) -> None:
+def tracking(rounds: int, steps: int, processes: int, delay: float, every: float | None, as_json: bool) -> None:
     """Step time with a dead and with a slow tracking server over none, in one training, blocks in turn.
 
     \b
-    Example: repro bench tracking --rounds 100
+    Example: repro bench tracking --rounds 3000
     """
     from repro.bench.tracking import measure
 

@@ -31,6 +31,7 @@ STOPPED_WORDS = {"crashed": "crashed", "hung": "hung", "timed_out": "ran into it
                  "out_of_memory": "ran out of memory", "invalid": "left an invalid log"}
 WORKER = "repro.worker:main"
 PARITY_WORKER = "repro.parity_worker:main"
+SYNC_SECONDS = 15.0
 
 
 class Watcher(Protocol):
@@ -64,7 +65,7 @@ class Run:
     machine: Machine
     watcher: Watcher
     tracking: Tracking | None = None
-    sync_seconds: float = 15.0
+    sync_seconds: float = SYNC_SECONDS
     """Least time between two replays to the tracking server while trials run."""
     force: bool = False
     """Go on with a run also where machine or code are not what they were."""

@@ -10,6 +10,7 @@ import json
 import os
 import queue
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any, TextIO
 
 import repro
-from repro import registry
+from repro import parent, registry
 from repro.errors import ReproError
 from repro.plan import Plan
 from repro.scrub import Scrubber, secrets
@@ -276,6 +277,7 @@ def _environment(base: Mapping[str, str]) -> dict[str, str]:
 def serve(run: Path, stdin: TextIO, stdout: TextIO) -> None:
     """The child: replay `run` whenever a line on `stdin` asks, answer each with a line; ends with `stdin`."""
     give_way()
+    parent.at_its_end(signal.SIGCONT)  # a stopped process would not notice that its input has ended
     over = threading.Event()
     requests: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(stdin, requests, over), daemon=True).start()

@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.request import urlopen
 
+from repro import parent
 from repro.tracker import give_way
 
 REQUEST = re.compile(rb"(?:GET|POST|PUT|PATCH|DELETE) /")
@@ -35,6 +36,7 @@ def free_port() -> int:
 def main() -> None:
     folder, seconds = Path(sys.argv[1]), float(sys.argv[2])
     give_way()
+    parent.at_its_end(signal.SIGCONT)  # it may be stopped just then
     port = free_port()
     command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1", "--backend-store-uri",
                f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "files")]

@@ -3,8 +3,9 @@
 Everything is as in a run: ranks write their events, the parent samples the machine, a tracking process at idle priority
 reads the folder and replays. All arms are in the same processes, a block of steps each in a shuffled order, and the
 tracking process of an arm is stopped (SIGSTOP) while it is not its turn; so drift of the machine hits all arms alike.
-The arm `none` is there twice: what the method finds between these two is its own error. Replays are asked for more
-often than a run asks, so what is measured is more than what a run feels.
+The arm `none` is there twice: what the method finds between these two is its own error. An arm asks for replays
+as often as a run does, by the time that it has worked itself. A dead server is asked every time: a run leaves it in
+peace for longer after every failure, so here it is more than what a run feels.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import select
 import signal
 import socket
 import subprocess
@@ -19,13 +21,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
+from rich.console import Console
+from rich.progress import Progress
 
 from repro import fingerprint, registry
 from repro.bench.outcome import BenchOutcome, outcome
@@ -35,7 +39,7 @@ from repro.errors import TrialError
 from repro.machine import detect
 from repro.monitor import Monitor
 from repro.plan import Plan, make_plan
-from repro.runner import why
+from repro.runner import SYNC_SECONDS, why
 from repro.seams import Order
 from repro.spec import Frozen, Trial
 from repro.store import Attempt, RunFolder, write_model, write_text
@@ -91,13 +95,13 @@ class TrackingOutcome(Frozen):
         return "cannot be told, the interval is too wide"
 
 
-def measure(rounds: int, steps: int, processes: int, delay: float, every: float) -> TrackingOutcome:
+def measure(rounds: int, steps: int, processes: int, delay: float, every: float | None = None) -> TrackingOutcome:
     """`rounds` of one block in each arm, in an order drawn anew each time.
 
     Args:
         steps: in a block.
         delay: seconds that the slow server takes for a request.
-        every: least seconds between two replays that an arm asks for.
+        every: seconds that an arm works between two replays it asks for; None: as a run.
 
     Raises:
         TrialError: ranks or the slow server failed.
@@ -105,6 +109,8 @@ def measure(rounds: int, steps: int, processes: int, delay: float, every: float)
     dice = random.Random(SEED)
     order = [arm for _ in range(rounds + WARMUP) for arm in dice.sample(ARMS, len(ARMS))]
     with ExitStack() as stack:
+        bar = stack.enter_context(Progress(console=Console(stderr=True), refresh_per_second=2, transient=True))
+        task = bar.add_task("blocks", total=len(order))
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         plan = _plan(scratch, processes, len(order) * steps, steps)
         trial = next(iter(plan.trials()))
@@ -118,7 +124,8 @@ def measure(rounds: int, steps: int, processes: int, delay: float, every: float)
         launcher = registry.load("launcher", "local")()
         launcher.open([*preload(), "repro.bench.tracking"], "cpu")
         stack.callback(launcher.close)
-        conductor = _Conductor(order, trackers, server.group, every)
+        conductor = _Conductor(order, trackers, server.group, SYNC_SECONDS if every is None else every,
+                               lambda: bar.advance(task))
         stack.callback(conductor.all_go_on)  # who is stopped cannot end
         seconds = _train(scratch, folders["slow"], trial, conductor, launcher, steps)
         replays = {arm: tracker.answers for arm, tracker in trackers.items()}
@@ -200,8 +207,11 @@ class _Conductor:
     trackers: Mapping[str, Tracker]
     group: int
     every: float
+    told: Callable[[], object]
+    """After every block."""
     cpu_seconds: dict[str, float] = field(default_factory=dict)
-    _asked: dict[str, float] = field(default_factory=dict)
+    _worked: dict[str, float] = field(default_factory=dict)
+    """Seconds that an arm has worked since it asked last."""
     _before: dict[str, float] = field(default_factory=dict)
 
     def conduct(self, line: socket.socket) -> None:
@@ -212,12 +222,16 @@ class _Conductor:
                     return
                 if turn == WARMUP * len(ARMS):
                     self._before = self._cpu()
+                self.told()
                 for other in self.trackers:
                     self._let(other, other == arm)
-                if arm in self.trackers and time.monotonic() - self._asked.get(arm, 0.0) >= self.every:
-                    self._asked[arm] = time.monotonic()
+                if arm in self.trackers and self._worked.get(arm, self.every) >= self.every:
+                    self._worked[arm] = 0.0
                     self.trackers[arm].sync()
+                begin = time.monotonic()
                 line.sendall(b".")
+                select.select([line], [], [])
+                self._worked[arm] = self._worked.get(arm, 0.0) + time.monotonic() - begin
         self.cpu_seconds |= {arm: seconds - self._before.get(arm, 0.0) for arm, seconds in self._cpu().items()}
 
     def _let(self, arm: str, work: bool) -> None:

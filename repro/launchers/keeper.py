@@ -16,11 +16,11 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
+from repro import parent
 from repro.errors import TrialError
 from repro.launchers.entry import reason
 from repro.launchers.link_test import Link, measure
 from repro.launchers.network import Network, Traffic, Wiring
-from repro.launchers.rank import die_with_the_kernels_parent
 
 ANSWER_SECONDS = 120.0
 
@@ -137,7 +137,7 @@ class _Service:
         """Whether a user namespace was needed, which then follows."""
         self._network.build()
         # A change of credentials has made the kernel forget it.
-        die_with_the_kernels_parent()
+        parent.at_its_end(signal.SIGKILL)
         self._due = [] if self._network.user is None else [self._network.user]
         return self._network.user is not None
 

@@ -18,10 +18,9 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+from repro import parent
 from repro.launchers import hang
 from repro.launchers.entry import exit_code, reason, resolve
-
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,20 +109,14 @@ def _die_with_the_parent() -> None:
     The kernel's parent is the fork server, so its death is watched by prctl; the launching process is watched through
     the pipe that multiprocessing keeps open for as long as it lives.
     """
-    die_with_the_kernels_parent()
+    parent.at_its_end(signal.SIGKILL)
     threading.Thread(target=_watch_parent, name="repro-parent-watch", daemon=True).start()
 
 
-def die_with_the_kernels_parent() -> None:
-    """Be killed when the process ends that this one was forked from."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def _watch_parent() -> None:
-    parent = parent_process()
-    assert parent is not None, "a rank is always started by multiprocessing"
-    wait([parent.sentinel])
+    launching = parent_process()
+    assert launching is not None, "a rank is always started by multiprocessing"
+    wait([launching.sentinel])
     os.killpg(0, signal.SIGKILL)
 
 

@@ -14,7 +14,7 @@ import os
 import signal
 import time
 
-from repro.launchers.rank import die_with_the_kernels_parent
+from repro import parent
 
 QUANTUM_SECONDS = 0.004
 
@@ -24,7 +24,7 @@ def slow_down(factor: float) -> None:
     rank = os.getpid()
     if os.fork():
         return
-    die_with_the_kernels_parent()
+    parent.at_its_end(signal.SIGKILL)
     # The rank may have ended before the line above; processor clocks of processes that are gone raise OSError.
     with contextlib.suppress(OSError):
         if os.getppid() == rank:
