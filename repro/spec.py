@@ -20,6 +20,7 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
+from pydantic_core import PydanticSerializationError
 
 from repro import registry
 from repro.errors import UnknownName, nearest
@@ -47,6 +48,19 @@ class Frozen(BaseModel):
     """Base of all records: immutable, unknown keys refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    def model_dump(self, **how: Any) -> dict[str, Any]:
+        """As pydantic's.
+
+        Raises:
+            KeyboardInterrupt: a signal came while a serializer of ours ran; pydantic makes an error of its own of it.
+        """
+        try:
+            return super().model_dump(**how)
+        except PydanticSerializationError as error:
+            if isinstance(error.__cause__, KeyboardInterrupt):
+                raise KeyboardInterrupt from error
+            raise
 
 
 class Choice(Frozen):

@@ -1,0 +1,39 @@
+"""What all records have in common."""
+
+from __future__ import annotations
+
+import pytest
+
+from repro.engines.fake import Fake
+from repro.spec import Choice, Frozen
+
+
+class Interrupted(Fake):
+    """A plug-in whose options are being written down when the signal comes."""
+
+    def model_dump(self, **how: object) -> dict[str, object]:
+        raise KeyboardInterrupt
+
+
+class Broken(Fake):
+    def model_dump(self, **how: object) -> dict[str, object]:
+        raise ValueError("no")
+
+
+class Holder(Frozen):
+    engine: Choice
+
+
+def held(plugin: Fake) -> Holder:
+    return Holder.model_construct(engine=Choice.model_construct(seam="engine", kind="fake", plugin=plugin))
+
+
+def test_ctrl_c_while_a_record_is_written_is_ctrl_c() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        held(Interrupted()).model_dump(mode="json")
+
+
+def test_an_error_of_a_serializer_stays_what_it_is() -> None:
+    with pytest.raises(ValueError, match="no") as error:
+        held(Broken()).model_dump(mode="json")
+    assert not isinstance(error.value, KeyboardInterrupt)
