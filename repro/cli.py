@@ -550,6 +550,8 @@ def turnaround(pairs: int, as_json: bool) -> None:
 def tracking(rounds: int, steps: int, processes: int, delay: float, every: float | None, as_json: bool) -> None:
     """Step time with a dead and with a slow tracking server over none, in one training, blocks in turn.
 
+    Ctrl-C ends it early, with the rounds until then.
+
     \b
     Example: repro bench tracking --rounds 3000
     """

@@ -53,6 +53,7 @@ MARGIN = 0.01
 WARMUP = 2
 """Rounds that do not count."""
 SEED = 20151102
+LONGEST_SECONDS = 24 * 3600.0
 
 
 class TrackingOutcome(Frozen):
@@ -96,7 +97,7 @@ class TrackingOutcome(Frozen):
 
 
 def measure(rounds: int, steps: int, processes: int, delay: float, every: float | None = None) -> TrackingOutcome:
-    """`rounds` of one block in each arm, in an order drawn anew each time.
+    """`rounds` of one block in each arm, in an order drawn anew each time; fewer where Ctrl-C ends it before.
 
     Args:
         steps: in a block.
@@ -129,8 +130,9 @@ def measure(rounds: int, steps: int, processes: int, delay: float, every: float 
         stack.callback(conductor.all_go_on)  # who is stopped cannot end
         seconds = _train(scratch, folders["slow"], trial, conductor, launcher, steps)
         replays = {arm: tracker.answers for arm, tracker in trackers.items()}
+        cpu_seconds = conductor.cpu_seconds()
         requests = int((server.folder / "requests").read_text())
-    return _outcome(order, seconds, steps, processes, delay, replays, requests, conductor.cpu_seconds)
+    return _outcome(order, seconds, steps, processes, delay, replays, requests, cpu_seconds)
 
 
 def _plan(scratch: Path, processes: int, total: int, steps: int) -> Plan:
@@ -209,7 +211,6 @@ class _Conductor:
     every: float
     told: Callable[[], object]
     """After every block."""
-    cpu_seconds: dict[str, float] = field(default_factory=dict)
     _worked: dict[str, float] = field(default_factory=dict)
     """Seconds that an arm has worked since it asked last."""
     _before: dict[str, float] = field(default_factory=dict)
@@ -232,7 +233,6 @@ class _Conductor:
                 line.sendall(b".")
                 select.select([line], [], [])
                 self._worked[arm] = self._worked.get(arm, 0.0) + time.monotonic() - begin
-        self.cpu_seconds |= {arm: seconds - self._before.get(arm, 0.0) for arm, seconds in self._cpu().items()}
 
     def _let(self, arm: str, work: bool) -> None:
         number = signal.SIGCONT if work else signal.SIGSTOP
@@ -246,6 +246,10 @@ class _Conductor:
         for arm in self.trackers:
             with suppress(ProcessLookupError):
                 self._let(arm, work=True)
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """Arm -> of its tracking process, since rounds count."""
+        return {arm: seconds - self._before.get(arm, 0.0) for arm, seconds in self._cpu().items()}
 
     def _cpu(self) -> dict[str, float]:
         """Seconds of every tracking process so far."""
@@ -267,17 +271,21 @@ def _train(
         door.listen(1)
         threading.Thread(target=lambda: conductor.conduct(door.accept()[0]), daemon=True).start()
         with Monitor(log, folder.system_log(trial.trial_id, 1), lambda *_: None, lambda: None):
-            ended = launcher.launch(Order(
+            order = Order(
                 entry="repro.bench.tracking:rank", processes=trial.choices.processes, device="cpu", folder=place,
                 payload={"trial": trial.model_dump(mode="json", by_alias=True), "log": log.name,
-                         "door": str(scratch / "door"), "blocks": len(conductor.order), "out": str(scratch),
+                         "door": str(scratch / "door"), "blocks": len(conductor.order), "out": str(scratch / "seconds"),
                          "launched_ns": time.monotonic_ns()},
-                timeout_seconds=7200.0,
-            ))
-    if not ended.ok:
-        raise TrialError(f"the benchmark failed: {why(ended)}")
-    found: list[float] = json.loads((scratch / "seconds.json").read_text())
-    return found
+                timeout_seconds=LONGEST_SECONDS,
+            )
+            with suppress(KeyboardInterrupt):  # the rounds until then are what there is
+                if not (ended := launcher.launch(order)).ok:
+                    raise TrialError(f"the benchmark failed: {why(ended)}")
+    lines = (scratch / "seconds").read_text().split("\n")[:-1] if (scratch / "seconds").is_file() else []
+    rounds = len(lines) // len(ARMS)
+    if rounds < WARMUP + 2:
+        raise TrialError(f"ended after {max(0, rounds - WARMUP)} rounds that count; 2 is the least")
+    return [float(line) for line in lines[:rounds * len(ARMS)]]
 
 
 def rank(folder: str, payload: Mapping[str, Any]) -> None:
@@ -286,11 +294,12 @@ def rank(folder: str, payload: Mapping[str, Any]) -> None:
     loop = build(Trial.model_validate(payload["trial"]), Place(number, world, number), Path(folder) / payload["log"],
                  payload)
     try:
-        with socket.socket(socket.AF_UNIX) as line:
+        with ExitStack() as stack:
+            line = stack.enter_context(socket.socket(socket.AF_UNIX))
             if number == 0:
                 line.connect(payload["door"])
             loop.open_data()
-            seconds: list[float] = []
+            out = stack.enter_context(Path(payload["out"]).open("w")) if number == 0 else None
             for _ in range(payload["blocks"]):
                 if number == 0:
                     line.sendall(b".")
@@ -298,10 +307,12 @@ def rank(folder: str, payload: Mapping[str, Any]) -> None:
                 loop.session.synchronize()
                 begin = time.perf_counter()
                 loop.log_block(*loop.block())
-                seconds.append(time.perf_counter() - begin)
+                seconds = time.perf_counter() - begin
+                if out:
+                    out.write(f"{seconds!r}\n")
+                    out.flush()
             if number == 0:
                 line.sendall(b".")
-                Path(payload["out"], "seconds.json").write_text(json.dumps(seconds))
                 line.recv(1)
     finally:
         loop.close()
@@ -312,7 +323,7 @@ def _outcome(
     replays: dict[str, int], requests: int, cpu_seconds: dict[str, float],
 ) -> TrackingOutcome:
     """The blocks of a round are paired."""
-    first = WARMUP * len(ARMS)
+    first, order = WARMUP * len(ARMS), order[:len(seconds)]
     by_arm: dict[str, list[float]] = {arm: [] for arm in ARMS}
     for arm, taken in zip(order[first:], seconds[first:], strict=True):
         by_arm[arm].append(1e3 * taken / steps)
