@@ -11,17 +11,13 @@ import io
 import json
 import os
 import shutil
-import signal
-import socket
 import subprocess
 import sys
-import time
 import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
-from urllib.request import urlopen
 
 import pytest
 
@@ -29,6 +25,7 @@ import repro
 from repro.post_mortem import hide
 from repro.scrub import HIDDEN, Scrubber, masked, secrets
 from repro.uri import redacted
+from tests.tracking_server import serving
 
 ROOT = Path(repro.__file__).parents[1]
 PLUGINS = ROOT / "tests" / "plugins"
@@ -97,45 +94,11 @@ def environment(folder: Path, uri: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """Its address, and the folder of all that it keeps; what it prints itself, the requests it gets, is not kept."""
     folder = tmp_path_factory.mktemp("server")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = int(probe.getsockname()[1])
-    command = [
-        sys.executable,
-        "-m",
-        "mlflow",
-        "server",
-        "--port",
-        str(port),
-        "--workers",
-        "1",
-        "--backend-store-uri",
-        f"sqlite:///{folder}/mlflow.db",
-        "--artifacts-destination",
-        str(folder / "art"),
-    ]
-    with (folder / "log").open("wb") as log:
-        child = subprocess.Popen(
-            command,
-            cwd=folder,
-            start_new_session=True,
-            stdout=log,
-            stderr=log,
-            env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"},
-        )
-    try:
-        limit = time.monotonic() + 240
-        while True:
-            assert child.poll() is None and time.monotonic() < limit, (folder / "log").read_text()
-            try:
-                with urlopen(f"http://127.0.0.1:{port}/health", timeout=1):
-                    break
-            except OSError:
-                time.sleep(0.2)
-        yield f"127.0.0.1:{port}", folder
-    finally:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+    with serving(folder) as site:
+        (folder / "log").unlink()
+        yield site.uri.removeprefix("http://"), folder
 
 
 class Place:
@@ -166,7 +129,7 @@ class Place:
 def forms(word: str) -> list[bytes]:
     """A word as it is, and as base64 would hold it at any of its three alignments."""
     raw = word.encode()
-    found = [raw, quote(word, safe="").encode(), raw.hex().encode()]
+    found = list(dict.fromkeys([raw, quote(word, safe="").encode(), raw.hex().encode()]))
     for shift in range(3):
         text = base64.b64encode(b"\0" * shift + raw)
         found.append(text[4 if shift else 0 : -4])
@@ -271,7 +234,6 @@ def test_nothing_that_is_written_holds_a_credential(tmp_path: Path, server: tupl
     place.environment["MLFLOW_TRACKING_URI"] = uri.replace(address, "127.0.0.1:9")
     place.repro("report", "run", "--to", "mlflow", codes=(1, 2))
     shutil.rmtree(tmp_path / HOME_WORD / ".cache", ignore_errors=True)
-    # What the server itself prints of the requests it gets is its own.
     assert leaks([tmp_path, store], place.printed, ALL) == []
     inside = tmp_path / "unpacked"
     with zipfile.ZipFile(tmp_path / "made.zip") as archive:
