@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,12 +22,8 @@ from tests.records import SUITE, make_record
 from tests.tracking_server import environment, serving
 
 pytest.importorskip("mlflow")
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM = next((found for name in NAMES if (found := shutil.which(name))), None)
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH to open MLflow in"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # MLflow's and SQLAlchemy's own
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # MLflow keeps its database connections open
 ]
@@ -73,14 +68,6 @@ def sent(root: Path, suite: str, url: str, label: str = "") -> Record:
     registry.load("reporter", "mlflow")(tracking_uri=url, ended=True, timeout_seconds=60).write(
         record, record.folder.reports)
     return record
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield started
-        started.close()
 
 
 @dataclass

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import random
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,11 +12,6 @@ import pytest
 from repro import registry
 from repro.spec import Trial
 from tests.records import SCALING, SUITE, Course, make_record, scaling_course
-
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM = next((found for name in NAMES if (found := shutil.which(name))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH to open the report in")
 
 
 def course(trial: Trial) -> Course:
@@ -37,14 +31,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(registry.load("reporter", "html")().write(record, root / "report")[0])
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[object]:
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield started
-        started.close()
-
-
 class Visit:
     """One opened page and what it complained about or asked for."""
 
@@ -61,16 +47,32 @@ class Visit:
 
 @pytest.fixture
 def visit(browser: object, report: Path) -> Iterator[Visit]:
+    """A page of one's own: for tests that leave it another one."""
     opened = Visit(browser, report)
     yield opened
     opened.page.close()
 
 
-def test_no_complaint_and_no_request(visit: Visit, report: Path) -> None:
-    visit.page.locator(".chart").first.hover()
-    visit.page.wait_for_timeout(300)
-    assert visit.complaints == []
-    assert [url for url in visit.requests if not url.startswith(("data:", "blob:"))] == [report.as_uri()]
+@pytest.fixture(scope="module")
+def shared(browser: object, report: Path) -> Iterator[Visit]:
+    """One page for all tests that only look at it: drawing it takes longer than they do."""
+    opened = Visit(browser, report)
+    yield opened
+    opened.page.close()
+
+
+@pytest.fixture(scope="module")
+def scaling(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("scaling") / "run"
+    record = make_record(root, SCALING, scaling_course)
+    return Path(registry.load("reporter", "html")().write(record, root / "report")[0])
+
+
+def test_no_complaint_and_no_request(shared: Visit, report: Path) -> None:
+    shared.page.locator(".chart").first.hover()
+    shared.page.wait_for_timeout(300)
+    assert shared.complaints == []
+    assert [url for url in shared.requests if not url.startswith(("data:", "blob:"))] == [report.as_uri()]
 
 
 LINES = """(index) => document.querySelectorAll("#curves .chart")[index].data
@@ -83,34 +85,31 @@ def drawn(visit: Visit, index: int = 0) -> int:
     return int(visit.page.evaluate(script))
 
 
-def test_no_figure_offers_to_send_its_data_anywhere(visit: Visit) -> None:
+def test_no_figure_offers_to_send_its_data_anywhere(shared: Visit) -> None:
     """plotly.js 4 has a button for its maker's cloud unless it is told not to."""
-    buttons = visit.page.locator(".modebar-btn")
+    buttons = shared.page.locator(".modebar-btn")
     assert buttons.count() > 0
     titles = buttons.evaluate_all("all => all.map((one) => one.dataset.title || one.getAttribute('aria-label') || '')")
     assert [title for title in titles if "cloud" in title.lower() or "share" in title.lower()] == []
     told = "[...document.querySelectorAll('.chart .main-svg')].map((one) => one.closest('.js-plotly-plot')._context)"
-    settings = visit.page.evaluate(f"{told}.map((one) => `${{one.showSendToCloud}} ${{one.plotlyServerURL}}`)")
+    settings = shared.page.evaluate(f"{told}.map((one) => `${{one.showSendToCloud}} ${{one.plotlyServerURL}}`)")
     assert set(settings) == {"false "}
 
 
-def test_every_figure_is_drawn_with_a_line_a_trial(visit: Visit) -> None:
-    charts = visit.page.locator("#curves .chart")
+def test_every_figure_is_drawn_with_a_line_a_trial(shared: Visit) -> None:
+    charts = shared.page.locator("#curves .chart")
     assert charts.count() == 4
     for index in range(4):
-        assert charts.nth(index).locator(".trace").count() == drawn(visit, index)
-        assert visit.page.evaluate(LINES, index) == 24
+        assert charts.nth(index).locator(".trace").count() == drawn(shared, index)
+        assert shared.page.evaluate(LINES, index) == 24
         assert charts.nth(index).locator("svg.main-svg").first.bounding_box()["width"] > 300
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_scaling_draws_every_line_and_bound(
-    browser: object, tmp_path_factory: pytest.TempPathFactory, width: int, scheme: str
+    browser: object, scaling: Path, width: int, scheme: str
 ) -> None:
-    root = tmp_path_factory.mktemp("scaling") / "run"
-    record = make_record(root, SCALING, scaling_course)
-    page = Path(registry.load("reporter", "html")().write(record, root / "report")[0])
-    opened = Visit(browser, page, width=width, scheme=scheme)
+    opened = Visit(browser, scaling, width=width, scheme=scheme)
     try:
         charts = opened.page.locator("#scaling .chart")
         assert charts.count() == 11
@@ -126,16 +125,16 @@ def test_scaling_draws_every_line_and_bound(
         opened.page.close()
 
 
-def test_legend_hides_and_shows_a_cell_by_keyboard(visit: Visit) -> None:
-    button = visit.page.locator(".legend [data-cell='2']")
+def test_legend_hides_and_shows_a_cell_by_keyboard(shared: Visit) -> None:
+    button = shared.page.locator(".legend [data-cell='2']")
     button.focus()
-    visit.page.keyboard.press("Enter")
+    shared.page.keyboard.press("Enter")
     assert button.get_attribute("aria-pressed") == "false"
-    assert visit.page.evaluate(LINES, 0) == 18
-    assert visit.page.locator(".chart").first.locator(".trace").count() == drawn(visit)
-    visit.page.keyboard.press("Space")
+    assert shared.page.evaluate(LINES, 0) == 18
+    assert shared.page.locator(".chart").first.locator(".trace").count() == drawn(shared)
+    shared.page.keyboard.press("Space")
     assert button.get_attribute("aria-pressed") == "true"
-    assert visit.page.evaluate(LINES, 0) == 24
+    assert shared.page.evaluate(LINES, 0) == 24
 
 
 def test_layers_hide_and_show(visit: Visit) -> None:
@@ -147,17 +146,17 @@ def test_layers_hide_and_show(visit: Visit) -> None:
     assert visit.page.locator(".legend [data-layer='trial']").get_attribute("aria-pressed") == "false"
 
 
-def test_hover_shows_labels_as_text(visit: Visit) -> None:
+def test_hover_shows_labels_as_text(shared: Visit) -> None:
     script = """() => {
       const chart = document.querySelector(".chart");
       const curveNumber = chart.data.findIndex((trace) => trace.uid.startsWith("trial-1-"));
       Plotly.Fx.hover(chart, [{curveNumber, pointNumber: 0}]);
     }"""
-    visit.page.evaluate(script)
-    hover = visit.page.locator(".hovertext").first
+    shared.page.evaluate(script)
+    hover = shared.page.locator(".hovertext").first
     assert "<script>alert(1)</script>" in hover.text_content()
     assert hover.locator("a").count() == 0
-    assert visit.complaints == []
+    assert shared.complaints == []
 
 
 def test_focus_starts_at_the_skip_link_and_is_visible(visit: Visit) -> None:
@@ -170,7 +169,7 @@ def test_focus_starts_at_the_skip_link_and_is_visible(visit: Visit) -> None:
     assert outline == "solid"
 
 
-@pytest.mark.parametrize("width", [390, 760, 1280, 1600])
+@pytest.mark.parametrize("width", [390, 1600, *(pytest.param(width, marks=pytest.mark.slow) for width in (760, 1280))])
 def test_the_body_never_scrolls_sideways(browser: object, report: Path, width: int) -> None:
     opened = Visit(browser, report, width=width)
     try:

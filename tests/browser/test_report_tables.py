@@ -25,10 +25,6 @@ from repro.spec import Trial
 from repro.store import read_record
 from tests.records import SCALING, SUITE, Course, make_record, scaling_course
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM = next((found for name in NAMES if (found := shutil.which(name))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH to open the report in")
 AXE = "axe-core@4.10.3"
 
 
@@ -46,14 +42,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     record = make_record(root, SUITE, course)
     registry.load("reporter", "html")().write(record, root / "report")
     return root
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")

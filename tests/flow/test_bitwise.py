@@ -15,6 +15,7 @@ from repro.spec import Trial
 from repro.store import Record
 from repro.suite_file import read_suite
 from repro.workloads.handwritten import TRAIN_SAMPLES
+from tests.watcher import Silent
 
 STEPS = 12
 SUITE = """\
@@ -38,15 +39,6 @@ ENGINES = ("ddp", "{kind: ddp, bucket_mib: 0.1}",
            *(f"{{kind: deepspeed, stage: {stage}}}" for stage in range(4)))
 """DDP with one bucket and with several, which are summed while back-propagation goes on; every ZeRO stage."""
 BY_MODEL = "{kind: hybrid, alpha_seconds: 0.0001, beta_seconds: 1.0e-9}"
-
-
-class Silent:
-    """A watcher that says nothing."""
-
-    def stage(self, text: str) -> None: ...
-    def trial_started(self, *_: object) -> None: ...
-    def trial_ticked(self, *_: object) -> None: ...
-    def trial_ended(self, *_: object) -> None: ...
 
 
 @dataclass(slots=True)

@@ -42,9 +42,10 @@ FOUR = [Case(engine, 4, 1, steps=10, comm=comm) for engine in ENGINES for comm i
 TWO = [Case(engine, 2, 1, steps=10, comm=comm) for engine in ENGINES for comm in ALGORITHMS
        if not isinstance(comm, Multicolor)]
 PLAIN = [case for case in FOUR if isinstance(case.comm, Multicolor) or not case.comm.model_dump(exclude_defaults=True)]
-# By default: every algorithm under the engine that only all-reduces and under the one that does everything else, and
-# every engine under one algorithm.
-FAST = [case for case in PLAIN if case.engine in (Ddp(), SCATTERED) or case.comm == Ring()]
+# By default: every algorithm under the engine that only all-reduces, every engine under one algorithm, and the engine
+# that does everything else under the algorithms that differ most.
+FAST = [case for case in PLAIN if case.engine == Ddp() or case.comm == Ring()
+        or (case.engine == SCATTERED and isinstance(case.comm, ReductionTree | Hierarchical))]
 FAST += [case for case in FOUR if case.engine == Ddp() and isinstance(case.comm, Hybrid)]
 FAST += [case for case in TWO if case.comm == Ring() and case.engine in (Ddp(), SCATTERED)]
 SLOW = [case for case in (*FOUR, *TWO) if case not in FAST]

@@ -42,8 +42,10 @@ def test_ddp_without_overlap_sends_the_same_buckets_later(ranks: Run) -> None:
     assert late[0]["effective"]["buckets"] == plain[0]["effective"]["buckets"] != "1"
 
 
-@pytest.mark.parametrize("overlap", [None, False])
-@pytest.mark.parametrize("compression", ["fp16", "bf16", "powersgd"])
+@pytest.mark.parametrize(("compression", "overlap"), [
+    ("fp16", None), ("bf16", False), ("powersgd", None),
+    *(pytest.param(*rest, marks=pytest.mark.slow) for rest in (("fp16", False), ("bf16", None), ("powersgd", False))),
+])
 def test_compression_sends_less_and_stays_near(ranks: Run, compression: str, overlap: bool | None) -> None:
     plain = ranks(replace(DDP, steps=20))
     found = ranks(replace(DDP, steps=20, compression=compression, overlap=overlap))
@@ -54,7 +56,8 @@ def test_compression_sends_less_and_stays_near(ranks: Run, compression: str, ove
     assert found[0]["effective"]["compression"].startswith(compression)
 
 
-@pytest.mark.parametrize("engine", ZERO[:3], ids=lambda engine: f"zero{engine.stage}")
+@pytest.mark.parametrize("engine", [pytest.param(ZERO[0], marks=pytest.mark.slow), *ZERO[1:3]],
+                         ids=lambda engine: f"zero{engine.stage}")
 def test_deepspeed_sends_gradients_in_16_bits(ranks: Run, engine: Engine) -> None:
     case = Case(engine, 4, 1, steps=10, comm=Ring(), warm_up=True)
     plain, found = ranks(case), ranks(replace(case, compression="bf16"))

@@ -31,24 +31,28 @@ ALGORITHMS: tuple[Comm, ...] = (Ring(), ReductionTree(), Butterfly(), HalvingDou
                                 # Without the backend's own, whose bytes nobody counts.
                                 Hybrid(among=("direct", "butterfly", "halving-doubling", "ring"),
                                        tuning_seconds=0.2))
-TIMEOUT_SECONDS = 4.0
+TIMEOUT_SECONDS, SHORT_SECONDS = 4.0, 2.0
 
 
-def start(pipe: Connection, job: Callable[..., Any], comm: Comm, rank: int, world: int, port: int) -> None:
+def start(
+    pipe: Connection, job: Callable[..., Any], comm: Comm, rank: int, world: int, port: int, timeout: float
+) -> None:
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     try:
-        comm.start(rank, world, "cpu", TIMEOUT_SECONDS)
+        comm.start(rank, world, "cpu", timeout)
         pipe.send(job(comm, rank, world))
         dist.destroy_process_group()
     except BaseException:
         pipe.send(traceback.format_exc())
 
 
-def together(job: Callable[..., Any], comm: Comm, world: int, limit: float = 30.0) -> list[Any]:
+def together(
+    job: Callable[..., Any], comm: Comm, world: int, timeout: float = TIMEOUT_SECONDS, limit: float = 30.0
+) -> list[Any]:
     """What `job(comm, rank, world)` returned on every rank, or the traceback; None for a rank that died."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.flow.test_comm_group", "repro.comm.group"])
@@ -56,7 +60,8 @@ def together(job: Callable[..., Any], comm: Comm, world: int, limit: float = 30.
     pipes, processes = [], []
     for rank in range(world):
         mine, theirs = context.Pipe()
-        processes.append(context.Process(target=start, args=(theirs, job, comm, rank, world, port), daemon=True))
+        processes.append(context.Process(target=start, args=(theirs, job, comm, rank, world, port, timeout),
+                                         daemon=True))
         processes[-1].start()
         theirs.close()
         pipes.append(mine)
@@ -178,7 +183,7 @@ def stuck(comm: Comm, rank: int, world: int) -> dict[str, Any]:
 
     dist.all_reduce(torch.ones(1000))
     if rank == 1:
-        time.sleep(TIMEOUT_SECONDS + 2.5)
+        time.sleep(SHORT_SECONDS + 1.5)
         return {"error": "asleep"}
     try:
         dist.all_reduce(torch.ones(1000))
@@ -244,5 +249,5 @@ def test_a_rank_that_dies_is_named_alone_where_the_inner_group_does_not_say_whos
 
 
 def test_a_rank_that_does_not_come_is_named_after_the_timeout() -> None:
-    found = together(stuck, Ring(), 3)
+    found = together(stuck, Ring(), 3, SHORT_SECONDS)
     assert "rank 1 is gone" in found[0]["error"] and "rank 1 is gone" in found[2]["error"]

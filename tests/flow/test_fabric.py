@@ -87,11 +87,16 @@ def reduce_in_a_ring(folder: str, payload: Mapping[str, Any]) -> None:
 
 
 def spin(folder: str, payload: Mapping[str, Any]) -> None:
-    """Entry: the same amount of processor time on every rank; how long it took."""
-    begin, used = time.perf_counter(), time.process_time()
+    """Entry: the same amount of processor time on every rank; how long it took, less what others held it back."""
+    begin, used, waited = time.perf_counter(), time.process_time(), _in_line()
     while time.process_time() < used + payload["seconds"]:
         pass
-    print(time.perf_counter() - begin)
+    print(time.perf_counter() - begin - (_in_line() - waited))
+
+
+def _in_line() -> float:
+    """Seconds this process could have run but others had the processors; what stops it by a signal is not in it."""
+    return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
 
 
 def _note(folder: str, rank: int) -> None:
@@ -227,7 +232,7 @@ def test_a_straggler_computes_slower(opened: Callable[..., Fabric], tmp_path: Pa
     assert outcome.ok, outcome
     usual, slow = (float((tmp_path / f"rank{rank}.log").read_text()) for rank in (0, 1))
     assert slow >= 0.9 * 3 * 0.4
-    assert slow > 1.5 * usual, "also on a busy machine"
+    assert slow > 2.5 * usual, "also on a busy machine"
 
 
 def test_a_keeper_that_cannot_hand_over_is_one_line(server: None, monkeypatch: pytest.MonkeyPatch) -> None:

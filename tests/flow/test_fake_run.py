@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import repro
-from repro.calibration import Null, add, calibration, calibration_of, machine_of
+from repro.calibration import Calibration, Null, add, calibration, calibration_of, machine_of
 from repro.store import Record, read_record
 
 ROOT = Path(repro.__file__).parents[1]
@@ -42,6 +42,10 @@ primary:
 """
 
 
+MANY = 200
+"""Repeats of a run that is to be interrupted: far more than it gets to."""
+
+
 def start(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
     (folder / "suite.yaml").write_text(SUITE)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
@@ -60,13 +64,31 @@ def run(folder: Path, *arguments: str) -> tuple[int, str, str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two runs of one suite, `one` and `two`."""
+    """Two runs of one suite: `one`, and `two`, of whose suite the user has calibrated verdicts in `data`."""
     folder = tmp_path_factory.mktemp("fake")
     code, out, error = run(folder, "--out", "one", "--json")
     assert code == 0, error
     (folder / "one.json").write_text(out)
-    assert run(folder, "--out", "two")[0] == 0
+    place = kept_at(folder / "data", read_record(folder / "one"))
+    add(place, calibrated(read_record(folder / "one")))
+    process = start(folder, "--out", "two", XDG_DATA_HOME=str(folder / "data"))
+    out, error = process.communicate(timeout=120)
+    assert process.returncode == 0, error
+    (folder / "two.txt").write_text(out)
     return folder
+
+
+def kept_at(data: Path, record: Record) -> Path:
+    return data / "repro" / "calibration" / f"{record.plan.digest}.json"
+
+
+def calibrated(record: Record) -> Calibration:
+    """25 comparisons of a cell with itself, one of which said slower."""
+    null = {"source": "s", "cell_id": "c", "label": "c", "metric": "tta_wall", "how": "twins", "n": 6, "ratio": 1.0,
+            "p": 0.5}
+    nulls = [Null(**null | {"source": f"s{index}", "verdict": "slower" if index == 0 else "inconclusive"})
+             for index in range(25)]
+    return calibration("invented", record.plan.digest, record.plan.method, machine_of(record.environment), nulls)
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +182,7 @@ def test_a_trial_that_fails_is_exit_code_1_and_in_the_ledger(tmp_path: Path) -> 
 
 
 def test_ctrl_c_is_exit_code_130_and_leaves_a_record(tmp_path: Path) -> None:
-    process = start(tmp_path, "--out", "run", "--seeds", "1000")
+    process = start(tmp_path, "--out", "run", "--seeds", str(MANY))
     ledger = tmp_path / "run" / "ledger.jsonl"
     deadline = time.monotonic() + 60
     while not (ledger.is_file() and ledger.read_bytes().count(b"\n") >= 11):  # two lines an attempt
@@ -171,14 +193,14 @@ def test_ctrl_c_is_exit_code_130_and_leaves_a_record(tmp_path: Path) -> None:
     assert process.returncode == 130, error
     assert "Traceback" not in error
     record = read_record(tmp_path / "run")
-    assert 5 <= len(record.results) < 4000
-    assert len(record.missing()) == 4000 - len(record.results)
+    assert 5 <= len(record.results) < 4 * MANY
+    assert len(record.missing()) == 4 * MANY - len(record.results)
     assert abs(len(record.attempts) - len(record.results)) <= 1
     assert (tmp_path / "run" / "report" / "report.html").is_file()
 
 
 def test_a_second_ctrl_c_does_not_keep_the_report_from_being_written(tmp_path: Path) -> None:
-    process = start(tmp_path, "--out", "run", "--seeds", "1000")
+    process = start(tmp_path, "--out", "run", "--seeds", str(MANY))
     ledger = tmp_path / "run" / "ledger.jsonl"
     deadline = time.monotonic() + 60
     while not (ledger.is_file() and ledger.read_bytes().count(b"\n") >= 11):
@@ -211,24 +233,13 @@ def test_a_tracking_store_that_cannot_be_is_said_early_and_the_run_goes_on(tmp_p
     assert error.rstrip().endswith("--to mlflow"), "and how to send it later"
 
 
-def test_what_the_user_calibrated_is_put_beside_the_run(folder: Path, record: Record, tmp_path: Path) -> None:
+def test_what_the_user_calibrated_is_put_beside_the_run(folder: Path, record: Record) -> None:
     """The page, the end of the run and `repro compare` say the same rate, also where the data folder is another one."""
-    data, run_folder = tmp_path / "data", folder / "three"
-    null = {"source": "s", "cell_id": "c", "label": "c", "metric": "tta_wall", "how": "twins", "n": 6, "ratio": 1.0,
-            "p": 0.5}
-    nulls = [Null(**null | {"source": f"s{index}", "verdict": "slower" if index == 0 else "inconclusive"})
-             for index in range(25)]
-    kept = calibration("invented", record.plan.digest, record.plan.method, machine_of(record.environment), nulls)
-    place = data / "repro" / "calibration" / f"{record.plan.digest}.json"
-    add(place, kept)
-    process = start(folder, "--out", "three", XDG_DATA_HOME=str(data))
-    out, error = process.communicate(timeout=120)
-    assert process.returncode == 0, error
-    assert f"calibrated: {kept.sentence()}" in out
-    assert (run_folder / "calibration.json").read_bytes() == place.read_bytes()
+    kept, run_folder = calibrated(record), folder / "two"
+    assert f"calibrated: {kept.sentence()}" in (folder / "two.txt").read_text()
+    assert (run_folder / "calibration.json").read_bytes() == kept_at(folder / "data", record).read_bytes()
     assert f"Calibrated:</b> {kept.sentence()}" in \
         (run_folder / "report" / "report.html").read_text().replace("\N{NO-BREAK SPACE}", " ")
-    place.unlink()
     again = calibration_of(read_record(run_folder))
     assert again == kept
     assert (folder / "one" / "calibration.json").exists() is False
@@ -236,7 +247,7 @@ def test_what_the_user_calibrated_is_put_beside_the_run(folder: Path, record: Re
 
 
 def test_a_damaged_calibration_does_not_cost_the_report(folder: Path, record: Record, tmp_path: Path) -> None:
-    place = tmp_path / "repro" / "calibration" / f"{record.plan.digest}.json"
+    place = kept_at(tmp_path, record)
     place.parent.mkdir(parents=True)
     place.write_text("{")
     process = start(folder, "--out", "four", XDG_DATA_HOME=str(tmp_path))

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -243,12 +244,17 @@ launcher.launch(order)
 """
 
 
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """For temporary files of others; a socket's name has a hundred characters at most, so not below `tmp_path`."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
-def test_nothing_outlives_a_killed_parent(tmp_path: Path, signum: signal.Signals) -> None:
+def test_nothing_outlives_a_killed_parent(tmp_path: Path, temporary: Path, signum: signal.Signals) -> None:
     script = tmp_path / "parent.py"  # without a __main__ guard: ranks must not run it again
     script.write_text(PARENT)
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)}
     parent = subprocess.Popen([sys.executable, str(script), str(tmp_path)], env=environment)
     try:
@@ -256,12 +262,14 @@ def test_nothing_outlives_a_killed_parent(tmp_path: Path, signum: signal.Signals
         while not all((tmp_path / f"pid{rank}").exists() for rank in (0, 1)):
             assert parent.poll() is None and time.monotonic() < end, "the ranks did not start"
             time.sleep(0.02)
-        time.sleep(0.1)
-        family = [each.pid for each in psutil.Process(parent.pid).children(recursive=True)]
-        assert len(family) >= 6, "server, tracker, two ranks and what they started"
+        family: list[int] = []
+        while len(family) < 6:  # server, tracker, two ranks and what they start after that
+            assert time.monotonic() < end, family
+            time.sleep(0.05)
+            family = [each.pid for each in psutil.Process(parent.pid).children(recursive=True)]
         parent.send_signal(signum)
         assert parent.wait(20) == -signum
-        assert _gone(family)
+        assert _gone(family, 30.0)
         assert list(temporary.glob("repro-launch-*")) == []
     finally:
         parent.kill()

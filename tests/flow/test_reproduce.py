@@ -218,21 +218,38 @@ def test_a_credential_is_found_nowhere(tmp_path: Path) -> None:
     assert holders(tmp_path, b"planted") == []
 
 
-def test_a_credential_is_found_nowhere_in_a_real_run(tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path}/mlflow.db"
-    suite = REAL + "  engine: [ddp]\n  processes: [2]\n"
-    (tmp_path / "s.yaml").write_text(suite)
-    planted = {**PLANTED, "MLFLOW_TRACKING_URI": store}
-    code, out, error = command(tmp_path, "run", "s.yaml", "--out", "run", **planted)
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the tracked run `first`, ddp and ZeRO 3 on two ranks, bitwise, secrets all around it."""
+    folder = tmp_path_factory.mktemp("real")
+    (folder / "s.yaml").write_text(REAL + "  engine: [ddp, {kind: deepspeed, stage: 3}]\n  processes: [2]\n")
+    code, out, error = command(folder, "run", "s.yaml", "--out", "first", **planted(folder))
     assert code == 0, error
-    code, packed, said = command(tmp_path, "bundle", "run", "-o", "x.zip", **planted)
+    (folder / "printed.txt").write_text(out + error)
+    return folder
+
+
+def planted(folder: Path) -> dict[str, str]:
+    return {**PLANTED, "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
+
+
+def test_a_credential_is_found_nowhere_in_a_real_run(real: Path) -> None:
+    code, packed, said = command(real, "bundle", "first", "-o", "x.zip", **planted(real))
     assert code == 0, said
-    (tmp_path / "printed.txt").write_text(out + error + packed + said)
-    assert holders(tmp_path, b"planted") == []
-    with zipfile.ZipFile(tmp_path / "x.zip") as source:
+    (real / "printed_by_bundle.txt").write_text(packed + said)
+    assert (real / "mlflow.db").is_file()
+    assert holders(real, b"planted") == []
+    with zipfile.ZipFile(real / "x.zip") as source:
         for name in source.namelist():
-            assert str(tmp_path).encode() not in source.read(name), name
+            assert str(real).encode() not in source.read(name), name
             assert str(Path.home()).encode() + b"/" not in source.read(name), name
+
+
+def test_healthy_engines_pass_the_gate_and_are_timed(real: Path) -> None:
+    record = read_record(real / "first")
+    assert record.parity and [item["problem"] for item in record.parity["findings"]] == ["", ""]
+    assert [result.status for result in record.results] == ["ok", "ok"]
+    assert len(record.attempts) == 2
 
 
 # ---- bitwise
@@ -244,19 +261,28 @@ def hashes(record: Record) -> dict[str, tuple[str, ...]]:
     return {item.trial_id: tuple(item.hashes[name] for name in names) for item in record.results}
 
 
-@pytest.mark.parametrize(("engines", "count"), [
-    ("[ddp, {kind: deepspeed, stage: 3}]", 2), pytest.param(ENGINES, 5, marks=pytest.mark.slow)], ids=["two", "all"])
-def test_bitwise_runs_end_with_the_same_bits_and_reproduce_says_so(tmp_path: Path, engines: str, count: int) -> None:
-    """ddp and ZeRO on two ranks."""
-    record = carried_out(tmp_path, "first", REAL + f"  engine: {engines}\n  processes: [2]\n")
+def check_bits(folder: Path, count: int) -> None:
+    """The run `first` moved its weights, and `repro reproduce` comes to the same bits and says so."""
+    record = read_record(folder / "first")
     found = hashes(record)
     assert len(found) == count
     assert all(len(set(item)) == 3 for item in found.values())
     assert all(item.conservation_error is not None and item.conservation_error < 0.01 for item in record.results)
-    code, out, error = command(tmp_path, "reproduce", "first", "--out", "second", "--json")
+    code, out, error = command(folder, "reproduce", "first", "--out", "second", "--json")
     assert code == 0, out + error
     assert {item["how"] for item in json.loads(out)["cells"]} == {"bitwise"}
-    assert hashes(read_record(tmp_path / "second")) == found
+    assert hashes(read_record(folder / "second")) == found
+
+
+def test_bitwise_runs_end_with_the_same_bits_and_reproduce_says_so(real: Path) -> None:
+    check_bits(real, 2)
+
+
+@pytest.mark.slow
+def test_every_engine_ends_with_the_same_bits_and_reproduce_says_so(tmp_path: Path) -> None:
+    """ddp and ZeRO on two ranks."""
+    carried_out(tmp_path, "first", REAL + f"  engine: {ENGINES}\n  processes: [2]\n")
+    check_bits(tmp_path, 5)
 
 
 @pytest.mark.slow

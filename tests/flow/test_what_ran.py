@@ -113,7 +113,7 @@ def test_a_trial_that_was_another_than_asked_is_invalid(
 
 
 @pytest.mark.parametrize("choices", [
-    {"engine": {"kind": "deepspeed", "stage": 1}, "compression": "bf16"},
+    pytest.param({"engine": {"kind": "deepspeed", "stage": 1}, "compression": "bf16"}, marks=pytest.mark.slow),
     {"engine": {"kind": "deepspeed", "stage": 3}, "precision": "bf16-master"},
     {"engine": {"kind": "deepspeed", "stage": 2}, "precision": "bf16-autocast", "comm": "ring"},
     {"compression": "fp16", "overlap": False, "comm": "tree"},

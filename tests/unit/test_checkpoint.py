@@ -8,7 +8,7 @@ import pickle
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,14 @@ from repro.checkpoint import Checkpoints, Saving
 from repro.engines.fake_session import FakeSession
 from repro.errors import CheckpointError, ParityError, SuiteError
 from repro.machine import Machine
-from repro.plan import Cell, Plan, make_plan
-from repro.results import Result
+from repro.plan import Plan, make_plan
 from repro.runner import PARITY_WORKER, WORKER, Run, prepare
 from repro.seams import Batch, Outcome
 from repro.spec import Trial
 from repro.store import Record
 from repro.suite_file import read_suite
 from repro.sums import file_sha256
+from tests.watcher import Silent
 
 SUITE = """\
 suite: invented
@@ -46,18 +46,6 @@ trial:
   device: cpu
 """
 MACHINE = Machine(device="cpu", device_count=0, cores=2)
-
-
-@dataclass
-class Silent:
-    said: list[str] = field(default_factory=list)
-
-    def stage(self, text: str) -> None:
-        self.said.append(text)
-
-    def trial_started(self, number: int, count: int, trial: Trial, cell: Cell) -> None: ...
-    def trial_ticked(self, value: float | None, epochs: float, samples_per_second: float | None) -> None: ...
-    def trial_ended(self, result: Result, seconds: float) -> None: ...
 
 
 @pytest.fixture(autouse=True)

@@ -17,13 +17,14 @@ from repro.errors import GuardError, OutputError, UsageError
 from repro.fingerprint import Environment
 from repro.guards import ClockWatch
 from repro.machine import Machine
-from repro.plan import Cell, Plan, make_plan
+from repro.plan import Plan, make_plan
 from repro.results import Result
 from repro.runner import Run, prepare
 from repro.seams import Outcome, RankEnd
 from repro.spec import Trial
 from repro.store import Record, RunFolder, read_model, read_record, write_model
 from repro.suite_file import read_suite
+from tests.watcher import Silent
 
 SUITE = """\
 suite: invented
@@ -42,20 +43,6 @@ matrix:
   engine: [{{kind: fake, step_seconds: 0.010}}, {{kind: fake, step_seconds: 0.014}}]
 """
 MACHINE = Machine(device="cpu", device_count=0, cores=2)
-
-
-@dataclass
-class Silent:
-    """A watcher that remembers what it was told."""
-
-    said: list[str] = field(default_factory=list)
-
-    def stage(self, text: str) -> None:
-        self.said.append(text)
-
-    def trial_started(self, number: int, count: int, trial: Trial, cell: Cell) -> None: ...
-    def trial_ticked(self, value: float | None, epochs: float, samples_per_second: float | None) -> None: ...
-    def trial_ended(self, result: Result, seconds: float) -> None: ...
 
 
 @dataclass(slots=True)

@@ -39,7 +39,8 @@ def plan_of(folder: Path, seeds: int) -> Plan:
     return make_plan(read_suite(str(folder / "s.yaml")).suite, Machine("cpu", 0, 8))
 
 
-@pytest.mark.parametrize("name", DRAWS)
+@pytest.mark.parametrize("name", ["log-normal", *(pytest.param(name, marks=pytest.mark.slow)
+                                                  for name in DRAWS if name != "log-normal")])
 def test_false_positives_through_compare_and_holm(name: str, tmp_path: Path) -> None:
     plan, rng = plan_of(tmp_path, 10), np.random.default_rng(20151102)
     order = list(plan.trials())

@@ -247,13 +247,12 @@ def check(name: str, found: float) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", QUICK)
 def test_coverage_without_misses(name: str, shape: str) -> None:
-    for count in COUNTS:
+    for count in (COUNTS[0], COUNTS[-1]):  # the table's test takes all of them
         check(name, TABLE[name](SHAPES[shape], count))
 
 
-@pytest.mark.parametrize("missed", [0.0, 0.1, 0.3])
-@pytest.mark.parametrize("count", [5, 10])
-def test_coverage_of_restricted_means(missed: float, count: int) -> None:
+@pytest.mark.parametrize(("count", "missed"), [(5, 0.0), (5, 0.3), (10, 0.3)])
+def test_coverage_of_restricted_means(count: int, missed: float) -> None:
     check("restricted", restricted_pair(missed)(lognormal, count))
 
 

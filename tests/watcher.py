@@ -1,0 +1,23 @@
+"""A watcher for runs that a test carries out itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from repro.plan import Cell
+from repro.results import Result
+from repro.spec import Trial
+
+
+@dataclass
+class Silent:
+    """Prints nothing, and remembers what it was told."""
+
+    said: list[str] = field(default_factory=list)
+
+    def stage(self, text: str) -> None:
+        self.said.append(text)
+
+    def trial_started(self, number: int, count: int, trial: Trial, cell: Cell) -> None: ...
+    def trial_ticked(self, value: float | None, epochs: float, samples_per_second: float | None) -> None: ...
+    def trial_ended(self, result: Result, seconds: float) -> None: ...
