@@ -597,22 +597,9 @@ def test_ui_of_a_server_is_its_own(server: str, tmp_path: Path, capsys: pytest.C
         open_ui(server, experiment="nothing")
 
 
-STAND_IN = """\
-import sys
-from http.server import HTTPServer, SimpleHTTPRequestHandler
-open("health", "w").close()
-HTTPServer(("127.0.0.1", int(sys.argv[1])), SimpleHTTPRequestHandler).serve_forever()
-"""
-"""Starts in a moment; what is tested is how a server is started, waited for and ended."""
-
-
-@pytest.mark.parametrize("server", [
-    "ui.ui_command = lambda uri, host, port: [ui.sys.executable, 'stand_in.py', str(port)]; ",
-    pytest.param("", marks=pytest.mark.slow)], ids=["stand-in", "mlflow"])
-def test_ui_of_a_file_is_served_until_it_is_interrupted(store: str, tmp_path: Path, server: str) -> None:
+def test_ui_of_a_file_is_served_until_it_is_interrupted(store: str, tmp_path: Path) -> None:
     reporter(store).write(make_record(tmp_path / "run", named(SMALL, "shown"), only=1), tmp_path)
-    (tmp_path / "stand_in.py").write_text(STAND_IN)
-    code = f"from repro import mlflow_ui as ui; {server}ui.open_ui({store!r}, experiment='shown')"
+    code = f"from repro.mlflow_ui import open_ui; open_ui({store!r}, experiment='shown')"
     child = subprocess.Popen([sys.executable, "-c", code], env=environment(), stdout=subprocess.PIPE,
                              stderr=subprocess.DEVNULL, start_new_session=True, cwd=tmp_path)
     watchdog = threading.Timer(120, child.kill)
