@@ -227,11 +227,9 @@ def lines(data: bytes, rng: Random) -> bytes:
 def tree(data: bytes, rng: Random) -> bytes:
     """One edit of a JSON value's tree; text that is no JSON is edited as bytes."""
     try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
+        text = _dumped(grown(json.loads(data), rng))
+    except (ValueError, RecursionError):  # deep enough as it is
         return raw(data, rng)
-    changed = grown(value, rng)
-    text = _dumped(changed)
     if rng.random() < 0.1:
         text = _twice(text)
     return text[:LARGEST]
