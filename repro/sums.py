@@ -138,6 +138,23 @@ def seal(folder: RunFolder) -> None:
     write_text(folder.root / NAME, text_of(sums))
 
 
+def seal_again(folder: RunFolder) -> None:
+    """Seal a folder that was unsealed; one whose index still stands is left alone.
+
+    Raises:
+        OutputError: as `seal`.
+    """
+    if not os.path.lexists(folder.root / NAME):
+        seal(folder)
+
+
 def unseal(folder: RunFolder) -> None:
-    """The run goes on: what the index says no longer holds."""
-    (folder.root / NAME).unlink(missing_ok=True)
+    """The run goes on: what the index says no longer holds.
+
+    Raises:
+        OutputError: it cannot be taken away.
+    """
+    try:
+        (folder.root / NAME).unlink(missing_ok=True)
+    except OSError as error:
+        raise OutputError(f"{folder.root / NAME}: cannot be removed: {error.strerror}") from error
