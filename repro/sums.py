@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import stat
 from collections.abc import Iterator, Mapping
@@ -120,7 +121,8 @@ def read_sums(path: Path) -> dict[str, str]:
     except UnicodeDecodeError as error:
         raise OutputError(f"{path}: not UTF-8 text") from error
     found: dict[str, str] = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, row in enumerate(io.StringIO(text, newline="\n"), 1):  # not all lines at once: all may be empty
+        line = row.removesuffix("\n")
         digest, gap, name = line.partition("  ")
         if not gap or len(digest) != 64 or set(digest) - set("0123456789abcdef") or not name or name in found:
             raise OutputError(f"{path}:{number}: not a line of `sha256sum` (64 hex digits, two blanks, a name)")

@@ -1,4 +1,4 @@
-"""Signals that end a run, in this process on invented figures: named in the ledger, and no moment that loses the report."""
+"""Signals that end a run, in this process on invented figures: named, and no moment that loses the report."""
 
 from __future__ import annotations
 
