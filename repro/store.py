@@ -28,7 +28,7 @@ MAX_JSON_BYTES = 32 << 20
 """Of one file of a record; the plan of 5,000 cells with 20 seeds has half of it."""
 MAX_PARTS = 400_000
 """Lists and objects in one file or line; the largest plan (MAX_TRIALS) has 325,000."""
-MAX_VALUES = 1_000_000
+MAX_VALUES = 1_500_000
 """Values in one. A stranger's short ones take up to seventy times their text in memory."""
 MAX_ENTRIES = 20_000
 """Of one object."""

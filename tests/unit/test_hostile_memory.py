@@ -57,7 +57,7 @@ CASES = {
     "short texts": ("parity.json", lambda: filled(b'{"why": [', '"ē",'.encode(), b"0]}"), "holds more values"),
     "as many as pass": ("result.json", lambda: filled(b'{"curve": [', b'{"a":1},', b"0]}", 3_190_000),
                      "Field required"),
-    "numbers as pass": ("plan.json", lambda: filled(b'{"cells": [', b"1,", b"0]}", 1_990_000), "Field required"),
+    "numbers as pass": ("plan.json", lambda: filled(b'{"cells": [', b"1,", b"0]}", 2_990_000), "Field required"),
     "one long text": ("plan.json", lambda: filled(b'{"zzz": "', b"a", b'"}'), "Field required"),
     "keys": ("result.json", lambda: b'{"hashes": {' + b",".join(b'"%x":1' % n for n in range(500_000)) + b"}}",
              "an object of 500,000 entries"),
@@ -92,9 +92,10 @@ def test_no_file_takes_more_than_500_mb(tmp_path: Path, case: str) -> None:
 def test_a_file_of_empty_lists_is_refused_in_one_line(tmp_path: Path) -> None:
     said, peak = measured(tmp_path, "parity.json", filled(b'{"findings": [', b"[],", b"0]}", 4 << 20))
     assert said.startswith(f"{tmp_path / 'parity.json'}: holds more values than any file of a run")
-    assert peak < 150
+    assert peak < 220  # 160 of them for what the child imports
 
 
+@pytest.mark.slow
 def test_the_largest_plan_is_read(tmp_path: Path) -> None:
     record = make_record(tmp_path / "run", SUITE, only=0)
     plan = record.plan
@@ -122,5 +123,5 @@ def test_errors_of_large_files_say_what_those_of_small_ones_say(tmp_path: Path) 
 
 def test_what_is_crowded() -> None:
     refuse_crowded("x", b"[" * MAX_PARTS)
-    with pytest.raises(OutputError, match=r"^x: holds more values than any file of a run \(1,000,000, of them 400,000"):
+    with pytest.raises(OutputError, match=r"^x: holds more values than any file of a run \(1,500,000, of them 400,000"):
         refuse_crowded("x", b"[" * (MAX_PARTS + 1))
