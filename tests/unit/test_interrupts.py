@@ -72,7 +72,8 @@ def after(monkeypatch: pytest.MonkeyPatch, place: Any, name: str, count: int, nu
 
 
 @pytest.mark.parametrize(("number", "name"), [
-    (signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM"), (signal.SIGHUP, "SIGHUP"),
+    (signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM"),
+    pytest.param(signal.SIGHUP, "SIGHUP", marks=pytest.mark.slow),
 ])
 def test_the_ledger_the_terminal_and_the_report_name_the_signal(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int,
@@ -110,8 +111,9 @@ def test_a_signal_while_the_start_is_written_down_is_named_too(
 
 
 @pytest.mark.parametrize(("place", "name", "count"), [
-    (Run, "execute", 1), (TerminalWatcher, "stage", 2), (commands, "exit_code", 1), (sums, "seal", 1),
-    (runner, "read_record", 2), (Run, "_close", 1), (commands._Interrupts, "ended", 1),
+    (Run, "execute", 1), (TerminalWatcher, "stage", 2), (sums, "seal", 1), (commands._Interrupts, "ended", 1),
+    *(pytest.param(*case, marks=pytest.mark.slow)
+      for case in ((commands, "exit_code", 1), (runner, "read_record", 2), (Run, "_close", 1))),
 ])
 def test_a_signal_after_the_last_trial_leaves_record_and_report(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, count: int
