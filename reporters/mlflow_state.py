@@ -9,7 +9,10 @@ from pathlib import Path
 from pydantic import BaseModel, Field, ValidationError
 
 from repro.errors import OutputError
-from repro.store import Record, write_text
+from repro.store import Record, read_bounded, refuse_crowded, write_text
+
+MAX_BYTES = 64 << 20
+"""Of a hundred thousand trials."""
 
 
 class Cursor(BaseModel):
@@ -52,8 +55,10 @@ class State(BaseModel):
 def read_state(path: Path) -> State:
     """The state on disk, or an empty one where there is none that can be read."""
     try:
-        return State.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError):
+        raw = read_bounded(path, MAX_BYTES)
+        refuse_crowded(str(path), raw)
+        return State.model_validate_json(raw)
+    except (OutputError, ValidationError):
         return State()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from repro.calibration import FILE as CALIBRATION
 from repro.compare import Comparison, Metric, summarize
-from repro.events import read_events
+from repro.events import follow
 from repro.fingerprint import DataSet
 from repro.plan import Cell
 from repro.results import Result
@@ -82,12 +82,16 @@ class Course:
 
     def span_ms(self) -> tuple[int, int] | None:
         """Start and end by its own log, so that figures and run share a clock; None: nothing is known of it yet."""
-        events = read_events(self.log)[0]
-        if not events:
+        first = last = None
+        stopped = False
+        for event, _ in follow(self.log):
+            if event is not None:
+                first, last, stopped = first or event, event, stopped or event.key == "run_stop"
+        if first is None or last is None:
             entry = self.entry
             return (round(entry.started_ms), round(entry.started_ms + entry.seconds * 1e3)) if entry else None
-        start, end = events[0].time_ms, events[-1].time_ms
-        if self.entry and not any(event.key == "run_stop" for event in events):
+        start, end = first.time_ms, last.time_ms
+        if self.entry and not stopped:
             end = max(end, start + self.entry.seconds * 1e3)
         return round(start), round(end)
 

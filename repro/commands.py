@@ -21,7 +21,7 @@ from repro.calibration import Calibration, beside, keep_beside
 from repro.compare import Comparison, Summary, compare, summarize
 from repro.compare_table import calibration_text
 from repro.energy_meter import EnergyMeter
-from repro.errors import Exit, ReproError, UsageError
+from repro.errors import Exit, Interrupted, ReproError, UsageError, interrupter
 from repro.inside import read_inside, refuse_links
 from repro.lock import RunLock
 from repro.machine import detect
@@ -31,7 +31,7 @@ from repro.resume import other_plan, refuse, reopen
 from repro.runner import Run, exit_code, prepare
 from repro.seams import Reporter
 from repro.store import Record, RunFolder, read_record
-from repro.sums import seal
+from repro.sums import seal, seal_again
 from repro.textual import outcome_text
 from repro.tracker import Tracker, TrackingEnd
 
@@ -131,23 +131,42 @@ def _carry_out(run: Run, lock: RunLock, track: bool, energy: bool) -> Ended:
     page, folder, watcher = reporter("html"), run.folder, run.watcher
     assert isinstance(watcher, TerminalWatcher)
     run.tracking = tracker = Tracker(folder.root) if track else None
-    with watcher, _Interrupts(lock) as interrupts, _energy(run, energy):
+    record: Record | None = None
+    code, by, problem = Exit.INTERRUPTED, "", None
+    with watcher, _Interrupts(lock) as interrupts:
         try:
-            record = run.execute()
-            code = exit_code(record.results, len(run.plan.order))
-        except KeyboardInterrupt:
+            try:
+                with _energy(run, energy):
+                    record = run.execute()
+                watcher.stage("writing the report")
+            except ReproError as error:
+                problem = error
+            interrupts.ended()  # up to here a signal is an exception, from here on it is only answered
+        except KeyboardInterrupt as error:
             interrupts.ended()
-            if not folder.environment.is_file():
-                raise
-            again = command(f"run --resume {shlex.quote(str(folder.root))}")
-            watcher.stage(f"interrupted; reporting what there is, {again} goes on")
-            record, code = read_record(folder.root), Exit.INTERRUPTED
-        except ReproError:
-            _conclude(folder, page, tracker, interrupts, watcher)
-            raise
-        watcher.stage("writing the report")
+            by = interrupter(error)
+            watcher.stage(_interrupted(folder, by, begun=folder.environment.is_file()))
+        if run.begun:
+            seal_again(folder)  # the signal may have come in the middle of it
+        if not folder.environment.is_file() or (problem and not run.begun):
+            # Nothing to report, or refused: then the folder stays as it was.
+            if tracker:
+                tracker.finish(0.0)
+            raise problem or KeyboardInterrupt
         paths, tracking = _conclude(folder, page, tracker, interrupts, watcher)
-    return _ended(record, code, paths, tracking)
+        if problem is not None:
+            raise problem
+        record = record or read_record(folder.root)
+        if not by:
+            code = exit_code(record.results, len(run.plan.order))
+        return _ended(record, code, paths, tracking)
+
+
+def _interrupted(folder: RunFolder, by: str, begun: bool) -> str:
+    """What is told of a run that a signal ended, with how to go on."""
+    again = command(f"run --resume {shlex.quote(str(folder.root))}")
+    what = "reporting what there is" if begun else "nothing has run yet"
+    return f"interrupted by {by}; {what}, {again} goes on"
 
 
 @contextmanager
@@ -210,17 +229,17 @@ class _Interrupts:
             signal.signal(each, handler)
 
     def ended(self) -> None:
-        """The run is over, only its report is to come."""
-        self._reporting = True
+        """The run is over, only its report is to come: that is finished, whatever arrives."""
+        self._deaf = self._reporting = True
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """What happens inside is finished, whatever arrives; afterwards signals interrupt again."""
-        self._deaf = self._reporting = True
+    def heard(self) -> Iterator[None]:
+        """What happens inside may be cut short: a signal interrupts it, and is the caller's to catch."""
+        self._deaf = False
         try:
             yield
         finally:
-            self._deaf = False
+            self._deaf = True
 
     def _received(self, number: int, frame: object) -> None:
         if self._deaf:
@@ -228,7 +247,7 @@ class _Interrupts:
             os.write(2, b"ending: the report is being written, a moment (Ctrl-\\ gives up)\n")
             return
         self._deaf = True
-        raise KeyboardInterrupt
+        raise Interrupted(number)
 
     def _listen(self) -> None:
         """Count the signals that end; other signals wake the interpreter too and are not meant."""
@@ -256,19 +275,21 @@ def _conclude(
     """
     paths = [""]
     if folder.environment.is_file():
-        with interrupts.held():
+        record = read_record(folder.root)
+        if problem := keep_beside(record):
+            folder.append_incident("calibration", problem)
+            seal(folder)  # it was written before
             record = read_record(folder.root)
-            if problem := keep_beside(record):
-                folder.append_incident("calibration", problem)
-                seal(folder)  # it was written before
-                record = read_record(folder.root)
-            paths = page.write(record, folder.reports)
-    if tracker is None:
-        return paths, None
+        paths = page.write(record, folder.reports)
+    tracking: TrackingEnd | None = None
     try:
-        return paths, tracker.finish(FINISH_SECONDS, watcher.stage)
+        if tracker is not None:
+            with interrupts.heard():
+                tracking = tracker.finish(FINISH_SECONDS, watcher.stage)
     except KeyboardInterrupt:  # all is in the folder; only the replay is cut short
-        return paths, tracker.finish(0.0)
+        assert tracker is not None
+        tracking = tracking or tracker.finish(0.0)
+    return paths, tracking
 
 
 def _ended(record: Record, code: Exit, paths: list[str], tracking: TrackingEnd | None) -> Ended:

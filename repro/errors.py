@@ -14,6 +14,9 @@
     │   └── CheckpointError        exit 1   a checkpoint cannot be gone on from (which, why)
     └── TrackingError              exit 1   the tracking server did not take what was sent
 
+    KeyboardInterrupt
+    └── Interrupted                exit 130 a signal that ends a run; it knows which
+
 Exit codes: 0 done, 1 a trial failed, 2 usage or suite error, 3 compared and not reproduced, altered, or target missed,
 130 interrupted with the partial record kept.
 """
@@ -21,6 +24,7 @@ Exit codes: 0 done, 1 a trial failed, 2 usage or suite error, 3 compared and not
 from __future__ import annotations
 
 import difflib
+import signal
 import unicodedata
 from collections.abc import Iterable
 from enum import IntEnum
@@ -100,6 +104,24 @@ class CheckpointError(TrialError):
 
 class TrackingError(ReproError):
     """The tracking server did not take what was sent; the record on disk is complete all the same."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal that ends a run as Ctrl-C does; which one."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def interrupter(error: KeyboardInterrupt) -> str:
+    """Who ended a run, in a word: SIGTERM, SIGHUP, or Ctrl-C for SIGINT and for whoever raised it without a signal."""
+    if not isinstance(error, Interrupted) or error.number == signal.SIGINT:
+        return "Ctrl-C"
+    try:
+        return signal.Signals(error.number).name
+    except ValueError:
+        return f"signal {error.number}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -21,6 +21,8 @@ TOKEN = ":::MLLOG "
 EVALUATION_KEYS = ("eval_accuracy", "eval_error")
 """MLPerf's keys of a quality: higher is better, lower is better."""
 MAX_LINE = 16 << 20
+LIMIT = MAX_LINE + len(TOKEN) + 1
+"""Bytes of the longest line with an event, newline included."""
 MAX_PARTS = 200_000
 """Lists and objects in one line: a stranger's empty ones take twenty times their text in memory."""
 EventType = Literal["POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"]
@@ -154,29 +156,44 @@ def complete_lines(path: Path) -> Iterator[str]:
     Raises:
         OSError: it cannot be read.
     """
-    limit = MAX_LINE + len(TOKEN) + 1
+    return (line for line, _ in _lines(path, 0))
+
+
+def _lines(path: Path, offset: int) -> Iterator[tuple[str, int]]:
+    """Complete lines from byte `offset` on, each with the offset behind it; one is held in memory at a time."""
     with path.open("rb") as stream:
-        while raw := stream.readline(limit):
+        stream.seek(offset)
+        while raw := stream.readline(LIMIT):
+            offset += len(raw)
+            cut = False
             rest = raw
-            while not rest.endswith(b"\n") and (rest := stream.readline(limit)):
-                pass
-            if rest:
-                yield raw.removesuffix(b"\n").decode("utf-8", errors="replace")
+            while not rest.endswith(b"\n") and (rest := stream.readline(LIMIT)):
+                cut = True
+                offset += len(rest)
+            if not rest:
+                return
+            text = raw.removesuffix(b"\n").decode("utf-8", errors="replace")
+            # What was cut off must not turn a line into an event that the whole line is not.
+            yield (f"{text} ...", offset) if cut else (text, offset)
+
+
+def follow(path: Path, offset: int = 0) -> Iterator[tuple[Event | None, int]]:
+    """Events from byte `offset` on, each with the offset to go on from after it; None for a line that is no event.
+
+    A last line without its newline is still being written: it is left for the next call. Nothing where there is no log.
+    """
+    try:
+        for line, after in _lines(path, offset):
+            yield parse_line(line), after
+    except FileNotFoundError:
+        return
 
 
 def read_events(path: Path, offset: int = 0) -> tuple[list[Event], int]:
-    """Events from byte `offset` on, and the offset to go on from.
-
-    A last line without its newline is still being written: it is left for the next call. Damaged lines are passed over.
-    """
-    try:
-        with path.open("rb") as stream:
-            stream.seek(offset)
-            raw = stream.read()
-    except FileNotFoundError:
-        return [], offset
-    complete, newline, _ = raw.rpartition(b"\n")
-    if not newline:
-        return [], offset
-    events = [parse_line(line) for line in complete.decode("utf-8", errors="replace").split("\n")]
-    return [event for event in events if event is not None], offset + len(complete) + 1
+    """Events from byte `offset` on, and the offset to go on from, as `follow`. Damaged lines are passed over."""
+    events: list[Event] = []
+    for event, after in follow(path, offset):
+        offset = after
+        if event is not None:
+            events.append(event)
+    return events, offset

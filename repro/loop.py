@@ -19,6 +19,7 @@ from repro.fed import Account, draws_sha256, total
 from repro.order import SampleOrder
 from repro.seams import Batch, Job, Parts, Session, Workload
 from repro.spec import Trial
+from repro.step_log import write_rank_steps, write_steps
 from repro.traffic_log import TrafficLog
 
 EVAL_BATCH = 512
@@ -204,8 +205,7 @@ class Loop:
         self.losses = [float(loss) for loss in losses]
         self.own_steps.append(seconds)
         finite = [loss if math.isfinite(loss) else None for loss in self.losses]
-        self.log.emit("x_steps", {"first": self.step - count, "seconds": _short(seconds),
-                                  "input_seconds": _short(inputs), "loss": finite})
+        write_steps(self.log, self.step - count, seconds, inputs, finite, self.now())
         self.log.flush()
 
     def _evaluate(self) -> float:
@@ -255,8 +255,7 @@ class Loop:
         blocks = session.gather(self.own_steps)
         for index in range(len(self.own_steps)):
             ranks = np.asarray([rank[index] for rank in blocks])
-            self.log.emit("x_rank_steps", {"slowest_seconds": _short(ranks.max(axis=0).tolist()),
-                                           "fastest_seconds": _short(ranks.min(axis=0).tolist())})
+            write_rank_steps(self.log, ranks.max(axis=0).tolist(), ranks.min(axis=0).tolist())
         effective = session.effective()
         traffics = session.gather(traffic)
         if any(traffics):
@@ -298,11 +297,6 @@ class Loop:
     def close(self) -> None:
         self.log.close()
         self.session.close()
-
-
-def _short(seconds: list[float]) -> list[float]:
-    """Nanosecond figures: more digits would only fill the log."""
-    return [round(value, 9) for value in seconds]
 
 
 def weights_sha256(weights: Mapping[str, np.ndarray]) -> str:

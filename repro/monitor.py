@@ -9,7 +9,7 @@ from types import TracebackType
 
 import psutil
 
-from repro.events import EVALUATION_KEYS, Event, EventLog, read_events
+from repro.events import EVALUATION_KEYS, Event, EventLog, follow
 
 PERIOD_SECONDS = 1.0
 Tick = Callable[[float | None, float, float | None], None]
@@ -51,9 +51,14 @@ class Monitor:
         while not self._stop.wait(PERIOD_SECONDS):
             if not self.unwritten:
                 system = self._sample(system)
-            events, offset = read_events(self._log, offset)
-            start_ns = next((event.nanoseconds for event in events if event.key == "run_start"), start_ns)
-            self._tell(start_ns, next((event for event in reversed(events) if event.key in EVALUATION_KEYS), None))
+            latest = None
+            for event, after in follow(self._log, offset):
+                offset = after
+                if event is not None and event.key == "run_start":
+                    start_ns = event.nanoseconds
+                elif event is not None and event.key in EVALUATION_KEYS:
+                    latest = event
+            self._tell(start_ns, latest)
             self._live()
         if system is not None:
             try:

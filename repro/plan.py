@@ -82,6 +82,15 @@ class Plan(Frozen):
         return self.suite.seeds < 5
 
 
+REPRODUCTION = "a reproduction: "
+"""How the note of a plan begins that runs chosen trials of another record again."""
+
+
+def is_part(plan: Plan) -> bool:
+    """Whether the plan says of itself that it is a part of another one."""
+    return any(note.startswith(REPRODUCTION) for note in plan.notes)
+
+
 def make_plan(
     suite: Suite, machine: Machine, problem: Problem | None = None, overridden: bool = False
 ) -> Plan:

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repro.bundle.consistency import REPRODUCTION
 from repro.bundle.judge import Reproduction, judge
 from repro.bundle.verify import opened, verify
 from repro.errors import Exit, NotAsItWas, UsageError, nearest
 from repro.lock import RunLock
 from repro.machine import Machine, detect
-from repro.plan import Plan
+from repro.plan import REPRODUCTION, Plan
 from repro.progress import TerminalWatcher
 from repro.runner import Run, prepare
 from repro.store import Record, read_record, write_json

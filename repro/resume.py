@@ -8,10 +8,10 @@ from pathlib import Path
 from repro.errors import OutputError, ReproError, UsageError
 from repro.fingerprint import Environment
 from repro.machine import Machine
-from repro.plan import Plan, make_plan
+from repro.plan import Plan, is_part, make_plan
 from repro.results import RERUN, Result
 from repro.spec import METHOD, Trial
-from repro.store import Record, RunFolder, read_model
+from repro.store import Record, RunFolder, check_plan, read_model
 
 FACTS = ("repro_version", "python", "system", "cpu", "cores", "memory_bytes", "device", "devices", "commit", "dirty")
 """What of an environment bears on a figure; libraries, settings and data are compared one by one."""
@@ -26,7 +26,9 @@ def reopen(root: Path) -> tuple[RunFolder, Plan]:
     folder = RunFolder(root)
     if not folder.plan.is_file():
         raise OutputError(f"{root}: is no run folder (no plan.json in it); there is nothing to resume")
-    return folder, read_model(folder.plan, Plan)
+    plan = read_model(folder.plan, Plan)
+    check_plan(folder.plan, plan)
+    return folder, plan
 
 
 def other_plan(plan: Plan, machine: Machine) -> list[str]:
@@ -43,7 +45,23 @@ def other_plan(plan: Plan, machine: Machine) -> list[str]:
     found = [f"device {plan.device}, now {now.device}"] if plan.device != now.device else []
     if then != here:
         found.append(f"{len(then - here)} of {len(then)} cells cannot run here, {len(here - then)} others could")
+    elif why := _other_order(plan, now):
+        found.append(why)
     return found
+
+
+def _other_order(plan: Plan, now: Plan) -> str:
+    """How the trials that stand in a plan, and their order, are not those that its suite gives; "" where they are."""
+    stands, asked = ([(one.cells[index].cell_id, repeat) for index, repeat in one.order] for one in (plan, now))
+    chosen = set(stands)
+    if is_part(plan):
+        asked = [item for item in asked if item in chosen]
+    if stands == asked:
+        return ""
+    if chosen != set(asked) or len(stands) != len(asked):
+        return (f"plan.json: order has {len(stands)} trials, {len(chosen - set(asked))} of them not its suite's, whose "
+                f"seeds: {plan.suite.seeds} gives {len(asked)}")
+    return "plan.json: order is not the one that its suite gives"
 
 
 def differences(then: Environment, now: Environment) -> list[str]:

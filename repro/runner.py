@@ -13,7 +13,7 @@ from repro import fingerprint, guards, lost, parity, post_mortem, resume
 from repro.checkpoint import Checkpoints, Resumption
 from repro.energy import Energy
 from repro.energy_meter import EnergyMeter
-from repro.errors import CheckpointError, Exit, GuardError, ParityError, ReproError
+from repro.errors import CheckpointError, Exit, GuardError, ParityError, ReproError, interrupter
 from repro.events import read_events
 from repro.fingerprint import DataSet, Environment
 from repro.machine import Machine
@@ -23,7 +23,7 @@ from repro.results import RERUN, Result, derive, with_energy
 from repro.seams import Engine, Launcher, Order, Outcome, Workload
 from repro.spec import Trial, canonical
 from repro.store import Attempt, Record, RunFolder, read_model, read_record, write_json, write_model, write_text
-from repro.sums import seal, unseal
+from repro.sums import seal_again, unseal
 from repro.throttle import ThrottleWatch
 
 FAILED = ("crashed", "hung", "timed_out", "out_of_memory", "invalid")
@@ -77,6 +77,8 @@ class Run:
     """Incidents (kind, text) from before this start, to be written once it is known that the run may go on."""
     energy: EnergyMeter | None = None
     """None: no energy is tracked."""
+    begun: bool = False
+    """Whether this start has written into the folder: one that was refused has not."""
     _launchers: dict[str, Launcher] = field(default_factory=dict)
     _synced: float = field(default_factory=time.monotonic)
     _clock: guards.ClockWatch = field(default_factory=guards.ClockWatch)
@@ -95,8 +97,7 @@ class Run:
         now = fingerprint.take(self.machine, tuple(data_sets(self.plan)))
         other, spoiling = self._checked(now)
         with ExitStack() as stack:
-            self._reopen()  # from here on the folder is written; who was refused has left it as it was
-            stack.callback(seal, self.folder)  # whatever ends the run: what there is then is what is told apart later
+            self._reopen(stack)
             stack.callback(self._close)
             self._environment(now, other, spoiling)
             record = read_record(self.folder.root)
@@ -132,10 +133,16 @@ class Run:
         resume.refuse(self.folder.root, other, self.force)
         return other, found
 
-    def _reopen(self) -> None:
-        """Take away what a killed writer left half done and the index, which no longer holds; set damage aside."""
+    def _reopen(self, stack: ExitStack) -> None:
+        """Take away what a killed writer left half done and the index, which no longer holds; set damage aside.
+
+        Args:
+            stack: told to make the index anew, whatever ends the run, this function included.
+        """
         found = lost.find(self.folder, self.plan)
+        self.begun = True  # from here on the folder is written; who was refused has left it as it was
         lost.set_aside(self.folder, found)
+        stack.callback(seal_again, self.folder)
         unseal(self.folder)
         self.folder.mend()
         lost.write_down(self.folder, self.plan, found)
@@ -295,17 +302,17 @@ class Run:
         kept = Checkpoints(self.folder.checkpoints(trial.trial_id))
         point, passed = self._point(trial, kept)
         start = _Start(trial, attempt, round(time.time() * 1e3), time.monotonic(), _named(point), "; ".join(passed))
-        # Written before the launch: an end that nobody lives to write down still leaves the start.
-        self.folder.append_attempt(start.ended("started", "the run ended before this attempt did"))
         try:
+            # Written before the launch: an end that nobody lives to write down still leaves the start.
+            self.folder.append_attempt(start.ended("started", "the run ended before this attempt did"))
             if self.energy is not None:
                 self.energy.start()
             with Monitor(log, self.folder.system_log(trial.trial_id, attempt), self.watcher.trial_ticked, self._live):
                 outcome = self.launch(trial, WORKER, folder, {
                     "log": log.name, "attempt": attempt, "checkpoints": self._keeping(trial, kept, point),
                 })
-        except KeyboardInterrupt:
-            self.folder.append_attempt(start.ended("interrupted", "Ctrl-C"))
+        except KeyboardInterrupt as error:
+            self.folder.append_attempt(start.ended("interrupted", interrupter(error)))
             raise
         except ReproError as error:
             self.folder.append_attempt(start.ended("not_launched", str(error)))

@@ -14,6 +14,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
     SerializeAsAny,
     ValidationError,
     field_validator,
@@ -44,6 +45,14 @@ class FieldProblem(ValueError):
         self.path = path
 
 
+def _hurried(schema: Any) -> Any:
+    """A core schema whose lists and tuples are left at their first error."""
+    if isinstance(schema, dict):
+        found = {key: _hurried(value) for key, value in schema.items()}
+        return {**found, "fail_fast": True} if schema.get("type") in ("list", "tuple") else found
+    return [_hurried(item) for item in schema] if isinstance(schema, list) else schema
+
+
 class Frozen(BaseModel):
     """Base of all records: immutable, unknown keys refused."""
 
@@ -59,8 +68,13 @@ class Frozen(BaseModel):
             return super().model_dump(**how)
         except PydanticSerializationError as error:
             if isinstance(error.__cause__, KeyboardInterrupt):
-                raise KeyboardInterrupt from error
+                raise error.__cause__ from None
             raise
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        """Leave a list at the first value that is wrong: an error for each of a stranger's million fills the memory."""
+        return _hurried(handler(source))
 
 
 class Choice(Frozen):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import json
 import os
 import re
@@ -25,7 +26,17 @@ from repro.spec import Frozen, Trial
 Model = TypeVar("Model", bound=BaseModel)
 MAX_JSON_BYTES = 32 << 20
 """Of one file of a record; the plan of 5,000 cells with 20 seeds has half of it."""
+MAX_PARTS = 400_000
+"""Lists and objects in one file or line; the largest plan (MAX_TRIALS) has 325,000."""
+MAX_VALUES = 1_500_000
+"""Values in one. A stranger's short ones take up to seventy times their text in memory."""
+MAX_ENTRIES = 20_000
+"""Of one object."""
+SMALL_BYTES = 1 << 20
+SMALL_VALUES = 50_000
+"""What is no larger than both may be wrong in all of its values: an error for each of them has room in memory."""
 MAX_LINES_BYTES = 64 << 20
+MAX_LINE_BYTES = 1 << 20
 MAX_LINES = 400_000
 """Of a ledger: two for every start."""
 MAX_TRIALS = 200_000
@@ -215,15 +226,69 @@ def read_model(path: Path, cls: type[Model]) -> Model:
     Raises:
         OutputError: no such file, or not what it should be.
     """
-    raw = read_bounded(path)
+    return parse_model(str(path), read_bounded(path), cls)
+
+
+def parse_model(place: str, raw: bytes, cls: type[Model]) -> Model:
+    """A model out of JSON that a stranger may have written, in bounded memory.
+
+    Args:
+        place: the file, and the line where it has several; for errors.
+
+    Raises:
+        OutputError: it is none, or more of it than any run writes.
+    """
+    refuse_crowded(place, raw)
     try:
+        if len(raw) > SMALL_BYTES or _values(raw) > SMALL_VALUES:
+            _gate(place, cls, json.loads(raw))
         model = cls.model_validate_json(raw)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ": ".join(part for part in (str(path), ".".join(map(str, first["loc"]))) if part)
-        raise OutputError(f"{place}: {first['msg']}") from error
-    refuse_absurd(str(path), raw)
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ": ".join(part for part in (place, ".".join(map(str, first["loc"]))) if part)
+        raise OutputError(f"{where}: {first['msg']}") from None  # what it holds on to is as large as the file
+    except (ValueError, RecursionError) as error:
+        raise OutputError(f"{place}: not JSON: {error}") from error
+    refuse_absurd(place, raw)
     return model
+
+
+def _gate(place: str, cls: type[Model], data: Any) -> None:
+    """Validate once so that what is wrong shows in bounded memory: an error of pydantic's takes a kilobyte, and from
+    JSON also a copy of what it is about.
+
+    Raises:
+        ValidationError: as the model's own.
+        OutputError: an object with more entries than any run writes.
+    """
+    waiting = [data]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            if len(value) > MAX_ENTRIES:
+                raise OutputError(f"{place}: an object of {len(value):,} entries; no run writes one of more than "
+                                  f"{MAX_ENTRIES:,}")
+            waiting += (inner for inner in value.values() if isinstance(inner, dict | list))
+        elif isinstance(value, list):
+            waiting += (inner for inner in value if isinstance(inner, dict | list))
+    cls.model_validate(data)
+
+
+def _values(raw: bytes) -> int:
+    """About how many values a JSON text has; signs inside of strings count too."""
+    return raw.count(b",") + raw.count(b"[") + raw.count(b"{")
+
+
+def refuse_crowded(place: str, raw: bytes) -> None:
+    """Refuse a JSON text that would take a multiple of its size in memory.
+
+    Raises:
+        OutputError: more lists and objects, or values, than any file of a run has.
+    """
+    parts = raw.count(b"[") + raw.count(b"{")
+    if parts > MAX_PARTS or parts + raw.count(b",") > MAX_VALUES:
+        raise OutputError(f"{place}: holds more values than any file of a run ({MAX_VALUES:,}, of them {MAX_PARTS:,} "
+                          "lists and objects, are the most)")
 
 
 def read_bounded(path: Path, limit: int = MAX_JSON_BYTES) -> bytes:
@@ -313,7 +378,7 @@ def read_record(root: Path) -> Record:
     if not folder.plan.is_file():
         raise OutputError(f"{root}: is no run folder (no plan.json in it)")
     plan = read_model(folder.plan, Plan)
-    _check_plan(folder.plan, plan)
+    check_plan(folder.plan, plan)
     results = tuple(_read_result(folder, trial) for trial in plan.trials() if folder.result(trial.trial_id).is_file())
     return Record(
         folder=folder,
@@ -327,7 +392,7 @@ def read_record(root: Path) -> Record:
     )
 
 
-def _check_plan(path: Path, plan: Plan) -> None:
+def check_plan(path: Path, plan: Plan) -> None:
     """What everything that reads a record takes for granted of its plan.
 
     Raises:
@@ -393,14 +458,16 @@ def _parity(path: Path) -> dict[str, Any]:
     try:
         _Gate.model_validate(data)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        first = error.errors(include_url=False, include_input=False)[0]
         raise OutputError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
     return data
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        data = json.loads(read_bounded(path))
+        raw = read_bounded(path)
+        refuse_crowded(str(path), raw)
+        data = json.loads(raw)
         json.dumps(data, ensure_ascii=False).encode()  # half a character can be read and never be written
     except (ValueError, RecursionError) as error:
         raise OutputError(f"{path}: not JSON: {error}") from error
@@ -440,13 +507,16 @@ def _read_lines(path: Path, cls: type[Model]) -> list[Model]:
     # A last line without its newline was being written when the run ended; it says nothing yet.
     complete, _, _ = read_bounded(path, MAX_LINES_BYTES).rpartition(b"\n")
     found: list[Model] = []
-    for number, line in enumerate(complete.splitlines(), 1):
+    for number, line in enumerate(io.BytesIO(complete), 1):  # not all lines at once: there may be millions, empty
         if number > MAX_LINES:
             raise OutputError(f"{path}:{number}: more lines than any run writes")
+        if len(line) > MAX_LINE_BYTES:
+            raise OutputError(f"{path}:{number}: a line longer than any run writes")
         try:
             found.append(cls.model_validate_json(line))
             refuse_absurd(f"{path}:{number}", line)
         except ValidationError as error:
             what = "ledger line" if cls is Attempt else f"line of {path.name}"
-            raise OutputError(f"{path}:{number}: not a {what}: {error.errors()[0]['msg']}") from error
+            raise OutputError(f"{path}:{number}: not a {what}: "
+                              f"{error.errors(include_input=False)[0]['msg']}") from error
     return found

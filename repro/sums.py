@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import stat
 from collections.abc import Iterator, Mapping
@@ -120,7 +121,8 @@ def read_sums(path: Path) -> dict[str, str]:
     except UnicodeDecodeError as error:
         raise OutputError(f"{path}: not UTF-8 text") from error
     found: dict[str, str] = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, row in enumerate(io.StringIO(text, newline="\n"), 1):  # not all lines at once: all may be empty
+        line = row.removesuffix("\n")
         digest, gap, name = line.partition("  ")
         if not gap or len(digest) != 64 or set(digest) - set("0123456789abcdef") or not name or name in found:
             raise OutputError(f"{path}:{number}: not a line of `sha256sum` (64 hex digits, two blanks, a name)")
@@ -138,6 +140,23 @@ def seal(folder: RunFolder) -> None:
     write_text(folder.root / NAME, text_of(sums))
 
 
+def seal_again(folder: RunFolder) -> None:
+    """Seal a folder that was unsealed; one whose index still stands is left alone.
+
+    Raises:
+        OutputError: as `seal`.
+    """
+    if not os.path.lexists(folder.root / NAME):
+        seal(folder)
+
+
 def unseal(folder: RunFolder) -> None:
-    """The run goes on: what the index says no longer holds."""
-    (folder.root / NAME).unlink(missing_ok=True)
+    """The run goes on: what the index says no longer holds.
+
+    Raises:
+        OutputError: it cannot be taken away.
+    """
+    try:
+        (folder.root / NAME).unlink(missing_ok=True)
+    except OSError as error:
+        raise OutputError(f"{folder.root / NAME}: cannot be removed: {error.strerror}") from error

@@ -11,21 +11,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from repro.events import Event
-from repro.plan import Plan
+from repro.plan import Plan, is_part
 from repro.spec import Trial
 from repro.store import Attempt, RunFolder
 
 Contradiction = tuple[str, str, str]
 """(file relative to the run, what is wrong with it, kind as in `verify.Problem`)."""
-REPRODUCTION = "a reproduction: "
-"""How the note of a plan begins that runs chosen trials of another record again."""
 BESIDE = ("sha256sums.txt", "ro-crate-metadata.json", "run.lock")
 """At the top of a run, and judged elsewhere or not at all."""
-
-
-def is_part(plan: Plan) -> bool:
-    """Whether the plan says of itself that it is a part of another one."""
-    return any(note.startswith(REPRODUCTION) for note in plan.notes)
 
 
 def left_out(plan: Plan, lost_cells: Sequence[str]) -> Iterator[Contradiction]:

@@ -18,13 +18,13 @@ from pydantic import ValidationError
 import repro
 from repro import sums
 from repro.bundle import archive, crate
-from repro.bundle.consistency import beside, is_part, left_out, skipped_attempts, strange_folders, unlisted_logs
+from repro.bundle.consistency import beside, left_out, skipped_attempts, strange_folders, unlisted_logs
 from repro.bundle.rederive import differences, unsound
 from repro.compare import PAIRED_HASHES
 from repro.errors import OutputError, ReproError
 from repro.fingerprint import Environment, commit
 from repro.machine import Machine
-from repro.plan import Plan, make_plan, suite_digest
+from repro.plan import Plan, is_part, make_plan, suite_digest
 from repro.results import Result
 from repro.spec import Trial, canonical
 from repro.store import (
@@ -36,6 +36,7 @@ from repro.store import (
     read_bounded,
     read_incidents,
     read_model,
+    refuse_crowded,
 )
 
 AA = "A/A: cells of "
@@ -220,7 +221,9 @@ def _json(path: Path, root: Path, found: Verified) -> None:
     try:
         if path.is_symlink():
             raise ValueError("no plain file")
-        if not isinstance(json.loads(read_bounded(path)), dict):
+        raw = read_bounded(path)
+        refuse_crowded(place, raw)
+        if not isinstance(json.loads(raw), dict):
             raise ValueError("no JSON object")
         found.count("files by their schema")
     except (OutputError, OSError, ValueError, RecursionError) as error:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 import repro
 from repro.errors import OutputError
@@ -17,7 +18,7 @@ from repro.published.mlperf_folder import Imported
 from repro.published.record import Program, PublishedRecord, PublishedResult, Refused
 from repro.published.refusal import file_name, plain
 from repro.published.safe_file import full
-from repro.store import read_bounded, read_model, refuse_absurd, write_model, write_text
+from repro.store import parse_model, read_bounded, read_model, write_model, write_text
 
 Model = TypeVar("Model", bound=BaseModel)
 MAX_RESULTS_BYTES = 256 << 20
@@ -95,10 +96,5 @@ def _read(path: Path, cls: type[Model], sha256: str) -> Iterator[Model]:
     content = read_bounded(path, MAX_RESULTS_BYTES)
     if hashlib.sha256(content).hexdigest() != sha256:
         raise OutputError(f"{path}: is not what {RECORD} says was written (sha256 differs); import again")
-    for number, line in enumerate(content.splitlines(), 1):
-        try:
-            model = cls.model_validate_json(line)
-        except ValidationError as error:
-            raise OutputError(f"{path}:{number}: {error.errors(include_url=False)[0]['msg']}") from error
-        refuse_absurd(f"{path}:{number}", line)
-        yield model
+    for number, line in enumerate(io.BytesIO(content), 1):  # not all lines at once
+        yield parse_model(f"{path}:{number}", line.removesuffix(b"\n"), cls)

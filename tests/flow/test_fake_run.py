@@ -208,7 +208,7 @@ def test_a_second_ctrl_c_does_not_keep_the_report_from_being_written(tmp_path: P
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
-    while "interrupted; reporting what there is" not in process.stderr.readline():
+    while "interrupted by Ctrl-C; reporting what there is" not in process.stderr.readline():
         assert process.poll() is None  # before that, a second one kills
     while process.poll() is None and time.monotonic() < deadline:
         process.send_signal(signal.SIGINT)

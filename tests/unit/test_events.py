@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import math
+import tracemalloc
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from repro.events import Event, EventLog, parse_line, read_events
+from repro.events import Event, EventLog, complete_lines, parse_line, read_events
 from repro.machine import Machine
 from repro.plan import make_plan
 from repro.suite_file import read_suite
@@ -152,3 +153,47 @@ def test_mlcommons_own_parser_reads_our_log(tmp_path: Path, caplog: pytest.LogCa
     assert [line.key for line in lines] == [event.key for event in ours]
     assert [line.value["value"] for line in lines] == [event.value for event in ours]
     assert [line.timestamp for line in lines] == [event.time_ms for event in ours]
+
+
+# ---- in bounded memory
+
+
+def test_a_log_is_never_whole_in_memory(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with path.open("w") as stream:
+        stream.writelines(f"{index} printed by somebody{' ' * 100}\n" for index in range(100_000))
+        stream.write(f"{GOOD}\n")
+    tracemalloc.start()
+    try:
+        events, offset = read_events(path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (len(events), offset) == (1, path.stat().st_size)
+    assert offset > 12_000_000 and peak < 1_000_000
+
+
+def test_damaged_lines_at_the_end_are_behind_the_offset(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(f"{GOOD}\nbroken\n\n:::MLLOG {{\n{GOOD[:30]}")
+    events, offset = read_events(path)
+    assert len(events) == 1 and offset == path.stat().st_size - 30
+    assert read_events(path, offset) == ([], offset)
+    with path.open("a") as stream:
+        stream.write(f"{GOOD[30:]}\n")
+    assert len(read_events(path, offset)[0]) == 1
+
+
+@pytest.mark.parametrize(("prefix", "suffix", "count"), [
+    ("", "", 1), ("", " " * 300, 0), ("0: rank0: ", " " * 300, 0), ("x" * 300, "", 0),
+])
+def test_a_line_longer_than_any_event_is_none_and_what_follows_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefix: str, suffix: str, count: int
+) -> None:
+    monkeypatch.setattr("repro.events.MAX_LINE", 200)
+    monkeypatch.setattr("repro.events.LIMIT", 210)
+    path = tmp_path / "log"
+    path.write_text(f"{prefix}{GOOD}{suffix}\n{GOOD}\n{prefix}{GOOD}{suffix}")
+    events, offset = read_events(path)
+    assert (len(events), offset) == (count + 1, len(prefix) + 2 * len(GOOD) + len(suffix) + 2)
+    assert [parse_line(line) is None for line in complete_lines(path)] == [not count, False]

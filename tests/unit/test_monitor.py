@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from repro import monitor
+from repro.events import Event, EventLog
 from repro.monitor import Monitor
 
 
@@ -21,3 +24,33 @@ def test_a_full_disk_ends_the_system_metrics_and_nothing_else(tmp_path: Path, mo
         while len(lived) < 3:
             pass
     assert watch.unwritten == "No space left on device"
+
+
+def test_what_was_read_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parent looks at a log every second, beside a trial that is being timed."""
+    monkeypatch.setattr(monitor, "PERIOD_SECONDS", 0.01)
+    path, read, told = tmp_path / "result_1.txt", [], []
+    real = monitor.follow
+
+    def follow(log: Path, offset: int) -> Iterator[tuple[Event | None, int]]:
+        for event, after in real(log, offset):
+            read.append((offset, after))
+            yield event, after
+
+    monkeypatch.setattr(monitor, "follow", follow)
+    looks: list[bool] = []
+    now = [1_000_000_000]
+    with Monitor(path, tmp_path / "system_1.txt", lambda *seen: told.append(seen), lambda: looks.append(True)):
+        log = EventLog(path, 0, lambda: now[0], anchor_ms=0.0)
+        log.start("run_start")
+        for number in range(1, 4):
+            now[0] += 1_000_000_000
+            log.emit("eval_accuracy", number / 10, samples_count=number * 100, epoch_num=float(number))
+            log.flush()
+            seen = len(looks)
+            while len(looks) < seen + 2:
+                time.sleep(0.001)
+        log.close()
+    assert [after for _, after in read] == sorted({after for _, after in read}), "a line was read twice"
+    assert all(offset < after for offset, after in read) and read[-1][1] == path.stat().st_size
+    assert told == [(0.1, 1.0, 100.0), (0.2, 2.0, 100.0), (0.3, 3.0, 100.0)]

@@ -17,7 +17,7 @@ from repro.errors import GuardError, OutputError, UsageError
 from repro.fingerprint import Environment
 from repro.guards import ClockWatch
 from repro.machine import Machine
-from repro.plan import Plan, make_plan
+from repro.plan import REPRODUCTION, Cell, Plan, make_plan
 from repro.results import Result
 from repro.runner import Run, prepare
 from repro.seams import Outcome, RankEnd
@@ -238,6 +238,94 @@ def test_a_plan_that_is_made_differently_now_is_noticed(half: Scripted) -> None:
     assert resume.other_plan(plan, MACHINE) == []
     assert resume.other_plan(plan.model_copy(update={"digest": "0" * 64}), MACHINE)[0].startswith("suite digest 0000")
     assert resume.other_plan(plan.model_copy(update={"method": "0.1"}), MACHINE)[0].startswith("method 0.1, now ")
+
+
+def altered_plan(half: Scripted, change: Callable[[dict[str, Any]], None]) -> Plan:
+    """The plan of a run after somebody's hand, without the index that would tell."""
+    data = json.loads(half.folder.plan.read_text())
+    change(data)
+    half.folder.plan.write_text(json.dumps(data))
+    (half.folder.root / sums.NAME).unlink(missing_ok=True)
+    return resume.reopen(half.folder.root)[1]
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    (lambda data: data["suite"].update(seeds=3),
+     "plan.json: order has 4 trials, 0 of them not its suite's, whose seeds: 3 gives 6"),
+    (lambda data: data["suite"].update(seeds=1),
+     "plan.json: order has 4 trials, 2 of them not its suite's, whose seeds: 1 gives 2"),
+    (lambda data: data["order"].pop(),
+     "plan.json: order has 3 trials, 0 of them not its suite's, whose seeds: 2 gives 4"),
+    (lambda data: data["order"].reverse(), "plan.json: order is not the one that its suite gives"),
+    (lambda data: data["cells"].reverse(), "plan.json: order is not the one that its suite gives"),
+])
+def test_an_order_that_the_suite_does_not_give_is_refused(
+    half: Scripted, change: Callable[[dict[str, Any]], None], said: str
+) -> None:
+    plan = altered_plan(half, change)
+    assert resume.other_plan(plan, MACHINE) == [said]
+    with pytest.raises(UsageError, match=r"cannot be resumed as the same run: plan\.json: order"):
+        resume.refuse(half.folder.root, resume.other_plan(plan, MACHINE), force=False)
+
+
+def test_an_order_of_no_cell_is_refused(half: Scripted) -> None:
+    with pytest.raises(OutputError, match=r"plan.json: order: names a trial twice, or one of no cell"):
+        altered_plan(half, lambda data: data["order"].append([7, 0]))
+
+
+def test_a_reproduction_of_some_trials_can_go_on(half: Scripted) -> None:
+    part = half.plan.model_copy(update={"order": half.plan.order[1:3], "notes": (f"{REPRODUCTION}2 of 4 trials",)})
+    assert resume.other_plan(part, MACHINE) == []
+    turned = part.model_copy(update={"order": part.order[::-1]})
+    assert resume.other_plan(turned, MACHINE) == ["plan.json: order is not the one that its suite gives"]
+    more = part.model_copy(update={"order": (*part.order, (0, 9))})
+    assert resume.other_plan(more, MACHINE)[0].startswith("plan.json: order has 3 trials, 1 of them not its suite's")
+
+
+# ---- the index of sums stands whatever happens
+
+
+@pytest.mark.parametrize("where", ["mend", "write_down", "settle"])
+def test_a_start_that_fails_while_it_reopens_leaves_an_index(
+    half: Scripted, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def damaged(*_: Any) -> None:
+        raise OutputError("ledger.jsonl: damage was found")
+
+    monkeypatch.setattr(RunFolder if where == "mend" else lost, where, damaged)
+    run = Scripted(half.plan, half.folder, MACHINE, Silent())
+    with pytest.raises(OutputError, match="damage was found"):
+        run.execute()
+    assert run.begun and (half.folder.root / sums.NAME).is_file()
+    assert not [item for item in verify(half.folder.root).problems if item.kind not in ("missing", "ledger")]
+
+
+@pytest.mark.parametrize("where", ["find", "set_aside"])
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_start_that_is_refused_makes_no_index(
+    half: Scripted, monkeypatch: pytest.MonkeyPatch, where: str, sealed: bool
+) -> None:
+    index = half.folder.root / sums.NAME
+    if not sealed:
+        index.unlink()
+    before = {path: path.read_bytes() for path in half.folder.root.rglob("*") if path.is_file()}
+
+    def damaged(*_: Any) -> None:
+        raise OutputError("damage was found")
+
+    monkeypatch.setattr(lost, where, damaged)
+    with pytest.raises(OutputError, match="damage was found"):
+        go_on(half)
+    assert {path: path.read_bytes() for path in half.folder.root.rglob("*") if path.is_file()} == before
+
+
+def test_an_index_that_cannot_be_taken_away_is_said_and_not_written_anew(half: Scripted) -> None:
+    index = half.folder.root / sums.NAME
+    index.unlink()
+    index.mkdir()
+    with pytest.raises(OutputError, match=r"sha256sums\.txt: (no plain file|cannot be removed: )"):
+        go_on(half)
+    assert index.is_dir()
 
 
 @pytest.mark.parametrize(("text", "said"), [(None, "is no run folder"), ("{", "plan.json"), ("[]", "plan.json")])

@@ -1,0 +1,199 @@
+"""Signals that end a run, in this process on invented figures: named, and no moment that loses the report."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repro import commands, fingerprint, guards, runner, sums
+from repro.bundle.verify import verify
+from repro.commands import Ended, resume_suite, run_suite
+from repro.errors import Interrupted, OutputError, ParityError, interrupter
+from repro.machine import Machine
+from repro.plan import make_plan
+from repro.progress import TerminalWatcher
+from repro.runner import Run
+from repro.store import Record, read_record
+from repro.suite_file import read_suite
+from tests.unit.test_resume import SUITE
+
+MACHINE = Machine(device="cpu", device_count=0, cores=2)
+Begin = Callable[[], Ended]
+
+
+def send(number: int = signal.SIGINT) -> None:
+    """A signal to this very process; Python's handler has run when this returns."""
+    os.kill(os.getpid(), number)
+
+
+class Page:
+    """The report in short: the real page takes seconds."""
+
+    def write(self, record: Record, out: Path) -> list[str]:
+        out.mkdir(exist_ok=True)
+        (out / "report.html").write_text(" ".join(item.reason for item in record.attempts) + "</html>")
+        return [str(out / "report.html")]
+
+
+@pytest.fixture
+def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
+    """What `repro run` does with a suite of four trials, into the folder `run`."""
+    monkeypatch.setattr(guards, "before", lambda *_: [])
+    monkeypatch.setattr(fingerprint, "_git", lambda *_: None)
+    monkeypatch.setattr(commands, "detect", lambda: MACHINE)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setattr(commands, "reporter", lambda _: Page())
+    (tmp_path / "suite.yaml").write_text(SUITE.format(more=""))
+    source = read_suite(str(tmp_path / "suite.yaml"), ())
+    plan = make_plan(source.suite, MACHINE, source.problem)
+    return lambda: run_suite(plan, source.text, tmp_path / "run", track=False)
+
+
+def after(monkeypatch: pytest.MonkeyPatch, place: Any, name: str, count: int, number: int = signal.SIGINT) -> None:
+    """Let the signal arrive at the end of the `count`-th call of a function."""
+    real, calls = getattr(place, name), [0]
+
+    def called(*arguments: Any, **options: Any) -> Any:
+        found = real(*arguments, **options)
+        calls[0] += 1
+        if calls[0] == count:
+            send(number)
+        return found
+
+    monkeypatch.setattr(place, name, called)
+
+
+# ---- which signal it was
+
+
+@pytest.mark.parametrize(("number", "name"), [
+    (signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM"),
+    pytest.param(signal.SIGHUP, "SIGHUP", marks=pytest.mark.slow),
+])
+def test_the_ledger_the_terminal_and_the_report_name_the_signal(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int,
+    name: str,
+) -> None:
+    after(monkeypatch, Run, "launch", 2, number)
+    ended = begin()
+    assert ended.exit_code == 130
+    attempts = read_record(tmp_path / "run").attempts
+    assert [(item.status, item.reason) for item in attempts] == [("ok", ""), ("interrupted", name)]
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"interrupted by {name}; reporting what there is," in said
+    assert "run --resume" in said and "goes on" in said
+    assert name in (tmp_path / "run" / "report" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(("error", "name"), [
+    (KeyboardInterrupt(), "Ctrl-C"), (Interrupted(signal.SIGINT), "Ctrl-C"), (Interrupted(signal.SIGTERM), "SIGTERM"),
+    (Interrupted(4000), "signal 4000"),
+])
+def test_whoever_raises_it_has_a_name(error: KeyboardInterrupt, name: str) -> None:
+    assert interrupter(error) == name
+
+
+def test_a_signal_while_the_start_is_written_down_is_named_too(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after(monkeypatch, runner.RunFolder, "append_attempt", 3, signal.SIGTERM)
+    assert begin().exit_code == 130
+    last = read_record(tmp_path / "run").attempts[-1]
+    assert (last.status, last.reason) == ("interrupted", "SIGTERM")
+
+
+# ---- no moment without a report
+
+
+@pytest.mark.parametrize(("place", "name", "count"), [
+    (Run, "execute", 1), (TerminalWatcher, "stage", 2), (sums, "seal", 1), (commands._Interrupts, "ended", 1),
+    *(pytest.param(*case, marks=pytest.mark.slow)
+      for case in ((commands, "exit_code", 1), (runner, "read_record", 2), (Run, "_close", 1))),
+])
+def test_a_signal_after_the_last_trial_leaves_record_and_report(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, count: int
+) -> None:
+    after(monkeypatch, place, name, count)
+    ended = begin()
+    # Once only the report is left to be written, a signal is answered and changes nothing.
+    assert ended.exit_code == (0 if name in ("ended", "exit_code") else 130)
+    record = read_record(tmp_path / "run")
+    assert record.missing() == [] and ended.trials == {"ok": 4}
+    assert (tmp_path / "run" / "report" / "report.html").read_text().rstrip().endswith("</html>")
+    assert verify(tmp_path / "run").problems == []
+    assert not (tmp_path / "run" / "run.lock").exists()
+
+
+def test_a_signal_in_the_middle_of_the_index_leaves_a_whole_one(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after(monkeypatch, sums, "file_sha256", 3)
+    assert begin().exit_code == 130
+    assert (tmp_path / "run" / sums.NAME).is_file()
+    assert verify(tmp_path / "run").problems == []
+
+
+def test_a_signal_after_a_gate_that_failed_does_not_hide_why(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        raise ParityError("parity gate: made to fail")
+
+    monkeypatch.setattr(Run, "_trials", fails)
+    real = commands._Interrupts.ended
+
+    def late(self: Any) -> None:
+        if not self._deaf:
+            send()
+        real(self)
+
+    monkeypatch.setattr(commands._Interrupts, "ended", late)
+    with pytest.raises(ParityError, match="made to fail"):
+        begin()
+    assert (tmp_path / "run" / "report" / "report.html").is_file()
+    assert (tmp_path / "run" / sums.NAME).is_file()
+
+
+def test_a_signal_before_anything_ran_says_how_to_go_on(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    after(monkeypatch, Run, "_checked", 1, signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt):
+        begin()
+    said = " ".join(capsys.readouterr().err.split())
+    assert "interrupted by SIGTERM; nothing has run yet," in said and "goes on" in said
+    monkeypatch.undo()
+    monkeypatch.setattr(guards, "before", lambda *_: [])
+    monkeypatch.setattr(fingerprint, "_git", lambda *_: None)
+    monkeypatch.setattr(commands, "detect", lambda: MACHINE)
+    monkeypatch.setattr(commands, "reporter", lambda _: Page())
+    assert resume_suite(tmp_path / "run", track=False).trials == {"ok": 4}
+
+
+# ---- who is refused leaves no trace
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_a_resume_that_is_refused_leaves_every_file_as_it_was(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after(monkeypatch, Run, "launch", 2)
+    begin()
+    (tmp_path / "run" / "report" / "report.html").write_text("as it was")
+    before = contents(tmp_path / "run")
+
+    def refused(self: Run, now: Any) -> Any:
+        raise OutputError("refused")
+
+    monkeypatch.setattr(Run, "_checked", refused)
+    with pytest.raises(OutputError, match="refused"):
+        resume_suite(tmp_path / "run", track=False)
+    assert contents(tmp_path / "run") == before

@@ -1,0 +1,139 @@
+"""Blocks with many steps: every step is read back, whoever reads, and wherever a reader stops."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+from repro import step_log
+from repro.bundle.rederive import differences
+from repro.events import MAX_LINE, EventLog, read_events
+from repro.post_mortem import damage
+from repro.results import Result, derive
+from repro.seams import Outcome, RankEnd
+from repro.spec import Trial
+from repro.step_log import STEPS_A_LINE, write_rank_steps, write_steps
+from tests.unit.test_results import make_trial
+
+mlflow_points = importlib.import_module("repro.reporters.mlflow_points")
+FINE = Outcome((RankEnd(0, 0),), 1.0)
+STEP, FED = 0.0008, 0.0002
+
+
+def write_log(path: Path, steps: int) -> Trial:
+    """One block of so many steps of a millisecond, one evaluation, the target reached; the trial that it is of."""
+    trial = make_trial(batch=1, evaluate_every=steps)
+    now = [10_000_000_000]
+    log = EventLog(path, 0, lambda: now[0], anchor_ms=0.0)
+    log.emit("cache_clear", True)
+    log.start("init_start")
+    log.emit("x_trial", trial.model_dump(mode="json", by_alias=True))
+    log.start("run_start")
+    now[0] += round(steps * (STEP + FED) * 1e9)
+    write_steps(log, 0, [STEP] * steps, [FED] * steps, [1 / (index + 1) for index in range(steps)], now[0])
+    log.emit("eval_accuracy", 0.95, samples_count=steps, epoch_num=steps / 1437, phases={"train": steps / 1e3},
+             eval_stop_ns=now[0])
+    log.stop("run_stop", status="success")
+    log.emit("x_phases", {"train": steps * (STEP + FED)})
+    write_rank_steps(log, [STEP] * steps, [STEP] * steps)
+    log.emit("x_effective", {})
+    log.close()
+    return trial
+
+
+def derived(trial: Trial, path: Path) -> Result:
+    return derive(trial, 1, read_events(path)[0], FINE)
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trial, Path]:
+    path = tmp_path_factory.mktemp("long") / "result_1.txt"
+    return write_log(path, 400_000), path
+
+
+def test_no_step_of_a_long_block_is_lost(long: tuple[Trial, Path]) -> None:
+    trial, path = long
+    assert damage(path) == ""
+    with path.open("rb") as stream:
+        assert max(map(len, stream)) < MAX_LINE / 16
+    result = derived(trial, path)
+    assert result.status == "ok" and not [text for text in result.warnings if "step records" in text]
+    assert result.steps is not None and result.steps.count == 400_000
+    assert result.phases["train"] == pytest.approx(400.0) and result.tta_wall == pytest.approx(400.0)
+    assert result.conservation_error is not None and result.conservation_error < 1e-6
+
+
+def test_its_result_is_derived_again(long: tuple[Trial, Path]) -> None:
+    trial, path = long
+    assert differences(trial, derived(trial, path), path) == []
+
+
+def test_its_points_are_each_there_once_and_at_their_time(tmp_path: Path) -> None:
+    write_log(tmp_path / "log", 40_000)
+    points = list(mlflow_points.training_points(read_events(tmp_path / "log")[0], 1))
+    losses = [point for point in points if point.key == "train/loss"]
+    assert [point.step for point in losses] == list(range(1, 40_001))
+    assert [losses[place].value for place in (0, 9_999, 10_000, 39_999)] == [1, 1 / 10_000, 1 / 10_001, 1 / 40_000]
+    assert all(abs(point.time_ms - point.step) <= 1 for point in losses)
+    assert len({(point.key, point.step) for point in points}) == len(points)
+    speed = [point.value for point in points if point.key == "train/samples_per_second"]
+    assert speed == pytest.approx([1000.0] * 4)
+
+
+def test_a_reader_may_stop_behind_any_piece(tmp_path: Path) -> None:
+    write_log(tmp_path / "whole", 40_000)
+    raw = (tmp_path / "whole").read_bytes()
+    whole = list(mlflow_points.training_points(read_events(tmp_path / "whole")[0], 1))
+    found, offset = [], 0
+    for end in (len(raw) // 7, len(raw) // 3, len(raw)):
+        (tmp_path / "log").write_bytes(raw[:end])
+        events, offset = read_events(tmp_path / "log", offset)
+        found += list(mlflow_points.training_points(events, 1))
+    assert found == whole
+
+
+def test_pieces_give_the_result_of_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = write_log(tmp_path / "pieces", 25_000)
+    monkeypatch.setattr(step_log, "STEPS_A_LINE", 1 << 30)
+    write_log(tmp_path / "one", 25_000)
+    counts = [sum(event.key == "x_steps" for event in read_events(tmp_path / name)[0]) for name in ("pieces", "one")]
+    assert counts == [3, 1]
+    pieces, one = (derived(trial, tmp_path / name) for name in ("pieces", "one"))
+    assert pieces.phases == pytest.approx(one.phases, rel=1e-11, abs=1e-9)  # a sum of sums
+    same = {"phases": {}, "conservation_error": None, "train_samples_per_second": None}
+    assert pieces.model_copy(update=same) == one.model_copy(update=same)
+
+
+def test_a_short_block_is_the_line_that_it_always_was(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "log", 0, lambda: 5_000_000, anchor_ms=0.0)
+    write_steps(log, 3, [0.1234567891234] * 2, [0.0, 0.5], [1.5, None], 5_000_000)
+    log.emit("x_steps", {"first": 3, "seconds": [0.123456789] * 2, "input_seconds": [0.0, 0.5], "loss": [1.5, None]})
+    write_steps(log, 0, [], [], [], 5_000_000)
+    log.close()
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert lines[0] == lines[1] and len(lines) == 3
+    assert json.loads(lines[2][9:])["value"]["seconds"] == []
+
+
+@pytest.mark.slow
+def test_a_trial_with_that_many_steps_between_evaluations_keeps_them(tmp_path: Path) -> None:
+    from repro.machine import Machine
+    from repro.plan import make_plan
+    from repro.runner import Run, prepare
+    from repro.suite_file import read_suite
+    from tests.unit.test_resume import SUITE, Silent
+
+    text = SUITE.format(more="").replace("global: 64", "global: 1").replace("1437", "400000").replace(
+        "seeds: 2", "seeds: 1").replace("max_epochs: 40", "max_epochs: 280")
+    (tmp_path / "suite.yaml").write_text(text)
+    source = read_suite(str(tmp_path / "suite.yaml"), ())
+    machine = Machine(device="cpu", device_count=0, cores=2)
+    plan = make_plan(source.suite, machine, source.problem)
+    record = Run(plan, prepare(plan, source.text, tmp_path / "run"), machine, Silent()).execute()
+    for result in record.results:
+        assert result.status in ("ok", "missed") and result.steps is not None
+        assert result.steps.count > 400_000 - STEPS_A_LINE
+        assert not [note for note in result.warnings if "step records" in note]
