@@ -417,22 +417,31 @@ def _ranks_run(process: subprocess.Popen[str], run: Path) -> bool:
 
 
 def _checkpoint_kept(process: subprocess.Popen[str], run: Path) -> bool:
-    """Wait until the trial that runs has a checkpoint; False: its ranks, or the run, ended before."""
+    """Wait until the attempt that runs has a checkpoint of its own; False: its ranks, or the run, ended before."""
     while process.poll() is None and len(faults.ranks_of(process.pid)) >= 2:
-        if _kept(run):
+        if any(_by(path) == _attempt(path) for path in run.glob("trials/*/checkpoints")):
             return True
         time.sleep(0.01)
     return False
 
 
+def _by(checkpoints: Path) -> int | None:
+    """The attempt that wrote the newest of a trial's checkpoints; None: there is none, or it is gone again."""
+    try:
+        return int(json.loads((max(checkpoints.glob("step_*")) / "checkpoint.json").read_bytes())["attempt"])
+    except (ValueError, OSError):
+        return None
+
+
+def _attempt(checkpoints: Path) -> int:
+    """The attempt that runs now, of the trial that these checkpoints are of."""
+    return max((int(log.stem[7:]) for log in checkpoints.parent.glob("result_*.txt")), default=0)
+
+
 def _kept(run: Path) -> set[tuple[str, int]]:
     """(trial, attempt) of what runs and has a whole checkpoint."""
-    found = set()
-    for path in run.glob("trials/*/checkpoints"):
-        if any(path.glob("step_*/checkpoint.json")):
-            logs = [int(log.stem[7:]) for log in path.parent.glob("result_*.txt")]
-            found.add((path.parent.name, max(logs, default=0)))
-    return found
+    return {(path.parent.name, _attempt(path)) for path in run.glob("trials/*/checkpoints")
+            if any(path.glob("step_*/checkpoint.json"))}
 
 
 def _ledger_lines(run: Path) -> int:

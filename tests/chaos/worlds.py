@@ -91,7 +91,7 @@ WORLDS = (
     World("emulated", (*OFTEN, "kill keeper", "kill keeper", "kill server", "kill parent", "terminate", "stop rank"),
           share=2, launcher="{kind: fabric, rate: 1gbit}"),
     World("bitwise", TRAINING, share=1, real=True),
-    World("resumed", TRAINING, share=1, real=True, on_failure="resume_from_checkpoint"),
+    World("resumed", TRAINING, share=1, real=True, on_failure="resume_from_checkpoint", stall_seconds=15),
     World("tracked", ("kill tracking server", "kill tracker", "kill rank", "kill parent", "interrupt"), share=1,
           tracked=True),
     World("small disk", ("full disk", "kill rank", "kill parent"), share=1, small=True),
