@@ -12,12 +12,14 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
 from repro.errors import CheckpointError, OutputError
+from repro.events import TOKEN, complete_lines, parse_line
 from repro.spec import Frozen
 from repro.store import read_model, write_model
 from repro.sums import file_sha256
@@ -140,7 +142,9 @@ class Checkpoints:
                 shutil.rmtree(self.root / name)
             aside.rename(self.root / name)
             _sync(self.root)
-            for old in self.names()[KEPT:]:
+            # Those of later steps are of a course that was not gone on from: they could not be read.
+            later = [other for other in self.names() if other > name]
+            for old in [*later, *self.names()[len(later) + KEPT:]]:
                 shutil.rmtree(self.root / old)
             return sum(path.stat().st_size for path in (self.root / name).rglob("*") if path.is_file())
         except OSError as error:
@@ -174,7 +178,7 @@ class Checkpoints:
         """
         found = self.fitting(name, trial_id, world)
         path = self.root / name
-        for text in _damage(path, found.files):
+        for text in chain(_damage(path, found.files), _torn_log(path / LOG)):  # the first is enough
             raise CheckpointError(f"checkpoint {name}: {text}")
         return Resumption(path, found, *_clock(name, found))
 
@@ -226,6 +230,16 @@ def _damage(path: Path, files: Mapping[str, str]) -> Iterator[str]:
             yield f"{name} is torn or was altered"
     if LOG not in files:
         yield f"{LOG} is missing"
+
+
+def _torn_log(path: Path) -> Iterator[str]:
+    """What is wrong with the log up to then: it may have been touched before it was copied.
+
+    A trial that went on from it would come to a damaged log every time, however often it ran.
+    """
+    damaged = [not line.startswith(TOKEN) or parse_line(line) is None for line in complete_lines(path)]
+    if any(damaged):
+        yield f"{sum(damaged)} of {len(damaged)} lines of {LOG} were damaged before it was written"
 
 
 def _hash(path: Path) -> str:

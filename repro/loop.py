@@ -119,7 +119,7 @@ class Loop:
 
     def go_on(self, resumed: Resumption) -> None:
         """Become what the checkpoint says; the clock has run on meanwhile."""
-        own = resumed.own(self.job.rank)
+        own = resumed.own(self.job.rank if self.parts is not None else 0)  # rank 0 alone writes invented figures
         self.open_data()
         try:
             self.session.load(resumed.path, own["session"])
@@ -295,8 +295,10 @@ class Loop:
                                 "as_seeded": seeded})
 
     def close(self) -> None:
-        self.log.close()
-        self.session.close()
+        try:
+            self.log.close()
+        finally:
+            self.session.close()
 
 
 def weights_sha256(weights: Mapping[str, np.ndarray]) -> str:

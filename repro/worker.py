@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,25 +119,29 @@ def build(trial: Trial, place: Place, log_path: Path, payload: Mapping[str, Any]
     engine = trial.choices.engine.get(Engine)
     virtual = engine.clock(job, streams)
     saving, resumed = from_payload(payload, log_path.parent, trial.trial_id, place.rank, place.world)
+    if place.rank and not engine.needs_parts:
+        saving = None  # rank 0 speaks for all: nobody waits for the others, so they could not write in step with it
     if resumed is not None:
         return _build_again(trial, job, virtual, log_path, saving, resumed)
     log = _open_log(log_path, place.rank, virtual)
-    log.emit("cache_clear", True)
-    log.emit("x_launch_ns", virtual() if virtual else payload["launched_ns"])
-    log.start("init_start")
-    _describe(log, trial, engine)
-    session, parts = start_session(trial, job)
-    train_samples = trial.choices.workload.get(Workload).train_samples
-    order = SampleOrder(streams, train_samples, trial.choices.batch.global_)
-    log.emit("x_hashes", {"init_weights": weights_sha256(session.weights())})
-    log.emit("x_settings", settings(os.environ))
-    if engine.needs_parts:
-        log.emit("x_build", torch_build())
-    if parts is not None and trial.choices.warmup_steps:
-        session.warm_up([parts.synthetic_batch(job.micro_batch) for _ in range(job.accumulation)])
-    log.stop("init_stop")
-    log.flush()
-    return Loop(trial, job, session, parts, order, log, virtual, saving)
+    with _closed_if_it_fails(log):
+        log.emit("cache_clear", True)
+        log.emit("x_launch_ns", virtual() if virtual else payload["launched_ns"])
+        log.start("init_start")
+        _describe(log, trial, engine)
+        session, parts = start_session(trial, job)
+        with _closed_if_it_fails(session):
+            train_samples = trial.choices.workload.get(Workload).train_samples
+            order = SampleOrder(streams, train_samples, trial.choices.batch.global_)
+            log.emit("x_hashes", {"init_weights": weights_sha256(session.weights())})
+            log.emit("x_settings", settings(os.environ))
+            if engine.needs_parts:
+                log.emit("x_build", torch_build())
+            if parts is not None and trial.choices.warmup_steps:
+                session.warm_up([parts.synthetic_batch(job.micro_batch) for _ in range(job.accumulation)])
+            log.stop("init_stop")
+            log.flush()
+            return Loop(trial, job, session, parts, order, log, virtual, saving)
 
 
 def _build_again(
@@ -146,15 +151,31 @@ def _build_again(
     """The same for an attempt that goes on: built as new, and filled by the loop."""
     now = virtual or _shifted(resumed.shift_ns)
     log = _open_log(log_path, job.rank, virtual, now, resumed.log() if job.rank == 0 else b"")
-    log.flush()
-    session, parts = start_session(trial, job)
-    if parts is not None:
-        # Also where the trial itself asks for none: DDP lays out its buckets anew and optimizers make their state in
-        # the first steps, which the attempt that is gone had behind it.
-        session.warm_up([parts.synthetic_batch(job.micro_batch) for _ in range(job.accumulation)])
-    workload = trial.choices.workload.get(Workload)
-    order = SampleOrder(Streams(trial.master_seed, trial.repeat), workload.train_samples, trial.choices.batch.global_)
-    return Loop(trial, job, session, parts, order, log, virtual, saving, resumed, now)
+    with _closed_if_it_fails(log):
+        log.flush()
+        session, parts = start_session(trial, job)
+        with _closed_if_it_fails(session):
+            if parts is not None:
+                # Also where the trial itself asks for none: DDP lays out its buckets anew and optimizers make their
+                # state in the first steps, which the attempt that is gone had behind it.
+                session.warm_up([parts.synthetic_batch(job.micro_batch) for _ in range(job.accumulation)])
+            samples = trial.choices.workload.get(Workload).train_samples
+            order = SampleOrder(Streams(trial.master_seed, trial.repeat), samples, trial.choices.batch.global_)
+            return Loop(trial, job, session, parts, order, log, virtual, saving, resumed, now)
+
+
+@contextmanager
+def _closed_if_it_fails(opened: EventLog | Session) -> Iterator[None]:
+    """Until there is a loop that closes it; with launcher inline the next trial runs in this process.
+
+    What a session that is not closed leaves behind, its process group above all, that trial could not begin with.
+    """
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):  # the first failure is the one to tell
+            opened.close()
+        raise
 
 
 def _shifted(by_ns: int) -> Callable[[], int]:

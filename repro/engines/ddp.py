@@ -30,8 +30,14 @@ class Ddp(Engine):
         return f"torch {torch.__version__}"
 
     def start(self, parts: Parts | None, job: Job, streams: Streams) -> Session:
+        import torch.distributed
+
         from repro.engines.ddp_session import DdpSession
 
         assert parts is not None
         job.comm.start(job.rank, job.world, job.device, job.timeout_seconds)
-        return DdpSession(parts, job, self)
+        try:
+            return DdpSession(parts, job, self)
+        except BaseException:
+            torch.distributed.destroy_process_group()  # with launcher inline the next trial runs in this process
+            raise

@@ -211,11 +211,23 @@ class DeepSpeedSession(TorchSession):
         return "all" if size is None else str(int(size) * self.numerics.weights.itemsize)
 
     def close(self) -> None:
-        self.engine.destroy()
-        if dist.is_initialized():
+        try:
+            self.engine.destroy()
+        finally:
+            end_group()
+
+
+def end_group() -> None:
+    """End the process group and make DeepSpeed forget it; nothing where there is none.
+
+    A later trial in this process begins its own; DeepSpeed would go on with the one that is gone.
+    """
+    if dist.is_initialized():
+        if deepspeed.comm.comm.cdb is not None:
             deepspeed.comm.destroy_process_group()
-        # A later trial in this process begins its own group; DeepSpeed would go on with the one that is gone.
-        deepspeed.comm.comm.cdb = None
+        else:  # the trial failed before DeepSpeed had taken note of the group
+            dist.destroy_process_group()
+    deepspeed.comm.comm.cdb = None
 
 
 def _quiet() -> None:

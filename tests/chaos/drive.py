@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import importlib
 import json
 import math
@@ -38,7 +39,7 @@ from repro.bundle.verify import verify
 from repro.errors import ReproError
 from repro.lock import NAME
 from repro.results import RERUN, Result
-from repro.store import read_attempts, read_record
+from repro.store import Attempt, read_attempts, read_record
 from tests.chaos import faults
 from tests.chaos.faults import BETWEEN, SIGNALS, UNSEEN, Fault
 from tests.chaos.server import Server, doubled, points
@@ -48,6 +49,12 @@ ROOT = Path(repro.__file__).parents[1]
 PLUGINS = Path(__file__).parent / "plugins"
 A_PLAN = 10
 """Faults that one folder after another has to bear, before the next plan begins."""
+LATE_SHARE = 0.8
+"""Of the faults in a world whose trials go on from checkpoints: those that wait until the trial that runs has one."""
+ENDED = ("ok", "missed", "lost")
+"""Statuses of attempts that need no other, and of those whose checkpoints went when they had ended."""
+RESUMED = ("resumed", "warnings")
+"""What a result says of having gone on from a checkpoint."""
 ENDS_SECONDS = 300
 """What a start may take, on a machine that is busy."""
 
@@ -70,11 +77,14 @@ class Tally:
     starts: int = 0
     trials: int = 0
     attempts: Counter[str] = field(default_factory=Counter)
+    resumed: Counter[str] = field(default_factory=Counter)
+    """Attempts that went on from a checkpoint, by how they ended."""
 
     def add(self, other: Tally) -> None:
         self.faults += other.faults
         self.checks += other.checks
         self.attempts += other.attempts
+        self.resumed += other.resumed
         self.broken += other.broken
         self.missed += other.missed
         self.folders += other.folders
@@ -89,6 +99,8 @@ class Tally:
                  "were tried again",
                  f"{self.folders} runs in {self.starts} starts, {self.trials} trials, attempts: "
                  f"{counts(self.attempts)}",
+                 f"{sum(self.resumed.values())} attempts went on from a checkpoint"
+                 f"{f': {counts(self.resumed)}' if self.resumed else ''}",
                  f"{sum(self.checks.values())} invariants checked: {counts(self.checks)}",
                  *(f"BROKEN: {text}" for text in self.broken), f"broken: {len(self.broken)}, {seconds:.0f} s"]
         return "\n".join(lines)
@@ -100,7 +112,6 @@ class Drive:
 
     folder: Path
     world: World
-    on_failure: str = "rerun"
     seeds: int | None = None
     control: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What the suite comes to when nothing happens to it."""
@@ -112,6 +123,10 @@ class Drive:
     """Results that stand, by trial."""
     lost: dict[str, int] = field(default_factory=dict)
     """Attempts that were damaged after their end, by trial."""
+    owed: set[tuple[str, int]] = field(default_factory=set)
+    """(trial, attempt) that had kept a checkpoint when something was done to it."""
+    torn: set[str] = field(default_factory=set)
+    """Trials whose log was cut: a checkpoint that has such a log is passed over."""
     spaces: set[tuple[str, str]] = field(default_factory=set)
     """(network namespace, who is in it) of the start that runs; the kernel gives numbers again, also to other lanes."""
     signalled: str = ""
@@ -131,7 +146,7 @@ class Drive:
         left = list(planned)
         while left:
             run = self.folder / f"run{self.tally.folders}"
-            self.ended, self.lost = {}, {}
+            self.ended, self.lost, self.owed, self.torn = {}, {}, set(), set()
             self._through(run, left)
             self.tally.folders += 1
             shutil.rmtree(run)
@@ -161,7 +176,7 @@ class Drive:
             shutil.rmtree(run)  # killed before there was a plan: nothing to resume
         suite = self.folder / "suite.yaml"
         if not suite.is_file():
-            suite.write_text(self.world.suite(self.on_failure, self.seeds))
+            suite.write_text(self.world.suite(self.seeds))
         again = ["--rerun-failed"] if used_up else []
         what = ["run", *(["--resume", str(run), *again] if begun else [str(suite), "--out", str(run)])]
         self.tally.starts += 1
@@ -195,15 +210,24 @@ class Drive:
             if time.monotonic() > self.until:
                 left.clear()
                 return
-            time.sleep(fault.wait_seconds)
+            wait_seconds = fault.wait_seconds
+            if self.world.resumes and fault.share < LATE_SHARE:
+                if not _checkpoint_kept(process, run):
+                    continue
+                wait_seconds /= 1 if self.world.real else 3  # invented trials have half a second left by then
+            time.sleep(wait_seconds)
             before = _ledger_lines(run)
             self._note_ended(run)
+            kept = _kept(run)
             if self.world.launcher != "local":
                 self.spaces |= faults.namespaces_of(process.pid)
             if not self._inflict(fault, process, run):
                 self.tally.missed += process.poll() is None
                 time.sleep(0.1)
                 continue
+            self.owed |= kept
+            if fault.kind == "truncate log":
+                self.torn |= {path.parent.name for path in run.glob("trials/*/result_*.txt")}
             left.remove(fault)
             self.tally.faults[fault.kind] += 1
             late = time.monotonic() + ENDS_SECONDS
@@ -319,6 +343,7 @@ class Drive:
             self._must("counted once", len(good) == 1 and good[0].attempt == result.attempt,
                        f"{name} counted {len(good)} times")
             self._must("attempts in a row", sorted(numbers) == list(range(1, len(same) + 1)), f"{name}: {numbers}")
+            self._went_on(name, result, same)
             gone = [item.attempt for item in same if item.status == "lost"]
             wanted = [self.lost[result.trial_id]] if result.trial_id in self.lost else []
             self._must("only the damaged again", gone == wanted, f"{name}: attempts {gone} lost, {wanted} were damaged")
@@ -332,14 +357,36 @@ class Drive:
         if self.server:
             self._tracked(run)
 
+    def _went_on(self, name: str, result: Result, same: Sequence[Attempt]) -> None:
+        """An attempt that failed with a checkpoint is followed by one that goes on from it, and the result says so."""
+        if not self.world.resumes:
+            self._must("from its start", not any(item.resumed_from for item in same), f"{name} went on unasked")
+            return
+        torn = result.trial_id in self.torn
+        after = {item.attempt: item.resumed_from or (torn and item.passed_over) or item.status == "lost"
+                 for item in same}  # the line that says that one was lost does not say where it had begun
+        for item in same:
+            if (result.trial_id, item.attempt) in self.owed and item.status not in ENDED:
+                self._must("from its checkpoint", bool(after.get(item.attempt + 1)),
+                           f"{name}: attempt {item.attempt} {item.status} with a checkpoint kept, and the next one "
+                           "began anew")
+            if item.resumed_from:
+                self.tally.resumed[item.status] += 1
+        good = next(item for item in same if item.attempt == result.attempt)
+        self._must("says so", bool(result.resumed) == bool(good.resumed_from),
+                   f"{name}: resumed from {good.resumed_from!r}, and the result says {result.resumed}")
+
     def _figures(self, run: Path) -> dict[str, dict[str, Any]]:
         """Every result without what may differ: which attempt it is of, and clocks where they are real."""
         results = read_record(run).results
         if self.world.real:
             return {item.trial_id: {"hashes": item.hashes, "curve": [(at.samples, at.value) for at in item.curve]}
                     for item in results}
-        drop = {"attempt", "reason", "network"}
-        return {item.trial_id: item.model_dump(mode="json", exclude=drop) for item in results}
+        drop = {"attempt", "reason", "network", *(RESUMED if self.world.resumes else ())}
+        found = {item.trial_id: item.model_dump(mode="json", exclude=drop) for item in results}
+        for figures in found.values():
+            figures["phases"].pop("lost", None)  # nothing, on a clock of its own
+        return found
 
     def _tracked(self, run: Path) -> None:
         """The server has what a replay into a store of its own has, each point once."""
@@ -371,6 +418,36 @@ def _ranks_run(process: subprocess.Popen[str], run: Path) -> bool:
             return True
         time.sleep(0.05)
     return False
+
+
+def _checkpoint_kept(process: subprocess.Popen[str], run: Path) -> bool:
+    """Wait until the attempt that runs has a checkpoint of its own; False: its ranks, or the run, ended before."""
+    while process.poll() is None and len(faults.ranks_of(process.pid)) >= 2:
+        if any(_by(path) == _attempt(path) for path in run.glob("trials/*/checkpoints")):
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def _by(checkpoints: Path) -> int | None:
+    """The attempt that wrote the newest of a trial's checkpoints; None: there is none, or it is gone again."""
+    try:
+        return int(json.loads((max(checkpoints.glob("step_*")) / "checkpoint.json").read_bytes())["attempt"])
+    except (ValueError, OSError):
+        return None
+
+
+def _attempt(checkpoints: Path) -> int:
+    """The last attempt of the trial that these checkpoints are of; in the ledger before its ranks are started."""
+    lines = (checkpoints.parents[2] / "ledger.jsonl").read_text().splitlines(keepends=True)
+    told = [json.loads(line) for line in lines if line.endswith("\n")]
+    return max((item["attempt"] for item in told if item["trial_id"] == checkpoints.parent.name), default=0)
+
+
+def _kept(run: Path) -> set[tuple[str, int]]:
+    """(trial, attempt) of what runs and has a whole checkpoint."""
+    return {(path.parent.name, _attempt(path)) for path in run.glob("trials/*/checkpoints")
+            if any(path.glob("step_*/checkpoint.json"))}
 
 
 def _ledger_lines(run: Path) -> int:
@@ -418,7 +495,6 @@ class Lanes:
     """Plans of faults, several at a time."""
 
     folder: Path
-    on_failure: str = "rerun"
     keep: Path | None = None
     until: float = math.inf
     """As a drive's; plans that have not begun by then are left out."""
@@ -432,7 +508,7 @@ class Lanes:
 
     def run(self, plans: Sequence[tuple[World, list[Fault]]], lanes: int) -> Tally:
         """Let all of it happen; what was broken is in the tally, the other plans go on."""
-        worlds = {world.suite(self.on_failure): world for world, _ in plans}
+        worlds = {world.suite(): world for world, _ in plans}
         with ThreadPoolExecutor(lanes) as pool:
             if self.control:
                 self._controls = dict(zip(worlds, pool.map(self._control, worlds.values()), strict=True))
@@ -442,7 +518,7 @@ class Lanes:
     def _control(self, world: World) -> dict[str, dict[str, Any]]:
         folder = self.folder / f"control-{world.name}"
         folder.mkdir()
-        drive = Drive(folder, world, self.on_failure)
+        drive = Drive(folder, world)
         try:
             return drive.undisturbed()
         finally:
@@ -461,8 +537,8 @@ class Lanes:
                 stack.callback(server.close)
                 server.start()
                 server.wait()
-            control = self._controls.get(world.suite(self.on_failure), {})
-            drive = Drive(folder, world, self.on_failure, control=control, server=server, until=self.until)
+            control = self._controls.get(world.suite(), {})
+            drive = Drive(folder, world, control=control, server=server, until=self.until)
             try:
                 drive.go(planned)
             except (AssertionError, ReproError, OSError, ValueError, subprocess.SubprocessError) as error:
@@ -507,7 +583,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--lanes", type=int, default=3, help="plans at a time")
     parser.add_argument("--world", action="append", choices=[world.name for world in WORLDS])
-    parser.add_argument("--on-failure", default="rerun", help="what the suites say")
+    parser.add_argument("--on-failure", help="what all suites say, instead of what their worlds do")
     parser.add_argument("--minutes", type=float, default=math.inf, help="no more faults after so long; what was "
                         "injected until then is checked, and the exit code is 1")
     parser.add_argument("--keep", type=Path, help="where to leave the folders of plans in which something broke")
@@ -516,9 +592,11 @@ def main() -> None:
     for world in [world for world in worlds if world.why_not()]:
         print(f"left out: {world.name}: {world.why_not()}")
         worlds.remove(world)
+    if asked.on_failure:
+        worlds = [dataclasses.replace(world, on_failure=asked.on_failure) for world in worlds]
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="repro-chaos-") as folder:
-        lanes = Lanes(Path(folder), asked.on_failure, asked.keep, begin + 60 * asked.minutes, say=True)
+        lanes = Lanes(Path(folder), asked.keep, begin + 60 * asked.minutes, say=True)
         tally = lanes.run(plans(asked.seed, asked.faults, worlds), asked.lanes)
     print(tally.text(time.monotonic() - begin))
     sys.exit(bool(tally.broken) or sum(tally.faults.values()) != asked.faults)

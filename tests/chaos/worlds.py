@@ -15,14 +15,14 @@ SUITE = """\
 suite: chaos
 seeds: {seeds}
 on_failure: {on_failure}
-attempts: 10
+{checkpoint_every}attempts: 10
 trial:
   workload: {workload}
   processes: 2
   launcher: {launcher}
   batch: {{global: 64}}
   optimizer: {{kind: sgd, lr: 0.05}}
-  stop: {{metric: top1, target: {target}, max_epochs: 6}}
+  stop: {stop}
   evaluate_every: {every}
   determinism: {determinism}
   device: cpu
@@ -32,6 +32,9 @@ matrix:
   engine: {engines}
 """
 SLOW = "[{kind: slow, samples_scale: 500}, {kind: slow, samples_scale: 500, step_seconds: 0.02}]"
+TO_TARGET = "{{metric: top1, target: {target}, max_epochs: 6}}"
+TO_THE_END = "{{metric: top1, target: {target}, max_epochs: 12, design: fixed_budget}}"
+"""Trials that last: most faults are to come after a first checkpoint."""
 SMALL_DISK = "48m"
 
 
@@ -50,14 +53,25 @@ class World:
     small: bool = False
     """On a file system of its own, which may be filled."""
     seeds: int = 4
+    on_failure: str = "rerun"
+    """What the suite says."""
     stall_seconds: float = 30
     """On a machine with other work a rank that is well may say nothing for some seconds."""
 
-    def suite(self, on_failure: str, seeds: int | None = None) -> str:
+    @property
+    def resumes(self) -> bool:
+        """Trials keep checkpoints and go on from them."""
+        return self.on_failure == "resume_from_checkpoint"
+
+    def suite(self, seeds: int | None = None) -> str:
+        """The text of its suite file."""
+        lasts = self.resumes and self.real
         return SUITE.format(
-            seeds=seeds or self.seeds, on_failure=on_failure, launcher=self.launcher,
-            workload="digits-mlp" if self.real else "digits", target=0.85 if self.real else 0.9,
-            every=720 if self.real else 256, determinism="bitwise" if self.real else "seeded",
+            seeds=seeds or self.seeds, on_failure=self.on_failure, launcher=self.launcher,
+            checkpoint_every="checkpoint_every: 1\n" if self.resumes else "",
+            workload=("{kind: digits-mlp, hidden: 256}" if lasts else "digits-mlp") if self.real else "digits",
+            stop=(TO_THE_END if lasts else TO_TARGET).format(target=0.85 if self.real else 0.9),
+            every=360 if lasts else 720 if self.real else 256, determinism="bitwise" if self.real else "seeded",
             stall=self.stall_seconds, engines="[ddp]" if self.real else SLOW,
         )
 
@@ -70,12 +84,14 @@ class World:
 
 OFTEN = ("kill rank",) * 4
 """The commonest fault is the one that a run survives; those that end it take seconds to come back from."""
+TRAINING = (*OFTEN, "kill parent", "stop rank", "terminate", "cut log", "cut result")
 WORLDS = (
     World("local", (*OFTEN, "stop rank", "kill server", "kill parent", "interrupt", "interrupt twice", "terminate",
                     "hang up", "truncate log", "truncate log", "cut result", "cut log"), share=4),
     World("emulated", (*OFTEN, "kill keeper", "kill keeper", "kill server", "kill parent", "terminate", "stop rank"),
           share=2, launcher="{kind: fabric, rate: 1gbit}"),
-    World("bitwise", (*OFTEN, "kill parent", "stop rank", "terminate", "cut log", "cut result"), share=2, real=True),
+    World("bitwise", TRAINING, share=1, real=True),
+    World("resumed", TRAINING, share=1, real=True, on_failure="resume_from_checkpoint", stall_seconds=15),
     World("tracked", ("kill tracking server", "kill tracker", "kill rank", "kill parent", "interrupt"), share=1,
           tracked=True),
     World("small disk", ("full disk", "kill rank", "kill parent"), share=1, small=True),

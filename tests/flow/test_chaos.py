@@ -18,6 +18,7 @@ CHEAP = (*["kill rank"] * 7, "truncate log", "kill server")
 DEAR = ("kill parent", "cut result", "cut log", "terminate", "stop rank", *["kill rank"] * 6)
 """A run that has to be started anew takes seconds to get going: mostly what the run itself survives."""
 LOCAL = dataclasses.replace(WORLDS[0], seeds=3, stall_seconds=8)
+RESUMED = dataclasses.replace(LOCAL, on_failure="resume_from_checkpoint")
 
 
 @pytest.fixture(autouse=True)
@@ -30,11 +31,12 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_twenty_faults_break_nothing(tmp_path: Path) -> None:
     plans = [(LOCAL, faults.plan(7, len(CHEAP), 2, CHEAP, longest=0.3)),
-             (LOCAL, faults.plan(8, len(DEAR), 2, DEAR, longest=0.3))]
+             (RESUMED, faults.plan(8, len(DEAR), 2, DEAR, longest=0.3))]
     tally = Lanes(tmp_path, control=False).run(plans, lanes=2)
     print(tally.text(0))
     assert tally.broken == []
     assert tally.faults == Counter(CHEAP) + Counter(DEAR) and sum(tally.faults.values()) == 20
+    assert sum(tally.resumed.values()) >= 3, tally.text(0)
     assert tally.attempts["ok"] == tally.trials == 6 * tally.folders
 
 
@@ -47,3 +49,4 @@ def test_every_kind_of_fault_breaks_nothing(tmp_path: Path, world: drive.World) 
     print(tally.text(0))
     assert tally.broken == []
     assert tally.faults == Counter(world.kinds)
+    assert bool(tally.resumed) == world.resumes

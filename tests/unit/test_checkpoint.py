@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from repro.bundle.verify import verify
 from repro.checkpoint import Checkpoints, Saving
 from repro.engines.fake_session import FakeSession
 from repro.errors import CheckpointError, ParityError, SuiteError
+from repro.events import Event
 from repro.machine import Machine
 from repro.plan import Plan, make_plan
 from repro.runner import PARITY_WORKER, WORKER, Run, prepare
@@ -177,6 +179,27 @@ def test_a_torn_checkpoint_gives_way_to_the_one_before_and_that_to_a_start_anew(
     assert next(item.text for item in record.incidents if item.kind == "checkpoint") == passed[1]
 
 
+def test_a_log_that_was_cut_before_a_checkpoint_copied_it_is_not_gone_on_from(
+    begin: Callable[..., Run], failing: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else every later attempt would have the damage, and none could end well."""
+    run, real = begin(), FakeSession.update
+
+    def update(self: FakeSession, rate: float) -> None:
+        if self.steps == 60:
+            os.truncate(run.folder.log(next(run.plan.trials()).trial_id, 1), 1000)
+            monkeypatch.setattr(FakeSession, "update", real)
+        real(self, rate)
+
+    monkeypatch.setattr(FakeSession, "update", update)
+    failing(120)
+    record = run.execute()
+    assert ledger(record) == [(1, "crashed", ""), (2, "ok", "step_000000046 of attempt 1")]
+    said = r"checkpoint step_000000092: \d+ of \d+ lines of log.txt were damaged before it was written"
+    assert re.fullmatch(said, record.attempts[1].passed_over)
+    assert verify(run.folder.root).problems == []
+
+
 def test_one_that_the_engine_refuses_is_fallen_back_from_and_is_no_failed_start(
     begin: Callable[..., Run], failing: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,10 +273,13 @@ def test_too_little_disk_costs_the_checkpoint_and_not_the_trial(
 # ---- the folder
 
 
+LINE = f"{Event('cache_clear', True, 'POINT_IN_TIME', 0.0, {}).line()}".encode()
+
+
 def written(root: Path, step: int, **changes: Any) -> Checkpoints:
     saving = Saving(Checkpoints(root), 1, "trial", 1, 0, 2)
     assert saving.fresh(step, 0) == ""
-    saving.write_own(step, {"step": step}, b"log\n")
+    saving.write_own(step, {"step": step}, LINE)
     saving.keep(step, 64 * step, 5_000_000_000, changes.pop("wall_ms", time.time() * 1e3))
     return saving.folder
 
@@ -266,7 +292,14 @@ def test_the_last_two_are_kept_and_halves_are_taken_away(tmp_path: Path) -> None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step_000000002", "step_000000030"]
     point, passed = found.newest("trial", 2)
     assert point is not None and (point.checkpoint.step, point.own(0), point.log(), passed) == (
-        30, {"step": 30}, b"log\n", [])
+        30, {"step": 30}, LINE, [])
+
+
+def test_those_of_later_steps_go_when_an_earlier_one_is_written(tmp_path: Path) -> None:
+    """They were passed over, or the trial would not be there again."""
+    for step in (30, 40, 10):
+        found = written(tmp_path, step)
+    assert found.names() == ["step_000000010"]
 
 
 @pytest.mark.parametrize(("world", "trial", "said"), [

@@ -17,7 +17,7 @@ from repro.errors import GuardError, OutputError, UsageError
 from repro.fingerprint import Environment
 from repro.guards import ClockWatch
 from repro.machine import Machine
-from repro.plan import REPRODUCTION, Cell, Plan, make_plan
+from repro.plan import REPRODUCTION, Plan, make_plan
 from repro.results import Result
 from repro.runner import Run, prepare
 from repro.seams import Outcome, RankEnd
