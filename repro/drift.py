@@ -18,6 +18,7 @@ import numpy as np
 from repro import stats
 from repro.plan import Plan
 from repro.results import Result
+from repro.stats.interval import from_log
 
 Severity = Literal["warn", "refuse"]
 ALPHA = 0.05
@@ -196,7 +197,7 @@ def _rank_correlation(values: Sequence[float]) -> float:
 def _told(rho: float, p: float, values: Sequence[float]) -> str:
     """`later trials took longer, the second half 8.1 % longer a sample (rank correlation 0.89, p = 0.0011)`."""
     half = len(values) // 2
-    change = math.expm1(float(np.mean(values[-half:]) - np.mean(values[:half])))
+    change = from_log(float(np.mean(values[-half:]) - np.mean(values[:half]))) - 1
     word, later = ("longer" if value > 0 else "less time" for value in (change, rho))
     return (f"later trials took {later}, the second half {_percent(abs(change), 1)} {word} a sample "
             f"(rank correlation with the order {rho:.2f}, p = {p:.2g})")

@@ -18,6 +18,7 @@ from repro.published.mlperf_rules import Score
 from repro.published.select import Entry
 from repro.results import Result
 from repro.spec import Frozen, Metric
+from repro.stats.interval import from_log
 
 METRICS: tuple[Metric, ...] = ("tta_wall", "samples")
 """What published logs say; their program's clock stands for the wall clock."""
@@ -167,7 +168,7 @@ def _disagreement(
         return ()
     logs = sum(map(math.log, above)) / len(above) - sum(map(math.log, below)) / len(below)
     if logs * math.log(first / second) < 0:
-        return (f"the scores say {first / second:.3f} and the runs' geometric means {math.exp(logs):.3f}: they point "
+        return (f"the scores say {first / second:.3f} and the runs' geometric means {from_log(logs):.3f}: they point "
                 "in different directions",)
     return ()
 

@@ -23,6 +23,8 @@ from repro.store import parse_model, read_bounded, read_model, write_model, writ
 Model = TypeVar("Model", bound=BaseModel)
 MAX_RESULTS_BYTES = 256 << 20
 """What one import may hold (`mlperf_folder.MAX_HELD`), with room for its refusals."""
+FACTORS = ("round", "benchmark", "org", "system")
+"""What every importer knows of a cell, and every reader asks."""
 RECORD, RESULTS, REFUSED = "published.json", "results.jsonl", "refused.jsonl"
 
 
@@ -78,6 +80,9 @@ def read_published(folder: Path) -> Published:
     if not (folder / RECORD).is_file():
         raise OutputError(f"{folder}: is no folder of published results (no {RECORD} in it)")
     record = read_model(folder / RECORD, PublishedRecord)
+    for number, cell in enumerate(record.cells):
+        if absent := [name for name in FACTORS if name not in cell.factors]:
+            raise OutputError(f"{folder / RECORD}: cells.{number}.factors: has no {absent[0]}; import again")
     return Published(
         folder, record, tuple(_read(folder / RESULTS, PublishedResult, record.results_sha256)),
         tuple(_read(folder / REFUSED, Refused, record.refused_sha256)),

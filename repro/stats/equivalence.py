@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from repro.stats.interval import Interval, t_quantile
+from repro.stats.interval import Interval, from_log, t_quantile
 from repro.stats.ratio import welch
 from repro.stats.sample import finite, spread
 
@@ -62,5 +62,5 @@ def _outcome(mean: float, error: float, freedom: float, margin: float, alpha: fl
     edge = math.log1p(margin)
     p = max(float(stdtr(freedom, (mean - edge) / error)), float(stdtr(freedom, (-edge - mean) / error)))
     half = t_quantile(1 - alpha, freedom) * error
-    interval = Interval(math.exp(mean - half), math.exp(mean + half), 1 - 2 * alpha)
+    interval = Interval(from_log(mean - half), from_log(mean + half), 1 - 2 * alpha)
     return Equivalence(p, interval, p <= alpha, margin)

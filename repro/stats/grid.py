@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from repro.stats.interval import Interval, t_quantile
+from repro.stats.interval import Interval, from_log, t_quantile
 from repro.stats.sample import check_level, finite
 
 Bracket = tuple[float, float]
@@ -79,7 +79,7 @@ def bracket_bias(brackets: Sequence[Bracket]) -> GridBias:
     if first:
         told = f"{first} of {len(low)} runs hit at their first evaluation, so the grid's bias has no bound"
         return GridBias(None, mean, told)
-    share = math.exp(float(np.mean(np.log(high / low)))) - 1
+    share = from_log(float(np.mean(np.log(high / low)))) - 1
     return GridBias(share, mean, f"first hits overstate the crossings by at most {share:.2%}, never understate them")
 
 
@@ -97,10 +97,10 @@ def ratio_range(candidate: Sequence[Bracket], baseline: Sequence[Bracket]) -> Ra
         return -math.inf if np.any(values == 0) else float(np.mean(np.log(values)))
 
     return RatioRange(
-        low=math.exp(mean_log(low) - mean_log(base_high)),
-        midpoint=math.exp(mean_log((low + high) / 2) - mean_log((base_low + base_high) / 2)),
-        high=math.exp(mean_log(high) - mean_log(base_low)) if np.all(base_low > 0) else math.inf,
-        first_hit=math.exp(mean_log(high) - mean_log(base_high)),
+        low=from_log(mean_log(low) - mean_log(base_high)),
+        midpoint=from_log(mean_log((low + high) / 2) - mean_log((base_low + base_high) / 2)),
+        high=from_log(mean_log(high) - mean_log(base_low)) if np.all(base_low > 0) else math.inf,
+        first_hit=from_log(mean_log(high) - mean_log(base_high)),
     )
 
 
@@ -128,7 +128,7 @@ def bracket_ratio(
     error = norm / math.sqrt((count - 1) * count)
     reach = float(np.mean(half)) + t_quantile(0.5 + check_level(level) / 2, count - 1) * error
     centre = float(np.mean(middle))
-    return math.exp(centre), Interval(math.exp(centre - reach), math.exp(centre + reach), level)
+    return from_log(centre), Interval(from_log(centre - reach), from_log(centre + reach), level)
 
 
 def _sides(brackets: Sequence[Bracket]) -> tuple[np.ndarray, np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -10,6 +11,8 @@ from typing import Literal
 import numpy as np
 
 from repro.stats.sample import check_level, finite, spread
+
+_LEAST_LOG, _LARGEST_LOG = math.log(sys.float_info.min), math.log(sys.float_info.max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,16 @@ def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
     half = t_quantile(0.5 + check_level(level) / 2, len(array) - 1) * spread(array, "an interval of the mean")
     half /= math.sqrt(len(array))
     return Interval(centre - half, centre + half, level)
+
+
+def from_log(value: float) -> float:
+    """exp; of a finite value never 0 and never infinite, but the least or the largest number that a float holds.
+
+    The interval of a few pairs at a high level may reach beyond: it says nothing then, and has to stay a number.
+    """
+    if math.isinf(value):
+        return math.exp(value)
+    return math.exp(min(max(value, _LEAST_LOG), _LARGEST_LOG))
 
 
 def t_quantile(probability: float, freedom: float) -> float:

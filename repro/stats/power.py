@@ -13,6 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from repro.stats.interval import from_log
 from repro.stats.permutation import EXACT_PAIRS, pairs_to_survive, sign_flip_floor
 from repro.stats.sample import finite, spread
 
@@ -60,10 +61,10 @@ def detectable_ratio(sd_log: float, pairs: int, alpha: float = 0.05, power: floa
 
     _check_power(alpha, power)
     _effect(sd_log, 2.0, alpha)
-    if paired_power(sd_log, math.exp(50 * sd_log), pairs, alpha) < power:
+    if paired_power(sd_log, from_log(50 * sd_log), pairs, alpha) < power:
         return None
-    found = brentq(lambda effect: paired_power(sd_log, math.exp(effect * sd_log), pairs, alpha) - power, 1e-9, 50.0)
-    return math.exp(float(found) * sd_log)
+    found = brentq(lambda effect: paired_power(sd_log, from_log(effect * sd_log), pairs, alpha) - power, 1e-9, 50.0)
+    return from_log(float(found) * sd_log)
 
 
 def pairs_needed(
@@ -134,7 +135,7 @@ def pairs_to_settle(logs: Sequence[float], margin: float, alpha: float = 0.05, p
     values = finite(logs, "logs of ratios")
     sd = spread(values, "a forecast")
     _check_power(alpha, power)
-    ratio = math.exp(float(np.mean(values)))
+    ratio = from_log(float(np.mean(values)))
 
     def enough(pairs: int) -> bool:
         return max(paired_power(sd, ratio, pairs, alpha), equivalence_power(sd, ratio, pairs, margin, alpha)) >= power

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from repro.stats.interval import Interval, t_quantile
+from repro.stats.interval import Interval, from_log, t_quantile
 from repro.stats.sample import at_least, check_level, positive, spread
 
 
@@ -40,7 +40,7 @@ def paired_ratio(candidate: Sequence[float], baseline: Sequence[float], level: f
         raise ValueError("an interval needs at least two pairs")
     mean = float(np.mean(logs))
     half = t_quantile(0.5 + check_level(level) / 2, count - 1) * float(np.std(logs, ddof=1)) / math.sqrt(count)
-    return math.exp(mean), Interval(math.exp(mean - half), math.exp(mean + half), level)
+    return from_log(mean), Interval(from_log(mean - half), from_log(mean + half), level)
 
 
 def paired_p(candidate: Sequence[float], baseline: Sequence[float]) -> float:
@@ -62,7 +62,7 @@ def welch_ratio(candidate: Sequence[float], baseline: Sequence[float], level: fl
     """
     difference, error, freedom = welch(candidate, baseline)
     half = t_quantile(0.5 + check_level(level) / 2, freedom) * error
-    return math.exp(difference), Interval(math.exp(difference - half), math.exp(difference + half), level)
+    return from_log(difference), Interval(from_log(difference - half), from_log(difference + half), level)
 
 
 def welch_p(candidate: Sequence[float], baseline: Sequence[float]) -> float:

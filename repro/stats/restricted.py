@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from repro.stats.interval import Interval
+from repro.stats.interval import Interval, from_log
 from repro.stats.sample import check_level, spread
 from repro.stats.survival import kaplan_meier, runs
 
@@ -78,7 +78,7 @@ def restricted_ratio(
     b, b_low, b_high = math.log(below), math.log(theirs.low), math.log(theirs.high)
     low = a - b - math.hypot(a - a_low, b_high - b)
     high = a - b + math.hypot(a_high - a, b - b_low)
-    return above / below, Interval(math.exp(low), math.exp(high), level)
+    return above / below, Interval(from_log(low), from_log(high), level)
 
 
 def watched_horizon(times: Sequence[float], reached: Sequence[bool]) -> float:

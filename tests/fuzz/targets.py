@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import shutil
 import tempfile
 import unicodedata
@@ -331,7 +332,7 @@ class _Changed:
         name, _, content = data.partition(b"\n")
         self.root, self._same = folder / "run", folder / "same"
         self._name = name.decode("utf-8", "replace")
-        if not (self._same / self._name).is_file():
+        if not os.path.isfile(self._same / self._name):  # noqa: PTH113  # a name may be none, and is no error then
             self._name = "plan.json"
         self._content = content
 

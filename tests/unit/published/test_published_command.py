@@ -98,3 +98,14 @@ def test_foreign_names_reach_the_terminal_without_their_powers(tmp_path: Path) -
     done = invoke("mlperf", tmp_path / "in", "--out", tmp_path / "out")
     assert "\x1b" not in done.output and "\u202e" not in done.output and "[bold]A" in done.output
     assert visible("a\u202eb\x1bc\nd") == "a\\u202eb\\u001bc\\u000ad"
+
+
+@pytest.mark.parametrize("factor", ["round", "benchmark", "org", "system"])
+def test_a_record_whose_cell_lacks_a_factor_is_refused_in_one_line(tmp_path: Path, factor: str) -> None:
+    invoke("mlperf", repository(tmp_path), "--out", tmp_path / "made")
+    path = tmp_path / "made/published.json"
+    record = json.loads(path.read_text())
+    del record["cells"][0]["factors"][factor]
+    path.write_text(json.dumps(record))
+    with pytest.raises(OutputError, match=rf"published.json: cells.0.factors: has no {factor}; import again"):
+        read_published(tmp_path / "made")

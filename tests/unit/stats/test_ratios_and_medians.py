@@ -20,6 +20,7 @@ from repro.stats import (
     sign_flip_floor,
     wilson,
 )
+from repro.stats.interval import from_log
 
 CALM = settings(max_examples=50, deadline=None, derandomize=True, database=None)
 
@@ -200,3 +201,10 @@ def test_sign_flip_rejects_at_its_level_when_nothing_differs() -> None:
 
 def test_logs_of_ratios() -> None:
     assert log_ratios([math.e, 1], [1, math.e]) == pytest.approx([1, -1])
+
+
+def test_an_interval_that_is_wider_than_floating_point_stays_a_number() -> None:
+    ratio, interval = paired_ratio([1.0, 1000.0], [1.0, 1.0], level=0.9999)
+    assert ratio == pytest.approx(1000**0.5)
+    assert 0 < interval.low < 1e-300 and 1e300 < interval.high < math.inf
+    assert [from_log(value) for value in (-math.inf, 0.0, math.inf)] == [0.0, 1.0, math.inf]
