@@ -112,6 +112,7 @@ class Proxy:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            own = ("host", "authorization", "transfer-encoding", "content-length")
 
             def handle_one_request(self) -> None:
                 try:
@@ -120,7 +121,7 @@ class Proxy:
                     self.close_connection = True
 
             def _pass(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                body = self._body()
                 with lock:
                     number, what = len(proxy.seen), f"{self.command} {self.path}"
                     proxy.seen.append(what)
@@ -139,9 +140,19 @@ class Proxy:
                 else:
                     self._hand_on(body, half=kind == "torn")
 
+            def _body(self) -> bytes:
+                if self.headers.get("Transfer-Encoding") != "chunked":  # as an empty file is sent
+                    return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                pieces = []
+                while size := int(self.rfile.readline(), 16):
+                    pieces.append(self.rfile.read(size))
+                    self.rfile.readline()
+                self.rfile.readline()
+                return b"".join(pieces)
+
             def _hand_on(self, body: bytes, half: bool) -> None:
                 link = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
-                kept = {key: text for key, text in self.headers.items() if key.lower() not in ("host", "authorization")}
+                kept = {key: text for key, text in self.headers.items() if key.lower() not in self.own}
                 try:
                     link.request(self.command, self.path, body, {**kept, "Connection": "close"})
                     got = link.getresponse()
