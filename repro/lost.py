@@ -153,9 +153,12 @@ def write_down(folder: RunFolder, plan: Plan, lost: Sequence[Lost]) -> None:
             if not number or (line is not None and line.status == STATUS):
                 continue
             text = why.get((trial.trial_id, number), "its result was damaged")
-            told = Attempt(trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=number,
-                           started_ms=line.started_ms if line else 0, seconds=line.seconds if line else 0,
-                           status=STATUS, reason=f"{text}; it had ended as {line.status}" if line else text)
+            if line is None:
+                told = Attempt(trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=number,
+                               started_ms=0, seconds=0, status=STATUS, reason=text)
+            else:
+                reason = f"{text}; it had ended as {line.status}"
+                told = line.model_copy(update={"status": STATUS, "reason": reason})
             folder.append_incident(STATUS, f"attempt {number}: {told.reason}; the trial was run again",
                                    trial.trial_id)
             folder.append_attempt(told)

@@ -363,8 +363,7 @@ class Drive:
             self._must("from its start", not any(item.resumed_from for item in same), f"{name} went on unasked")
             return
         torn = result.trial_id in self.torn
-        after = {item.attempt: item.resumed_from or (torn and item.passed_over) or item.status == "lost"
-                 for item in same}  # the line that says that one was lost does not say where it had begun
+        after = {item.attempt: item.resumed_from or (torn and item.passed_over) for item in same}
         for item in same:
             if (result.trial_id, item.attempt) in self.owed and item.status not in ENDED:
                 self._must("from its checkpoint", bool(after.get(item.attempt + 1)),

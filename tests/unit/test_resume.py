@@ -22,7 +22,7 @@ from repro.results import Result
 from repro.runner import Run, prepare
 from repro.seams import Outcome, RankEnd
 from repro.spec import Trial
-from repro.store import Record, RunFolder, read_model, read_record, write_model
+from repro.store import Record, RunFolder, read_attempts, read_model, read_record, write_model
 from repro.suite_file import read_suite
 from tests.watcher import Silent
 
@@ -379,6 +379,15 @@ def test_killed_between_setting_aside_and_writing_it_down(half: Scripted) -> Non
     record = go_on(half)
     assert [(item.attempt, item.status, item.reason) for item in record.attempts if item.trial_id == name] == [
         (1, "lost", "result.json is gone; it had ended as ok"), (2, "ok", "")]
+
+
+def test_an_attempt_that_was_lost_still_says_where_it_had_begun(half: Scripted) -> None:
+    (name,) = results(half.folder)
+    ended = next(item for item in read_attempts(half.folder.ledger) if item.trial_id == name)
+    half.folder.append_attempt(ended.model_copy(update={"resumed_from": "step_8 of attempt 0"}))
+    cut(half.folder.result(name))
+    told = [(item.status, item.resumed_from) for item in go_on(half).attempts if item.trial_id == name]
+    assert told == [("lost", "step_8 of attempt 0"), ("ok", "")]
 
 
 def test_a_result_whose_end_nobody_wrote_down_is_counted(half: Scripted) -> None:
