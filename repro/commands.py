@@ -5,10 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import signal
-import socket
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,8 +18,9 @@ from repro.calibration import Calibration, beside, keep_beside
 from repro.compare import Comparison, Summary, compare, summarize
 from repro.compare_table import calibration_text
 from repro.energy_meter import EnergyMeter
-from repro.errors import Exit, Interrupted, ReproError, UsageError, interrupter
+from repro.errors import Exit, ReproError, UsageError, interrupter
 from repro.inside import read_inside, refuse_links
+from repro.interrupts import Interrupts
 from repro.lock import RunLock
 from repro.machine import detect
 from repro.plan import Plan
@@ -35,7 +33,6 @@ from repro.sums import seal, seal_again
 from repro.textual import outcome_text
 from repro.tracker import Tracker, TrackingEnd
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FINISH_SECONDS = 60.0
 """How long the end of a run waits at most for a tracking server that answers; the record is complete without it."""
 
@@ -127,13 +124,13 @@ def resume_suite(
 
 
 def _carry_out(run: Run, lock: RunLock, track: bool, energy: bool) -> Ended:
-    """Execute and conclude; signals end the run as `_Interrupts` says."""
+    """Execute and conclude; signals end the run as `Interrupts` says."""
     page, folder, watcher = reporter("html"), run.folder, run.watcher
     assert isinstance(watcher, TerminalWatcher)
     run.tracking = tracker = Tracker(folder.root) if track else None
     record: Record | None = None
     code, by, problem = Exit.INTERRUPTED, "", None
-    with watcher, _Interrupts(lock) as interrupts:
+    with watcher, Interrupts(lock) as interrupts:
         try:
             try:
                 with _energy(run, energy):
@@ -194,79 +191,8 @@ def command(arguments: str) -> str:
     return f"{os.path.relpath(beside)} {arguments}"
 
 
-class _Interrupts:
-    """SIGTERM and SIGHUP end a run as Ctrl-C does: ledger, report, exit code. What a caller ignores stays ignored.
-
-    The first one ends the trial that runs, and with it the run. A second one while ranks are still being ended kills
-    everything at once; the record stays readable and can be resumed. While the report is written further ones are
-    answered and do nothing: an impatient Ctrl-C would leave a record without a report.
-
-    A second signal is noticed through the interpreter's wake-up descriptor, by a thread: while a launch ends, torch
-    elastic has put its own handlers in place of these, and the main thread may be waiting.
-    """
-
-    def __init__(self, lock: RunLock) -> None:
-        self._lock = lock
-        self._deaf = self._reporting = False
-        self._before: dict[signal.Signals, Any] = {}
-        self._ours, self._theirs = socket.socketpair()
-        self._wakeup = -1
-
-    def __enter__(self) -> _Interrupts:
-        for each in ENDING:
-            self._before[each] = signal.getsignal(each)
-            if self._before[each] is not signal.SIG_IGN:
-                signal.signal(each, self._received)
-        self._theirs.setblocking(False)
-        self._wakeup = signal.set_wakeup_fd(self._theirs.fileno(), warn_on_full_buffer=False)
-        threading.Thread(target=self._listen, name="repro-signals", daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        signal.set_wakeup_fd(self._wakeup)
-        self._theirs.close()  # ends the thread
-        for each, handler in self._before.items():
-            signal.signal(each, handler)
-
-    def ended(self) -> None:
-        """The run is over, only its report is to come: that is finished, whatever arrives."""
-        self._deaf = self._reporting = True
-
-    @contextmanager
-    def heard(self) -> Iterator[None]:
-        """What happens inside may be cut short: a signal interrupts it, and is the caller's to catch."""
-        self._deaf = False
-        try:
-            yield
-        finally:
-            self._deaf = True
-
-    def _received(self, number: int, frame: object) -> None:
-        if self._deaf:
-            # Not by print: the handler may run in the middle of another one.
-            os.write(2, b"ending: the report is being written, a moment (Ctrl-\\ gives up)\n")
-            return
-        self._deaf = True
-        raise Interrupted(number)
-
-    def _listen(self) -> None:
-        """Count the signals that end; other signals wake the interpreter too and are not meant."""
-        count, wanted = 0, {int(each) for each, handler in self._before.items() if handler is not signal.SIG_IGN}
-        with self._ours:
-            while received := self._ours.recv(64):
-                count += sum(number in wanted for number in received)
-                if count > 1 and not self._reporting:
-                    self._kill()
-
-    def _kill(self) -> None:
-        """End now: every rank watches this process and goes with it, and so does the fork server."""
-        os.write(2, b"killed; what has ended is kept (repro run --resume goes on)\n")
-        self._lock.release()
-        os._exit(Exit.INTERRUPTED)
-
-
 def _conclude(
-    folder: RunFolder, page: Reporter, tracker: Tracker | None, interrupts: _Interrupts, watcher: TerminalWatcher
+    folder: RunFolder, page: Reporter, tracker: Tracker | None, interrupts: Interrupts, watcher: TerminalWatcher
 ) -> tuple[list[str], TrackingEnd | None]:
     """The report, where there is enough of a record to make one, and the last replay.
 

@@ -10,13 +10,14 @@ from typing import Any
 
 from repro.bundle.judge import Reproduction, judge
 from repro.bundle.verify import opened, verify
-from repro.errors import Exit, NotAsItWas, UsageError, nearest
+from repro.errors import Exit, NotAsItWas, UsageError, interrupter, nearest
+from repro.interrupts import Interrupts
 from repro.lock import RunLock
 from repro.machine import Machine, detect
 from repro.plan import REPRODUCTION, Plan
 from repro.progress import TerminalWatcher
 from repro.runner import Run, prepare
-from repro.store import Record, read_record, write_json
+from repro.store import Record, RunFolder, read_record, write_json
 
 FILE = "reproduction.json"
 
@@ -66,11 +67,26 @@ def reproduce(source: Path, trials: str | None, out: Path | None, force: bool = 
         plan = reduced(first.plan, chosen, detect())
         folder = prepare(plan, _suite_text(first), out or Path("runs") / (
             f"{plan.suite.suite}-reproduce-{time.strftime('%Y%m%d-%H%M%S')}"))
-        with RunLock(folder.root).acquire(), TerminalWatcher() as watcher:
-            second = Run(plan, folder, detect(), watcher).execute()
+        second = _executed(plan, folder)
         found = judge(first, second, chosen)
     write_json(folder.root / FILE, {"source": source.name, "identity": checked.identity, **found.as_json()})
     return Reproduced(found, str(source), checked.identity, folder.root)
+
+
+def _executed(plan: Plan, folder: RunFolder) -> Record:
+    """The second execution.
+
+    Raises:
+        KeyboardInterrupt: a signal ended it; what has run is kept, and is not judged.
+        ReproError: it could not be carried through.
+    """
+    with RunLock(folder.root).acquire() as lock, TerminalWatcher() as watcher, Interrupts(lock) as interrupts:
+        try:
+            return Run(plan, folder, detect(), watcher).execute()
+        except KeyboardInterrupt as error:
+            interrupts.ended()
+            watcher.stage(f"ended by {interrupter(error)}: nothing is judged; what has run is kept in {folder.root}")
+            raise
 
 
 def choose(record: Record, trials: str | None) -> list[tuple[str, int]]:

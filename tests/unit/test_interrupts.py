@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from repro import commands, fingerprint, guards, runner, sums
+from repro import commands, fingerprint, guards, reproduce_command, runner, sums
 from repro.bundle.verify import verify
 from repro.commands import Ended, resume_suite, run_suite
 from repro.errors import Interrupted, OutputError, ParityError, interrupter
+from repro.interrupts import Interrupts
 from repro.machine import Machine
 from repro.plan import make_plan
 from repro.progress import TerminalWatcher
@@ -111,7 +112,7 @@ def test_a_signal_while_the_start_is_written_down_is_named_too(
 
 
 @pytest.mark.parametrize(("place", "name", "count"), [
-    (Run, "execute", 1), (TerminalWatcher, "stage", 2), (sums, "seal", 1), (commands._Interrupts, "ended", 1),
+    (Run, "execute", 1), (TerminalWatcher, "stage", 2), (sums, "seal", 1), (Interrupts, "ended", 1),
     *(pytest.param(*case, marks=pytest.mark.slow)
       for case in ((commands, "exit_code", 1), (runner, "read_record", 2), (Run, "_close", 1))),
 ])
@@ -145,14 +146,14 @@ def test_a_signal_after_a_gate_that_failed_does_not_hide_why(
         raise ParityError("parity gate: made to fail")
 
     monkeypatch.setattr(Run, "_trials", fails)
-    real = commands._Interrupts.ended
+    real = Interrupts.ended
 
     def late(self: Any) -> None:
         if not self._deaf:
             send()
         real(self)
 
-    monkeypatch.setattr(commands._Interrupts, "ended", late)
+    monkeypatch.setattr(Interrupts, "ended", late)
     with pytest.raises(ParityError, match="made to fail"):
         begin()
     assert (tmp_path / "run" / "report" / "report.html").is_file()
@@ -197,3 +198,19 @@ def test_a_resume_that_is_refused_leaves_every_file_as_it_was(
     with pytest.raises(OutputError, match="refused"):
         resume_suite(tmp_path / "run", track=False)
     assert contents(tmp_path / "run") == before
+
+
+def test_a_reproduction_that_a_signal_ends_is_not_judged_and_keeps_what_has_run(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert begin().exit_code == 0
+    monkeypatch.setattr(reproduce_command, "detect", lambda: MACHINE)
+    after(monkeypatch, Run, "launch", 2, signal.SIGTERM)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Interrupted):
+        reproduce_command.reproduce(tmp_path / "run", None, tmp_path / "again")
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert f"ended by SIGTERM: nothing is judged; what has run is kept in {tmp_path}" in capsys.readouterr().err
+    attempts = read_record(tmp_path / "again").attempts
+    assert [(item.status, item.reason) for item in attempts] == [("ok", ""), ("interrupted", "SIGTERM")]
+    assert not (tmp_path / "again" / reproduce_command.FILE).exists() and verify(tmp_path / "again").sound
