@@ -539,9 +539,9 @@ def turnaround(pairs: int, as_json: bool) -> None:
 
 
 @bench.command()
-@click.option("--rounds", type=click.IntRange(2, 100_000), default=2000,
+@click.option("--rounds", type=click.IntRange(2, 100_000), default=800,
               help="Of one block in each of four arms.")
-@click.option("--steps", type=click.IntRange(1, 10_000), default=25, help="Steps in a block.")
+@click.option("--steps", type=click.IntRange(1, 10_000), default=100, help="Steps in a block.")
 @click.option("--processes", type=click.IntRange(1, 8), default=2, help="Ranks.")
 @click.option("--delay", type=click.FloatRange(min=0), default=2.0, help="Seconds the slow server takes a request.")
 @click.option("--every", type=click.FloatRange(min=0),
@@ -553,7 +553,7 @@ def tracking(rounds: int, steps: int, processes: int, delay: float, every: float
     Ctrl-C ends it early, with the rounds until then.
 
     \b
-    Example: repro bench tracking --rounds 3000
+    Example: repro bench tracking --rounds 1000
     """
     from repro.bench.tracking import measure
 

@@ -25,6 +25,7 @@ from repro.tracker import give_way
 
 REQUEST = re.compile(rb"(?:GET|POST|PUT|PATCH|DELETE) /")
 START_SECONDS = 180.0
+TICK_SECONDS = 0.05
 
 
 def free_port() -> int:
@@ -67,19 +68,27 @@ async def _serve(folder: Path, port: int, seconds: float) -> None:
         nonlocal count
         there, onward = await asyncio.open_connection("127.0.0.1", port)
         back = asyncio.create_task(_copy(there, writer))
+        waiting: list[asyncio.Task[None]] = []
         with suppress(OSError):  # who asked has gone
             while data := await reader.read(1 << 16):
                 if REQUEST.match(data):
                     count += 1
                     (folder / "requests").write_text(str(count))
-                asyncio.get_running_loop().call_later(seconds, onward.write, data)  # pieces keep their order
-        await asyncio.sleep(seconds)
+                waiting.append(asyncio.create_task(_later(seconds, onward, data)))  # pieces keep their order
+        await asyncio.gather(*waiting)
         onward.close()
         await back
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await asyncio.to_thread(sys.stdin.read)
+
+
+async def _later(seconds: float, onward: asyncio.StreamWriter, data: bytes) -> None:
+    """Write after so long of this process's own time: while it is stopped no more than a tick passes."""
+    for _ in range(round(seconds / TICK_SECONDS)):
+        await asyncio.sleep(TICK_SECONDS)
+    onward.write(data)
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

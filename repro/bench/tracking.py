@@ -125,7 +125,7 @@ def measure(rounds: int, steps: int, processes: int, delay: float, every: float 
         launcher = registry.load("launcher", "local")()
         launcher.open([*preload(), "repro.bench.tracking"], "cpu")
         stack.callback(launcher.close)
-        conductor = _Conductor(order, trackers, server.group, SYNC_SECONDS if every is None else every,
+        conductor = _Conductor(order, trackers, server.pid, SYNC_SECONDS if every is None else every,
                                lambda: bar.advance(task))
         stack.callback(conductor.all_go_on)  # who is stopped cannot end
         seconds = _train(scratch, folders["slow"], trial, conductor, launcher, steps)
@@ -170,8 +170,8 @@ def _folders(scratch: Path, plan: Plan, trial: Trial) -> dict[str, RunFolder]:
 @dataclass(frozen=True, slots=True)
 class _SlowServer:
     folder: Path
-    group: int
-    """Of its processes."""
+    pid: int
+    """Of the line to it; leader of its processes."""
     port: int
 
 
@@ -207,7 +207,8 @@ class _Conductor:
 
     order: Sequence[str]
     trackers: Mapping[str, Tracker]
-    group: int
+    line: int
+    """Process that delays the slow server's requests."""
     every: float
     told: Callable[[], object]
     """After every block."""
@@ -239,8 +240,8 @@ class _Conductor:
         pid = self.trackers[arm].pid
         if pid is not None:
             os.kill(pid, number)
-        if arm == "slow":
-            os.killpg(self.group, number)
+        if arm == "slow":  # the line to the server; the server itself is another machine's, on no arm's account
+            os.kill(self.line, number)
 
     def all_go_on(self) -> None:
         for arm in self.trackers:
