@@ -167,11 +167,12 @@ def _lines(path: Path, offset: int) -> Iterator[tuple[str, int]]:
             offset += len(raw)
             cut = False
             rest = raw
-            while not rest.endswith(b"\n") and (rest := stream.readline(LIMIT)):
+            while not rest.endswith(b"\n"):
+                if len(rest) < LIMIT:  # the end of the file, now: who writes may be in the middle of this line
+                    return
+                rest = stream.readline(LIMIT)
                 cut = True
                 offset += len(rest)
-            if not rest:
-                return
             text = raw.removesuffix(b"\n").decode("utf-8", errors="replace")
             # What was cut off must not turn a line into an event that the whole line is not.
             yield (f"{text} ...", offset) if cut else (text, offset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -34,14 +35,24 @@ class Monitor:
         self._thread = threading.Thread(target=self._watch, name="repro-monitor", daemon=True)
 
     def __enter__(self) -> Monitor:
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:  # a signal while the thread begins: nobody would ever stop it
+            self._stop.set()
+            with contextlib.suppress(RuntimeError):  # not begun
+                self._thread.join()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        self._thread.join()
+        try:
+            self._thread.join()
+        except BaseException:
+            self._thread.join()
+            raise
 
     def _watch(self) -> None:
         psutil.cpu_percent()  # the first call only sets the starting point

@@ -311,8 +311,8 @@ def _code() -> str:
 def _trial(folder: RunFolder, trial: Trial, code: str, found: Verified) -> Result | None:
     """One trial's files: its own description, its result, and its log, which gives that result."""
     directory = folder.trial(trial.trial_id)
-    if not directory.exists():
-        return None
+    if not directory.exists() or all(path.match(".*.tmp") for path in directory.iterdir()):
+        return None  # not begun, or ended before its description was written
     description = _model(folder.trial_file(trial.trial_id), Trial, folder.root, found)
     place = f"trials/{trial.trial_id}"
     if description is not None and canonical(description) != canonical(trial):

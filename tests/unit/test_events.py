@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import math
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from repro.events import Event, EventLog, complete_lines, parse_line, read_events
+from repro.events import Event, EventLog, complete_lines, follow, parse_line, read_events
 from repro.machine import Machine
 from repro.plan import make_plan
 from repro.suite_file import read_suite
@@ -197,3 +198,35 @@ def test_a_line_longer_than_any_event_is_none_and_what_follows_is_read(
     events, offset = read_events(path)
     assert (len(events), offset) == (count + 1, len(prefix) + 2 * len(GOOD) + len(suffix) + 2)
     assert [parse_line(line) is None for line in complete_lines(path)] == [not count, False]
+
+
+class Growing(io.BytesIO):
+    """A file to which its writer adds the second half of a line between two reads."""
+
+    def __init__(self, begin: bytes, more: bytes) -> None:
+        super().__init__(begin)
+        self.more = more
+
+    def readline(self, size: int | None = -1) -> bytes:
+        found = super().readline(size)
+        if self.more:
+            place = self.tell()
+            self.seek(0, io.SEEK_END)
+            self.write(self.more)
+            self.seek(place)
+            self.more = b""
+        return found
+
+
+def test_a_line_that_grows_while_it_is_read_is_left_until_it_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "log"
+    log = EventLog(path)
+    log.emit("first", 1)
+    log.close()
+    line = path.read_bytes()
+    monkeypatch.setattr(Path, "open", lambda *_: Growing(line[:20], line[20:]))
+    assert list(follow(path)) == []
+    monkeypatch.undo()
+    assert [(event.key if event else None, after) for event, after in follow(path)] == [("first", len(line))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,3 +55,18 @@ def test_what_was_read_is_not_read_again(tmp_path: Path, monkeypatch: pytest.Mon
     assert [after for _, after in read] == sorted({after for _, after in read}), "a line was read twice"
     assert all(offset < after for offset, after in read) and read[-1][1] == path.stat().st_size
     assert told == [(0.1, 1.0, 100.0), (0.2, 2.0, 100.0), (0.3, 3.0, 100.0)]
+
+
+def test_a_signal_while_the_thread_begins_leaves_none_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor, "PERIOD_SECONDS", 0.01)
+    real = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        real(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    watch = Monitor(tmp_path / "log", tmp_path / "system", lambda *_: None, lambda: None)
+    with pytest.raises(KeyboardInterrupt), watch:
+        raise AssertionError("the context is not entered")
+    assert "repro-monitor" not in {thread.name for thread in threading.enumerate()}

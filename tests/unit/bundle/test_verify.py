@@ -329,3 +329,13 @@ def test_what_is_too_much_to_be_read_is_said_so_and_not_called_altered(
             told = [item.text() for item in verify(run).problems]
         assert any(said in text and "was not derived from it again" in text for text in told), told
         assert all(text.count(log.name) < 2 for text in told)
+
+
+def test_a_trial_that_a_signal_ended_before_its_description_was_written_had_not_begun(tmp_path: Path) -> None:
+    run = make_record(tmp_path / "run", only=1).folder
+    names = [trial.trial_id for trial in read_record(run.root).plan.trials()]
+    name = next(name for name in names if not run.trial(name).exists())
+    run.trial(name).mkdir()
+    (run.trial(name) / ".trial.json.tmp").write_text("{")
+    sums.seal(run)
+    assert [item.text() for item in verify(run.root).problems] == []
