@@ -18,7 +18,7 @@ from repro.calibration import Calibration, beside, keep_beside
 from repro.compare import Comparison, Summary, compare, summarize
 from repro.compare_table import calibration_text
 from repro.energy_meter import EnergyMeter
-from repro.errors import Exit, ReproError, UsageError, interrupter
+from repro.errors import Exit, OutputError, ReproError, UsageError, interrupter
 from repro.inside import read_inside, refuse_links
 from repro.interrupts import Interrupts
 from repro.lock import RunLock
@@ -144,7 +144,10 @@ def _carry_out(run: Run, lock: RunLock, track: bool, energy: bool) -> Ended:
             by = interrupter(error)
             watcher.stage(_interrupted(folder, by, begun=folder.environment.is_file()))
         if run.begun:
-            seal_again(folder)  # the signal may have come in the middle of it
+            try:
+                seal_again(folder)  # the signal may have come in the middle of it
+            except OutputError as error:  # the report is written all the same
+                problem = problem or error
         if not folder.environment.is_file() or (problem and not run.begun):
             # Nothing to report, or refused: then the folder stays as it was.
             if tracker:

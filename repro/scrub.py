@@ -20,8 +20,12 @@ SECRET = re.compile(r"(TOKEN|SECRET|PASS|PWD|KEY|CREDENTIAL|AUTH|SIGNATURE)", re
 SHORTEST = 6
 """Characters below which a value is no credential worth the name; replacing it would spoil ordinary text."""
 _PART = r"""(?:[^\s/"'<>|:,;()\[\]{}\\]|\\u[0-9a-fA-F]{4})"""
-ABSOLUTE = re.compile(rf"(?:(?<![\w./<>~-])|(?<=-[ILB]))/(?:{_PART}+/)+{_PART}*")
-"""An absolute path of two parts or more, also behind -I and -L; addresses do not begin where this begins."""
+_ROOT = r"(?:(?:(?<![\w./<>~:-])|(?<=-[ILB])|(?<=[-=\s\d]>))/+|(?<=:)(?:/(?!/)|/{3,}))"
+ABSOLUTE = re.compile(rf"{_ROOT}(?:{_PART}+/)+{_PART}*")
+"""An absolute path of two parts or more, also behind -I, -L and >, and in an address without a host (sqlite:////a/b);
+addresses with one do not begin where this begins."""
+HOMES = ("home", "Users", "users", "scratch", "work", "export", "nfs", "mnt", "data")
+"""Folders whose folders are named after people."""
 FILE_URI = re.compile(r"""file://[^\s"'<>,;)\]}]+""")
 HIDDEN, PLACE = "<hidden>", "<path>"
 
@@ -98,6 +102,6 @@ class Scrubber:
 
 
 def _shortened(found: re.Match[str]) -> str:
-    """The last part of a path says which file it was, and nothing about the machine."""
-    name = found[0].rstrip("/").rpartition("/")[2]
-    return f"{PLACE}/{name}"
+    """The last part of a path says which file it was, and nothing about the machine; somebody's home says nothing."""
+    folder, _, name = found[0].strip("/").rpartition("/")
+    return PLACE if folder in HOMES else f"{PLACE}/{name}"

@@ -46,7 +46,7 @@ def bundle(root: Path, out: Path, licence: str = "not stated") -> Bundled:
     clean = scrubber(root)
     files, scrubbed = contents(root, clean)
     index = {name: _sha256(content) for name, content in files.items()}
-    files[crate.NAME] = crate.metadata(record, files, index, licence)
+    files[crate.NAME] = clean.text(crate.metadata(record, files, index, licence).decode()).encode()
     index[crate.NAME] = _sha256(files[crate.NAME])
     if left := clean.left(files[crate.NAME].decode()):
         raise OutputError(f"{root}: the metadata would hold {left}; nothing was written")

@@ -214,3 +214,15 @@ def test_a_reproduction_that_a_signal_ends_is_not_judged_and_keeps_what_has_run(
     attempts = read_record(tmp_path / "again").attempts
     assert [(item.status, item.reason) for item in attempts] == [("ok", ""), ("interrupted", "SIGTERM")]
     assert not (tmp_path / "again" / reproduce_command.FILE).exists() and verify(tmp_path / "again").sound
+
+
+def test_an_index_that_cannot_be_written_costs_no_report(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(folder: Any) -> None:
+        raise OutputError("sha256sums.txt: cannot be written: No space left on device")
+
+    monkeypatch.setattr(sums, "write_text", lambda *_: full(None))
+    with pytest.raises(OutputError, match="No space left"):
+        begin()
+    assert (tmp_path / "run" / "report" / "report.html").is_file()

@@ -46,13 +46,20 @@ def test_the_hash_of_the_rest_moves_with_the_rest_and_not_with_secrets_or_sessio
     ("file:///home/ann/mlruns", "file:<path>"),
     ("/run/9/trials/t/rank0.log", "<run>/trials/t/rank0.log"),
     ("A=/usr/lib/x:/usr/lib/y", "A=<path>/x:<path>/y"),
+    ("sqlite:////scratch/ann/mlflow.db", "sqlite:<path>/mlflow.db"),
+    ("unix:///run/user/7/s", "unix:<path>/s"),
+    ("log->/home/ann/x/y, 2>/home/ann/e", "log-><path>/y, 2><path>/e"),
+    ("//scratch/ann/z", "<path>/z"),
+    ("see /home/ann", "see <path>"),
+    ("see /Users/ann/, there", "see <path>, there"),
 ])
 def test_places_go_and_the_last_name_stays(text: str, after: str) -> None:
     assert Scrubber.here({}, {"/run/9": "<run>"}).text(text) == after
 
 
 @pytest.mark.parametrize("text", ["12 samples/s", "a/b/c", "https://github.com/a/b", "1/2", "/", "n/a", "arXiv:1/2/3",
-                                  "bytes/step/rank", "</a/b>"])
+                                  "bytes/step/rank", "</a/b>", "sqlite:///mlflow.db", "<path>/a/b",
+                                  "s3://bucket/a/b"])
 def test_what_is_no_place_stays(text: str) -> None:
     assert Scrubber.here({}, {}).text(text) == text
 

@@ -23,7 +23,7 @@ from repro.events import read_events
 from repro.results import Network, Result, derive
 from repro.seams import Outcome, RankEnd
 from repro.store import RunFolder, read_model, read_record, write_model
-from tests.records import make_record
+from tests.records import SUITE, make_record
 
 
 @pytest.fixture(scope="module")
@@ -339,3 +339,14 @@ def test_a_trial_that_a_signal_ended_before_its_description_was_written_had_not_
     (run.trial(name) / ".trial.json.tmp").write_text("{")
     sums.seal(run)
     assert [item.text() for item in verify(run.root).problems] == []
+
+
+def test_a_path_in_a_title_is_taken_out_and_keeps_no_run_from_being_bundled(tmp_path: Path) -> None:
+    text = SUITE.replace("A sample for tests", "notes in /home/ann/sample/notes.md")
+    run = make_record(tmp_path / "run", text, only=1).folder
+    sums.seal(run)
+    bundle(run.root, tmp_path / "made.zip", "CC0-1.0")
+    with zipfile.ZipFile(tmp_path / "made.zip") as archive:
+        assert not [name for name in archive.namelist() if b"ann/" in archive.read(name)]
+        assert b"<path>/notes.md" in archive.read("ro-crate-metadata.json")
+    assert verify(tmp_path / "made.zip").sound
