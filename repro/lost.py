@@ -16,6 +16,7 @@ from repro.errors import OutputError, UsageError
 from repro.plan import Plan
 from repro.post_mortem import damage
 from repro.results import Result
+from repro.resume import SHOWN
 from repro.spec import Trial
 from repro.store import Attempt, RunFolder, read_attempts, read_model
 
@@ -27,8 +28,6 @@ STATUS = "lost"
 """Of an attempt whose result is no longer there, in the ledger; the last line of an attempt counts."""
 GONE, ALTERED = "is gone", "was altered since the run ended"
 INCIDENTS = "incidents.jsonl"
-SHOWN = 4
-"""Files that an error names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -212,6 +212,8 @@ def half(begin: Callable[..., Scripted]) -> Scripted:
     ({"settings": {"OMP_NUM_THREADS": "77"}}, "setting OMP_NUM_THREADS 77, now "),
     ({"libraries": {"torch": "0.1"}}, "library torch 0.1, now "),
     ({"commit": "abc"}, "commit abc, now "),
+    ({"limits": {"cpu.max": "100 100000"}}, "limit cpu.max 100 100000, now "),
+    ({"packages": ("pluggy==0.1", "torch==0.1")}, "packages "),
 ])
 def test_another_machine_is_refused_unless_forced(half: Scripted, change: dict[str, Any], said: str) -> None:
     there = read_model(half.folder.environment, Environment)
@@ -226,6 +228,50 @@ def test_another_machine_is_refused_unless_forced(half: Scripted, change: dict[s
     record = go_on(half, force=True)
     assert record.missing() == []
     assert any(item.kind == "difference" and said in item.text for item in record.incidents)
+
+
+@pytest.mark.parametrize(("then", "now", "said"), [
+    ("a" * 64, "b" * 64, ["uncommitted changes aaaaaaaaaaaa, now bbbbbbbbbbbb"]),
+    ("a" * 64, "a" * 64, []),
+    (None, "b" * 64, []),  # a record from before it was kept; that there were none before `dirty` tells
+    ("a" * 64, None, []),
+])
+def test_code_edited_between_two_starts_is_noticed_in_a_tree_that_was_dirty_before(
+    then: str | None, now: str | None, said: list[str]
+) -> None:
+    here = fingerprint.take(MACHINE, ()).model_copy(update={"dirty": True})
+    assert resume.differences(here.model_copy(update={"diff_sha256": then}),
+                              here.model_copy(update={"diff_sha256": now})) == said
+
+
+def test_packages_are_one_phrase_and_what_is_told_elsewhere_is_left_out() -> None:
+    here = fingerprint.take(MACHINE, ())
+    then = here.model_copy(update={"packages": ("Repro_Harness==0.0", "torch==0.1", "a==1", "b_c==2")})
+    now = here.model_copy(update={"packages": ("torch==0.2", "a==2", "B-c==2", "d==1")})
+    assert resume.differences(then, now) == ["packages a 1, now 2; d unknown, now 1"]
+    many = here.model_copy(update={"packages": tuple(f"p{number}==1" for number in range(9))})
+    assert resume.differences(many, now.model_copy(update={"packages": ("a==2",)}))[0].endswith(" (and 6 more)")
+
+
+def test_limits_are_compared_where_both_records_say() -> None:
+    here = fingerprint.take(MACHINE, ())
+    bare, boxed = (here.model_copy(update={"limits": limits}) for limits in ({}, {"cpu.max": "50000 100000"}))
+    assert resume.differences(bare, boxed) == ["limit cpu.max unknown, now 50000 100000"]
+    old = Environment.model_validate(here.model_dump(by_alias=True, exclude={"limits"}))
+    assert resume.differences(old, boxed) == []
+
+
+def test_two_fingerprints_taken_one_after_the_other_do_not_differ(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also from another folder, and once read back from the disk."""
+    first = fingerprint.take(MACHINE, ())
+    write_model(tmp_path / "environment.json", first)
+    monkeypatch.chdir(tmp_path)
+    second = fingerprint.take(MACHINE, ())
+    assert first.packages
+    assert resume.differences(first, second) == []
+    assert resume.differences(read_model(tmp_path / "environment.json", Environment), second) == []
 
 
 def test_load_and_time_are_no_differences(half: Scripted) -> None:
