@@ -114,7 +114,7 @@ def resume_suite(
     folder, plan = reopen(root)
     machine = detect()
     with RunLock(root).acquire(force) as lock:
-        other = [*other_plan(plan, machine), *lost.refuse(folder, force)]
+        other = [*other_plan(plan, machine), *lost.refuse(folder, plan, force)]
         refuse(root, other, force)
         befell = [("difference", text) for text in other]
         if lock.stale:

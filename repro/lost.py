@@ -7,7 +7,7 @@ the trial is run again as the next attempt.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from repro.errors import OutputError, UsageError
 from repro.plan import Plan
 from repro.post_mortem import damage
 from repro.results import Result
+from repro.resume import SHOWN
 from repro.spec import Trial
 from repro.store import Attempt, RunFolder, read_attempts, read_model
 
@@ -25,6 +26,8 @@ ENDED = (*WHOLE, "diverged", "timed_out", "out_of_memory", "invalid")
 """Ends that stand: where the ledger has one there is a result."""
 STATUS = "lost"
 """Of an attempt whose result is no longer there, in the ledger; the last line of an attempt counts."""
+GONE, ALTERED = "is gone", "was altered since the run ended"
+INCIDENTS = "incidents.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +77,9 @@ def _altered(folder: RunFolder, result: Result, index: Mapping[str, str]) -> str
         if known is None:
             continue
         if not path.is_file():
-            return f"{path.name} is gone"
+            return f"{path.name} {GONE}"
         if sums.file_sha256(path) != known:
-            return f"{path.name} was altered since the run ended"
+            return f"{path.name} {ALTERED}"
     return ""
 
 
@@ -85,8 +88,11 @@ def _of_another(result: Result, trial: Trial) -> str:
     return "" if same else "result.json is the result of another trial"
 
 
-def altered(folder: RunFolder) -> list[str]:
-    """Files of the record, other than those of trials, that are not what they were when the run ended.
+def altered(folder: RunFolder, plan: Plan) -> list[str]:
+    """How the record is not what it was when the run ended, a phrase a file; reads only.
+
+    All of the index against all of the record: what is sealed anew without a word would pass for measured. Left out
+    is the damage for which a trial runs again, which is told: its result, that one's log, and whatever of it is gone.
 
     Raises:
         OutputError: the index or one of the files cannot be read.
@@ -94,23 +100,62 @@ def altered(folder: RunFolder) -> list[str]:
     if not (folder.root / sums.NAME).exists():
         return []
     index = sums.read_sums(folder.root / sums.NAME)
-    return [name for name, known in index.items() if "/" not in name and not _same(folder.root / name, known)]
+    found = dict(_unlike(folder.root, index))
+    for item in _run_again(folder, plan, index) if found else ():
+        own = {path.relative_to(folder.root).as_posix() for path in (
+            folder.result(item.trial_id), folder.log(item.trial_id, item.attempt), aside(folder, item))}
+        below = f"trials/{item.trial_id}/"
+        found = {name: how for name, how in found.items()
+                 if name not in own and not (how == GONE and name.startswith(below))}
+    return [f"{name if name.isprintable() else ascii(name)[1:-1]} {how}" for name, how in sorted(found.items())]
 
 
-def _same(path: Path, known: str) -> bool:
-    return path.is_file() and sums.file_sha256(path) == known
+def _unlike(root: Path, index: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """(name, how it differs) of every file on which the index and the record do not agree."""
+    present = {item.name: item for item in sums.members(root)}
+    for name, known in index.items():
+        member = present.get(name)
+        path = member.path if member else root / name
+        if member is None and ("/" in name or not path.is_file()):
+            yield name, GONE
+        elif (member and member.refusal) or sums.file_sha256(path) != known:
+            yield name, ALTERED
+    for name in present.keys() - index.keys():
+        # What cannot be in an index `verify` names, sealed anew or not; an old index has no incidents.
+        if not present[name].refusal and name != INCIDENTS:
+            yield name, "was added since the run ended"
 
 
-def refuse(folder: RunFolder, force: bool) -> list[str]:
-    """What of the run itself was altered; nothing, or all of it where somebody insists.
+def _run_again(folder: RunFolder, plan: Plan, index: Mapping[str, str]) -> list[Lost]:
+    """What `find` names, and what a start that was killed had set aside while the index still stood."""
+    try:
+        found = find(folder, plan)
+    except OutputError:  # the ledger is damaged: all that differs is named
+        return []
+    for trial in plan.trials():
+        for path in folder.trial(trial.trial_id).glob("lost_*.json"):
+            if path.relative_to(folder.root).as_posix() not in index and (number := _number(path)):
+                found.append(Lost(trial.trial_id, number, "was set aside"))
+    return found
+
+
+def _number(path: Path) -> int:
+    """The attempt whose result a file holds that was set aside; 0: none."""
+    return int(path.stem[5:]) if path.stem[5:].isdecimal() else 0
+
+
+def refuse(folder: RunFolder, plan: Plan, force: bool) -> list[str]:
+    """What of the record was altered; nothing, or all of it where somebody insists.
 
     Raises:
         UsageError: something was, and nobody insists.
+        OutputError: the index or one of the files cannot be read.
     """
-    found = [f"{name} was altered since the run ended" for name in altered(folder)]
+    found = altered(folder, plan)
     if found and not force:
-        raise UsageError(f"{folder.root}: cannot be resumed as the same run: {'; '.join(found)} (`repro verify` says "
-                         "all); --force goes on, and the report says so")
+        more = f" (and {len(found) - SHOWN} more)" if len(found) > SHOWN else ""
+        raise UsageError(f"{folder.root}: cannot be resumed as the same run: {'; '.join(found[:SHOWN])}{more} (`repro "
+                         "verify` says all); --force goes on, and the report says so")
     return found
 
 
@@ -148,7 +193,7 @@ def write_down(folder: RunFolder, plan: Plan, lost: Sequence[Lost]) -> None:
     known = {(item.trial_id, item.attempt): item for item in read_attempts(folder.ledger)}
     for trial in plan.trials():
         for path in sorted(folder.trial(trial.trial_id).glob("lost_*.json")):
-            number = int(path.stem[5:]) if path.stem[5:].isdecimal() else 0
+            number = _number(path)
             line = known.get((trial.trial_id, number))
             if not number or (line is not None and line.status == STATUS):
                 continue

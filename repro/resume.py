@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,10 @@ from repro.spec import METHOD, Trial
 from repro.store import Record, RunFolder, check_plan, read_model
 
 FACTS = ("repro_version", "python", "system", "cpu", "cores", "memory_bytes", "device", "devices", "commit", "dirty")
-"""What of an environment bears on a figure; libraries, settings and data are compared one by one."""
+"""What of an environment bears on a figure; packages, settings, limits and data are compared one by one."""
+OWN = "repro-harness"
+SHOWN = 4
+"""Things that an error names of a kind."""
 
 
 def reopen(root: Path) -> tuple[RunFolder, Plan]:
@@ -74,14 +78,38 @@ def _differences(then: Environment, now: Environment) -> Iterator[str]:
         old, new = getattr(then, name), getattr(now, name)
         if old != new:
             yield f"{name.replace('_', ' ')} {_shown(old)}, now {_shown(new)}"
-    for what, olds, news in (("library", then.libraries, now.libraries), ("setting", then.settings, now.settings)):
+    if then.diff_sha256 and now.diff_sha256 and then.diff_sha256 != now.diff_sha256:
+        yield f"uncommitted changes {then.diff_sha256[:12]}, now {now.diff_sha256[:12]}"
+    tables = [("library", then.libraries, now.libraries), ("setting", then.settings, now.settings)]
+    if "limits" in then.model_fields_set:  # a record from before there were any does not say
+        tables.append(("limit", then.limits, now.limits))
+    for what, olds, news in tables:
         for name in sorted({*olds, *news}):
             if olds.get(name) != news.get(name):
                 yield f"{what} {name} {_shown(olds.get(name))}, now {_shown(news.get(name))}"
+    yield from _packages(then, now)
     hashes = {item.workload: item.sha256 for item in now.data}
     for item in then.data:
         if hashes.get(item.workload) != item.sha256:
             yield f"data of {item.workload} {item.sha256[:12]}, now {_shown(hashes.get(item.workload))[:12]}"
+
+
+def _packages(then: Environment, now: Environment) -> Iterator[str]:
+    """One phrase for all that was installed, taken away or replaced, where both say; libraries are told by name.
+
+    The harness itself is told by its version and commit: whether it is found as a package depends on the folder that
+    it is called from.
+    """
+    told = {re.sub(r"[-_.]+", "-", name).lower() for name in (*then.libraries, *now.libraries, OWN)}
+    olds, news = ({re.sub(r"[-_.]+", "-", name).lower(): number for name, _, number in
+                   (text.partition("==") for text in item.packages)} for item in (then, now))
+    if not olds or not news:
+        return
+    found = [f"{name} {_shown(olds.get(name))}, now {_shown(news.get(name))}"
+             for name in sorted({*olds, *news} - told) if olds.get(name) != news.get(name)]
+    if found:
+        more = f" (and {len(found) - SHOWN} more)" if len(found) > SHOWN else ""
+        yield f"package{'s' if len(found) > 1 else ''} {'; '.join(found[:SHOWN])}{more}"
 
 
 def _shown(value: object) -> str:
@@ -95,9 +123,9 @@ def refuse(folder: Path, found: list[str], force: bool) -> None:
         UsageError: what differs, and how to go on all the same.
     """
     if found and not force:
-        more = f" (and {len(found) - 4} more)" if len(found) > 4 else ""
-        raise UsageError(f"{folder}: cannot be resumed as the same run: {'; '.join(found[:4])}{more}; --force goes on, "
-                         "and the report says so")
+        more = f" (and {len(found) - SHOWN} more)" if len(found) > SHOWN else ""
+        raise UsageError(f"{folder}: cannot be resumed as the same run: {'; '.join(found[:SHOWN])}{more}; --force goes "
+                         "on, and the report says so")
 
 
 def to_do(record: Record, again: bool) -> list[Trial]:

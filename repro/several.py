@@ -17,6 +17,7 @@ from repro.errors import OutputError, UsageError
 from repro.inside import read_inside
 from repro.plan import Plan
 from repro.store import Attempt, Record, RunFolder, read_record, write_json, write_model
+from repro.sums import seal
 
 LATER = "seeds were added by a later run: whoever saw the earlier one first could choose to, and p does not know of it"
 
@@ -158,7 +159,7 @@ def spans(numbers: Sequence[int]) -> str:
 
 
 def merge(group: Sequence[Source], root: Path, notes: Sequence[str] = ()) -> Record:
-    """Write the runs, the earliest first, as one run folder.
+    """Write the runs, the earliest first, as one run folder with an index of its own.
 
     Raises:
         OutputError: `root` is not empty or cannot be written, or a run cannot be read.
@@ -183,6 +184,7 @@ def merge(group: Sequence[Source], root: Path, notes: Sequence[str] = ()) -> Rec
         _copy_trials(group, folder, plan)
     except OSError as error:
         raise OutputError(f"{error.filename or root}: cannot be copied: {error.strerror}") from error
+    seal(folder)
     return read_record(root)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from repro import fingerprint, guards, lost, resume, runner, sums
+from repro import commands, fingerprint, guards, lost, resume, runner, sums
 from repro.bundle.verify import verify
 from repro.errors import GuardError, OutputError, UsageError
 from repro.fingerprint import Environment
@@ -211,6 +212,8 @@ def half(begin: Callable[..., Scripted]) -> Scripted:
     ({"settings": {"OMP_NUM_THREADS": "77"}}, "setting OMP_NUM_THREADS 77, now "),
     ({"libraries": {"torch": "0.1"}}, "library torch 0.1, now "),
     ({"commit": "abc"}, "commit abc, now "),
+    ({"limits": {"cpu.max": "100 100000"}}, "limit cpu.max 100 100000, now "),
+    ({"packages": ("pluggy==0.1", "torch==0.1")}, "packages "),
 ])
 def test_another_machine_is_refused_unless_forced(half: Scripted, change: dict[str, Any], said: str) -> None:
     there = read_model(half.folder.environment, Environment)
@@ -225,6 +228,50 @@ def test_another_machine_is_refused_unless_forced(half: Scripted, change: dict[s
     record = go_on(half, force=True)
     assert record.missing() == []
     assert any(item.kind == "difference" and said in item.text for item in record.incidents)
+
+
+@pytest.mark.parametrize(("then", "now", "said"), [
+    ("a" * 64, "b" * 64, ["uncommitted changes aaaaaaaaaaaa, now bbbbbbbbbbbb"]),
+    ("a" * 64, "a" * 64, []),
+    (None, "b" * 64, []),  # a record from before it was kept; that there were none before `dirty` tells
+    ("a" * 64, None, []),
+])
+def test_code_edited_between_two_starts_is_noticed_in_a_tree_that_was_dirty_before(
+    then: str | None, now: str | None, said: list[str]
+) -> None:
+    here = fingerprint.take(MACHINE, ()).model_copy(update={"dirty": True})
+    assert resume.differences(here.model_copy(update={"diff_sha256": then}),
+                              here.model_copy(update={"diff_sha256": now})) == said
+
+
+def test_packages_are_one_phrase_and_what_is_told_elsewhere_is_left_out() -> None:
+    here = fingerprint.take(MACHINE, ())
+    then = here.model_copy(update={"packages": ("Repro_Harness==0.0", "torch==0.1", "a==1", "b_c==2")})
+    now = here.model_copy(update={"packages": ("torch==0.2", "a==2", "B-c==2", "d==1")})
+    assert resume.differences(then, now) == ["packages a 1, now 2; d unknown, now 1"]
+    many = here.model_copy(update={"packages": tuple(f"p{number}==1" for number in range(9))})
+    assert resume.differences(many, now.model_copy(update={"packages": ("a==2",)}))[0].endswith(" (and 6 more)")
+
+
+def test_limits_are_compared_where_both_records_say() -> None:
+    here = fingerprint.take(MACHINE, ())
+    bare, boxed = (here.model_copy(update={"limits": limits}) for limits in ({}, {"cpu.max": "50000 100000"}))
+    assert resume.differences(bare, boxed) == ["limit cpu.max unknown, now 50000 100000"]
+    old = Environment.model_validate(here.model_dump(by_alias=True, exclude={"limits"}))
+    assert resume.differences(old, boxed) == []
+
+
+def test_two_fingerprints_taken_one_after_the_other_do_not_differ(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also from another folder, and once read back from the disk."""
+    first = fingerprint.take(MACHINE, ())
+    write_model(tmp_path / "environment.json", first)
+    monkeypatch.chdir(tmp_path)
+    second = fingerprint.take(MACHINE, ())
+    assert first.packages
+    assert resume.differences(first, second) == []
+    assert resume.differences(read_model(tmp_path / "environment.json", Environment), second) == []
 
 
 def test_load_and_time_are_no_differences(half: Scripted) -> None:
@@ -443,13 +490,83 @@ def test_a_run_that_is_refused_leaves_its_folder_as_it_is(half: Scripted) -> Non
     assert {path: path.read_bytes() for path in half.folder.root.rglob("*") if path.is_file()} == before
 
 
-def test_files_of_the_run_that_were_altered_are_refused(half: Scripted) -> None:
-    assert lost.refuse(half.folder, force=False) == []
-    with half.folder.ledger.open("a") as stream:
+@pytest.mark.parametrize(("hand", "said"), [
+    (lambda root, trial: append(root / "ledger.jsonl"), "ledger.jsonl was altered since the run ended"),
+    (lambda root, trial: append(trial / "trial.json"), "{trial}/trial.json was altered since the run ended"),
+    (lambda root, trial: (trial / "trial.json").unlink(), "{trial}/trial.json is gone"),
+    (lambda root, trial: (trial / "added.json").write_text("{}"), "{trial}/added.json was added since the run ended"),
+    (lambda root, trial: (root / "trials" / "other").write_text(""), "trials/other was added since the run ended"),
+    (lambda root, trial: append(trial / "rank0.log"), "{trial}/rank0.log was altered since the run ended"),
+])
+def test_a_record_that_was_altered_is_not_sealed_anew(
+    half: Scripted, hand: Callable[[Path, Path], object], said: str
+) -> None:
+    assert lost.refuse(half.folder, half.plan, force=False) == []
+    (name,) = results(half.folder)
+    hand(half.folder.root, half.folder.trial(name))
+    said = said.format(trial=f"trials/{name}")
+    with pytest.raises(UsageError, match=f"as the same run: .*{re.escape(said)}.*--force goes on") as caught:
+        lost.refuse(half.folder, half.plan, force=False)
+    assert "\n" not in str(caught.value)
+    assert said in lost.refuse(half.folder, half.plan, force=True)
+
+
+def test_many_altered_files_are_one_line(half: Scripted) -> None:
+    for number in range(9):
+        (half.folder.trials / f"{number}\x1b.json").write_text("{}")
+        (half.folder.trials / f"{number}.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"trials/0\.json was added since the run ended; .* \(and 5 more\)"):
+        lost.refuse(half.folder, half.plan, force=False)
+
+
+def test_what_is_run_again_anyway_is_not_refused_and_all_else_is(half: Scripted) -> None:
+    (name,) = results(half.folder)
+    cut(half.folder.result(name))
+    cut(half.folder.log(name, 1))
+    half.folder.trial_file(name).unlink()
+    assert lost.refuse(half.folder, half.plan, force=False) == []
+    lost.set_aside(half.folder, lost.find(half.folder, half.plan))  # killed here, the index still stands
+    assert lost.refuse(half.folder, half.plan, force=False) == []
+    append(half.folder.log(name, 2))
+    assert lost.refuse(half.folder, half.plan, force=True) == [
+        f"trials/{name}/result_2.txt was added since the run ended"]
+
+
+def test_a_failed_trial_whose_result_was_set_aside_by_a_killed_start(begin: Callable[..., Scripted]) -> None:
+    run = begin("", "crash")
+    name = next(item.trial_id for item in run.execute().results if item.status == "crashed")
+    cut(run.folder.result(name))
+    lost.set_aside(run.folder, lost.find(run.folder, run.plan))
+    assert lost.refuse(run.folder, run.plan, force=False) == []
+    assert lost.find(run.folder, run.plan) == []
+
+
+def test_what_is_half_written_or_from_before_incidents_were_listed_is_not_refused(half: Scripted) -> None:
+    (half.folder.trials / ".x.tmp").write_text("")
+    (half.folder.root / ".plan.json.tmp").write_text("")
+    half.folder.append_incident("machine", "a word")
+    assert lost.refuse(half.folder, half.plan, force=False) == []
+
+
+def test_the_command_refuses_a_complete_run_that_was_altered(
+    begin: Callable[..., Scripted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = begin()
+    run.execute()
+    monkeypatch.setattr(commands, "detect", lambda: MACHINE)
+    (run.folder.trial(next(iter(results(run.folder)))) / "added.json").write_text("{}")
+    index = (run.folder.root / sums.NAME).read_bytes()
+    with pytest.raises(UsageError, match=r"added\.json was added since the run ended"):
+        commands.resume_suite(run.folder.root, track=False)
+    assert (run.folder.root / sums.NAME).read_bytes() == index
+    commands.resume_suite(run.folder.root, track=False, force=True)
+    told = [(item.kind, item.text) for item in read_record(run.folder.root).incidents]
+    assert len(told) == 1 and told[0][0] == "difference" and "added.json was added" in told[0][1]
+
+
+def append(path: Path) -> None:
+    with path.open("a") as stream:
         stream.write("\n")
-    with pytest.raises(UsageError, match=r"ledger\.jsonl was altered since the run ended .*--force goes on"):
-        lost.refuse(half.folder, force=False)
-    assert lost.refuse(half.folder, force=True) == ["ledger.jsonl was altered since the run ended"]
 
 
 def test_a_damaged_result_says_what_can_be_done(half: Scripted) -> None:

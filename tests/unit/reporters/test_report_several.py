@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from repro import registry
+from repro.bundle.verify import verify
 from repro.cli import cli
 from repro.compare import compare
 from repro.errors import OutputError, UsageError
@@ -145,6 +146,8 @@ def test_the_command_writes_one_report_and_an_index(early: Record, late: Record,
     page = texts[0]["report/report.html"].decode()
     assert "seeds 0 to 3 were run more than once" in page and "seeds 4 to 5" in texts[0]["index.md"].decode()
     read_record(tmp_path / "once")
+    found = verify(tmp_path / "once")
+    assert found.problems == [] and found.identity is not None
 
 
 def test_what_cannot_be_done_is_one_line(early: Record, late: Record, tmp_path: Path) -> None:
