@@ -7,7 +7,8 @@ folder by itself can show: that a log was not invented with its index. Against t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,8 @@ from repro.errors import OutputError, ReproError
 from repro.fingerprint import Environment, commit
 from repro.machine import Machine
 from repro.plan import Plan, is_part, make_plan, suite_digest
-from repro.results import Result
+from repro.results import RERUN, Result
+from repro.resume import may_run_again
 from repro.spec import Trial, canonical
 from repro.store import (
     MAX_JSON_BYTES,
@@ -188,6 +190,8 @@ def _record(root: Path, found: Verified) -> None:
     missing = len(plan.order) - len(results)
     if missing:
         found.notes.append(f"{missing} of {len(plan.order)} planned trials have no result that could be read")
+    elif again := _begun_again(plan, results, attempts or []):
+        found.notes.append(f"{again} of {len(plan.order)} trials failed and were yet to run again when the run ended")
     elif found.identity is None and not (root / sums.NAME).exists():
         found.add(sums.NAME, "is missing, though every trial has ended; where the run was killed at its very end, "
                   "`repro run --resume` makes it", "missing")
@@ -306,6 +310,16 @@ def _digests(plan: Plan) -> set[str]:
 
 def _code() -> str:
     return f"repro {repro.__version__} {commit() or ''}".strip()
+
+
+def _begun_again(plan: Plan, results: Sequence[Result], attempts: Sequence[Attempt]) -> int:
+    """How many trials with a result have not ended: a later attempt has begun, or the suite wants one."""
+    latest, failed = Counter[str](), Counter[str]()
+    for item in attempts:
+        latest[item.trial_id] = max(latest[item.trial_id], item.attempt)
+        failed[item.trial_id] += item.status in RERUN
+    return sum(latest[item.trial_id] > item.attempt
+               or (item.status in RERUN and may_run_again(plan, failed[item.trial_id])) for item in results)
 
 
 def _trial(folder: RunFolder, trial: Trial, code: str, found: Verified) -> Result | None:

@@ -350,3 +350,14 @@ def test_a_path_in_a_title_is_taken_out_and_keeps_no_run_from_being_bundled(tmp_
         assert not [name for name in archive.namelist() if b"ann/" in archive.read(name)]
         assert b"<path>/notes.md" in archive.read("ro-crate-metadata.json")
     assert verify(tmp_path / "made.zip").sound
+
+
+def test_a_run_killed_while_its_last_trial_ran_again_is_no_altered_one(tmp_path: Path) -> None:
+    record = make_record(tmp_path / "run")
+    complete = verify(record.folder.root)
+    assert [item.kind for item in complete.problems] == ["missing"]  # every trial has ended, and nobody wrote an index
+    last = record.attempts[-1]
+    record.folder.append_attempt(last.model_copy(update={"attempt": last.attempt + 1, "status": "started"}))
+    found = verify(record.folder.root)
+    assert found.sound, found.problems
+    assert "1 of 24 trials failed and were yet to run again when the run ended" in found.notes
