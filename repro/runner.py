@@ -13,7 +13,7 @@ from repro import fingerprint, guards, lost, parity, post_mortem, resume
 from repro.checkpoint import Checkpoints, Resumption
 from repro.energy import Energy
 from repro.energy_meter import EnergyMeter
-from repro.errors import CheckpointError, Exit, GuardError, ParityError, ReproError, interrupter
+from repro.errors import CheckpointRefused, Exit, GuardError, ParityError, ReproError, interrupter
 from repro.events import read_events
 from repro.fingerprint import DataSet, Environment
 from repro.machine import Machine
@@ -323,8 +323,8 @@ class Run:
             used = self.energy.stop() if self.energy is not None else None
         except KeyboardInterrupt as error:
             late = error
-        if point is not None and (refusal := refused(outcome)):
-            kept.refuse(point.path.name)
+        # One that cannot be taken away would be refused for ever: that attempt counts as one that crashed.
+        if point is not None and (refusal := refused(outcome)) and kept.refuse(point.path.name):
             self.folder.append_attempt(start.ended("refused", refusal))
             self._warn("checkpoint", refusal, trial.trial_id)
             if late is not None:
@@ -421,7 +421,7 @@ def _named(point: Resumption | None) -> str:
 
 def refused(outcome: Outcome) -> str:
     """What a rank found wrong with the checkpoint that it was to go on from; "" where it found nothing."""
-    prefix = f"{CheckpointError.__name__}: "
+    prefix = f"{CheckpointRefused.__name__}: "
     return next((end.reason.removeprefix(prefix) for end in outcome.ends if end.reason.startswith(prefix)), "")
 
 

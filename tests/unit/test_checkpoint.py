@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
@@ -19,8 +20,9 @@ from repro import checkpoint, fingerprint, guards, registry, resume
 from repro.bundle.verify import verify
 from repro.checkpoint import Checkpoints, Saving
 from repro.engines.fake_session import FakeSession
-from repro.errors import CheckpointError, ParityError, SuiteError
-from repro.events import Event
+from repro.errors import CheckpointError, CheckpointRefused, ParityError, SuiteError
+from repro.events import Event, EventLog
+from repro.loop import Loop
 from repro.machine import Machine
 from repro.plan import Plan, make_plan
 from repro.runner import PARITY_WORKER, WORKER, Run, prepare
@@ -207,7 +209,7 @@ def test_one_that_the_engine_refuses_is_fallen_back_from_and_is_no_failed_start(
 
     def load(self: FakeSession, folder: Path, own: dict[str, Any]) -> None:
         if folder.name == "step_000000092":
-            raise CheckpointError(f"checkpoint {folder.name}: holds more than tensors")
+            raise CheckpointRefused(f"checkpoint {folder.name}: holds more than tensors")
         real(self, folder, own)
 
     monkeypatch.setattr(FakeSession, "load", load)
@@ -268,6 +270,105 @@ def test_too_little_disk_costs_the_checkpoint_and_not_the_trial(
     assert result.status == "ok"
     assert any("checkpoint(s) were not written, the first at step 46: 0 MB are free, it needs 1 MB" in text
                for text in result.warnings)
+
+
+def _not_written(monkeypatch: pytest.MonkeyPatch, part: str, fails: Callable[[], bool]) -> None:
+    """From now on this part of writing a checkpoint fails as long as `fails` says so."""
+    if part == "engine":
+        real = FakeSession.save
+
+        def save(self: FakeSession, folder: Path) -> dict[str, Any]:
+            (folder / "half").write_text("half")
+            if fails():
+                raise CheckpointError("checkpoint: cannot be written: No space left on device")
+            return real(self, folder)
+
+        monkeypatch.setattr(FakeSession, "save", save)
+        return
+    where, name = (Path, "write_text") if part == "own" else (checkpoint, "write_model")
+    written = getattr(where, name)
+
+    def write(target: Any, *rest: Any, **more: Any) -> Any:
+        path = target if isinstance(target, Path) else rest[0]
+        if path.parent.name.endswith(".tmp") and path.name in ("rank0.json", checkpoint.MANIFEST) and fails():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return written(target, *rest, **more)
+
+    monkeypatch.setattr(where, name, write)
+
+
+@pytest.mark.parametrize("part", ["engine", "own", "keep"])
+def test_one_that_cannot_be_written_costs_the_checkpoint_and_not_the_trial(
+    begin: Callable[..., Run], failing: Callable[..., None], monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """Also in an attempt that goes on: the checkpoint it began from is no worse for it."""
+    run, seen = begin(more="attempts: 3"), [0]
+
+    def fails() -> bool:
+        seen[0] += 1
+        return seen[0] > 2
+
+    def whole(_: int) -> None:
+        assert kept(run).names() == ["step_000000092", "step_000000046"]
+        assert not list(kept(run).root.glob(".*")), "what was half written is gone"
+
+    _not_written(monkeypatch, part, fails)
+    failing(120, 160, then=whole)
+    record = run.execute()
+    assert ledger(record) == [(1, "crashed", ""), (2, "crashed", "step_000000092 of attempt 1"),
+                              (3, "ok", "step_000000092 of attempt 1")]
+    assert any("checkpoint(s) were not written, the first at step 138: " in text and "No space left on device" in text
+               for text in record.results[0].warnings)
+
+
+def test_what_one_rank_could_not_write_no_rank_keeps(tmp_path: Path) -> None:
+    """The others hear of it and do not wait."""
+    class Two(FakeSession):
+        def __init__(self) -> None:
+            """Rank 0 of two; the other one could not write."""
+
+        def total(self, values: Sequence[float]) -> list[float]:
+            return [values[0] + 1.0]
+
+        def gather(self, value: Any) -> list[Any]:
+            return [value, "no space"]
+
+    loop = object.__new__(Loop)
+    loop.session = Two()
+    assert loop._failed(lambda: None) == "no space"
+
+
+def test_every_one_refused_is_gone_so_there_is_an_end_to_it(
+    begin: Callable[..., Run], failing: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(self: FakeSession, folder: Path, own: dict[str, Any]) -> None:
+        raise CheckpointError(f"checkpoint {folder.name}: no")  # an engine that does not tell the two apart
+
+    monkeypatch.setattr(FakeSession, "load", load)
+    failing(120)
+    assert [status for _, status, _ in ledger(begin("one").execute())] == ["crashed", "refused", "refused", "ok"]
+    monkeypatch.setattr(Checkpoints, "refuse", lambda *_: False)
+    failing(120)
+    record = begin("two", more="attempts: 3").execute()
+    assert [status for _, status, _ in ledger(record)] == ["crashed"] * 3, "one that stays is no way round the limit"
+
+
+def test_a_log_that_is_no_text_any_more_is_not_gone_on_from(
+    begin: Callable[..., Run], failing: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A byte inside a string leaves every line an event: only whoever decodes it strictly stumbles."""
+    real = EventLog.text
+
+    def text(self: EventLog) -> bytes:
+        found = real(self)
+        return found.replace(b"repro-harness", b"repro-\xffarness") if found.count(b"eval_stop") > 5 else found
+
+    monkeypatch.setattr(EventLog, "text", text)
+    failing(120)
+    record = begin().execute()
+    assert ledger(record) == [(1, "crashed", ""), (2, "ok", "step_000000046 of attempt 1")]
+    assert record.attempts[1].passed_over == \
+        "checkpoint step_000000092: log.txt is not UTF-8 and was not before it was written"
 
 
 # ---- the folder
