@@ -25,6 +25,7 @@ from repro.store import read_model, write_model
 from repro.sums import file_sha256
 
 MANIFEST, LOG = "checkpoint.json", "log.txt"
+LAUNCHED = "x_launch_ns"
 KEPT = 2
 """The last one may be torn by what ended the trial, or hold what made it fail."""
 LEAST_BYTES = 1 << 20
@@ -67,6 +68,15 @@ class Resumption:
     def log(self) -> bytes:
         """The lines that the log had."""
         return (self.path / LOG).read_bytes()
+
+    def spent_seconds(self, monotonic: Callable[[], int] = time.monotonic_ns) -> float:
+        """From the trial's very first launch to now on the log's clock, what was lost in between included.
+
+        0 where the log does not say. Only of a log on the machine's clock: an engine's own stands still meanwhile.
+        """
+        events = (parse_line(line) for line in complete_lines(self.path / LOG))
+        launched = next((event.value for event in events if event is not None and event.key == LAUNCHED), None)
+        return (monotonic() + self.shift_ns - launched) / 1e9 if isinstance(launched, int) else 0.0
 
     def own(self, rank: int) -> dict[str, Any]:
         """What one rank wrote of its own.
@@ -269,8 +279,9 @@ def _clock(
         return found.shift_ns, "monotonic"
     passed = wall() * 1e3 - found.wall_ms
     if passed < 0:
-        raise CheckpointRefused(f"checkpoint {name}: the machine was started anew and its wall clock is "
-                                f"{-passed / 1e3:.0f} s before the checkpoint; how long the trial stood still is unknown")
+        raise CheckpointRefused(
+            f"checkpoint {name}: the machine was started anew and its wall clock is {-passed / 1e3:.0f} s before the "
+            "checkpoint; how long the trial stood still is unknown")
     return found.at_ns + round(passed * NANO_PER_MS) - monotonic(), "wall"
 
 

@@ -120,7 +120,7 @@ class Loop:
             why = str(error)
         if not self.session.total([float(bool(why))])[0]:
             return ""
-        return next(one for one in self.session.gather(why) if one)
+        return next(str(one) for one in self.session.gather(why) if one)
 
     def state(self) -> dict[str, Any]:
         """Where this rank stands (JSON-like); rates, order and augmentation follow from the step and the seed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
@@ -16,17 +17,18 @@ from typing import Any
 
 import pytest
 
-from repro import checkpoint, fingerprint, guards, registry, resume
+from repro import checkpoint, fingerprint, guards, registry, resume, runner
 from repro.bundle.verify import verify
 from repro.checkpoint import Checkpoints, Saving
 from repro.engines.fake_session import FakeSession
 from repro.errors import CheckpointError, CheckpointRefused, ParityError, SuiteError
 from repro.events import Event, EventLog
+from repro.launchers.inline import Inline
 from repro.loop import Loop
 from repro.machine import Machine
 from repro.plan import Plan, make_plan
 from repro.runner import PARITY_WORKER, WORKER, Run, prepare
-from repro.seams import Batch, Outcome
+from repro.seams import Batch, Order, Outcome
 from repro.spec import Trial
 from repro.store import Record
 from repro.suite_file import read_suite
@@ -371,6 +373,49 @@ def test_a_log_that_is_no_text_any_more_is_not_gone_on_from(
         "checkpoint step_000000092: log.txt is not UTF-8 and was not before it was written"
 
 
+# ---- the time limit
+
+
+@pytest.mark.parametrize(("spent", "left"), [(0.0, 3600.0), (3000.0, 600.0), (3599.99, 0.1)])
+def test_an_attempt_that_goes_on_has_what_is_left_of_the_limit(
+    begin: Callable[..., Run], failing: Callable[..., None], monkeypatch: pytest.MonkeyPatch, spent: float, left: float
+) -> None:
+    given, real = [], Inline.launch
+
+    def launch(self: Inline, order: Order) -> Outcome:
+        given.append(order.timeout_seconds)
+        return real(self, dataclasses.replace(order, timeout_seconds=3600.0))
+
+    monkeypatch.setattr(Inline, "launch", launch)
+    monkeypatch.setattr(runner, "_spent", lambda _, point: spent if point else 0.0)
+    failing(120)
+    begin().execute()
+    assert given == [3600.0, pytest.approx(left)]
+
+
+def test_an_attempt_that_has_nothing_left_is_not_started(
+    begin: Callable[..., Run], failing: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "_spent", lambda _, point: 4000.0 if point else 0.0)
+    failing(120)
+    record = begin().execute()
+    assert ledger(record) == [(1, "crashed", ""), (2, "timed_out", "step_000000092 of attempt 1")]
+    result = record.results[0]
+    assert result.reason == ("nothing was left of its time limit of 3600 s when it was to go on: 4000 s had passed "
+                             "since it was first started")
+    assert len(result.curve) == 4, "what is known of it up to the checkpoint"
+    assert verify(record.folder.root).problems == []
+
+
+def test_what_is_spent_counts_from_the_first_launch_with_all_that_was_lost(tmp_path: Path) -> None:
+    second = 1_000_000_000
+    launched = Event(checkpoint.LAUNCHED, 5 * second, "POINT_IN_TIME", 0.0, {})
+    found = written(tmp_path, 1, log=LINE + launched.line().encode())
+    point = dataclasses.replace(found.open("step_000000001", "trial", 2), shift_ns=2 * second)
+    assert point.spent_seconds(lambda: 103 * second) == 100.0
+    assert written(tmp_path, 2).open("step_000000002", "trial", 2).spent_seconds() == 0.0, "its log does not say"
+
+
 # ---- the folder
 
 
@@ -380,7 +425,7 @@ LINE = f"{Event('cache_clear', True, 'POINT_IN_TIME', 0.0, {}).line()}".encode()
 def written(root: Path, step: int, **changes: Any) -> Checkpoints:
     saving = Saving(Checkpoints(root), 1, "trial", 1, 0, 2)
     assert saving.fresh(step, 0) == ""
-    saving.write_own(step, {"step": step}, LINE)
+    saving.write_own(step, {"step": step}, changes.pop("log", LINE))
     saving.keep(step, 64 * step, 5_000_000_000, changes.pop("wall_ms", time.time() * 1e3))
     return saving.folder
 
