@@ -366,7 +366,7 @@ class Run:
         result = derive(trial, attempt, read_events(log)[0], outcome)
         if outcome.timed_out and not outcome.ends:
             limit = trial.choices.timeout_seconds
-            reason = (f"nothing was left of its time limit of {limit:g} s when it was to go on: {outcome.seconds:.0f} s "
+            reason = (f"nothing was left of its time limit of {limit:g} s when it went on: {outcome.seconds:.0f} s "
                       "had passed since it was first started")
             result = result.model_copy(update={"reason": reason})
         if outcome.ok and (damage := post_mortem.damage(log)):

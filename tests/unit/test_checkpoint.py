@@ -401,7 +401,7 @@ def test_an_attempt_that_has_nothing_left_is_not_started(
     record = begin().execute()
     assert ledger(record) == [(1, "crashed", ""), (2, "timed_out", "step_000000092 of attempt 1")]
     result = record.results[0]
-    assert result.reason == ("nothing was left of its time limit of 3600 s when it was to go on: 4000 s had passed "
+    assert result.reason == ("nothing was left of its time limit of 3600 s when it went on: 4000 s had passed "
                              "since it was first started")
     assert len(result.curve) == 4, "what is known of it up to the checkpoint"
     assert verify(record.folder.root).problems == []

@@ -15,6 +15,7 @@ from repro.bundle.verify import verify
 from repro.commands import Ended, resume_suite, run_suite
 from repro.errors import Interrupted, OutputError, ParityError, interrupter
 from repro.interrupts import Interrupts
+from repro.launchers import local
 from repro.machine import Machine
 from repro.plan import make_plan
 from repro.progress import TerminalWatcher
@@ -214,3 +215,19 @@ def test_a_reproduction_that_a_signal_ends_is_not_judged_and_keeps_what_has_run(
     attempts = read_record(tmp_path / "again").attempts
     assert [(item.status, item.reason) for item in attempts] == [("ok", ""), ("interrupted", "SIGTERM")]
     assert not (tmp_path / "again" / reproduce_command.FILE).exists() and verify(tmp_path / "again").sound
+
+
+# ---- while a trial is killed for taking too long
+
+
+def test_a_signal_that_comes_while_a_late_trial_is_killed_is_delivered() -> None:
+    """Only the deadline's own, sent to get out of elastic, is nobody else's."""
+    elastic = pytest.importorskip("torch.distributed.elastic.multiprocessing.api")
+    late = local._Late()
+    late.set()
+    for left in (False, True):
+        late.left = left
+        with pytest.raises(KeyboardInterrupt), local._signals_delivered(late):
+            raise elastic.SignalException("from a terminal", signal.SIGINT)
+    with local._signals_delivered(late):
+        raise elastic.SignalException("its own", signal.SIGTERM)
