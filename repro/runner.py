@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -316,7 +316,8 @@ class Run:
                 self.energy.start()
             spent = _spent(trial, point)
             if point is not None and spent >= trial.choices.timeout_seconds:
-                log.write_bytes(point.log())  # all that is known of a trial that no rank goes on with
+                with suppress(OSError):  # all that is known of a trial that no rank goes on with
+                    log.write_bytes(point.log())
                 outcome = Outcome((), spent, timed_out=True)
             else:
                 with Monitor(log, self.folder.system_log(trial.trial_id, attempt), self.watcher.trial_ticked,
