@@ -18,13 +18,14 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from repro.errors import CheckpointError, OutputError
+from repro.errors import CheckpointError, CheckpointRefused, OutputError
 from repro.events import TOKEN, complete_lines, parse_line
 from repro.spec import Frozen
 from repro.store import read_model, write_model
 from repro.sums import file_sha256
 
 MANIFEST, LOG = "checkpoint.json", "log.txt"
+LAUNCHED = "x_launch_ns"
 KEPT = 2
 """The last one may be torn by what ended the trial, or hold what made it fail."""
 LEAST_BYTES = 1 << 20
@@ -68,11 +69,20 @@ class Resumption:
         """The lines that the log had."""
         return (self.path / LOG).read_bytes()
 
+    def spent_seconds(self, monotonic: Callable[[], int] = time.monotonic_ns) -> float:
+        """From the trial's very first launch to now on the log's clock, what was lost in between included.
+
+        0 where the log does not say. Only of a log on the machine's clock: an engine's own stands still meanwhile.
+        """
+        events = (parse_line(line) for line in complete_lines(self.path / LOG))
+        launched = next((event.value for event in events if event is not None and event.key == LAUNCHED), None)
+        return (monotonic() + self.shift_ns - launched) / 1e9 if isinstance(launched, int) else 0.0
+
     def own(self, rank: int) -> dict[str, Any]:
         """What one rank wrote of its own.
 
         Raises:
-            CheckpointError: it is damaged.
+            CheckpointRefused: it is damaged.
         """
         path = self.path / f"rank{rank}.json"
         try:
@@ -82,7 +92,7 @@ class Resumption:
             if not isinstance(data, dict):
                 raise ValueError("no JSON object")
         except (OSError, ValueError, RecursionError) as error:
-            raise CheckpointError(f"checkpoint {self.path.name}: {path.name} cannot be read: {error}") from error
+            raise CheckpointRefused(f"checkpoint {self.path.name}: {path.name} cannot be read: {error}") from error
         return data
 
 
@@ -166,7 +176,7 @@ class Checkpoints:
         for name in self.names():
             try:
                 return self.open(name, trial_id, world), passed
-            except CheckpointError as error:
+            except CheckpointRefused as error:
                 passed.append(str(error))
         return None, passed
 
@@ -174,34 +184,35 @@ class Checkpoints:
         """One checkpoint, checked: of this trial and as many ranks, every file as it was written.
 
         Raises:
-            CheckpointError: it is not; in one line.
+            CheckpointRefused: it is not; in one line.
         """
         found = self.fitting(name, trial_id, world)
         path = self.root / name
         for text in chain(_damage(path, found.files), _torn_log(path / LOG)):  # the first is enough
-            raise CheckpointError(f"checkpoint {name}: {text}")
+            raise CheckpointRefused(f"checkpoint {name}: {text}")
         return Resumption(path, found, *_clock(name, found))
 
     def fitting(self, name: str, trial_id: str, world: int) -> Checkpoint:
         """What a checkpoint says of itself, where it is of this trial and of as many ranks.
 
         Raises:
-            CheckpointError: it is not.
+            CheckpointRefused: it is not.
         """
         try:
             found = read_model(self.root / name / MANIFEST, Checkpoint)
         except OutputError as error:
-            raise CheckpointError(f"checkpoint {name}: {str(error).rpartition('/')[2]}") from error
+            raise CheckpointRefused(f"checkpoint {name}: {str(error).rpartition('/')[2]}") from error
         if found.world != world:
-            raise CheckpointError(f"checkpoint {name}: was written by {found.world} rank(s), this trial has {world}; "
-                                  "going on with another number of ranks would be another trial")
+            raise CheckpointRefused(f"checkpoint {name}: was written by {found.world} rank(s), this trial has {world}; "
+                                    "going on with another number of ranks would be another trial")
         if found.trial_id != trial_id:
-            raise CheckpointError(f"checkpoint {name}: is of another trial, {found.trial_id[:100]}")
+            raise CheckpointRefused(f"checkpoint {name}: is of another trial, {found.trial_id[:100]}")
         return found
 
-    def refuse(self, name: str) -> None:
-        """Take away one that an engine could not go on from."""
+    def refuse(self, name: str) -> bool:
+        """Take away one that an engine could not go on from; False: it is still there, and would be refused again."""
         shutil.rmtree(self.root / name, ignore_errors=True)
+        return not (self.root / name).exists()
 
     def remove(self) -> None:
         """The trial needs none any more."""
@@ -237,6 +248,12 @@ def _torn_log(path: Path) -> Iterator[str]:
 
     A trial that went on from it would come to a damaged log every time, however often it ran.
     """
+    try:
+        with path.open(encoding="utf-8") as stream:
+            while stream.read(1 << 20):
+                pass
+    except ValueError:
+        yield f"{LOG} is not UTF-8 and was not before it was written"
     damaged = [not line.startswith(TOKEN) or parse_line(line) is None for line in complete_lines(path)]
     if any(damaged):
         yield f"{sum(damaged)} of {len(damaged)} lines of {LOG} were damaged before it was written"
@@ -256,14 +273,15 @@ def _clock(
     """What to add to the monotonic clock so that the log's clock runs on, and how the time between is known.
 
     Raises:
-        CheckpointError: it is not known: another start of the machine, and the wall clock went back.
+        CheckpointRefused: it is not known: another start of the machine, and the wall clock went back.
     """
     if found.boot and found.boot == boot():
         return found.shift_ns, "monotonic"
     passed = wall() * 1e3 - found.wall_ms
     if passed < 0:
-        raise CheckpointError(f"checkpoint {name}: the machine was started anew and its wall clock is "
-                              f"{-passed / 1e3:.0f} s before the checkpoint; how long the trial stood still is unknown")
+        raise CheckpointRefused(
+            f"checkpoint {name}: the machine was started anew and its wall clock is {-passed / 1e3:.0f} s before the "
+            "checkpoint; how long the trial stood still is unknown")
     return found.at_ns + round(passed * NANO_PER_MS) - monotonic(), "wall"
 
 
@@ -290,7 +308,11 @@ class Saving:
         return self.folder.fresh(step, self.size or about) if self.rank == 0 else ""
 
     def write_own(self, step: int, own: Mapping[str, Any], log: bytes) -> Path:
-        """One rank's own files."""
+        """One rank's own files.
+
+        Raises:
+            CheckpointError: they cannot be written.
+        """
         aside = self.folder.aside(step)
         try:
             (aside / f"rank{self.rank}.json").write_text(json.dumps(own, separators=(",", ":")), encoding="utf-8")
@@ -300,8 +322,17 @@ class Saving:
             raise CheckpointError(f"checkpoint of step {step}: cannot be written: {error.strerror}") from error
         return aside
 
+    def drop(self) -> None:
+        """Rank 0's part when one could not be written: what there is of it only takes up room."""
+        if self.rank == 0:
+            self.folder.tidy()
+
     def keep(self, step: int, samples: int, at_ns: int, wall_ms: float) -> None:
-        """Rank 0's part when all have written."""
+        """Rank 0's part when all have written.
+
+        Raises:
+            CheckpointError: it cannot be written.
+        """
         if self.rank == 0:
             self.size = self.folder.keep(Checkpoint(
                 trial_id=self.trial_id, attempt=self.attempt, world=self.world, step=step, samples=samples,
@@ -314,7 +345,7 @@ def from_payload(payload: Mapping[str, Any], folder: Path, trial_id: str, rank: 
     """What the parent told a rank: whether to keep checkpoints, and which to go on from.
 
     Raises:
-        CheckpointError: the checkpoint is of another trial or another number of ranks.
+        CheckpointRefused: the checkpoint is of another trial or another number of ranks.
     """
     told = payload.get("checkpoints")
     if told is None:

@@ -11,7 +11,8 @@
     ├── NotAsItWas                 exit 3   a record was altered since it was made
     ├── TrialError                 exit 1   a trial could not be carried through
     │   ├── ParityError            exit 1   two engines do not train alike (step, tensor)
-    │   └── CheckpointError        exit 1   a checkpoint cannot be gone on from (which, why)
+    │   └── CheckpointError        exit 1   a checkpoint cannot be written (which, why)
+    │       └── CheckpointRefused  exit 1   a checkpoint cannot be gone on from (which, why)
     └── TrackingError              exit 1   the tracking server did not take what was sent
 
     KeyboardInterrupt
@@ -99,7 +100,11 @@ class ParityError(TrialError):
 
 
 class CheckpointError(TrialError):
-    """A checkpoint cannot be gone on from: which one, and why."""
+    """A checkpoint cannot be written: which one, and why."""
+
+
+class CheckpointRefused(CheckpointError):
+    """A checkpoint cannot be gone on from: which one, and why. Raised while one is read, and only then."""
 
 
 class TrackingError(ReproError):

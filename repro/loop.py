@@ -12,7 +12,7 @@ import numpy as np
 
 from repro.checkpoint import Resumption, Saving
 from repro.clock import Stopwatch, step_timer
-from repro.errors import CheckpointError
+from repro.errors import CheckpointError, CheckpointRefused
 from repro.events import EventLog
 from repro.expected_traffic import expected_traffic
 from repro.fed import Account, draws_sha256, total
@@ -96,13 +96,31 @@ class Loop:
         why = saving.fresh(self.step, self.session.state_bytes())
         if self.session.total([float(bool(why))])[0]:
             return {"skipped": why}
-        own = self.session.save(saving.folder.aside(self.step))
-        saving.write_own(self.step, {"loop": state, "session": own}, self.log.text())
-        self.session.synchronize()
-        saving.keep(self.step, self.samples, state["watch"]["at_ns"], wall_ms)
-        # Nobody goes on to a timed step while rank 0 still writes.
-        self.session.synchronize()
+        log = self.log.text()
+
+        def write() -> None:
+            own = self.session.save(saving.folder.aside(self.step))
+            saving.write_own(self.step, {"loop": state, "session": own}, log)
+
+        def keep() -> None:
+            saving.keep(self.step, self.samples, state["watch"]["at_ns"], wall_ms)
+
+        # All ranks hear how each part went: nobody goes on to a timed step while rank 0 still writes.
+        if why := self._failed(write) or self._failed(keep):
+            saving.drop()
+            return {"skipped": why}
         return {"bytes": saving.size}
+
+    def _failed(self, part: Callable[[], None]) -> str:
+        """Do this rank's part of a checkpoint; why any rank could not do its own, "" where all could."""
+        why = ""
+        try:
+            part()
+        except CheckpointError as error:
+            why = str(error)
+        if not self.session.total([float(bool(why))])[0]:
+            return ""
+        return next(str(one) for one in self.session.gather(why) if one)
 
     def state(self) -> dict[str, Any]:
         """Where this rank stands (JSON-like); rates, order and augmentation follow from the step and the seed."""
@@ -125,10 +143,14 @@ class Loop:
             self.session.load(resumed.path, own["session"])
             self._restore(own["loop"])
             lost = self.watch.resume(own["loop"]["watch"])
+        except CheckpointRefused:
+            raise
+        except CheckpointError as error:
+            raise CheckpointRefused(str(error)) from error
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             name = type(error).__name__
-            raise CheckpointError(f"checkpoint {resumed.path.name}: holds something else than this trial wrote "
-                                  f"({name}: {str(error)[:100]})") from error
+            raise CheckpointRefused(f"checkpoint {resumed.path.name}: holds something else than this trial wrote "
+                                    f"({name}: {str(error)[:100]})") from error
         self.session.synchronize()
         self.session.traffic()
         self.log.emit("x_resumed", {"attempt": resumed.checkpoint.attempt, "step": self.step, "samples": self.samples,

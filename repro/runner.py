@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,7 +13,7 @@ from repro import fingerprint, guards, lost, parity, post_mortem, resume
 from repro.checkpoint import Checkpoints, Resumption
 from repro.energy import Energy
 from repro.energy_meter import EnergyMeter
-from repro.errors import CheckpointError, Exit, GuardError, ParityError, ReproError, interrupter
+from repro.errors import CheckpointRefused, Exit, GuardError, ParityError, ReproError, interrupter
 from repro.events import read_events
 from repro.fingerprint import DataSet, Environment
 from repro.machine import Machine
@@ -32,6 +32,8 @@ STOPPED_WORDS = {"crashed": "crashed", "hung": "hung", "timed_out": "ran into it
 WORKER = "repro.worker:main"
 PARITY_WORKER = "repro.parity_worker:main"
 SYNC_SECONDS = 15.0
+LEAST_SECONDS = 0.1
+"""Of a time limit that earlier attempts have nearly used up."""
 
 
 class Watcher(Protocol):
@@ -226,7 +228,11 @@ class Run:
             launcher.close()
 
     def launch(self, trial: Trial, entry: str, folder: Path, payload: dict[str, Any]) -> Outcome:
-        """Start one entry point on all ranks of a trial."""
+        """Start one entry point on all ranks of a trial.
+
+        Args:
+            payload: its `spent_seconds`, if any, have gone of the trial's time limit already.
+        """
         choices = trial.choices
         launcher = self._launchers[canonical(choices.launcher)]
         folder.mkdir(parents=True, exist_ok=True)
@@ -235,11 +241,12 @@ class Run:
             "simulated": choices.engine.kind == "fake", "launched_ns": time.monotonic_ns(),
         }
         progress = folder / payload["log"] if "log" in payload else None
+        left = max(LEAST_SECONDS, choices.timeout_seconds - payload.get("spent_seconds", 0.0))
         then = post_mortem.before(folder)
         try:
             outcome = launcher.launch(Order(
                 entry=entry, payload=payload, processes=choices.processes, device=choices.device, folder=folder,
-                timeout_seconds=choices.timeout_seconds, stall_seconds=choices.stall_seconds, progress=progress,
+                timeout_seconds=left, stall_seconds=choices.stall_seconds, progress=progress,
             ))
         finally:
             post_mortem.hide(folder)
@@ -307,10 +314,20 @@ class Run:
             self.folder.append_attempt(start.ended("started", "the run ended before this attempt did"))
             if self.energy is not None:
                 self.energy.start()
-            with Monitor(log, self.folder.system_log(trial.trial_id, attempt), self.watcher.trial_ticked, self._live):
-                outcome = self.launch(trial, WORKER, folder, {
-                    "log": log.name, "attempt": attempt, "checkpoints": self._keeping(trial, kept, point),
-                })
+            spent = _spent(trial, point)
+            if point is not None and spent >= trial.choices.timeout_seconds:
+                with suppress(OSError):  # all that is known of a trial that no rank goes on with
+                    log.write_bytes(point.log())
+                outcome = Outcome((), spent, timed_out=True)
+            else:
+                with Monitor(log, self.folder.system_log(trial.trial_id, attempt), self.watcher.trial_ticked,
+                             self._live):
+                    outcome = self.launch(trial, WORKER, folder, {
+                        "log": log.name, "attempt": attempt, "checkpoints": self._keeping(trial, kept, point),
+                        "spent_seconds": spent,
+                    })
+                if outcome.timed_out:
+                    outcome = replace(outcome, seconds=outcome.seconds + spent)
         except KeyboardInterrupt as error:
             self.folder.append_attempt(start.ended("interrupted", interrupter(error)))
             raise
@@ -323,8 +340,8 @@ class Run:
             used = self.energy.stop() if self.energy is not None else None
         except KeyboardInterrupt as error:
             late = error
-        if point is not None and (refusal := refused(outcome)):
-            kept.refuse(point.path.name)
+        # One that cannot be taken away would be refused for ever: that attempt counts as one that crashed.
+        if point is not None and (refusal := refused(outcome)) and kept.refuse(point.path.name):
             self.folder.append_attempt(start.ended("refused", refusal))
             self._warn("checkpoint", refusal, trial.trial_id)
             if late is not None:
@@ -348,6 +365,11 @@ class Run:
         trial, attempt = start.trial, start.attempt
         log = self.folder.log(trial.trial_id, attempt)
         result = derive(trial, attempt, read_events(log)[0], outcome)
+        if outcome.timed_out and not outcome.ends:
+            limit = trial.choices.timeout_seconds
+            reason = (f"nothing was left of its time limit of {limit:g} s when it went on: {outcome.seconds:.0f} s "
+                      "had passed since it was first started")
+            result = result.model_copy(update={"reason": reason})
         if outcome.ok and (damage := post_mortem.damage(log)):
             # Not invalid: that is a trial that was another one than asked for. This one's record was lost.
             result = Result(trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=attempt,
@@ -414,6 +436,13 @@ class _Start:
         )
 
 
+def _spent(trial: Trial, point: Resumption | None) -> float:
+    """Seconds of its time limit that a trial has used before it goes on; 0 for one on a clock of its engine's own."""
+    if point is None or not trial.choices.engine.get(Engine).needs_parts:
+        return 0.0
+    return max(0.0, point.spent_seconds())
+
+
 def _named(point: Resumption | None) -> str:
     """A checkpoint as the ledger says it."""
     return f"{point.path.name} of attempt {point.checkpoint.attempt}" if point else ""
@@ -421,7 +450,7 @@ def _named(point: Resumption | None) -> str:
 
 def refused(outcome: Outcome) -> str:
     """What a rank found wrong with the checkpoint that it was to go on from; "" where it found nothing."""
-    prefix = f"{CheckpointError.__name__}: "
+    prefix = f"{CheckpointRefused.__name__}: "
     return next((end.reason.removeprefix(prefix) for end in outcome.ends if end.reason.startswith(prefix)), "")
 
 

@@ -306,7 +306,8 @@ class Session(ABC):
             What is this rank's own (JSON-like).
 
         Raises:
-            CheckpointError: the engine keeps no checkpoints (`Engine.checkpoints`).
+            CheckpointError: it cannot be written, or the engine keeps none (`Engine.checkpoints`). Raised when this
+                rank has done all that others wait for: the trial goes on without this checkpoint.
         """
         raise CheckpointError(f"{type(self).__name__} keeps no checkpoints")
 
@@ -316,7 +317,7 @@ class Session(ABC):
         Nothing is unpickled that could run code. Called after a warm-up, so that all memory is there.
 
         Raises:
-            CheckpointError: `folder` is damaged, holds something else, or more than tensors and plain values.
+            CheckpointRefused: `folder` is damaged, holds something else, or more than tensors and plain values.
         """
         raise CheckpointError(f"{type(self).__name__} keeps no checkpoints")
 

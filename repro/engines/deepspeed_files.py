@@ -23,8 +23,36 @@ OWN_CLASSES = [LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address]
 class SafeFiles(TorchCheckpointEngine):  # type: ignore[misc]  # DeepSpeed has no types
     """Writes as torch does by default and reads tensors, plain values and DeepSpeed's own few classes only."""
 
+    failure: BaseException | None = None
+    """The first thing that could not be written: kept, not raised, because the other ranks wait for this one."""
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        with self._remembered():
+            Path(path).mkdir(parents=True, exist_ok=exist_ok)
+
     def save(self, state_dict: Any, path: str) -> None:
-        torch.save(state_dict, path)
+        with self._remembered():
+            torch.save(state_dict, path)
+
+    @contextmanager
+    def _remembered(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, RuntimeError) as error:  # torch's own writer raises RuntimeError where the disk is full
+            self.failure = self.failure or error
+
+    def written(self, folder: Path) -> None:
+        """To be asked when all ranks have done with it.
+
+        Args:
+            folder: DeepSpeed's, below the checkpoint's.
+
+        Raises:
+            CheckpointError: this rank could not write.
+        """
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            raise refused(folder, failure, "written") from failure
 
     def load(self, path: str, map_location: Any = None) -> Any:
         with told(Path(path).parent), torch.serialization.safe_globals(list(OWN_CLASSES)):
@@ -39,7 +67,7 @@ def told(folder: Path) -> Iterator[None]:
         folder: DeepSpeed's, below the checkpoint's.
 
     Raises:
-        CheckpointError: instead.
+        CheckpointRefused: instead.
     """
     try:
         yield

@@ -58,7 +58,8 @@ class DeepSpeedSession(TorchSession):
         self.engine, *_ = deepspeed.initialize(
             model=self.model, optimizer=self.optimizer, config=self.config, dist_init_required=False
         )
-        self.engine.checkpoint_engine = SafeFiles()
+        self.files = self.engine.checkpoint_engine = SafeFiles()
+        self.engine._copy_recovery_script = lambda _: None  # code has no place among the data
         self.optimizer.state.clear()
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
@@ -135,8 +136,7 @@ class DeepSpeedSession(TorchSession):
 
     def save_state(self, folder: Path) -> dict[str, Any]:
         self.engine.save_checkpoint(str(folder), tag=TAG, save_latest=False)
-        if self.job.rank == 0:
-            (folder / "zero_to_fp32.py").unlink(missing_ok=True)  # code has no place among the data
+        self.files.written(folder / TAG)
         return {}
 
     def load_state(self, folder: Path, own: Mapping[str, Any]) -> None:

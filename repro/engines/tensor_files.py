@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from repro.errors import CheckpointError
+from repro.errors import CheckpointError, CheckpointRefused
 
 INDEX_CLASSES = {
     "torch.distributed.checkpoint.metadata": {
@@ -93,7 +93,7 @@ def load_tensors(folder: Path, rank: int) -> tuple[dict[str, torch.Tensor], dict
     """(shared tensors, this rank's own) in the host's memory; no rank waits for another.
 
     Raises:
-        CheckpointError: `folder` is damaged or holds more than tensors.
+        CheckpointRefused: `folder` is damaged or holds more than tensors.
     """
     prefix = OWN.format(rank=rank)
     with _told(folder, "read"):
@@ -148,4 +148,5 @@ def refused(folder: Path, error: BaseException, done: str = "read") -> Checkpoin
     if isinstance(error, pickle.UnpicklingError):
         unsafe = next((line.strip() for line in lines if "Unsupported global" in line or "GLOBAL" in line), "")
         why = f"it holds more than tensors and plain values ({(unsafe or why)[:200]}); nothing of that was loaded"
-    return CheckpointError(f"checkpoint {folder.parent.name}: {folder.name} cannot be {done}: {why}")
+    kind = CheckpointRefused if done == "read" else CheckpointError
+    return kind(f"checkpoint {folder.parent.name}: {folder.name} cannot be {done}: {why}")

@@ -13,7 +13,7 @@ import torch
 from repro.engines.numerics import name_of
 from repro.engines.tensor_files import load_tensors, save_tensors
 from repro.engines.torch_session import TorchSession, as_array
-from repro.errors import CheckpointError
+from repro.errors import CheckpointRefused
 from repro.seams import Batch, Job, Parts
 
 TENSORS = "tensors"
@@ -161,7 +161,7 @@ class LoopSession(TorchSession):
         if wrong := sorted(name for name in {*there, *shared}
                            if name not in there or name not in shared or there[name].shape != shared[name].shape
                            or there[name].dtype != shared[name].dtype):
-            raise CheckpointError(f"checkpoint {folder.name}: {wrong[0]} is not what this trial has under that name")
+            raise CheckpointRefused(f"checkpoint {folder.name}: {wrong[0]} is not what this trial has under that name")
         with torch.no_grad():
             for name, tensor in there.items():
                 tensor.copy_(shared[name])

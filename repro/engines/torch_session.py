@@ -16,7 +16,7 @@ import torch.distributed as dist
 from repro.engines.numerics import Numerics, name_of
 from repro.engines.undo import Buffers, OptimizerState, RandomStates, digest
 from repro.engines.watched import Watched
-from repro.errors import CheckpointError, TrialError
+from repro.errors import CheckpointRefused, TrialError
 from repro.seams import Batch, Job, Parts, Session
 
 PLAIN = (bool, int, float, str, type(None))
@@ -135,9 +135,10 @@ class TorchSession(Session):
         """Become what `save_state` wrote."""
 
     def save(self, folder: Path) -> dict[str, Any]:
+        weights = self._weights_hash()  # all ranks take part: after a rank failed to write it would wait for ever
         own = self.save_state(folder)
         scaler = {name: value for name, value in self.scaler_state().items() if isinstance(value, PLAIN)}
-        return {"engine": own, "scaler": scaler, "comm": self.job.comm.state(), "weights": self._weights_hash(),
+        return {"engine": own, "scaler": scaler, "comm": self.job.comm.state(), "weights": weights,
                 "random": RandomStates().plain()}
 
     def load(self, folder: Path, own: Mapping[str, Any]) -> None:
@@ -145,7 +146,7 @@ class TorchSession(Session):
         self.load_state(folder, own["engine"])
         self.load_scaler_state(own["scaler"])
         if self._weights_hash() != own["weights"]:
-            raise CheckpointError(f"checkpoint {folder.name}: the weights are not what they were when it was written")
+            raise CheckpointRefused(f"checkpoint {folder.name}: the weights are not what they were when it was written")
         RandomStates.of(own["random"]).restore()
 
     def _weights_hash(self) -> str:

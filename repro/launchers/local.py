@@ -28,6 +28,8 @@ from repro.seams import Launcher, Order, Outcome, Setting
 
 LEAVE_ELASTIC_AFTER = 20
 """Tenths of a second after the deadline at which a launch that still has not ended is interrupted."""
+LEAVING = signal.SIGTERM
+"""The signal for that."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """What elastic turns into the end of a launch."""
 
@@ -174,7 +176,7 @@ def _signals_to_handle() -> str:
 def _signals_delivered(late: _Late) -> Iterator[None]:
     """Put back the handlers that elastic replaces, then deliver the signal that ended the launch to them.
 
-    After `late` the signal was the deadline's own, sent to get out of elastic, and is nobody else's.
+    The deadline's own, sent to get out of elastic, is nobody else's; one that a user sends meanwhile is.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
 
@@ -188,7 +190,7 @@ def _signals_delivered(late: _Late) -> Iterator[None]:
         if threading.current_thread() is threading.main_thread():
             for each, handler in before.items():
                 signal.signal(each, handler)
-    if caught is not None and not late.is_set():
+    if caught is not None and not (late.left and caught == LEAVING):
         handler = before[caught]
         if callable(handler):
             handler(caught, None)  # not raised anew: it would count as a second one
@@ -214,7 +216,8 @@ def _deadline(roll: Roll, order: Order, late: _Late) -> Iterator[None]:
             if done.wait(0.1):
                 return
             if turn == LEAVE_ELASTIC_AFTER and threading.main_thread().ident is not None:
-                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+                late.left = True
+                signal.pthread_kill(threading.main_thread().ident or 0, LEAVING)
 
     thread = threading.Thread(target=watch, name="repro-deadline", daemon=True)
     thread.start()
@@ -245,3 +248,5 @@ class _Late(threading.Event):
 
     stacks: dict[int, list[tuple[str, str]]] | None = None
     """Where each rank stood, when it was because nothing got on."""
+    left = False
+    """Whether elastic was told to leave by a signal."""

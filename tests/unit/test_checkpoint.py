@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import errno
 import json
 import os
 import pickle
@@ -15,16 +17,18 @@ from typing import Any
 
 import pytest
 
-from repro import checkpoint, fingerprint, guards, registry, resume
+from repro import checkpoint, fingerprint, guards, registry, resume, runner
 from repro.bundle.verify import verify
 from repro.checkpoint import Checkpoints, Saving
 from repro.engines.fake_session import FakeSession
-from repro.errors import CheckpointError, ParityError, SuiteError
-from repro.events import Event
+from repro.errors import CheckpointError, CheckpointRefused, ParityError, SuiteError
+from repro.events import Event, EventLog
+from repro.launchers.inline import Inline
+from repro.loop import Loop
 from repro.machine import Machine
 from repro.plan import Plan, make_plan
 from repro.runner import PARITY_WORKER, WORKER, Run, prepare
-from repro.seams import Batch, Outcome
+from repro.seams import Batch, Order, Outcome
 from repro.spec import Trial
 from repro.store import Record
 from repro.suite_file import read_suite
@@ -207,7 +211,7 @@ def test_one_that_the_engine_refuses_is_fallen_back_from_and_is_no_failed_start(
 
     def load(self: FakeSession, folder: Path, own: dict[str, Any]) -> None:
         if folder.name == "step_000000092":
-            raise CheckpointError(f"checkpoint {folder.name}: holds more than tensors")
+            raise CheckpointRefused(f"checkpoint {folder.name}: holds more than tensors")
         real(self, folder, own)
 
     monkeypatch.setattr(FakeSession, "load", load)
@@ -270,6 +274,148 @@ def test_too_little_disk_costs_the_checkpoint_and_not_the_trial(
                for text in result.warnings)
 
 
+def _not_written(monkeypatch: pytest.MonkeyPatch, part: str, fails: Callable[[], bool]) -> None:
+    """From now on this part of writing a checkpoint fails as long as `fails` says so."""
+    if part == "engine":
+        real = FakeSession.save
+
+        def save(self: FakeSession, folder: Path) -> dict[str, Any]:
+            (folder / "half").write_text("half")
+            if fails():
+                raise CheckpointError("checkpoint: cannot be written: No space left on device")
+            return real(self, folder)
+
+        monkeypatch.setattr(FakeSession, "save", save)
+        return
+    where, name = (Path, "write_text") if part == "own" else (checkpoint, "write_model")
+    written = getattr(where, name)
+
+    def write(target: Any, *rest: Any, **more: Any) -> Any:
+        path = target if isinstance(target, Path) else rest[0]
+        if path.parent.name.endswith(".tmp") and path.name in ("rank0.json", checkpoint.MANIFEST) and fails():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return written(target, *rest, **more)
+
+    monkeypatch.setattr(where, name, write)
+
+
+@pytest.mark.parametrize("part", ["engine", "own", "keep"])
+def test_one_that_cannot_be_written_costs_the_checkpoint_and_not_the_trial(
+    begin: Callable[..., Run], failing: Callable[..., None], monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """Also in an attempt that goes on: the checkpoint it began from is no worse for it."""
+    run, seen = begin(more="attempts: 3"), [0]
+
+    def fails() -> bool:
+        seen[0] += 1
+        return seen[0] > 2
+
+    def whole(_: int) -> None:
+        assert kept(run).names() == ["step_000000092", "step_000000046"]
+        assert not list(kept(run).root.glob(".*")), "what was half written is gone"
+
+    _not_written(monkeypatch, part, fails)
+    failing(120, 160, then=whole)
+    record = run.execute()
+    assert ledger(record) == [(1, "crashed", ""), (2, "crashed", "step_000000092 of attempt 1"),
+                              (3, "ok", "step_000000092 of attempt 1")]
+    assert any("checkpoint(s) were not written, the first at step 138: " in text and "No space left on device" in text
+               for text in record.results[0].warnings)
+
+
+def test_what_one_rank_could_not_write_no_rank_keeps(tmp_path: Path) -> None:
+    """The others hear of it and do not wait."""
+    class Two(FakeSession):
+        def __init__(self) -> None:
+            """Rank 0 of two; the other one could not write."""
+
+        def total(self, values: Sequence[float]) -> list[float]:
+            return [values[0] + 1.0]
+
+        def gather(self, value: Any) -> list[Any]:
+            return [value, "no space"]
+
+    loop = object.__new__(Loop)
+    loop.session = Two()
+    assert loop._failed(lambda: None) == "no space"
+
+
+def test_every_one_refused_is_gone_so_there_is_an_end_to_it(
+    begin: Callable[..., Run], failing: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(self: FakeSession, folder: Path, own: dict[str, Any]) -> None:
+        raise CheckpointError(f"checkpoint {folder.name}: no")  # an engine that does not tell the two apart
+
+    monkeypatch.setattr(FakeSession, "load", load)
+    failing(120)
+    assert [status for _, status, _ in ledger(begin("one").execute())] == ["crashed", "refused", "refused", "ok"]
+    monkeypatch.setattr(Checkpoints, "refuse", lambda *_: False)
+    failing(120)
+    record = begin("two", more="attempts: 3").execute()
+    assert [status for _, status, _ in ledger(record)] == ["crashed"] * 3, "one that stays is no way round the limit"
+
+
+def test_a_log_that_is_no_text_any_more_is_not_gone_on_from(
+    begin: Callable[..., Run], failing: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A byte inside a string leaves every line an event: only whoever decodes it strictly stumbles."""
+    real = EventLog.text
+
+    def text(self: EventLog) -> bytes:
+        found = real(self)
+        return found.replace(b"repro-harness", b"repro-\xffarness") if found.count(b"eval_stop") > 5 else found
+
+    monkeypatch.setattr(EventLog, "text", text)
+    failing(120)
+    record = begin().execute()
+    assert ledger(record) == [(1, "crashed", ""), (2, "ok", "step_000000046 of attempt 1")]
+    assert record.attempts[1].passed_over == \
+        "checkpoint step_000000092: log.txt is not UTF-8 and was not before it was written"
+
+
+# ---- the time limit
+
+
+@pytest.mark.parametrize(("spent", "left"), [(0.0, 3600.0), (3000.0, 600.0), (3599.99, 0.1)])
+def test_an_attempt_that_goes_on_has_what_is_left_of_the_limit(
+    begin: Callable[..., Run], failing: Callable[..., None], monkeypatch: pytest.MonkeyPatch, spent: float, left: float
+) -> None:
+    given, real = [], Inline.launch
+
+    def launch(self: Inline, order: Order) -> Outcome:
+        given.append(order.timeout_seconds)
+        return real(self, dataclasses.replace(order, timeout_seconds=3600.0))
+
+    monkeypatch.setattr(Inline, "launch", launch)
+    monkeypatch.setattr(runner, "_spent", lambda _, point: spent if point else 0.0)
+    failing(120)
+    begin().execute()
+    assert given == [3600.0, pytest.approx(left)]
+
+
+def test_an_attempt_that_has_nothing_left_is_not_started(
+    begin: Callable[..., Run], failing: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "_spent", lambda _, point: 4000.0 if point else 0.0)
+    failing(120)
+    record = begin().execute()
+    assert ledger(record) == [(1, "crashed", ""), (2, "timed_out", "step_000000092 of attempt 1")]
+    result = record.results[0]
+    assert result.reason == ("nothing was left of its time limit of 3600 s when it went on: 4000 s had passed "
+                             "since it was first started")
+    assert len(result.curve) == 4, "what is known of it up to the checkpoint"
+    assert verify(record.folder.root).problems == []
+
+
+def test_what_is_spent_counts_from_the_first_launch_with_all_that_was_lost(tmp_path: Path) -> None:
+    second = 1_000_000_000
+    launched = Event(checkpoint.LAUNCHED, 5 * second, "POINT_IN_TIME", 0.0, {})
+    found = written(tmp_path, 1, log=LINE + launched.line().encode())
+    point = dataclasses.replace(found.open("step_000000001", "trial", 2), shift_ns=2 * second)
+    assert point.spent_seconds(lambda: 103 * second) == 100.0
+    assert written(tmp_path, 2).open("step_000000002", "trial", 2).spent_seconds() == 0.0, "its log does not say"
+
+
 # ---- the folder
 
 
@@ -279,7 +425,7 @@ LINE = f"{Event('cache_clear', True, 'POINT_IN_TIME', 0.0, {}).line()}".encode()
 def written(root: Path, step: int, **changes: Any) -> Checkpoints:
     saving = Saving(Checkpoints(root), 1, "trial", 1, 0, 2)
     assert saving.fresh(step, 0) == ""
-    saving.write_own(step, {"step": step}, LINE)
+    saving.write_own(step, {"step": step}, changes.pop("log", LINE))
     saving.keep(step, 64 * step, 5_000_000_000, changes.pop("wall_ms", time.time() * 1e3))
     return saving.folder
 

@@ -15,6 +15,7 @@ from repro.bundle.verify import verify
 from repro.commands import Ended, resume_suite, run_suite
 from repro.errors import Interrupted, OutputError, ParityError, interrupter
 from repro.interrupts import Interrupts
+from repro.launchers import local
 from repro.machine import Machine
 from repro.plan import make_plan
 from repro.progress import TerminalWatcher
@@ -226,3 +227,19 @@ def test_an_index_that_cannot_be_written_costs_no_report(
     with pytest.raises(OutputError, match="No space left"):
         begin()
     assert (tmp_path / "run" / "report" / "report.html").is_file()
+
+
+# ---- while a trial is killed for taking too long
+
+
+def test_a_signal_that_comes_while_a_late_trial_is_killed_is_delivered() -> None:
+    """Only the deadline's own, sent to get out of elastic, is nobody else's."""
+    elastic = pytest.importorskip("torch.distributed.elastic.multiprocessing.api")
+    late = local._Late()
+    late.set()
+    for left in (False, True):
+        late.left = left
+        with pytest.raises(KeyboardInterrupt), local._signals_delivered(late):
+            raise elastic.SignalException("from a terminal", signal.SIGINT)
+    with local._signals_delivered(late):
+        raise elastic.SignalException("its own", signal.SIGTERM)
