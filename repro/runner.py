@@ -32,8 +32,6 @@ STOPPED_WORDS = {"crashed": "crashed", "hung": "hung", "timed_out": "ran into it
 WORKER = "repro.worker:main"
 PARITY_WORKER = "repro.parity_worker:main"
 SYNC_SECONDS = 15.0
-LEAST_SECONDS = 0.1
-"""Of a time limit that earlier attempts have nearly used up."""
 
 
 class Watcher(Protocol):
@@ -241,7 +239,7 @@ class Run:
             "simulated": choices.engine.kind == "fake", "launched_ns": time.monotonic_ns(),
         }
         progress = folder / payload["log"] if "log" in payload else None
-        left = max(LEAST_SECONDS, choices.timeout_seconds - payload.get("spent_seconds", 0.0))
+        left = choices.timeout_seconds - payload.get("spent_seconds", 0.0)
         then = post_mortem.before(folder)
         try:
             outcome = launcher.launch(Order(
