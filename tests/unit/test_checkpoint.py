@@ -581,6 +581,21 @@ def test_a_bomb_in_deepspeed_s_files_does_not_go_off(tmp_path: Path) -> None:
         SafeFiles().load(str(bad))
 
 
+def test_what_deepspeed_cannot_write_is_told_when_the_ranks_have_met(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("deepspeed")
+    from repro.engines.deepspeed_files import SafeFiles
+
+    files, folder = SafeFiles(), tmp_path / "step_000000001" / "model"
+    files.save({"a": torch.ones(2)}, str(folder / "a.pt"))  # there is no such folder: RuntimeError by torch
+    with pytest.raises(CheckpointError, match="checkpoint step_000000001: model cannot be written: ") as caught:
+        files.written(folder)
+    assert not isinstance(caught.value, CheckpointRefused)
+    files.makedirs(str(folder), exist_ok=True)
+    files.save({"a": torch.ones(2)}, str(folder / "a.pt"))
+    files.written(folder)
+
+
 # ---- the suite
 
 
