@@ -393,6 +393,32 @@ def test_an_attempt_that_goes_on_has_what_is_left_of_the_limit(
     assert given == [3600.0, pytest.approx(left)]
 
 
+def test_the_machine_s_clock_says_what_is_left(
+    begin: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    from repro.engines.torch_session import TorchSession
+
+    given, real, evaluate, calls = [], Inline.launch, TorchSession.evaluate, []
+
+    def launch(self: Inline, order: Order) -> Outcome:
+        given.append(order.timeout_seconds)
+        return real(self, order)
+
+    def lost(self: TorchSession, *rest: Any) -> tuple[float, int]:
+        calls.append(1)
+        if len(calls) == 4:
+            raise RuntimeError("lost")
+        return evaluate(self, *rest)
+
+    monkeypatch.setattr(Inline, "launch", launch)
+    monkeypatch.setattr(TorchSession, "evaluate", lost)
+    began = time.monotonic()
+    record = begin(engine="single").execute()
+    assert ledger(record)[1][2] == "step_000000046 of attempt 1"
+    assert given[0] == 3600.0 and 0.0 < 3600.0 - given[1] < time.monotonic() - began
+
+
 def test_an_attempt_that_has_nothing_left_is_not_started(
     begin: Callable[..., Run], failing: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
