@@ -393,6 +393,32 @@ def test_an_attempt_that_goes_on_has_what_is_left_of_the_limit(
     assert given == [3600.0, pytest.approx(left, rel=1e-6)]
 
 
+def test_the_machine_s_clock_says_what_is_left(
+    begin: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    from repro.engines.torch_session import TorchSession
+
+    given, real, evaluate, calls = [], Inline.launch, TorchSession.evaluate, []
+
+    def launch(self: Inline, order: Order) -> Outcome:
+        given.append(order.timeout_seconds)
+        return real(self, order)
+
+    def lost(self: TorchSession, *rest: Any) -> tuple[float, int]:
+        calls.append(1)
+        if len(calls) == 4:
+            raise RuntimeError("lost")
+        return evaluate(self, *rest)
+
+    monkeypatch.setattr(Inline, "launch", launch)
+    monkeypatch.setattr(TorchSession, "evaluate", lost)
+    began = time.monotonic()
+    record = begin(engine="single").execute()
+    assert ledger(record)[1][2] == "step_000000046 of attempt 1"
+    assert given[0] == 3600.0 and 0.0 < 3600.0 - given[1] < time.monotonic() - began
+
+
 def test_an_attempt_that_has_nothing_left_is_not_started(
     begin: Callable[..., Run], failing: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -579,6 +605,21 @@ def test_a_bomb_in_deepspeed_s_files_does_not_go_off(tmp_path: Path) -> None:
     bad.write_bytes(fine.read_bytes()[:200])
     with pytest.raises(CheckpointError, match="model cannot be read: "):
         SafeFiles().load(str(bad))
+
+
+def test_what_deepspeed_cannot_write_is_told_when_the_ranks_have_met(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("deepspeed")
+    from repro.engines.deepspeed_files import SafeFiles
+
+    files, folder = SafeFiles(), tmp_path / "step_000000001" / "model"
+    files.save({"a": torch.ones(2)}, str(folder / "a.pt"))  # there is no such folder: RuntimeError by torch
+    with pytest.raises(CheckpointError, match="checkpoint step_000000001: model cannot be written: ") as caught:
+        files.written(folder)
+    assert not isinstance(caught.value, CheckpointRefused)
+    files.makedirs(str(folder), exist_ok=True)
+    files.save({"a": torch.ones(2)}, str(folder / "a.pt"))
+    files.written(folder)
 
 
 # ---- the suite
