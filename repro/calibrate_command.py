@@ -9,16 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repro import pattern
+from repro import alone, pattern
 from repro.calibration import FILE, Calibration, add, calibrated, nulls_of, place_for, twin_plan
 from repro.compare import factors_of
 from repro.compare.cells import CellIndex, primary_pair
 from repro.errors import UsageError
-from repro.lock import RunLock
-from repro.machine import detect
 from repro.plan import Cell, Plan
-from repro.progress import TerminalWatcher
-from repro.runner import Run, prepare
+from repro.runner import prepare
 from repro.spec import Metric, Suite
 from repro.store import Record, read_record
 
@@ -78,12 +75,13 @@ def calibrate(
         to: the file of the nulls; None: the user's own for this suite.
 
     Raises:
+        KeyboardInterrupt: a signal ended it; what had run can be replayed.
         ReproError: the plan cannot be a calibration, or the run failed; what had run can be replayed.
     """
     twins = twin_plan(plan, chosen_cells(plan, wanted), pairs or max(plan.suite.seeds, 6), nulls)
     folder = prepare(twins, suite_text, Path("runs") / f"{plan.suite.suite}-calibrate-{time.strftime('%Y%m%d-%H%M%S')}")
-    with RunLock(folder.root).acquire(), TerminalWatcher() as watcher:
-        record = Run(twins, folder, detect(), watcher).execute()
+    record = alone.execute(twins, folder, then=f"no null is kept; what has run stays in {folder.root}, and "
+                           f"`repro calibrate SUITE --from {folder.root}` takes its nulls from there")
     found = _kept(record, twins.cells, metric_of(plan.suite), pairs or max(plan.suite.seeds, 6), plan.suite,
                   to or place_for(plan.digest), folder.root)
     if keep:

@@ -112,11 +112,14 @@ def plan_(suite: str, overrides: tuple[str, ...], seeds: int | None, pilot: Path
     """
     from repro import textual
     from repro.cost import estimate
+    from repro.limits import too_large
     from repro.power import power
     from repro.store import read_record
 
     plan = _plan(_suite(suite, overrides, seeds), bool(overrides))
     shown = power(plan, read_record(pilot)) if pilot is not None else None
+    if why := too_large(plan):
+        click.echo(f"warning: cannot be run as it is: {why}", err=True)
     if as_json:
         data = plan.model_dump(mode="json", by_alias=True) | {"cost": estimate(plan).model_dump(mode="json")}
         if shown is not None:
@@ -343,9 +346,14 @@ def diff(first: Path, second: Path, as_json: bool) -> None:
               "[default: all that have a result]")
 @click.option("--out", type=click.Path(path_type=Path), help="Run folder to make.  "
               "[default: runs/SUITE-reproduce-DATE-TIME]")
-@click.option("--force", is_flag=True, help="Also from a record that was altered.")
+@click.option("--resume", type=click.Path(path_type=Path), metavar="RUN", help="Go on with a reproduction of this "
+              "record that was cut short, and judge it.")
+@click.option("--force", is_flag=True, help="Also from a record that was altered; with --resume also where machine or "
+              "code are no longer the same.")
 @json_option
-def reproduce(source: Path, trials: str | None, out: Path | None, force: bool, as_json: bool) -> None:
+def reproduce(
+    source: Path, trials: str | None, out: Path | None, resume: Path | None, force: bool, as_json: bool
+) -> None:
     """Run a record again: reproduced, not reproduced or inconclusive; exit 0 for the first alone, else 3.
 
     Bit for bit where the suite says `determinism: bitwise`, else the time to the target within the suite's margin.
@@ -355,7 +363,10 @@ def reproduce(source: Path, trials: str | None, out: Path | None, force: bool, a
     """
     from repro.reproduce_command import reproduce as again
 
-    found = again(source, trials, out, force)
+    if resume is not None and (trials or out):
+        raise click.UsageError("--resume goes on with what was begun: its folder and its trials stand; leave out "
+                               "--trials and --out")
+    found = again(source, trials, out, force, resume)
     click.echo(json.dumps(found.as_json(), indent=1) if as_json else found.text())
     sys.exit(found.exit_code)
 
@@ -676,7 +687,7 @@ def main() -> None:
     except BrokenPipeError:  # the reader of our output went away: nothing to tell it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(Exit.DONE)
-    except Exception as error:
+    except Exception as error:  # our own mistake, whatever it is: one line for the user, REPRO_DEBUG=1 for us
         if os.environ.get("REPRO_DEBUG"):
             raise
         click.echo(f"internal error: {type(error).__name__}: {_shown(error)} (REPRO_DEBUG=1 shows where)", err=True)

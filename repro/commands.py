@@ -29,7 +29,7 @@ from repro.resume import other_plan, refuse, reopen
 from repro.runner import Run, exit_code, prepare
 from repro.seams import Reporter
 from repro.store import Record, RunFolder, read_record
-from repro.sums import seal, seal_again
+from repro.sums import seal, seal_again, unseal
 from repro.textual import outcome_text
 from repro.tracker import Tracker, TrackingEnd
 
@@ -206,8 +206,9 @@ def _conclude(
     if folder.environment.is_file():
         record = read_record(folder.root)
         if problem := keep_beside(record):
+            unseal(folder)  # it was sealed before: whoever is killed here leaves no index that does not hold
             folder.append_incident("calibration", problem)
-            seal(folder)  # it was written before
+            seal(folder)
             record = read_record(folder.root)
         paths = page.write(record, folder.reports)
     tracking: TrackingEnd | None = None

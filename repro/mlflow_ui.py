@@ -73,7 +73,8 @@ def page(base: str, experiment_id: int | None) -> str:
 def _serve(command: list[str], url: str) -> None:
     """Run the server in a group of its own, so that Ctrl-C reaches this process first and ends all of it."""
     environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "PYTHONSAFEPATH": "1",
-                   "MLFLOW_LOGGING_LEVEL": "ERROR", "PYTHONWARNINGS": "ignore"}
+                   "MLFLOW_LOGGING_LEVEL": "ERROR", "PYTHONWARNINGS": "ignore",
+                   "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     child = subprocess.Popen(command, env=environment, start_new_session=True, stdout=subprocess.DEVNULL,
                              stdin=subprocess.DEVNULL)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # an orphaned server would keep its port

@@ -50,7 +50,7 @@ class Monitor:
         self._stop.set()
         try:
             self._thread.join()
-        except BaseException:
+        except BaseException:  # a signal while it is waited for: it must not write into a run that is sealed
             self._thread.join()
             raise
 

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from repro import alone
 from repro.bundle.judge import Reproduction, judge
 from repro.bundle.verify import opened, verify
-from repro.errors import Exit, NotAsItWas, UsageError, interrupter, nearest
-from repro.interrupts import Interrupts
-from repro.lock import RunLock
+from repro.errors import Exit, NotAsItWas, UsageError, nearest
 from repro.machine import Machine, detect
-from repro.plan import REPRODUCTION, Plan
-from repro.progress import TerminalWatcher
-from repro.runner import Run, prepare
+from repro.plan import REPRODUCTION, Plan, is_part
+from repro.resume import reopen
+from repro.runner import prepare
 from repro.store import Record, RunFolder, read_record, write_json
 
 FILE = "reproduction.json"
@@ -44,17 +43,22 @@ class Reproduced:
         return f"{self.reproduction.text()}\nrun:    {self.run}"
 
 
-def reproduce(source: Path, trials: str | None, out: Path | None, force: bool = False) -> Reproduced:
+def reproduce(
+    source: Path, trials: str | None, out: Path | None, force: bool = False, resume: Path | None = None
+) -> Reproduced:
     """Run the trials of the record at `source` again, all or those chosen, and judge.
 
     Args:
         trials: a number (the first so many seeds of every cell) or ids, comma-separated; None: all that have a result.
-        force: also from a record that `verify` finds altered; what it says is then not the record's.
+        force: also from a record that `verify` finds altered; what it says is then not the record's. With `resume` also
+            where machine or code are not what the reproduction began with.
+        resume: the folder of a reproduction that was cut short, to be brought to its end.
 
     Raises:
         NotAsItWas: the record was altered.
         OutputError: nothing there, or nowhere to write.
-        UsageError: nothing chosen, or this machine cannot run it.
+        UsageError: nothing chosen, this machine cannot run it, or `resume` is of another record.
+        KeyboardInterrupt: a signal ended it; what has run is kept, and is not judged.
         ReproError: the run could not be carried through.
     """
     checked = verify(source)
@@ -63,30 +67,34 @@ def reproduce(source: Path, trials: str | None, out: Path | None, force: bool = 
                           "reproduces what it says now")
     with opened(source) as root:
         first = read_record(root)
-        chosen = choose(first, trials)
-        plan = reduced(first.plan, chosen, detect())
-        folder = prepare(plan, _suite_text(first), out or Path("runs") / (
-            f"{plan.suite.suite}-reproduce-{time.strftime('%Y%m%d-%H%M%S')}"))
-        second = _executed(plan, folder)
+        if resume is not None:
+            folder, plan = begun(resume, first)
+        else:
+            plan = reduced(first.plan, choose(first, trials), detect())
+            folder = prepare(plan, _suite_text(first), out or Path("runs") / (
+                f"{plan.suite.suite}-reproduce-{time.strftime('%Y%m%d-%H%M%S')}"))
+        chosen = [(plan.cells[index].cell_id, repeat) for index, repeat in plan.order]
+        second = alone.execute(plan, folder, force=force, then="nothing is judged; what has run is kept, and "
+                               f"`repro reproduce {source} --resume {folder.root}` goes on")
         found = judge(first, second, chosen)
     write_json(folder.root / FILE, {"source": source.name, "identity": checked.identity, **found.as_json()})
     return Reproduced(found, str(source), checked.identity, folder.root)
 
 
-def _executed(plan: Plan, folder: RunFolder) -> Record:
-    """The second execution.
+def begun(root: Path, first: Record) -> tuple[RunFolder, Plan]:
+    """A reproduction of the record `first` that was cut short.
 
     Raises:
-        KeyboardInterrupt: a signal ended it; what has run is kept, and is not judged.
-        ReproError: it could not be carried through.
+        OutputError: it is no run folder, or its plan is damaged.
+        UsageError: it is none of this record's.
     """
-    with RunLock(folder.root).acquire() as lock, TerminalWatcher() as watcher, Interrupts(lock) as interrupts:
-        try:
-            return Run(plan, folder, detect(), watcher).execute()
-        except KeyboardInterrupt as error:
-            interrupts.ended()
-            watcher.stage(f"ended by {interrupter(error)}: nothing is judged; what has run is kept in {folder.root}")
-            raise
+    folder, plan = reopen(root)
+    have = {(item.cell_id, item.repeat) for item in first.results}
+    wanted = {(plan.cells[index].cell_id, repeat) for index, repeat in plan.order}
+    if not is_part(plan) or plan.digest != first.plan.digest or wanted - have:
+        raise UsageError(f"{root}: is no reproduction of this record; without --resume a new one begins")
+    reduced(first.plan, sorted(wanted), detect())  # a machine that cannot run it says so before anything is touched
+    return folder, plan
 
 
 def choose(record: Record, trials: str | None) -> list[tuple[str, int]]:

@@ -9,17 +9,27 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from repro import fingerprint, guards, lost, parity, post_mortem, resume
+from repro import fingerprint, guards, limits, lost, parity, post_mortem, resume
 from repro.checkpoint import Checkpoints, Resumption
+from repro.derive import derive, with_energy
 from repro.energy import Energy
 from repro.energy_meter import EnergyMeter
-from repro.errors import CheckpointRefused, Exit, GuardError, ParityError, ReproError, interrupter
+from repro.errors import (
+    CheckpointRefused,
+    Exit,
+    GuardError,
+    OutputError,
+    ParityError,
+    ReproError,
+    UsageError,
+    interrupter,
+)
 from repro.events import read_events
 from repro.fingerprint import DataSet, Environment
 from repro.machine import Machine
 from repro.monitor import Monitor
 from repro.plan import Cell, Plan
-from repro.results import RERUN, Result, derive, with_energy
+from repro.results import RERUN, Result
 from repro.seams import Engine, Launcher, Order, Outcome, Workload
 from repro.spec import Trial, canonical
 from repro.store import Attempt, Record, RunFolder, read_model, read_record, write_json, write_model, write_text
@@ -102,7 +112,7 @@ class Run:
             self._environment(now, other, spoiling)
             record = read_record(self.folder.root)
             trials = resume.to_do(record, self.again)
-            self._drop_checkpoints(record, trials)
+            self._drop_checkpoints(record, trials, elsewhere=bool(other))
             if not trials:
                 return record
             if record.attempts:
@@ -152,12 +162,35 @@ class Run:
         for kind, text in self.befell:
             self.folder.append_incident(kind, text)
 
-    def _drop_checkpoints(self, record: Record, trials: list[Trial]) -> None:
-        """Of trials that have ended: whoever was killed right after the result could not remove them."""
+    def _drop_checkpoints(self, record: Record, trials: list[Trial], elsewhere: bool) -> None:
+        """Of trials that have ended: whoever was killed right after the result could not remove them.
+
+        Args:
+            elsewhere: machine or code are not what the run began with. No trial is then measured half there, half
+                here: those to come begin anew.
+        """
+        if elsewhere:
+            self._forget(trials)
         waiting = {trial.trial_id for trial in trials}
         for result in record.results:
             if result.trial_id not in waiting and result.status not in RERUN:
                 Checkpoints(self.folder.checkpoints(result.trial_id)).remove()
+
+    def _forget(self, trials: list[Trial]) -> None:
+        """Take away the checkpoints of trials to come; for another machine or other code they are none.
+
+        Raises:
+            OutputError: one cannot be taken away.
+        """
+        for trial in trials:
+            kept = Checkpoints(self.folder.checkpoints(trial.trial_id))
+            names = kept.names()
+            kept.remove()
+            if left := kept.names():
+                raise OutputError(f"{kept.root / left[0]}: was made before what differs now and cannot be removed")
+            if names:
+                self._warn("checkpoint", f"{names[0]} was made before what differs now: the trial begins anew",
+                           trial.trial_id)
 
     def _environment(self, now: Environment, other: list[str], spoiling: list[str]) -> None:
         """What this run is made with, or how it no longer is; and what of the machine speaks against it."""
@@ -299,39 +332,13 @@ class Run:
     def _trial(self, number: int, count: int, trial: Trial, attempt: int) -> Result | None:
         """One start of one trial; None: it refused the checkpoint that it was to go on from, which is gone now."""
         cell = next(cell for cell in self.plan.cells if cell.cell_id == trial.cell_id)
-        folder = self.folder.trial(trial.trial_id)
         self.watcher.trial_started(number, count, trial, cell)
-        folder.mkdir(parents=True, exist_ok=True)
+        self.folder.trial(trial.trial_id).mkdir(parents=True, exist_ok=True)
         write_model(self.folder.trial_file(trial.trial_id), trial)
-        log = self.folder.log(trial.trial_id, attempt)
         kept = Checkpoints(self.folder.checkpoints(trial.trial_id))
         point, passed = self._point(trial, kept)
         start = _Start(trial, attempt, round(time.time() * 1e3), time.monotonic(), _named(point), "; ".join(passed))
-        try:
-            # Written before the launch: an end that nobody lives to write down still leaves the start.
-            self.folder.append_attempt(start.ended("started", "the run ended before this attempt did"))
-            if self.energy is not None:
-                self.energy.start()
-            spent = _spent(trial, point)
-            if point is not None and spent >= trial.choices.timeout_seconds:
-                with suppress(OSError):  # all that is known of a trial that no rank goes on with
-                    log.write_bytes(point.log())
-                outcome = Outcome((), spent, timed_out=True)
-            else:
-                with Monitor(log, self.folder.system_log(trial.trial_id, attempt), self.watcher.trial_ticked,
-                             self._live):
-                    outcome = self.launch(trial, WORKER, folder, {
-                        "log": log.name, "attempt": attempt, "checkpoints": self._keeping(trial, kept, point),
-                        "spent_seconds": spent,
-                    })
-                if outcome.timed_out:
-                    outcome = replace(outcome, seconds=outcome.seconds + spent)
-        except KeyboardInterrupt as error:
-            self.folder.append_attempt(start.ended("interrupted", interrupter(error)))
-            raise
-        except ReproError as error:
-            self.folder.append_attempt(start.ended("not_launched", str(error)))
-            raise
+        outcome = self._ranks(start, kept, point)
         late: KeyboardInterrupt | None = None
         used: Energy | None = None
         try:
@@ -357,6 +364,39 @@ class Run:
         self._guard(trial.trial_id)
         self._between(wait_seconds=5.0)
         return result
+
+    def _ranks(self, start: _Start, kept: Checkpoints, point: Resumption | None) -> Outcome:
+        """An attempt from its line in the ledger to the end of its ranks.
+
+        Raises:
+            KeyboardInterrupt: a signal ended it; the ledger says so.
+            ReproError: it could not be launched; the ledger says so.
+        """
+        trial = start.trial
+        log = self.folder.log(trial.trial_id, start.attempt)
+        try:
+            # Written before the launch: an end that nobody lives to write down still leaves the start.
+            self.folder.append_attempt(start.ended("started", "the run ended before this attempt did"))
+            if self.energy is not None:
+                self.energy.start()
+            spent = _spent(trial, point)
+            if point is not None and spent >= trial.choices.timeout_seconds:
+                with suppress(OSError):  # all that is known of a trial that no rank goes on with
+                    log.write_bytes(point.log())
+                return Outcome((), spent, timed_out=True)
+            with Monitor(log, self.folder.system_log(trial.trial_id, start.attempt), self.watcher.trial_ticked,
+                         self._live):
+                outcome = self.launch(trial, WORKER, self.folder.trial(trial.trial_id), {
+                    "log": log.name, "attempt": start.attempt, "checkpoints": self._keeping(trial, kept, point),
+                    "spent_seconds": spent,
+                })
+            return replace(outcome, seconds=outcome.seconds + spent) if outcome.timed_out else outcome
+        except KeyboardInterrupt as error:
+            self.folder.append_attempt(start.ended("interrupted", interrupter(error)))
+            raise
+        except ReproError as error:
+            self.folder.append_attempt(start.ended("not_launched", str(error)))
+            raise
 
     def _keep(self, start: _Start, outcome: Outcome, used: Energy | None) -> Result:
         """The result of an attempt whose ranks have ended, into its file and into the ledger; may be done again."""
@@ -456,8 +496,11 @@ def prepare(plan: Plan, suite_text: str, out: Path) -> RunFolder:
     """A new run folder with the plan in it.
 
     Raises:
+        UsageError: more than one run can be.
         OutputError: it cannot be written, or holds something already.
     """
+    if why := limits.too_large(plan):
+        raise UsageError(why)
     folder = RunFolder.create(out)
     write_text(folder.suite, suite_text)
     write_model(folder.plan, plan)

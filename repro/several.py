@@ -182,6 +182,7 @@ def merge(group: Sequence[Source], root: Path, notes: Sequence[str] = ()) -> Rec
         if calibrated is not None:
             _copy_file(calibrated.folder.root / FILE, root / FILE)
         _copy_trials(group, folder, plan)
+        _copy_incidents(group, folder)
     except OSError as error:
         raise OutputError(f"{error.filename or root}: cannot be copied: {error.strerror}") from error
     seal(folder)
@@ -219,6 +220,14 @@ def _copy_trials(group: Sequence[Source], folder: RunFolder, plan: Plan) -> None
                     "attempt": number, "reason": f"{said}; {entry.reason}" if entry.reason else said}))
     for entry in sorted(ledger, key=lambda entry: (entry.started_ms, entry.trial_id, entry.attempt)):
         folder.append_attempt(entry)
+
+
+def _copy_incidents(group: Sequence[Source], folder: RunFolder) -> None:
+    """What befell any of the runs, by the clock; where there are several, with the name of the run."""
+    told = [(item, source) for source in group for item in source.record.incidents]
+    for item, source in sorted(told, key=lambda pair: pair[0].at_ms):
+        text = f"{source.name}: {item.text}" if len(group) > 1 else item.text
+        folder.keep_incident(item.model_copy(update={"text": text}))
 
 
 def _copy_folder(source: Path, target: Path) -> None:

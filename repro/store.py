@@ -141,7 +141,15 @@ class RunFolder:
         Raises:
             OutputError: it cannot be written.
         """
-        _append(self.incidents, Incident(at_ms=round(time.time() * 1e3), kind=kind, text=text, trial_id=trial_id))
+        self.keep_incident(Incident(at_ms=round(time.time() * 1e3), kind=kind, text=text, trial_id=trial_id))
+
+    def keep_incident(self, incident: Incident) -> None:
+        """As `append_incident`, for one that has its time.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        _append(self.incidents, incident)
 
     def mend(self) -> None:
         """Take away what a writer that was killed left half done; for the owner of the folder only."""

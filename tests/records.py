@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from repro.derive import derive
 from repro.events import EventLog, read_events
 from repro.fingerprint import DataSet, Environment
 from repro.machine import Machine
 from repro.plan import make_plan
-from repro.results import derive
 from repro.seams import Outcome, RankEnd
 from repro.spec import Trial
 from repro.store import Attempt, Record, RunFolder, read_record, write_json, write_model, write_text

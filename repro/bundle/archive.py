@@ -39,9 +39,7 @@ def pack(path: Path, files: Mapping[str, bytes]) -> None:
     Raises:
         OutputError: it cannot be written.
     """
-    if len(files) > MAX_MEMBERS or sum(map(len, files.values())) > MAX_TOTAL_BYTES:
-        raise OutputError(f"{path}: a bundle holds {MAX_MEMBERS:,} files and {MAX_TOTAL_BYTES >> 20} MiB at most, and "
-                          "this run is larger")
+    refuse_large(path, len(files), sum(map(len, files.values())))
     aside = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,6 +53,21 @@ def pack(path: Path, files: Mapping[str, bytes]) -> None:
     except OSError as error:
         aside.unlink(missing_ok=True)
         raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def refuse_large(path: Path, count: int, size: int) -> None:
+    """Refuse what `unpacked` would.
+
+    Args:
+        count: files.
+        size: bytes of all of them.
+
+    Raises:
+        OutputError: it is more than a bundle holds.
+    """
+    if count > MAX_MEMBERS or size > MAX_TOTAL_BYTES:
+        raise OutputError(f"{path}: a bundle holds {MAX_MEMBERS:,} files and {MAX_TOTAL_BYTES >> 20} MiB at most, and "
+                          f"this run has {count:,} and {size >> 20:,} MiB")
 
 
 def _entry(name: str) -> zipfile.ZipInfo:

@@ -20,6 +20,9 @@ Contradiction = tuple[str, str, str]
 BESIDE = ("sha256sums.txt", "ro-crate-metadata.json", "run.lock")
 """At the top of a run, and judged elsewhere or not at all."""
 
+ROUNDED_SECONDS = 0.01
+"""What the ledger's seconds may be off."""
+
 
 def left_out(plan: Plan, lost_cells: Sequence[str]) -> Iterator[Contradiction]:
     """Cells of the suite, or seeds of a cell, that the plan does not run and gives no reason for.
@@ -59,6 +62,22 @@ def skipped_attempts(attempts: Sequence[Attempt]) -> Iterator[Contradiction]:
         if lost := sorted(set(range(1, max(found) + 1)) - found):
             yield ("ledger.jsonl", f"has no line for attempt {lost[0]} of {trial_id[:120]}, though one for attempt "
                    f"{max(found)}", "ledger")
+
+
+def too_soon(plan: Plan, attempts: Sequence[Attempt]) -> Iterator[Contradiction]:
+    """Starts that are said to have been ended by a limit, and by their own seconds ended before it.
+
+    One that went on from a checkpoint had spent some of its time before, so its seconds do not say.
+    """
+    choices = {cell.cell_id: cell.choices for cell in plan.cells}
+    for item in attempts:
+        if item.cell_id not in choices or item.resumed_from:
+            continue
+        limits = {"timed_out": choices[item.cell_id].timeout_seconds, "hung": choices[item.cell_id].stall_seconds}
+        limit = limits.get(item.status)
+        if limit is not None and item.seconds < limit - ROUNDED_SECONDS:
+            yield ("ledger.jsonl", f"{item.trial_id[:120]} ended as {item.status!r} after {item.seconds:g} s, its "
+                   f"limit is {limit:g} s", "ledger")
 
 
 def unlisted_logs(folder: RunFolder, trial: Trial, attempts: Sequence[Attempt]) -> Iterator[Contradiction]:

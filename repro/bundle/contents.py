@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
+from getpass import getuser
 from pathlib import Path
 
 import repro
@@ -31,8 +33,11 @@ class Bundled:
 def scrubber(root: Path) -> Scrubber:
     """For the run at `root`, in this process."""
     package = Path(repro.__file__).resolve().parent
+    temporary = tempfile.gettempdir()
     places = {str(root.resolve()): "<run>", str(Path.cwd()): "<work>", str(package.parent): "<packages>",
-              str(Path.home()): "<home>", tempfile.gettempdir(): "<temporary>"}
+              str(Path.home()): "<home>", temporary: "<temporary>"}
+    with suppress(OSError, ImportError, KeyError):  # a user without a name; torch names its cache after the others
+        places[f"{temporary}/torchinductor_{getuser()}"] = "<temporary>/torchinductor"
     return Scrubber.here(os.environ, places)
 
 
@@ -63,9 +68,13 @@ def contents(root: Path, clean: Scrubber) -> tuple[dict[str, bytes], tuple[str, 
     """
     found: dict[str, bytes] = {}
     changed: list[str] = []
-    for item in sums.members(root):
+    members = list(sums.members(root))
+    for item in members:
         if item.refusal:
             raise OutputError(f"{item.path}: {item.refusal}; move it out of the run folder")
+    # Before anything is read: all of it is to be in memory at once.
+    archive.refuse_large(root, len(members), sum(item.path.lstat().st_size for item in members))
+    for item in members:
         if left := clean.left(item.name):
             raise OutputError(f"{item.path}: its name holds {left}")
         before = _read(item.path)

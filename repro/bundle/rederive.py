@@ -10,9 +10,10 @@ from typing import Any
 
 from repro import post_mortem, sums
 from repro.bundle.consistency import another_trial
+from repro.derive import derive, with_energy
 from repro.errors import OutputError
 from repro.events import Event, complete_lines, parse_line
-from repro.results import CONSERVATION_TOLERANCE, Result, derive, with_energy
+from repro.results import CONSERVATION_TOLERANCE, Result
 from repro.seams import Outcome, RankEnd
 from repro.spec import Trial
 

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 import repro
 from repro import sums
 from repro.bundle import archive, crate
-from repro.bundle.consistency import beside, left_out, skipped_attempts, strange_folders, unlisted_logs
+from repro.bundle.consistency import beside, left_out, skipped_attempts, strange_folders, too_soon, unlisted_logs
 from repro.bundle.rederive import differences, unsound
 from repro.compare import PAIRED_HASHES
 from repro.errors import OutputError, ReproError
@@ -380,7 +380,7 @@ def _counted(plan: Plan, results: list[Result], attempts: list[Attempt], found: 
         elif line.status not in (result.status, "started"):
             found.add("ledger.jsonl", f"{result.trial_id} ended as {line.status!r}, its result says "
                       f"{result.status!r}", "ledger")
-    for contradiction in skipped_attempts(attempts):
+    for contradiction in (*skipped_attempts(attempts), *too_soon(plan, attempts)):
         found.add(*contradiction)
     planned = {trial.trial_id for trial in plan.trials()}
     for name in sorted({item.trial_id for item in attempts} - planned):

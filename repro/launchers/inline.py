@@ -70,7 +70,7 @@ def _call(order: Order) -> RankEnd:
     except SystemExit as error:
         code = exit_code(error)
         return RankEnd(0, code, f"exit code {code}" if code else "")
-    except Exception as error:
+    except Exception as error:  # whatever a plug-in raises ends its rank, and is told as a rank's
         traceback.print_exc()
         return RankEnd(0, 1, reason(error))
     return RankEnd(0, 0)

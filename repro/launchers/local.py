@@ -127,7 +127,7 @@ class Local(Launcher):
             return min(failed.failures, default=None)
         except SignalException:
             raise
-        except Exception as error:
+        except Exception as error:  # torch elastic raises what its store, its agent and the system raise
             raise TrialError(f"torch elastic could not launch: {told(error)}") from error
         finally:
             roll.kill()

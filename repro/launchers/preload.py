@@ -50,7 +50,7 @@ def _import_all(modules: list[str]) -> tuple[dict[str, float], dict[str, str]]:
         begin = time.monotonic()
         try:
             importlib.import_module(module)
-        except Exception as error:
+        except Exception as error:  # a third party's module may raise anything; the rank that needs it will say so
             traceback.print_exc()
             failed[module] = f"{type(error).__name__}: {error}"
         seconds[module] = round(time.monotonic() - begin, 4)

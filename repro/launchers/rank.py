@@ -78,7 +78,7 @@ def run(assignment: Assignment, _roll: object, place: Place) -> None:
         if code := exit_code(error):
             _write(report, f"exit code {code}")
         raise
-    except Exception as error:
+    except Exception as error:  # whatever a plug-in raises is why this rank ended
         _write(report, reason(error))
         traceback.print_exc()
         raise SystemExit(1) from None

@@ -17,6 +17,9 @@ SIGNALS = {"interrupt": signal.SIGINT, "interrupt twice": signal.SIGINT, "termin
 """What ends `repro run` from outside, and may be answered."""
 BETWEEN = ("cut result", "cut log")
 """Happen to a trial that has ended, while nobody writes the run."""
+ANY_TIME = ("kill any time", "terminate any time")
+"""Wait for nothing: they may come before a run has a plan, at the parity gate, between trials, while it is sealed or
+its report is written."""
 UNSEEN = ("kill tracker", "kill tracking server")
 """Leave no trace in the ledger: the trial that runs does not notice."""
 
@@ -117,7 +120,9 @@ def inflict(fault: Fault, parent: int, run: Path) -> bool:
     if fault.kind in VICTIMS:
         target = _below(parent, VICTIMS[fault.kind])
         return target is not None and _signal(target, signal.SIGKILL)
-    if fault.kind == "kill parent":
+    if fault.kind == "terminate any time":
+        return _signal(parent, signal.SIGTERM)
+    if fault.kind in ("kill parent", "kill any time"):
         return _signal(parent, signal.SIGKILL)
     if fault.kind in SIGNALS:
         done = _signal(parent, SIGNALS[fault.kind])

@@ -84,16 +84,17 @@ class World:
 
 OFTEN = ("kill rank",) * 4
 """The commonest fault is the one that a run survives; those that end it take seconds to come back from."""
-TRAINING = (*OFTEN, "kill parent", "stop rank", "terminate", "cut log", "cut result")
+TRAINING = (*OFTEN, "kill parent", "stop rank", "terminate", "cut log", "cut result", "kill any time")
 WORLDS = (
     World("local", (*OFTEN, "stop rank", "kill server", "kill parent", "interrupt", "interrupt twice", "terminate",
-                    "hang up", "truncate log", "truncate log", "cut result", "cut log"), share=4),
+                    "hang up", "truncate log", "truncate log", "cut result", "cut log", "kill any time",
+                    "kill any time", "terminate any time"), share=4),
     World("emulated", (*OFTEN, "kill keeper", "kill keeper", "kill server", "kill parent", "terminate", "stop rank"),
           share=2, launcher="{kind: fabric, rate: 1gbit}"),
     World("bitwise", TRAINING, share=1, real=True),
     World("resumed", TRAINING, share=1, real=True, on_failure="resume_from_checkpoint", stall_seconds=15),
-    World("tracked", ("kill tracking server", "kill tracker", "kill rank", "kill parent", "interrupt"), share=1,
-          tracked=True),
+    World("tracked", ("kill tracking server", "kill tracker", "kill rank", "kill parent", "interrupt", "kill any time"),
+          share=1, tracked=True),
     World("small disk", ("full disk", "kill rank", "kill parent"), share=1, small=True),
 )
 

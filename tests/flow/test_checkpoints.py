@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import resource
 import signal
 import threading
 from collections.abc import Iterator
@@ -23,14 +24,14 @@ from repro import fingerprint, guards, parity
 from repro.bundle.verify import verify
 from repro.checkpoint import Checkpoints
 from repro.machine import Machine
-from repro.plan import Cell, make_plan
+from repro.plan import make_plan
 from repro.results import Result
 from repro.runner import Run, prepare
-from repro.spec import Trial
 from repro.store import Record
 from repro.suite_file import read_suite
 from repro.sums import file_sha256
 from tests.chaos.faults import ranks_of
+from tests.watcher import Silent
 
 pytest.importorskip("torch")
 
@@ -56,15 +57,6 @@ trial:
 OPTIMIZER = "  optimizer: {kind: sgd, lr: 0.02}\n"
 GRACE_SECONDS = 0.4
 """Latest moment of a kill after a first checkpoint is there; the rest of a trial takes longer."""
-
-
-class Silent:
-    """A watcher that says nothing."""
-
-    def stage(self, text: str) -> None: ...
-    def trial_started(self, number: int, count: int, trial: Trial, cell: Cell) -> None: ...
-    def trial_ticked(self, value: float | None, epochs: float, samples_per_second: float | None) -> None: ...
-    def trial_ended(self, result: Result, seconds: float) -> None: ...
 
 
 @pytest.fixture(autouse=True)
@@ -211,6 +203,32 @@ def test_four_ranks(tmp_path: Path) -> None:
     kills, resumed = compare(tmp_path, 4, FOUR, 1)
     print(f"four ranks: {kills} kills, {resumed} trials went on from a checkpoint, all hashes equal")
     assert resumed >= 1 and kills >= resumed
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """Whoever is started here can write no file that is larger, as on a full disk (bytes)."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.slow
+def test_ranks_that_cannot_write_agree_to_leave_the_checkpoint_out(tmp_path: Path) -> None:
+    pytest.importorskip("deepspeed")
+    more = ENGINES.replace("matrix:", "matrix:\n  workload: [{kind: digits-mlp, hidden: 2048}]")
+    with largest_file(200_000):
+        run = begin(tmp_path / "run", 2, more)
+        record = run.execute()
+    assert {result.status for result in record.results} == {"missed"}, [item.reason for item in record.results]
+    for result in record.results:
+        told = [text for text in result.warnings if "checkpoint(s) were not written, the first at step 12: " in text]
+        assert len(told) == 1, (result.trial_id, result.warnings)
+        print(f"{result.trial_id}: {told[0]}")
+    assert not list(run.folder.root.rglob("checkpoints/step_*")) and verify(run.folder.root).problems == []
 
 
 class Bomb:

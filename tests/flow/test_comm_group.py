@@ -46,7 +46,7 @@ def start(
         comm.start(rank, world, "cpu", timeout)
         pipe.send(job(comm, rank, world))
         dist.destroy_process_group()
-    except BaseException:
+    except BaseException:  # of a child: whatever it is goes to the test that waits
         pipe.send(traceback.format_exc())
 
 

@@ -120,6 +120,12 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     return run(tmp_path_factory.mktemp("healthy"), HEALTHY)
 
 
+def is_named(ended: Ended, defect: str, beginning: str, rest: str) -> None:
+    problem = ended.problem(f"planted (defect={defect})")
+    assert problem.startswith(beginning)
+    assert rest in problem
+
+
 @pytest.mark.parametrize(("defect", "beginning", "rest"), [
     ("sum", "step 1: gradient of '", "on rank 0 has norm"),
     ("decay", "step 1: weight of '", "on rank 0"),
@@ -133,9 +139,7 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Ended:
 def test_a_planted_defect_is_named_with_its_step_and_tensor(
     defective: Ended, defect: str, beginning: str, rest: str
 ) -> None:
-    problem = defective.problem(f"planted (defect={defect})")
-    assert problem.startswith(beginning)
-    assert rest in problem
+    is_named(defective, defect, beginning, rest)
 
 
 @pytest.mark.slow
@@ -147,9 +151,7 @@ def test_a_planted_defect_is_named_with_its_step_and_tensor(
 def test_a_planted_defect_that_shows_as_another_one_is_named(
     alike: Ended, defect: str, beginning: str, rest: str
 ) -> None:
-    problem = alike.problem(f"planted (defect={defect})")
-    assert problem.startswith(beginning)
-    assert rest in problem
+    is_named(alike, defect, beginning, rest)
 
 
 def test_a_sum_for_a_mean_is_twice_as_long_on_two_ranks(defective: Ended) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from repro import registry
+from repro.derive import derive
 from repro.events import read_events
 from repro.launchers.local import Local
-from repro.results import Result, derive
+from repro.results import Result
 from repro.seams import Order
 from repro.spec import Trial
 

@@ -12,10 +12,11 @@ import pytest
 
 from repro import energy_child, energy_meter, sums
 from repro.bundle.verify import verify
+from repro.derive import with_energy
 from repro.energy import Energy, Part
 from repro.energy_meter import EnergyMeter
 from repro.errors import UsageError
-from repro.results import Result, Resumed, with_energy
+from repro.results import Result, Resumed
 from repro.store import read_model, read_record, write_model
 from tests.records import make_record
 

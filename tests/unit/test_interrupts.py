@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from repro import commands, fingerprint, guards, reproduce_command, runner, sums
+from repro import alone, calibrate_command, commands, fingerprint, guards, reproduce_command, runner, sums
 from repro.bundle.verify import verify
 from repro.commands import Ended, resume_suite, run_suite
-from repro.errors import Interrupted, OutputError, ParityError, interrupter
+from repro.errors import Interrupted, OutputError, ParityError, UsageError, interrupter
 from repro.interrupts import Interrupts
 from repro.launchers import local
 from repro.machine import Machine
@@ -43,10 +43,15 @@ class Page:
 
 
 @pytest.fixture
-def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
-    """What `repro run` does with a suite of four trials, into the folder `run`."""
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that takes time and is not looked at here."""
     monkeypatch.setattr(guards, "before", lambda *_: [])
     monkeypatch.setattr(fingerprint, "_git", lambda *_: None)
+
+
+@pytest.fixture
+def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None) -> Begin:
+    """What `repro run` does with a suite of four trials, into the folder `run`."""
     monkeypatch.setattr(commands, "detect", lambda: MACHINE)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setattr(commands, "reporter", lambda _: Page())
@@ -170,8 +175,6 @@ def test_a_signal_before_anything_ran_says_how_to_go_on(
     said = " ".join(capsys.readouterr().err.split())
     assert "interrupted by SIGTERM; nothing has run yet," in said and "goes on" in said
     monkeypatch.undo()
-    monkeypatch.setattr(guards, "before", lambda *_: [])
-    monkeypatch.setattr(fingerprint, "_git", lambda *_: None)
     monkeypatch.setattr(commands, "detect", lambda: MACHINE)
     monkeypatch.setattr(commands, "reporter", lambda _: Page())
     assert resume_suite(tmp_path / "run", track=False).trials == {"ok": 4}
@@ -205,16 +208,44 @@ def test_a_reproduction_that_a_signal_ends_is_not_judged_and_keeps_what_has_run(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert begin().exit_code == 0
-    monkeypatch.setattr(reproduce_command, "detect", lambda: MACHINE)
-    after(monkeypatch, Run, "launch", 2, signal.SIGTERM)
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Interrupted):
-        reproduce_command.reproduce(tmp_path / "run", None, tmp_path / "again")
+    for place in (reproduce_command, alone):
+        monkeypatch.setattr(place, "detect", lambda: MACHINE)
+    with monkeypatch.context() as here:
+        after(here, Run, "launch", 2, signal.SIGTERM)
+        before = signal.getsignal(signal.SIGTERM)
+        with pytest.raises(Interrupted):
+            reproduce_command.reproduce(tmp_path / "run", None, tmp_path / "again")
     assert signal.getsignal(signal.SIGTERM) == before
-    assert f"ended by SIGTERM: nothing is judged; what has run is kept in {tmp_path}" in capsys.readouterr().err
+    said = " ".join(capsys.readouterr().err.split())
+    assert "ended by SIGTERM: nothing is judged; what has run is kept, and `repro reproduce " in said
+    assert "--resume " in said and "/again` goes on" in said
     attempts = read_record(tmp_path / "again").attempts
     assert [(item.status, item.reason) for item in attempts] == [("ok", ""), ("interrupted", "SIGTERM")]
     assert not (tmp_path / "again" / reproduce_command.FILE).exists() and verify(tmp_path / "again").sound
+    with pytest.raises(UsageError, match="is no reproduction of this record"):
+        reproduce_command.reproduce(tmp_path / "again", None, None, resume=tmp_path / "run")
+    found = reproduce_command.reproduce(tmp_path / "run", None, None, resume=tmp_path / "again")
+    assert found.run == tmp_path / "again" and (tmp_path / "again" / reproduce_command.FILE).exists()
+    assert [item.status for item in read_record(found.run).attempts if item.attempt == 1][0] == "ok"
+    assert len(read_record(found.run).results) == 4 and verify(tmp_path / "again").sound
+
+
+def test_a_calibration_that_a_signal_ends_keeps_what_has_run_and_no_null(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], quick: None
+) -> None:
+    monkeypatch.setattr(alone, "detect", lambda: MACHINE)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "suite.yaml").write_text(SUITE.format(more=""))
+    source = read_suite(str(tmp_path / "suite.yaml"), ())
+    plan = make_plan(source.suite, MACHINE, source.problem)
+    after(monkeypatch, Run, "launch", 3, signal.SIGTERM)
+    with pytest.raises(Interrupted):
+        calibrate_command.calibrate(plan, source.text, None, 6, 1, keep=False, to=tmp_path / "nulls.json")
+    said = " ".join(capsys.readouterr().err.split())
+    assert "ended by SIGTERM: no null is kept; what has run stays in runs/" in said
+    run = next((tmp_path / "runs").iterdir())
+    assert [item.status for item in read_record(run).attempts] == ["ok", "ok", "interrupted"]
+    assert verify(run).sound and not (tmp_path / "nulls.json").exists()
 
 
 def test_an_index_that_cannot_be_written_costs_no_report(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from repro import registry
-from repro import results as results_module
+from repro import derive as derive_module
 from repro.compare import contrast
 from repro.events import Event
 from repro.results import Network, Result
@@ -89,8 +89,8 @@ def test_training_steps_are_told_from_evaluations(record: Record) -> None:
                                                "overlapped_seconds": 1.0}}
              for number, rank in enumerate(result.traffic.ranks)]
     stamped = {"key": "x_traffic", "value": ranks, "metadata": {"mono_ns": 1}}
-    log = results_module._Log([Event(event_type="POINT_IN_TIME", time_ms=0.0, **stamped)])
-    found = results_module._traffic(log)
+    log = derive_module._Log([Event(event_type="POINT_IN_TIME", time_ms=0.0, **stamped)])
+    found = derive_module._traffic(log)
     assert found is not None
     assert (found.steps.busy_seconds, found.steps.exposed_seconds) == (4.5, 2.0)
     assert found.exposed_seconds == pytest.approx(result.traffic.exposed_seconds)

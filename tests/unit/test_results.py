@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from repro.derive import derive
 from repro.events import Event, EventLog, read_events
-from repro.results import Bracket, Result, derive
+from repro.results import Bracket, Result
 from repro.seams import Outcome, RankEnd
 from repro.spec import Trial
 from tests.records import Course, write_log

@@ -480,6 +480,31 @@ def test_checkpoints_that_a_killed_run_left_beside_a_result_are_taken_away(half:
     assert not left.parent.exists()
 
 
+def test_checkpoints_made_elsewhere_are_not_gone_on_from(half: Scripted) -> None:
+    """Half a trial's time on one machine and half on another is the time of neither."""
+    waiting = read_record(half.folder.root).missing()[-1].trial_id
+    left = half.folder.checkpoints(waiting) / "step_000000012"
+    left.mkdir(parents=True)
+    there = read_model(half.folder.environment, Environment)
+    write_model(half.folder.environment, there.model_copy(update={"cpu": "Another"}))
+    with pytest.raises(UsageError, match="cannot be resumed"):
+        go_on(half)
+    assert left.exists()
+    record = go_on(half, force=True)
+    assert not left.parent.exists() and record.missing() == []
+    assert [(item.trial_id, item.text) for item in record.incidents if item.kind == "checkpoint"] == [
+        (waiting, "step_000000012 was made before what differs now: the trial begins anew")]
+
+
+def test_checkpoints_that_stay_where_nothing_differs(half: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = read_record(half.folder.root).missing()[-1].trial_id
+    left = half.folder.checkpoints(waiting) / "step_000000012"
+    left.mkdir(parents=True)
+    monkeypatch.setattr(Run, "_trials", lambda *_: None)
+    go_on(half)
+    assert left.exists()
+
+
 def test_a_run_that_is_refused_leaves_its_folder_as_it_is(half: Scripted) -> None:
     there = read_model(half.folder.environment, Environment)
     write_model(half.folder.environment, there.model_copy(update={"cpu": "Another"}))

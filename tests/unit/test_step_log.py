@@ -10,9 +10,10 @@ import pytest
 
 from repro import step_log
 from repro.bundle.rederive import differences
+from repro.derive import derive
 from repro.events import MAX_LINE, EventLog, read_events
 from repro.post_mortem import damage
-from repro.results import Result, derive
+from repro.results import Result
 from repro.seams import Outcome, RankEnd
 from repro.spec import Trial
 from repro.step_log import STEPS_A_LINE, write_rank_steps, write_steps

@@ -229,7 +229,7 @@ def test_a_complete_run_without_its_index_is_not_as_it_was(run: Path) -> None:
 def test_a_failure_is_as_it_was(run: Path, how: str) -> None:
     """A trial that hung, ran out of time, crashed with half a line, or lost its log is a record, not an alteration."""
     from repro.events import read_events
-    from repro.results import derive
+    from repro.derive import derive
     from repro.seams import RankEnd
 
     folder, path = RunFolder(run), trial_of(run)

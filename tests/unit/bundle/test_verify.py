@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 import zipfile
+from getpass import getuser
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from repro import sums
-from repro.bundle import rederive
+from repro.bundle import archive, contents, rederive
 from repro.bundle.contents import bundle
 from repro.bundle.verify import verify
 from repro.bundle_command import make_bundle
+from repro.derive import derive
 from repro.errors import NotAsItWas, OutputError
 from repro.events import read_events
-from repro.results import Network, Result, derive
+from repro.results import Network, Result
 from repro.seams import Outcome, RankEnd
 from repro.store import RunFolder, read_model, read_record, write_model
 from tests.records import SUITE, make_record
@@ -244,6 +247,39 @@ def test_no_path_of_this_machine_and_no_secret_goes_into_a_bundle(
         everything = b"\n".join(source.read(name) for name in source.namelist())
     for bad in (b"planted-secret", b"pw-here", str(tmp_path).encode(), b"/x/y.py"[:3] + b"home"):
         assert bad not in everything
+
+
+def test_a_run_larger_than_a_bundle_is_refused_before_it_is_read(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (trial_of(run) / "rank0.log").open("wb") as stream:
+        stream.truncate(240 << 20)  # a hole: it takes no room, and would be read as zeros
+    monkeypatch.setattr(archive, "MAX_TOTAL_BYTES", 200 << 20)
+    monkeypatch.setattr(contents, "_read", lambda path: pytest.fail(f"{path} was read"))
+    with pytest.raises(OutputError, match=r"this run has \d+ and 240 MiB"):
+        contents.bundle(run, tmp_path / "x.zip")
+
+
+def test_the_user_s_name_in_torch_s_cache_is_taken_out(run: Path, tmp_path: Path) -> None:
+    (trial_of(run) / "rank0.log").write_text(f"{tempfile.gettempdir()}/torchinductor_{getuser()}/ab/c.py\n")
+    reseal(run)
+    make_bundle(run, tmp_path / "x.zip", "CC0-1.0")
+    with zipfile.ZipFile(tmp_path / "x.zip") as source:
+        assert source.read(f"trials/{trial_of(run).name}/rank0.log") == b"<temporary>/torchinductor/ab/c.py\n"
+
+
+def test_a_success_called_late_that_ended_before_its_limit_is_seen_under_a_new_index(run: Path) -> None:
+    folder, name = RunFolder(run), trial_of(run).name
+    trial = next(item for item in read_record(run).plan.trials() if item.trial_id == name)
+    events = read_events(folder.log(name, 1))[0]
+    write_model(folder.result(name), derive(trial, 1, events, Outcome((), 600.0, timed_out=True)))
+    lines = [json.loads(line) for line in folder.ledger.read_text().splitlines()]
+    folder.ledger.write_text("".join(
+        f"{json.dumps({**item, 'status': 'timed_out'} if item['trial_id'] == name else item)}\n" for item in lines))
+    reseal(run)
+    found = verify(run)
+    assert [item.kind for item in found.problems] == ["ledger"], [item.text() for item in found.problems]
+    assert f"{name} ended as 'timed_out' after " in found.problems[0].what and "its limit is " in found.problems[0].what
 
 
 def test_a_secret_that_the_record_needs_stops_the_bundle(

@@ -16,7 +16,7 @@ from repro.cli import cli
 from repro.compare import compare
 from repro.errors import OutputError, UsageError
 from repro.several import LATER, sections
-from repro.store import Record, read_record, write_model
+from repro.store import Incident, Record, read_record, write_model
 from tests.records import SUITE, Course, make_record
 
 
@@ -64,6 +64,19 @@ def test_what_does_not_count_stays_in_the_ledger(early: Record, late: Record, tm
     out = [item for item in ledger if "not counted" in item.reason]
     assert len(out) == 16 and all(item.attempt == 2 and "of late, not counted: seed" in item.reason for item in out)
     assert all(found.record.folder.log(item.trial_id, item.attempt).is_file() for item in ledger)
+
+
+def test_what_befell_any_of_the_runs_is_told_with_the_run_s_name(late: Record, tmp_path: Path) -> None:
+    first = make_record(tmp_path / "first", only=4, started_ms=1_500_000_000_000)
+    second = make_record(tmp_path / "second", started_ms=1_550_000_000_000)
+    for record, at in ((second, 2), (first, 1)):
+        record.folder.keep_incident(Incident(at_ms=at, kind="clock", text=f"at {at}", trial_id=f"t{at}"))
+    (found,) = sections([second.folder.root, first.folder.root], tmp_path / "out")
+    assert [(item.at_ms, item.kind, item.text, item.trial_id) for item in found.record.incidents] == [
+        (1, "clock", "first: at 1", "t1"), (2, "clock", "second: at 2", "t2")]
+    assert verify(found.record.folder.root).sound
+    (alone,) = sections([first.folder.root], tmp_path / "alone")
+    assert [item.text for item in alone.record.incidents] == ["at 1"]
 
 
 def test_a_seed_that_one_run_has_in_some_cells_only_is_taken_whole_from_the_other(late: Record, tmp_path: Path) -> None:

@@ -1,0 +1,44 @@
+"""A run for its record alone, without page and tracking server; signals end it as they end `repro run`."""
+
+from __future__ import annotations
+
+from repro import lost
+from repro.errors import interrupter
+from repro.interrupts import Interrupts
+from repro.lock import RunLock
+from repro.machine import detect
+from repro.plan import Plan
+from repro.progress import TerminalWatcher
+from repro.resume import refuse
+from repro.runner import Run
+from repro.store import Record, RunFolder
+
+
+def execute(plan: Plan, folder: RunFolder, then: str, force: bool = False) -> Record:
+    """Run what is missing of the plan.
+
+    Args:
+        then: said when a signal ends it: what becomes of what has run.
+        force: also where machine or code are not what the run began with.
+
+    Raises:
+        KeyboardInterrupt: a signal ended it; what has run is kept.
+        ReproError: it could not be carried through.
+    """
+    with RunLock(folder.root).acquire(force) as lock, TerminalWatcher() as watcher, Interrupts(lock) as interrupts:
+        befell = [("difference", text) for text in _damage(folder, plan, force)]
+        if lock.stale:
+            befell.insert(0, ("lock", f"the lock of {lock.stale}, which no longer runs, was taken over"))
+        try:
+            return Run(plan, folder, detect(), watcher, force=force, befell=befell).execute()
+        except KeyboardInterrupt as error:
+            interrupts.ended()
+            watcher.stage(f"ended by {interrupter(error)}: {then}")
+            raise
+
+
+def _damage(folder: RunFolder, plan: Plan, force: bool) -> list[str]:
+    """What was altered of a run that goes on; nothing of one that begins."""
+    found = lost.refuse(folder, plan, force)
+    refuse(folder.root, found, force)
+    return found
