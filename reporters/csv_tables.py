@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from repro.files import write_text
 from repro.seams import Reporter
-from repro.store import Record, write_text
+from repro.store import Record
 
 from .tables import Table, Value, tables
 

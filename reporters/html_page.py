@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from markupsafe import Markup, escape
 
+from repro.files import write_text
 from repro.seams import Reporter
-from repro.store import Record, write_text
+from repro.store import Record
 
 from .page_text import shown, spaced
 from .page_view import view

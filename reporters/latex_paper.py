@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from repro.files import write_text
 from repro.seams import Reporter
-from repro.store import Record, write_text
+from repro.store import Record
 
 from .page_text import plural
 from .paper_figures import FOLDER, ROWS, draw, figures

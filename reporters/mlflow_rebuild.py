@@ -16,8 +16,9 @@ from typing import Any
 
 from repro.calibration import FILE
 from repro.errors import OutputError, TrackingError, UsageError
+from repro.files import read_model
 from repro.plan import Plan
-from repro.store import RunFolder, read_model
+from repro.store import RunFolder
 from repro.uri import redacted
 
 from .mlflow_gate import check_scheme

@@ -9,7 +9,8 @@ from pathlib import Path
 from pydantic import BaseModel, Field, ValidationError
 
 from repro.errors import OutputError
-from repro.store import Record, read_bounded, refuse_crowded, write_text
+from repro.files import read_bounded, refuse_crowded, write_text
+from repro.store import Record
 
 MAX_BYTES = 64 << 20
 """Of a hundred thousand trials."""

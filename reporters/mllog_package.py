@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from repro.events import EVALUATION_KEYS, Event, read_events
+from repro.files import write_text
 from repro.plan import Cell
 from repro.results import Result
 from repro.seams import Reporter
-from repro.store import Record, write_text
+from repro.store import Record
 
 from .mllog_readme import readme
 from .mllog_system import system

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from repro.compare import SCALES, Comparison
+from repro.files import write_bytes
 from repro.plan import Cell
 from repro.seams import Reporter
-from repro.store import Record, write_bytes
+from repro.store import Record
 
 from .page_text import plural
 from .short_tables import name

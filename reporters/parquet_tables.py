@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from repro.files import write_bytes
 from repro.seams import Reporter
-from repro.store import Record, write_bytes
+from repro.store import Record
 
 from .tables import Table, tables
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from markupsafe import Markup, escape
 
+from repro.files import write_text
 from repro.published.refusal import visible
 from repro.published.store import Published
-from repro.store import Record, write_text
+from repro.store import Record
 
 from .html_page import inline_json, page_script, plotly_bundle, policy, template
 from .page_text import shown

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from repro.store import write_text
+from repro.files import write_text
 
 from .html_page import policy, template
 from .page_text import plural, shown

@@ -20,11 +20,12 @@ from repro.compare import SCALES, Comparison, Metric, Pair, Verdict, contrast
 from repro.compare.evidence import NO_SPREAD
 from repro.compare.figures import Bounds
 from repro.errors import ReproError, UsageError
+from repro.files import read_model, write_model
 from repro.fingerprint import Environment
 from repro.plan import Cell, Plan, execution_order
 from repro.results import Result
 from repro.spec import METHOD, Frozen, Suite, canonical
-from repro.store import Record, read_model, write_model
+from repro.store import Record
 from repro.streams import Streams
 
 DIFFERENT: tuple[Verdict, ...] = ("faster", "slower", "higher", "lower")

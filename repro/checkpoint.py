@@ -20,8 +20,8 @@ from pydantic import Field
 
 from repro.errors import CheckpointError, CheckpointRefused, OutputError
 from repro.events import TOKEN, complete_lines, parse_line
+from repro.files import read_model, write_model
 from repro.spec import Frozen
-from repro.store import read_model, write_model
 from repro.sums import file_sha256
 
 MANIFEST, LOG = "checkpoint.json", "log.txt"

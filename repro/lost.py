@@ -13,12 +13,13 @@ from pathlib import Path
 
 from repro import sums
 from repro.errors import OutputError, UsageError
+from repro.files import read_model
 from repro.plan import Plan
 from repro.post_mortem import damage
 from repro.results import Result
 from repro.resume import SHOWN
 from repro.spec import Trial
-from repro.store import Attempt, RunFolder, read_attempts, read_model
+from repro.store import Attempt, RunFolder, read_attempts
 
 WHOLE = ("ok", "missed")
 """Ends whose log goes from its first event to its last."""

@@ -11,8 +11,8 @@ import click
 from repro import registry
 from repro.commands import reporter, write_reports
 from repro.errors import UsageError
+from repro.files import write_text
 from repro.several import Section, sections
-from repro.store import write_text
 
 INDEX = "index.md"
 

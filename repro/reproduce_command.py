@@ -12,11 +12,12 @@ from repro import alone
 from repro.bundle.judge import Reproduction, judge
 from repro.bundle.verify import opened, verify
 from repro.errors import Exit, NotAsItWas, UsageError, nearest
+from repro.files import write_json
 from repro.machine import Machine, detect
 from repro.plan import REPRODUCTION, Plan, is_part
 from repro.resume import reopen
 from repro.runner import prepare
-from repro.store import Record, RunFolder, read_record, write_json
+from repro.store import Record, RunFolder, read_record
 
 FILE = "reproduction.json"
 

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from repro.errors import OutputError, ReproError, UsageError
+from repro.files import read_model
 from repro.fingerprint import Environment
 from repro.machine import Machine
 from repro.plan import Plan, is_part, make_plan
 from repro.results import RERUN, Result
 from repro.spec import METHOD, Trial
-from repro.store import Record, RunFolder, check_plan, read_model
+from repro.store import Record, RunFolder, check_plan
 
 FACTS = ("repro_version", "python", "system", "cpu", "cores", "memory_bytes", "device", "devices", "commit", "dirty")
 """What of an environment bears on a figure; packages, settings, limits and data are compared one by one."""

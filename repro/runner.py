@@ -25,6 +25,7 @@ from repro.errors import (
     interrupter,
 )
 from repro.events import read_events
+from repro.files import read_model, write_json, write_model, write_text
 from repro.fingerprint import DataSet, Environment
 from repro.machine import Machine
 from repro.monitor import Monitor
@@ -32,7 +33,7 @@ from repro.plan import Cell, Plan
 from repro.results import RERUN, Result
 from repro.seams import Engine, Launcher, Order, Outcome, Workload
 from repro.spec import Trial, canonical
-from repro.store import Attempt, Record, RunFolder, read_model, read_record, write_json, write_model, write_text
+from repro.store import Attempt, Record, RunFolder, read_record
 from repro.sums import seal_again, unseal
 from repro.throttle import ThrottleWatch
 

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from repro.calibration import FILE, beside, machine_of
 from repro.errors import OutputError, UsageError
+from repro.files import write_json, write_model
 from repro.inside import read_inside
 from repro.plan import Plan
-from repro.store import Attempt, Record, RunFolder, read_record, write_json, write_model
+from repro.store import Attempt, Record, RunFolder, read_record
 from repro.sums import seal
 
 LATER = "seeds were added by a later run: whoever saw the earlier one first could choose to, and p does not know of it"

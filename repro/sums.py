@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repro.errors import OutputError
-from repro.store import RunFolder, write_text
+from repro.files import write_text
+from repro.store import RunFolder
 
 NAME = "sha256sums.txt"
 TOP = ("plan.json", "suite.yaml", "environment.json", "launchers.json", "ledger.jsonl", "incidents.jsonl",

@@ -25,9 +25,10 @@ from typing import IO, Any, TextIO
 import repro
 from repro import parent, registry
 from repro.errors import ReproError
+from repro.files import read_model
 from repro.plan import Plan
 from repro.scrub import Scrubber, secrets
-from repro.store import RunFolder, read_model, read_record
+from repro.store import RunFolder, read_record
 from repro.uri import redacted
 
 RETRY_SECONDS, LONGEST_RETRY_SECONDS = 30.0, 240.0

@@ -10,12 +10,13 @@ from typing import Any
 
 from repro.derive import derive
 from repro.events import EventLog, read_events
+from repro.files import write_json, write_model, write_text
 from repro.fingerprint import DataSet, Environment
 from repro.machine import Machine
 from repro.plan import make_plan
 from repro.seams import Outcome, RankEnd
 from repro.spec import Trial
-from repro.store import Attempt, Record, RunFolder, read_record, write_json, write_model, write_text
+from repro.store import Attempt, Record, RunFolder, read_record
 from repro.suite_file import read_suite
 
 SUITE = """\

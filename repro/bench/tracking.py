@@ -36,13 +36,14 @@ from repro.bench.outcome import BenchOutcome, outcome
 from repro.bench.slow_server import START_SECONDS, free_port
 from repro.bench.trial import bench_trial, preload
 from repro.errors import TrialError
+from repro.files import write_model, write_text
 from repro.machine import detect
 from repro.monitor import Monitor
 from repro.plan import Plan, make_plan
 from repro.runner import SYNC_SECONDS, why
 from repro.seams import Order
 from repro.spec import Frozen, Trial
-from repro.store import Attempt, RunFolder, write_model, write_text
+from repro.store import Attempt, RunFolder
 from repro.suite_file import read_suite
 from repro.tracker import Tracker
 from repro.worker import Place, build

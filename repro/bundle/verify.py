@@ -23,23 +23,14 @@ from repro.bundle.consistency import beside, left_out, skipped_attempts, strange
 from repro.bundle.rederive import differences, unsound
 from repro.compare import PAIRED_HASHES
 from repro.errors import OutputError, ReproError
+from repro.files import MAX_JSON_BYTES, read_bounded, read_model, refuse_crowded
 from repro.fingerprint import Environment, commit
 from repro.machine import Machine
 from repro.plan import Plan, is_part, make_plan, suite_digest
 from repro.results import RERUN, Result
 from repro.resume import may_run_again
 from repro.spec import Trial, canonical
-from repro.store import (
-    MAX_JSON_BYTES,
-    MAX_TRIALS,
-    Attempt,
-    RunFolder,
-    read_attempts,
-    read_bounded,
-    read_incidents,
-    read_model,
-    refuse_crowded,
-)
+from repro.store import MAX_TRIALS, Attempt, RunFolder, read_attempts, read_incidents
 
 AA = "A/A: cells of "
 """How the title of a calibration's plan begins: its cells are twins, which no suite expands to."""

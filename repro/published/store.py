@@ -14,11 +14,11 @@ from pydantic import BaseModel
 
 import repro
 from repro.errors import OutputError
+from repro.files import parse_model, read_bounded, read_model, write_model, write_text
 from repro.published.mlperf_folder import Imported
 from repro.published.record import Program, PublishedRecord, PublishedResult, Refused
 from repro.published.refusal import file_name, plain
 from repro.published.safe_file import full
-from repro.store import parse_model, read_bounded, read_model, write_model, write_text
 
 Model = TypeVar("Model", bound=BaseModel)
 MAX_RESULTS_BYTES = 256 << 20

@@ -15,11 +15,12 @@ from repro.calibration import Calibration, Null, add, calibration_of, machine_of
 from repro.cli import cli
 from repro.compare import Pair
 from repro.errors import UsageError
+from repro.files import write_model
 from repro.machine import Machine
 from repro.plan import Plan, make_plan
 from repro.results import Result
 from repro.spec import Trial
-from repro.store import Record, write_model
+from repro.store import Record
 from repro.suite_file import read_suite
 from tests.records import SUITE, Course, make_record, sample_environment
 

@@ -16,8 +16,9 @@ from repro.derive import with_energy
 from repro.energy import Energy, Part
 from repro.energy_meter import EnergyMeter
 from repro.errors import UsageError
+from repro.files import read_model, write_model
 from repro.results import Result, Resumed
-from repro.store import read_model, read_record, write_model
+from repro.store import read_record
 from tests.records import make_record
 
 ANSWER = ('{"joules": 90.0, "provenance": "modelled", "seconds": 10.0, "tool": "CodeCarbon 3.3.2", '

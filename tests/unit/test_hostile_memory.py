@@ -12,7 +12,8 @@ import pytest
 
 import repro
 from repro.errors import OutputError
-from repro.store import MAX_PARTS, MAX_TRIALS, check_plan, parse_model, read_model, refuse_crowded, write_model
+from repro.files import MAX_PARTS, parse_model, read_model, refuse_crowded, write_model
+from repro.store import MAX_TRIALS, check_plan
 from tests.records import SUITE, make_record
 
 ROOT = Path(repro.__file__).parents[1]
@@ -25,7 +26,8 @@ from repro.plan import Plan
 from repro.published.record import PublishedResult
 from repro.published.store import _read
 from repro.results import Result
-from repro.store import Attempt, _read_json, _read_lines, read_model
+from repro.files import read_model
+from repro.store import Attempt, _read_json, _read_lines
 from repro.sums import read_sums
 from repro.reporters.mlflow_state import read_state
 

@@ -16,10 +16,11 @@ from repro import registry, sums
 from repro.bundle.verify import verify
 from repro.errors import LONGEST_MESSAGE, OutputError, ReproError, SuiteError
 from repro.events import Event, parse_line
+from repro.files import MAX_JSON_BYTES
 from repro.lock import _read, _who
 from repro.machine import Machine
 from repro.plan import MAX_CELLS, make_plan
-from repro.store import MAX_JSON_BYTES, read_record
+from repro.store import read_record
 from repro.suite_file import read_suite
 from repro.yaml_file import YamlFile
 from tests.records import SUITE, make_record

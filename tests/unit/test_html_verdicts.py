@@ -20,9 +20,10 @@ import repro
 from repro import registry
 from repro.calibration import FILE, Null, calibration, machine_of
 from repro.compare import compare, summarize
+from repro.files import write_model
 from repro.results import Bracket, Point
 from repro.spec import METHOD, Trial
-from repro.store import Record, write_model
+from repro.store import Record
 from tests.records import SUITE, Course, make_record
 
 ROOT = Path(__file__).parents[2]

@@ -226,7 +226,7 @@ def test_a_reproduction_that_a_signal_ends_is_not_judged_and_keeps_what_has_run(
         reproduce_command.reproduce(tmp_path / "again", None, None, resume=tmp_path / "run")
     found = reproduce_command.reproduce(tmp_path / "run", None, None, resume=tmp_path / "again")
     assert found.run == tmp_path / "again" and (tmp_path / "again" / reproduce_command.FILE).exists()
-    assert [item.status for item in read_record(found.run).attempts if item.attempt == 1][0] == "ok"
+    assert next(item.status for item in read_record(found.run).attempts if item.attempt == 1) == "ok"
     assert len(read_record(found.run).results) == 4 and verify(tmp_path / "again").sound
 
 

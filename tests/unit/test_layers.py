@@ -9,8 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ALLOWED = {
-    "calibration", "checklist", "compare", "energy", "errors", "events", "fingerprint", "machine", "pattern",
-    "plan", "registry", "reporters", "results", "schedule", "scrub", "seams", "spec", "stats", "store", "streams",
+    "calibration", "checklist", "compare", "energy", "errors", "events", "files", "fingerprint", "machine",
+    "pattern", "plan", "registry", "reporters", "results", "schedule", "scrub", "seams", "spec", "stats", "store", "streams",
     "uri",
 }
 OF_A_BENCHMARK = {"comm_page", "comm_runs"}

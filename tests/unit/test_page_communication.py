@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from repro import registry
 from repro import derive as derive_module
+from repro import registry
 from repro.compare import contrast
 from repro.events import Event
 from repro.results import Network, Result

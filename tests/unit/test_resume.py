@@ -15,6 +15,7 @@ import pytest
 from repro import commands, fingerprint, guards, lost, resume, runner, sums
 from repro.bundle.verify import verify
 from repro.errors import GuardError, OutputError, UsageError
+from repro.files import read_model, write_model
 from repro.fingerprint import Environment
 from repro.guards import ClockWatch
 from repro.machine import Machine
@@ -23,7 +24,7 @@ from repro.results import Result
 from repro.runner import Run, prepare
 from repro.seams import Outcome, RankEnd
 from repro.spec import Trial
-from repro.store import Record, RunFolder, read_attempts, read_model, read_record, write_model
+from repro.store import Record, RunFolder, read_attempts, read_record
 from repro.suite_file import read_suite
 from tests.watcher import Silent
 

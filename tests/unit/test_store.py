@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from repro.errors import OutputError
+from repro.files import read_model, write_json, write_model, write_text
 from repro.plan import Plan
-from repro.store import Attempt, Record, RunFolder, read_model, read_record, write_json, write_model, write_text
+from repro.store import Attempt, Record, RunFolder, read_record
 from tests.records import make_record
 
 ROOT_MAY_ALL = os.geteuid() == 0

@@ -15,9 +15,10 @@ from repro.bundle import archive
 from repro.bundle.verify import opened, verify
 from repro.bundle_command import make_bundle
 from repro.errors import OutputError
+from repro.files import read_model, write_model
 from repro.results import Result
 from repro.seams import Outcome
-from repro.store import RunFolder, read_model, write_model
+from repro.store import RunFolder
 from tests.records import SUITE, make_record
 from tests.unit.bundle.test_verify import edit, reseal, trial_of
 
@@ -228,8 +229,8 @@ def test_a_complete_run_without_its_index_is_not_as_it_was(run: Path) -> None:
 @pytest.mark.parametrize("how", ["hung", "timed_out", "lost", "crashed"])
 def test_a_failure_is_as_it_was(run: Path, how: str) -> None:
     """A trial that hung, ran out of time, crashed with half a line, or lost its log is a record, not an alteration."""
-    from repro.events import read_events
     from repro.derive import derive
+    from repro.events import read_events
     from repro.seams import RankEnd
 
     folder, path = RunFolder(run), trial_of(run)
@@ -245,8 +246,9 @@ def test_a_failure_is_as_it_was(run: Path, how: str) -> None:
     assert (result.status, stored.status) == ("crashed" if how == "lost" else how, "ok")
     write_model(path / "result.json", result)
     ledger = [json.loads(line) for line in folder.ledger.read_text().splitlines()]
-    folder.ledger.write_text("".join(json.dumps({**line, "status": result.status} if line["trial_id"] == path.name
-                                                else line) + "\n" for line in ledger))
+    said = {"status": result.status, "seconds": trial.choices.timeout_seconds}
+    folder.ledger.write_text("".join(f"{json.dumps(line | said if line['trial_id'] == path.name else line)}\n"
+                                     for line in ledger))
     reseal(run)
     assert verify(run).problems == []
 

@@ -11,10 +11,11 @@ import pytest
 from repro.bundle.difference import between_executions, differences
 from repro.bundle.judge import Reproduction, judge
 from repro.errors import UsageError
+from repro.files import read_model, write_model
 from repro.machine import Machine
 from repro.reproduce_command import choose, reduced
 from repro.results import Result
-from repro.store import Record, RunFolder, read_model, read_record, write_model
+from repro.store import Record, RunFolder, read_record
 from tests.records import Course, make_record, sample_environment
 
 ONE = """\

@@ -23,9 +23,10 @@ from repro.bundle_command import make_bundle
 from repro.derive import derive
 from repro.errors import NotAsItWas, OutputError
 from repro.events import read_events
+from repro.files import read_model, write_model
 from repro.results import Network, Result
 from repro.seams import Outcome, RankEnd
-from repro.store import RunFolder, read_model, read_record, write_model
+from repro.store import RunFolder, read_record
 from tests.records import SUITE, make_record
 
 

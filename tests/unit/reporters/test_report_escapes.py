@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from repro import registry
+from repro.files import write_model
 from repro.plan import Cell
-from repro.store import Record, read_record, write_model
+from repro.store import Record, read_record
 from tests.records import make_record
 
 csv_tables = importlib.import_module("repro.reporters.csv_tables")

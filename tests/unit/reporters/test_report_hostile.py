@@ -22,10 +22,11 @@ from click.testing import CliRunner
 from repro import registry
 from repro.cli import cli
 from repro.errors import OutputError, UsageError
+from repro.files import write_model
 from repro.published.command import run as import_published
 from repro.published.store import Published, read_published
 from repro.several import sections
-from repro.store import Record, read_record, write_model
+from repro.store import Record, read_record
 from tests.records import SUITE, make_record
 from tests.unit.published.made_logs import SYSTEM, log_lines, repository
 

@@ -15,8 +15,9 @@ from repro.bundle.verify import verify
 from repro.cli import cli
 from repro.compare import compare
 from repro.errors import OutputError, UsageError
+from repro.files import write_model
 from repro.several import LATER, sections
-from repro.store import Incident, Record, read_record, write_model
+from repro.store import Incident, Record, read_record
 from tests.records import SUITE, Course, make_record
 
 
