@@ -10,8 +10,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 ALLOWED = {
     "calibration", "checklist", "compare", "energy", "errors", "events", "files", "fingerprint", "machine",
-    "pattern", "plan", "registry", "reporters", "results", "schedule", "scrub", "seams", "spec", "stats", "store", "streams",
-    "uri",
+    "pattern", "plan", "registry", "reporters", "results", "schedule", "scrub", "seams", "spec", "stats", "store",
+    "streams", "uri",
 }
 OF_A_BENCHMARK = {"comm_page", "comm_runs"}
 """These two show the outcome of `repro bench comm`, not a record, and know its type."""
