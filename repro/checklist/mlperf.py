@@ -16,8 +16,11 @@ LEAST_RUNS = 3
 """The fastest and the slowest are dropped, and one must be left."""
 LEAST_REPEATS = 5
 """Fewest runs for vision; a fixed number of them for every benchmark."""
-INFRASTRUCTURE = ("crashed", "hung", "started", "invalid")
-"""Ends after which a run may be made again; the attempt stays listed."""
+INFRASTRUCTURE = ("crashed", "hung", "started", "invalid", "interrupted", "not_launched", "refused")
+"""Ends without a result, after which a run may be made again; the attempt stays listed."""
+INTERRUPTED = "interrupted"
+LOST = "lost"
+"""Of a result that was there, and damaged or gone when the run went on: what it said nobody can show."""
 
 
 def fixed_target(facts: Facts) -> Judged:
@@ -127,14 +130,17 @@ def no_picking(facts: Facts) -> Judged:
     last: dict[str, int] = {}
     for item in facts.attempts:
         last[item.run] = max(last.get(item.run, 0), item.number)
-    again = [item.run for item in facts.attempts if item.number < last[item.run] and item.status not in INFRASTRUCTURE]
-    if again:
+    repeated = [item for item in facts.attempts if item.number < last[item.run]]
+    if again := [item.run for item in repeated if item.status not in (*INFRASTRUCTURE, LOST)]:
         return "fail", f"run again although they had a result: {named(dict.fromkeys(again))}"
-    broken = sum(item.number < last[item.run] for item in facts.attempts)
+    if lost := [item.run for item in repeated if item.status == LOST]:
+        return "cannot tell", f"run again because their result was damaged or gone: {named(dict.fromkeys(lost))}"
+    cut = sum(item.status == INTERRUPTED for item in repeated)
     hidden = sorted(last.keys() - shown)
+    by_hand = f", {cut} because it was interrupted" if cut else ""
     rest = f"; no result yet from {named(hidden)}" if hidden else ""
-    return "pass", f"{many(facts.attempts, 'start')} listed, {broken} of them repeated after a crash, and no result " \
-                   f"replaced{rest}"
+    return "pass", f"{many(facts.attempts, 'start')} listed, {len(repeated) - cut} of them repeated after a crash" \
+                   f"{by_hand}, and no result replaced{rest}"
 
 
 def reference_convergence(facts: Facts) -> Judged:

@@ -128,8 +128,8 @@ def again(record: Record) -> Facts:
     return record_facts(replace(record, attempts=(*record.attempts, more)))
 
 
-def crash_again(record: Record) -> Facts:
-    first = record.attempts[0].model_copy(update={"status": "crashed"})
+def crash_again(record: Record, status: str = "crashed") -> Facts:
+    first = record.attempts[0].model_copy(update={"status": status})
     more = Attempt(**(first.model_dump() | {"attempt": 2, "status": "ok"}))
     return record_facts(replace(record, attempts=(first, *record.attempts[1:], more)))
 
@@ -224,6 +224,21 @@ def test_a_figure_stands_in_the_evidence(records: Records) -> None:
     assert "top1 >= 0.9" in told["MLP1"]
     assert "24 starts listed, 0 of them repeated" in told["MLP6"]
     assert "24 attempts, 24 s in all" in told["NEU4"]
+
+
+@pytest.mark.parametrize(("status", "verdict", "told"), [
+    ("crashed", "pass", "25 starts listed, 1 of them repeated after a crash, and no result replaced"),
+    ("refused", "pass", "1 of them repeated after a crash, and"),
+    ("not_launched", "pass", "1 of them repeated after a crash, and"),
+    ("interrupted", "pass", "0 of them repeated after a crash, 1 because it was interrupted, and no result replaced"),
+    ("lost", "cannot tell", "run again because their result was damaged or gone: ddp"),
+    ("timed_out", "fail", "run again although they had a result: ddp"),
+    ("missed", "fail", "run again although they had a result: ddp"),
+    ("diverged", "fail", "run again although they had a result: ddp"),
+])
+def test_what_was_run_again_and_why(records: Records, status: str, verdict: str, told: str) -> None:
+    finding = found("MLP6", crash_again(records.base, status))
+    assert finding.verdict == verdict and told in finding.evidence, finding.evidence
 
 
 def test_simulated_figures_are_no_accuracy(records: Records) -> None:
