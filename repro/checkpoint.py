@@ -322,6 +322,13 @@ class Saving:
             raise CheckpointError(f"checkpoint of step {step}: cannot be written: {error.strerror}") from error
         return aside
 
+    def room(self) -> str:
+        """What the disk has left: libraries that write do not say why they could not."""
+        try:
+            return f"{shutil.disk_usage(self.folder.root).free / 1e6:.0f} MB are free on its disk"
+        except OSError as error:
+            return f"its disk: {error.strerror}"
+
     def drop(self) -> None:
         """Rank 0's part when one could not be written: what there is of it only takes up room."""
         if self.rank == 0:

@@ -117,7 +117,7 @@ class Loop:
         try:
             part()
         except CheckpointError as error:
-            why = str(error)
+            why = f"{error} ({self.saving.room()})" if self.saving is not None else str(error)
         if not self.session.total([float(bool(why))])[0]:
             return ""
         return next(str(one) for one in self.session.gather(why) if one)
