@@ -82,7 +82,7 @@ def attempts(record: Record) -> list[AttemptRow]:
         AttemptRow(
             mark=known.get(item.cell_id), trial_id=item.trial_id, repeat=item.repeat, attempt=item.attempt,
             status=item.status, word=STATUS_WORDS.get(item.status, item.status), reason=_told(item),
-            started=moment(item.started_ms), took=seconds(item.seconds),
+            started=moment(item.started_ms), took=seconds(item.known_seconds),
             link=f"{FOLDER}/{item.trial_id}/result_{item.attempt}.txt",
         )
         for item in record.attempts

@@ -44,6 +44,11 @@ class Attempt(Frozen):
     passed_over: str = ""
     """Newer checkpoints that it could not go on from, and why."""
 
+    @property
+    def known_seconds(self) -> float | None:
+        """What it took; None where nobody lived to write its end down."""
+        return None if self.status == "started" else self.seconds
+
 
 class Incident(Frozen):
     """Something that befell a run and that a reader of its figures should know: a line of incidents.jsonl."""

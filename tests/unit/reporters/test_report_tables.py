@@ -7,6 +7,7 @@ import importlib
 import io
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ QUICK = (*DATA, "markdown", "mllog")
 """Those that draw nothing: drawing takes seconds."""
 short_tables = importlib.import_module("repro.reporters.short_tables")
 tables = importlib.import_module("repro.reporters.tables")
+page_trials = importlib.import_module("repro.reporters.page_trials")
 
 
 def missing_some(trial: Any) -> Course:
@@ -113,6 +115,17 @@ def test_figures_are_those_of_compare_to_the_last_digit(
              for pair in item["pairs"]]
     assert [(int(row["seed"]), float(row["candidate_value"]), float(row["baseline_value"]))
             for row in found["pairs"]] == pairs
+
+
+@pytest.mark.parametrize("kind", DATA)
+def test_what_an_attempt_took_is_unknown_where_nobody_wrote_its_end_down(
+    record: Record, kind: str, tmp_path: Path
+) -> None:
+    begun = record.attempts[0].model_copy(update={"status": "started", "seconds": 0.001})
+    cut = replace(record, attempts=(begun, *record.attempts[1:]))
+    told = [row["seconds"] for row in rows(cut, kind, tmp_path)["attempts"]]
+    assert told[0] in (None, "") and [float(one) for one in told[1:]] == [item.seconds for item in record.attempts[1:]]
+    assert next(row for row in page_trials.attempts(cut) if row.status == "started").took is None
 
 
 @pytest.mark.parametrize("kind", DATA)
