@@ -12,6 +12,7 @@ from repro.progress import TerminalWatcher
 from repro.resume import refuse
 from repro.runner import Run
 from repro.store import Record, RunFolder
+from repro.sums import seal_again
 
 
 def execute(plan: Plan, folder: RunFolder, then: str, force: bool = False) -> Record:
@@ -25,16 +26,22 @@ def execute(plan: Plan, folder: RunFolder, then: str, force: bool = False) -> Re
         KeyboardInterrupt: a signal ended it; what has run is kept.
         ReproError: it could not be carried through.
     """
-    with RunLock(folder.root).acquire(force) as lock, TerminalWatcher() as watcher, Interrupts(lock) as interrupts:
+    with RunLock(folder.root).acquire(force) as lock, TerminalWatcher() as watcher, \
+            Interrupts(lock, then, "the record is being closed") as interrupts:
         befell = [("difference", text) for text in _damage(folder, plan, force)]
         if lock.stale:
             befell.insert(0, ("lock", f"the lock of {lock.stale}, which no longer runs, was taken over"))
+        run = Run(plan, folder, detect(), watcher, force=force, befell=befell)
         try:
-            return Run(plan, folder, detect(), watcher, force=force, befell=befell).execute()
+            record = run.execute()
         except KeyboardInterrupt as error:
             interrupts.ended()
             watcher.stage(f"ended by {interrupter(error)}: {then}")
+            if run.begun:
+                seal_again(folder)  # the signal may have come in the middle of it
             raise
+        interrupts.ended()
+        return record
 
 
 def _damage(folder: RunFolder, plan: Plan, force: bool) -> list[str]:

@@ -7,9 +7,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
-from repro import alone, pattern
+from repro import alone, limits, pattern
 from repro.calibration import FILE, Calibration, add, calibrated, nulls_of, place_for, twin_plan
 from repro.compare import factors_of
 from repro.compare.cells import CellIndex, primary_pair
@@ -79,9 +80,10 @@ def calibrate(
         ReproError: the plan cannot be a calibration, or the run failed; what had run can be replayed.
     """
     twins = twin_plan(plan, chosen_cells(plan, wanted), pairs or max(plan.suite.seeds, 6), nulls)
+    limits.refuse(twins)
     folder = prepare(twins, suite_text, Path("runs") / f"{plan.suite.suite}-calibrate-{time.strftime('%Y%m%d-%H%M%S')}")
-    record = alone.execute(twins, folder, then=f"no null is kept; what has run stays in {folder.root}, and "
-                           f"`repro calibrate SUITE --from {folder.root}` takes its nulls from there")
+    record = alone.execute(twins, folder, f"no null is kept; what has run stays in {folder.root}, and the same command "
+                           f"with --from {quote(str(folder.root))} takes its nulls from there")
     found = _kept(record, twins.cells, metric_of(plan.suite), pairs or max(plan.suite.seeds, 6), plan.suite,
                   to or place_for(plan.digest), folder.root)
     if keep:

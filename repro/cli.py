@@ -110,16 +110,16 @@ def plan_(suite: str, overrides: tuple[str, ...], seeds: int | None, pilot: Path
     \b
     Example: repro plan quickstart -o processes=1,2,4
     """
-    from repro import textual
+    from repro import limits, textual
     from repro.cost import estimate
-    from repro.limits import too_large
     from repro.power import power
     from repro.store import read_record
 
     plan = _plan(_suite(suite, overrides, seeds), bool(overrides))
     shown = power(plan, read_record(pilot)) if pilot is not None else None
-    if why := too_large(plan):
-        click.echo(f"warning: cannot be run as it is: {why}", err=True)
+    refused = [f"cannot be run as it is: {why}"] if (why := limits.too_large(plan)) else limits.warnings(plan)
+    for text in refused:
+        click.echo(f"warning: {text}", err=True)
     if as_json:
         data = plan.model_dump(mode="json", by_alias=True) | {"cost": estimate(plan).model_dump(mode="json")}
         if shown is not None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import shutil
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repro import lost, registry
+from repro import limits, lost, registry
 from repro.calibration import Calibration, beside, keep_beside
 from repro.compare import Comparison, Summary, compare, summarize
 from repro.compare_table import calibration_text
@@ -30,7 +27,7 @@ from repro.runner import Run, exit_code, prepare
 from repro.seams import Reporter
 from repro.store import Record, RunFolder, read_record
 from repro.sums import seal, seal_again, unseal
-from repro.textual import outcome_text
+from repro.textual import command, outcome_text
 from repro.tracker import Tracker, TrackingEnd
 
 FINISH_SECONDS = 60.0
@@ -90,13 +87,18 @@ def run_suite(
         energy: track it, by CodeCarbon in a process of its own.
 
     Raises:
+        UsageError: the plan is more than one run can be.
         ReproError: the run could not be started, or the parity gate stopped it.
     """
     if energy:
         EnergyMeter.needed()  # before a folder is made
+    limits.refuse(plan)
     folder = prepare(plan, suite_text, out or Path("runs") / f"{plan.suite.suite}-{time.strftime('%Y%m%d-%H%M%S')}")
     with RunLock(folder.root).acquire() as lock:
-        return _carry_out(Run(plan, folder, detect(), TerminalWatcher(), strict=strict), lock, track, energy)
+        watcher = TerminalWatcher()
+        for text in limits.warnings(plan):
+            watcher.stage(f"warning: {text}")
+        return _carry_out(Run(plan, folder, detect(), watcher, strict=strict), lock, track, energy)
 
 
 def resume_suite(
@@ -184,14 +186,6 @@ def _energy(run: Run, wanted: bool) -> Iterator[None]:
         yield
     finally:
         run.energy.close()
-
-
-def command(arguments: str) -> str:
-    """How to call `repro` here: by its place where it is not on the PATH (a virtual environment not activated)."""
-    beside = Path(sys.executable).with_name("repro")
-    if shutil.which("repro") or not beside.exists():
-        return f"repro {arguments}"
-    return f"{os.path.relpath(beside)} {arguments}"
 
 
 def _conclude(

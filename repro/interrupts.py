@@ -14,6 +14,7 @@ from repro.errors import Exit, Interrupted
 from repro.lock import RunLock
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+RESUME, REPORTING = "repro run --resume goes on", "the report is being written"
 
 
 class Interrupts:
@@ -27,8 +28,13 @@ class Interrupts:
     elastic has put its own handlers in place of these, and the main thread may be waiting.
     """
 
-    def __init__(self, lock: RunLock) -> None:
-        self._lock = lock
+    def __init__(self, lock: RunLock, killed: str = RESUME, ending: str = REPORTING) -> None:
+        """
+        Args:
+            killed: what is told when a second signal kills: how to go on.
+            ending: what is told of one that comes when all has run.
+        """
+        self._lock, self._killed, self._ending = lock, killed, ending
         self._deaf = self._reporting = False
         self._before: dict[signal.Signals, Any] = {}
         self._ours, self._theirs = socket.socketpair()
@@ -66,7 +72,7 @@ class Interrupts:
     def _received(self, number: int, frame: object) -> None:
         if self._deaf:
             # Not by print: the handler may run in the middle of another one.
-            os.write(2, b"ending: the report is being written, a moment (Ctrl-\\ gives up)\n")
+            os.write(2, f"ending: {self._ending}, a moment (Ctrl-\\ gives up)\n".encode())
             return
         self._deaf = True
         raise Interrupted(number)
@@ -82,6 +88,6 @@ class Interrupts:
 
     def _kill(self) -> None:
         """End now: every rank watches this process and goes with it, and so does the fork server."""
-        os.write(2, b"killed; what has ended is kept (repro run --resume goes on)\n")
+        os.write(2, f"killed; what has ended is kept ({self._killed})\n".encode())
         self._lock.release()
         os._exit(Exit.INTERRUPTED)

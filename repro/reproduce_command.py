@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from repro import alone
 from repro.bundle.judge import Reproduction, judge
 from repro.bundle.verify import opened, verify
-from repro.errors import Exit, NotAsItWas, UsageError, nearest
-from repro.files import write_json
+from repro.errors import Exit, NotAsItWas, OutputError, UsageError, nearest
+from repro.files import read_bounded, write_json
 from repro.machine import Machine, detect
 from repro.plan import REPRODUCTION, Plan, is_part
 from repro.resume import reopen
 from repro.runner import prepare
 from repro.store import Record, RunFolder, read_record
+from repro.textual import command
 
 FILE = "reproduction.json"
 
@@ -75,11 +79,21 @@ def reproduce(
             folder = prepare(plan, _suite_text(first), out or Path("runs") / (
                 f"{plan.suite.suite}-reproduce-{time.strftime('%Y%m%d-%H%M%S')}"))
         chosen = [(plan.cells[index].cell_id, repeat) for index, repeat in plan.order]
-        second = alone.execute(plan, folder, force=force, then="nothing is judged; what has run is kept, and "
-                               f"`repro reproduce {source} --resume {folder.root}` goes on")
+        told = {"source": source.name, "identity": checked.identity, "of": figures_sha256(first)}
+        write_json(folder.root / FILE, {**told, "answer": None})  # what is begun has no answer, whatever it had before
+        on = command(f"reproduce {quote(str(source))} --resume {quote(str(folder.root))}")
+        second = alone.execute(plan, folder, f"nothing is judged; what has run is kept, {on} goes on", force)
         found = judge(first, second, chosen)
-    write_json(folder.root / FILE, {"source": source.name, "identity": checked.identity, **found.as_json()})
+    write_json(folder.root / FILE, {**told, **found.as_json()})
     return Reproduced(found, str(source), checked.identity, folder.root)
+
+
+def figures_sha256(record: Record) -> str:
+    """Names an execution by when its trials ran and what they came to, alike in a run folder and in a bundle of it."""
+    starts = [[item.trial_id, item.attempt, item.started_ms] for item in record.attempts]
+    figures = [[item.trial_id, item.attempt, item.status, item.run_seconds,
+                [[at.samples, at.wall_seconds, at.value] for at in item.curve]] for item in record.results]
+    return hashlib.sha256(json.dumps([starts, figures]).encode()).hexdigest()
 
 
 def begun(root: Path, first: Record) -> tuple[RunFolder, Plan]:
@@ -92,10 +106,19 @@ def begun(root: Path, first: Record) -> tuple[RunFolder, Plan]:
     folder, plan = reopen(root)
     have = {(item.cell_id, item.repeat) for item in first.results}
     wanted = {(plan.cells[index].cell_id, repeat) for index, repeat in plan.order}
-    if not is_part(plan) or plan.digest != first.plan.digest or wanted - have:
+    if not is_part(plan) or plan.digest != first.plan.digest or wanted - have or _of(root) != figures_sha256(first):
         raise UsageError(f"{root}: is no reproduction of this record; without --resume a new one begins")
     reduced(first.plan, sorted(wanted), detect())  # a machine that cannot run it says so before anything is touched
     return folder, plan
+
+
+def _of(root: Path) -> object:
+    """Which execution a reproduction was begun of; None where its folder does not say."""
+    try:
+        found = json.loads(read_bounded(root / FILE))
+    except (OutputError, ValueError, RecursionError):
+        return None
+    return found.get("of") if isinstance(found, dict) else None
 
 
 def choose(record: Record, trials: str | None) -> list[tuple[str, int]]:

@@ -30,7 +30,8 @@ def reopen(root: Path) -> tuple[RunFolder, Plan]:
     """
     folder = RunFolder(root)
     if not folder.plan.is_file():
-        raise OutputError(f"{root}: is no run folder (no plan.json in it); there is nothing to resume")
+        raise OutputError(f"{root}: is no run folder (no plan.json in it): there is nothing to resume; `repro run "
+                          "SUITE` begins one, with another --out or when this folder is gone")
     plan = read_model(folder.plan, Plan)
     check_plan(folder.plan, plan)
     return folder, plan
@@ -48,7 +49,7 @@ def other_plan(plan: Plan, machine: Machine) -> list[str]:
         return [f"suite digest {plan.digest[:16]}, now {now.digest[:16]}"]
     then, here = {cell.cell_id for cell in plan.cells}, {cell.cell_id for cell in now.cells}
     found = [f"device {plan.device}, now {now.device}"] if plan.device != now.device else []
-    if then != here:
+    if then - here or (then != here and not is_part(plan)):
         found.append(f"{len(then - here)} of {len(then)} cells cannot run here, {len(here - then)} others could")
     elif why := _other_order(plan, now):
         found.append(why)

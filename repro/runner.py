@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from repro import fingerprint, guards, limits, lost, parity, post_mortem, resume
+from repro import fingerprint, guards, lost, parity, post_mortem, resume
 from repro.checkpoint import Checkpoints, Resumption
 from repro.derive import derive, with_energy
 from repro.energy import Energy
@@ -21,7 +21,6 @@ from repro.errors import (
     OutputError,
     ParityError,
     ReproError,
-    UsageError,
     interrupter,
 )
 from repro.events import read_events
@@ -113,7 +112,9 @@ class Run:
             self._environment(now, other, spoiling)
             record = read_record(self.folder.root)
             trials = resume.to_do(record, self.again)
-            self._drop_checkpoints(record, trials, elsewhere=bool(other))
+            # Once something differed a checkpoint may be of there or of here, whatever this start is like.
+            elsewhere = bool(other) or any(item.kind == "difference" for item in record.incidents)
+            self._drop_checkpoints(record, trials, elsewhere)
             if not trials:
                 return record
             if record.attempts:
@@ -167,8 +168,8 @@ class Run:
         """Of trials that have ended: whoever was killed right after the result could not remove them.
 
         Args:
-            elsewhere: machine or code are not what the run began with. No trial is then measured half there, half
-                here: those to come begin anew.
+            elsewhere: machine or code are, or were at a start between, not what the run began with. No trial is then
+                measured half there, half here: those to come begin anew.
         """
         if elsewhere:
             self._forget(trials)
@@ -188,9 +189,10 @@ class Run:
             names = kept.names()
             kept.remove()
             if left := kept.names():
-                raise OutputError(f"{kept.root / left[0]}: was made before what differs now and cannot be removed")
+                raise OutputError(f"{kept.root / left[0]}: may be of another machine or other code, and cannot be "
+                                  "removed")
             if names:
-                self._warn("checkpoint", f"{names[0]} was made before what differs now: the trial begins anew",
+                self._warn("checkpoint", f"{names[0]} may be of another machine or other code: the trial begins anew",
                            trial.trial_id)
 
     def _environment(self, now: Environment, other: list[str], spoiling: list[str]) -> None:
@@ -497,11 +499,8 @@ def prepare(plan: Plan, suite_text: str, out: Path) -> RunFolder:
     """A new run folder with the plan in it.
 
     Raises:
-        UsageError: more than one run can be.
         OutputError: it cannot be written, or holds something already.
     """
-    if why := limits.too_large(plan):
-        raise UsageError(why)
     folder = RunFolder.create(out)
     write_text(folder.suite, suite_text)
     write_model(folder.plan, plan)

@@ -20,6 +20,8 @@ from repro.plan import Plan
 from repro.store import Attempt, Record, RunFolder, read_record
 from repro.sums import seal
 
+NOT_COUNTED = ", not counted: seed "
+"""In the ledger, of an attempt of a run from which its seed is not taken."""
 LATER = "seeds were added by a later run: whoever saw the earlier one first could choose to, and p does not know of it"
 
 
@@ -216,7 +218,7 @@ def _copy_trials(group: Sequence[Source], folder: RunFolder, plan: Plan) -> None
             for entry in starts:
                 number += 1
                 _copy_file(item.record.folder.log(trial.trial_id, entry.attempt), folder.log(trial.trial_id, number))
-                said = f"of {item.name}, not counted: seed {trial.repeat} counts from {source.name}"
+                said = f"of {item.name}{NOT_COUNTED}{trial.repeat} counts from {source.name}"
                 ledger.append(entry.model_copy(update={
                     "attempt": number, "reason": f"{said}; {entry.reason}" if entry.reason else said}))
     for entry in sorted(ledger, key=lambda entry: (entry.started_ms, entry.trial_id, entry.attempt)):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from repro import pattern
@@ -101,3 +105,11 @@ def sentence(found: Comparison) -> str:
     limits = f"95 % interval {found.interval.low:.3f} to {found.interval.high:.3f}, " if found.interval else ""
     return (f"{versus}: {found.verdict}, {found.ratio:.3f} x {SCALES[found.metric].times} ({limits}{counted}); "
             f"{found.because}{settles}")
+
+
+def command(arguments: str) -> str:
+    """How to call `repro` here: by its place where it is not on the PATH (a virtual environment not activated)."""
+    beside = Path(sys.executable).with_name("repro")
+    if shutil.which("repro") or not beside.exists():
+        return f"repro {arguments}"
+    return f"{os.path.relpath(beside)} {arguments}"

@@ -20,6 +20,12 @@ AREAS: tuple[Area, ...] = ("code", "libraries", "hardware", "settings", "experim
 ENVIRONMENT: tuple[Area, ...] = ("code", "libraries", "hardware", "settings", "data")
 """Areas in which two executions of one plan can differ."""
 ABSENT = "absent"
+WITHIN = "between its own starts"
+WORDED: dict[str, Area] = {
+    "setting ": "settings", "library ": "libraries", "package": "libraries", "python ": "libraries", "data of ": "data",
+    **dict.fromkeys(("cpu ", "cores ", "memory ", "device", "limit ", "system "), "hardware"),
+}
+"""How differences begin that let a run go on by force only, and what they are of."""
 PLACE = re.compile(r"_CACHE_DIR\b")
 """Settings that say where something is kept and no more; a bundle has such places taken out."""
 NEAREST = 8
@@ -46,6 +52,7 @@ def differences(first: Record, second: Record) -> list[Difference]:
     """All of them, by area."""
     found = [
         *environment_differences(first.environment, second.environment), *_seen_by_ranks(first, second),
+        *_forced(first, second),
         *_experiment(first, second), *_cells(first.plan.cells, second.plan.cells), *_hashes(first, second),
     ]
     clean = scrubber(Path.cwd())  # a bundle's places are taken out; the same place in a run must not look like another
@@ -56,6 +63,19 @@ def differences(first: Record, second: Record) -> list[Difference]:
 def between_executions(first: Record, second: Record) -> list[Difference]:
     """What could explain that one plan went two ways: the environment, not the plan."""
     return [item for item in differences(first, second) if item.area in ENVIRONMENT]
+
+
+def _forced(first: Record, second: Record) -> list[Difference]:
+    """How either execution differed within itself: it went on elsewhere, by `--force`."""
+    one, other = ({item.text: _area(item.text) for item in side.incidents if item.kind == "difference"}
+                  for side in (first, second))
+    return [Difference(area, WITHIN, text if text in one else ABSENT, text if text in other else ABSENT)
+            for text, area in {**one, **other}.items()]
+
+
+def _area(text: str) -> Area:
+    """Of a difference as `resume` words it."""
+    return next((area for begin, area in WORDED.items() if text.startswith(begin)), "code")
 
 
 def environment_differences(first: Environment, second: Environment) -> list[Difference]:

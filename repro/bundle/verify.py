@@ -29,6 +29,7 @@ from repro.machine import Machine
 from repro.plan import Plan, is_part, make_plan, suite_digest
 from repro.results import RERUN, Result
 from repro.resume import may_run_again
+from repro.several import NOT_COUNTED
 from repro.spec import Trial, canonical
 from repro.store import MAX_TRIALS, Attempt, RunFolder, read_attempts, read_incidents
 
@@ -185,7 +186,7 @@ def _record(root: Path, found: Verified) -> None:
         found.notes.append(f"{again} of {len(plan.order)} trials failed and were yet to run again when the run ended")
     elif found.identity is None and not (root / sums.NAME).exists():
         found.add(sums.NAME, "is missing, though every trial has ended; where the run was killed at its very end, "
-                  "`repro run --resume` makes it", "missing")
+                  f"`repro {'reproduce SOURCE' if is_part(plan) else 'run'} --resume` makes it", "missing")
     if others := beside(root, (*sums.TOP, *sums.BELOW)):
         found.notes.append(f"not part of the record, not checked: {', '.join(ascii(name)[1:-1] for name in others[:8])}"
                            f"{' ...' if len(others) > 8 else ''}")
@@ -307,6 +308,8 @@ def _begun_again(plan: Plan, results: Sequence[Result], attempts: Sequence[Attem
     """How many trials with a result have not ended: a later attempt has begun, or the suite wants one."""
     latest, failed = Counter[str](), Counter[str]()
     for item in attempts:
+        if item.reason.startswith("of ") and NOT_COUNTED in item.reason:  # another run's, in a record of several
+            continue
         latest[item.trial_id] = max(latest[item.trial_id], item.attempt)
         failed[item.trial_id] += item.status in RERUN
     return sum(latest[item.trial_id] > item.attempt

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import importlib
 import os
 import signal
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import ClassVar, TextIO
 
@@ -33,6 +34,12 @@ class Inline(Launcher):
         if setting.processes > 1 and setting.engine != "fake":
             return f"launcher inline runs one process, not {setting.processes}; use launcher local"
         return None
+
+    def open(self, preload: Sequence[str], device: str) -> None:
+        """Import what trials need: a time limit in the middle of an import would leave the next one half a module."""
+        for module in preload:
+            with contextlib.suppress(Exception):  # whatever it is, the trial that needs the module will say so
+                importlib.import_module(module)
 
     def launch(self, order: Order) -> Outcome:
         """Call the entry once, as rank 0; exceptions become the outcome, KeyboardInterrupt propagates."""

@@ -132,7 +132,7 @@ class Drive:
     signalled: str = ""
     """The signal that was sent to it."""
     lasts: float = 10.0
-    """Seconds that the last start took which came to its own end."""
+    """Seconds that a start takes which begins a run and comes to its own end."""
 
     def undisturbed(self) -> dict[str, dict[str, Any]]:
         run = self.folder / "control"
@@ -158,7 +158,8 @@ class Drive:
         """One run, from its start to its last trial, with faults as long as there are some left."""
         used_up = False
         for _ in range(60):
-            process, begin = self._start(run, used_up), time.monotonic()
+            fresh, begin = not run.exists(), time.monotonic()
+            process = self._start(run, used_up)
             self.spaces = set()
             self._disturb(process, run, left)
             try:
@@ -166,7 +167,7 @@ class Drive:
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise Broken(f"{run}: did not end within {ENDS_SECONDS} s") from None
-            if process.returncode in (0, 1, 3):
+            if fresh and process.returncode in (0, 1, 3):
                 self.lasts = time.monotonic() - begin
             self._after(process, run, said)
             if not self._damage(run, left) and process.returncode in (0, 3):
@@ -250,6 +251,7 @@ class Drive:
         kept = _kept(run)
         if process.poll() is not None or not self._inflict(fault, process, run):
             self.tally.missed += 1
+            self.lasts *= 0.9  # starts that go on are shorter: in the end it must come
             return
         self.owed |= kept
         left.remove(fault)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -10,8 +11,19 @@ from typing import Any
 
 import pytest
 
-from repro import alone, calibrate_command, commands, fingerprint, guards, reproduce_command, runner, sums
+from repro import (
+    alone,
+    calibrate_command,
+    commands,
+    fingerprint,
+    guards,
+    reproduce_command,
+    resume,
+    runner,
+    sums,
+)
 from repro.bundle.verify import verify
+from repro.bundle_command import make_bundle
 from repro.commands import Ended, resume_suite, run_suite
 from repro.errors import Interrupted, OutputError, ParityError, UsageError, interrupter
 from repro.interrupts import Interrupts
@@ -217,17 +229,76 @@ def test_a_reproduction_that_a_signal_ends_is_not_judged_and_keeps_what_has_run(
             reproduce_command.reproduce(tmp_path / "run", None, tmp_path / "again")
     assert signal.getsignal(signal.SIGTERM) == before
     said = " ".join(capsys.readouterr().err.split())
-    assert "ended by SIGTERM: nothing is judged; what has run is kept, and `repro reproduce " in said
-    assert "--resume " in said and "/again` goes on" in said
+    assert "ended by SIGTERM: nothing is judged; what has run is kept, " in said
+    assert "repro reproduce " in said and " --resume " in said and "/again goes on" in said
     attempts = read_record(tmp_path / "again").attempts
     assert [(item.status, item.reason) for item in attempts] == [("ok", ""), ("interrupted", "SIGTERM")]
-    assert not (tmp_path / "again" / reproduce_command.FILE).exists() and verify(tmp_path / "again").sound
+    assert verify(tmp_path / "again").sound
     with pytest.raises(UsageError, match="is no reproduction of this record"):
         reproduce_command.reproduce(tmp_path / "again", None, None, resume=tmp_path / "run")
+    assert json.loads((tmp_path / "again" / reproduce_command.FILE).read_text())["answer"] is None
     found = reproduce_command.reproduce(tmp_path / "run", None, None, resume=tmp_path / "again")
     assert found.run == tmp_path / "again" and (tmp_path / "again" / reproduce_command.FILE).exists()
     assert next(item.status for item in read_record(found.run).attempts if item.attempt == 1) == "ok"
     assert len(read_record(found.run).results) == 4 and verify(tmp_path / "again").sound
+
+
+def test_only_a_reproduction_of_this_very_record_is_gone_on_with(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Judged against itself, or against the record that fits, anything would be reproduced."""
+    for place in (reproduce_command, alone):
+        monkeypatch.setattr(place, "detect", lambda: MACHINE)
+    assert begin().exit_code == 0
+    (tmp_path / "run").rename(tmp_path / "other")
+    assert begin().exit_code == 0
+    reproduce_command.reproduce(tmp_path / "run", None, tmp_path / "again")
+    before = contents(tmp_path / "again")
+    make_bundle(tmp_path / "again", tmp_path / "again.zip", "CC0-1.0")
+    for source in ("other", "again", "again.zip"):
+        with pytest.raises(UsageError, match="is no reproduction of this record"):
+            reproduce_command.reproduce(tmp_path / source, None, None, resume=tmp_path / "again")
+    assert contents(tmp_path / "again") == before
+    make_bundle(tmp_path / "run", tmp_path / "run.zip", "CC0-1.0")
+    found = reproduce_command.reproduce(tmp_path / "run.zip", None, None, resume=tmp_path / "again")
+    assert json.loads((tmp_path / "again" / reproduce_command.FILE).read_text())["answer"] == found.reproduction.answer
+
+
+def test_a_reproduction_ended_while_it_is_sealed_has_its_index(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for place in (reproduce_command, alone):
+        monkeypatch.setattr(place, "detect", lambda: MACHINE)
+    assert begin().exit_code == 0
+    listed = len(sums.read_sums(tmp_path / "run" / sums.NAME))  # hashed before, as the source is verified
+    with monkeypatch.context() as here:
+        after(here, sums, "file_sha256", listed + 2, signal.SIGTERM)
+        with pytest.raises(Interrupted):
+            reproduce_command.reproduce(tmp_path / "run", "1", tmp_path / "again")
+    assert "nothing is judged" in capsys.readouterr().err
+    assert verify(tmp_path / "again").sound and (tmp_path / "again" / sums.NAME).is_file()
+    other = resume.other_plan(read_record(tmp_path / "again").plan, MACHINE)
+    assert other == [], "some cells of a suite are a plan that can be gone on with"
+
+
+def test_a_reproduction_that_went_on_elsewhere_does_not_claim_sameness(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in (reproduce_command, alone):
+        monkeypatch.setattr(place, "detect", lambda: MACHINE)
+    assert begin().exit_code == 0
+    with monkeypatch.context() as here:
+        after(here, Run, "launch", 2)
+        with pytest.raises(Interrupted):
+            reproduce_command.reproduce(tmp_path / "run", None, tmp_path / "again")
+    monkeypatch.setenv("OMP_NUM_THREADS", "77")
+    with pytest.raises(UsageError, match="setting OMP_NUM_THREADS"):
+        reproduce_command.reproduce(tmp_path / "run", None, None, resume=tmp_path / "again")
+    found = reproduce_command.reproduce(tmp_path / "run", None, None, resume=tmp_path / "again", force=True)
+    told = [item.text() for item in found.reproduction.differences]
+    assert any(text.startswith("settings: between its own starts: absent -> setting OMP_NUM_THREADS") and
+               text.endswith(", now 77") for text in told), told
+    assert "are the same in both" not in found.text()
 
 
 def test_a_calibration_that_a_signal_ends_keeps_what_has_run_and_no_null(
@@ -243,6 +314,7 @@ def test_a_calibration_that_a_signal_ends_keeps_what_has_run_and_no_null(
         calibrate_command.calibrate(plan, source.text, None, 6, 1, keep=False, to=tmp_path / "nulls.json")
     said = " ".join(capsys.readouterr().err.split())
     assert "ended by SIGTERM: no null is kept; what has run stays in runs/" in said
+    assert "the same command with --from runs/" in said
     run = next((tmp_path / "runs").iterdir())
     assert [item.status for item in read_record(run).attempts] == ["ok", "ok", "interrupted"]
     assert verify(run).sound and not (tmp_path / "nulls.json").exists()

@@ -8,11 +8,12 @@ import pytest
 
 from repro import limits, sums
 from repro.bundle import archive, rederive
+from repro.calibrate_command import calibrate
+from repro.commands import run_suite
 from repro.errors import UsageError
-from repro.limits import MAX_EVALUATIONS, MAX_STEPS, PLANNED_FILES, files, too_large
+from repro.limits import BUNDLE_BYTES, MAX_EVALUATIONS, MAX_STEPS, PLANNED_FILES, files, refuse, too_large, warnings
 from repro.machine import Machine
 from repro.plan import Plan, make_plan
-from repro.runner import prepare
 from repro.store import MAX_TRIALS
 from repro.suite_file import read_suite
 
@@ -24,7 +25,7 @@ trial:
   engine: ddp
   batch: {{global: 8}}
   optimizer: {{kind: sgd, lr: 0.1}}
-  stop: {{metric: top1, target: 0.9, max_epochs: {epochs}}}
+  stop: {{metric: top1, target: 0.9, max_epochs: {epochs}, design: {design}}}
   evaluate_every: {every}
   device: cpu
 matrix:
@@ -33,8 +34,10 @@ matrix:
 SAMPLES = 1437
 
 
-def plan(folder: Path, seeds: int = 2, epochs: float = 4, every: int = SAMPLES) -> Plan:
-    (folder / "suite.yaml").write_text(SUITE.format(seeds=seeds, epochs=epochs, every=every))
+def plan(
+    folder: Path, seeds: int = 2, epochs: float = 4, every: int = SAMPLES, design: str = "stop_at_target"
+) -> Plan:
+    (folder / "suite.yaml").write_text(SUITE.format(seeds=seeds, epochs=epochs, every=every, design=design))
     return make_plan(read_suite(str(folder / "suite.yaml"), ()).suite, Machine("cpu", 0, 8))
 
 
@@ -43,16 +46,33 @@ def test_an_ordinary_plan_is_not_too_large(tmp_path: Path) -> None:
     assert files(plan(tmp_path)) == 2 * (4 + 1) + 2 * (4 + 8) + (2 + 2) + (2 + 16)
 
 
-@pytest.mark.parametrize(("asked", "said"), [
-    ({"epochs": 12_000}, "is 2,155,500 steps, 2,000,000 are the most of a trial"),
-    ({"epochs": 200, "every": 8}, "it would be evaluated 35,925 times in its budget, 20,000 are the most"),
-])
+LONG = [
+    ({"epochs": 12_000}, "is 2,155,500 steps, 2,000,000 are the most that a record can show of a trial"),
+    ({"epochs": 200, "every": 8}, "has 35,925 evaluations, 20,000 are the most that a record can show of a trial"),
+]
+
+
+@pytest.mark.parametrize(("asked", "said"), LONG)
 def test_a_trial_whose_log_nobody_could_derive_a_result_from_is_refused(
     tmp_path: Path, asked: dict[str, int], said: str
 ) -> None:
     with pytest.raises(UsageError, match=said) as caught:
-        prepare(plan(tmp_path, **asked), "", tmp_path / "run")
-    assert str(caught.value).startswith("1 process: ") and not (tmp_path / "run").exists()
+        refuse(plan(tmp_path, design="fixed_budget", **asked))
+    assert str(caught.value).startswith("1 process: its budget of ")
+
+
+@pytest.mark.parametrize(("asked", "said"), LONG)
+def test_a_trial_that_may_reach_its_target_long_before_is_a_warning(
+    tmp_path: Path, asked: dict[str, int], said: str
+) -> None:
+    assert too_large(plan(tmp_path, **asked)) == ""
+    assert said in warnings(plan(tmp_path, **asked))[0]
+
+
+def test_more_than_a_bundle_holds_is_a_warning(tmp_path: Path) -> None:
+    (told,) = warnings(plan(tmp_path, seeds=4, epochs=5_000))
+    # 8 trials of 898,125 steps at 80 bytes and 5,000 evaluations at 1,200.
+    assert told == "logs of about 623 MB if every trial uses its whole budget: more than a bundle holds (512 MiB)"
 
 
 def test_more_trials_or_files_than_a_record_can_be_are_refused(
@@ -61,15 +81,17 @@ def test_more_trials_or_files_than_a_record_can_be_are_refused(
     asked = plan(tmp_path)
     monkeypatch.setattr(limits, "PLANNED_FILES", files(asked) - 1)
     with pytest.raises(UsageError, match="4 trials would leave about 56 files, too many for one run"):
-        prepare(asked, "", tmp_path / "run")
+        run_suite(asked, "", tmp_path / "run", track=False)
+    with pytest.raises(UsageError, match="trials would leave about"):
+        calibrate(asked, "", None, 6, 1, keep=False, to=None)
     monkeypatch.setattr(limits, "MAX_TRIALS", 3)
     with pytest.raises(UsageError, match="4 trials are too many for one run, 3 are the most"):
-        prepare(asked, "", tmp_path / "run")
+        run_suite(asked, "", tmp_path / "run", track=False)
     assert not (tmp_path / "run").exists()
 
 
 def test_what_is_planned_fits_what_reads_it() -> None:
     assert PLANNED_FILES < archive.MAX_MEMBERS <= sums.MAX_FILES
-    assert PLANNED_FILES < MAX_TRIALS
+    assert PLANNED_FILES < MAX_TRIALS and BUNDLE_BYTES == archive.MAX_TOTAL_BYTES
     # A log line of an evaluation, and the line of its block of steps, as `rederive` counts them.
     assert 5_000 * MAX_EVALUATIONS + 40 * MAX_STEPS < rederive.MAX_HELD_BYTES

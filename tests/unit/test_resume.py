@@ -494,7 +494,25 @@ def test_checkpoints_made_elsewhere_are_not_gone_on_from(half: Scripted) -> None
     record = go_on(half, force=True)
     assert not left.parent.exists() and record.missing() == []
     assert [(item.trial_id, item.text) for item in record.incidents if item.kind == "checkpoint"] == [
-        (waiting, "step_000000012 was made before what differs now: the trial begins anew")]
+        (waiting, "step_000000012 may be of another machine or other code: the trial begins anew")]
+
+
+def test_nor_are_those_of_a_start_elsewhere_once_it_is_back(half: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There, elsewhere by force and cut short, there again: what differs from the first start is nothing now."""
+    waiting = read_record(half.folder.root).missing()[-1].trial_id
+    here = read_model(half.folder.environment, Environment)
+    write_model(half.folder.environment, here.model_copy(update={"cpu": "Another"}))
+    with monkeypatch.context() as cut_short:
+        cut_short.setattr(Run, "_trials", lambda *_: None)
+        go_on(half, force=True)
+    write_model(half.folder.environment, here)
+    left = half.folder.checkpoints(waiting) / "step_000000012"
+    left.mkdir(parents=True)
+    sums.seal(half.folder)
+    record = go_on(half)
+    assert not left.parent.exists() and record.missing() == []
+    assert (waiting, "step_000000012 may be of another machine or other code: the trial begins anew") in [
+        (item.trial_id, item.text) for item in record.incidents if item.kind == "checkpoint"]
 
 
 def test_checkpoints_that_stay_where_nothing_differs(half: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:

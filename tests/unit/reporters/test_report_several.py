@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from repro import registry
+from repro import registry, sums
 from repro.bundle.verify import verify
 from repro.cli import cli
 from repro.compare import compare
@@ -65,6 +65,10 @@ def test_what_does_not_count_stays_in_the_ledger(early: Record, late: Record, tm
     out = [item for item in ledger if "not counted" in item.reason]
     assert len(out) == 16 and all(item.attempt == 2 and "of late, not counted: seed" in item.reason for item in out)
     assert all(found.record.folder.log(item.trial_id, item.attempt).is_file() for item in ledger)
+    checked = verify(found.record.folder.root)
+    assert checked.sound and not any("yet to run" in text for text in checked.notes), checked.notes
+    (found.record.folder.root / sums.NAME).unlink()
+    assert [item.place for item in verify(found.record.folder.root).problems] == [sums.NAME]
 
 
 def test_what_befell_any_of_the_runs_is_told_with_the_run_s_name(late: Record, tmp_path: Path) -> None:
