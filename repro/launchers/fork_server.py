@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import multiprocessing
+import os
 import sys
 from collections.abc import Sequence
 from multiprocessing import forkserver, spawn
@@ -33,6 +34,7 @@ def orders(modules: Sequence[str], log: Path) -> str:
             "path": about["sys_path"],
             "main_path": about.get("init_main_from_path"),
             "main_name": about.get("init_main_from_name"),
+            "owner": os.getpid(),
         }
     )
 

@@ -13,14 +13,18 @@ import json
 import os
 import shutil
 import sys
+import threading
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
 ORDERS = "REPRO_FORK_SERVER"
-"""Environment variable with {"modules", "log", "path", "main_path", "main_name"} as JSON."""
+"""Environment variable with {"modules", "log", "path", "main_path", "main_name", "owner"} as JSON."""
+ASK_SECONDS = 0.3
 
 
 def _redirect(log: str) -> None:
@@ -57,6 +61,27 @@ def _import_all(modules: list[str]) -> tuple[dict[str, float], dict[str, str]]:
     return seconds, failed
 
 
+@contextmanager
+def _while_wanted(owner: int, folder: Path) -> Iterator[None]:
+    """End this process where the one that started it is gone: the server itself asks only when all is loaded, which
+    takes seconds, and a minute on a machine with other work."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(ASK_SECONDS):
+            if os.getppid() != owner:
+                shutil.rmtree(folder, ignore_errors=True)
+                os._exit(1)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()  # a process with threads must not be forked
+
+
 def _cuda_started() -> bool:
     torch = sys.modules.get("torch")
     return bool(torch is not None and torch.cuda.is_initialized())
@@ -69,7 +94,8 @@ def _work() -> dict[str, Any]:
     atexit.register(shutil.rmtree, Path(orders["log"]).parent, ignore_errors=True)
     sys.path[:] = orders["path"]
     _forget_main(orders["main_path"], orders["main_name"])
-    seconds, failed = _import_all(orders["modules"])
+    with _while_wanted(orders["owner"], Path(orders["log"]).parent):
+        seconds, failed = _import_all(orders["modules"])
     sys.stdout.flush()
     sys.stderr.flush()
     # Objects that exist now never become garbage: keep the ranks' collector from walking and copying them.

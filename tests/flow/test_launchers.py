@@ -301,6 +301,33 @@ def test_a_module_that_cannot_be_loaded_is_an_error(local: Local) -> None:
         Local().open([], "cpu")
 
 
+def test_a_server_that_still_loads_ends_with_whoever_started_it(tmp_path: Path) -> None:
+    """Who is killed early leaves nothing that goes on loading for as long as that takes."""
+    (tmp_path / "endless.py").write_text("import pathlib, time\npathlib.Path(__file__).with_name('begun').touch()\n"
+                                         "time.sleep(60)\n")
+    code = "from repro.launchers.local import Local; Local().open(['endless'], 'cpu')"
+    path = os.pathsep.join([str(ROOT), str(tmp_path)])
+    starter = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path},
+                               stderr=subprocess.DEVNULL)
+    late = time.monotonic() + 60
+    while not (tmp_path / "begun").exists() and time.monotonic() < late:
+        time.sleep(0.05)
+    servers = psutil.Process(starter.pid).children(recursive=True)
+    assert (tmp_path / "begun").exists() and servers
+    starter.kill()
+    starter.wait()
+    gone, left = psutil.wait_procs(servers, timeout=6)
+    assert not left and gone, left
+
+
+def test_an_inline_launcher_loads_before_any_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "loaded_once.py").write_text("value = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Inline().open(["loaded_once", "no_such_module_at_all"], "cpu")
+    assert sys.modules["loaded_once"].value == 1
+    monkeypatch.delitem(sys.modules, "loaded_once")
+
+
 def test_warming_up_is_timed(local: Local) -> None:
     assert 0 < local.module_seconds["torch"] <= local.preload_seconds
 
