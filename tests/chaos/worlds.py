@@ -26,7 +26,7 @@ trial:
   evaluate_every: {every}
   determinism: {determinism}
   device: cpu
-  timeout_seconds: 90
+  timeout_seconds: 900
   stall_seconds: {stall}
 matrix:
   engine: {engines}
