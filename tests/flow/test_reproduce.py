@@ -56,7 +56,7 @@ def command(folder: Path, *arguments: str, **variables: str) -> tuple[int, str, 
     """(exit code, stdout, stderr)."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
     done = subprocess.run([sys.executable, "-m", "repro", *arguments], cwd=folder, env=environment, text=True,
-                          capture_output=True, timeout=600, stdin=subprocess.DEVNULL, check=False)
+                          capture_output=True, timeout=3600, stdin=subprocess.DEVNULL, check=False)
     assert "Traceback" not in done.stderr and "internal error" not in done.stderr, done.stderr
     return done.returncode, done.stdout, done.stderr
 
