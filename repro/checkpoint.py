@@ -7,7 +7,6 @@ A folder holds what the engine wrote, what is each rank's own (`rank<N>.json`), 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +19,7 @@ from pydantic import Field
 
 from repro.errors import CheckpointError, CheckpointRefused, OutputError
 from repro.events import TOKEN, complete_lines, parse_line
-from repro.files import read_model, write_model
+from repro.files import make_durable, read_model, write_model
 from repro.spec import Frozen
 from repro.sums import file_sha256
 
@@ -146,12 +145,12 @@ class Checkpoints:
             files = {path.relative_to(aside).as_posix(): path for path in sorted(aside.rglob("*")) if path.is_file()}
             sums = {where: file_sha256(path) for where, path in files.items()}
             for path in files.values():
-                _sync(path)
+                make_durable(path)
             write_model(aside / MANIFEST, found.model_copy(update={"files": sums}))
             if (self.root / name).exists():  # from an attempt that got as far and was not gone on from
                 shutil.rmtree(self.root / name)
             aside.rename(self.root / name)
-            _sync(self.root)
+            make_durable(self.root)
             # Those of later steps are of a course that was not gone on from: they could not be read.
             later = [other for other in self.names() if other > name]
             for old in [*later, *self.names()[len(later) + KEPT:]]:
@@ -217,14 +216,6 @@ class Checkpoints:
     def remove(self) -> None:
         """The trial needs none any more."""
         shutil.rmtree(self.root, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _damage(path: Path, files: Mapping[str, str]) -> Iterator[str]:

@@ -47,16 +47,21 @@ def write_bytes(path: Path, data: bytes) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         aside.replace(path)
-        _make_durable(path.parent)
+        make_durable(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             aside.unlink(missing_ok=True)
         raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def _make_durable(folder: Path) -> None:
-    """A new name survives a power cut only once its folder is on the disk as well."""
-    handle = os.open(folder, os.O_RDONLY)
+def make_durable(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk: a new name survives a power cut only once its folder
+    is there as well.
+
+    Raises:
+        OSError: it cannot be made so.
+    """
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

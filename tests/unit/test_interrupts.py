@@ -64,7 +64,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None) -> Begin:
     """What `repro run` does with a suite of four trials, into the folder `run`."""
-    monkeypatch.setattr(commands, "detect", lambda: MACHINE)
+    for place in (commands, reproduce_command, alone):
+        monkeypatch.setattr(place, "detect", lambda: MACHINE)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setattr(commands, "reporter", lambda _: Page())
     (tmp_path / "suite.yaml").write_text(SUITE.format(more=""))
@@ -187,7 +188,8 @@ def test_a_signal_before_anything_ran_says_how_to_go_on(
     said = " ".join(capsys.readouterr().err.split())
     assert "interrupted by SIGTERM; nothing has run yet," in said and "goes on" in said
     monkeypatch.undo()
-    monkeypatch.setattr(commands, "detect", lambda: MACHINE)
+    for place in (commands, reproduce_command, alone):
+        monkeypatch.setattr(place, "detect", lambda: MACHINE)
     monkeypatch.setattr(commands, "reporter", lambda _: Page())
     assert resume_suite(tmp_path / "run", track=False).trials == {"ok": 4}
 
@@ -220,8 +222,6 @@ def test_a_reproduction_that_a_signal_ends_is_not_judged_and_keeps_what_has_run(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert begin().exit_code == 0
-    for place in (reproduce_command, alone):
-        monkeypatch.setattr(place, "detect", lambda: MACHINE)
     with monkeypatch.context() as here:
         after(here, Run, "launch", 2, signal.SIGTERM)
         before = signal.getsignal(signal.SIGTERM)
@@ -247,8 +247,6 @@ def test_only_a_reproduction_of_this_very_record_is_gone_on_with(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Judged against itself, or against the record that fits, anything would be reproduced."""
-    for place in (reproduce_command, alone):
-        monkeypatch.setattr(place, "detect", lambda: MACHINE)
     assert begin().exit_code == 0
     (tmp_path / "run").rename(tmp_path / "other")
     assert begin().exit_code == 0
@@ -267,8 +265,6 @@ def test_only_a_reproduction_of_this_very_record_is_gone_on_with(
 def test_a_reproduction_ended_while_it_is_sealed_has_its_index(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for place in (reproduce_command, alone):
-        monkeypatch.setattr(place, "detect", lambda: MACHINE)
     assert begin().exit_code == 0
     listed = len(sums.read_sums(tmp_path / "run" / sums.NAME))  # hashed before, as the source is verified
     with monkeypatch.context() as here:
@@ -284,8 +280,6 @@ def test_a_reproduction_ended_while_it_is_sealed_has_its_index(
 def test_a_reproduction_that_went_on_elsewhere_does_not_claim_sameness(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for place in (reproduce_command, alone):
-        monkeypatch.setattr(place, "detect", lambda: MACHINE)
     assert begin().exit_code == 0
     with monkeypatch.context() as here:
         after(here, Run, "launch", 2)
