@@ -55,8 +55,8 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def make_durable(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk: a new name survives a power cut only once its folder
-    is there as well.
+    """Wait until a file, or the names in a folder, are on the disk: a new name survives a power cut only once its
+    folder is there as well.
 
     Raises:
         OSError: it cannot be made so.
