@@ -1,6 +1,6 @@
 """`python -m repro` is the `repro` command."""
 
-from repro.cli import main
+from repro.cli.main import main
 
 if __name__ == "__main__":
     main()

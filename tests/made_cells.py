@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from repro.results import Result, Status
+from repro.record.results import Result, Status
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repro.derive import derive
-from repro.events import EventLog, read_events
-from repro.files import write_json, write_model, write_text
-from repro.fingerprint import DataSet, Environment
-from repro.machine import Machine
-from repro.plan import make_plan
-from repro.seams import Outcome, RankEnd
-from repro.spec import Trial
-from repro.store import Attempt, Record, RunFolder, read_record
-from repro.suite_file import read_suite
+from repro.core.events import EventLog, read_events
+from repro.core.files import write_json, write_model, write_text
+from repro.core.machine import Machine
+from repro.record.derive import derive
+from repro.record.environment import DataSet, Environment
+from repro.record.store import Attempt, Record, RunFolder, read_record
+from repro.seams.launching import Outcome, RankEnd
+from repro.suite.file import read_suite
+from repro.suite.model import Trial
+from repro.suite.plan import make_plan
 
 SUITE = """\
 suite: sample

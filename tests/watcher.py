@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from repro.plan import Cell
-from repro.results import Result
-from repro.spec import Trial
+from repro.record.results import Result
+from repro.suite.model import Trial
+from repro.suite.plan import Cell
 
 
 @dataclass

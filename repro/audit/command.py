@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from repro.audit.published_facts import published_facts
-from repro.checklist import ORDER, Facts, Finding, check_facts, failing_first
-from repro.checklist.from_record import record_facts
-from repro.errors import Exit, UsageError
-from repro.inside import read_inside
+from repro.audit.rules import ORDER, Facts, Finding, check_facts, failing_first
+from repro.audit.rules.from_record import record_facts
+from repro.core.errors import Exit, UsageError
 from repro.published.dawnbench import import_entries
 from repro.published.mlperf_folder import Imported, import_folder
 from repro.published.record import Program
 from repro.published.store import RECORD, read_published
+from repro.record.untrusted import read_inside
 
 ORIGINS = {"record": "a run of this harness", "mlperf": "MLPerf results", "dawnbench": "DAWNBench entries",
            "mlflow": "an MLflow experiment"}

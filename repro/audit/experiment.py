@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from repro.errors import TrackingError, UsageError, nearest
-from repro.scrub import Scrubber, secrets
-from repro.uri import redacted
+from repro.core.errors import TrackingError, UsageError, nearest
+from repro.core.redact import Scrubber, redacted, secrets
 
 PAGE, MAX_RUNS = 1000, 10_000
 FINISHED = "FINISHED"

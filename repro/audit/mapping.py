@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from repro.errors import SuiteError
-from repro.spec import FieldProblem, Frozen, first_problem
-from repro.yaml_file import dotted, read_yaml
+from repro.core.errors import SuiteError
+from repro.core.yaml_file import dotted, read_yaml
+from repro.suite.model import FieldProblem, Frozen, first_problem
 
 PLACES = ("metrics", "params", "tags")
 

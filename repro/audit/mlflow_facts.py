@@ -10,9 +10,9 @@ from statistics import median
 from repro.audit.experiment import FINISHED, Experiment, LoggedRun
 from repro.audit.mapping import Given, Where
 from repro.audit.mapping import Mapping as Meaning
-from repro.checklist.facts import CellFacts, DataFacts, Facts, RunFacts
-from repro.checklist.rule import named
-from repro.errors import UsageError
+from repro.audit.rules.facts import CellFacts, DataFacts, Facts, RunFacts
+from repro.audit.rules.rule import named
+from repro.core.errors import UsageError
 
 COMMIT = "tags.mlflow.source.git.commit"
 """Where MLflow itself notes the commit."""

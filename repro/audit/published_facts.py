@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from repro.checklist.facts import CellFacts, DataFacts, Facts, RunFacts
-from repro.checklist.rule import named
+from repro.audit.rules.facts import CellFacts, DataFacts, Facts, RunFacts
+from repro.audit.rules.rule import named
 from repro.published.record import Program, PublishedCell, PublishedResult, PublishedSystem, Refused, Setting
 
 APART_SECONDS = 0.01

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from repro.errors import OutputError
+from repro.core.errors import OutputError
 
 MAX_ARCHIVE_BYTES = 512 << 20
 MAX_TOTAL_BYTES = 512 << 20

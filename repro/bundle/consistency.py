@@ -10,10 +10,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from repro.events import Event
-from repro.plan import Plan, is_part
-from repro.spec import Trial
-from repro.store import Attempt, RunFolder
+from repro.core.events import Event
+from repro.record.store import Attempt, RunFolder
+from repro.suite.model import Trial
+from repro.suite.plan import Plan, is_part
 
 Contradiction = tuple[str, str, str]
 """(file relative to the run, what is wrong with it, kind as in `verify.Problem`)."""

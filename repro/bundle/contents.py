@@ -11,11 +11,11 @@ from getpass import getuser
 from pathlib import Path
 
 import repro
-from repro import sums
 from repro.bundle import archive, crate
-from repro.errors import OutputError
-from repro.scrub import Scrubber
-from repro.store import Record, read_record
+from repro.core.errors import OutputError
+from repro.core.redact import Scrubber
+from repro.record import index as record_index
+from repro.record.store import Record, read_record
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ def bundle(root: Path, out: Path, licence: str = "not stated") -> Bundled:
     index[crate.NAME] = _sha256(files[crate.NAME])
     if left := clean.left(files[crate.NAME].decode()):
         raise OutputError(f"{root}: the metadata would hold {left}; nothing was written")
-    files[sums.NAME] = sums.text_of(index).encode()
+    files[record_index.NAME] = record_index.text_of(index).encode()
     archive.pack(out, files)
-    return Bundled(out, sums.identity(index), len(files), scrubbed)
+    return Bundled(out, record_index.identity(index), len(files), scrubbed)
 
 
 def contents(root: Path, clean: Scrubber) -> tuple[dict[str, bytes], tuple[str, ...]]:
@@ -68,7 +68,7 @@ def contents(root: Path, clean: Scrubber) -> tuple[dict[str, bytes], tuple[str, 
     """
     found: dict[str, bytes] = {}
     changed: list[str] = []
-    members = list(sums.members(root))
+    members = list(record_index.members(root))
     for item in members:
         if item.refusal:
             raise OutputError(f"{item.path}: {item.refusal}; move it out of the run folder")

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from repro.bundle.contents import scrubber
 from repro.compare import PAIRED_HASHES
-from repro.fingerprint import Environment
-from repro.plan import Cell
-from repro.store import Record
+from repro.record.environment import Environment
+from repro.record.store import Record
+from repro.suite.plan import Cell
 
 Area = Literal["code", "libraries", "hardware", "settings", "experiment", "hyper-parameters", "data"]
 AREAS: tuple[Area, ...] = ("code", "libraries", "hardware", "settings", "experiment", "hyper-parameters", "data")

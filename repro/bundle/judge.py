@@ -17,12 +17,12 @@ from repro.compare import Comparison
 from repro.compare.evidence import NO_SPREAD, Asked, examine
 from repro.compare.metric import SCALES
 from repro.compare.pairing import side, void
-from repro.compare.together import Named
+from repro.compare.two_runs import Named
 from repro.compare.verdict import RESUMED, judged
-from repro.plan import Cell
-from repro.results import Result
-from repro.spec import Metric, Suite
-from repro.store import Record
+from repro.record.results import Result
+from repro.record.store import Record
+from repro.suite.model import Metric, Suite
+from repro.suite.plan import Cell
 
 Answer = Literal["reproduced", "not reproduced", "inconclusive"]
 LEAST_EXACT = 5

@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from repro import post_mortem, sums
 from repro.bundle.consistency import another_trial
-from repro.derive import derive, with_energy
-from repro.errors import OutputError
-from repro.events import Event, complete_lines, parse_line
-from repro.results import CONSERVATION_TOLERANCE, Result
-from repro.seams import Outcome, RankEnd
-from repro.spec import Trial
+from repro.core.errors import OutputError
+from repro.core.events import Event, complete_lines, parse_line
+from repro.record import index, post_mortem
+from repro.record.derive import derive, with_energy
+from repro.record.results import CONSERVATION_TOLERANCE, Result
+from repro.seams.launching import Outcome, RankEnd
+from repro.suite.model import Trial
 
 UNSOUND = ("step records cover", "the clock went backwards")
 """Warnings of a result that no sound log gives rise to."""
@@ -27,7 +27,7 @@ FAILED = ("crashed", "hung", "out_of_memory", "timed_out")
 """Trials whose log may end, or be damaged, anywhere."""
 LOST = "though every rank ended well"
 """How the reason of a trial ends that is called crashed because its log was damaged (`runner`)."""
-MAX_LOG_BYTES = sums.MAX_FILE_BYTES
+MAX_LOG_BYTES = index.MAX_FILE_BYTES
 """What an index and a bundle take at most: four million steps take it."""
 MAX_HELD_BYTES = 192 << 20
 """Of the events of a log in memory, as `_packed` estimates it: five million steps, or forty thousand evaluations."""

@@ -17,21 +17,21 @@ from typing import Any
 from pydantic import ValidationError
 
 import repro
-from repro import sums
 from repro.bundle import archive, crate
 from repro.bundle.consistency import beside, left_out, skipped_attempts, strange_folders, too_soon, unlisted_logs
 from repro.bundle.rederive import differences, unsound
 from repro.compare import PAIRED_HASHES
-from repro.errors import OutputError, ReproError
-from repro.files import MAX_JSON_BYTES, read_bounded, read_model, refuse_crowded
-from repro.fingerprint import Environment, commit
-from repro.machine import Machine
-from repro.plan import Plan, is_part, make_plan, suite_digest
-from repro.results import RERUN, Result
-from repro.resume import may_run_again
-from repro.several import NOT_COUNTED
-from repro.spec import Trial, canonical
-from repro.store import MAX_TRIALS, Attempt, RunFolder, read_attempts, read_incidents
+from repro.compare.merge import NOT_COUNTED
+from repro.core.errors import OutputError, ReproError
+from repro.core.files import MAX_JSON_BYTES, read_bounded, read_model, refuse_crowded
+from repro.core.machine import Machine
+from repro.record import index as record_index
+from repro.record.environment import Environment, commit
+from repro.record.results import RERUN, Result
+from repro.record.resume import may_run_again
+from repro.record.store import MAX_TRIALS, Attempt, RunFolder, read_attempts, read_incidents
+from repro.suite.model import Trial, canonical
+from repro.suite.plan import Plan, is_part, make_plan, suite_digest
 
 AA = "A/A: cells of "
 """How the title of a calibration's plan begins: its cells are twins, which no suite expands to."""
@@ -105,7 +105,7 @@ def verify(path: Path) -> Verified:
     """
     with opened(path) as root:
         found = Verified(str(path))
-        if not (root / "plan.json").is_file() and not (root / sums.NAME).is_file():
+        if not (root / "plan.json").is_file() and not (root / record_index.NAME).is_file():
             raise OutputError(f"{path}: neither a run folder nor a bundle (no plan.json in it)")
         _index(root, found, packed=not path.is_dir())
         _record(root, found)
@@ -114,34 +114,34 @@ def verify(path: Path) -> Verified:
 
 def _index(root: Path, found: Verified, packed: bool) -> None:
     """Every file against the index, and the index against every file."""
-    present = {item.name: item for item in sums.members(root)}
+    present = {item.name: item for item in record_index.members(root)}
     if packed:  # nothing but what was listed belongs in an archive
-        present |= {name: sums.Member(name, root.joinpath(*name.split("/"))) for name in _all(root)}
+        present |= {name: record_index.Member(name, root.joinpath(*name.split("/"))) for name in _all(root)}
     for item in present.values():
         if item.refusal:
             found.add(item.name, item.refusal, "schema")
-    if not (root / sums.NAME).exists():
+    if not (root / record_index.NAME).exists():
         if packed:
-            found.add(sums.NAME, "is missing: nothing says what the files were", "missing")
+            found.add(record_index.NAME, "is missing: nothing says what the files were", "missing")
         else:
             found.notes.append("no index of hashes: the run has not ended, or is from before there was one; only what "
                                "contradicts itself can show")
         return
     try:
-        listed = sums.read_sums(root / sums.NAME)
+        listed = record_index.read_sums(root / record_index.NAME)
     except OutputError as error:
-        found.add(sums.NAME, _without(root, str(error)), "schema")
+        found.add(record_index.NAME, _without(root, str(error)), "schema")
         return
-    found.identity = sums.identity(listed)
+    found.identity = record_index.identity(listed)
     for name, digest in listed.items():
         member = present.get(name)
         if member is None:
             found.add(name, "is in the index and not there", "missing")
         elif not member.refusal:
             found.count("hashes of files")
-            if sums.file_sha256(member.path) != digest:
+            if record_index.file_sha256(member.path) != digest:
                 found.add(name, "was altered: its hash is not the index's", "hash")
-    added = present.keys() - listed.keys() - {sums.NAME}
+    added = present.keys() - listed.keys() - {record_index.NAME}
     if not packed and INCIDENTS in added:  # it can only warn: it takes nothing from the figures
         added -= {INCIDENTS}
         found.notes.append(f"{INCIDENTS} is not in the index, as in runs from before it was part of it: what it says "
@@ -184,10 +184,11 @@ def _record(root: Path, found: Verified) -> None:
         found.notes.append(f"{missing} of {len(plan.order)} planned trials have no result that could be read")
     elif again := _begun_again(plan, results, attempts or []):
         found.notes.append(f"{again} of {len(plan.order)} trials failed and were yet to run again when the run ended")
-    elif found.identity is None and not (root / sums.NAME).exists():
-        found.add(sums.NAME, "is missing, though every trial has ended; where the run was killed at its very end, "
+    elif found.identity is None and not (root / record_index.NAME).exists():
+        found.add(record_index.NAME,
+                  "is missing, though every trial has ended; where the run was killed at its very end, "
                   f"`repro {'reproduce SOURCE' if is_part(plan) else 'run'} --resume` makes it", "missing")
-    if others := beside(root, (*sums.TOP, *sums.BELOW)):
+    if others := beside(root, (*record_index.TOP, *record_index.BELOW)):
         found.notes.append(f"not part of the record, not checked: {', '.join(ascii(name)[1:-1] for name in others[:8])}"
                            f"{' ...' if len(others) > 8 else ''}")
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import PrivateAttr
 
 from repro.comm.schedule import Busiest, Cost, Transfer, cost
-from repro.seams import Comm, Setting
+from repro.seams.plugin import Setting
+from repro.seams.training import Comm
 
 if TYPE_CHECKING:
-    from repro.comm.group import AlgorithmGroup
+    from repro.comm.runtime.group import AlgorithmGroup
 
 Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast"]
 OPERATIONS: tuple[Operation, ...] = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
@@ -27,7 +28,7 @@ class Algorithm(Comm):
 
     title: ClassVar[str]
     own: ClassVar[tuple[Operation, ...]]
-    preload: ClassVar[tuple[str, ...]] = ("torch", "torch.distributed", "repro.comm.group")
+    preload: ClassVar[tuple[str, ...]] = ("torch", "torch.distributed", "repro.comm.runtime.group")
 
     _group: AlgorithmGroup | None = PrivateAttr(None)
 
@@ -84,7 +85,7 @@ class Algorithm(Comm):
         return f"{', '.join(through)} and everything rarer pass through to {inner}" if through else None
 
     def start(self, rank: int, world: int, device: str, timeout_seconds: float) -> None:
-        from repro.comm.group import start_group
+        from repro.comm.runtime.group import start_group
 
         self._group = start_group(self, rank, world, device, timeout_seconds)
 

@@ -27,9 +27,9 @@ from repro.compare.noted import Noted
 from repro.compare.pairing import PAIRED_HASHES
 from repro.compare.summary import Summary, summarize
 from repro.compare.verdict import judged
-from repro.plan import Plan
-from repro.results import Result
-from repro.spec import MARGIN
+from repro.record.results import Result
+from repro.suite.model import MARGIN
+from repro.suite.plan import Plan
 
 __all__ = [
     "DECIDED", "PAIRED_HASHES", "SCALES", "STATUS_WORDS", "Bounds", "ComparedCell", "Comparison", "Equivalence",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
-from repro import pattern
-from repro.spec import Contrast
+from repro.core import pattern
+from repro.suite.model import Contrast
 
 
 class ComparedCell(Protocol):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from repro.compare.figures import Comparison
-from repro.errors import UsageError, nearest
+from repro.core.errors import UsageError, nearest
 
 SIGNS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne,

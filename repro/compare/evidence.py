@@ -10,15 +10,17 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from repro import drift, pattern, stats
+from repro import stats
+from repro.compare import drift
 from repro.compare.cells import ComparedCell, factors_of
 from repro.compare.figures import Estimate, Pair, Restricted, Split, bounds
 from repro.compare.metric import NOT_A_RESULT, SCALES, Scale
 from repro.compare.missed import Missed, missed
 from repro.compare.pairing import Side, pairs_of, side, void
 from repro.compare.split import split_of
-from repro.results import Result
-from repro.spec import MARGIN, Metric
+from repro.core import pattern
+from repro.record.results import Result
+from repro.suite.model import MARGIN, Metric
 
 T = TypeVar("T")
 EXACT_PAIRS = 20

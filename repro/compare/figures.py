@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from repro import stats
-from repro.spec import Frozen, Metric
+from repro.suite.model import Frozen, Metric
 
 Verdict = Literal["faster", "slower", "higher", "lower", "same", "inconclusive", "exploratory"]
 """faster, slower: times, samples to the target, throughput. higher, lower: final quality. same: equivalence was shown.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from repro.compare.figures import Verdict
-from repro.results import Result
-from repro.spec import Metric
+from repro.record.results import Result
+from repro.suite.model import Metric
 
 STATUS_WORDS = {
     "ok": "reached the target", "missed": "missed the target", "diverged": "diverged",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from repro import drift
-from repro.plan import Plan
-from repro.results import Result
+from repro.compare import drift
+from repro.record.results import Result
+from repro.suite.plan import Plan
 
 
 class Noted:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from repro.compare.figures import Pair
 from repro.compare.metric import STATUS_WORDS, Scale, figure, meaningless
-from repro.results import Result
+from repro.record.results import Result
 
 PAIRED_HASHES = ("init_weights", "data_order", "data")
 """What two trials of one pair must have in common for their seeds to mean the same."""

@@ -12,8 +12,8 @@ from repro.compare.evidence import claimed
 from repro.compare.figures import Bounds, Estimate, bounds
 from repro.compare.metric import NOT_A_RESULT, SCALES, Scale, course, figure, meaningless, watched
 from repro.compare.missed import censored, common_horizon, cut
-from repro.results import Result
-from repro.spec import Frozen, Metric
+from repro.record.results import Result
+from repro.suite.model import Frozen, Metric
 
 
 class Summary(Frozen):

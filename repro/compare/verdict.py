@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from repro import drift, stats
+from repro import stats
+from repro.compare import drift
 from repro.compare.evidence import EXACT_PAIRS, Evidence, claimed
 from repro.compare.figures import Comparison, Equivalence, Verdict, bounds
 

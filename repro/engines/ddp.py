@@ -6,8 +6,9 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from repro.seams import Engine, Job, Parts, Session, Setting
-from repro.streams import Streams
+from repro.core.random_streams import Streams
+from repro.seams.plugin import Setting
+from repro.seams.training import Engine, Job, Parts, Session
 
 
 class Ddp(Engine):
@@ -15,7 +16,7 @@ class Ddp(Engine):
 
     title: ClassVar[str] = "PyTorch DDP"
     checkpoints: ClassVar[bool] = True
-    preload: ClassVar[tuple[str, ...]] = ("torch", "torch._dynamo", "repro.engines.ddp_session")
+    preload: ClassVar[tuple[str, ...]] = ("torch", "torch._dynamo", "repro.engines.plain.ddp_session")
 
     bucket_mib: float = Field(25.0, gt=0, description="gradients averaged in one all-reduce, MiB")
 
@@ -32,7 +33,7 @@ class Ddp(Engine):
     def start(self, parts: Parts | None, job: Job, streams: Streams) -> Session:
         import torch.distributed
 
-        from repro.engines.ddp_session import DdpSession
+        from repro.engines.plain.ddp_session import DdpSession
 
         assert parts is not None
         job.comm.start(job.rank, job.world, job.device, job.timeout_seconds)

@@ -8,11 +8,12 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from repro.engines.deepspeed_config import OWNED, deepspeed_config, owned_keys
-from repro.engines.deepspeed_keys import unknown_keys
-from repro.seams import Engine, Job, Parts, Session, Setting
-from repro.spec import FieldProblem
-from repro.streams import Streams
+from repro.core.random_streams import Streams
+from repro.engines.zero.config import OWNED, deepspeed_config, owned_keys
+from repro.engines.zero.keys import unknown_keys
+from repro.seams.plugin import Setting
+from repro.seams.training import Engine, Job, Parts, Session
+from repro.suite.model import FieldProblem
 
 
 class DeepSpeedZero(Engine):
@@ -23,7 +24,7 @@ class DeepSpeedZero(Engine):
 
     title: ClassVar[str] = "DeepSpeed ZeRO"
     checkpoints: ClassVar[bool] = True
-    preload: ClassVar[tuple[str, ...]] = ("torch", "torch._dynamo", "deepspeed", "repro.engines.deepspeed_session")
+    preload: ClassVar[tuple[str, ...]] = ("torch", "torch._dynamo", "deepspeed", "repro.engines.zero.session")
 
     always_shown: ClassVar[tuple[str, ...]] = ("stage",)
 
@@ -84,7 +85,7 @@ class DeepSpeedZero(Engine):
         # DeepSpeed reads both when it is imported or initialised; elsewhere nothing depends on them.
         os.environ.setdefault("DS_ACCELERATOR", "cuda" if job.device.startswith("cuda") else "cpu")
         os.environ["LOCAL_RANK"] = job.device.partition(":")[2] or os.environ.get("LOCAL_RANK", str(job.rank))
-        from repro.engines.deepspeed_session import DeepSpeedSession, end_group
+        from repro.engines.zero.session import DeepSpeedSession, end_group
 
         job.comm.start(job.rank, job.world, job.device, job.timeout_seconds)
         try:

@@ -10,9 +10,9 @@ from typing import ClassVar
 
 from pydantic import Field, PrivateAttr
 
+from repro.core.random_streams import Streams
 from repro.engines.fake_session import FakeSession, VirtualClock
-from repro.seams import Engine, Job, Parts, Session
-from repro.streams import Streams
+from repro.seams.training import Engine, Job, Parts, Session
 
 
 class Fake(Engine):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from repro.seams import Batch, Job, Session
-from repro.streams import Streams
+from repro.core.random_streams import Streams
+from repro.seams.training import Batch, Job, Session
 
 if TYPE_CHECKING:
     from repro.engines.fake import Fake

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from repro.seams import Engine, Job, Parts, Session, Setting
-from repro.streams import Streams
+from repro.core.random_streams import Streams
+from repro.seams.plugin import Setting
+from repro.seams.training import Engine, Job, Parts, Session
 
 
 class Single(Engine):
@@ -13,7 +14,7 @@ class Single(Engine):
 
     title: ClassVar[str] = "PyTorch, one process"
     checkpoints: ClassVar[bool] = True
-    preload: ClassVar[tuple[str, ...]] = ("torch", "torch._dynamo", "repro.engines.torch_loop")
+    preload: ClassVar[tuple[str, ...]] = ("torch", "torch._dynamo", "repro.engines.plain.loop")
 
     def unsupported(self, setting: Setting) -> str | None:
         if setting.processes != 1:
@@ -32,7 +33,7 @@ class Single(Engine):
     def start(self, parts: Parts | None, job: Job, streams: Streams) -> Session:
         import torch
 
-        from repro.engines.torch_loop import LoopSession
+        from repro.engines.plain.loop import LoopSession
 
         assert parts is not None and job.world == 1
         if job.device.startswith("cuda"):

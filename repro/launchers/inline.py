@@ -14,9 +14,10 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import ClassVar, TextIO
 
-from repro.launchers.entry import exit_code, reason, resolve
-from repro.launchers.hang import Progress
-from repro.seams import Launcher, Order, Outcome, RankEnd, Setting
+from repro.launchers.processes.entry import exit_code, reason, resolve
+from repro.launchers.processes.hang import Progress
+from repro.seams.launching import Launcher, Order, Outcome, RankEnd
+from repro.seams.plugin import Setting
 
 HUNG = signal.SIGUSR1
 

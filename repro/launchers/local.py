@@ -17,14 +17,15 @@ from typing import Any, ClassVar
 
 from pydantic import Field, PrivateAttr
 
-from repro.errors import TrialError
-from repro.launchers import hang, warm
-from repro.launchers.entry import reason as told
-from repro.launchers.hang import Progress
-from repro.launchers.rank import Assignment, Here, run
-from repro.launchers.roll import Roll, ends
-from repro.launchers.warm import WarmServer
-from repro.seams import Launcher, Order, Outcome, Setting
+from repro.core.errors import TrialError
+from repro.launchers.processes import hang, shared_fork_server
+from repro.launchers.processes.entry import reason as told
+from repro.launchers.processes.hang import Progress
+from repro.launchers.processes.rank import Assignment, Here, run
+from repro.launchers.processes.rank_processes import Roll, ends
+from repro.launchers.processes.shared_fork_server import WarmServer
+from repro.seams.launching import Launcher, Order, Outcome
+from repro.seams.plugin import Setting
 
 LEAVE_ELASTIC_AFTER = 20
 """Tenths of a second after the deadline at which a launch that still has not ended is interrupted."""
@@ -73,7 +74,7 @@ class Local(Launcher):
         Raises:
             UsageError: a module cannot be loaded, or loading it starts CUDA, or a launcher with others is open.
         """
-        self._server = warm.acquire(preload, device)
+        self._server = shared_fork_server.acquire(preload, device)
         self._first = self._server.users == 1
 
     def launch(self, order: Order) -> Outcome:
@@ -90,7 +91,7 @@ class Local(Launcher):
         """Give the fork server back; the last launcher that does stops it and puts the environment back."""
         if self._server is not None:
             server, self._server = self._server, None
-            warm.release(server)
+            shared_fork_server.release(server)
 
     def _run(self, order: Order, place: object, environment: Mapping[str, str]) -> Outcome:
         """Launch with ranks at `place`, seeing `environment` below the order's own."""
@@ -137,7 +138,7 @@ class Local(Launcher):
     def _configuration(self, processes: int) -> Any:
         from torch.distributed.launcher.api import LaunchConfig
 
-        from repro.launchers import one_node
+        from repro.launchers.processes import one_node
 
         return LaunchConfig(
             min_nodes=1,

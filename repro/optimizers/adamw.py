@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from repro.optimizers.decay import Decay, decay_groups, kernels
-from repro.seams import Optimizer
+from repro.seams.training import Optimizer
 
 if TYPE_CHECKING:
     import torch

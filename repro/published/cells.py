@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from repro.published.mlperf_rules import Score
 from repro.published.record import PublishedBracket, PublishedCell, PublishedResult
 from repro.published.refusal import plain
-from repro.results import Bracket, Result
-from repro.spec import Frozen
+from repro.record.results import Bracket, Result
+from repro.suite.model import Frozen
 
 SEVERAL = "several"
 """A factor that is not the same over a cell's runs."""

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from repro.errors import UsageError
+from repro.core.errors import UsageError
 from repro.published.cells import batch_costs
 from repro.published.dawnbench import import_entries
 from repro.published.mlperf_folder import Imported, import_folder

@@ -11,14 +11,14 @@ from pydantic import Field
 
 from repro.compare import Comparison
 from repro.compare.evidence import Asked, Evidence, examine
-from repro.compare.together import Named
+from repro.compare.two_runs import Named
 from repro.compare.verdict import judged
 from repro.published.cells import SEVERAL, as_results
 from repro.published.mlperf_rules import Score
 from repro.published.select import Entry
-from repro.results import Result
-from repro.spec import Frozen, Metric
+from repro.record.results import Result
 from repro.stats.interval import from_log
+from repro.suite.model import Frozen, Metric
 
 METRICS: tuple[Metric, ...] = ("tta_wall", "samples")
 """What published logs say; their program's clock stands for the wall clock."""

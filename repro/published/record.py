@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from repro.published.mlperf_rules import Score
-from repro.spec import Frozen
+from repro.suite.model import Frozen
 
 Program = Literal["mlperf", "dawnbench"]
 PublishedStatus = Literal["ok", "missed", "invalid"]

@@ -7,7 +7,7 @@ import os
 import unicodedata
 from typing import Any
 
-from repro.errors import ReproError
+from repro.core.errors import ReproError
 
 MAX_NAME = 200
 """Characters of a name or a note that are kept."""

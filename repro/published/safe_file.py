@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from repro.errors import UsageError
+from repro.core.errors import UsageError
 from repro.published.refusal import Damaged, file_name
 
 MAX_ENTRIES = 200_000

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from repro.errors import UsageError, nearest
+from repro.core.errors import UsageError, nearest
 from repro.published.cells import FACTORS
 from repro.published.record import PublishedCell, PublishedResult
 from repro.published.store import Published

@@ -13,8 +13,8 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 import repro
-from repro.errors import OutputError
-from repro.files import parse_model, read_bounded, read_model, write_model, write_text
+from repro.core.errors import OutputError
+from repro.core.files import parse_model, read_bounded, read_model, write_model, write_text
 from repro.published.mlperf_folder import Imported
 from repro.published.record import Program, PublishedRecord, PublishedResult, Refused
 from repro.published.refusal import file_name, plain

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from repro.streams import Streams
+from repro.core.random_streams import Streams
 
 
 def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from repro.seams import Batch
-from repro.streams import Streams
-from repro.workloads import handwritten
+from repro.core.random_streams import Streams
+from repro.seams.training import Batch
+from repro.workloads import digits_data
 
 SHIFTS = tuple((down, right) for down in (-1, 0, 1) for right in (-1, 0, 1))
 """Augmentation moves an image by at most one pixel; paper moves in at the edge."""
@@ -23,7 +23,7 @@ class DigitBatches:
 
     def __init__(self, expected_sha256: str, streams: Streams, device: str, *, augment: bool) -> None:
         self._expected, self._streams, self._device, self._augment = expected_sha256, streams, device, augment
-        self._samples = handwritten.TRAIN_SAMPLES
+        self._samples = digits_data.TRAIN_SAMPLES
         self._epoch = -1
         self._offsets = np.zeros(self._samples, dtype=np.int64)
         self._fed: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
@@ -34,7 +34,7 @@ class DigitBatches:
         Raises:
             TrialError: the content is not what is expected.
         """
-        digits = handwritten.verified(self._expected)
+        digits = digits_data.verified(self._expected)
         train = scaled(digits.train.images)
         shifts = SHIFTS if self._augment else ((0, 0),)
         self._train = torch.from_numpy(np.concatenate([_shifted(train, *each) for each in shifts])).to(self._device)
@@ -72,8 +72,8 @@ class DigitBatches:
     def synthetic(self, samples: int) -> Batch:
         """Noise in the same shape and on the same device, the same each time."""
         generator = np.random.default_rng(0)
-        images = generator.uniform(-1, 1, (samples, 1, handwritten.SIDE, handwritten.SIDE)).astype(np.float32)
-        targets = generator.integers(handwritten.CLASSES, size=samples)
+        images = generator.uniform(-1, 1, (samples, 1, digits_data.SIDE, digits_data.SIDE)).astype(np.float32)
+        targets = generator.integers(digits_data.CLASSES, size=samples)
         return torch.from_numpy(images).to(self._device), torch.from_numpy(targets).to(self._device)
 
     def _index(self, rows: NDArray[np.int64]) -> torch.Tensor:
@@ -82,14 +82,14 @@ class DigitBatches:
 
 def scaled(images: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Pixels from -1 (paper) to 1 (ink), [n, 1, 8, 8]."""
-    return (images.astype(np.float32) / (handwritten.GREYS / 2) - 1)[:, None]
+    return (images.astype(np.float32) / (digits_data.GREYS / 2) - 1)[:, None]
 
 
 def _shifted(images: NDArray[np.float32], down: int, right: int) -> NDArray[np.float32]:
-    side = handwritten.SIDE
+    side = digits_data.SIDE
     padded = np.pad(images, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=-1)
     return padded[:, :, 1 - down : 1 - down + side, 1 - right : 1 - right + side]
 
 
-def _targets(split: handwritten.Split, device: str) -> torch.Tensor:
+def _targets(split: digits_data.Split, device: str) -> torch.Tensor:
     return torch.from_numpy(split.targets.astype(np.int64)).to(device)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from repro.seams import DataIdentity, Direction, Parts, Workload
-from repro.streams import Streams
-from repro.workloads import handwritten
+from repro.core.random_streams import Streams
+from repro.seams.training import DataIdentity, Direction, Parts, Workload
+from repro.workloads import digits_data
 
 
 class Digits(Workload):
@@ -18,7 +18,7 @@ class Digits(Workload):
     ranges: ClassVar[Mapping[str, tuple[float, float]]] = {"top1": (0.0, 1.0)}
     reference_samples_per_second: ClassVar[float] = 10000.0
     test_views: ClassVar[int | None] = 1
-    sha256: ClassVar[str] = handwritten.SHA256
+    sha256: ClassVar[str] = digits_data.SHA256
 
     norm: Literal["group", "batch"] = "group"
     """"batch" depends on how many samples a rank sees: its mathematics changes with the world size."""
@@ -27,14 +27,14 @@ class Digits(Workload):
 
     @property
     def train_samples(self) -> int:
-        return handwritten.TRAIN_SAMPLES
+        return digits_data.TRAIN_SAMPLES
 
     @property
     def eval_samples(self) -> int:
-        return handwritten.EVAL_SAMPLES
+        return digits_data.EVAL_SAMPLES
 
     def identity(self) -> DataIdentity:
-        return handwritten.identity(self.sha256)
+        return digits_data.identity(self.sha256)
 
     def build(self, streams: Streams, device: str) -> Parts:
         from repro.workloads import classification, conv_net
@@ -42,7 +42,7 @@ class Digits(Workload):
 
         batches = DigitBatches(self.sha256, streams, device, augment=self.augment)
         model = classification.initialised(
-            lambda: conv_net.conv_net(1, (32, 64, 128), handwritten.CLASSES, self.norm), streams, device
+            lambda: conv_net.conv_net(1, (32, 64, 128), digits_data.CLASSES, self.norm), streams, device
         )
         return Parts(
             model=model,

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from repro.seams import DataIdentity, Direction, Parts, Workload
-from repro.streams import Streams
-from repro.workloads import handwritten
+from repro.core.random_streams import Streams
+from repro.seams.training import DataIdentity, Direction, Parts, Workload
+from repro.workloads import digits_data
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,7 +23,7 @@ class DigitsMlp(Workload):
     ranges: ClassVar[Mapping[str, tuple[float, float]]] = {"top1": (0.0, 1.0)}
     reference_samples_per_second: ClassVar[float] = 3400.0
     test_views: ClassVar[int | None] = 1
-    sha256: ClassVar[str] = handwritten.SHA256
+    sha256: ClassVar[str] = digits_data.SHA256
 
     hidden: int = Field(default=1024, ge=8, le=16384)
     depth: int = Field(default=3, ge=1, le=16)
@@ -32,14 +32,14 @@ class DigitsMlp(Workload):
 
     @property
     def train_samples(self) -> int:
-        return handwritten.TRAIN_SAMPLES
+        return digits_data.TRAIN_SAMPLES
 
     @property
     def eval_samples(self) -> int:
-        return handwritten.EVAL_SAMPLES
+        return digits_data.EVAL_SAMPLES
 
     def identity(self) -> DataIdentity:
-        return handwritten.identity(self.sha256)
+        return digits_data.identity(self.sha256)
 
     def build(self, streams: Streams, device: str) -> Parts:
         from repro.workloads import classification
@@ -62,10 +62,10 @@ class DigitsMlp(Workload):
         from torch import nn
 
         layers: list[nn.Module] = [nn.Flatten()]
-        for width in (handwritten.SIDE**2, *[self.hidden] * (self.depth - 1)):
+        for width in (digits_data.SIDE**2, *[self.hidden] * (self.depth - 1)):
             linear = nn.Linear(width, self.hidden)
             # He et al. (2015): torch's own default shrinks the signal from layer to layer.
             nn.init.kaiming_normal_(linear.weight, nonlinearity="relu")
             nn.init.zeros_(linear.bias)
             layers += [linear, nn.ReLU()]
-        return nn.Sequential(*layers, nn.Linear(self.hidden, handwritten.CLASSES))
+        return nn.Sequential(*layers, nn.Linear(self.hidden, digits_data.CLASSES))

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from repro.seams import DataIdentity, Direction, Parts, Workload
-from repro.streams import Streams
-from repro.workloads.made_up_images import Recipe, sha256
+from repro.core.random_streams import Streams
+from repro.seams.training import DataIdentity, Direction, Parts, Workload
+from repro.workloads.synthetic_images import Recipe, sha256
 
 
 class Synthetic(Workload):
@@ -58,7 +58,7 @@ class Synthetic(Workload):
 
     def build(self, streams: Streams, device: str) -> Parts:
         from repro.workloads import classification, conv_net
-        from repro.workloads.made_up_batches import MadeUpBatches
+        from repro.workloads.synthetic_batches import MadeUpBatches
 
         batches = MadeUpBatches(self._recipe(), device)
         widths = [self.width * 2**stage for stage in range(self.depth)]

@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 import pytest
 
 import repro
-from repro import registry
 from repro.compare import compare, summarize
-from repro.store import Record
+from repro.core import registry
+from repro.record.store import Record
 from tests.records import SUITE, make_record
 from tests.tracking_server import environment, serving
 

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from repro.reporters import published_page
+from repro.reporters.published import page as published_page
 
 from repro.published.command import run
 from repro.published.store import Published, read_published

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from repro import registry
-from repro.spec import Trial
+from repro.core import registry
+from repro.suite.model import Trial
 from tests.records import SCALING, SUITE, Course, make_record, scaling_course
 
 

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from repro.reporters import published_page
+from repro.reporters.published import page as published_page
 
-from repro import registry
-from repro.compare_command import compare_runs
+from repro.cli.compare import compare_runs
+from repro.core import registry
 from repro.published.command import run as import_published
-from repro.spec import Trial
-from repro.store import read_record
+from repro.record.store import read_record
+from repro.suite.model import Trial
 from tests.records import SCALING, SUITE, Course, make_record, scaling_course
 
 AXE = "axe-core@4.10.3"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from repro import registry
-from repro.several import sections
+from repro.compare.merge import sections
+from repro.core import registry
 from tests.browser.test_report_tables import axe
 from tests.records import SUITE, make_record
 

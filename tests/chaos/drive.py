@@ -34,12 +34,13 @@ from typing import Any
 import psutil
 
 import repro
-from repro import registry, sums
 from repro.bundle.verify import verify
-from repro.errors import ReproError
-from repro.lock import NAME
-from repro.results import RERUN, Result
-from repro.store import Attempt, read_attempts, read_record
+from repro.core import registry
+from repro.core.errors import ReproError
+from repro.record import index as record_index
+from repro.record.lock import NAME
+from repro.record.results import RERUN, Result
+from repro.record.store import Attempt, read_attempts, read_record
 from tests.chaos import faults
 from tests.chaos.faults import ANY_TIME, BETWEEN, SIGNALS, UNSEEN, Fault
 from tests.chaos.server import Server, doubled, points
@@ -345,7 +346,7 @@ class Drive:
                        f"{path}: a result that stood was lost or changed")
         if (run / "environment.json").is_file() and not self._still_damaged(run):
             read_record(run)
-            problems = [item.text() for item in verify(run).problems if not (cut and item.place == sums.NAME)]
+            problems = [item.text() for item in verify(run).problems if not (cut and item.place == record_index.NAME)]
             self._must("partial record sound", not problems, f"{run}: {problems}")
 
     def _still_damaged(self, run: Path) -> bool:
@@ -439,7 +440,7 @@ def _allowed(signalled: str) -> set[int]:
 
 
 def _identity(run: Path) -> str:
-    return str(importlib.import_module("repro.reporters.mlflow_state").identity(read_record(run)))
+    return str(importlib.import_module("repro.reporters.tracking.state").identity(read_record(run)))
 
 
 def _ranks_run(process: subprocess.Popen[str], run: Path) -> bool:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from repro.launchers.fabric_probe import ability
+from repro.launchers.netns.probe import ability
 
 SUITE = """\
 suite: chaos

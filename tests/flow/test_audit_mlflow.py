@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from repro.audit.command import audit
-from repro.errors import Exit, TrackingError, UsageError
+from repro.core.errors import Exit, TrackingError, UsageError
 from tests.tracking_server import serving
 
 pytest.importorskip("mlflow")

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from repro.bench.comm import measure
-from repro.bench.comm_options import CommOptions, read_algorithms, read_launcher
-from repro.cli import cli
-from repro.comm.ring import Ring
+from repro.bench.comm.bench import measure
+from repro.bench.comm.options import CommOptions, read_algorithms, read_launcher
+from repro.cli.main import cli
+from repro.comm.algorithms.ring import Ring
 from repro.comm.schedule import Transfer
-from repro.errors import TrialError, UsageError
-from repro.spec import Choice
+from repro.core.errors import TrialError, UsageError
+from repro.suite.model import Choice
 
 SIZES = "1k,12,64k"
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from repro import registry
-from repro.machine import Machine
-from repro.plan import Plan, make_plan
-from repro.runner import Run, prepare
-from repro.spec import Trial
-from repro.store import Record
-from repro.suite_file import read_suite
-from repro.workloads.handwritten import TRAIN_SAMPLES
+from repro.core import registry
+from repro.core.machine import Machine
+from repro.record.store import Record
+from repro.runner.run import Run, prepare
+from repro.suite.file import read_suite
+from repro.suite.model import Trial
+from repro.suite.plan import Plan, make_plan
+from repro.workloads.digits_data import TRAIN_SAMPLES
 from tests.watcher import Silent
 
 STEPS = 12

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from repro import registry
+from repro.core import registry
 from tests.chaos import drive, faults
 from tests.chaos.drive import Lanes
 from tests.chaos.worlds import WORLDS

@@ -20,16 +20,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from repro import fingerprint, guards, parity
 from repro.bundle.verify import verify
-from repro.checkpoint import Checkpoints
-from repro.machine import Machine
-from repro.plan import make_plan
-from repro.results import Result
-from repro.runner import Run, prepare
-from repro.store import Record
-from repro.suite_file import read_suite
-from repro.sums import file_sha256
+from repro.core.machine import Machine
+from repro.record import environment
+from repro.record.checkpoint import Checkpoints
+from repro.record.index import file_sha256
+from repro.record.results import Result
+from repro.record.store import Record
+from repro.runner import preflight
+from repro.runner.run import Run, prepare
+from repro.suite.file import read_suite
+from repro.suite.plan import make_plan
+from repro.worker import parity
 from tests.chaos.faults import ranks_of
 from tests.watcher import Silent
 
@@ -62,8 +64,8 @@ GRACE_SECONDS = 0.4
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """No guard, no gate: they are tested elsewhere."""
-    monkeypatch.setattr(guards, "before", lambda *_: [])
-    monkeypatch.setattr(fingerprint, "_git", lambda *_: None)
+    monkeypatch.setattr(preflight, "before", lambda *_: [])
+    monkeypatch.setattr(environment, "_git", lambda *_: None)
     monkeypatch.setattr(parity, "groups", lambda _: [])
 
 
@@ -297,7 +299,7 @@ def test_every_precision_goes_on_to_the_same_weights(
 ) -> None:
     """In this process: the trial fails by an exception, and everything it had is built anew."""
     pytest.importorskip("deepspeed")
-    from repro.engines.torch_session import TorchSession
+    from repro.engines.plain.session import TorchSession
 
     more = f"  launcher: inline\n  precision: {precision}\nmatrix:\n  engine: [{engine}]\n"
     whole = begin(tmp_path / "whole", 1, more).execute()
@@ -333,7 +335,7 @@ def test_a_failure_leaves_no_process_group_to_the_next_trial_in_the_process(
         pytest.importorskip("deepspeed")
     import torch.distributed as dist
 
-    from repro.engines.torch_session import TorchSession
+    from repro.engines.plain.session import TorchSession
 
     more = f"  launcher: inline\nmatrix:\n  engine: [{engine}]\n"
     fail_once(monkeypatch, TorchSession, name, 1)

@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from repro.comm.butterfly import Butterfly
-from repro.comm.halving_doubling import HalvingDoubling
-from repro.comm.hierarchical import Hierarchical
-from repro.comm.hybrid import Hybrid
-from repro.comm.multicolor import Multicolor
-from repro.comm.parameter_server import ParameterServer
-from repro.comm.ring import Ring
-from repro.comm.tree import ReductionTree
+from repro.comm.algorithms.butterfly import Butterfly
+from repro.comm.algorithms.halving_doubling import HalvingDoubling
+from repro.comm.algorithms.hierarchical import Hierarchical
+from repro.comm.algorithms.hybrid import Hybrid
+from repro.comm.algorithms.multicolor import Multicolor
+from repro.comm.algorithms.parameter_server import ParameterServer
+from repro.comm.algorithms.ring import Ring
+from repro.comm.algorithms.tree import ReductionTree
 from repro.engines.ddp import Ddp
 from repro.engines.single import Single
-from repro.seams import Comm
+from repro.seams.training import Comm
 from tests.flow.test_engines import SCATTERED, ZERO, Case, furthest, ranks, same_bytes
 
 pytest.importorskip("torch")

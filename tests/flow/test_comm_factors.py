@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from repro.comm.ring import Ring
+from repro.comm.algorithms.ring import Ring
 from repro.engines.ddp import Ddp
 from repro.engines.deepspeed_zero import DeepSpeedZero
 from repro.engines.single import Single
-from repro.seams import Engine, Setting
+from repro.seams.plugin import Setting
+from repro.seams.training import Engine
 from tests.flow.test_engines import ZERO, Case, furthest, ranks, same_bytes
 
 pytest.importorskip("torch")

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from repro.comm.butterfly import Butterfly
-from repro.comm.halving_doubling import HalvingDoubling
-from repro.comm.hierarchical import Hierarchical
-from repro.comm.hybrid import Hybrid
-from repro.comm.multicolor import Multicolor
-from repro.comm.parameter_server import ParameterServer
-from repro.comm.ring import Ring
-from repro.comm.tree import ReductionTree
-from repro.seams import Comm
+from repro.comm.algorithms.butterfly import Butterfly
+from repro.comm.algorithms.halving_doubling import HalvingDoubling
+from repro.comm.algorithms.hierarchical import Hierarchical
+from repro.comm.algorithms.hybrid import Hybrid
+from repro.comm.algorithms.multicolor import Multicolor
+from repro.comm.algorithms.parameter_server import ParameterServer
+from repro.comm.algorithms.ring import Ring
+from repro.comm.algorithms.tree import ReductionTree
+from repro.seams.training import Comm
 from tests.flow.test_engines import free_port
 
 pytest.importorskip("torch")
@@ -55,7 +55,7 @@ def together(
 ) -> list[Any]:
     """What `job(comm, rank, world)` returned on every rank, or the traceback; None for a rank that died."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.flow.test_comm_group", "repro.comm.group"])
+    context.set_forkserver_preload(["tests.flow.test_comm_group", "repro.comm.runtime.group"])
     port = free_port()
     pipes, processes = [], []
     for rank in range(world):

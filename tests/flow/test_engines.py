@@ -20,21 +20,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from repro.comm.backend import Backend
+from repro.comm.algorithms.backend import Backend
+from repro.core.random_streams import Streams
 from repro.engines.ddp import Ddp
 from repro.engines.deepspeed_zero import DeepSpeedZero
+from repro.engines.precisions import Bf16Autocast, Bf16Master, Fp16Autocast, Fp16Master, Fp32
 from repro.engines.single import Single
 from repro.optimizers.adamw import AdamW
 from repro.optimizers.sgd import Sgd
-from repro.precision import Bf16Autocast, Bf16Master, Fp16Autocast, Fp16Master, Fp32
-from repro.seams import Batch, Comm, Engine, Job, Optimizer, Parts, Precision, Session
-from repro.streams import Streams
+from repro.seams.training import Batch, Comm, Engine, Job, Optimizer, Parts, Precision, Session
 
 pytest.importorskip("torch")
 pytest.importorskip("deepspeed")
 
 GLOBAL_BATCH = 16
-PRELOAD = ("torch._dynamo", "repro.engines.deepspeed_session", "repro.engines.ddp_session")
+PRELOAD = ("torch._dynamo", "repro.engines.zero.session", "repro.engines.plain.ddp_session")
 LIMIT_SECONDS = 40.0
 """Longest a single case may take before the processes are killed."""
 SGD = Sgd(lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01, decay="weights")

@@ -17,16 +17,16 @@ from typing import Any
 import psutil
 import pytest
 
-from repro.doctor import end_leftovers
-from repro.errors import TrialError
-from repro.launchers import leftovers
-from repro.launchers.fabric import Fabric
-from repro.launchers.fabric_probe import ability
-from repro.launchers.keeper import Keeper
+from repro.cli.doctor import end_leftovers
+from repro.core import orphans
+from repro.core.errors import TrialError
+from repro.launchers.emulated import Fabric
 from repro.launchers.local import Local
-from repro.results import Network
-from repro.seams import Order, Outcome
-from repro.store import read_record
+from repro.launchers.netns.network_process import Keeper
+from repro.launchers.netns.probe import ability
+from repro.record.results import Network
+from repro.record.store import read_record
+from repro.seams.launching import Order, Outcome
 
 ROOT = Path(__file__).parents[2]
 MODULES = ("torch", "pyroute2", "tests.flow.test_fabric")
@@ -70,7 +70,7 @@ def reduce_in_a_ring(folder: str, payload: Mapping[str, Any]) -> None:
     import torch
     import torch.distributed as dist
 
-    from repro.comm.ring import Ring
+    from repro.comm.algorithms.ring import Ring
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     ring = Ring()
@@ -242,7 +242,7 @@ def test_a_keeper_that_cannot_hand_over_is_one_line(server: None, monkeypatch: p
         def gone(_: object) -> int:
             raise EOFError
 
-        monkeypatch.setattr("repro.launchers.keeper.recv_handle", gone)
+        monkeypatch.setattr("repro.launchers.netns.network_process.recv_handle", gone)
         with pytest.raises(TrialError, match="namespaces could not be handed over: EOFError"):
             keeper.grow(1)
     finally:
@@ -280,8 +280,8 @@ def test_ctrl_c_removes_the_network(opened: Callable[..., Fabric], tmp_path: Pat
 PARENT = """
 import os, sys
 from pathlib import Path
-from repro.launchers.fabric import Fabric
-from repro.seams import Order
+from repro.launchers.emulated import Fabric
+from repro.seams.launching import Order
 
 launcher = Fabric(nodes=2)
 entry, payload = sys.argv[2], eval(sys.argv[3])
@@ -320,10 +320,10 @@ def test_nothing_outlives_a_killed_run_but_what_detached_itself(tmp_path: Path, 
         nets = {each["net"] for each in _seen(tmp_path)}
         if detach:
             # Each rank started a process that no signal to the run reaches: it keeps its node's namespace.
-            _wait(lambda: len(left := leftovers.find()) == 2 and set(left) <= family)
+            _wait(lambda: len(left := orphans.find()) == 2 and set(left) <= family)
             assert set(end_leftovers()) <= family
         assert _gone(nets)
-        _wait(lambda: leftovers.find() == [])
+        _wait(lambda: orphans.find() == [])
     finally:
         parent.kill()
         parent.wait()

@@ -18,10 +18,11 @@ from typing import Any
 import psutil
 import pytest
 
-from repro.errors import UsageError
+from repro.core.errors import UsageError
 from repro.launchers.inline import Inline
 from repro.launchers.local import Local
-from repro.seams import Launcher, Order, Outcome, Setting
+from repro.seams.launching import Launcher, Order, Outcome
+from repro.seams.plugin import Setting
 
 ROOT = Path(__file__).parents[2]
 
@@ -235,7 +236,7 @@ PARENT = """
 import sys
 from pathlib import Path
 from repro.launchers.local import Local
-from repro.seams import Order
+from repro.seams.launching import Order
 
 launcher = Local()
 launcher.open(["tests.flow.test_launchers"], "cpu")
@@ -279,7 +280,7 @@ def test_nothing_outlives_a_killed_parent(tmp_path: Path, temporary: Path, signu
 def test_a_module_that_cannot_be_loaded_is_an_error(local: Local) -> None:
     code = (
         "from repro.launchers.local import Local\n"
-        "from repro.errors import UsageError\n"
+        "from repro.core.errors import UsageError\n"
         "import os, psutil\n"
         "before = dict(os.environ)\n"
         "launcher = Local()\n"

@@ -22,16 +22,16 @@ from urllib.request import urlopen
 
 import pytest
 
-from repro import registry
-from repro import tracker as tracking
+from repro.cli.ui import open_ui, page, ui_command
 from repro.compare import compare, summarize
-from repro.errors import TrackingError, UsageError
-from repro.events import EventLog, read_events
-from repro.mlflow_ui import open_ui, page, ui_command
-from repro.seams import Reporter
-from repro.store import Attempt, Record, RunFolder, read_record
-from repro.tracker import Tracker
-from repro.uri import redacted
+from repro.core import registry
+from repro.core.errors import TrackingError, UsageError
+from repro.core.events import EventLog, read_events
+from repro.core.redact import redacted
+from repro.record.store import Attempt, Record, RunFolder, read_record
+from repro.runner import tracking as tracking
+from repro.runner.tracking import Tracker
+from repro.seams.reporting import Reporter
 from tests.records import SUITE, Course, default_course, make_record, write_log
 from tests.tracking_server import Site, environment, free_port, serving
 
@@ -439,7 +439,7 @@ def test_a_store_that_cannot_be_is_said_at_once(tmp_path: Path, uri: str, said: 
 
 
 def test_a_new_store_is_created_by_one_process_at_a_time(tmp_path: Path) -> None:
-    gate = importlib.import_module("repro.reporters.mlflow_gate")
+    gate = importlib.import_module("repro.reporters.tracking.gate")
     uri, order = f"sqlite:///{tmp_path}/new.db", []
 
     def second() -> None:
@@ -565,7 +565,7 @@ def test_tracker_goes_on_when_its_child_is_killed(
 
 def test_the_child_ends_with_its_parent(store: str, tmp_path: Path) -> None:
     folder = make_record(tmp_path / "run", SMALL, only=1).folder
-    code = (f"from pathlib import Path; from repro.tracker import Tracker; import os\n"
+    code = (f"from pathlib import Path; from repro.runner.tracking import Tracker; import os\n"
             f"t = Tracker(Path({str(folder.root)!r})); t.sync(60.0); print(t._child.pid, flush=True); os._exit(9)")
     found = subprocess.run([sys.executable, "-c", code], env=environment(MLFLOW_TRACKING_URI=store), check=False,
                            capture_output=True, text=True, timeout=60)
@@ -599,7 +599,7 @@ def test_ui_of_a_server_is_its_own(server: str, tmp_path: Path, capsys: pytest.C
 
 def test_ui_of_a_file_is_served_until_it_is_interrupted(store: str, tmp_path: Path) -> None:
     reporter(store).write(make_record(tmp_path / "run", named(SMALL, "shown"), only=1), tmp_path)
-    code = f"from repro.mlflow_ui import open_ui; open_ui({store!r}, experiment='shown')"
+    code = f"from repro.cli.ui import open_ui; open_ui({store!r}, experiment='shown')"
     child = subprocess.Popen([sys.executable, "-c", code], env=environment(), stdout=subprocess.PIPE,
                              stderr=subprocess.DEVNULL, start_new_session=True, cwd=tmp_path)
     watchdog = threading.Timer(120, child.kill)

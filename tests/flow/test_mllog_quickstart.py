@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from repro import registry
+from repro.core import registry
 from repro.published.mlperf_folder import import_folder
-from repro.store import read_record
+from repro.record.store import read_record
 from tests.unit.reporters.test_report_mllog import FOREIGN, complaints
 
 NOT_KNOWN = ("lowest_numerical_precision_in_attn",)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import repro
-from repro.store import Record, read_record
+from repro.record.store import Record, read_record
 
 ROOT = Path(repro.__file__).parents[1]
 FAKE = """\
@@ -295,7 +295,7 @@ def test_bitwise_holds_under_our_own_algorithms(tmp_path: Path, comm: str) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2, 4])
 def test_bitwise_holds_for_every_engine_and_algorithm(tmp_path: Path, processes: int) -> None:
-    from repro import registry
+    from repro.core import registry
 
     comms = ", ".join(sorted(registry.names("comm")))
     suite = REAL + f"  comm: [{comms}]\n  engine: {ENGINES}\n  processes: [{processes}]\n"

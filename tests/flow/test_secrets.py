@@ -22,9 +22,8 @@ from urllib.parse import quote
 import pytest
 
 import repro
-from repro.post_mortem import hide
-from repro.scrub import HIDDEN, Scrubber, masked, secrets
-from repro.uri import redacted
+from repro.core.redact import HIDDEN, Scrubber, masked, redacted, secrets
+from repro.record.post_mortem import hide
 from tests.tracking_server import serving
 
 ROOT = Path(repro.__file__).parents[1]

@@ -30,11 +30,12 @@ from urllib.request import urlopen
 
 import pytest
 
-from repro import registry, tracker
-from repro.errors import TrackingError
-from repro.events import read_events
-from repro.store import Record, read_record
-from repro.tracker import Tracker
+from repro.core import registry
+from repro.core.errors import TrackingError
+from repro.core.events import read_events
+from repro.record.store import Record, read_record
+from repro.runner import tracking
+from repro.runner.tracking import Tracker
 from tests.records import SUITE, make_record
 
 pytest.importorskip("mlflow")
@@ -298,8 +299,8 @@ def test_whatever_befalls_requests_all_is_there_once(
     seed: int, proxy: Proxy, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if seed == 1:  # the same requests meet the same fates, only what is waited in between is less
-        monkeypatch.setattr("repro.reporters.mlflow_patience.FIRST_PAUSE", 0.05)
-        monkeypatch.setattr("repro.reporters.mlflow_patience.LONGEST_PAUSE", 0.4)
+        monkeypatch.setattr("repro.reporters.tracking.patience.FIRST_PAUSE", 0.05)
+        monkeypatch.setattr("repro.reporters.tracking.patience.LONGEST_PAUSE", 0.4)
     record = record_of(tmp_path, f"seeded-{seed}", only=1 if seed == 1 else None)
     proxy.plan = seeded(seed, ALL, 0.25)
     for _ in range(10):  # the first contact is not insisted on
@@ -573,7 +574,7 @@ def test_the_end_of_a_run_does_not_hang_on_a_server(
 ) -> None:
     uri = f"http://127.0.0.1:{free_port()}" if kind == "dead" else proxy.uri
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    monkeypatch.setattr(tracker, "STILL_SECONDS", 10.0)
+    monkeypatch.setattr(tracking, "STILL_SECONDS", 10.0)
     proxy.plan = lambda number, what: "mute" if kind == "mute" or number > 20 else "pass"
     record = record_of(tmp_path, f"end-{kind}")
     followed = Tracker(record.folder.root)
@@ -672,7 +673,7 @@ def test_what_is_left_is_told_from_the_folder_alone(tmp_path: Path) -> None:
 def test_patience_ends_and_progress_renews_it(monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib
 
-    module: Any = importlib.import_module("repro.reporters.mlflow_patience")
+    module: Any = importlib.import_module("repro.reporters.tracking.patience")
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     tally = module.Tally()

@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 
-from repro import registry
-from repro.derive import derive
-from repro.events import read_events
+from repro.core import registry
+from repro.core.events import read_events
 from repro.launchers.local import Local
-from repro.results import Result
-from repro.seams import Order
-from repro.spec import Trial
+from repro.record.derive import derive
+from repro.record.results import Result
+from repro.seams.launching import Order
+from repro.suite.model import Trial
 
 pytest.importorskip("torch")
 pytest.importorskip("deepspeed")
 
 PLUGINS = Path(__file__).parents[1] / "plugins"
-MODULES = ("torch", "torch._dynamo", "deepspeed", "repro.engines.deepspeed_session", "repro.engines.ddp_session",
-           "planted_sessions", "repro.worker")
+MODULES = ("torch", "torch._dynamo", "deepspeed", "repro.engines.zero.session", "repro.engines.plain.ddp_session",
+           "planted_sessions", "repro.worker.main")
 CHOICES: dict[str, Any] = {
     "workload": "digits", "engine": "ddp", "processes": 2, "batch": {"global": 48, "accumulation": 2},
     "optimizer": {"kind": "sgd", "lr": 0.05, "momentum": 0.9}, "evaluate_every": 480, "device": "cpu",
@@ -61,7 +61,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
             payload = {"log": "log.txt", "trial": trial.model_dump(mode="json", by_alias=True),
                        "launched_ns": time.monotonic_ns()}
             outcome = launcher.launch(
-                Order("repro.worker:main", payload, trial.choices.processes, "cpu", folder, 60.0))
+                Order("repro.worker.main:main", payload, trial.choices.processes, "cpu", folder, 60.0))
             events = read_events(folder / "log.txt")[0]
             result = derive(trial, 1, events, outcome)
             assert outcome.ok, (result.reason, (folder / "rank0.log").read_text()[-2000:])

@@ -19,27 +19,28 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from repro import sums, textual
 from repro.audit.command import audit
 from repro.audit.mapping import read_mapping
 from repro.bundle.difference import differences, text_of
 from repro.bundle.verify import opened, verify
 from repro.bundle.verify import text_of as verified_text
-from repro.calibration import calibration_of
-from repro.commands import reporter
-from repro.compare_command import Compared, compare_runs, read_pattern
-from repro.cost import estimate
-from repro.errors import ReproError
-from repro.machine import Machine
-from repro.plan import make_plan
+from repro.cli import text as cli_text
+from repro.cli.compare import Compared, compare_runs, read_pattern
+from repro.cli.reproduce import choose, reduced
+from repro.cli.run import reporter
+from repro.compare.calibration import calibration_of
+from repro.compare.merge import sections
+from repro.core.errors import ReproError
+from repro.core.machine import Machine
 from repro.published import command
 from repro.published.compare import compare_published
 from repro.published.store import RECORD, RESULTS, read_published
-from repro.reproduce_command import choose, reduced
-from repro.resume import other_plan, to_do
-from repro.several import sections
-from repro.store import read_record
-from repro.suite_file import bundled, read_suite
+from repro.record import index as record_index
+from repro.record.resume import other_plan, to_do
+from repro.record.store import read_record
+from repro.suite.cost import estimate
+from repro.suite.file import bundled, read_suite
+from repro.suite.plan import make_plan
 from tests.fuzz.mutations import ENDINGS, Mutator, archive, in_file, lines, raw, rows_of_json, text_or, tree, yaml_tree
 from tests.records import SUITE, make_record
 from tests.unit.published.made_logs import entry, log_lines, repository, v05_log, v06_log
@@ -97,8 +98,8 @@ def _suite(data: bytes, folder: Path) -> None:
     path.write_bytes(data)
     source = read_suite(str(path))
     plan = make_plan(source.suite, MACHINE, source.problem)
-    textual.suite_text(source.suite)
-    textual.plan_text(plan, estimate(plan))
+    cli_text.suite_text(source.suite)
+    cli_text.plan_text(plan, estimate(plan))
     json.dumps(plan.model_dump(mode="json", by_alias=True))
 
 
@@ -259,7 +260,7 @@ def _imported(data: bytes, folder: Path) -> None:
 def _record(folder: Path) -> list[bytes]:
     root = folder / "run"
     made = make_record(root, SMALL)
-    sums.seal(made.folder)
+    record_index.seal(made.folder)
     (root / "launchers.json").write_text('{"preload_seconds": 1.5}\n')
     (root / "incidents.jsonl").write_text('{"at_ms": 1.6e12, "kind": "resumed", "text": "x", "trial_id": ""}\n')
     (root / "calibration.json").write_text(json.dumps(_calibration(root)))
@@ -272,7 +273,7 @@ def _record(folder: Path) -> list[bytes]:
         "launchers.json",
         "parity.json",
         "calibration.json",
-        sums.NAME,
+        record_index.NAME,
         f"{trial}/trial.json",
         f"{trial}/result.json",
         f"{trial}/result_1.txt",
@@ -286,7 +287,7 @@ def _record(folder: Path) -> list[bytes]:
 
 
 def _calibration(root: Path) -> dict[str, object]:
-    from repro.calibration import machine_of
+    from repro.compare.calibration import machine_of
 
     record = read_record(root)
     pairs = [
@@ -346,7 +347,7 @@ class _Changed:
 
 def _compared(found: Compared) -> None:
     json.dumps(found.as_json())
-    textual.outcome_text(found.summaries, found.comparisons)
+    cli_text.outcome_text(found.summaries, found.comparisons)
 
 
 def _read(data: bytes, folder: Path) -> None:

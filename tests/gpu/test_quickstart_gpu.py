@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.machine import detect
+from repro.core.machine import detect
 
 pytestmark = [
     pytest.mark.gpu,

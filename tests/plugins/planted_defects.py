@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from repro.core.random_streams import Streams
 from repro.engines.ddp import Ddp
-from repro.seams import Job, Parts, Session
-from repro.streams import Streams
+from repro.seams.training import Job, Parts, Session
 
 Defect = Literal[
     "sum", "decay", "augmentation", "data", "bucket", "buffers", "clip-micro", "clip-late", "unscaled", "bf16", "nan",

@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 
 from repro.engines.ddp import Ddp
-from repro.engines.ddp_session import DdpSession
-from repro.precision import Fp32
-from repro.seams import Batch, Job, Parts
+from repro.engines.plain.ddp_session import DdpSession
+from repro.engines.precisions import Fp32
+from repro.seams.training import Batch, Job, Parts
 
 
 class Sum(DdpSession):

@@ -7,9 +7,9 @@ import sys
 import time
 from typing import ClassVar, Literal
 
+from repro.core.random_streams import Streams
 from repro.engines.ddp import Ddp
-from repro.seams import Job, Parts, Session
-from repro.streams import Streams
+from repro.seams.training import Job, Parts, Session
 
 
 class Talkative(Ddp):

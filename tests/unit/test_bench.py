@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from repro import registry
-from repro.bench import bare_ddp, tracking
-from repro.bench.outcome import BenchOutcome, outcome
-from repro.bench.tracking import TrackingOutcome
-from repro.streams import Streams
+from repro.bench.harness import bare_ddp, tracking
+from repro.bench.harness.outcome import BenchOutcome, outcome
+from repro.bench.harness.tracking import TrackingOutcome
+from repro.core import registry
+from repro.core.random_streams import Streams
 
 
 def test_the_bare_script_trains_the_workload_s_network() -> None:

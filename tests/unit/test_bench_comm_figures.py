@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from repro.bench.comm_mpi import read_times
-from repro.bench.comm_options import read_algorithms, read_launcher, read_sizes, read_worlds, size_text
-from repro.bench.comm_result import CommOutcome, WorldResult, bus_factor
-from repro.bench.comm_table import columns, text
-from repro.bench.comm_world import world_result
-from repro.errors import UsageError
+from repro.bench.comm.mpi import read_times
+from repro.bench.comm.options import read_algorithms, read_launcher, read_sizes, read_worlds, size_text
+from repro.bench.comm.result import CommOutcome, WorldResult, bus_factor
+from repro.bench.comm.table import columns, text
+from repro.bench.comm.world import world_result
+from repro.core.errors import UsageError
 
 MIB = 1 << 20
 LINKS = [
@@ -113,7 +113,7 @@ def test_json_has_derived_figures_beside_raw_ones() -> None:
 
 
 def test_page_has_a_plot_and_every_figure() -> None:
-    from repro.reporters.comm_page import render
+    from repro.reporters.page.comm_bench import render
 
     page = render(outcome())
     assert all(f'data-chart="{name}-4"' in page for name in ("time", "ratio", "bandwidth"))

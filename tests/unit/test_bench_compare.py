@@ -7,8 +7,8 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from repro.bench.compare_scale import Size, made_plan, made_results, measure, summary
-from repro.cli import cli
+from repro.bench.harness.compare_scale import Size, made_plan, made_results, measure, summary
+from repro.cli.main import cli
 from repro.compare import compare
 
 

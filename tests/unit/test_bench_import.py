@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from repro.bench.import_scale import ImportScale, Step, make_round, measure, repeat_sample
-from repro.cli import cli
-from repro.errors import UsageError
+from repro.bench.harness.import_scale import ImportScale, Step, make_round, measure, repeat_sample
+from repro.cli.main import cli
+from repro.core.errors import UsageError
 from repro.published.mlperf_folder import import_folder
 
 

@@ -10,18 +10,19 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from repro import calibrate_command, calibration, stats
-from repro.calibration import Calibration, Null, add, calibration_of, machine_of, nulls_of, place_for, twin_plan
-from repro.cli import cli
-from repro.compare import Pair
-from repro.errors import UsageError
-from repro.files import write_model
-from repro.machine import Machine
-from repro.plan import Plan, make_plan
-from repro.results import Result
-from repro.spec import Trial
-from repro.store import Record
-from repro.suite_file import read_suite
+from repro import stats
+from repro.cli import calibrate
+from repro.cli.main import cli
+from repro.compare import Pair, calibration
+from repro.compare.calibration import Calibration, Null, add, calibration_of, machine_of, nulls_of, place_for, twin_plan
+from repro.core.errors import UsageError
+from repro.core.files import write_model
+from repro.core.machine import Machine
+from repro.record.results import Result
+from repro.record.store import Record
+from repro.suite.file import read_suite
+from repro.suite.model import Trial
+from repro.suite.plan import Plan, make_plan
 from tests.records import SUITE, Course, make_record, sample_environment
 
 MACHINE = Machine("cpu", 0, 2)
@@ -272,8 +273,8 @@ def test_a_run_of_another_suite_is_refused(tmp_path: Path):
 
 def test_cells_are_chosen_by_pattern(tmp_path: Path):
     plan = plan_of(tmp_path)
-    assert [cell.label for cell in calibrate_command.chosen_cells(plan, None)] == ["ddp, 2 processes"]
-    found = calibrate_command.chosen_cells(plan, {"engine": "deepspeed"})
+    assert [cell.label for cell in calibrate.chosen_cells(plan, None)] == ["ddp, 2 processes"]
+    found = calibrate.chosen_cells(plan, {"engine": "deepspeed"})
     assert len(found) == 2
     with pytest.raises(UsageError, match="agrees with no cell; cells: ddp, 1 process"):
-        calibrate_command.chosen_cells(plan, {"engine": "none"})
+        calibrate.chosen_cells(plan, {"engine": "none"})

@@ -17,22 +17,26 @@ from typing import Any
 
 import pytest
 
-from repro import checkpoint, fingerprint, guards, registry, resume, runner
 from repro.bundle.verify import verify
-from repro.checkpoint import Checkpoints, Saving
+from repro.core import registry
+from repro.core.errors import CheckpointError, CheckpointRefused, ParityError, SuiteError
+from repro.core.events import Event, EventLog
+from repro.core.machine import Machine
 from repro.engines.fake_session import FakeSession
-from repro.errors import CheckpointError, CheckpointRefused, ParityError, SuiteError
-from repro.events import Event, EventLog
 from repro.launchers.inline import Inline
-from repro.loop import Loop
-from repro.machine import Machine
-from repro.plan import Plan, make_plan
-from repro.runner import PARITY_WORKER, WORKER, Run, prepare
-from repro.seams import Batch, Order, Outcome
-from repro.spec import Trial
-from repro.store import Record
-from repro.suite_file import read_suite
-from repro.sums import file_sha256
+from repro.record import checkpoint, environment, resume
+from repro.record.checkpoint import Checkpoints, Saving
+from repro.record.index import file_sha256
+from repro.record.store import Record
+from repro.runner import preflight
+from repro.runner import run as runner_run
+from repro.runner.run import PARITY_WORKER, WORKER, Run, prepare
+from repro.seams.launching import Order, Outcome
+from repro.seams.training import Batch
+from repro.suite.file import read_suite
+from repro.suite.model import Trial
+from repro.suite.plan import Plan, make_plan
+from repro.worker.loop import Loop
 from tests.watcher import Silent
 
 SUITE = """\
@@ -56,8 +60,8 @@ MACHINE = Machine(device="cpu", device_count=0, cores=2)
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guards, "before", lambda *_: [])
-    monkeypatch.setattr(fingerprint, "_git", lambda *_: None)
+    monkeypatch.setattr(preflight, "before", lambda *_: [])
+    monkeypatch.setattr(environment, "_git", lambda *_: None)
 
 
 @pytest.fixture
@@ -387,7 +391,7 @@ def test_an_attempt_that_goes_on_has_what_is_left_of_the_limit(
         return real(self, dataclasses.replace(order, timeout_seconds=3600.0))
 
     monkeypatch.setattr(Inline, "launch", launch)
-    monkeypatch.setattr(runner, "_spent", lambda _, point: spent if point else 0.0)
+    monkeypatch.setattr(runner_run, "_spent", lambda _, point: spent if point else 0.0)
     failing(120)
     begin().execute()
     assert given == [3600.0, pytest.approx(left, rel=1e-6)]
@@ -397,7 +401,7 @@ def test_the_machine_s_clock_says_what_is_left(
     begin: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch")
-    from repro.engines.torch_session import TorchSession
+    from repro.engines.plain.session import TorchSession
 
     given, real, evaluate, calls = [], Inline.launch, TorchSession.evaluate, []
 
@@ -422,7 +426,7 @@ def test_the_machine_s_clock_says_what_is_left(
 def test_an_attempt_that_has_nothing_left_is_not_started(
     begin: Callable[..., Run], failing: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "_spent", lambda _, point: 4000.0 if point else 0.0)
+    monkeypatch.setattr(runner_run, "_spent", lambda _, point: 4000.0 if point else 0.0)
     failing(120)
     record = begin().execute()
     assert ledger(record) == [(1, "crashed", ""), (2, "timed_out", "step_000000092 of attempt 1")]
@@ -548,7 +552,7 @@ class Bomb:
 
 def test_a_bomb_in_the_index_does_not_go_off(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    from repro.engines.tensor_files import load_tensors, save_tensors
+    from repro.engines.plain.tensor_files import load_tensors, save_tensors
 
     folder = tmp_path / "step_000000001" / "tensors"
     save_tensors(folder, {"a": torch.arange(6.0).view(2, 3)}, {"b": torch.ones(2, dtype=torch.float16)}, 0, True)
@@ -567,7 +571,7 @@ def test_a_bomb_among_the_tensors_does_not_go_off(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     from torch.distributed import checkpoint as dcp
 
-    from repro.engines.tensor_files import load_tensors, save_tensors
+    from repro.engines.plain.tensor_files import load_tensors, save_tensors
 
     folder = tmp_path / "step_000000001" / "tensors"
     save_tensors(folder, {"a": torch.ones(3)}, {}, 0, True)
@@ -589,7 +593,7 @@ def test_a_bomb_in_deepspeed_s_files_does_not_go_off(tmp_path: Path) -> None:
     pytest.importorskip("deepspeed")
     from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler
 
-    from repro.engines.deepspeed_files import SafeFiles
+    from repro.engines.zero.checkpoint_files import SafeFiles
 
     folder = tmp_path / "step_000000001" / "model"
     folder.mkdir(parents=True)
@@ -610,7 +614,7 @@ def test_a_bomb_in_deepspeed_s_files_does_not_go_off(tmp_path: Path) -> None:
 def test_what_deepspeed_cannot_write_is_told_when_the_ranks_have_met(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("deepspeed")
-    from repro.engines.deepspeed_files import SafeFiles
+    from repro.engines.zero.checkpoint_files import SafeFiles
 
     files, folder = SafeFiles(), tmp_path / "step_000000001" / "model"
     files.save({"a": torch.ones(2)}, str(folder / "a.pt"))  # there is no such folder: RuntimeError by torch
@@ -672,8 +676,8 @@ def test_a_gate_that_was_passed_is_not_run_again(begin: Callable[..., Run], monk
             run.execute()
         gates.append(run.gates)
     assert gates == [2, 0]
-    monkeypatch.setattr("repro.parity.STEPS", 2)  # another gate than the one that was passed
-    monkeypatch.setattr("repro.parity.judge", lambda *_: "planted")
+    monkeypatch.setattr("repro.worker.parity.STEPS", 2)  # another gate than the one that was passed
+    monkeypatch.setattr("repro.worker.parity.judge", lambda *_: "planted")
     run = Counting(plan, folder, MACHINE, Silent())
     with pytest.raises(ParityError, match="planted; no more trials are timed"):
         run.execute()

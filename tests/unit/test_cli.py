@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 import repro
-from repro.schema_json import suite_schema
-from repro.suite_file import bundled, read_suite
+from repro.suite.file import bundled, read_suite
+from repro.suite.schema import suite_schema
 from tests.records import SUITE, make_record
 
 ROOT = Path(repro.__file__).parents[1]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from repro.clock import CudaTimer, HostTimer, Stopwatch, step_timer
+from repro.worker.clock import CudaTimer, HostTimer, Stopwatch, step_timer
 
 CALM = settings(max_examples=50, deadline=None, derandomize=True, database=None)
 
@@ -131,4 +131,4 @@ def test_the_timer_suits_the_device_and_an_engines_own_clock_wins() -> None:
 
 
 def test_this_module_needs_no_torch() -> None:
-    assert "torch" not in vars(sys.modules["repro.clock"])
+    assert "torch" not in vars(sys.modules["repro.worker.clock"])

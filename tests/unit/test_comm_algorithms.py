@@ -12,20 +12,20 @@ from hypothesis import HealthCheck, given, settings  # noqa: E402 - after the sk
 from hypothesis import strategies as st  # noqa: E402
 
 from repro.comm.algorithm import OPERATIONS, Algorithm, Operation  # noqa: E402
-from repro.comm.butterfly import Butterfly  # noqa: E402
-from repro.comm.executor import REDUCTIONS, execute  # noqa: E402
-from repro.comm.halving_doubling import HalvingDoubling  # noqa: E402
-from repro.comm.hierarchical import Hierarchical  # noqa: E402
-from repro.comm.hybrid import Hybrid, interpolate  # noqa: E402
-from repro.comm.multicolor import Multicolor  # noqa: E402
-from repro.comm.parameter_server import ParameterServer  # noqa: E402
-from repro.comm.program import compile_program  # noqa: E402
-from repro.comm.ring import Ring  # noqa: E402
-from repro.comm.rounds import execute_rounds, own_rounds  # noqa: E402
+from repro.comm.algorithms.butterfly import Butterfly  # noqa: E402
+from repro.comm.algorithms.halving_doubling import HalvingDoubling  # noqa: E402
+from repro.comm.algorithms.hierarchical import Hierarchical  # noqa: E402
+from repro.comm.algorithms.hybrid import Hybrid, interpolate  # noqa: E402
+from repro.comm.algorithms.multicolor import Multicolor  # noqa: E402
+from repro.comm.algorithms.parameter_server import ParameterServer  # noqa: E402
+from repro.comm.algorithms.ring import Ring  # noqa: E402
+from repro.comm.algorithms.tree import ReductionTree  # noqa: E402
+from repro.comm.runtime.executor import REDUCTIONS, execute  # noqa: E402
+from repro.comm.runtime.program import compile_program  # noqa: E402
+from repro.comm.runtime.rounds import execute_rounds, own_rounds  # noqa: E402
+from repro.comm.runtime.wire import MemoryNet, MemoryWire  # noqa: E402
 from repro.comm.schedule import Busiest, busiest, cut  # noqa: E402
-from repro.comm.tree import ReductionTree  # noqa: E402
-from repro.comm.wire import MemoryNet, MemoryWire  # noqa: E402
-from repro.seams import Setting  # noqa: E402
+from repro.seams.plugin import Setting  # noqa: E402
 
 TINY = 0.05
 """KiB of a chunk: small buffers then have many."""

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from repro.comm.algorithm import Algorithm
-from repro.comm.butterfly import Butterfly
-from repro.comm.halving_doubling import HalvingDoubling
+from repro.comm.algorithms.butterfly import Butterfly
+from repro.comm.algorithms.halving_doubling import HalvingDoubling
+from repro.comm.algorithms.multicolor import Multicolor
+from repro.comm.algorithms.parameter_server import ParameterServer
+from repro.comm.algorithms.ring import Ring
+from repro.comm.algorithms.tree import ReductionTree
+from repro.comm.algorithms.trees import heap_tree
 from repro.comm.model import LinkModel, Sample, fit, relative_error, transfer, typical_error
-from repro.comm.multicolor import Multicolor
-from repro.comm.parameter_server import ParameterServer
-from repro.comm.ring import Ring
-from repro.comm.tree import ReductionTree
-from repro.comm.trees import heap_tree
 
 SERVER, TREE = ParameterServer(), ReductionTree(shape="binomial", chunk_kib=None)
 ALGORITHMS: tuple[Algorithm, ...] = (SERVER, TREE, Butterfly(), Ring(), HalvingDoubling())

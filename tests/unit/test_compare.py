@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from repro.compare import Comparison, Summary, compare, summarize
-from repro.machine import Machine
-from repro.plan import Plan, make_plan
-from repro.results import Result, Status
-from repro.suite_file import read_suite
+from repro.core.machine import Machine
+from repro.record.results import Result, Status
+from repro.suite.file import read_suite
+from repro.suite.plan import Plan, make_plan
 from tests.records import SUITE, Course, make_record
 
 MATRIX = "  engine: [ddp, {kind: deepspeed, stage: 1}]\n  processes: [1, 2]\n"

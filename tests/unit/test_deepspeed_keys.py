@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from repro.cli import cli
-from repro.engines.deepspeed_config import OWNED
-from repro.engines.deepspeed_keys import OPEN, ZERO, unknown_keys
-from repro.errors import SuiteError
+from repro.cli.main import cli
+from repro.core.errors import SuiteError
+from repro.engines.zero.config import OWNED
+from repro.engines.zero.keys import OPEN, ZERO, unknown_keys
 
 SUITE = """\
 suite: keys

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from repro.compare import compare
-from repro.drift import Caution, cautions, grid_caution, seconds_per_sample
-from repro.machine import Machine
-from repro.plan import Plan, make_plan
-from repro.results import Bracket, Point, Result
-from repro.suite_file import read_suite
+from repro.compare.drift import Caution, cautions, grid_caution, seconds_per_sample
+from repro.core.machine import Machine
+from repro.record.results import Bracket, Point, Result
+from repro.suite.file import read_suite
+from repro.suite.plan import Plan, make_plan
 from tests.records import SUITE
 
 SEEDS = 10
@@ -179,7 +179,7 @@ def test_a_refusal_takes_the_verdict(plan: Plan, monkeypatch: pytest.MonkeyPatch
     results = made(plan, lambda place, cell, repeat: 0.001 * draw() * (1.2 if "deepspeed" in cell else 1.0))
     assert compare(plan, results)[0].verdict == "slower"
     refusal = Caution(plan.cells[3].cell_id, "refuse", "the order was not kept")
-    monkeypatch.setattr("repro.drift.cautions", lambda *_: [refusal])
+    monkeypatch.setattr("repro.compare.drift.cautions", lambda *_: [refusal])
     found = compare(plan, results)
     assert found[0].verdict == "inconclusive"
     assert found[0].because == "the order was not kept"

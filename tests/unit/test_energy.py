@@ -10,15 +10,16 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from repro import energy_child, energy_meter, sums
 from repro.bundle.verify import verify
-from repro.derive import with_energy
-from repro.energy import Energy, Part
-from repro.energy_meter import EnergyMeter
-from repro.errors import UsageError
-from repro.files import read_model, write_model
-from repro.results import Result, Resumed
-from repro.store import read_record
+from repro.core.errors import UsageError
+from repro.core.files import read_model, write_model
+from repro.record import index
+from repro.record.derive import with_energy
+from repro.record.energy import Energy, Part
+from repro.record.results import Result, Resumed
+from repro.record.store import read_record
+from repro.runner import energy_meter, energy_process
+from repro.runner.energy_meter import EnergyMeter
 from tests.records import make_record
 
 ANSWER = ('{"joules": 90.0, "provenance": "modelled", "seconds": 10.0, "tool": "CodeCarbon 3.3.2", '
@@ -103,7 +104,7 @@ def test_the_trackers_process_gets_no_credential_and_no_settings_of_the_user(
     ("gpu", SimpleNamespace(), "measured"),
 ])
 def test_only_a_counter_is_called_measured(kind: str, hardware: object, provenance: str) -> None:
-    assert energy_child._how(kind, hardware)[0] == provenance
+    assert energy_process._how(kind, hardware)[0] == provenance
 
 
 @pytest.fixture
@@ -116,7 +117,7 @@ def tracked(tmp_path: Path) -> Path:
         energy = Energy(joules=90.0, provenance="modelled", parts=parts, seconds=10.0, tool="CodeCarbon 3.3.2",
                         observer_seconds=0.2)
         write_model(record.folder.result(item.trial_id), with_energy(item, energy))
-    sums.seal(record.folder)
+    index.seal(record.folder)
     return record.folder.root
 
 
@@ -125,7 +126,7 @@ def test_the_tracker_takes_its_own_folder_away_and_no_other(tmp_path: Path, monk
     for home, left in ((ours, False), (other, True)):
         home.mkdir()
         monkeypatch.setenv("HOME", str(home))
-        energy_child._leave(home)
+        energy_process._leave(home)
         assert home.exists() is left
 
 
@@ -138,9 +139,9 @@ def test_the_energy_of_a_resumed_trial_is_not_taken_for_all_of_it(tracked: Path)
 
 
 def test_it_is_in_the_result_the_page_the_tables_and_the_metrics_with_its_label(tracked: Path) -> None:
-    from repro.reporters.html_page import HtmlPage
-    from repro.reporters.mlflow_points import result_points
-    from repro.reporters.tables import tables
+    from repro.reporters.page.html_page import HtmlPage
+    from repro.reporters.tables.rows import tables
+    from repro.reporters.tracking.points import result_points
 
     record = read_record(tracked)
     item = read_model(record.folder.result(record.results[0].trial_id), Result)
@@ -159,7 +160,7 @@ def test_it_is_in_the_result_the_page_the_tables_and_the_metrics_with_its_label(
 
 
 def test_a_run_without_it_says_nothing_of_energy(tmp_path: Path) -> None:
-    from repro.reporters.page_energy import energy
+    from repro.reporters.page.energy import energy
 
     assert energy(make_record(tmp_path / "run", only=4)) is None
 

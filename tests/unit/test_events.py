@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from repro.events import Event, EventLog, complete_lines, follow, parse_line, read_events
-from repro.machine import Machine
-from repro.plan import make_plan
-from repro.suite_file import read_suite
+from repro.core.events import Event, EventLog, complete_lines, follow, parse_line, read_events
+from repro.core.machine import Machine
+from repro.suite.file import read_suite
+from repro.suite.plan import make_plan
 from tests.records import SUITE, Course, write_log
 
 CALM = settings(max_examples=100, deadline=None, derandomize=True, database=None)
@@ -191,8 +191,8 @@ def test_damaged_lines_at_the_end_are_behind_the_offset(tmp_path: Path) -> None:
 def test_a_line_longer_than_any_event_is_none_and_what_follows_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefix: str, suffix: str, count: int
 ) -> None:
-    monkeypatch.setattr("repro.events.MAX_LINE", 200)
-    monkeypatch.setattr("repro.events.LIMIT", 210)
+    monkeypatch.setattr("repro.core.events.MAX_LINE", 200)
+    monkeypatch.setattr("repro.core.events.LIMIT", 210)
     path = tmp_path / "log"
     path.write_text(f"{prefix}{GOOD}{suffix}\n{GOOD}\n{prefix}{GOOD}{suffix}")
     events, offset = read_events(path)

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from repro.comm.algorithm import Algorithm
-from repro.comm.backend import Backend
+from repro.comm.algorithms.backend import Backend
+from repro.comm.algorithms.hierarchical import Hierarchical
+from repro.comm.algorithms.hybrid import Hybrid
+from repro.comm.algorithms.multicolor import Multicolor
+from repro.comm.algorithms.parameter_server import ParameterServer
+from repro.comm.algorithms.ring import Ring
+from repro.comm.algorithms.tree import ReductionTree
 from repro.comm.formula import asked
-from repro.comm.hierarchical import Hierarchical
-from repro.comm.hybrid import Hybrid
-from repro.comm.multicolor import Multicolor
-from repro.comm.parameter_server import ParameterServer
-from repro.comm.ring import Ring
-from repro.comm.tree import ReductionTree
-from repro.expected_traffic import expected_traffic, message_sizes
+from repro.worker.expected_traffic import expected_traffic, message_sizes
 
 ALGORITHMS: list[Algorithm] = [
     Ring(), ReductionTree(shape="binomial", chunk_kib=None), ReductionTree(arity=2), ParameterServer(),

@@ -9,18 +9,20 @@ import pytest
 from click.testing import CliRunner
 from pydantic import ValidationError
 
-from repro import doctor
-from repro.cli import cli
-from repro.errors import SuiteError
-from repro.launchers import fabric, leftovers, rate
-from repro.launchers.fabric import Fabric
-from repro.launchers.fabric_probe import Ability
-from repro.launchers.placement import node_of
-from repro.machine import Machine
-from repro.plan import make_plan
-from repro.seams import Setting
-from repro.spec import parse_choice
-from repro.suite_file import read_suite
+from repro.cli import doctor
+from repro.cli.main import cli
+from repro.core import orphans
+from repro.core.errors import SuiteError
+from repro.core.machine import Machine
+from repro.launchers import emulated
+from repro.launchers.emulated import Fabric
+from repro.launchers.netns import rate
+from repro.launchers.netns.placement import node_of
+from repro.launchers.netns.probe import Ability
+from repro.seams.plugin import Setting
+from repro.suite.file import read_suite
+from repro.suite.model import parse_choice
+from repro.suite.plan import make_plan
 
 
 def _setting(processes: int, device: str = "cpu") -> Setting:
@@ -34,7 +36,7 @@ def _setting(processes: int, device: str = "cpu") -> Setting:
 @pytest.fixture
 def able(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that can do all but delay."""
-    monkeypatch.setattr(fabric, "ability", lambda: Ability(netem="no netem here"))
+    monkeypatch.setattr(emulated, "ability", lambda: Ability(netem="no netem here"))
 
 
 @pytest.mark.parametrize(
@@ -106,7 +108,7 @@ def test_a_straggler_on_a_gpu_is_not_pretended() -> None:
 
 
 def test_a_kernel_that_cannot_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fabric, "ability", lambda: Ability("this kernel cannot make a bridge"))
+    monkeypatch.setattr(emulated, "ability", lambda: Ability("this kernel cannot make a bridge"))
     assert Fabric().unsupported(_setting(2)) == "this kernel cannot make a bridge"
 
 
@@ -133,16 +135,16 @@ def test_ranks_are_dealt_in_blocks(processes: int, nodes: int, dealt: list[int])
 
 
 def test_an_owner_is_told_from_a_later_process_of_its_number() -> None:
-    mine = leftovers.identity(os.getpid())
-    assert mine == leftovers.identity(os.getpid())
+    mine = orphans.identity(os.getpid())
+    assert mine == orphans.identity(os.getpid())
     assert mine != f"{os.getpid()}:1"
 
 
 def test_doctor_mends_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "examine", lambda folder: [])
-    monkeypatch.setattr(leftovers, "find", lambda: [7, 8])
+    monkeypatch.setattr(orphans, "find", lambda: [7, 8])
     ended: list[int] = []
-    monkeypatch.setattr(leftovers, "end", lambda pids: ended.extend(pids) or [8])
+    monkeypatch.setattr(orphans, "end", lambda pids: ended.extend(pids) or [8])
     done = CliRunner().invoke(cli, ["doctor", "--fix"])
     assert (done.exit_code, ended) == (0, [7, 8])
     assert "earlier runs ended: 1" in done.output

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from repro.fed import Account, Tally, draws_sha256, total
-from repro.order import SampleOrder
-from repro.seams import Fed, Parts
-from repro.streams import Streams
+from repro.core.random_streams import Streams
+from repro.seams.training import Fed, Parts
+from repro.worker.data_audit import Account, Tally, draws_sha256, total
+from repro.worker.data_order import SampleOrder
 
 SAMPLES, STEPS = 37, 9
 CALM = settings(max_examples=60, deadline=None, derandomize=True, database=None)
@@ -126,7 +126,7 @@ def test_the_hash_of_draws_is_that_of_the_first_passes() -> None:
 @pytest.mark.parametrize("name", ["digits", "digits-mlp", "synthetic"])
 def test_bundled_workloads_say_what_they_looked_up(name: str) -> None:
     pytest.importorskip("torch")
-    from repro import registry
+    from repro.core import registry
 
     options = {"augment": True} if name != "synthetic" else {"samples": 50, "held_out": 10, "image_size": 8}
     built = registry.load("workload", name)(**options).build(Streams(1, 0), "cpu")

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from repro import guards
-from repro.guards import ClockWatch
-from repro.machine import Machine
-from repro.plan import Plan, make_plan
+from repro.core.machine import Machine
+from repro.runner import preflight
+from repro.runner.preflight import ClockWatch
+from repro.suite.plan import Plan, make_plan
 from tests.records import make_record
 
 Usage = namedtuple("Usage", "total used free")
@@ -32,7 +32,7 @@ def roomy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def before(plan: Plan, cores: int = 2, load: float | None = 0.0) -> list[str]:
-    return guards.before(plan, Machine(device="cpu", device_count=0, cores=cores), Path(), load)
+    return preflight.before(plan, Machine(device="cpu", device_count=0, cores=cores), Path(), load)
 
 
 def test_nothing_is_said_of_a_machine_that_is_fit(plan: Plan) -> None:
@@ -63,7 +63,7 @@ def test_too_little_room(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> tuple[ClockWatch, dict[str, float]]:
     at = {"wall": 1e9, "monotonic": 5.0, "asleep": 3.0}
-    monkeypatch.setattr(guards, "_asleep", lambda: at["asleep"])
+    monkeypatch.setattr(preflight, "_asleep", lambda: at["asleep"])
     return ClockWatch(lambda: at["wall"], lambda: at["monotonic"]), at
 
 
@@ -93,14 +93,14 @@ def test_this_machines_clocks_agree_just_now() -> None:
 def test_checkpoints_take_room(plan: Plan) -> None:
     pytest.importorskip("torch")
     suite = plan.suite.model_copy(update={"on_failure": "resume_from_checkpoint"})
-    assert guards.checkpoint_bytes(plan) == 0, "its suite wants none"
+    assert preflight.checkpoint_bytes(plan) == 0, "its suite wants none"
     trial = {**suite.trial, "engine": "ddp", "workload": {"kind": "digits-mlp", "hidden": 512, "depth": 1}}
     small = {**trial, "workload": {"kind": "digits-mlp", "hidden": 64, "depth": 1}}
     found = []
     for each in (trial, small):
         again = make_plan(suite.model_copy(update={"trial": each, "matrix": {}, "baseline": {}, "primary": None}),
                           Machine(device="cpu", device_count=0, cores=2))
-        found.append(guards.checkpoint_bytes(again))
+        found.append(preflight.checkpoint_bytes(again))
     # 64 x 512 + 512 x 10 weights and their biases; two checkpoints and one being written, 16 bytes a weight
     assert found == [(64 * 512 + 512 + 512 * 10 + 10) * 48, (64 * 64 + 64 + 64 * 10 + 10) * 48]
 
@@ -110,8 +110,8 @@ def test_a_real_small_disk_and_a_real_small_shared_memory(tmp_path: Path) -> Non
     plan = make_record(tmp_path / "record", only=0).folder.plan
     (tmp_path / "small").mkdir()
     code = (
-        "from pathlib import Path; from repro import guards; from repro.machine import Machine; "
-        f"from repro.plan import Plan; plan = Plan.model_validate_json(Path({str(plan)!r}).read_bytes()); "
+        "from pathlib import Path; from repro.runner import preflight as guards; from repro.core.machine import Machine; "
+        f"from repro.suite.plan import Plan; plan = Plan.model_validate_json(Path({str(plan)!r}).read_bytes()); "
         f"print('\\n'.join(guards.before(plan, Machine('cpu', 0, 64), Path({str(tmp_path / 'small')!r}), None)))")
     mounts = f"mount -t tmpfs -o size=1m none {tmp_path / 'small'} && mount -t tmpfs -o size=1m none /dev/shm"
     done = subprocess.run(["unshare", "-m", "sh", "-c", f'{mounts} && exec "$0" -c "$1"', sys.executable, code],

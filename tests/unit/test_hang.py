@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from repro import post_mortem
-from repro.launchers import hang
-from repro.launchers.hang import STOPPED, Progress
-from repro.launchers.roll import ends
-from repro.seams import AFTER, Outcome, RankEnd
+from repro.launchers.processes import hang
+from repro.launchers.processes.hang import STOPPED, Progress
+from repro.launchers.processes.rank_processes import ends
+from repro.record import post_mortem
+from repro.seams.launching import AFTER, Outcome, RankEnd
 
 DUMP = """\
 something printed before

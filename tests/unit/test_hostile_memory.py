@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import repro
-from repro.errors import OutputError
-from repro.files import MAX_PARTS, parse_model, read_model, refuse_crowded, write_model
-from repro.store import MAX_TRIALS, check_plan
+from repro.core.errors import OutputError
+from repro.core.files import MAX_PARTS, parse_model, read_model, refuse_crowded, write_model
+from repro.record.store import MAX_TRIALS, check_plan
 from tests.records import SUITE, make_record
 
 ROOT = Path(repro.__file__).parents[1]
@@ -21,15 +21,15 @@ LIMIT_MB = 500
 CHILD = """
 import sys
 from pathlib import Path
-from repro.errors import OutputError
-from repro.plan import Plan
+from repro.core.errors import OutputError
+from repro.suite.plan import Plan
 from repro.published.record import PublishedResult
 from repro.published.store import _read
-from repro.results import Result
-from repro.files import read_model
-from repro.store import Attempt, _read_json, _read_lines
-from repro.sums import read_sums
-from repro.reporters.mlflow_state import read_state
+from repro.record.results import Result
+from repro.core.files import read_model
+from repro.record.store import Attempt, _read_json, _read_lines
+from repro.record.index import read_sums
+from repro.reporters.tracking.state import read_state
 
 path = Path(sys.argv[1])
 readers = {

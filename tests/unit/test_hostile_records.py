@@ -12,17 +12,18 @@ from typing import Any
 
 import pytest
 
-from repro import registry, sums
 from repro.bundle.verify import verify
-from repro.errors import LONGEST_MESSAGE, OutputError, ReproError, SuiteError
-from repro.events import Event, parse_line
-from repro.files import MAX_JSON_BYTES
-from repro.lock import _read, _who
-from repro.machine import Machine
-from repro.plan import MAX_CELLS, make_plan
-from repro.store import read_record
-from repro.suite_file import read_suite
-from repro.yaml_file import YamlFile
+from repro.core import registry
+from repro.core.errors import LONGEST_MESSAGE, OutputError, ReproError, SuiteError
+from repro.core.events import Event, parse_line
+from repro.core.files import MAX_JSON_BYTES
+from repro.core.machine import Machine
+from repro.core.yaml_file import YamlFile
+from repro.record import index
+from repro.record.lock import _read, _who
+from repro.record.store import read_record
+from repro.suite.file import read_suite
+from repro.suite.plan import MAX_CELLS, make_plan
 from tests.records import SUITE, make_record
 
 SMALL = SUITE.replace("seeds: 6", "seeds: 2").replace("processes: [1, 2]", "processes: [2]")
@@ -31,7 +32,7 @@ SMALL = SUITE.replace("seeds: 6", "seeds: 2").replace("processes: [1, 2]", "proc
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     record = make_record(tmp_path_factory.mktemp("hostile") / "run", SMALL)
-    sums.seal(record.folder)
+    index.seal(record.folder)
     return record.folder.root
 
 

@@ -19,18 +19,18 @@ from typing import Any
 
 import pytest
 
-from repro import registry
 from repro.compare import compare, summarize
-from repro.machine import Machine
-from repro.plan import Skipped, make_plan
-from repro.spec import Trial
-from repro.store import Record, read_record
-from repro.suite_file import read_suite
+from repro.core import registry
+from repro.core.machine import Machine
+from repro.record.store import Record, read_record
+from repro.suite.file import read_suite
+from repro.suite.model import Trial
+from repro.suite.plan import Skipped, make_plan
 from tests.records import SUITE, Course, make_record
 
 SECTIONS = ("cells", "curves", "speedup", "phases", "communication", "scaling", "settings", "effective", "parity",
             "skipped", "trust", "machine", "data", "attempts", "trials", "reproduce", "verdicts")
-page_text = importlib.import_module("repro.reporters.page_text")
+page_text = importlib.import_module("repro.reporters.page.text")
 NASTY = '<script>alert(1)</script> & "quoted" \u202egpj.exe %{x} \'"]]>-->' + "long " * 2000
 
 
@@ -112,8 +112,8 @@ def test_same_record_gives_same_bytes(sample: Record, tmp_path: Path) -> None:
 ELSEWHERE = """
 import sys
 from pathlib import Path
-from repro import registry
-from repro.store import read_record
+from repro.core import registry
+from repro.record.store import read_record
 registry.load("reporter", "html")().write(read_record(Path(sys.argv[1])), Path(sys.argv[2]))
 """
 
@@ -251,7 +251,7 @@ def test_an_interval_beyond_the_drawing_ends_in_an_arrow(tmp_path: Path) -> None
         return Course(0.01 * (3 if trial.choices.engine.kind == "deepspeed" and trial.repeat else 1))
 
     record = make_record(tmp_path / "run", SUITE.replace("seeds: 6", "seeds: 2"), swinging)
-    forest = importlib.import_module("repro.reporters.page_speedup").forest(record)
+    forest = importlib.import_module("repro.reporters.page.speedup").forest(record)
     assert forest.primary.clipped == (True, True)
     assert forest.primary.whisker == (forest.axis.left, forest.axis.right)
     assert not any(any(row.clipped) for row in forest.others if row.candidate.label.startswith("ddp"))

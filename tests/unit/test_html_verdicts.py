@@ -17,23 +17,23 @@ import pytest
 import yaml
 
 import repro
-from repro import registry
-from repro.calibration import FILE, Null, calibration, machine_of
 from repro.compare import compare, summarize
-from repro.files import write_model
-from repro.results import Bracket, Point
-from repro.spec import METHOD, Trial
-from repro.store import Record
+from repro.compare.calibration import FILE, Null, calibration, machine_of
+from repro.core import registry
+from repro.core.files import write_model
+from repro.record.results import Bracket, Point
+from repro.record.store import Record
+from repro.suite.model import METHOD, Trial
 from tests.records import SUITE, Course, make_record
 
 ROOT = Path(__file__).parents[2]
-bands = importlib.import_module("repro.reporters.page_bands")
-checklists = importlib.import_module("repro.reporters.page_checklist")
-citations = importlib.import_module("repro.reporters.page_citation")
-speedup = importlib.import_module("repro.reporters.page_speedup")
-survivals = importlib.import_module("repro.reporters.page_survival")
-text_of = importlib.import_module("repro.reporters.page_text")
-trusts = importlib.import_module("repro.reporters.page_trust")
+bands = importlib.import_module("repro.reporters.page.bands")
+checklists = importlib.import_module("repro.reporters.page.checklist")
+citations = importlib.import_module("repro.reporters.page.citation")
+speedup = importlib.import_module("repro.reporters.page.speedup")
+survivals = importlib.import_module("repro.reporters.page.survival")
+text_of = importlib.import_module("repro.reporters.page.text")
+trusts = importlib.import_module("repro.reporters.page.trust")
 
 
 def uneven(trial: Trial) -> Course:
@@ -102,11 +102,11 @@ def finding(id_: str, verdict: str, required: bool = True) -> types.SimpleNamesp
 def test_failing_rules_stand_under_the_verdicts_and_all_in_their_own_section(
     plain: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = types.ModuleType("repro.checklist")
+    module = types.ModuleType("repro.audit.rules")
     rules = [finding("F1", "pass"), finding("HB3", "fail", False), finding("F2", "fail"),
              finding("NEU4", "cannot tell")]
     module.check = lambda record: tuple(rules)  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "repro.checklist", module)
+    monkeypatch.setitem(sys.modules, "repro.audit.rules", module)
     html = written(plain, tmp_path)
     top = html[html.index('id="verdicts"'):html.index('id="h-notices"')]
     assert top.index("evidence of F2") < top.index("evidence of HB3")
@@ -224,7 +224,7 @@ def test_a_long_curve_is_thinned_for_drawing_but_keeps_its_crossing(plain: Recor
 
 
 def test_thinning_changes_lines_but_no_figure(plain: Record, monkeypatch: pytest.MonkeyPatch) -> None:
-    curves = importlib.import_module("repro.reporters.page_curves")
+    curves = importlib.import_module("repro.reporters.page.curves")
     whole = curves.panels(plain)[0]
     monkeypatch.setattr(curves, "DRAWN_UP_TO", 10)
     assert whole.drawn == 0 and curves.panels(plain)[0].drawn == 20
@@ -251,7 +251,7 @@ def test_pairing_hashes_are_counted_seed_by_seed(plain: Record) -> None:
 
 
 def test_what_differs_between_cells_stands_first(plain: Record) -> None:
-    setup = importlib.import_module("repro.reporters.page_setup")
+    setup = importlib.import_module("repro.reporters.page.setup")
     results = tuple(item.model_copy(update={
         "effective": {"alike": "x", "other": item.cell_id}, "settings": {"A": "1", "B": item.cell_id}})
         for item in plain.results)

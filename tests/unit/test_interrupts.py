@@ -11,29 +11,23 @@ from typing import Any
 
 import pytest
 
-from repro import (
-    alone,
-    calibrate_command,
-    commands,
-    fingerprint,
-    guards,
-    reproduce_command,
-    resume,
-    runner,
-    sums,
-)
 from repro.bundle.verify import verify
-from repro.bundle_command import make_bundle
-from repro.commands import Ended, resume_suite, run_suite
-from repro.errors import Interrupted, OutputError, ParityError, UsageError, interrupter
-from repro.interrupts import Interrupts
+from repro.cli import calibrate, headless, reproduce
+from repro.cli import run as cli_run
+from repro.cli.bundle import make_bundle
+from repro.cli.progress import TerminalWatcher
+from repro.cli.run import Ended, resume_suite, run_suite
+from repro.core.errors import Interrupted, OutputError, ParityError, UsageError, interrupter
+from repro.core.machine import Machine
 from repro.launchers import local
-from repro.machine import Machine
-from repro.plan import make_plan
-from repro.progress import TerminalWatcher
-from repro.runner import Run
-from repro.store import Record, read_record
-from repro.suite_file import read_suite
+from repro.record import environment, index, resume
+from repro.record.store import Record, read_record
+from repro.runner import preflight
+from repro.runner import run as runner_run
+from repro.runner.run import Run
+from repro.runner.signals import Interrupts
+from repro.suite.file import read_suite
+from repro.suite.plan import make_plan
 from tests.unit.test_resume import SUITE
 
 MACHINE = Machine(device="cpu", device_count=0, cores=2)
@@ -57,17 +51,17 @@ class Page:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that takes time and is not looked at here."""
-    monkeypatch.setattr(guards, "before", lambda *_: [])
-    monkeypatch.setattr(fingerprint, "_git", lambda *_: None)
+    monkeypatch.setattr(preflight, "before", lambda *_: [])
+    monkeypatch.setattr(environment, "_git", lambda *_: None)
 
 
 @pytest.fixture
 def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None) -> Begin:
     """What `repro run` does with a suite of four trials, into the folder `run`."""
-    for place in (commands, reproduce_command, alone):
+    for place in (cli_run, reproduce, headless):
         monkeypatch.setattr(place, "detect", lambda: MACHINE)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setattr(commands, "reporter", lambda _: Page())
+    monkeypatch.setattr(cli_run, "reporter", lambda _: Page())
     (tmp_path / "suite.yaml").write_text(SUITE.format(more=""))
     source = read_suite(str(tmp_path / "suite.yaml"), ())
     plan = make_plan(source.suite, MACHINE, source.problem)
@@ -121,7 +115,7 @@ def test_whoever_raises_it_has_a_name(error: KeyboardInterrupt, name: str) -> No
 def test_a_signal_while_the_start_is_written_down_is_named_too(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    after(monkeypatch, runner.RunFolder, "append_attempt", 3, signal.SIGTERM)
+    after(monkeypatch, runner_run.RunFolder, "append_attempt", 3, signal.SIGTERM)
     assert begin().exit_code == 130
     last = read_record(tmp_path / "run").attempts[-1]
     assert (last.status, last.reason) == ("interrupted", "SIGTERM")
@@ -131,9 +125,9 @@ def test_a_signal_while_the_start_is_written_down_is_named_too(
 
 
 @pytest.mark.parametrize(("place", "name", "count"), [
-    (Run, "execute", 1), (TerminalWatcher, "stage", 2), (sums, "seal", 1), (Interrupts, "ended", 1),
+    (Run, "execute", 1), (TerminalWatcher, "stage", 2), (index, "seal", 1), (Interrupts, "ended", 1),
     *(pytest.param(*case, marks=pytest.mark.slow)
-      for case in ((commands, "exit_code", 1), (runner, "read_record", 2), (Run, "_close", 1))),
+      for case in ((cli_run, "exit_code", 1), (runner_run, "read_record", 2), (Run, "_close", 1))),
 ])
 def test_a_signal_after_the_last_trial_leaves_record_and_report(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, count: int
@@ -152,9 +146,9 @@ def test_a_signal_after_the_last_trial_leaves_record_and_report(
 def test_a_signal_in_the_middle_of_the_index_leaves_a_whole_one(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    after(monkeypatch, sums, "file_sha256", 3)
+    after(monkeypatch, index, "file_sha256", 3)
     assert begin().exit_code == 130
-    assert (tmp_path / "run" / sums.NAME).is_file()
+    assert (tmp_path / "run" / index.NAME).is_file()
     assert verify(tmp_path / "run").problems == []
 
 
@@ -176,7 +170,7 @@ def test_a_signal_after_a_gate_that_failed_does_not_hide_why(
     with pytest.raises(ParityError, match="made to fail"):
         begin()
     assert (tmp_path / "run" / "report" / "report.html").is_file()
-    assert (tmp_path / "run" / sums.NAME).is_file()
+    assert (tmp_path / "run" / index.NAME).is_file()
 
 
 def test_a_signal_before_anything_ran_says_how_to_go_on(
@@ -188,9 +182,9 @@ def test_a_signal_before_anything_ran_says_how_to_go_on(
     said = " ".join(capsys.readouterr().err.split())
     assert "interrupted by SIGTERM; nothing has run yet," in said and "goes on" in said
     monkeypatch.undo()
-    for place in (commands, reproduce_command, alone):
+    for place in (cli_run, reproduce, headless):
         monkeypatch.setattr(place, "detect", lambda: MACHINE)
-    monkeypatch.setattr(commands, "reporter", lambda _: Page())
+    monkeypatch.setattr(cli_run, "reporter", lambda _: Page())
     assert resume_suite(tmp_path / "run", track=False).trials == {"ok": 4}
 
 
@@ -226,7 +220,7 @@ def test_a_reproduction_that_a_signal_ends_is_not_judged_and_keeps_what_has_run(
         after(here, Run, "launch", 2, signal.SIGTERM)
         before = signal.getsignal(signal.SIGTERM)
         with pytest.raises(Interrupted):
-            reproduce_command.reproduce(tmp_path / "run", None, tmp_path / "again")
+            reproduce.reproduce(tmp_path / "run", None, tmp_path / "again")
     assert signal.getsignal(signal.SIGTERM) == before
     said = " ".join(capsys.readouterr().err.split())
     assert "ended by SIGTERM: nothing is judged; what has run is kept, " in said
@@ -235,10 +229,10 @@ def test_a_reproduction_that_a_signal_ends_is_not_judged_and_keeps_what_has_run(
     assert [(item.status, item.reason) for item in attempts] == [("ok", ""), ("interrupted", "SIGTERM")]
     assert verify(tmp_path / "again").sound
     with pytest.raises(UsageError, match="is no reproduction of this record"):
-        reproduce_command.reproduce(tmp_path / "again", None, None, resume=tmp_path / "run")
-    assert json.loads((tmp_path / "again" / reproduce_command.FILE).read_text())["answer"] is None
-    found = reproduce_command.reproduce(tmp_path / "run", None, None, resume=tmp_path / "again")
-    assert found.run == tmp_path / "again" and (tmp_path / "again" / reproduce_command.FILE).exists()
+        reproduce.reproduce(tmp_path / "again", None, None, resume=tmp_path / "run")
+    assert json.loads((tmp_path / "again" / reproduce.FILE).read_text())["answer"] is None
+    found = reproduce.reproduce(tmp_path / "run", None, None, resume=tmp_path / "again")
+    assert found.run == tmp_path / "again" and (tmp_path / "again" / reproduce.FILE).exists()
     assert next(item.status for item in read_record(found.run).attempts if item.attempt == 1) == "ok"
     assert len(read_record(found.run).results) == 4 and verify(tmp_path / "again").sound
 
@@ -250,29 +244,29 @@ def test_only_a_reproduction_of_this_very_record_is_gone_on_with(
     assert begin().exit_code == 0
     (tmp_path / "run").rename(tmp_path / "other")
     assert begin().exit_code == 0
-    reproduce_command.reproduce(tmp_path / "run", None, tmp_path / "again")
+    reproduce.reproduce(tmp_path / "run", None, tmp_path / "again")
     before = contents(tmp_path / "again")
     make_bundle(tmp_path / "again", tmp_path / "again.zip", "CC0-1.0")
     for source in ("other", "again", "again.zip"):
         with pytest.raises(UsageError, match="is no reproduction of this record"):
-            reproduce_command.reproduce(tmp_path / source, None, None, resume=tmp_path / "again")
+            reproduce.reproduce(tmp_path / source, None, None, resume=tmp_path / "again")
     assert contents(tmp_path / "again") == before
     make_bundle(tmp_path / "run", tmp_path / "run.zip", "CC0-1.0")
-    found = reproduce_command.reproduce(tmp_path / "run.zip", None, None, resume=tmp_path / "again")
-    assert json.loads((tmp_path / "again" / reproduce_command.FILE).read_text())["answer"] == found.reproduction.answer
+    found = reproduce.reproduce(tmp_path / "run.zip", None, None, resume=tmp_path / "again")
+    assert json.loads((tmp_path / "again" / reproduce.FILE).read_text())["answer"] == found.reproduction.answer
 
 
 def test_a_reproduction_ended_while_it_is_sealed_has_its_index(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert begin().exit_code == 0
-    listed = len(sums.read_sums(tmp_path / "run" / sums.NAME))  # hashed before, as the source is verified
+    listed = len(index.read_sums(tmp_path / "run" / index.NAME))  # hashed before, as the source is verified
     with monkeypatch.context() as here:
-        after(here, sums, "file_sha256", listed + 2, signal.SIGTERM)
+        after(here, index, "file_sha256", listed + 2, signal.SIGTERM)
         with pytest.raises(Interrupted):
-            reproduce_command.reproduce(tmp_path / "run", "1", tmp_path / "again")
+            reproduce.reproduce(tmp_path / "run", "1", tmp_path / "again")
     assert "nothing is judged" in capsys.readouterr().err
-    assert verify(tmp_path / "again").sound and (tmp_path / "again" / sums.NAME).is_file()
+    assert verify(tmp_path / "again").sound and (tmp_path / "again" / index.NAME).is_file()
     other = resume.other_plan(read_record(tmp_path / "again").plan, MACHINE)
     assert other == [], "some cells of a suite are a plan that can be gone on with"
 
@@ -284,11 +278,11 @@ def test_a_reproduction_that_went_on_elsewhere_does_not_claim_sameness(
     with monkeypatch.context() as here:
         after(here, Run, "launch", 2)
         with pytest.raises(Interrupted):
-            reproduce_command.reproduce(tmp_path / "run", None, tmp_path / "again")
+            reproduce.reproduce(tmp_path / "run", None, tmp_path / "again")
     monkeypatch.setenv("OMP_NUM_THREADS", "77")
     with pytest.raises(UsageError, match="setting OMP_NUM_THREADS"):
-        reproduce_command.reproduce(tmp_path / "run", None, None, resume=tmp_path / "again")
-    found = reproduce_command.reproduce(tmp_path / "run", None, None, resume=tmp_path / "again", force=True)
+        reproduce.reproduce(tmp_path / "run", None, None, resume=tmp_path / "again")
+    found = reproduce.reproduce(tmp_path / "run", None, None, resume=tmp_path / "again", force=True)
     told = [item.text() for item in found.reproduction.differences]
     assert any(text.startswith("settings: between its own starts: absent -> setting OMP_NUM_THREADS") and
                text.endswith(", now 77") for text in told), told
@@ -298,14 +292,14 @@ def test_a_reproduction_that_went_on_elsewhere_does_not_claim_sameness(
 def test_a_calibration_that_a_signal_ends_keeps_what_has_run_and_no_null(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], quick: None
 ) -> None:
-    monkeypatch.setattr(alone, "detect", lambda: MACHINE)
+    monkeypatch.setattr(headless, "detect", lambda: MACHINE)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "suite.yaml").write_text(SUITE.format(more=""))
     source = read_suite(str(tmp_path / "suite.yaml"), ())
     plan = make_plan(source.suite, MACHINE, source.problem)
     after(monkeypatch, Run, "launch", 3, signal.SIGTERM)
     with pytest.raises(Interrupted):
-        calibrate_command.calibrate(plan, source.text, None, 6, 1, keep=False, to=tmp_path / "nulls.json")
+        calibrate.calibrate(plan, source.text, None, 6, 1, keep=False, to=tmp_path / "nulls.json")
     said = " ".join(capsys.readouterr().err.split())
     assert "ended by SIGTERM: no null is kept; what has run stays in runs/" in said
     assert "the same command with --from runs/" in said
@@ -320,7 +314,7 @@ def test_an_index_that_cannot_be_written_costs_no_report(
     def full(folder: Any) -> None:
         raise OutputError("sha256sums.txt: cannot be written: No space left on device")
 
-    monkeypatch.setattr(sums, "write_text", lambda *_: full(None))
+    monkeypatch.setattr(index, "write_text", lambda *_: full(None))
     with pytest.raises(OutputError, match="No space left"):
         begin()
     assert (tmp_path / "run" / "report" / "report.html").is_file()

@@ -6,16 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from repro import limits, sums
 from repro.bundle import archive, rederive
-from repro.calibrate_command import calibrate
-from repro.commands import run_suite
-from repro.errors import UsageError
-from repro.limits import BUNDLE_BYTES, MAX_EVALUATIONS, MAX_STEPS, PLANNED_FILES, files, refuse, too_large, warnings
-from repro.machine import Machine
-from repro.plan import Plan, make_plan
-from repro.store import MAX_TRIALS
-from repro.suite_file import read_suite
+from repro.cli.calibrate import calibrate
+from repro.cli.run import run_suite
+from repro.core.errors import UsageError
+from repro.core.machine import Machine
+from repro.record import index, limits
+from repro.record.limits import (
+    BUNDLE_BYTES,
+    MAX_EVALUATIONS,
+    MAX_STEPS,
+    PLANNED_FILES,
+    files,
+    refuse,
+    too_large,
+    warnings,
+)
+from repro.record.store import MAX_TRIALS
+from repro.suite.file import read_suite
+from repro.suite.plan import Plan, make_plan
 
 SUITE = """\
 suite: large
@@ -91,7 +100,7 @@ def test_more_trials_or_files_than_a_record_can_be_are_refused(
 
 
 def test_what_is_planned_fits_what_reads_it() -> None:
-    assert PLANNED_FILES < archive.MAX_MEMBERS <= sums.MAX_FILES
+    assert PLANNED_FILES < archive.MAX_MEMBERS <= index.MAX_FILES
     assert PLANNED_FILES < MAX_TRIALS and BUNDLE_BYTES == archive.MAX_TOTAL_BYTES
     # A log line of an evaluation, and the line of its block of steps, as `rederive` counts them.
     assert 5_000 * MAX_EVALUATIONS + 40 * MAX_STEPS < rederive.MAX_HELD_BYTES

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from repro import monitor
-from repro.events import Event, EventLog
-from repro.monitor import Monitor
+from repro.core.events import Event, EventLog
+from repro.runner import monitor
+from repro.runner.monitor import Monitor
 
 
 def test_a_full_disk_ends_the_system_metrics_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

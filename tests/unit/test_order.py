@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from repro.order import SampleOrder
-from repro.streams import Streams
+from repro.core.random_streams import Streams
+from repro.worker.data_order import SampleOrder
 
 CALM = settings(max_examples=50, deadline=None, derandomize=True, database=None)
 

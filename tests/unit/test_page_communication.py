@@ -12,19 +12,19 @@ from typing import Any
 
 import pytest
 
-from repro import derive as derive_module
-from repro import registry
 from repro.compare import contrast
-from repro.events import Event
-from repro.results import Network, Result
-from repro.spec import Trial
-from repro.store import Record, read_record
+from repro.core import registry
+from repro.core.events import Event
+from repro.record import derive as derive_module
+from repro.record.results import Network, Result
+from repro.record.store import Record, read_record
+from repro.suite.model import Trial
 from tests.records import SCALING, SUITE, WEIGHTS, Course, Moved, make_record, sample_network, scaling_course
 
-page_bounds = importlib.import_module("repro.reporters.page_bounds")
-page_network = importlib.import_module("repro.reporters.page_network")
-page_scaling = importlib.import_module("repro.reporters.page_scaling")
-page_traffic = importlib.import_module("repro.reporters.page_traffic")
+page_bounds = importlib.import_module("repro.reporters.page.bounds")
+page_network = importlib.import_module("repro.reporters.page.network")
+page_scaling = importlib.import_module("repro.reporters.page.scaling")
+page_traffic = importlib.import_module("repro.reporters.page.traffic")
 OVERLAP = SCALING.replace("suite: scaling", "suite: overlap").replace(
     "  processes: [1, 2, 4]\n  batch.global: [64, 256]\nbaseline: {processes: 1}\n",
     "  overlap: [true, false]\nbaseline: {overlap: false}\n").replace("engine: ddp", "engine: ddp\n  processes: 4")

@@ -10,12 +10,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from repro.errors import ParityError
-from repro.machine import Machine
-from repro.parity import LARGEST_TOLERANCE, TOLERANCE, Trace, groups, judge, judge_group, read_traces, why_not, widened
-from repro.parity_worker import measure
-from repro.plan import Plan, make_plan
-from repro.suite_file import read_suite
+from repro.core.errors import ParityError
+from repro.core.machine import Machine
+from repro.suite.file import read_suite
+from repro.suite.plan import Plan, make_plan
+from repro.worker.gate_worker import measure
+from repro.worker.parity import (
+    LARGEST_TOLERANCE,
+    TOLERANCE,
+    Trace,
+    groups,
+    judge,
+    judge_group,
+    read_traces,
+    why_not,
+    widened,
+)
 from tests.records import SUITE
 
 STEPS, WORLD, MICROS = 10, 2, 2

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from repro.errors import SuiteError
-from repro.machine import Machine
-from repro.plan import Plan, make_plan
-from repro.spec import Choices, Suite
-from repro.suite_file import read_suite
+from repro.core.errors import SuiteError
+from repro.core.machine import Machine
+from repro.suite.file import read_suite
+from repro.suite.model import Choices, Suite
+from repro.suite.plan import Plan, make_plan
 
 CALM = settings(max_examples=50, deadline=None, derandomize=True, database=None)
 CPU, GPUS = Machine("cpu", 0, 2), Machine("cuda", 2, 8)

@@ -12,14 +12,14 @@ import pytest
 from click.testing import CliRunner
 
 from repro import stats
-from repro.cli import cli
-from repro.errors import UsageError
-from repro.machine import Machine
-from repro.plan import make_plan
-from repro.power import power, spread_interval
-from repro.spec import Trial
-from repro.store import Record
-from repro.suite_file import read_suite
+from repro.cli.main import cli
+from repro.compare.power import power, spread_interval
+from repro.core.errors import UsageError
+from repro.core.machine import Machine
+from repro.record.store import Record
+from repro.suite.file import read_suite
+from repro.suite.model import Trial
+from repro.suite.plan import make_plan
 from tests.records import SUITE, Course, make_record
 
 SHIFTS = (0.00, 0.03, 0.01, 0.05, 0.02, 0.04)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from repro import registry
-from repro.engines.deepspeed_config import OWNED, deepspeed_config, merge
+from repro.core import registry
 from repro.engines.deepspeed_zero import DeepSpeedZero
+from repro.engines.precisions import Bf16Autocast, Bf16Master, Fp16Autocast, Fp16Master, Fp32, Tf32
 from repro.engines.single import Single
+from repro.engines.zero.config import OWNED, deepspeed_config, merge
 from repro.optimizers.adamw import AdamW
 from repro.optimizers.sgd import Sgd
-from repro.precision import Bf16Autocast, Bf16Master, Fp16Autocast, Fp16Master, Fp32, Tf32
-from repro.seams import Comm, Job, Precision, Setting
+from repro.seams.plugin import Setting
+from repro.seams.training import Comm, Job, Precision
 
 
 def setting(**changes: object) -> Setting:

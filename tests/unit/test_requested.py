@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from repro.derive import derive
-from repro.events import EventLog
-from repro.requested import mismatches
-from repro.results import Result
+from repro.core.events import EventLog
+from repro.record.derive import derive
+from repro.record.effective import mismatches
+from repro.record.results import Result
 from tests.unit.test_results import FINE, Script, make_trial, play
 
 RIGHT = {"matmul_dtype": "float32", "weight_dtype": "float32", "gradient_dtype": "float32", "master_dtype": "float32",

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from repro.derive import derive
-from repro.events import Event, EventLog, read_events
-from repro.results import Bracket, Result
-from repro.seams import Outcome, RankEnd
-from repro.spec import Trial
+from repro.core.events import Event, EventLog, read_events
+from repro.record.derive import derive
+from repro.record.results import Bracket, Result
+from repro.seams.launching import Outcome, RankEnd
+from repro.suite.model import Trial
 from tests.records import Course, write_log
 
 FINE = Outcome((RankEnd(0, 0),), 3.0)

@@ -12,20 +12,25 @@ from typing import Any
 
 import pytest
 
-from repro import commands, fingerprint, guards, lost, resume, runner, sums
 from repro.bundle.verify import verify
-from repro.errors import GuardError, OutputError, UsageError
-from repro.files import read_model, write_model
-from repro.fingerprint import Environment
-from repro.guards import ClockWatch
-from repro.machine import Machine
-from repro.plan import REPRODUCTION, Plan, make_plan
-from repro.results import Result
-from repro.runner import Run, prepare
-from repro.seams import Outcome, RankEnd
-from repro.spec import Trial
-from repro.store import Record, RunFolder, read_attempts, read_record
-from repro.suite_file import read_suite
+from repro.cli import run as cli_run
+from repro.core.errors import GuardError, OutputError, UsageError
+from repro.core.files import read_model, write_model
+from repro.core.machine import Machine
+from repro.record import damaged as record_damaged
+from repro.record import environment, resume
+from repro.record import index as record_index
+from repro.record.environment import Environment
+from repro.record.results import Result
+from repro.record.store import Record, RunFolder, read_attempts, read_record
+from repro.runner import preflight
+from repro.runner import run as runner_run
+from repro.runner.preflight import ClockWatch
+from repro.runner.run import Run, prepare
+from repro.seams.launching import Outcome, RankEnd
+from repro.suite.file import read_suite
+from repro.suite.model import Trial
+from repro.suite.plan import REPRODUCTION, Plan, make_plan
 from tests.watcher import Silent
 
 SUITE = """\
@@ -71,8 +76,8 @@ class Scripted(Run):
 @pytest.fixture
 def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Scripted]:
     """A new run with this script."""
-    monkeypatch.setattr(guards, "before", lambda *_: [])
-    monkeypatch.setattr(fingerprint, "_git", lambda *_: None)  # a process each time
+    monkeypatch.setattr(preflight, "before", lambda *_: [])
+    monkeypatch.setattr(environment, "_git", lambda *_: None)  # a process each time
 
     def make(*script: str, more: str = "", **options: Any) -> Scripted:
         (tmp_path / "suite.yaml").write_text(SUITE.format(more=more))
@@ -139,7 +144,7 @@ def test_a_failure_can_end_the_run_and_what_is_left_can_be_run_later(begin: Call
     record = run.execute()
     assert ledger(record) == [(1, "ok"), (1, "crashed")]
     assert [item.kind for item in record.incidents] == ["stopped"]
-    assert runner.exit_code(record.results, 4) == 1
+    assert runner_run.exit_code(record.results, 4) == 1
     assert ledger(go_on(run)) == [(1, "ok"), (1, "crashed"), (1, "ok"), (1, "ok")]
     assert ledger(go_on(run, again=True)) == [(1, "ok"), (1, "crashed"), (2, "ok"), (1, "ok"), (1, "ok")]
 
@@ -240,13 +245,13 @@ def test_another_machine_is_refused_unless_forced(half: Scripted, change: dict[s
 def test_code_edited_between_two_starts_is_noticed_in_a_tree_that_was_dirty_before(
     then: str | None, now: str | None, said: list[str]
 ) -> None:
-    here = fingerprint.take(MACHINE, ()).model_copy(update={"dirty": True})
+    here = environment.take(MACHINE, ()).model_copy(update={"dirty": True})
     assert resume.differences(here.model_copy(update={"diff_sha256": then}),
                               here.model_copy(update={"diff_sha256": now})) == said
 
 
 def test_packages_are_one_phrase_and_what_is_told_elsewhere_is_left_out() -> None:
-    here = fingerprint.take(MACHINE, ())
+    here = environment.take(MACHINE, ())
     then = here.model_copy(update={"packages": ("Repro_Harness==0.0", "torch==0.1", "a==1", "b_c==2")})
     now = here.model_copy(update={"packages": ("torch==0.2", "a==2", "B-c==2", "d==1")})
     assert resume.differences(then, now) == ["packages a 1, now 2; d unknown, now 1"]
@@ -255,7 +260,7 @@ def test_packages_are_one_phrase_and_what_is_told_elsewhere_is_left_out() -> Non
 
 
 def test_limits_are_compared_where_both_records_say() -> None:
-    here = fingerprint.take(MACHINE, ())
+    here = environment.take(MACHINE, ())
     bare, boxed = (here.model_copy(update={"limits": limits}) for limits in ({}, {"cpu.max": "50000 100000"}))
     assert resume.differences(bare, boxed) == ["limit cpu.max unknown, now 50000 100000"]
     old = Environment.model_validate(here.model_dump(by_alias=True, exclude={"limits"}))
@@ -266,10 +271,10 @@ def test_two_fingerprints_taken_one_after_the_other_do_not_differ(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Also from another folder, and once read back from the disk."""
-    first = fingerprint.take(MACHINE, ())
+    first = environment.take(MACHINE, ())
     write_model(tmp_path / "environment.json", first)
     monkeypatch.chdir(tmp_path)
-    second = fingerprint.take(MACHINE, ())
+    second = environment.take(MACHINE, ())
     assert first.packages
     assert resume.differences(first, second) == []
     assert resume.differences(read_model(tmp_path / "environment.json", Environment), second) == []
@@ -293,7 +298,7 @@ def altered_plan(half: Scripted, change: Callable[[dict[str, Any]], None]) -> Pl
     data = json.loads(half.folder.plan.read_text())
     change(data)
     half.folder.plan.write_text(json.dumps(data))
-    (half.folder.root / sums.NAME).unlink(missing_ok=True)
+    (half.folder.root / record_index.NAME).unlink(missing_ok=True)
     return resume.reopen(half.folder.root)[1]
 
 
@@ -340,11 +345,11 @@ def test_a_start_that_fails_while_it_reopens_leaves_an_index(
     def damaged(*_: Any) -> None:
         raise OutputError("ledger.jsonl: damage was found")
 
-    monkeypatch.setattr(RunFolder if where == "mend" else lost, where, damaged)
+    monkeypatch.setattr(RunFolder if where == "mend" else record_damaged, where, damaged)
     run = Scripted(half.plan, half.folder, MACHINE, Silent())
     with pytest.raises(OutputError, match="damage was found"):
         run.execute()
-    assert run.begun and (half.folder.root / sums.NAME).is_file()
+    assert run.begun and (half.folder.root / record_index.NAME).is_file()
     assert not [item for item in verify(half.folder.root).problems if item.kind not in ("missing", "ledger")]
 
 
@@ -353,7 +358,7 @@ def test_a_start_that_fails_while_it_reopens_leaves_an_index(
 def test_a_start_that_is_refused_makes_no_index(
     half: Scripted, monkeypatch: pytest.MonkeyPatch, where: str, sealed: bool
 ) -> None:
-    index = half.folder.root / sums.NAME
+    index = half.folder.root / record_index.NAME
     if not sealed:
         index.unlink()
     before = {path: path.read_bytes() for path in half.folder.root.rglob("*") if path.is_file()}
@@ -361,14 +366,14 @@ def test_a_start_that_is_refused_makes_no_index(
     def damaged(*_: Any) -> None:
         raise OutputError("damage was found")
 
-    monkeypatch.setattr(lost, where, damaged)
+    monkeypatch.setattr(record_damaged, where, damaged)
     with pytest.raises(OutputError, match="damage was found"):
         go_on(half)
     assert {path: path.read_bytes() for path in half.folder.root.rglob("*") if path.is_file()} == before
 
 
 def test_an_index_that_cannot_be_taken_away_is_said_and_not_written_anew(half: Scripted) -> None:
-    index = half.folder.root / sums.NAME
+    index = half.folder.root / record_index.NAME
     index.unlink()
     index.mkdir()
     with pytest.raises(OutputError, match=r"sha256sums\.txt: (no plain file|cannot be removed: )"):
@@ -398,7 +403,7 @@ def test_a_result_that_was_damaged_is_set_aside_and_its_trial_runs_again(
 ) -> None:
     """`sealed`: the run had ended by itself, and left an index; else it was killed."""
     if not sealed:
-        (half.folder.root / sums.NAME).unlink()
+        (half.folder.root / record_index.NAME).unlink()
     (name,) = results(half.folder)
     damage(half.folder.trial(name))
     record = go_on(half)
@@ -422,8 +427,8 @@ def edit(path: Path) -> None:
 
 def test_killed_between_setting_aside_and_writing_it_down(half: Scripted) -> None:
     (name,) = results(half.folder)
-    found = [lost.Lost(name, 1, "told before the end")]
-    lost.set_aside(half.folder, found)
+    found = [record_damaged.Lost(name, 1, "told before the end")]
+    record_damaged.set_aside(half.folder, found)
     record = go_on(half)
     assert [(item.attempt, item.status, item.reason) for item in record.attempts if item.trial_id == name] == [
         (1, "lost", "result.json is gone; it had ended as ok"), (2, "ok", "")]
@@ -442,7 +447,7 @@ def test_a_result_whose_end_nobody_wrote_down_is_counted(half: Scripted) -> None
     lines = half.folder.ledger.read_text().splitlines(keepends=True)
     assert '"ok"' in lines[1]
     half.folder.ledger.write_text("".join([lines[0], *lines[2:]]))  # killed between the result and its line
-    (half.folder.root / sums.NAME).unlink()
+    (half.folder.root / record_index.NAME).unlink()
     before = results(half.folder)
     record = go_on(half)
     assert ledger(record) == [(1, "ok"), (1, "interrupted"), (2, "ok"), (1, "ok"), (1, "ok")]
@@ -455,7 +460,7 @@ def test_ctrl_c_after_a_trial_has_ended_does_not_cost_its_result(
     begin: Callable[..., Scripted], monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     run = begin()
-    real, calls = getattr(runner, where), [0]
+    real, calls = getattr(runner_run, where), [0]
 
     def once(*arguments: Any) -> Any:
         found = real(*arguments)
@@ -465,7 +470,7 @@ def test_ctrl_c_after_a_trial_has_ended_does_not_cost_its_result(
                 raise KeyboardInterrupt
         return found
 
-    monkeypatch.setattr(runner, where, once)
+    monkeypatch.setattr(runner_run, where, once)
     with pytest.raises(KeyboardInterrupt):
         run.execute()
     record = read_record(run.folder.root)
@@ -508,7 +513,7 @@ def test_nor_are_those_of_a_start_elsewhere_once_it_is_back(half: Scripted, monk
     write_model(half.folder.environment, here)
     left = half.folder.checkpoints(waiting) / "step_000000012"
     left.mkdir(parents=True)
-    sums.seal(half.folder)
+    record_index.seal(half.folder)
     record = go_on(half)
     assert not left.parent.exists() and record.missing() == []
     assert (waiting, "step_000000012 may be of another machine or other code: the trial begins anew") in [
@@ -545,14 +550,14 @@ def test_a_run_that_is_refused_leaves_its_folder_as_it_is(half: Scripted) -> Non
 def test_a_record_that_was_altered_is_not_sealed_anew(
     half: Scripted, hand: Callable[[Path, Path], object], said: str
 ) -> None:
-    assert lost.refuse(half.folder, half.plan, force=False) == []
+    assert record_damaged.refuse(half.folder, half.plan, force=False) == []
     (name,) = results(half.folder)
     hand(half.folder.root, half.folder.trial(name))
     said = said.format(trial=f"trials/{name}")
     with pytest.raises(UsageError, match=f"as the same run: .*{re.escape(said)}.*--force goes on") as caught:
-        lost.refuse(half.folder, half.plan, force=False)
+        record_damaged.refuse(half.folder, half.plan, force=False)
     assert "\n" not in str(caught.value)
-    assert said in lost.refuse(half.folder, half.plan, force=True)
+    assert said in record_damaged.refuse(half.folder, half.plan, force=True)
 
 
 def test_many_altered_files_are_one_line(half: Scripted) -> None:
@@ -560,7 +565,7 @@ def test_many_altered_files_are_one_line(half: Scripted) -> None:
         (half.folder.trials / f"{number}\x1b.json").write_text("{}")
         (half.folder.trials / f"{number}.json").write_text("{}")
     with pytest.raises(UsageError, match=r"trials/0\.json was added since the run ended; .* \(and 5 more\)"):
-        lost.refuse(half.folder, half.plan, force=False)
+        record_damaged.refuse(half.folder, half.plan, force=False)
 
 
 def test_what_is_run_again_anyway_is_not_refused_and_all_else_is(half: Scripted) -> None:
@@ -568,11 +573,12 @@ def test_what_is_run_again_anyway_is_not_refused_and_all_else_is(half: Scripted)
     cut(half.folder.result(name))
     cut(half.folder.log(name, 1))
     half.folder.trial_file(name).unlink()
-    assert lost.refuse(half.folder, half.plan, force=False) == []
-    lost.set_aside(half.folder, lost.find(half.folder, half.plan))  # killed here, the index still stands
-    assert lost.refuse(half.folder, half.plan, force=False) == []
+    assert record_damaged.refuse(half.folder, half.plan, force=False) == []
+    found = record_damaged.find(half.folder, half.plan)
+    record_damaged.set_aside(half.folder, found)  # killed here, the index still stands
+    assert record_damaged.refuse(half.folder, half.plan, force=False) == []
     append(half.folder.log(name, 2))
-    assert lost.refuse(half.folder, half.plan, force=True) == [
+    assert record_damaged.refuse(half.folder, half.plan, force=True) == [
         f"trials/{name}/result_2.txt was added since the run ended"]
 
 
@@ -580,16 +586,16 @@ def test_a_failed_trial_whose_result_was_set_aside_by_a_killed_start(begin: Call
     run = begin("", "crash")
     name = next(item.trial_id for item in run.execute().results if item.status == "crashed")
     cut(run.folder.result(name))
-    lost.set_aside(run.folder, lost.find(run.folder, run.plan))
-    assert lost.refuse(run.folder, run.plan, force=False) == []
-    assert lost.find(run.folder, run.plan) == []
+    record_damaged.set_aside(run.folder, record_damaged.find(run.folder, run.plan))
+    assert record_damaged.refuse(run.folder, run.plan, force=False) == []
+    assert record_damaged.find(run.folder, run.plan) == []
 
 
 def test_what_is_half_written_or_from_before_incidents_were_listed_is_not_refused(half: Scripted) -> None:
     (half.folder.trials / ".x.tmp").write_text("")
     (half.folder.root / ".plan.json.tmp").write_text("")
     half.folder.append_incident("machine", "a word")
-    assert lost.refuse(half.folder, half.plan, force=False) == []
+    assert record_damaged.refuse(half.folder, half.plan, force=False) == []
 
 
 def test_the_command_refuses_a_complete_run_that_was_altered(
@@ -597,13 +603,13 @@ def test_the_command_refuses_a_complete_run_that_was_altered(
 ) -> None:
     run = begin()
     run.execute()
-    monkeypatch.setattr(commands, "detect", lambda: MACHINE)
+    monkeypatch.setattr(cli_run, "detect", lambda: MACHINE)
     (run.folder.trial(next(iter(results(run.folder)))) / "added.json").write_text("{}")
-    index = (run.folder.root / sums.NAME).read_bytes()
+    index = (run.folder.root / record_index.NAME).read_bytes()
     with pytest.raises(UsageError, match=r"added\.json was added since the run ended"):
-        commands.resume_suite(run.folder.root, track=False)
-    assert (run.folder.root / sums.NAME).read_bytes() == index
-    commands.resume_suite(run.folder.root, track=False, force=True)
+        cli_run.resume_suite(run.folder.root, track=False)
+    assert (run.folder.root / record_index.NAME).read_bytes() == index
+    cli_run.resume_suite(run.folder.root, track=False, force=True)
     told = [(item.kind, item.text) for item in read_record(run.folder.root).incidents]
     assert len(told) == 1 and told[0][0] == "difference" and "added.json was added" in told[0][1]
 
@@ -626,7 +632,7 @@ def test_hung_trials_damaged_logs_and_incidents_are_part_of_a_sound_record(begin
     run.folder.append_incident("machine", "a word")
     before = verify(run.folder.root)
     assert before.problems == [] and any("incidents.jsonl is not in the index" in text for text in before.notes)
-    sums.seal(run.folder)
+    record_index.seal(run.folder)
     assert verify(run.folder.root).notes == []
     run.folder.append_incident("machine", "another")
     assert [item.text() for item in verify(run.folder.root).problems] == [
@@ -640,7 +646,7 @@ def test_strict_refuses_a_machine_that_is_not_fit(
     begin: Callable[..., Scripted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = begin(strict=True)
-    monkeypatch.setattr(guards, "before", lambda *_: ["its load is 9 on 2 core(s)"])
+    monkeypatch.setattr(preflight, "before", lambda *_: ["its load is 9 on 2 core(s)"])
     with pytest.raises(GuardError, match="--strict: this machine is not fit for the run: its load is 9"):
         run.execute()
     assert not run.folder.ledger.exists()

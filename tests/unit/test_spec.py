@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from repro.engines.fake import Fake
-from repro.spec import Choice, Frozen
+from repro.suite.model import Choice, Frozen
 
 
 class Interrupted(Fake):

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from repro import step_log
 from repro.bundle.rederive import differences
-from repro.derive import derive
-from repro.events import MAX_LINE, EventLog, read_events
-from repro.post_mortem import damage
-from repro.results import Result
-from repro.seams import Outcome, RankEnd
-from repro.spec import Trial
-from repro.step_log import STEPS_A_LINE, write_rank_steps, write_steps
+from repro.core.events import MAX_LINE, EventLog, read_events
+from repro.record.derive import derive
+from repro.record.post_mortem import damage
+from repro.record.results import Result
+from repro.seams.launching import Outcome, RankEnd
+from repro.suite.model import Trial
+from repro.worker import step_log
+from repro.worker.step_log import STEPS_A_LINE, write_rank_steps, write_steps
 from tests.unit.test_results import make_trial
 
-mlflow_points = importlib.import_module("repro.reporters.mlflow_points")
+mlflow_points = importlib.import_module("repro.reporters.tracking.points")
 FINE = Outcome((RankEnd(0, 0),), 1.0)
 STEP, FED = 0.0008, 0.0002
 
@@ -121,10 +121,10 @@ def test_a_short_block_is_the_line_that_it_always_was(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_trial_with_that_many_steps_between_evaluations_keeps_them(tmp_path: Path) -> None:
-    from repro.machine import Machine
-    from repro.plan import make_plan
-    from repro.runner import Run, prepare
-    from repro.suite_file import read_suite
+    from repro.core.machine import Machine
+    from repro.runner.run import Run, prepare
+    from repro.suite.file import read_suite
+    from repro.suite.plan import make_plan
     from tests.unit.test_resume import SUITE, Silent
 
     text = SUITE.format(more="").replace("global: 64", "global: 1").replace("1437", "400000").replace(

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from repro.errors import OutputError
-from repro.files import read_model, write_json, write_model, write_text
-from repro.plan import Plan
-from repro.store import Attempt, Record, RunFolder, read_record
+from repro.core.errors import OutputError
+from repro.core.files import read_model, write_json, write_model, write_text
+from repro.record.store import Attempt, Record, RunFolder, read_record
+from repro.suite.plan import Plan
 from tests.records import make_record
 
 ROOT_MAY_ALL = os.geteuid() == 0

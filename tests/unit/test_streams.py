@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from repro.streams import Streams
+from repro.core.random_streams import Streams
 
 CALM = settings(max_examples=50, deadline=None, derandomize=True, database=None)
 

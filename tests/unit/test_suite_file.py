@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from repro.errors import SuiteError
-from repro.machine import Machine
-from repro.plan import Plan, make_plan
-from repro.suite_file import bundled, read_suite
+from repro.core.errors import SuiteError
+from repro.core.machine import Machine
+from repro.suite.file import bundled, read_suite
+from repro.suite.plan import Plan, make_plan
 
 TEXT = """\
 suite: sample

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from repro import guards, throttle
-from repro.machine import Machine
-from repro.throttle import ThrottleWatch
+from repro.core import throttle
+from repro.core.machine import Machine
+from repro.core.throttle import ThrottleWatch
+from repro.runner import preflight
 from tests.records import make_record
 
 
@@ -106,10 +107,10 @@ def test_an_older_driver_tells_of_the_moment(tree: Path, monkeypatch: pytest.Mon
 def test_others_on_the_gpu(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = make_record(tree / "run", only=0).plan.model_copy(update={"device": "cuda"})
     nvidia_smi(tree, monkeypatch, "", apps=r"4711, /usr/bin/python3\n12, [Not Found]\n")
-    said = guards.before(plan, Machine("cuda", 1, 64), tree, 0.0)
+    said = preflight.before(plan, Machine("cuda", 1, 64), tree, 0.0)
     assert said == ["other processes compute on its GPUs: python3 (4711), [Not Found] (12)"]
     nvidia_smi(tree, monkeypatch, "", apps="")
-    assert guards.before(plan, Machine("cuda", 1, 64), tree, 0.0) == []
+    assert preflight.before(plan, Machine("cuda", 1, 64), tree, 0.0) == []
     monkeypatch.setenv("PATH", str(tree / "empty"))
     assert throttle.others_on_gpus() == []
 
@@ -119,13 +120,13 @@ def test_a_real_busy_loop_is_seen_at_once() -> None:
     spinning = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(2)]
     try:
         time.sleep(0.2)
-        busy = guards.load_now(0.4)
+        busy = preflight.load_now(0.4)
     finally:
         for process in spinning:
             process.kill()
             process.wait()
     assert busy is not None and 0.9 < busy <= (os.cpu_count() or 1) + 0.1
-    assert guards.load_now(0.0, Path("/nowhere")) is None
+    assert preflight.load_now(0.0, Path("/nowhere")) is None
 
 
 def test_a_real_control_group_that_holds_back() -> None:
@@ -142,7 +143,8 @@ def test_a_real_control_group_that_holds_back() -> None:
             group.rmdir()
         pytest.skip(f"no control group can be made here: {error}")
     code = (f"import os, time; open('{group}/cgroup.procs', 'w').write(str(os.getpid()))\n"
-            "from repro.throttle import ThrottleWatch\nw = ThrottleWatch(); w.begin(); e = time.monotonic() + 1.0\n"
+            "from repro.core.throttle import ThrottleWatch\nw = ThrottleWatch(); w.begin()\n"
+            "e = time.monotonic() + 1.0\n"
             "while time.monotonic() < e: pass\nprint(w.look())")
     try:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

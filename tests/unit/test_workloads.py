@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from repro.errors import TrialError
-from repro.seams import Parts, Workload
-from repro.streams import Streams
-from repro.workloads import handwritten, made_up_images
+from repro.core.errors import TrialError
+from repro.core.random_streams import Streams
+from repro.seams.training import Parts, Workload
+from repro.workloads import digits_data, synthetic_images
 from repro.workloads.digits import Digits
 from repro.workloads.digits_mlp import DigitsMlp
 from repro.workloads.synthetic import Synthetic
@@ -39,15 +39,15 @@ def test_content_is_what_is_declared_and_what_sklearn_gives() -> None:
 
     bunch = load_digits()
     targets = bunch.target.astype(np.uint8)
-    train, evaluation = handwritten.split(targets)
-    digest = hashlib.sha256(handwritten.content(bunch.images, targets, train, evaluation)).hexdigest()
-    assert digest == handwritten.SHA256 == handwritten.load().sha256
+    train, evaluation = digits_data.split(targets)
+    digest = hashlib.sha256(digits_data.content(bunch.images, targets, train, evaluation)).hexdigest()
+    assert digest == digits_data.SHA256 == digits_data.load().sha256
 
 
 def test_split_is_disjoint_complete_and_equal_by_class() -> None:
-    digits = handwritten.load()
+    digits = digits_data.load()
     table = np.concatenate([digits.train.targets, digits.evaluation.targets])
-    train, evaluation = handwritten.split(table)
+    train, evaluation = digits_data.split(table)
     assert sorted([*train, *evaluation]) == list(range(1797))
     assert np.bincount(digits.evaluation.targets).tolist() == [36] * 10
     assert len(digits.train.targets) == Digits().train_samples == 1437
@@ -56,18 +56,18 @@ def test_split_is_disjoint_complete_and_equal_by_class() -> None:
 
 
 def test_changed_content_is_refused_with_both_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = handwritten._table()
+    whole = digits_data._table()
     zeroed = whole.copy()
     zeroed[-1, :-1] = 0  # one image of 1797
-    monkeypatch.setattr(handwritten, "_table", lambda: zeroed)
-    handwritten.load.cache_clear()
+    monkeypatch.setattr(digits_data, "_table", lambda: zeroed)
+    digits_data.load.cache_clear()
     try:
-        with pytest.raises(TrialError, match=f"expected {handwritten.SHA256}, found [0-9a-f]{{64}}"):
+        with pytest.raises(TrialError, match=f"expected {digits_data.SHA256}, found [0-9a-f]{{64}}"):
             Digits().identity()
         with pytest.raises(TrialError, match="found"):
             DigitsMlp(hidden=8).build(Streams(0, 0), "cpu").open_data()
     finally:
-        handwritten.load.cache_clear()
+        digits_data.load.cache_clear()
 
 
 def test_sizes_are_known_without_torch_or_sklearn() -> None:
@@ -126,7 +126,7 @@ def test_augmentation_shifts_by_one_pixel_and_changes_with_epoch_and_seed() -> N
     same = torch.stack([(shift == drawn[0]).flatten(1).all(1) for shift in shifts])
     assert same.any(0).all()
     assert same.sum(1).min() > 1437 / 9 / 2, "all nine shifts are drawn"
-    assert torch.equal(targets, torch.from_numpy(handwritten.load().train.targets.astype(np.int64)))
+    assert torch.equal(targets, torch.from_numpy(digits_data.load().train.targets.astype(np.int64)))
 
 
 @pytest.mark.parametrize("workload", ALL, ids=lambda each: type(each).__name__)
@@ -204,5 +204,5 @@ def test_made_up_data_are_labelled_and_follow_the_options() -> None:
     assert not Digits.synthetic
     other = SMALL.model_copy(update={"data_seed": 1})
     assert SMALL.identity().sha256 == SMALL.identity().sha256 != other.identity().sha256
-    images = made_up_images.draw(made_up_images.Recipe(8, 1, 4, 512, 128, 0))
+    images = synthetic_images.draw(synthetic_images.Recipe(8, 1, 4, 512, 128, 0))
     assert np.bincount(images.targets).min() > 100

@@ -9,8 +9,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from repro.errors import SuiteError
-from repro.yaml_file import MAX_BYTES, MAX_DEPTH, MAX_NODES, YamlFile, dotted, read_yaml
+from repro.core.errors import SuiteError
+from repro.core.yaml_file import MAX_BYTES, MAX_DEPTH, MAX_NODES, YamlFile, dotted, read_yaml
 
 CALM = settings(max_examples=50, deadline=None, derandomize=True, database=None)
 

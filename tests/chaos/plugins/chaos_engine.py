@@ -9,10 +9,10 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from repro.core.random_streams import Streams
 from repro.engines.fake import Fake
 from repro.engines.fake_session import FakeSession, VirtualClock
-from repro.seams import Batch, Job, Parts, Session
-from repro.streams import Streams
+from repro.seams.training import Batch, Job, Parts, Session
 
 
 class Slow(Fake):

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from repro.bundle import archive
 from repro.bundle.archive import pack, unpack
-from repro.errors import OutputError
+from repro.core.errors import OutputError
 
 
 def make(path: Path, *members: tuple[str, bytes], mode: int = stat.S_IFREG | 0o644) -> Path:

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from repro import sums
 from repro.bundle import archive
 from repro.bundle.verify import opened, verify
-from repro.bundle_command import make_bundle
-from repro.errors import OutputError
-from repro.files import read_model, write_model
-from repro.results import Result
-from repro.seams import Outcome
-from repro.store import RunFolder
+from repro.cli.bundle import make_bundle
+from repro.core.errors import OutputError
+from repro.core.files import read_model, write_model
+from repro.record import index
+from repro.record.results import Result
+from repro.record.store import RunFolder
+from repro.seams.launching import Outcome
 from tests.records import SUITE, make_record
 from tests.unit.bundle.test_verify import edit, reseal, trial_of
 
@@ -32,7 +32,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (record.folder.parity / "a-trial").mkdir(parents=True)
     (record.folder.parity / "a-trial" / "trace0.json").write_text("{}\n")
     trial_of(record.folder.root).joinpath("system_1.txt").write_text("{}\n")
-    sums.seal(record.folder)
+    index.seal(record.folder)
     return record.folder.root
 
 
@@ -49,7 +49,7 @@ def packed(original: Path) -> Path:
 def one_of_each(root: Path) -> list[str]:
     """A file of every kind: those at the top, those of one trial, one trace."""
     first = trial_of(root).name
-    return [item.name for item in sums.members(root) if "/" not in item.name or first in item.name
+    return [item.name for item in index.members(root) if "/" not in item.name or first in item.name
             or item.name.startswith("parity/")]
 
 
@@ -91,12 +91,12 @@ def test_a_bit_in_any_file_of_a_bundle_is_seen_and_the_file_named(packed: Path, 
         files = {item.filename: source.read(item) for item in source.infolist()}
     first = next(name for name in files if name.endswith("result.json")).rpartition("/")[0]
     for name in [name for name in files if "/" not in name or name.startswith((first, "parity/"))]:
-        if name != sums.NAME:
+        if name != index.NAME:
             archive.pack(tmp_path / "y.zip", {**files, name: flipped(files[name], len(files[name]) // 2)})
             assert name in {item.place for item in verify(tmp_path / "y.zip").problems}, name
         archive.pack(tmp_path / "y.zip", {other: text for other, text in files.items() if other != name})
         assert name in {item.place for item in verify(tmp_path / "y.zip").problems}, name
-    archive.pack(tmp_path / "y.zip", {**files, sums.NAME: flipped(files[sums.NAME], 3)})
+    archive.pack(tmp_path / "y.zip", {**files, index.NAME: flipped(files[index.NAME], 3)})
     assert not verify(tmp_path / "y.zip").sound
 
 
@@ -219,8 +219,8 @@ def test_a_start_struck_from_the_ledger(run: Path) -> None:
 
 
 def test_a_complete_run_without_its_index_is_not_as_it_was(run: Path) -> None:
-    (run / sums.NAME).unlink()
-    assert kinds(run) == {("missing", sums.NAME)}
+    (run / index.NAME).unlink()
+    assert kinds(run) == {("missing", index.NAME)}
 
 
 # ---- not altered: failures say so themselves
@@ -229,9 +229,9 @@ def test_a_complete_run_without_its_index_is_not_as_it_was(run: Path) -> None:
 @pytest.mark.parametrize("how", ["hung", "timed_out", "lost", "crashed"])
 def test_a_failure_is_as_it_was(run: Path, how: str) -> None:
     """A trial that hung, ran out of time, crashed with half a line, or lost its log is a record, not an alteration."""
-    from repro.derive import derive
-    from repro.events import read_events
-    from repro.seams import RankEnd
+    from repro.core.events import read_events
+    from repro.record.derive import derive
+    from repro.seams.launching import RankEnd
 
     folder, path = RunFolder(run), trial_of(run)
     stored, log = read_model(path / "result.json", Result), path / "result_1.txt"
@@ -254,6 +254,6 @@ def test_a_failure_is_as_it_was(run: Path, how: str) -> None:
 
 
 def verify_plan(run: Path):
-    from repro.plan import Plan
+    from repro.suite.plan import Plan
 
     return list(read_model(run / "plan.json", Plan).trials())

@@ -10,12 +10,12 @@ import pytest
 
 from repro.bundle.difference import between_executions, differences
 from repro.bundle.judge import Reproduction, judge
-from repro.errors import UsageError
-from repro.files import read_model, write_model
-from repro.machine import Machine
-from repro.reproduce_command import choose, reduced
-from repro.results import Result
-from repro.store import Record, RunFolder, read_record
+from repro.cli.reproduce import choose, reduced
+from repro.core.errors import UsageError
+from repro.core.files import read_model, write_model
+from repro.core.machine import Machine
+from repro.record.results import Result
+from repro.record.store import Record, RunFolder, read_record
 from tests.records import Course, make_record, sample_environment
 
 ONE = """\

@@ -15,25 +15,25 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from repro import sums
 from repro.bundle import archive, contents, rederive
 from repro.bundle.contents import bundle
 from repro.bundle.verify import verify
-from repro.bundle_command import make_bundle
-from repro.derive import derive
-from repro.errors import NotAsItWas, OutputError
-from repro.events import read_events
-from repro.files import read_model, write_model
-from repro.results import Network, Result
-from repro.seams import Outcome, RankEnd
-from repro.store import RunFolder, read_record
+from repro.cli.bundle import make_bundle
+from repro.core.errors import NotAsItWas, OutputError
+from repro.core.events import read_events
+from repro.core.files import read_model, write_model
+from repro.record import index
+from repro.record.derive import derive
+from repro.record.results import Network, Result
+from repro.record.store import RunFolder, read_record
+from repro.seams.launching import Outcome, RankEnd
 from tests.records import SUITE, make_record
 
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     record = make_record(tmp_path_factory.mktemp("verify") / "run", only=8)
-    sums.seal(record.folder)
+    index.seal(record.folder)
     return record.folder.root
 
 
@@ -52,7 +52,7 @@ def kinds(run: Path) -> set[str]:
 
 def reseal(run: Path) -> None:
     """What a forger would do."""
-    sums.seal(RunFolder(run))
+    index.seal(RunFolder(run))
 
 
 def edit(path: Path, **fields: Any) -> None:
@@ -63,7 +63,7 @@ def test_a_record_as_it_was_made_is_sound(run: Path) -> None:
     found = verify(run)
     assert found.problems == []
     assert found.checked["results derived from their log again"] == 8
-    assert found.checked["hashes of files"] == sum(1 for item in sums.members(run))
+    assert found.checked["hashes of files"] == sum(1 for item in index.members(run))
     assert found.notes == ["16 of 24 planned trials have no result that could be read"]
 
 
@@ -158,7 +158,7 @@ def test_a_cell_changed_in_the_plan_is_seen(run: Path) -> None:
 
 
 def test_without_an_index_it_says_what_cannot_be_seen(run: Path) -> None:
-    (run / sums.NAME).unlink()
+    (run / index.NAME).unlink()
     found = verify(run)
     assert found.sound and found.identity is None
     assert any("no index of hashes" in note for note in found.notes)
@@ -232,7 +232,7 @@ def test_a_bundle_is_a_crate_that_its_own_library_reads(run: Path, tmp_path: Pat
         listed = {item.id for item in crate.get_entities() if item.type == "File"}
         assert {"plan.json", "suite.yaml", "ledger.jsonl"} <= listed
         assert all((folder / name).is_file() for name in listed)
-        assert crate.dereference("plan.json")["sha256"] == sums.read_sums(folder / sums.NAME)["plan.json"]
+        assert crate.dereference("plan.json")["sha256"] == index.read_sums(folder / index.NAME)["plan.json"]
 
 
 def test_no_path_of_this_machine_and_no_secret_goes_into_a_bundle(
@@ -293,7 +293,7 @@ def test_a_secret_that_the_record_needs_stops_the_bundle(
 
 
 @pytest.mark.parametrize("name", ["plan.json", "environment.json", "ledger.jsonl", "parity.json", "trial.json",
-                                  "result.json", "result_1.txt", sums.NAME])
+                                  "result.json", "result_1.txt", index.NAME])
 @settings(max_examples=12, deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_a_file_holds_there_is_no_traceback(original: Path, tmp_path: Path, name: str, data: Any) -> None:
@@ -374,14 +374,14 @@ def test_a_trial_that_a_signal_ended_before_its_description_was_written_had_not_
     name = next(name for name in names if not run.trial(name).exists())
     run.trial(name).mkdir()
     (run.trial(name) / ".trial.json.tmp").write_text("{")
-    sums.seal(run)
+    index.seal(run)
     assert [item.text() for item in verify(run.root).problems] == []
 
 
 def test_a_path_in_a_title_is_taken_out_and_keeps_no_run_from_being_bundled(tmp_path: Path) -> None:
     text = SUITE.replace("A sample for tests", "notes in /home/ann/sample/notes.md")
     run = make_record(tmp_path / "run", text, only=1).folder
-    sums.seal(run)
+    index.seal(run)
     bundle(run.root, tmp_path / "made.zip", "CC0-1.0")
     with zipfile.ZipFile(tmp_path / "made.zip") as archive:
         assert not [name for name in archive.namelist() if b"ann/" in archive.read(name)]

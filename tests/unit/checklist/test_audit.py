@@ -15,9 +15,9 @@ from repro.audit.command import audit
 from repro.audit.experiment import Experiment, LoggedRun
 from repro.audit.mapping import Mapping, read_mapping
 from repro.audit.mlflow_facts import experiment_facts
-from repro.checklist import RULES, Finding, check_facts
-from repro.cli import cli
-from repro.errors import Exit, SuiteError, UsageError
+from repro.audit.rules import RULES, Finding, check_facts
+from repro.cli.main import cli
+from repro.core.errors import Exit, SuiteError, UsageError
 from repro.published import command as importing
 from tests.records import SUITE, make_record
 

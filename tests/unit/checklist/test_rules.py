@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from repro.checklist import RULES, Facts, Finding, check, check_facts, failing_first
-from repro.checklist.from_record import record_facts
-from repro.results import Result
-from repro.spec import Trial
-from repro.store import Attempt, Record
+from repro.audit.rules import RULES, Facts, Finding, check, check_facts, failing_first
+from repro.audit.rules.from_record import record_facts
+from repro.record.results import Result
+from repro.record.store import Attempt, Record
+from repro.suite.model import Trial
 from tests.records import SCALING, SUITE, Course, default_course, make_record, scaling_course
 
 Make = Callable[["Records"], Facts]

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from repro.cli import cli
-from repro.errors import UsageError
-from repro.spec import Trial
-from repro.store import Record
+from repro.cli.main import cli
+from repro.core.errors import UsageError
+from repro.record.store import Record
+from repro.suite.model import Trial
 from tests.records import SUITE, Course, default_course, make_record
 
 
@@ -176,7 +176,7 @@ def test_a_refused_comparison_passes_no_condition(tmp_path: Path, condition: str
 
 
 def test_the_page_calls_a_refused_comparison_no_result(tmp_path: Path) -> None:
-    from repro.commands import write_reports
+    from repro.cli.run import write_reports
 
     record = make_record(tmp_path / "run", SUITE.replace("seeds: 6", "seeds: 8"), only=20)
     html = Path(write_reports(record.folder.root, ["html"], None)[0]).read_text()

@@ -6,7 +6,7 @@ import pytest
 
 from repro.compare import Comparison, contrast
 from repro.compare.condition import parse
-from repro.errors import UsageError
+from repro.core.errors import UsageError
 from tests.made_cells import BASELINE, CANDIDATE, trials
 
 BASE = [10.0, 10.2, 9.9, 10.1, 10.0, 9.8]

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from repro.compare import DECIDED, compare, contrast
-from repro.machine import Machine
-from repro.plan import Plan, make_plan
-from repro.results import Result
-from repro.suite_file import read_suite
+from repro.core.machine import Machine
+from repro.record.results import Result
+from repro.suite.file import read_suite
+from repro.suite.plan import Plan, make_plan
 from tests.made_cells import BASELINE, CANDIDATE, result, trials
 from tests.records import SUITE
 

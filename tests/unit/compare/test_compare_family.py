@@ -10,10 +10,10 @@ import pytest
 
 from repro import stats
 from repro.compare import Comparison, compare
-from repro.machine import Machine
-from repro.plan import Plan, make_plan
-from repro.results import Result
-from repro.suite_file import read_suite
+from repro.core.machine import Machine
+from repro.record.results import Result
+from repro.suite.file import read_suite
+from repro.suite.plan import Plan, make_plan
 from tests.records import SUITE
 
 FACTORS = (0.98, 1.0, 1.02, 1.01, 0.99)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from repro.compare import Comparison, contrast, summarize
-from repro.results import Point, Result, Status
+from repro.record.results import Point, Result, Status
 from tests.made_cells import BASELINE, CANDIDATE, result, trials
 
 

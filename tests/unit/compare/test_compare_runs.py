@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from repro.compare.together import Ran, versus
-from repro.errors import UsageError
-from repro.machine import Machine
-from repro.plan import Plan, make_plan
-from repro.results import Result
-from repro.suite_file import read_suite
+from repro.compare.two_runs import Ran, versus
+from repro.core.errors import UsageError
+from repro.core.machine import Machine
+from repro.record.results import Result
+from repro.suite.file import read_suite
+from repro.suite.plan import Plan, make_plan
 from tests.records import SUITE, sample_environment
 
 FACTORS = (0.98, 1.0, 1.02, 1.01, 0.99)

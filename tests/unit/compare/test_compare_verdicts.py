@@ -9,7 +9,7 @@ import pytest
 
 from repro.compare import Comparison, contrast
 from repro.compare.evidence import Evidence
-from repro.results import Bracket, Result
+from repro.record.results import Bracket, Result
 from tests.made_cells import BASELINE, CANDIDATE, MadeCell, result, trials
 
 WAVE = (0.97, 1.0, 1.03, 1.01, 0.99)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from repro.cli import cli
-from repro.errors import OutputError, UsageError
+from repro.cli.main import cli
+from repro.core.errors import OutputError, UsageError
 from repro.published.refusal import visible
 from repro.published.store import read_published
 from tests.unit.published.made_logs import entry, log_lines, repository

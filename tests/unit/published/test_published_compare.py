@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 from scipy.stats import ttest_ind
 
-from repro.cli import cli
-from repro.errors import OutputError, UsageError
+from repro.cli.main import cli
+from repro.core.errors import OutputError, UsageError
 from repro.published.command import run
 from repro.published.compare import compare_published
 from repro.published.contrast import PublishedContrast

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.errors import UsageError
+from repro.core.errors import UsageError
 from repro.published import mlperf_folder, safe_file
 from repro.published.cells import as_cells, as_results, batch_costs
 from repro.published.mlperf_folder import Imported, import_folder

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from repro.reporters.markdown_page import render_published
-from repro.reporters.paper_figures import rendered_figure
-from repro.reporters.published_charts import batch_ticks
-from repro.reporters.published_figures import published_figures
-from repro.reporters.published_page import render
-from repro.reporters.published_short import REFUSED_UP_TO, published_brief
-from repro.reporters.published_tables import published_tables
-from repro.reporters.published_view import NO_BATCH
+from repro.reporters.paper.figures import rendered_figure
+from repro.reporters.paper.markdown import render_published
+from repro.reporters.published.charts import batch_ticks
+from repro.reporters.published.figures import published_figures
+from repro.reporters.published.page import render
+from repro.reporters.published.short import REFUSED_UP_TO, published_brief
+from repro.reporters.published.tables import published_tables
+from repro.reporters.published.view import NO_BATCH
 
-from repro.cli import cli
+from repro.cli.main import cli
 from repro.published.command import run
 from repro.published.store import Published, read_published
 from tests.records import make_record

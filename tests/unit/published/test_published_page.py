@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from repro.reporters.published_charts import LEAST, POINTS_A_RUN, budget, thinned
-from repro.reporters.published_page import render
+from repro.reporters.published.charts import LEAST, POINTS_A_RUN, budget, thinned
+from repro.reporters.published.page import render
 
-from repro.cli import cli
-from repro.errors import OutputError, UsageError
+from repro.cli.main import cli
+from repro.core.errors import OutputError, UsageError
 from repro.published.command import run
 from repro.published.record import PublishedPoint
 from repro.published.store import Published, read_published

@@ -141,7 +141,7 @@ def test_ratios_of_scores_are_the_summarizers(summary: list[dict[str, str]], tmp
 def test_the_page_of_both_rounds_and_of_dawnbench_holds_every_file(tmp_path: Path) -> None:
     from html import unescape
 
-    from repro.reporters.published_page import render
+    from repro.reporters.published.page import render
 
     from repro.published.command import run
     from repro.published.store import read_published
@@ -176,7 +176,7 @@ def test_a_full_round_imports_and_reports_within_its_limits(tmp_path: Path) -> N
                 target.write_bytes(path.read_bytes() + (other if is_log else b""))
                 logs, size = logs + is_log, size + target.stat().st_size
     assert logs > 2000 and size > 3e8
-    measured = ("import resource, sys; from repro.cli import cli; code = 0\n"
+    measured = ("import resource, sys; from repro.cli.main import cli; code = 0\n"
                 "try: cli(sys.argv[1:])\nexcept SystemExit as end: code = end.code or 0\n"
                 "print(code, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)")
     for arguments in (["import", "mlperf", tmp_path / "round", "--out", tmp_path / "out"],

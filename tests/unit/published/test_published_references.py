@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from repro.reporters.paper_figures import rendered_figure
-from repro.reporters.published_figures import published_figures
-from repro.reporters.published_page import render
-from repro.reporters.published_tables import published_tables
+from repro.reporters.paper.figures import rendered_figure
+from repro.reporters.published.figures import published_figures
+from repro.reporters.published.page import render
+from repro.reporters.published.tables import published_tables
 
 from repro.published.command import run
 from repro.published.mlperf_folder import import_folder

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from repro.cli import cli
-from repro.commands import _ended, reporter
-from repro.errors import Exit
-from repro.spec import Trial
-from repro.store import Record
+from repro.cli.main import cli
+from repro.cli.run import _ended, reporter
+from repro.core.errors import Exit
+from repro.record.store import Record
+from repro.suite.model import Trial
 from tests.records import SUITE, Course, make_record
 
 DATA = re.compile(r'<span data-compare="(cells\.\d+)\.([a-z_.]+)"><data value="([^"]+)">')

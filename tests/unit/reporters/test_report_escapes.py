@@ -17,16 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from repro import registry
-from repro.files import write_model
-from repro.plan import Cell
-from repro.store import Record, read_record
+from repro.core import registry
+from repro.core.files import write_model
+from repro.record.store import Record, read_record
+from repro.suite.plan import Cell
 from tests.records import make_record
 
-csv_tables = importlib.import_module("repro.reporters.csv_tables")
-markdown_page = importlib.import_module("repro.reporters.markdown_page")
-latex_paper = importlib.import_module("repro.reporters.latex_paper")
-tables = importlib.import_module("repro.reporters.tables")
+csv_tables = importlib.import_module("repro.reporters.tables.csv_tables")
+markdown_page = importlib.import_module("repro.reporters.paper.markdown")
+latex_paper = importlib.import_module("repro.reporters.paper.latex_paper")
+tables = importlib.import_module("repro.reporters.tables.rows")
 HOSTILE = [
     '<script>alert(1)</script>', "</script><img src=x onerror=alert(1)>", 'a "quoted" \'name\'', "a|b|c", "`code`",
     "[link](http://evil.example)", "![image](x)", "https://evil.example/x", "www.evil.example", "@someone #12 x#y",

@@ -19,20 +19,20 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from repro import registry
-from repro.cli import cli
-from repro.errors import OutputError, UsageError
-from repro.files import write_model
+from repro.cli.main import cli
+from repro.compare.merge import sections
+from repro.core import registry
+from repro.core.errors import OutputError, UsageError
+from repro.core.files import write_model
 from repro.published.command import run as import_published
 from repro.published.store import Published, read_published
-from repro.several import sections
-from repro.store import Record, read_record
+from repro.record.store import Record, read_record
 from tests.records import SUITE, make_record
 from tests.unit.published.made_logs import SYSTEM, log_lines, repository
 
-several_page = importlib.import_module("repro.reporters.several_page")
-html_page = importlib.import_module("repro.reporters.html_page")
-published_page = importlib.import_module("repro.reporters.published_page")
+several_page = importlib.import_module("repro.reporters.page.merged")
+html_page = importlib.import_module("repro.reporters.page.html_page")
+published_page = importlib.import_module("repro.reporters.published.page")
 EVIL = ("</script><script>alert(1)</script><img src=x onerror=alert(2)>\" onmouseover=\"alert(3)\" ' {{ 7 * 7 }} "
         "=cmd|' /C calc'!A0 \\input{/etc/passwd} | `x` <!-- a\u202egnp.exe\u202c\u2066\x1b[31m\x00 ")
 LONG = EVIL + "y" * 10_000

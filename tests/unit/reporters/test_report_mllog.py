@@ -13,13 +13,13 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from repro import registry
-from repro.cli import cli
-from repro.events import Event
-from repro.store import Record, read_record
+from repro.cli.main import cli
+from repro.core import registry
+from repro.core.events import Event
+from repro.record.store import Record, read_record
 from tests.records import Course, make_record
 
-mllog_package = importlib.import_module("repro.reporters.mllog_package")
+mllog_package = importlib.import_module("repro.reporters.mllog.package")
 FOREIGN = ("submission_benchmark",)
 """Rules of common.yaml that ask for a benchmark of the round."""
 NOT_KNOWN = tuple(f"lowest_numerical_precision_in_{place}" for place in ("attn", "linear", "comm"))

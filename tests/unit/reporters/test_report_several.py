@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from repro import registry, sums
 from repro.bundle.verify import verify
-from repro.cli import cli
+from repro.cli.main import cli
 from repro.compare import compare
-from repro.errors import OutputError, UsageError
-from repro.files import write_model
-from repro.several import LATER, sections
-from repro.store import Incident, Record, read_record
+from repro.compare.merge import LATER, sections
+from repro.core import registry
+from repro.core.errors import OutputError, UsageError
+from repro.core.files import write_model
+from repro.record import index
+from repro.record.store import Incident, Record, read_record
 from tests.records import SUITE, Course, make_record
 
 
@@ -67,8 +68,8 @@ def test_what_does_not_count_stays_in_the_ledger(early: Record, late: Record, tm
     assert all(found.record.folder.log(item.trial_id, item.attempt).is_file() for item in ledger)
     checked = verify(found.record.folder.root)
     assert checked.sound and not any("yet to run" in text for text in checked.notes), checked.notes
-    (found.record.folder.root / sums.NAME).unlink()
-    assert [item.place for item in verify(found.record.folder.root).problems] == [sums.NAME]
+    (found.record.folder.root / index.NAME).unlink()
+    assert [item.place for item in verify(found.record.folder.root).problems] == [index.NAME]
 
 
 def test_what_befell_any_of_the_runs_is_told_with_the_run_s_name(late: Record, tmp_path: Path) -> None:

@@ -14,19 +14,19 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from repro import registry
-from repro.cli import cli
-from repro.errors import SuiteError
-from repro.store import Record, read_record
+from repro.cli.main import cli
+from repro.core import registry
+from repro.core.errors import SuiteError
+from repro.record.store import Record, read_record
 from tests.records import SUITE, Course, make_record
 
 DATA = ("csv", "parquet", "jsonl")
 ALL = (*DATA, "markdown", "latex", "figures", "mllog")
 QUICK = (*DATA, "markdown", "mllog")
 """Those that draw nothing: drawing takes seconds."""
-short_tables = importlib.import_module("repro.reporters.short_tables")
-tables = importlib.import_module("repro.reporters.tables")
-page_trials = importlib.import_module("repro.reporters.page_trials")
+short_tables = importlib.import_module("repro.reporters.paper.short_tables")
+tables = importlib.import_module("repro.reporters.tables.rows")
+page_trials = importlib.import_module("repro.reporters.page.trials")
 
 
 def missing_some(trial: Any) -> Course:

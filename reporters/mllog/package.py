@@ -1,0 +1,198 @@
+"""The record in MLPerf's results layout: logs and system descriptions that MLCommons' own tools read.
+
+``mllog/results/<cell>/<workload>/result_<seed>.txt`` and ``mllog/systems/<cell>.json``. A log is the trial's own, line
+by line; what MLPerf's rules ask for and the log says in another way is added, and every added line or field is marked.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from repro.core.events import EVALUATION_KEYS, Event, read_events
+from repro.core.files import write_text
+from repro.record.results import Result
+from repro.record.store import Record
+from repro.seams.reporting import Reporter
+from repro.suite.plan import Cell
+
+from ..tables.rows import plain
+from .readme import readme
+from .system import system
+
+FOLDER = "mllog"
+PROGRESS = ("block_start", "block_stop", "epoch_start", "epoch_stop", "eval_start", "eval_stop")
+"""Keys whose metadata the common rules want a samples_count or an epoch_num in."""
+MAX_DEPTH = 32
+"""Levels of a value; ours have three."""
+ADDED = "x_added"
+"""Metadata of what was added here: a whole line (true), or the names of the fields."""
+TYPES = {"float64": "fp64", "float32": "fp32", "bfloat16": "bfloat16", "float16": "fp16", "tf32": "tf32"}
+"""torch's names of formats -> MLPerf's."""
+
+
+class MllogPackage(Reporter):
+    """A package that `mlperf_logging`'s parser, package checker and this tool's own `repro import mlperf` read."""
+
+    title: ClassVar[str] = "MLPerf's results layout: result_N.txt and systems/*.json, for MLCommons' tools"
+    unpublishable: ClassVar[str] = ("published results have logs of their own; a package made of what an import kept "
+                                    "would not be what was submitted. Take the logs themselves")
+
+    def write(self, record: Record, out: Path) -> list[str]:
+        """Write the folder `mllog` into `out`.
+
+        Raises:
+            OutputError: `out` cannot be written.
+        """
+        root = out / FOLDER
+        paths, left_out = [root / "README.md"], []
+        for cell in record.plan.cells:
+            found = list(_logs(record, cell))
+            left_out += [(item.trial_id, why) for item, why, _ in found if why]
+            logs = [(item, text) for item, why, text in found if not why]
+            if not logs:
+                continue
+            slug = folder_name(cell.cell_id)
+            paths.append(root / "systems" / f"{slug}.json")
+            write_text(paths[-1], json.dumps(system(record, cell, slug), indent=1) + "\n")
+            for item, text in logs:
+                place = root / "results" / slug / folder_name(cell.choices.workload.kind)
+                paths.append(place / f"result_{item.repeat}.txt")
+                write_text(paths[-1], text)
+        write_text(paths[0], readme(record, left_out))
+        return [str(path) for path in paths]
+
+
+def folder_name(text: str) -> str:
+    """A name that is one folder everywhere, and never a step upwards."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", plain(text)).lstrip(".")[:120] or "_"
+
+
+def _logs(record: Record, cell: Cell) -> Iterator[tuple[Result, str, str]]:
+    """(result, why it is left out, text of its log)."""
+    for item in record.of_cell(cell.cell_id):
+        path = record.folder.log(item.trial_id, item.attempt)
+        events = read_events(path)[0]
+        keys = {event.key for event in events}
+        if item.status in ("crashed", "hung", "invalid", "out_of_memory", "timed_out"):
+            yield item, f"{item.status.replace('_', ' ')}: {plain(item.reason) or 'no reason given'}", ""
+        elif not {"run_start", "run_stop"} <= keys:
+            yield item, "its log is gone or has no run_start and run_stop", ""
+        elif spoiled := unsound(path.read_bytes(), events):
+            yield item, f"its log does not hold together any more: {spoiled}", ""
+        else:
+            try:
+                text = "".join(line(event) for event in export(events, disclosure(cell, item)))
+            except (TypeError, ValueError, OverflowError, RecursionError) as error:  # a log by a stranger
+                yield item, f"its log is damaged: {plain(str(error))}", ""
+            else:
+                yield item, "", text
+
+
+def unsound(content: bytes, events: Sequence[Event]) -> str:
+    """What is wrong with a log that was whole when its trial ended; "" where nothing is.
+
+    Args:
+        events: those that were read of `content`; a line with the token that gave none is damaged.
+    """
+    lost = content.count(b":::MLLOG") - len(events)
+    if lost:
+        return f"{lost} of its events cannot be read"
+    if b"\0" in content:
+        return "it holds NUL bytes"
+    for key in ("run_start", "run_stop"):
+        if (count := sum(event.key == key for event in events)) != 1:
+            return f"{count} {key}"
+    if any(_deep(event.value) or _deep(event.metadata) for event in events):
+        return f"an event is nested deeper than {MAX_DEPTH} levels"
+    start, stop = (next(event.time_ms for event in events if event.key == key) for key in ("run_start", "run_stop"))
+    return "" if start <= stop < float("inf") else "its run_stop is not after its run_start"
+
+
+def _deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [inner for item in level if isinstance(item, dict | list)
+                 for inner in (item.values() if isinstance(item, dict) else item)]
+        if not level:
+            return False
+    return True
+
+
+def line(event: Event) -> str:
+    """The event as a line that strict JSON takes: what is not finite is null."""
+    return replace(event, value=_finite(event.value), metadata=_finite(dict(event.metadata))).line()
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and value - value != 0 else value
+
+
+@dataclass(frozen=True, slots=True)
+class Disclosure:
+    """What the trial is said to have been, by MLPerf's keys."""
+
+    values: dict[str, Any]
+
+
+def disclosure(cell: Cell, item: Result) -> Disclosure:
+    """What rules of round 6.1 ask to be told, as far as it was read back from what ran.
+
+    Precision in attention is not among it: nobody looked, and most models here have none.
+    """
+    choices, effective = cell.choices, item.effective
+    linear = "tf32" if effective.get("tf32") == "on" else effective.get("matmul_dtype", "")
+    found: dict[str, Any] = {
+        "lowest_numerical_precision_in_linear": TYPES.get(linear),
+        "lowest_numerical_precision_in_comm": TYPES.get(effective.get("comm_dtype", "")),
+        "micro_batch_size": choices.batch.global_ // (choices.processes * choices.batch.accumulation),
+        "config_filename": "suite.yaml",
+    }
+    found |= {f"{kind}_parallelism": 1 for kind in ("tensor", "pipeline", "context", "expert")}
+    return Disclosure({key: value for key, value in found.items() if value is not None})
+
+
+def export(events: Sequence[Event], told: Disclosure) -> Iterator[Event]:
+    """The log's events with what MLPerf's common rules want, in the order of the log."""
+    ahead = _samples_ahead(events)
+    keys, samples = {event.key for event in events}, 0
+    for event, following in zip(events, ahead, strict=True):
+        known = event.metadata.keys() & {"samples_count", "epoch_num", "epoch_count"}
+        count = samples if event.key.endswith("_start") and event.key != "eval_start" else following
+        if event.key in PROGRESS and not known and count is not None:
+            yield replace(event, metadata={**event.metadata, "samples_count": count, ADDED: ["samples_count"]})
+        else:
+            yield event
+        if event.key == "eval_error" and "eval_accuracy" not in keys:  # the one key of a quality that the rules know
+            yield replace(event, key="eval_accuracy", metadata={**event.metadata, ADDED: True})
+        if event.key in EVALUATION_KEYS:
+            samples = _count(event) or samples
+        if event.key == "init_start":
+            yield from (Event(key, value, "POINT_IN_TIME", event.time_ms, {ADDED: True})
+                        for key, value in told.values.items() if key not in keys)
+
+
+def _count(event: Event) -> int | None:
+    """Samples seen, where the event says so in a number that can be one."""
+    found = event.metadata.get("samples_count")
+    whole = isinstance(found, int | float) and not isinstance(found, bool) and 0 <= found < 1 << 63
+    return int(found) if whole and found is not None else None
+
+
+def _samples_ahead(events: Sequence[Event]) -> list[int | None]:
+    """For each event the samples seen by the next evaluation."""
+    found: list[int | None] = []
+    following: int | None = None
+    for event in reversed(events):
+        if event.key in EVALUATION_KEYS:
+            following = following if _count(event) is None else _count(event)
+        found.append(following)
+    return found[::-1]

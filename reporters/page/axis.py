@@ -1,0 +1,137 @@
+"""A common axis for small inline drawings: values to per cent of the width, with ticks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .text import significant
+
+STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """One label under the axis."""
+
+    at: float
+    text: str
+    anchor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Maps [low, high] to [left, right] per cent of the width, linearly or by logarithm."""
+
+    low: float
+    high: float
+    log: bool
+    left: float = 2.0
+    right: float = 98.0
+    values: tuple[float, ...] = ()
+    letter: float = 2.2
+    """Width of a label's letter, per cent of the drawing's: labels that would touch lose their text, not their mark."""
+
+    def holds(self, value: float) -> bool:
+        """True where `value` lies on the axis."""
+        return self.low <= value <= self.high
+
+    def at(self, value: float) -> float:
+        """Position of `value`, per cent; what lies outside is drawn at the edge."""
+        low, high, here = self.low, self.high, value
+        if self.log:
+            low, high, here = math.log(low), math.log(high), math.log(max(value, self.low))
+        share = (here - low) / (high - low) if high > low else 0.5
+        return round(self.left + (self.right - self.left) * min(1.0, max(0.0, share)), 3)
+
+    @property
+    def ticks(self) -> tuple[Tick, ...]:
+        """Labels, the outer ones anchored inwards so that none leaves the drawing."""
+        taken: list[tuple[float, float]] = []
+        # 1 is what ratios are read against, then the outermost marks, then the others from the left.
+        ends = self.values[:1] + self.values[-1:]
+        texts: dict[float, str] = {}
+        for value in sorted(self.values, key=lambda value: (value != 1, value not in ends, value)):
+            left, right = self._span(value)
+            texts[value] = tick_text(value) if all(right < low or left > high for low, high in taken) else ""
+            if texts[value]:
+                taken.append((left, right))
+        return tuple(Tick(self.at(value), texts[value], self._anchor(value)) for value in self.values)
+
+    def _anchor(self, value: float) -> str:
+        place = self.at(value)
+        return "start" if place < 6 else "end" if place > 94 else "middle"
+
+    def _span(self, value: float) -> tuple[float, float]:
+        """What its label takes, a letter of air included."""
+        place, wide = self.at(value), (len(tick_text(value)) + 1) * self.letter
+        before = {"start": 0.0, "middle": wide / 2, "end": wide}[self._anchor(value)]
+        return place - before, place - before + wide
+
+
+def tick_text(value: float) -> str:
+    """A round number without trailing zeros."""
+    text = significant(value, 3)
+    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
+
+
+def from_zero(values: Sequence[float], right: float = 98.0, letter: float = 2.2) -> Axis:
+    """Linear from zero, so that lengths compare; by logarithm where the values span more than a factor of 20.
+
+    Without values it carries no marks.
+    """
+    known = [value for value in values if value > 0]
+    if not known:
+        return Axis(0.0, 1.0, False, right=right, letter=letter)
+    top, bottom = max(known), min(known)
+    if top / bottom > 20:
+        low, high = bottom / 1.2, top * 1.1
+        return Axis(low, high, True, right=right, values=_decades(low, high), letter=letter)
+    step = round_step(top / 5)
+    marks = tuple(step * count for count in range(int(top / step) + 1))
+    return Axis(0.0, top * 1.03, False, right=right, values=marks, letter=letter)
+
+
+def around_one(values: Sequence[float]) -> Axis:
+    """By logarithm, with 1 on it and some air at both ends, for ratios."""
+    known = [value for value in values if value > 0] or [1.0]
+    low, high = min(*known, 1.0), max(*known, 1.0)
+    air = max((high / low) ** 0.08, 1.04)
+    low, high = low / air, high * air
+    return Axis(low, high, True, values=_log_marks(low, high))
+
+
+def log_ticks(low: float, high: float) -> tuple[float, ...]:
+    """Marks of a figure's logarithmic axis from `low` to `high`, a little beyond both: about three to nine."""
+    low, high = low / 1.15, high * 1.15
+    if high / low > 5:
+        return _decades(low, high)
+    step = round_step((high - low) / 5)
+    first, last = math.ceil(low / step), math.floor(high / step)
+    return tuple(round(step * count, 12) for count in range(first, last + 1) if count)
+
+
+def _decades(low: float, high: float) -> tuple[float, ...]:
+    """Powers of ten in [low, high], with 2 and 5 times them where there are few."""
+    powers = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
+    steps = (1, 2, 5) if high / low < 300 else (1,)
+    return tuple(value for power in powers for step in steps if low <= (value := step * 10.0**power) <= high)
+
+
+def _log_marks(low: float, high: float) -> tuple[float, ...]:
+    """1 and round numbers on both sides of it: about five marks in all."""
+    if high / low > 30:
+        return _decades(low, high)
+    if high / low > 4:
+        choices = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0)
+        return tuple(value for value in choices if low <= value <= high)
+    step = round_step((high - low) / 4)
+    first, last = math.ceil((low - 1) / step), math.floor((high - 1) / step)
+    return tuple(round(1 + step * count, 6) for count in range(first, last + 1))
+
+
+def round_step(rough: float) -> float:
+    """The smallest of 1, 2, 2.5, 5 x 10^k that is not below `rough`."""
+    base = 10.0 ** math.floor(math.log10(rough))
+    return next(step * base for step in STEPS if step * base >= rough * (1 - 1e-9))

@@ -1,0 +1,249 @@
+"""The cells of a plan as the page shows them: number, colour, line and symbol, summary, every point."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from repro.compare import SCALES, Bounds, Metric, Scale, Summary, summarize
+from repro.compare.metric import figure, meaningless
+from repro.record.results import Result
+from repro.record.store import Record
+from repro.seams.training import Workload
+from repro.suite.model import Choices
+from repro.suite.plan import Cell
+
+from .axis import Axis, from_zero
+from .text import Number, limited, number, seconds, shortened, visible, without_paths
+
+COLORS = 8
+"""Number of cell colours in report.css (--c0 and on)."""
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+"""Names that report.css and page_curves give a pattern to."""
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x")
+STATUS_WORDS = {
+    "ok": "reached", "missed": "missed", "diverged": "diverged", "out_of_memory": "out of memory",
+    "timed_out": "timed out", "crashed": "crashed", "hung": "hung", "invalid": "invalid",
+}
+
+
+SAID: dict[str, str] = {
+    "tta_wall": "Time to target by the wall clock: from {start} to the evaluation that establishes the target, "
+                "evaluation on the clock.",
+    "tta_train": "Time to target by the training clock: from {start} to the evaluation that establishes the target, "
+                 "without what evaluation, checkpoints and logging took.",
+    "tta_cold": "Time to target from a cold start: from the request to launch the trial to the evaluation that "
+                "establishes the target.",
+    "samples": "Samples that training took up to the evaluation that establishes the target.",
+    "throughput": "Throughput: samples of the run over its wall clock, evaluation included.",
+    "accuracy": "Final quality: the last evaluation's.",
+}
+"""Metric -> what the table of cells shows of each trial."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellMark:
+    """How a cell is told from the others everywhere on the page, without colour too: 8 x 5 x 7 combinations."""
+
+    number: int
+    """From 1, in the order of the plan."""
+    cell_id: str
+    label: str
+    brief: str
+    """The label, its middle left out where it is long; the whole of it is in tooltips and under hyper-parameters."""
+    color: int
+    dash: str
+    symbol: str
+    origin: str
+    """measured, emulated or simulated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """Every point of one cell on the common axis, per cent of the width."""
+
+    points: tuple[tuple[float, float, str], ...]
+    """(x per cent, y pixels, what a pointer is told)."""
+    median: float | None
+    interval: tuple[float, float] | None
+    others: tuple[tuple[float, str], ...]
+    """(y pixels, words) of trials without a time, drawn at the right edge."""
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class CellRow:
+    """One line of the table of cells."""
+
+    mark: CellMark
+    n: int
+    planned: int
+    ok: int
+    statuses: str
+    success: str
+    median: Number | None
+    median_why: str
+    interval: tuple[Number, Number] | None
+    interval_why: str
+    level: str
+    epochs: Number | None
+    rate: Number | None
+    unit: str
+    final: Number | None
+    metric: str
+    goal: str
+    strip: Strip
+
+
+def marks(record: Record) -> dict[str, CellMark]:
+    """Cell id -> mark, in the order of the plan."""
+    return {
+        cell.cell_id: CellMark(
+            number=index + 1, cell_id=cell.cell_id, label=limited(name := visible(without_paths(cell.label)), 400),
+            brief=shortened(name), color=index % COLORS, dash=DASHES[index % len(DASHES)],
+            symbol=SYMBOLS[index % len(SYMBOLS)], origin=origin(cell.choices),
+        )
+        for index, cell in enumerate(record.plan.cells)
+    }
+
+
+def origin(choices: Choices) -> str:
+    """What the figures of a cell are: of a real run, of an emulated cluster, or invented by an engine."""
+    return choices.origin
+
+
+def origins(found: Sequence[CellMark]) -> str:
+    """What the figures of several cells are, in words."""
+    return " and ".join(dict.fromkeys(mark.origin for mark in found)) or "measured"
+
+
+def goal(choices: Choices) -> str:
+    """Metric and target as one reads them: `top1 of at least 0.97`."""
+    side = "at most" if choices.stop.direction == "lower" else "at least"
+    return f"{choices.stop.metric} of {side} {choices.stop.target:g}"
+
+
+def horizon_of(record: Record, metric: str) -> float | None:
+    """The suite's horizon, where it is in the unit of `metric`; it is declared for the primary contrast's metric."""
+    primary = record.plan.suite.primary
+    declared = SCALES[primary.metric if primary else "tta_wall"].unit
+    return record.plan.suite.horizon if SCALES[metric].unit == declared else None
+
+
+def metric_of(record: Record) -> Metric:
+    """What the verdicts are about: the declared contrast's metric, else the wall clock."""
+    primary = record.plan.suite.primary
+    return primary.metric if primary else "tta_wall"
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """What the table of cells says of its figures."""
+
+    metric: Metric
+    said: tuple[str, str]
+    """Before and after the name of the event that starts the clock; the second is empty where there is none."""
+    median: str
+    unit: str
+    ticks: str
+
+
+def heading(record: Record) -> Heading:
+    scale = SCALES[metric_of(record)]
+    before, _, after = SAID[scale.name].partition("{start}")
+    timed = scale.unit == "s"
+    return Heading(scale.name, (before, after), "Median time" if timed else f"Median {scale.noun}", scale.unit,
+                   "seconds" if timed else scale.noun)
+
+
+def rows(record: Record, metric: Metric | None = None) -> tuple[list[CellRow], Axis]:
+    """All cells with their summaries, and the axis their points share.
+
+    Args:
+        metric: None: the one that the verdicts are about.
+    """
+    chosen = metric or metric_of(record)
+    horizon = horizon_of(record, chosen)
+    summaries = [(cell, summarize(cell, record.of_cell(cell.cell_id), chosen, horizon)) for cell in record.plan.cells]
+    axis = from_zero([value for _, summary in summaries for value in summary.values], right=90.0, letter=3.2)
+    known = marks(record)
+    return [
+        _row(record, cell, summary, known[cell.cell_id], axis) for cell, summary in summaries
+    ], axis
+
+
+def _row(record: Record, cell: Cell, summary: Summary, mark: CellMark, axis: Axis) -> CellRow:
+    workload = cell.choices.workload.plugin
+    assert isinstance(workload, Workload)
+    interval, scale = summary.interval, SCALES[summary.metric]
+    return CellRow(
+        mark=mark, n=summary.n, planned=record.plan.suite.seeds, ok=summary.ok, statuses=_statuses(summary),
+        success=_success(summary.success), median=_figure(summary.median, scale), median_why=_median_why(summary),
+        interval=_ends(interval, scale), interval_why=_interval_why(summary),
+        level=f"{interval.level:.1%}".replace("%", "\N{NO-BREAK SPACE}%") if interval else "",
+        epochs=number(summary.median_epochs), rate=number(summary.median_samples_per_second), unit=workload.unit,
+        final=number(summary.median_final, 4), metric=cell.choices.stop.metric, goal=goal(cell.choices),
+        strip=_strip(summary, record.of_cell(cell.cell_id), axis),
+    )
+
+
+def _figure(value: float | None, scale: Scale) -> Number | None:
+    """In the metric's own unit."""
+    return seconds(value) if scale.unit == "s" else number(value, 4, scale.unit)
+
+
+def _ends(interval: Bounds | None, scale: Scale) -> tuple[Number, Number] | None:
+    low, high = (_figure(interval.low, scale), _figure(interval.high, scale)) if interval else (None, None)
+    return (low, high) if low and high else None
+
+
+def _success(bounds: Bounds | None) -> str:
+    if bounds is None:
+        return ""
+    return f"P(reach) {bounds.low:.2f} to {bounds.high:.2f} at {bounds.level:.0%}".replace("%", "\N{NO-BREAK SPACE}%")
+
+
+def _statuses(summary: Summary) -> str:
+    """What the trials that did not reach the target came to."""
+    return ", ".join(f"{count} {STATUS_WORDS[name]}" for name, count in summary.statuses.items() if name != "ok")
+
+
+def _median_why(summary: Summary) -> str:
+    if summary.median is not None:
+        return ""
+    if not summary.n:
+        return "no trial yet"
+    return "not reached" if SCALES[summary.metric].to_target else "no trial has one"
+
+
+def _interval_why(summary: Summary) -> str:
+    if summary.interval is not None or not summary.n:
+        return ""
+    scale = SCALES[summary.metric]
+    if len(summary.values) < summary.n:
+        missed = scale.to_target and summary.ok < summary.n
+        return "not every trial reached the target" if missed else f"not every trial has its {scale.noun}"
+    return "6 trials are the least for 95\N{NO-BREAK SPACE}%"
+
+
+def _strip(summary: Summary, results: Sequence[Result], axis: Axis) -> Strip:
+    scale = SCALES[summary.metric]
+    known = [(item, value) for item in results
+             if (value := figure(item, scale)) is not None and not meaningless(value)]
+    points = tuple((axis.at(value), 7.0 + 6.0 * (index % 3), f"seed {item.repeat}: {_figure(value, scale)}")
+                   for index, (item, value) in enumerate(known))
+    told = {item.trial_id for item, _ in known}
+    rest = [item for item in results if item.trial_id not in told]
+    others = tuple(
+        (7.0 + 6.0 * (index % 3), f"seed {item.repeat}: {STATUS_WORDS[item.status]}") for index, item in enumerate(rest)
+    )
+    name = "times to target" if scale.name == "tta_wall" else scale.noun
+    listed = ", ".join(str(_figure(value, scale)) for value in summary.values)
+    none = "no time to target" if scale.name == "tta_wall" else f"no {scale.noun}"
+    words = f"{name}: {listed}" if listed else none
+    without = "time" if scale.unit == "s" else "figure"
+    return Strip(
+        points=points, median=axis.at(summary.median) if summary.median is not None else None,
+        interval=(axis.at(summary.interval.low), axis.at(summary.interval.high)) if summary.interval else None,
+        others=others, words=words + (f"; {len(rest)} without a {without}" if rest else ""),
+    )

@@ -1,0 +1,34 @@
+"""How to cite: the values of CITATION.cff, with the version that made the run and the suite digest it asks for."""
+
+from __future__ import annotations
+
+import re
+
+import repro
+from repro.record.store import Record
+
+MESSAGE = ("If you use this software in a publication, please cite it with the version and the suite digest of your "
+           "runs.")
+TITLE = "repro-harness: time-to-accuracy benchmarks with verdicts that can be checked and re-run"
+AUTHOR = "The repro-harness contributors"
+LICENSE = "Apache-2.0"
+RELEASED = "2026-11-20"
+"""Of this version; a record of another version is cited without a date. A test holds all five against CITATION.cff."""
+
+
+def citation(record: Record) -> str:
+    """CITATION.cff of the version that made the run."""
+    version = record.environment.repro_version
+    date = f"date-released: {RELEASED}\n" if version == repro.__version__ else ""
+    return (f'cff-version: 1.2.0\nmessage: "{MESSAGE}"\ntitle: "{TITLE}"\ntype: software\nauthors:\n'
+            f'  - name: "{AUTHOR}"\nversion: {version}\n{date}license: {LICENSE}\n')
+
+
+def bibtex(record: Record) -> str:
+    """The same for LaTeX, with the digest of the suite."""
+    version = record.environment.repro_version
+    year = f"  year = {{{RELEASED[:4]}}},\n" if version == repro.__version__ else ""
+    key = re.sub("[^0-9A-Za-z.]", "", version)
+    return (f"@software{{repro-harness-{key},\n  title = {{{{{TITLE}}}}},\n  author = {{{{{AUTHOR}}}}},\n{year}"
+            f"  version = {{{version}}},\n  license = {{{LICENSE}}},\n"
+            f"  note = {{suite digest {record.plan.digest}, method {record.plan.method}}},\n}}\n")

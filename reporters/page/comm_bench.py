@@ -1,0 +1,129 @@
+"""The communication benchmark as one self-contained page: time against size with the bound, ratios, every figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from repro.bench.comm.options import size_text
+from repro.bench.comm.result import BASELINE, CommOutcome, WorldResult
+from repro.bench.comm.table import HEAD, NOTE, links_text, model_text, mpi_text, origin_text, overall_rows, point_row
+
+from .html_page import inline_json, page_script, plotly_bundle, policy, template
+
+COLORS, DASHES = 8, ("solid", "6px,3px", "2px,2px")
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x")
+
+
+def render(outcome: CommOutcome) -> str:
+    """The page; works offline, its tables without JavaScript."""
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    environment = Environment(loader=FunctionLoader(template), autoescape=True, undefined=StrictUndefined,
+                              trim_blocks=True, lstrip_blocks=True)
+    environment.filters["inline_json"] = inline_json
+    scripts = [plotly_bundle(), page_script("report.js")]
+    page = environment.get_template("comm.html.j2").render(
+        policy=policy(scripts), style=Markup(template("report.css")), scripts=[Markup(item) for item in scripts],
+        origin=outcome.origin, where=origin_text(outcome), worlds=[_world(item) for item in outcome.worlds],
+        mpi=[mpi_text(item) for item in outcome.mpi], notes=NOTE, head=HEAD,
+        repeat=f"{outcome.repetitions} repetitions at most, {outcome.seconds:g} s a point, seed {outcome.seed}",
+    )
+    return page.replace("\r\n", "\n")
+
+
+def _world(world: WorldResult) -> dict[str, Any]:
+    return {
+        "world": world.world, "links": links_text(world), "model": model_text(world),
+        "charts": [
+            {"name": f"time-{world.world}", "title": f"Time of an all-reduce on {world.world} ranks",
+             "counted": "median over repetitions; dashes: the bound 2(p-1)/p S/B; dots: modelled",
+             "figure": _figure(_times(world), "seconds", "log")},
+            {"name": f"ratio-{world.world}", "title": "Time over the backend's own",
+             "counted": "paired by repetition, 95 % intervals", "figure": _figure(_ratios(world), "ratio", "log")},
+            {"name": f"bandwidth-{world.world}", "title": "Bus bandwidth",
+             "counted": "nccl-tests' definition; dashes: the slowest link's rate",
+             "figure": _figure(_bandwidths(world), "GB/s", "log")},
+        ],
+        "rows": [point_row(point, world.world) for point in sorted(world.points, key=lambda item: item.size)],
+        "overall": overall_rows(world),
+        "skipped": [(item.algorithm, size_text(item.size) if item.size else "all sizes", item.reason)
+                    for item in world.skipped],
+        "effective": sorted(world.effective.items()),
+    }
+
+
+def _times(world: WorldResult) -> list[dict[str, Any]]:
+    traces = []
+    for index, name in enumerate(world.algorithms):
+        points = world.of(name)
+        traces.append(_trace(index, name, list(points), [item.median_seconds for item in points.values()]))
+        modelled = [item.model_seconds for item in points.values()]
+        if None not in modelled:
+            traces.append(_line(f"{name}, modelled", list(points), modelled, f"--c{index % COLORS}", "2px,3px", name))
+    bound = {point.size: point.bound_seconds for point in world.points}
+    sizes = sorted(bound)
+    return [*traces, _line("bound", sizes, [bound[size] for size in sizes], "--ink", "8px,4px", "bound")]
+
+
+def _ratios(world: WorldResult) -> list[dict[str, Any]]:
+    traces = []
+    for index, name in enumerate(world.algorithms):
+        known = {size: point.ratio for size, point in world.of(name).items() if point.ratio}
+        if name == BASELINE or not known:
+            continue
+        trace = _trace(index, name, list(known), [ratio.value for ratio in known.values()])
+        trace["error_y"] = {
+            "type": "data", "symmetric": False, "array": [ratio.high - ratio.value for ratio in known.values()],
+            "arrayminus": [ratio.value - ratio.low for ratio in known.values()], "thickness": 1, "width": 3,
+            "color": f"--c{index % COLORS}",
+        }
+        traces.append(trace)
+    return [*traces, _line("the backend's own", world.sizes, [1.0] * len(world.sizes), "--ink", "8px,4px", "bound")]
+
+
+def _bandwidths(world: WorldResult) -> list[dict[str, Any]]:
+    traces = [
+        _trace(index, name, list(points := world.of(name)), [item.busbw(world.world) for item in points.values()])
+        for index, name in enumerate(world.algorithms)
+    ]
+    rate = world.bytes_per_second / 1e9
+    return [*traces, _line("B", world.sizes, [rate] * len(world.sizes), "--ink", "8px,4px", "bound")]
+
+
+def _trace(index: int, name: str, sizes: Sequence[int], values: Sequence[float]) -> dict[str, Any]:
+    color = f"--c{index % COLORS}"
+    return {
+        "type": "scatter", "mode": "lines+markers", "name": name, "legendgroup": name, "x": list(sizes),
+        "y": list(values), "customdata": [size_text(size) for size in sizes],
+        "line": {"color": color, "dash": DASHES[index // COLORS % len(DASHES)], "width": 1.6},
+        "marker": {"symbol": SYMBOLS[index % len(SYMBOLS)], "size": 6, "color": color},
+        "hovertemplate": "%{fullData.name}<br>%{customdata}: %{y:.4~g}<extra></extra>",
+    }
+
+
+def _line(
+    name: str, sizes: Sequence[int], values: Sequence[Any], color: str, dash: str, group: str
+) -> dict[str, Any]:
+    return {
+        "type": "scatter", "mode": "lines", "name": name, "legendgroup": group, "x": list(sizes), "y": list(values),
+        "showlegend": group == "bound", "line": {"color": color, "dash": dash, "width": 1.1},
+        "hovertemplate": f"{name}: %{{y:.4~g}}<extra></extra>",
+    }
+
+
+def _figure(traces: list[dict[str, Any]], unit: str, scale: str) -> dict[str, Any]:
+    sizes = sorted({size for trace in traces for size in trace["x"]})
+    grid = {"gridcolor": "--rule", "linecolor": "--rule", "zeroline": False, "automargin": True}
+    return {"data": traces, "layout": {
+        "autosize": True, "showlegend": True, "hovermode": "closest", "font": {"size": 13, "color": "--ink"},
+        "margin": {"l": 64, "r": 14, "t": 14, "b": 50}, "paper_bgcolor": "--surface", "plot_bgcolor": "--surface",
+        "hoverlabel": {"align": "left", "bgcolor": "--raised", "bordercolor": "--rule", "font": {"color": "--ink"}},
+        "modebar": {"bgcolor": "--surface", "color": "--muted", "activecolor": "--ink"},
+        "legend": {"orientation": "h", "y": -0.22, "font": {"size": 12}},
+        "xaxis": {**grid, "type": "log", "title": {"text": "bytes of every rank's buffer"}, "tickvals": sizes,
+                  "ticktext": [size_text(size) for size in sizes]},
+        "yaxis": {**grid, "type": scale, "title": {"text": unit}, "exponentformat": "power"},
+    }}

@@ -1,0 +1,220 @@
+"""Quality against each clock, as plotly figures in plain data: colours are names that the page resolves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from repro.record.results import Point, Result
+from repro.record.store import Record
+from repro.suite.plan import Cell
+
+from .bands import band, brackets, thinned
+from .cells import STATUS_WORDS, CellMark, goal, marks, origins
+from .text import Number, number, plural, seconds, wrapped
+
+DASHES = {
+    "solid": "solid", "dash": "6px,3px", "dot": "2px,2px", "dashdot": "8px,3px,2px,3px", "longdash": "12px,3px",
+}
+"""Closer than plotly's own, so that a steep line still shows its pattern."""
+MARKERS_UP_TO = 4000
+"""Points in a figure beyond which only lines are drawn: SVG markers are slow by the ten thousand."""
+DRAWN_UP_TO = 20_000
+"""Points in a figure beyond which each line is drawn with fewer; tables and figures of the page use all of them."""
+BANDS_UP_TO = 8
+"""Cells in a panel up to which their ranges are drawn from the start."""
+ROWS_UP_TO = 1500
+"""Evaluations beyond which the table keeps those around the target only."""
+CLOCKS = (
+    ("wall", "wall clock", "from run_start, evaluation included", "seconds"),
+    ("train", "training clock", "without evaluation, checkpoints and logging", "seconds"),
+    ("samples", "samples", "training samples taken, whatever the batch", "samples"),
+    ("epochs", "epochs", "passes over the training data", "epochs"),
+)
+"""(name, title, what is counted, unit)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One figure, its heading, and its words."""
+
+    name: str
+    title: str
+    counted: str
+    figure: dict[str, Any]
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class CurveRow:
+    """One evaluation, for the table beside the figures."""
+
+    mark: CellMark
+    trial_id: str
+    repeat: int
+    status: str
+    epochs: Number | None
+    samples: Number | None
+    wall: Number | None
+    train: Number | None
+    value: Number | None
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Cells with one workload and one metric, whose curves may share axes."""
+
+    workload: str
+    metric: str
+    origin: str
+    marks: tuple[CellMark, ...]
+    charts: tuple[Chart, ...]
+    rows: tuple[CurveRow, ...]
+    thinned: bool
+    """The table holds only the evaluations around the target."""
+    drawn: int
+    """Evaluations of a trial that its line shows at most; 0: all."""
+    bands: bool
+    """Whether ranges are drawn from the start."""
+    without: int
+    """Trials that left no evaluation."""
+
+
+def panels(record: Record) -> list[Panel]:
+    """One panel per workload and metric of the plan."""
+    grouped: dict[tuple[str, str], list[Cell]] = {}
+    for cell in record.plan.cells:
+        grouped.setdefault((cell.choices.workload.label, cell.choices.stop.metric), []).append(cell)
+    return [_panel(record, index, key, cells) for index, (key, cells) in enumerate(grouped.items())]
+
+
+def _panel(record: Record, index: int, key: tuple[str, str], cells: Sequence[Cell]) -> Panel:
+    known = marks(record)
+    trials = [(known[cell.cell_id], result) for cell in cells for result in record.of_cell(cell.cell_id)]
+    drawn = [(mark, result) for mark, result in trials if result.curve]
+    count = sum(len(result.curve) for _, result in drawn)
+    targets = sorted({cell.choices.stop.target for cell in cells})
+    summary = f"{plural(len(drawn), 'line')}, one a trial; target {goal(cells[0].choices)}"
+    most = max(20, DRAWN_UP_TO // len(drawn)) if count > DRAWN_UP_TO else 0
+    charts = tuple(
+        Chart(f"curve-{index}-{clock}", title, counted,
+              _figure(clock, unit, key[1], drawn, targets, count <= MARKERS_UP_TO, most),
+              f"{key[1]} against {title} in {unit}, {counted}; {summary}")
+        for clock, title, counted, unit in CLOCKS
+    ) if drawn else ()
+    of_cells = [known[cell.cell_id] for cell in cells]
+    return Panel(
+        workload=key[0], metric=key[1], origin=origins(of_cells), marks=tuple(of_cells), charts=charts,
+        rows=tuple(_rows(drawn, count > ROWS_UP_TO)), thinned=count > ROWS_UP_TO, drawn=most,
+        bands=len(cells) <= BANDS_UP_TO, without=len(trials) - len(drawn),
+    )
+
+
+def _figure(
+    clock: str, unit: str, metric: str, drawn: Sequence[tuple[CellMark, Result]], targets: Sequence[float],
+    markers: bool, most: int,
+) -> dict[str, Any]:
+    return {
+        "data": [*_behind(clock, drawn, most or DRAWN_UP_TO),
+                 *(_trace(clock, mark, result, markers, most or DRAWN_UP_TO) for mark, result in drawn)],
+        "layout": layout(unit, metric) | {
+            "shapes": [_line(target) for target in targets],
+            "annotations": [_note(target) for target in targets[:6]],
+        },
+    }
+
+
+def layout(x: str, y: str) -> dict[str, Any]:
+    """Axes and looks that figures against a clock share."""
+    return {
+        "autosize": True, "showlegend": False, "hovermode": "closest", "dragmode": "zoom",
+        "margin": {"l": 56, "r": 14, "t": 26, "b": 50}, "font": {"size": 13, "color": "--ink"},
+        "paper_bgcolor": "--surface", "plot_bgcolor": "--surface",
+        "hoverlabel": {"align": "left", "bgcolor": "--raised", "bordercolor": "--rule", "font": {"color": "--ink"}},
+        "modebar": {"bgcolor": "--surface", "color": "--muted", "activecolor": "--ink"},
+        "xaxis": _axis(x) | {"rangemode": "tozero"}, "yaxis": _axis(y),
+    }
+
+
+def _behind(clock: str, drawn: Sequence[tuple[CellMark, Result]], most: int) -> list[dict[str, Any]]:
+    """Ranges, then brackets, cell by cell."""
+    cells: dict[CellMark, list[Result]] = {}
+    for mark, result in drawn:
+        cells.setdefault(mark, []).append(result)
+
+    def where(point: Point) -> float:
+        return _position(clock, point)
+
+    found = [*(band(mark, results, where, most) for mark, results in cells.items()),
+             *(brackets(mark, results, where) for mark, results in cells.items())]
+    return [trace for trace in found if trace is not None]
+
+
+def _trace(clock: str, mark: CellMark, result: Result, markers: bool, most: int) -> dict[str, Any]:
+    """One trial; where it did not reach the target its line ends in an open cross."""
+    known = [point for point in thinned(result, most) if point.value is not None]
+    symbols = [mark.symbol] * len(known)
+    sizes = [5] * len(known)
+    if known and result.status != "ok":
+        symbols[-1], sizes[-1] = "x-thin-open", 10
+    told = f"<b>{mark.number}</b> {wrapped(mark.label)}<br>seed {result.repeat}, {STATUS_WORDS[result.status]}"
+    shown = {"samples": "samples", "epochs": "epochs"}.get(clock, "s")
+    marker = {"symbol": symbols, "size": sizes, "color": f"--c{mark.color}",
+              "line": {"width": 1.3, "color": f"--c{mark.color}"}}
+    return {
+        "type": "scatter", "mode": "lines+markers" if markers else "lines", "name": f"cell {mark.number}",
+        "uid": f"trial-{mark.number}-{result.repeat}", "legendgroup": str(mark.number), "meta": [told], "opacity": 0.85,
+        "x": [_position(clock, point) for point in known], "y": [point.value for point in known],
+        "line": {"color": f"--c{mark.color}", "dash": DASHES[mark.dash], "width": 1.6},
+        **({"marker": marker} if markers else {}),
+        "hovertemplate": f"%{{meta[0]}}<br>%{{x:.4~g}} {shown}: %{{y:.4~g}}<extra></extra>",
+    }
+
+
+def _position(clock: str, point: Point) -> float:
+    value = {"wall": point.wall_seconds, "train": point.train_seconds,
+             "samples": float(point.samples), "epochs": point.epochs}[clock]
+    return float(f"{value:.7g}")
+
+
+def _axis(title: str) -> dict[str, Any]:
+    return {
+        "title": {"text": title, "standoff": 8}, "gridcolor": "--rule", "linecolor": "--rule",
+        "zerolinecolor": "--rule", "tickcolor": "--rule", "automargin": True, "ticks": "outside", "ticklen": 4,
+    }
+
+
+def _line(target: float) -> dict[str, Any]:
+    return {
+        "type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": "y", "y0": target, "y1": target,
+        "line": {"color": "--ink", "width": 1.2, "dash": "dash"},
+    }
+
+
+def _note(target: float) -> dict[str, Any]:
+    return {
+        "xref": "paper", "x": 0, "xanchor": "left", "yref": "y", "y": target, "yanchor": "bottom", "showarrow": False,
+        "text": f"target {target:g}", "font": {"size": 12, "color": "--ink"},
+        "bgcolor": "--surface", "opacity": 0.85,
+    }
+
+
+def _rows(drawn: Sequence[tuple[CellMark, Result]], thin: bool) -> list[CurveRow]:
+    return [
+        CurveRow(
+            mark=mark, trial_id=result.trial_id, repeat=result.repeat, status=STATUS_WORDS[result.status],
+            epochs=number(point.epochs), samples=Number(point.samples, f"{point.samples:,}"),
+            wall=seconds(point.wall_seconds), train=seconds(point.train_seconds), value=number(point.value, 4),
+        )
+        for mark, result in drawn
+        for point in (_around_target(result) if thin else result.curve)
+    ]
+
+
+def _around_target(result: Result) -> list[Point]:
+    """The last evaluation that missed and the first that hit; of other trials the last one."""
+    if result.bracket is None:
+        return list(result.curve[-1:])
+    wanted = (result.bracket.miss_samples, result.bracket.hit_samples)
+    return [point for point in result.curve if point.samples in wanted]

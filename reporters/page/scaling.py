@@ -1,0 +1,187 @@
+"""Scaling with the number of processes: same batch and larger batch apart, bounds beside what was measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from repro.record.store import Record
+from repro.suite.plan import Cell
+
+from .bounds import Model, fits
+from .cells import COLORS, DASHES, SYMBOLS, CellMark, marks, origins
+from .curves import Chart
+from .scaling_charts import BOUND_LINES, drawn_line, ideal, scaling_chart, step_traces
+from .scaling_line import Line, scaling_line
+from .text import significant
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingPanel:
+    """Charts and table of one batch (same-batch scaling), or of several (larger-batch scaling)."""
+
+    name: str
+    title: str
+    origin: str
+    lines: tuple[Line, ...]
+    charts: tuple[Chart, ...]
+    baseline: str
+    keys: tuple[tuple[str, str], ...]
+    """(dash, words) of the bounds that are drawn."""
+
+    @property
+    def rows(self) -> int:
+        """Of its table."""
+        return sum(len(line.points) for line in self.lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """The section."""
+
+    same: tuple[ScalingPanel, ...]
+    larger: tuple[ScalingPanel, ...]
+    models: tuple[str, ...]
+    """The fitted cost models in words, one a network."""
+    emulated: bool
+
+    @property
+    def charts(self) -> tuple[Chart, ...]:
+        return tuple(chart for panel in (*self.same, *self.larger) for chart in panel.charts)
+
+
+def scaling(record: Record) -> Scaling:
+    """All panels; none where the plan does not vary the number of processes."""
+    models, known = fits(record), marks(record)
+    return Scaling(
+        same=_same_batch(record, known, models), larger=_larger_batch(record, known, models),
+        models=tuple(_model_words(model) for model in models.values()),
+        emulated=any(mark.origin == "emulated" for mark in known.values()),
+    )
+
+
+def _model_words(model: Model) -> str:
+    rate = f"{significant(8e-6 / model.beta)} Mbit/s" if model.beta else "no cost of bytes"
+    return (f"alpha {significant(model.alpha * 1e3)} ms a round, "
+            f"beta {significant(model.beta * 1e9)} ns a byte ({rate}), fitted to the busy seconds of {model.cells} "
+            f"cells of this run; median error {100 * model.error:.0f}\N{NO-BREAK SPACE}%")
+
+
+# ---- which cells belong together
+
+
+def _same_batch(record: Record, known: dict[str, CellMark], models: dict[str, Model]) -> tuple[ScalingPanel, ...]:
+    """A panel for every global batch; in it a line for everything else that varies."""
+    panels = []
+    for batch in sorted({cell.choices.batch.global_ for cell in record.plan.cells}):
+        cells = [cell for cell in record.plan.cells if cell.choices.batch.global_ == batch]
+        lines = [line for line in _grouped(cells, ("processes",)) if _spread(line)]
+        drawn = tuple(
+            scaling_line(record, known, models, index, line, _single(line)) for index, line in enumerate(lines)
+        )
+        if drawn:
+            panels.append(_same_panel(f"same-{batch}", batch, drawn))
+    return tuple(panels)
+
+
+def _larger_batch(record: Record, known: dict[str, CellMark], models: dict[str, Model]) -> tuple[ScalingPanel, ...]:
+    """One panel, where the global batch varies as well: every line against one worker at the smallest batch."""
+    lines: list[Line] = []
+    for color, cells in enumerate(_grouped(record.plan.cells, ("processes", "batch"))):
+        batches = sorted({cell.choices.batch.global_ for cell in cells})
+        if len(batches) < 2 or not _spread(cells):
+            continue
+        single = _single([cell for cell in cells if cell.choices.batch.global_ == batches[0]])
+        for place, batch in enumerate(batches):
+            of_batch = [cell for cell in cells if cell.choices.batch.global_ == batch]
+            line = scaling_line(record, known, models, len(lines), of_batch, single, f"batch {batch}")
+            lines.append(Line(line.number, line.label, color % COLORS, DASHES[place % len(DASHES)],
+                              SYMBOLS[place % len(SYMBOLS)], line.points))
+    return (_larger_panel(tuple(lines)),) if lines else ()
+
+
+def _grouped(cells: Sequence[Cell], free: tuple[str, ...]) -> list[list[Cell]]:
+    """Cells that agree in all but `free` (`batch`: its global and micro size), in the order of the plan."""
+    found: dict[str, list[Cell]] = {}
+    for cell in cells:
+        data = cell.choices.model_dump(mode="json", by_alias=True)
+        del data["processes"], data["batch"]["micro"]
+        if "batch" in free:
+            del data["batch"]["global"]
+        found.setdefault(json.dumps(data, sort_keys=True), []).append(cell)
+    return [sorted(group, key=lambda cell: cell.choices.processes) for group in found.values()]
+
+
+def _spread(cells: Sequence[Cell]) -> bool:
+    return len({cell.choices.processes for cell in cells}) > 1
+
+
+def _single(cells: Sequence[Cell]) -> Cell | None:
+    """The single worker that the others are measured against."""
+    return next((cell for cell in cells if cell.choices.processes == 1), None)
+
+
+# ---- panels and charts
+
+
+def _same_panel(name: str, batch: int, lines: tuple[Line, ...]) -> ScalingPanel:
+    known = origins([point.mark for line in lines for point in line.points])
+    drawn = tuple((dash, words) for field, words, dash in BOUND_LINES
+                  if any(getattr(point.bounds, field) is not None and point.processes > 1
+                         for line in lines for point in line.points))
+    baseline = _named_baseline(lines)
+    charts = (
+        scaling_chart(
+            f"{name}-step", "Seconds a step",
+            "median over trials, every trial a faint mark; thin lines are reckoned, see below",
+            [item for line in lines for item in step_traces(line)], lines, "ms a step",
+        ),
+        scaling_chart(
+            f"{name}-epoch", "Seconds an epoch of training", "median over trials, evaluation left out",
+            [drawn_line(line, lambda point: point.epoch) for line in lines], lines, "s an epoch",
+        ),
+        scaling_chart(
+            f"{name}-tta", "Seconds to the target", "median over trials, wall clock, evaluation included",
+            [drawn_line(line, lambda point: point.tta) for line in lines], lines, "s to target",
+        ),
+        _speedup_chart(name, lines, known, baseline),
+    )
+    return ScalingPanel(name, f"Same batch: {batch} samples a step, however many processes", known, lines,
+                        tuple(chart for chart in charts if chart.figure["data"]), baseline, drawn)
+
+
+def _larger_panel(lines: tuple[Line, ...]) -> ScalingPanel:
+    known = origins([point.mark for line in lines for point in line.points])
+    baseline = _named_baseline(lines)
+    charts = (
+        _speedup_chart("larger", lines, known, baseline),
+        scaling_chart(
+            "larger-bytes", "Bytes that the busiest rank sends an epoch", "counted, median over trials",
+            [drawn_line(line, lambda point: (point.bytes_per_epoch or 0) / 1e6) for line in lines], lines,
+            "MB an epoch",
+        ),
+        scaling_chart(
+            "larger-exposed", "Exposed communication an epoch",
+            "training stood still for it; median over trials",
+            [drawn_line(line, lambda point: point.exposed_per_epoch) for line in lines], lines, "s an epoch",
+        ),
+    )
+    return ScalingPanel("larger", "Larger batches, all against one worker at the smallest batch", known, lines,
+                        tuple(chart for chart in charts if chart.figure["data"]), baseline, ())
+
+
+def _speedup_chart(name: str, lines: Sequence[Line], origin: str, baseline: str) -> Chart:
+    traces = [drawn_line(line, lambda point: point.speedup, intervals=True) for line in lines]
+    return scaling_chart(
+            f"{name}-speedup", "Speed-up of the time to target",
+                  f"against {baseline}, paired by seed, 95 % intervals", [*traces, *ideal(lines, origin)], lines,
+                  "times as fast")
+
+
+def _named_baseline(lines: Sequence[Line]) -> str:
+    """The single workers, by number: every line against its own."""
+    found = dict.fromkeys(point.baseline.number for line in lines for point in line.points if point.baseline)
+    if not found:
+        return "no single worker: this plan has none"
+    return f"one worker (cell {', '.join(map(str, found))}{'; each line its own' if len(found) > 1 else ''})"

@@ -1,0 +1,140 @@
+"""One line of a scaling chart: cells that differ in their number of processes only, and what is known of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from repro.compare import Comparison, contrast, summarize
+from repro.record.results import Result
+from repro.record.store import Record
+from repro.seams.training import Workload
+from repro.suite.plan import Cell
+
+from .bounds import Bounds, Model, bounds, ended, network_of
+from .cells import COLORS, DASHES, SYMBOLS, CellMark
+from .text import Number, number, ratios, seconds, shortened, without_paths
+from .traffic import counted, kibibytes, milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Cells that differ in their number of processes only; its looks are a cell mark's."""
+
+    number: int
+    label: str
+    color: int
+    dash: str
+    symbol: str
+    points: tuple[ScalingPoint, ...]
+
+    @property
+    def brief(self) -> str:
+        """The label, its middle left out where it is long."""
+        return shortened(self.label)
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingPoint:
+    """One cell of a line: raw figures for the charts, texts for the table."""
+
+    mark: CellMark
+    processes: int
+    batch: int
+    n: int
+    bounds: Bounds
+    steps: tuple[float, ...]
+    """Of every trial."""
+    epoch: float | None
+    tta: float | None
+    speedup: float | None
+    interval: tuple[float, float] | None
+    because: str
+    baseline: CellMark | None
+    epochs: Number | None
+    final: Number | None
+    bytes_per_epoch: float | None
+    exposed_per_epoch: float | None
+
+    @property
+    def texts(self) -> dict[str, object]:
+        """The table's cells."""
+        found = ratios([self.speedup, *(self.interval or ())]) if self.speedup else []
+        bound = self.bounds
+        return {
+            "step": _ms(bound.step), "compute": _ms(bound.compute), "wire": _ms(bound.one_after_the_other),
+            "overlapped": _ms(bound.overlapped), "modelled": _ms(bound.modelled), "epoch": seconds(self.epoch),
+            "tta": seconds(self.tta), "speedup": found[0] if found else None,
+            "interval": f"{found[1]} to {found[2]}" if len(found) == 3 else "",
+            "bytes": kibibytes(self.bytes_per_epoch) if self.bytes_per_epoch is not None else None,
+            "exposed": seconds(self.exposed_per_epoch),
+        }
+
+
+def _label(cell: Cell, more: str = "") -> str:
+    """What the cells of a line have in common and other lines have not."""
+    parts = [value if key in ("engine", "workload", "precision", "comm", "optimizer", "launcher")
+             else f"{key.split('.')[-1].replace('_', ' ')} {value}"
+             for key, value in cell.factors.items() if key not in ("processes", "batch.global")]
+    return without_paths(", ".join([*parts, *([more] if more else [])]) or cell.choices.engine.label)
+
+
+def scaling_line(
+    record: Record, known: dict[str, CellMark], models: dict[str, Model], index: int, cells: Sequence[Cell],
+    single: Cell | None, more: str = "",
+) -> Line:
+    return Line(
+        number=index + 1, label=_label(cells[0], more), color=index % COLORS, dash=DASHES[0],
+        symbol=SYMBOLS[index % len(SYMBOLS)],
+        points=tuple(_point(record, known, models, cell, single) for cell in cells),
+    )
+
+
+def _point(
+    record: Record, known: dict[str, CellMark], models: dict[str, Model], cell: Cell, single: Cell | None
+) -> ScalingPoint:
+    results = record.of_cell(cell.cell_id)
+    items, choices = ended(results), cell.choices
+    train = choices.workload.get(Workload).train_samples
+    steps = train / choices.batch.global_
+    moves = [(moved, count) for _, moved, count in counted(items)] if choices.processes > 1 else []
+    against = _against(record, cell, single)
+    summary = summarize(cell, results)
+    speedup = against.speedup if against else None
+    if single is not None and cell.cell_id == single.cell_id and summary.median is not None:
+        speedup = 1.0
+    ends = against.interval if against and against.ratio else None
+    return ScalingPoint(
+        mark=known[cell.cell_id], processes=choices.processes, batch=choices.batch.global_, n=len(items),
+        bounds=bounds(results, choices.processes, models.get(network_of(cell))),
+        steps=tuple(item.steps.median_seconds for item in items if item.steps),
+        epoch=_median([_epoch(item, train) for item in items]), tta=summary.median, speedup=speedup,
+        interval=(1 / ends.high, 1 / ends.low) if ends else None,
+        because=against.because if against and not against.ratio else "",
+        baseline=known[single.cell_id] if single else None, epochs=number(summary.median_epochs),
+        final=number(summary.median_final, 4),
+        bytes_per_epoch=_median([steps * moved.busiest_sent_bytes / count for moved, count in moves]),
+        exposed_per_epoch=_median([steps * moved.steps.exposed_seconds / count for moved, count in moves]),
+    )
+
+
+def _epoch(item: Result, train: int) -> float | None:
+    """Training seconds of one pass over the training samples, evaluation left out."""
+    return item.phases["train"] * train / item.samples if item.samples and item.phases.get("train") else None
+
+
+def _against(record: Record, cell: Cell, single: Cell | None) -> Comparison | None:
+    if single is None or cell.cell_id == single.cell_id:
+        return None
+    return contrast(cell, single, record.of_cell(cell.cell_id), record.of_cell(single.cell_id), "tta_wall",
+                    primary=False, planned=record.plan.suite.seeds)
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+def _ms(value: float | None) -> Number | None:
+    return None if value is None else milliseconds(value)

@@ -1,0 +1,211 @@
+"""Comparisons as the page shows them: the headline, the forest plot and its table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from repro.compare import SCALES, Comparison, compare, summarize
+from repro.compare.verdict import FORECASTS
+from repro.record.store import Record
+
+from .axis import Axis, around_one
+from .cells import CellMark, goal, horizon_of, marks
+from .factors import Beside, Factor, beside, drawn_values, factors
+from .text import Number, number, plural, ratios, seconds
+
+CLOCKS = {"tta_wall": "wall clock", "tta_train": "training clock", "tta_cold": "cold start to target"}
+SAID = {"samples": ("needs", "the samples of"), "throughput": ("has", "the throughput of"),
+        "accuracy": ("ends with", "the final quality of")}
+"""How the headline says what is no time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """One comparison: a row of the forest plot and of its table."""
+
+    index: int
+    """Its place among the comparisons, as `repro compare --json` lists them."""
+    candidate: CellMark
+    baseline: CellMark
+    primary: bool
+    metric: str
+    clock: str
+    said: tuple[str, str]
+    """Words before and after the ratio: `takes`, `as long as`."""
+    to_target: bool
+    goal: str
+    n: int
+    ratio: Number | None
+    interval: tuple[Number, Number] | None
+    level: str
+    speedup: Number | None
+    base_median: Number | None
+    verdict: str
+    because: str
+    settles: str
+    """What would settle it; empty where it is settled, or nothing is known to."""
+    unsettled: str
+    """Why nothing is said of what would settle it; empty where something is, and where it is settled."""
+    cautions: tuple[str, ...]
+    refused: bool
+    dot: float | None
+    """Per cent of the width, as are the ends of the whisker."""
+    whisker: tuple[float, float] | None
+    clipped: tuple[bool, bool]
+    """Ends of the interval that lie beyond the axis: drawn as arrows."""
+    pairs: tuple[tuple[float, float, str], ...]
+    """(x per cent, y pixels, what a pointer is told)."""
+    words: str
+    factors: tuple[Factor, ...]
+    beside: tuple[Beside, ...]
+    trials: tuple[PairRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PairRow:
+    """One seed of a comparison: both figures, and the trials they are of."""
+
+    repeat: int
+    candidate: Number | None
+    candidate_trial: str
+    baseline: Number | None
+    baseline_trial: str
+    ratio: Number
+
+
+@dataclass(frozen=True, slots=True)
+class Forest:
+    """All comparisons on one axis."""
+
+    axis: Axis
+    one: float
+    """Where 1 lies, per cent."""
+    primary: Ratio | None
+    others: tuple[Ratio, ...]
+    """Not declared beforehand, so corrected for their number."""
+    what: str
+    """What the ratios are of: `times`."""
+    sides: tuple[str, str]
+    """What the candidate is left and right of 1."""
+    drawn: bool
+    """False: no pair of trials has run, so there is nothing to draw."""
+    level: str
+    """Nominal coverage of the intervals, in words; empty where there is none."""
+
+    @property
+    def split(self) -> bool:
+        """Whether any ratio is taken apart."""
+        return any(part.path.startswith("split") for row in self.rows for part in row.factors)
+
+    @property
+    def missed(self) -> bool:
+        """Whether restricted means stand for any ratio."""
+        return any(part.path == "restricted" for row in self.rows for part in row.factors)
+
+    @property
+    def rows(self) -> tuple[Ratio, ...]:
+        return (*((self.primary,) if self.primary else ()), *self.others)
+
+
+def forest(record: Record) -> Forest:
+    """Every comparison that the plan asks for."""
+    found = compare(record.plan, record.results, started_ms=record.started_ms)
+    axis = around_one(_extent(found))
+    known = marks(record)
+    family = sum(not item.primary for item in found)
+    built = [_ratio(record, index, item, known, axis, family) for index, item in enumerate(found)]
+    return Forest(
+        axis=axis, one=axis.at(1.0), primary=next((item for item in built if item.primary), None),
+        others=tuple(item for item in built if not item.primary), what=_what(found), sides=_sides(found),
+        drawn=any(item.pairs or item.factors for item in built),
+        level=next((item.level for item in built if item.level), ""),
+    )
+
+
+def _what(found: Sequence[Comparison]) -> str:
+    metric = found[0].metric if found else "tta_wall"
+    return "times" if SCALES[metric].unit == "s" else SCALES[metric].noun
+
+
+def _sides(found: Sequence[Comparison]) -> tuple[str, str]:
+    scale = SCALES[found[0].metric if found else "tta_wall"]
+    return scale.below, scale.above
+
+
+def _extent(found: Sequence[Comparison]) -> list[float]:
+    """What the axis must hold: ratios and pairs; intervals too, up to the point where one would flatten all others."""
+    values = [pair.candidate / pair.baseline for item in found for pair in item.pairs]
+    values += [item.ratio for item in found if item.ratio is not None]
+    values += [value for item in found for value in drawn_values(item)]
+    low, high = min(values, default=1.0), max(values, default=1.0)
+    ends = [end for item in found if item.interval for end in (item.interval.low, item.interval.high)]
+    return values + [min(max(end, low / 4), high * 4) for end in ends]
+
+
+def _ratio(
+    record: Record, index: int, item: Comparison, known: dict[str, CellMark], axis: Axis, family: int
+) -> Ratio:
+    baseline = record.cell(item.baseline)
+    scale = SCALES[item.metric]
+    base = summarize(baseline, record.of_cell(item.baseline), scale.name, horizon_of(record, item.metric))
+    interval = item.interval
+    texts = ratios([item.ratio, *([interval.low, interval.high] if interval else [])]) if item.ratio else []
+    return Ratio(
+        index=index, candidate=known[item.candidate], baseline=known[item.baseline], primary=item.primary,
+        metric=item.metric, clock=CLOCKS.get(item.metric, scale.noun),
+        said=SAID.get(item.metric, ("takes", "as long as")),
+        to_target=scale.to_target, goal=goal(record.cell(item.candidate).choices), n=item.n,
+        ratio=texts[0] if texts else None, interval=(texts[1], texts[2]) if len(texts) == 3 else None,
+        level=f"{interval.level:.0%}".replace("%", "\N{NO-BREAK SPACE}%") if interval else "",
+        speedup=number(item.speedup), base_median=_figure(base.median, item), verdict=item.verdict,
+        because=item.because, settles=item.settles, unsettled=_unsettled(item, family), cautions=item.cautions,
+        refused=item.refused,
+        dot=axis.at(item.ratio) if item.ratio else None,
+        whisker=(axis.at(interval.low), axis.at(interval.high)) if interval else None,
+        clipped=(not axis.holds(interval.low), not axis.holds(interval.high)) if interval else (False, False),
+        pairs=tuple(
+            (axis.at(pair.candidate / pair.baseline), 8.0 + 6.0 * (index % 3),
+             f"seed {pair.repeat}: {_figure(pair.candidate, item)} / {_figure(pair.baseline, item)} = "
+             f"{ratios([pair.candidate / pair.baseline])[0]}")
+            for index, pair in enumerate(item.pairs)
+        ),
+        words=_words(item, [text.text for text in texts]), factors=factors(item, axis), beside=beside(item),
+        trials=_pair_rows(record, item),
+    )
+
+
+def _unsettled(item: Comparison, family: int) -> str:
+    if item.verdict not in ("inconclusive", "exploratory") or item.settles or item.refused:
+        return ""
+    if item.ratio is None:
+        return ("What would settle it is not forecast: that depends on how many further trials would miss the target, "
+                "which these few do not tell")
+    if not item.primary and family > FORECASTS:
+        return f"What would settle it is not forecast in a family of more than {FORECASTS} contrasts"
+    return "No number of pairs up to 10,000 is expected to settle it" if item.interval else ""
+
+
+def _pair_rows(record: Record, item: Comparison) -> tuple[PairRow, ...]:
+    names = {(result.cell_id, result.repeat): result.trial_id for result in record.results}
+    return tuple(
+        PairRow(pair.repeat, _figure(pair.candidate, item), names[item.candidate, pair.repeat],
+                _figure(pair.baseline, item), names[item.baseline, pair.repeat],
+                ratios([pair.candidate / pair.baseline])[0])
+        for pair in item.pairs
+    )
+
+
+def _figure(value: float | None, item: Comparison) -> Number | None:
+    unit = SCALES[item.metric].unit
+    return seconds(value) if unit == "s" else number(value, 4, unit)
+
+
+def _words(item: Comparison, texts: Sequence[str]) -> str:
+    """The drawing in one sentence."""
+    if not texts:
+        return f"no {'result' if item.refused else 'ratio'}: {item.because}"
+    if len(texts) < 3 or item.interval is None:
+        return f"ratio {texts[0]}, no interval, {plural(item.n, 'pair')}"
+    level = f"{100 * item.interval.level:.0f}\N{NO-BREAK SPACE}%"
+    return f"ratio {texts[0]}, {level} interval {texts[1]} to {texts[2]}, {plural(item.n, 'pair')}"

@@ -1,0 +1,174 @@
+"""Probability to have reached the target by a time, cell by cell, where some trials missed it (Kaplan-Meier)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from repro.compare import SCALES, Metric, Scale, Summary, summarize
+from repro.compare.metric import Course, course
+from repro.record.results import Result
+from repro.record.store import Record
+from repro.suite.plan import Cell
+
+from .cells import CellMark, goal, horizon_of, marks
+from .curves import DASHES, Chart, layout
+from .text import Number, number, plural, seconds, wrapped
+
+
+@dataclass(frozen=True, slots=True)
+class SurvivalRow:
+    """One cell."""
+
+    mark: CellMark
+    index: int
+    """Its place among the cells, as `repro compare --json` lists them."""
+    reached: int
+    n: int
+    success: tuple[Number, Number] | None
+    mean: Number | None
+    mean_ends: tuple[Number, Number] | None
+    horizon: Number | None
+    diverged: Number | None
+    steps: tuple[tuple[Number | None, Number | None], ...]
+    """(time, probability to have reached the target by then)."""
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class SurvivalPanel:
+    """Cells with one workload and one metric of quality."""
+
+    title: str
+    goal: str
+    charts: tuple[Chart, ...]
+    rows: tuple[SurvivalRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Survivals:
+    """The section; no panel where every trial reached its target."""
+
+    metric: Metric
+    noun: str
+    panels: tuple[SurvivalPanel, ...]
+
+    @property
+    def charts(self) -> tuple[Chart, ...]:
+        return tuple(chart for panel in self.panels for chart in panel.charts)
+
+
+def survival(record: Record) -> Survivals:
+    """By the declared contrast's clock, else by the wall clock."""
+    primary = record.plan.suite.primary
+    scale = SCALES[primary.metric if primary else "tta_wall"]
+    scale = scale if scale.to_target else SCALES["tta_wall"]
+    groups: dict[tuple[str, str], list[Cell]] = {}
+    for cell in record.plan.cells:
+        groups.setdefault((cell.choices.workload.label, goal(cell.choices)), []).append(cell)
+    panels = [_panel(record, index, key, cells, scale) for index, (key, cells) in enumerate(groups.items())]
+    return Survivals(scale.name, scale.noun, tuple(panel for panel in panels if panel))
+
+
+def _panel(
+    record: Record, number_: int, key: tuple[str, str], cells: Sequence[Cell], scale: Scale
+) -> SurvivalPanel | None:
+    """None where no trial missed."""
+    known = marks(record)
+    order = [cell.cell_id for cell in record.plan.cells]
+    horizon = horizon_of(record, scale.name)
+    found = [(known[cell.cell_id], order.index(cell.cell_id), _courses(record.of_cell(cell.cell_id), scale),
+              summarize(cell, record.of_cell(cell.cell_id), scale.name, horizon)) for cell in cells]
+    if all(item.kind == "reached" for _, _, courses, _ in found for item in courses):
+        return None
+    traces = [trace for mark, _, courses, summary in found if (trace := _trace(mark, courses, summary, scale))]
+    unit = "seconds" if scale.unit == "s" else scale.unit
+    looks = layout(unit, "probability to have reached it")
+    looks["yaxis"] |= {"range": [-0.03, 1.05], "tickformat": ".0%"}
+    figure = {"data": traces, "layout": looks}
+    chart = Chart(
+        f"survival-{number_}", f"{key[1]} on {key[0]}", f"against the {scale.noun}", figure,
+        f"probability to have reached {key[1]} against the {scale.noun}; {plural(len(traces), 'line')}, one a cell",
+    )
+    return SurvivalPanel(
+        title=key[0], goal=key[1], charts=(chart,) if traces else (),
+        rows=tuple(_row(mark, index, courses, summary, scale) for mark, index, courses, summary in found),
+    )
+
+
+def _courses(results: Sequence[Result], scale: Scale) -> list[Course]:
+    """How far each trial was watched; crashed and invalid ones say nothing of the cell."""
+    return [course(item, scale) for item in results if item.status not in ("crashed", "hung", "invalid")]
+
+
+def curve(courses: Sequence[Course], summary: Summary) -> tuple[list[tuple[float, float]], float] | None:
+    """(steps, the longest time any run was watched); None where it is not known how long runs were watched.
+
+    Where all trials reached the target the curve is the share of them that had; where none did it stays at 0.
+    """
+    if not courses or any(item.kind == "unknown" for item in courses):
+        return None
+    times = sorted(item.at for item in courses if item.kind == "reached")
+    last = max([*times, *(item.at for item in courses if item.kind == "watched")], default=0.0)
+    if summary.reached_by:
+        return list(summary.reached_by), last
+    if len(times) == len(courses):
+        return [(time, sum(other <= time for other in times) / len(times)) for time in dict.fromkeys(times)], last
+    return ([], last) if not times else None
+
+
+def _trace(mark: CellMark, courses: Sequence[Course], summary: Summary, scale: Scale) -> dict[str, Any] | None:
+    """A step line; open circles where runs stopped being watched in vain."""
+    found = curve(courses, summary)
+    if found is None:
+        return None
+    steps, last = found
+    events = [*((time, share, "circle", 4) for time, share in steps)]
+    for time in sorted({item.at for item in courses if item.kind == "watched"}):
+        share = max([value for at, value in steps if at <= time], default=0.0)
+        events.append((time, share, "line-ns-open", 11))
+    events.sort(key=lambda item: (item[0], item[1]))
+    if not events or events[-1][0] < last:
+        events.append((last, steps[-1][1] if steps else 0.0, "circle", 1))
+    events.insert(0, (0.0, 0.0, "circle", 1))
+    color = f"--c{mark.color}"
+    return {
+        "type": "scatter", "mode": "lines+markers", "name": f"cell {mark.number}", "uid": f"survival-{mark.number}",
+        "legendgroup": str(mark.number), "meta": [f"<b>{mark.number}</b> {wrapped(mark.label)}"],
+        "x": [float(f"{item[0]:.7g}") for item in events], "y": [item[1] for item in events],
+        "line": {"color": color, "dash": DASHES[mark.dash], "width": 2, "shape": "hv"},
+        "marker": {"symbol": [item[2] for item in events], "size": [item[3] for item in events], "color": color,
+                   "line": {"width": 1.5, "color": color}},
+        "hovertemplate": f"%{{meta[0]}}<br>by %{{x:.4~g}} {scale.unit}: %{{y:.3~g}}<extra></extra>",
+    }
+
+
+def _row(mark: CellMark, index: int, courses: Sequence[Course], summary: Summary, scale: Scale) -> SurvivalRow:
+    found = curve(courses, summary)
+    mean = summary.restricted
+    text = seconds if scale.unit == "s" else number
+    ends = [text(end) for end in (mean.interval.low, mean.interval.high)] if mean and mean.interval else []
+    success = [number(end, 2) for end in (summary.success.low, summary.success.high)] if summary.success else []
+    return SurvivalRow(
+        mark=mark, index=index, reached=summary.ok, n=summary.n, success=_two(success),
+        mean=text(mean.value) if mean else None, mean_ends=_two(ends), horizon=text(summary.horizon),
+        diverged=number(summary.diverged_share, 2),
+        steps=tuple((text(time), number(share, 3)) for time, share in found[0]) if found else (),
+        note=_note(summary, courses, found is None),
+    )
+
+
+def _two(values: Sequence[Number | None]) -> tuple[Number, Number] | None:
+    low, high = values if len(values) == 2 else (None, None)
+    return (low, high) if low and high else None
+
+
+def _note(summary: Summary, courses: Sequence[Course], unknown: bool) -> str:
+    if not summary.n:
+        return "no trial yet"
+    left = summary.n - len(courses)
+    said = [f"{plural(left, 'trial')} crashed or left an invalid log and say nothing of the cell"] if left else []
+    if unknown and courses:
+        said.append("how long its trials were watched is not recorded")
+    return "; ".join(said)

@@ -1,0 +1,132 @@
+"""Every attempt and every trial, failures first, with links into the run folder."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from repro.record.results import Result
+from repro.record.store import Attempt, Record
+
+from .cells import STATUS_WORDS, CellMark, marks
+from .text import Number, gibibytes, moment, number, seconds, share
+
+FOLDER = "../trials"
+"""The report lies in <run>/report; links stay inside the run folder and name no path of the machine."""
+HASHES = {
+    "init_weights": "initial weights", "data_order": "data order", "data": "data", "final_weights": "final weights",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRow:
+    """One line of the ledger."""
+
+    mark: CellMark | None
+    trial_id: str
+    repeat: int
+    attempt: int
+    status: str
+    word: str
+    reason: str
+    started: str
+    took: Number | None
+    link: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRow:
+    """One trial that has a result."""
+
+    mark: CellMark
+    trial_id: str
+    link: str
+    log: str
+    repeat: int
+    attempt: int
+    status: str
+    word: str
+    reason: str
+    wall: Number | None
+    train: Number | None
+    cold: Number | None
+    epochs: Number | None
+    rate: Number | None
+    final: Number | None
+    peak: Number | None
+    conservation: Number | None
+    observer: Number | None
+    starts: int
+    """Attempts on record."""
+    record: str
+    """Link to the trial's result as JSON."""
+    hashes: tuple[tuple[str, str, str], ...]
+    """(what, short, full)."""
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A planned trial without a result."""
+
+    mark: CellMark
+    trial_id: str
+    repeat: int
+
+
+def attempts(record: Record) -> list[AttemptRow]:
+    """The ledger in its order, but what failed first."""
+    known = marks(record)
+    rows = [
+        AttemptRow(
+            mark=known.get(item.cell_id), trial_id=item.trial_id, repeat=item.repeat, attempt=item.attempt,
+            status=item.status, word=STATUS_WORDS.get(item.status, item.status), reason=_told(item),
+            started=moment(item.started_ms), took=seconds(item.known_seconds),
+            link=f"{FOLDER}/{item.trial_id}/result_{item.attempt}.txt",
+        )
+        for item in record.attempts
+    ]
+    return sorted(rows, key=lambda row: row.status == "ok")
+
+
+def _told(item: Attempt) -> str:
+    """How an attempt began where it did not begin anew, and how it ended."""
+    began = f"went on from {item.resumed_from}" if item.resumed_from else ""
+    return "; ".join(part for part in (began, item.passed_over, item.reason) if part)
+
+
+def trials(record: Record) -> list[TrialRow]:
+    """Results by cell and seed, failures first."""
+    known = marks(record)
+    starts = Counter(item.trial_id for item in record.attempts)
+    rows = [_trial(item, known[item.cell_id], starts[item.trial_id]) for item in record.results
+            if item.cell_id in known]
+    return sorted(rows, key=lambda row: (row.status == "ok", row.mark.number, row.repeat))
+
+
+def missing(record: Record) -> list[Missing]:
+    known = marks(record)
+    return [Missing(known[trial.cell_id], trial.trial_id, trial.repeat) for trial in record.missing()]
+
+
+def by_cell(known: Sequence[CellMark], rows: Sequence[TrialRow]) -> list[tuple[CellMark, list[TrialRow]]]:
+    """The same, cell by cell and by seed: where a figure's link leads. Cells without a trial are there too."""
+    found: dict[int, list[TrialRow]] = {mark.number: [] for mark in known}
+    for row in sorted(rows, key=lambda row: row.repeat):
+        found[row.mark.number].append(row)
+    return [(mark, found[mark.number]) for mark in known]
+
+
+def _trial(item: Result, mark: CellMark, starts: int) -> TrialRow:
+    return TrialRow(
+        mark=mark, trial_id=item.trial_id, link=f"{FOLDER}/{item.trial_id}/",
+        log=f"{FOLDER}/{item.trial_id}/result_{item.attempt}.txt", repeat=item.repeat, attempt=item.attempt,
+        status=item.status, word=STATUS_WORDS[item.status], reason=item.reason, wall=seconds(item.tta_wall),
+        train=seconds(item.tta_train), cold=seconds(item.tta_cold), epochs=number(item.epochs_to_target),
+        rate=number(item.samples_per_second), final=number(item.final, 4), peak=gibibytes(item.peak_bytes),
+        conservation=share(item.conservation_error), observer=share(item.observer_effect), starts=starts,
+        record=f"{FOLDER}/{item.trial_id}/result.json",
+        hashes=tuple((HASHES.get(name, name), value[:8], value) for name, value in item.hashes.items()),
+        warnings=item.warnings,
+    )

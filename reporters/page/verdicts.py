@@ -1,0 +1,56 @@
+"""The verdicts as sentences, the declared one first, with the harness's own rate of wrong ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from repro.compare.calibration import Calibration, beside
+from repro.record.store import Record
+
+from .speedup import Forest, Ratio
+from .text import Number, number
+
+OPEN_UP_TO = 8
+"""Other contrasts beyond which the list is folded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """How often these verdicts are wrong where there is nothing to find."""
+
+    sentence: str
+    share: Number
+    ends: tuple[Number, Number]
+    wrong: int
+    n: int
+    machine: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """The first screen."""
+
+    primary: Ratio | None
+    others: tuple[Ratio, ...]
+    folded: bool
+    decided: int
+    """Of the others: how many came to a verdict."""
+    rate: Rate | None
+    """None: not calibrated."""
+
+
+def verdicts(record: Record, forest: Forest) -> Verdicts:
+    """All comparisons of the plan, in the order in which `repro compare` lists them."""
+    found = beside(record)
+    return Verdicts(
+        primary=forest.primary, others=forest.others, folded=len(forest.others) > OPEN_UP_TO,
+        decided=sum(item.verdict not in ("inconclusive", "exploratory") for item in forest.others),
+        rate=_rate(found) if found else None,
+    )
+
+
+def _rate(found: Calibration) -> Rate:
+    share, low, high = (number(100 * value, 2, "%") for value in
+                        (found.false_positives / found.n, found.rate.low, found.rate.high))
+    assert share and low and high
+    return Rate(found.sentence(), share, (low, high), found.false_positives, found.n, found.machine)

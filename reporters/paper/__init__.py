@@ -1,0 +1,1 @@
+"""LaTeX, Markdown and figures for a paper."""

@@ -1,0 +1,290 @@
+"""The record's figures as vector files for a paper: quality over time, times by cell, speed-ups as a forest plot.
+
+Drawn by matplotlib, which MLflow brings along: no browser is needed as plotly's export needs one (docs/decisions.md).
+The same record and matplotlib give the same bytes: no date, fixed ids, none of the user's own settings.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from repro.compare import SCALES, Comparison
+from repro.core.files import write_bytes
+from repro.record.store import Record
+from repro.seams.reporting import Reporter
+from repro.suite.plan import Cell
+
+from ..page.text import plural
+from ..tables.rows import comparisons, metric_of, pair_origin, summaries
+from .short_tables import name
+
+if TYPE_CHECKING:
+    from repro.published.store import Published
+
+FOLDER = "figures"
+FORMATS = ("pdf", "svg")
+ROWS = 40
+"""Cells or contrasts in one figure; more cannot be read in print. The caption says how many were left out."""
+LINES = 8
+"""Cells in one panel of curves."""
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#7f7f7f")
+"""Okabe and Ito's, which the colour-blind tell apart too; each has a line pattern of its own beside."""
+PATTERNS = ("-", "--", ":", "-.", (0, (6, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)), (0, (5, 4)))
+WIDTH = 6.5
+"""Inches: a text width."""
+SETTINGS: dict[str, Any] = {
+    "font.family": "DejaVu Sans", "font.size": 8.0, "axes.spines.top": False, "axes.spines.right": False,
+    "axes.grid": True, "grid.color": "#dddddd", "grid.linewidth": 0.5, "axes.axisbelow": True,
+    "text.parse_math": False, "text.usetex": False, "svg.hashsalt": "repro", "svg.fonttype": "path",
+    "pdf.fonttype": 42, "pdf.use14corefonts": False, "savefig.bbox": "standard", "legend.frameon": False,
+}
+METADATA: dict[str, dict[str, Any]] = {
+    "pdf": {"CreationDate": None, "ModDate": None, "Creator": "repro", "Producer": "matplotlib"},
+    "svg": {"Date": None, "Creator": "repro"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """One figure: file name without ending, caption, and what draws it into a matplotlib figure."""
+
+    name: str
+    caption: str
+    height: float
+    """Inches."""
+    into: Callable[[Any], None]
+
+
+class PaperFigures(Reporter):
+    """PDF and SVG of every figure, in `figures/`."""
+
+    title: ClassVar[str] = "Figures as PDF and SVG"
+
+    def write(self, record: Record, out: Path) -> list[str]:
+        """Write `figures/*.pdf` and `figures/*.svg` into `out`.
+
+        Raises:
+            OutputError: `out` cannot be written.
+        """
+        return draw(figures(record), out)
+
+    def write_published(self, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
+        """Write `figures/published-*.pdf` and `.svg` into `out`, figures of runs of one's own into folders below it.
+
+        Raises:
+            OutputError: `out` cannot be written.
+        """
+        from ..published.figures import published_figures
+        from ..published.tables import apart
+
+        return [*draw(published_figures(imports), out), *apart(self, own, out)]
+
+
+def figures(record: Record) -> list[Drawing]:
+    """What there is to draw; none where nothing has run."""
+    found = [*_curves(record), *_times(record), *_forest(record)]
+    return [item for item in found if item is not None]
+
+
+def draw(found: Sequence[Drawing], out: Path) -> list[str]:
+    """Write every figure in every format; the paths."""
+    paths = []
+    for item in found:
+        for kind in FORMATS:
+            path = out / FOLDER / f"{item.name}.{kind}"
+            write_bytes(path, rendered_figure(item, kind))
+            paths.append(str(path))
+    return paths
+
+
+def rendered_figure(item: Drawing, kind: str) -> bytes:
+    """A figure's bytes, `kind` one of `FORMATS`; whatever the user has set up for matplotlib."""
+    import matplotlib as mpl
+
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(SETTINGS)
+        return _rendered(item, kind)
+
+
+def _rendered(item: Drawing, kind: str) -> bytes:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, item.height), layout="constrained")
+    FigureCanvasAgg(figure)
+    item.into(figure)
+    stream = io.BytesIO()
+    figure.savefig(stream, format=kind, metadata=METADATA[kind])
+    return stream.getvalue()
+
+
+def _curves(record: Record) -> list[Drawing]:
+    """Quality against the wall clock and against epochs: one figure a workload, metric and target."""
+    grouped: dict[tuple[str, str, float], list[Cell]] = {}
+    for cell in record.plan.cells:
+        if any(point.value is not None for item in record.of_cell(cell.cell_id) for point in item.curve):
+            stop = cell.choices.stop
+            grouped.setdefault((cell.choices.workload.label, stop.metric, stop.target), []).append(cell)
+    drawn = []
+    for number, ((workload, metric, target), cells) in enumerate(grouped.items(), 1):
+        shown = cells[:LINES]
+        caption = (f"{name(metric)} on {name(workload)} against the wall clock and epochs, one line a trial; the grey "
+                   f"line is the target {target:g}. Figures: {_origins(shown)}.{left_out(shown, cells, 'cell')}")
+        drawn.append(Drawing(
+            name="quality" if len(grouped) == 1 else f"quality-{number}", caption=caption,
+            height=2.6 + 0.17 * len(shown), into=partial(_draw_curves, record, shown, metric, target),
+        ))
+    return drawn
+
+
+def _draw_curves(record: Record, cells: Sequence[Cell], metric: str, target: float, figure: Any) -> None:
+    panes = figure.subplots(1, 2, sharey=True)
+    for pane, (clock, words) in zip(panes, (("wall_seconds", "wall clock (s)"), ("epochs", "epochs")), strict=True):
+        pane.axhline(target, color="#888888", linewidth=0.8)
+        for index, cell in enumerate(cells):
+            for number, item in enumerate(record.of_cell(cell.cell_id)):
+                points = [(getattr(point, clock), point.value) for point in item.curve if point.value is not None]
+                pane.plot([x for x, _ in points], [y for _, y in points], color=COLORS[index], linewidth=0.9,
+                          linestyle=PATTERNS[index], label=None if number else shown_text(cell.label))
+        pane.set_xlabel(words)
+        pane.set_xlim(left=0)
+    panes[0].set_ylabel(shown_text(f"{metric} [{_origins(cells)}]"))
+    handles, labels = panes[0].get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, labels, loc="outside lower left", ncols=1, fontsize=7)
+
+
+def _times(record: Record) -> list[Drawing]:
+    """Every trial's figure by cell, with median and interval."""
+    metric = metric_of(record)
+    scale = SCALES[metric]
+    found = [item for item in summaries(record, metric) if item.n]
+    if not found:
+        return []
+    shown = found[:ROWS]
+    cells = [record.cell(item.cell_id) for item in shown]
+
+    def into(figure: Any) -> None:
+        pane = figure.subplots()
+        for place, item in enumerate(shown):
+            color = COLORS[place % len(COLORS)]
+            spread = [place + 0.12 * (index % 3 - 1) for index in range(len(item.values))]
+            pane.plot(item.values, spread, "o", markersize=3, color=color, alpha=0.7, linewidth=0)
+            if item.interval is not None:
+                pane.plot([item.interval.low, item.interval.high], [place + 0.3] * 2, color=color, linewidth=1.5)
+            if item.median is not None:
+                pane.plot([item.median], [place + 0.3], "|", color=color, markersize=8, markeredgewidth=1.5)
+            if item.ok < item.n and scale.to_target:
+                pane.annotate(f"{item.n - item.ok} of {item.n} without", (1.0, place), fontsize=6, ha="right",
+                              va="center", xycoords=("axes fraction", "data"))
+        rows(pane, [f"{name(cell.label)} [{cell.choices.origin}]" for cell in cells])
+        pane.set_xlim(left=0)
+        pane.set_xlabel(f"{scale.noun} ({scale.unit})" if scale.unit else scale.noun)
+
+    caption = (f"{scale.noun.capitalize()} of every trial by cell; bars: median with its order-statistic interval, "
+               f"where every trial reached the target. Figures: {_origins(cells)}."
+               f"{left_out(shown, found, 'cell')}")
+    return [Drawing("times", caption, 0.7 + 0.34 * len(shown), into)]
+
+
+def _forest(record: Record) -> list[Drawing]:
+    """Every ratio that there is, with its interval and its pairs; the declared contrast on top."""
+    everything = comparisons(record)
+    found = [item for item in everything if item.ratio is not None and item.ratio > 0]
+    if not found:
+        return []
+    shown = found[:ROWS]
+
+    def into(figure: Any) -> None:
+        pane = figure.subplots()
+        pane.axvline(1.0, color="#888888", linewidth=0.8)
+        for place, item in enumerate(shown):
+            color = COLORS[0] if item.primary else COLORS[6]
+            ratios = [pair.candidate / pair.baseline for pair in item.pairs if pair.baseline > 0 and pair.candidate > 0]
+            pane.plot(ratios, [place + 0.2] * len(ratios), "o", markersize=2, color=color, alpha=0.5, linewidth=0)
+            if item.interval is not None:
+                pane.plot([item.interval.low, item.interval.high], [place, place], color=color, linewidth=1.2)
+            pane.plot([item.ratio], [place], "D" if item.primary else "s", color=color, markersize=4)
+            pane.annotate(item.verdict, (1.01, place), fontsize=6, va="center", xycoords=("axes fraction", "data"),
+                          annotation_clip=False)
+        rows(pane, [_contrast(record, item) for item in shown])
+        pane.set_xscale("log")
+        _plain_ticks(pane, shown)
+        pane.set_xlabel(f"ratio of {SCALES[shown[0].metric].noun}, candidate / baseline")
+
+    origins = " and ".join(dict.fromkeys(pair_origin(record, item) for item in shown))
+    without = len(everything) - len(found)
+    none = f" {plural(without, 'contrast')} without a ratio cannot be drawn." if without else ""
+    caption = (f"Ratios of {SCALES[shown[0].metric].noun} with 95 % intervals, pairs of one seed as points; the "
+               f"declared contrast is drawn in blue with a diamond. Intervals are not corrected for the number of "
+               f"contrasts, verdicts are.{none} Figures: {origins}.{left_out(shown, found, 'contrast')}")
+    return [Drawing("ratios", caption, 0.8 + 0.42 * len(shown), into)]
+
+
+def _contrast(record: Record, item: Comparison) -> str:
+    return f"{name(item.candidate_label)}\nagainst {name(item.baseline_label)} [{pair_origin(record, item)}]"
+
+
+def rows(pane: Any, labels: Sequence[str]) -> None:
+    """One row a label, the first on top."""
+    pane.set_yticks(range(len(labels)), ["\n".join(shown_text(line) for line in label.split("\n")) for label in labels])
+    pane.tick_params(axis="y", labelsize=6, length=0)
+    pane.set_ylim(len(labels) - 0.4, -0.6)
+
+
+def _plain_ticks(pane: Any, shown: Sequence[Comparison]) -> None:
+    """Ratios as one reads them on a log axis: 0.5, 0.8, 1, 1.25, 2."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    seen = [value for item in shown for value in (
+        *(pair.candidate / pair.baseline for pair in item.pairs if pair.baseline > 0 and pair.candidate > 0),
+        *((item.interval.low, item.interval.high) if item.interval else ()), item.ratio or 1.0, 1.0)]
+    low, high = min(seen), max(seen)
+    low, high = min(low / 1.05, 0.95), max(high * 1.05, 1.05)
+    pane.set_xlim(low, high)
+    ticks: list[float] = []
+    for steps in ((1, 1.05, 1.1, 1.2, 1.3, 1.5, 2, 3, 5, 7, 8, 9, 9.5), (1, 1.25, 1.5, 2, 3, 5, 7), (1, 2, 5), (1,)):
+        decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        ticks = sorted({round(step * 10.0**decade, 12) for decade in decades for step in steps})
+        ticks = [tick for tick in ticks if low <= tick <= high]
+        gaps = [math.log(b / a) for a, b in pairwise(ticks)]
+        if not gaps or min(gaps) > 0.07 * math.log(high / low):
+            break
+    pane.xaxis.set_major_locator(FixedLocator(ticks))
+    pane.xaxis.set_minor_locator(NullLocator())
+    pane.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _origins(cells: Sequence[Cell]) -> str:
+    return " and ".join(dict.fromkeys(cell.choices.origin for cell in cells)) or "measured"
+
+
+def left_out(shown: Sequence[Any], found: Sequence[Any], noun: str) -> str:
+    return "" if len(shown) == len(found) else \
+        f" Shown: the first {len(shown)} of {plural(len(found), noun)}; the tables have them all."
+
+
+def shown_text(text: str) -> str:
+    """One line in characters that the font has; for others its sign for the unknown."""
+    known = _glyphs()
+    return "".join(character if ord(character) in known else "\ufffd" for character in name(text))
+
+
+@cache
+def _glyphs() -> set[int]:
+    """Code points that the font can draw."""
+    from matplotlib.font_manager import findfont, get_font
+
+    return set(get_font(findfont("DejaVu Sans")).get_charmap())
+
+
+__all__ = ["FOLDER", "Drawing", "PaperFigures", "draw", "figures", "left_out", "rendered_figure", "rows",
+           "shown_text"]

@@ -1,0 +1,142 @@
+"""The record as LaTeX for a paper: two booktabs tables, the verdicts as a list, and the figures beside."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from repro.core.files import write_text
+from repro.record.store import Record
+from repro.seams.reporting import Reporter
+
+from ..page.text import plural
+from .figures import FOLDER, ROWS, draw, figures
+from .short_tables import FOOTNOTE, Brief, Short, brief
+
+if TYPE_CHECKING:
+    from repro.published.store import Published
+
+    from ..published.short import PublishedBrief
+
+SPECIAL = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
+    "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "|": r"\textbar{}", '"': r"\textquotedbl{}", "'": r"\textquotesingle{}", "`": r"\textasciigrave{}", "-": "{-}",
+    "[": "{[}", "]": "{]}", "*": "{*}", "\N{NO-BREAK SPACE}": "~", "\N{MULTIPLICATION SIGN}": r"\texttimes{}",
+    "\N{SOFT HYPHEN}": r"\-", "\N{MICRO SIGN}": r"\textmu{}",
+}
+"""What TeX would read as a command, a ligature or an optional argument."""
+HEAD = """\
+% Written by repro. In the preamble: \\usepackage[T1]{fontenc} \\usepackage[utf8]{inputenc} \\usepackage{textcomp}
+% \\usepackage{booktabs} \\usepackage{graphicx}; then \\input{report} where the tables and figures are wanted, with
+% \\graphicspath{{...}} where this file does not lie beside the document. Wide tables: put them into \\resizebox.
+"""
+
+
+class LatexPaper(Reporter):
+    """`report.tex`, to be read by `\\input`, and the figures as PDF and SVG."""
+
+    title: ClassVar[str] = "LaTeX tables (booktabs) and figures (PDF, SVG) for a paper"
+
+    def write(self, record: Record, out: Path) -> list[str]:
+        """Write `report.tex` and `figures/` into `out`.
+
+        Raises:
+            OutputError: `out` cannot be written.
+        """
+        path = out / "report.tex"
+        drawn = figures(record)
+        write_text(path, render(brief(record), [(item.name, item.caption) for item in drawn]))
+        return [str(path), *draw(drawn, out)]
+
+    def write_published(self, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
+        """Write `published.tex` and `figures/` into `out`, runs of one's own into folders below it.
+
+        Raises:
+            OutputError: `out` cannot be written.
+        """
+        from ..published.figures import published_figures
+        from ..published.short import published_brief
+        from ..published.tables import apart
+
+        path, drawn = out / "published.tex", published_figures(imports)
+        write_text(path, render_published(published_brief(imports), [(item.name, item.caption) for item in drawn]))
+        return [str(path), *draw(drawn, out), *apart(self, own, out)]
+
+
+def render(found: Brief, drawn: list[tuple[str, str]]) -> str:
+    """The file; `drawn`: name and caption of every figure."""
+    parts = [HEAD, f"% {found.origin} figures",
+             *(_table(table, _caption(table, found)) for table in (found.cells, found.comparisons) if table.rows)]
+    if found.verdicts:
+        items = "\n".join(f"  \\item \\textbf{{{escaped(item.verdict)}}}: {escaped(item.contrast)}: {escaped(item.why)}"
+                          for item in found.verdicts)
+        parts.append(f"\\begin{{itemize}}\n{items}\n\\end{{itemize}}")
+    parts += _doubts(found.doubts)
+    parts += [_figure(name, caption) for name, caption in drawn]
+    return "\n\n".join(parts) + "\n"
+
+
+def render_published(found: PublishedBrief, drawn: list[tuple[str, str]]) -> str:
+    """The file of published results. A table keeps its first rows where it would not fit a page, and says so."""
+    parts = [HEAD.replace("{report}", "{published}"), "% published figures"]
+    facts = "; ".join(f"{key}: {value}" for key, value in found.facts)
+    for table in (*found.scores, *found.costs):
+        left = len(table.rows) - ROWS
+        more = f" {plural(left, 'row')} left out; the CSV tables have them all." if left > 0 else ""
+        short = Short(table.title, table.headers, table.numeric, table.rows[:ROWS])
+        parts.append(_table(short, f"{escaped(table.title)}. All figures \\emph{{published}} by others. "
+                                   f"{escaped(facts + '.' + more)}"))
+    parts += [*_doubts(found.doubts), *(_figure(name, caption) for name, caption in drawn)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _doubts(found: Sequence[str]) -> list[str]:
+    if not found:
+        return []
+    items = "\n".join(f"  \\item {escaped(text)}" for text in found)
+    return [f"\\paragraph{{Before you believe it}}\n\\begin{{itemize}}\n{items}\n\\end{{itemize}}"]
+
+
+def _caption(table: Short, found: Brief) -> str:
+    facts = "; ".join(f"{key}: {value}" for key, value in found.facts)
+    foot = f" {FOOTNOTE}" if table is found.comparisons else ""
+    return f"{escaped(table.title)}. All figures \\emph{{{escaped(found.origin)}}}. {escaped(facts + '.' + foot)}"
+
+
+def _table(table: Short, caption: str) -> str:
+    columns = "".join("r" if flush else "l" for flush in table.numeric)
+    lines = [" & ".join(escaped(cell) for cell in row) + r" \\" for row in (table.headers, *table.rows)]
+    return "\n".join([
+        r"\begin{table}[htbp]", r"\centering",
+        f"\\caption{{{caption}}}",
+        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%", f"\\begin{{tabular}}{{{columns}}}",
+        r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule", r"\end{tabular}}", r"\end{table}",
+    ])
+
+
+def _figure(name: str, caption: str) -> str:
+    return "\n".join([
+        r"\begin{figure}[htbp]", r"\centering", f"\\includegraphics[width=\\linewidth]{{{FOLDER}/{name}.pdf}}",
+        f"\\caption{{{escaped(caption)}}}", r"\end{figure}",
+    ])
+
+
+def escaped(text: str) -> str:
+    """`text` as LaTeX that sets it and does nothing else; what pdflatex has no glyph for stands by its number."""
+    return "".join(_character(character) for character in _line(text))
+
+
+def _line(text: str) -> str:
+    """One line; an empty one would end a paragraph. No-break spaces stay."""
+    return re.sub("[ \\t\\r\\n\\f\\v]+", " ", text).strip(" ")
+
+
+def _character(character: str) -> str:
+    if character in SPECIAL:
+        return SPECIAL[character]
+    if " " <= character <= "~" or "\u00c0" <= character <= "\u00ff":
+        return character
+    return f"\\texttt{{U+{ord(character):04X}}}"

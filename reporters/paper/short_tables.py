@@ -1,0 +1,167 @@
+"""Record -> the few columns and sentences that fit a README or a paper, as plain text that each format then escapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from repro.compare import SCALES, Bounds, Comparison, Summary
+from repro.record.store import Record
+
+from ..page.text import plural, shortened, significant
+from ..tables.rows import Row, about, comparisons, metric_of, pair_origin, plain, summaries
+
+NOTHING = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Short:
+    """A table of text; `numeric` says which columns are set flush right."""
+
+    title: str
+    headers: tuple[str, ...]
+    numeric: tuple[bool, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """One verdict: the word for it, which contrast it is about, and why."""
+
+    verdict: str
+    contrast: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Brief:
+    """All that a short report says."""
+
+    title: str
+    origin: str
+    facts: tuple[tuple[str, str], ...]
+    doubts: tuple[str, ...]
+    verdicts: tuple[Sentence, ...]
+    cells: Short
+    comparisons: Short
+
+
+def brief(record: Record) -> Brief:
+    """The record in short; every figure is one of `repro.reporters.tables.rows`, rounded."""
+    row = about(record)
+    found = comparisons(record)
+    return Brief(
+        title=name(str(row["title"] or row["suite"])), origin=str(row["origin"]), facts=tuple(_facts(record, row)),
+        doubts=tuple(_doubts(record, row)), verdicts=tuple(_sentence(item) for item in found), cells=_cells(record),
+        comparisons=_comparisons(record, found),
+    )
+
+
+def name(text: str) -> str:
+    """A label as it stands in a short table: one line, not endless."""
+    return shortened(" ".join(plain(text).split()))
+
+
+def rounded(value: float | None, digits: int = 3) -> str:
+    """Three significant digits; a dash for the unknown."""
+    return NOTHING if value is None else significant(value, digits)
+
+
+def interval(found: Bounds | None) -> str:
+    """`0.81 to 0.93 (95 %)`; a dash where there is none."""
+    if found is None:
+        return NOTHING
+    level = f"{100 * found.level:.3g} %"
+    return f"{rounded(found.low)} to {rounded(found.high)} ({level})"
+
+
+def _facts(record: Record, row: Row) -> Iterator[tuple[str, str]]:
+    yield "figures", str(row["origin"])
+    yield "suite", f"{name(str(row['suite']))}, digest {str(row['suite_digest'])[:16]}, method {row['method']}"
+    yield "trials", f"{row['trials']} of {row['planned']}, {plural(int(row['seeds'] or 0), 'seed')} a cell, " \
+                    f"{plural(int(row['attempts'] or 0), 'start')} in all"
+    yield "machine", name(str(row["machine"]))
+    yield "repro", f"{row['repro_version']}" + (f", commit {str(row['commit'])[:12]}" if row["commit"] else "")
+    yield "false-positive rate", str(row["false_positive_rate"])
+
+
+def _doubts(record: Record, row: Row) -> Iterator[str]:
+    """What a reader must know before the figures."""
+    if row["parity_passed"] is False:
+        yield "the parity gate failed: the engines do not train alike, so their times say nothing of each other"
+    if row["parity_needed"] is None:
+        yield "no outcome of a parity gate is recorded: nothing says that the engines train alike"
+    if row["trials"] != row["planned"]:
+        yield f"only {row['trials']} of {row['planned']} trials have run; every figure may still change"
+    failed = sorted({item.status for item in record.results} - {"ok"})
+    for status in failed:
+        count = sum(item.status == status for item in record.results)
+        yield f"{plural(count, 'trial')} ended as {status.replace('_', ' ')}"
+    again = len(record.attempts) - len({item.trial_id for item in record.attempts})
+    if again:
+        yield f"{plural(again, 'start')} beyond the first of a trial"
+    yield from (" ".join(plain(note).split())[:1000] for note in record.plan.notes)
+    if "simulated" in str(row["origin"]):
+        yield "simulated figures are invented by an engine: nothing was trained there"
+    if "emulated" in str(row["origin"]):
+        yield "emulated figures are of a cluster made of network namespaces on one machine"
+    for data in record.environment.data:
+        if data.synthetic:
+            yield f"{name(data.name)} is made up: accuracy on it says nothing about real data"
+    if row["dirty"]:
+        yield "the code had uncommitted changes"
+
+
+def _sentence(item: Comparison) -> Sentence:
+    kind = "declared contrast" if item.primary else "further contrast"
+    scale, told = SCALES[item.metric], ""
+    if item.ratio is not None:
+        told = f"{rounded(item.ratio)} x {scale.times}"
+        told += f", {interval(item.interval)}" if item.interval else ", no interval"
+    ending = f" To settle it: {plain(item.settles)}." if item.settles else ""
+    said = "".join(f" Caution: {plain(text)}." for text in item.cautions)
+    pairs = plural(item.n, "pair") if item.paired else f"{item.n} a side, unpaired"
+    return Sentence(
+        verdict=item.verdict,
+        contrast=f"{name(item.candidate_label)} against {name(item.baseline_label)} ({kind}, {scale.noun})",
+        why=f"{f'{told}, ' if told else ''}{pairs}; {plain(item.because)}.{ending}{said}",
+    )
+
+
+def _cells(record: Record) -> Short:
+    metric = metric_of(record)
+    scale = SCALES[metric]
+    unit = f" ({scale.unit})" if scale.unit else ""
+    return Short(
+        title=f"Cells: {scale.noun}",
+        headers=("Cell", "Figures", "Reached", f"Median {scale.noun}{unit}", "Interval", "Epochs", "Samples/s",
+                 "Final quality"),
+        numeric=(False, False, True, True, True, True, True, True),
+        rows=tuple(_cell(record, item) for item in summaries(record, metric)),
+    )
+
+
+def _cell(record: Record, item: Summary) -> tuple[str, ...]:
+    return (
+        name(item.label), record.cell(item.cell_id).choices.origin, f"{item.ok}/{item.n}",
+        rounded(item.median) if item.median is not None else "not reached" if item.n else "not run",
+        interval(item.interval), rounded(item.median_epochs), rounded(item.median_samples_per_second),
+        rounded(item.median_final, 4),
+    )
+
+
+def _comparisons(record: Record, found: list[Comparison]) -> Short:
+    return Short(
+        title="Comparisons: candidate / baseline",
+        headers=("Candidate", "Baseline", "Figures", "Ratio of", "Ratio", "Interval", "n", "p", "Verdict"),
+        numeric=(False, False, False, False, True, True, True, True, False),
+        rows=tuple((
+            name(item.candidate_label), name(item.baseline_label), pair_origin(record, item),
+            SCALES[item.metric].noun + (" *" if item.primary else ""), rounded(item.ratio), interval(item.interval),
+            str(item.n), rounded(item.p if item.p_adjusted is None else item.p_adjusted, 2), item.verdict,
+        ) for item in found),
+    )
+
+
+FOOTNOTE = ("* declared contrast, tested alone; every other p is corrected by Holm over all shown. A ratio below 1: "
+            "less time, fewer samples, lower throughput or quality.")

@@ -1,0 +1,130 @@
+"""Published results as vector figures for a paper: scores with every run, batch size against epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from statistics import median
+from typing import Any
+
+from repro.published.cells import BatchCost, batch_costs
+from repro.published.record import PublishedCell, PublishedResult
+from repro.published.store import Published
+
+from ..page.text import plural
+from ..paper.figures import COLORS, ROWS, Drawing, left_out, rows, shown_text
+from ..paper.short_tables import name
+from .charts import SPAN, batch_ticks
+
+MARKERS = "osD^vPX*"
+
+
+def published_figures(imports: Sequence[Published]) -> list[Drawing]:
+    """What there is to draw; none where no run has a time."""
+    return [*_scores(imports), *_batches(imports)]
+
+
+def _scores(imports: Sequence[Published]) -> list[Drawing]:
+    """Every system's runs and score, one figure a benchmark and round, the shortest on top."""
+    drawn: list[Drawing] = []
+    for item in imports:
+        runs: dict[str, list[PublishedResult]] = {}
+        for result in item.results:
+            runs.setdefault(result.cell_id, []).append(result)
+        groups: dict[tuple[str, str], list[tuple[PublishedCell, list[float]]]] = {}
+        for cell in item.record.cells:
+            minutes = [run.seconds / 60 for run in runs.get(cell.cell_id, ()) if run.seconds is not None]
+            if minutes:
+                groups.setdefault((cell.factors["round"], cell.factors["benchmark"]), []).append((cell, minutes))
+        for (round_name, benchmark), cells in groups.items():
+            kept = sorted(cells, key=_by_score)[:ROWS]
+            caption = (f"Minutes to target of {name(benchmark)}, {name(round_name)}: every run with a time as a point, "
+                       f"the score as an upright line where it is valid. Figures: published by others."
+                       f"{left_out(kept, cells, 'system')}")
+            drawn.append(Drawing(f"published-scores-{len(drawn) + 1}", caption, 0.7 + 0.26 * len(kept),
+                                 partial(_draw_scores, kept)))
+    return drawn
+
+
+def _by_score(item: tuple[PublishedCell, list[float]]) -> tuple[bool, float, str]:
+    score = item[0].score
+    return not score.valid, float("inf") if score.minutes is None else score.minutes, item[0].cell_id
+
+
+def _draw_scores(cells: Sequence[tuple[PublishedCell, list[float]]], figure: Any) -> None:
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    pane = figure.subplots()
+    for place, (cell, minutes) in enumerate(cells):
+        color = COLORS[place % len(COLORS)]
+        pane.plot(minutes, [place + 0.12 * (index % 3 - 1) for index in range(len(minutes))], "o", markersize=2.5,
+                  color=color, alpha=0.7, linewidth=0)
+        if cell.score.valid and cell.score.minutes is not None:
+            pane.plot([cell.score.minutes], [place], "|", color=color, markersize=9, markeredgewidth=1.4)
+    rows(pane, [f"{name(cell.factors['org'])} {name(cell.factors['system'])}" for cell, _ in cells])
+    everything = [value for _, minutes in cells for value in minutes]
+    if min(everything) > 0 and max(everything) / min(everything) > SPAN:
+        pane.set_xscale("log")
+        pane.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))  # its own writes formulas
+        pane.xaxis.set_minor_formatter(NullFormatter())
+        pane.set_xlabel("minutes to target (logarithmic) [published]")
+    else:
+        pane.set_xlim(left=0)
+        pane.set_xlabel("minutes to target [published]")
+
+
+def _batches(imports: Sequence[Published]) -> list[Drawing]:
+    """What a larger batch costs, one figure a benchmark and unit over all rounds and imports."""
+    found: dict[tuple[str, str], dict[str, list[tuple[int, float]]]] = {}
+    for item in imports:
+        rounds = {result.result_id: result.round for result in item.results}
+        for costs in batch_costs(item.results).values():
+            unit = "epochs" if any(cost.epochs is not None for cost in costs) else "samples"
+            points = [(cost.global_batch_size, value) for cost in costs if (value := _cost(cost, unit)) is not None]
+            if points:
+                by_round = found.setdefault((costs[0].benchmark, unit), {})
+                by_round.setdefault(rounds[costs[0].result_id], []).extend(points)
+    drawn = []
+    for number, ((benchmark, unit), by_round) in enumerate(sorted(found.items()), 1):
+        count = sum(len(points) for points in by_round.values())
+        reference = sorted({(point.global_batch_size, sum(point.costs) / len(point.costs))
+                            for item in imports for point in item.record.references
+                            if (point.benchmark, point.unit) == (benchmark, unit)})
+        beside = " Diamonds: mean of the reference's runs (RCP)." if reference else ""
+        caption = (f"{unit.capitalize()} to the target of {name(benchmark)} against the global batch: "
+                   f"{plural(count, 'run')} that reached it, lines join the medians of each batch within a round. "
+                   f"Batch, hyper-parameters and system change together.{beside} Figures: published by others.")
+        drawn.append(Drawing(f"published-batch-{number}", caption, 3.0,
+                             partial(_draw_batches, unit, by_round, reference)))
+    return drawn
+
+
+def _cost(cost: BatchCost, unit: str) -> float | None:
+    return cost.epochs if unit == "epochs" else cost.samples
+
+
+def _draw_batches(
+    unit: str, by_round: dict[str, list[tuple[int, float]]], reference: Sequence[tuple[int, float]], figure: Any
+) -> None:
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    pane = figure.subplots()
+    for index, (round_name, points) in enumerate(by_round.items()):
+        color = COLORS[index % len(COLORS)]
+        pane.plot([x for x, _ in points], [y for _, y in points], MARKERS[index % len(MARKERS)], markersize=4,
+                  color=color, alpha=0.7, linewidth=0, label=shown_text(round_name))
+        sizes = sorted({x for x, _ in points})
+        pane.plot(sizes, [median(y for x, y in points if x == size) for size in sizes], "--", color=color,
+                  linewidth=0.9)
+    if reference:
+        pane.plot([x for x, _ in reference], [y for _, y in reference], "D", markersize=4, color="#7f7f7f",
+                  markerfacecolor="none", linewidth=0, label="reference (RCP)")
+    pane.set_xscale("log", base=2)
+    pane.xaxis.set_major_locator(FixedLocator(batch_ticks(
+        [x for points in (*by_round.values(), reference) for x, _ in points])))
+    pane.xaxis.set_minor_locator(NullLocator())
+    pane.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    pane.set_ylim(bottom=0)
+    pane.set_xlabel("global batch, samples (logarithmic)")
+    pane.set_ylabel(f"{unit} to the target [published]")
+    pane.legend(fontsize=7)

@@ -1,0 +1,147 @@
+"""Imports of published results -> the few columns that fit a README or a paper, as plain text that formats escape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from repro.published.cells import batch_costs
+from repro.published.record import PublishedCell, PublishedResult
+from repro.published.store import Published
+
+from ..page.text import plural
+from ..paper.short_tables import NOTHING, Short, name, rounded
+from ..tables.rows import plain
+from .view import NO_BATCH
+
+REFUSED_UP_TO = 20
+"""Refused files that a short report names; `refused.jsonl` of the import and the other formats have all."""
+SCORES = ("System", "Organisation", "Division", "Accelerators", "Global batch", "Runs", "Without a time",
+          "Score (min)", "Epochs to target", "Note")
+COSTS = ("Global batch", "Systems", "Runs", "Least", "Median", "Most")
+RULES = (
+    "published: computed here from files that others published; nobody ran them again, and no score here was verified "
+    "by MLCommons",
+    "a score is minutes as the program scores them: MLPerf drops the fastest and the slowest run and averages the "
+    "rest, DAWNBench takes the one run there is",
+    "the order of a table is no verdict: repro compare sets two systems against each other, with its reasons",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedBrief:
+    """All that a short report of published results says."""
+
+    title: str
+    facts: tuple[tuple[str, str], ...]
+    doubts: tuple[str, ...]
+    scores: tuple[Short, ...]
+    """One a benchmark and round."""
+    costs: tuple[Short, ...]
+    """Batch size against what the target cost, one a benchmark and round."""
+    refused: tuple[tuple[str, str], ...]
+    """(file, reason) of the first ones."""
+    refused_left_out: int
+
+
+def published_brief(imports: Sequence[Published]) -> PublishedBrief:
+    """The imports in short; figures are those of `published_tables`, rounded."""
+    refused = [(_line(item.source), _line(item.reason)) for found in imports for item in found.refused]
+    return PublishedBrief(
+        title=f"Published results: {', '.join(name(item.record.imported) for item in imports)}",
+        facts=tuple(fact for item in imports for fact in _facts(item)),
+        doubts=(*RULES, *(text for item in imports for text in _doubts(item))),
+        scores=tuple(table for item in imports for table in _scores(item, len(imports) > 1)),
+        costs=tuple(table for item in imports for table in _costs(item, len(imports) > 1)),
+        refused=tuple(refused[:REFUSED_UP_TO]), refused_left_out=max(0, len(refused) - REFUSED_UP_TO),
+    )
+
+
+def _line(text: str) -> str:
+    return " ".join(plain(text).split())
+
+
+def _facts(item: Published) -> Iterator[tuple[str, str]]:
+    record = item.record
+    yield name(record.imported), (
+        f"{record.program}, {plural(len(item.results), 'run')} of {plural(len(record.cells), 'system')}, "
+        f"{plural(len(item.refused), 'file')} refused; read by repro {name(record.reader)}, sha256 of results.jsonl "
+        f"{record.results_sha256[:16]}")
+
+
+def _doubts(item: Published) -> Iterator[str]:
+    of = name(item.record.imported)
+    without = sum(not cell.score.valid for cell in item.record.cells)
+    if without:
+        yield f"{of}: {without} of {plural(len(item.record.cells), 'score')} not valid, see the notes"
+    for status, words in (("missed", "missed the target"), ("invalid", "do not hold together")):
+        count = sum(result.status == status for result in item.results)
+        if count:
+            yield f"{of}: {count} of {plural(len(item.results), 'run')} {words}; they have no time"
+    if item.results and not batch_costs(item.results):
+        yield f"{of}: no batch size against epochs: {NO_BATCH}"
+    lost = sum(refused.cell_id is not None for refused in item.refused)
+    if item.refused:
+        yield (f"{of}: {plural(len(item.refused), 'file')} refused, {lost} of them logs that count as runs without a "
+               "time")
+
+
+def _scores(item: Published, several: bool) -> Iterator[Short]:
+    runs: dict[str, list[PublishedResult]] = {}
+    for result in item.results:
+        runs.setdefault(result.cell_id, []).append(result)
+    groups: dict[tuple[str, str], list[PublishedCell]] = {}
+    for cell in item.record.cells:
+        groups.setdefault((cell.factors["round"], cell.factors["benchmark"]), []).append(cell)
+    for (round_name, benchmark), cells in groups.items():
+        yield Short(
+            title=f"{name(benchmark)}, {name(round_name)}" + (f" ({name(item.record.imported)})" if several else ""),
+            headers=SCORES, numeric=(False, False, False, False, True, True, True, True, True, False),
+            rows=tuple(_score(cell, runs.get(cell.cell_id, ())) for cell in sorted(cells, key=_by_score)),
+        )
+
+
+def _by_score(cell: PublishedCell) -> tuple[bool, float, str]:
+    """As on the page: valid scores first, the shortest first."""
+    minutes = cell.score.minutes
+    return not cell.score.valid, float("inf") if minutes is None else minutes, cell.cell_id
+
+
+def _score(cell: PublishedCell, runs: Sequence[PublishedResult]) -> tuple[str, ...]:
+    of, score = cell.factors, cell.score
+    chips = " x ".join(name(text) for key in ("accelerators", "accelerator") if (text := of.get(key)))
+    review = f"review put a factor of {score.scaling_factor:g} on it" if score.scaling_factor != 1 else ""
+    note = "; ".join(text for text in ("" if score.valid else f"not valid: {name(score.reason)}", review) if text)
+    return (name(of["system"]), name(of["org"]), name(of.get("division", NOTHING)), chips or NOTHING,
+            name(of.get("batch.global", NOTHING)), str(score.runs), str(score.failed), rounded(score.minutes, 4),
+            _spread([run.epochs_to_target for run in runs]), note or NOTHING)
+
+
+def _spread(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return NOTHING
+    low, high = min(known), max(known)
+    return f"{low:g}" if low == high else f"{low:g} to {high:g}"
+
+
+def _costs(item: Published, several: bool) -> Iterator[Short]:
+    rounds = {result.result_id: result.round for result in item.results}
+    for costs in batch_costs(item.results).values():
+        unit = "epochs" if any(cost.epochs is not None for cost in costs) else "samples"
+        known: dict[int, list[tuple[str, float]]] = {}
+        for cost in costs:
+            value = cost.epochs if unit == "epochs" else cost.samples
+            if value is not None:
+                known.setdefault(cost.global_batch_size, []).append((cost.cell_id, value))
+        where = f"{name(costs[0].benchmark)}, {name(rounds[costs[0].result_id])}"
+        yield Short(
+            title=f"{unit.capitalize()} to the target by global batch: {where}"
+                  + (f" ({name(item.record.imported)})" if several else ""),
+            headers=COSTS, numeric=(True,) * len(COSTS),
+            rows=tuple((f"{batch:,}", str(len({cell for cell, _ in found})), str(len(found)),
+                        *(rounded(value, 4) for value in (min(v for _, v in found), median(v for _, v in found),
+                                                          max(v for _, v in found))))
+                       for batch, found in sorted(known.items())),
+        )

@@ -1,0 +1,160 @@
+"""Published results as tables of plain values, like those of one's own runs in `repro.reporters.tables.rows`.
+
+Every row that carries a figure has `origin` *published*. Rows say in `import` which import they are of, by number: two
+imports may come from folders of one name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from repro.published.cells import FACTORS, batch_costs
+from repro.published.record import PublishedCell, PublishedPoint, PublishedResult
+from repro.published.store import Published
+from repro.record.store import Record
+from repro.seams.reporting import Reporter
+
+from ..tables.rows import Row, Table, plain
+
+ORIGIN = "published"
+TEXTS = ("division", "availability", "accelerator", "framework", "model", "date")
+FIGURES = ("accelerators", "nodes", "global_batch_size", "train_samples", "seed")
+SYSTEM = ("submitter", "system_name", "division", "availability", "accelerator", "processor", "framework")
+COUNTS = ("nodes", "accelerators_per_node", "accelerators", "processors_per_node")
+
+
+def published_tables(imports: Sequence[Published]) -> list[Table]:
+    """All of them, in a fixed order; a table without rows is left out."""
+    wanted: tuple[tuple[str, str, Callable[[Published], Iterable[Row]]], ...] = (
+        ("about", "One row an import", _about), ("cells", "One row a system on a benchmark, with its score", _cells),
+        ("runs", "One row a log or entry", _runs),
+        ("evaluations", "One row an evaluation of a run, none left out", _evaluations),
+        ("batch_costs", "Batch size against what the target cost, one row a run that reached it", _batch_costs),
+        ("references", "What the reference needed at each batch size, one row a batch", _references),
+        ("parameters", "One row a setting of a run", _parameters),
+        ("systems", "One row a system description", _systems),
+        ("refused", "One row a file that was not taken, and why", _refused),
+    )
+    found = [Table(name, title, tuple({"import": number, "origin": ORIGIN, **row}
+                                      for number, item in enumerate(imports, 1) for row in rows(item)))
+             for name, title, rows in wanted]
+    return [table for table in found if table.rows]
+
+
+def apart(reporter: Reporter, own: Sequence[Record], out: Path) -> list[str]:
+    """Let a reporter write runs of one's own below `out`, each into a folder of its own; the paths.
+
+    Raises:
+        OutputError: `out` cannot be written.
+    """
+    return [path for folder, record in zip(own_folders(own), own, strict=True)
+            for path in reporter.write(record, out / folder)]
+
+
+def own_folders(own: Sequence[Record]) -> list[str]:
+    """Where `apart` puts each run; numbers only, since a suite's name may hold anything."""
+    return [f"own-{number}" for number, _ in enumerate(own, 1)]
+
+
+def _text(value: str | None) -> str | None:
+    return None if value is None else plain(value)
+
+
+def _about(item: Published) -> Iterator[Row]:
+    record = item.record
+    yield {"program": record.program, "imported": plain(record.imported), "reader": plain(record.reader),
+           "cells": len(record.cells), "runs": len(item.results), "systems": len(record.systems),
+           "refused": len(item.refused), "results_sha256": record.results_sha256,
+           "refused_sha256": record.refused_sha256}
+
+
+def _cells(item: Published) -> Iterator[Row]:
+    runs: dict[str, list[PublishedResult]] = {}
+    for result in item.results:
+        runs.setdefault(result.cell_id, []).append(result)
+    for cell in item.record.cells:
+        yield _cell(cell, runs.get(cell.cell_id, ()))
+
+
+def _cell(cell: PublishedCell, runs: Sequence[PublishedResult]) -> Row:
+    score = cell.score
+    row: Row = {"cell_id": cell.cell_id, "cell": plain(cell.label)}
+    row |= {f"factor.{name}": _text(cell.factors.get(name)) for name in FACTORS}
+    row |= {"score_minutes": score.minutes, "score_valid": score.valid, "score_reason": plain(score.reason),
+            "scaling_factor": score.scaling_factor, "runs": score.runs, "required": score.required,
+            "without_time": score.failed, "ok": cell.ok, "missed": cell.missed, "invalid": cell.invalid,
+            "refused": cell.refused}
+    for name in ("epochs_to_target", "samples_to_target"):
+        known = [value for run in runs if (value := getattr(run, name)) is not None]
+        row |= {f"{name}_low": min(known, default=None), f"{name}_high": max(known, default=None)}
+    return row
+
+
+def _runs(item: Published) -> Iterator[Row]:
+    for run in item.results:
+        row: Row = {"result_id": run.result_id, "cell_id": run.cell_id, "run": run.repeat, "program": run.program,
+                    "round": plain(run.round), "org": plain(run.org), "system": plain(run.system),
+                    "benchmark": plain(run.benchmark)}
+        row |= {name: _text(getattr(run, name)) for name in TEXTS}
+        row |= {name: getattr(run, name) for name in FIGURES}
+        row |= {"target": plain(json.dumps(run.target, sort_keys=True)) if run.target else None,
+                "status": run.status, "reason": plain(run.reason), "seconds": run.seconds,
+                "run_seconds": run.run_seconds, "init_seconds": run.init_seconds,
+                "epochs_to_target": run.epochs_to_target, "samples_to_target": run.samples_to_target}
+        bracket = run.bracket
+        row |= {name: getattr(bracket, name) if bracket else None
+                for name in ("miss_seconds", "hit_seconds", "miss_samples", "hit_samples")}
+        yield row | {"evaluations": len(run.curve), "warnings": plain("; ".join(run.warnings)),
+                     "source": plain(run.source), "sha256": run.sha256}
+
+
+def _evaluations(item: Published) -> Iterator[Row]:
+    for run in item.results:
+        for number, point in enumerate(run.curve, 1):
+            yield {"result_id": run.result_id, "cell_id": run.cell_id, "run": run.repeat, "evaluation": number,
+                   **_point(point)}
+
+
+def _point(point: PublishedPoint) -> Row:
+    return {"seconds": point.seconds, "samples": point.samples, "epochs": point.epochs,
+            "quality": plain(point.metric), "value": point.value}
+
+
+def _batch_costs(item: Published) -> Iterator[Row]:
+    rounds = {run.result_id: run.round for run in item.results}
+    for costs in batch_costs(item.results).values():
+        for cost in costs:
+            yield {"round": plain(rounds[cost.result_id]), "benchmark": plain(cost.benchmark),
+                   "result_id": cost.result_id, "cell_id": cost.cell_id, "global_batch_size": cost.global_batch_size,
+                   "epochs": cost.epochs, "samples": cost.samples}
+
+
+def _references(item: Published) -> Iterator[Row]:
+    for point in item.record.references:
+        yield {"round": plain(point.round), "benchmark": plain(point.benchmark), "name": plain(point.name),
+               "global_batch_size": point.global_batch_size, "unit": point.unit, "runs": len(point.costs),
+               "mean": sum(point.costs) / len(point.costs), "low": min(point.costs), "high": max(point.costs),
+               "source": plain(point.source), "sha256": point.sha256}
+
+
+def _parameters(item: Published) -> Iterator[Row]:
+    for run in item.results:
+        for name, value in run.hyperparameters.items():
+            yield {"result_id": run.result_id, "cell_id": run.cell_id, "name": plain(name),
+                   "value": plain(value if isinstance(value, str) else json.dumps(value))}
+
+
+def _systems(item: Published) -> Iterator[Row]:
+    for system in item.record.systems:
+        row: Row = {"org": plain(system.org), "name": plain(system.name)}
+        row |= {name: _text(getattr(system, name)) for name in SYSTEM}
+        row |= {name: getattr(system, name) for name in COUNTS}
+        yield row | {"source": plain(system.source), "sha256": system.sha256}
+
+
+def _refused(item: Published) -> Iterator[Row]:
+    for refused in item.refused:
+        yield {"source": plain(refused.source), "reason": plain(refused.reason), "cell_id": refused.cell_id,
+               "counts_as_a_run": refused.cell_id is not None}

@@ -1,0 +1,317 @@
+"""Imports of published results and runs of one's own -> all that the page needs, in plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from repro.compare import factors_of
+from repro.published.cells import batch_costs
+from repro.published.record import PublishedCell, PublishedResult, PublishedSystem, Refused
+from repro.published.store import Published
+from repro.record.store import Record
+
+from ..page import cells as page_cells
+from ..page.axis import Axis, from_zero
+from ..page.cells import COLORS
+from ..page.curves import DASHES, Chart
+from ..page.text import Number, number, plural, shortened
+from ..page.view import LONG, PRINTED
+from .charts import Line, batch_chart, budget, curves
+
+RUNS_UP_TO = 5_000
+REFUSED_UP_TO = 2_000
+"""Rows beyond which a table says how many it leaves out, and in which file they stand."""
+NO_BATCH = "not one run that reached its target states the global batch and what it took, so there is nothing to draw"
+STATUS_WORDS = {"ok": "reached", "missed": "missed", "invalid": "invalid"}
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRow:
+    """One system on one benchmark."""
+
+    number: int
+    dash: str
+    id: str
+    org: str
+    system: str
+    label: str
+    division: str | None
+    accelerator: str | None
+    accelerators: Number | None
+    nodes: Number | None
+    framework: str | None
+    framework_brief: str
+    batch: Number | None
+    runs: int
+    failed: int
+    minutes: Number | None
+    valid: bool
+    why: str
+    note: str
+    costs: str
+    points: tuple[tuple[float, float, str], ...]
+    """(x per cent, y pixels, words) of every run with a time."""
+    score_at: float | None
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One benchmark of one round: results that answer one question."""
+
+    id: str
+    round: str
+    benchmark: str
+    targets: str
+    rows: tuple[ScoreRow, ...]
+    axis: Axis
+    charts: tuple[Chart, ...]
+    required: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One log or entry."""
+
+    id: str
+    cell: str
+    link: str
+    """To its system's score; empty where it has none."""
+    repeat: int
+    status: str
+    word: str
+    minutes: Number | None
+    epochs: Number | None
+    samples: Number | None
+    reason: str
+    warnings: tuple[str, ...]
+    source: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One import on the page."""
+
+    id: str
+    name: str
+    program: str
+    reader: str
+    lead: str
+    notices: tuple[tuple[str, str, str], ...]
+    """(level, title, text)."""
+    groups: tuple[Group, ...]
+    overlays: tuple[tuple[str, Chart], ...]
+    """(benchmark, batch size against epochs over all rounds)."""
+    one_batch: tuple[str, ...]
+    """Benchmarks whose runs state one batch size only, in words: nothing to draw."""
+    by_system: tuple[tuple[int, str, int, str], ...]
+    """(number, label, runs, their minutes): where a score's link leads without JavaScript."""
+    runs: tuple[RunRow, ...]
+    runs_left_out: int
+    systems: tuple[PublishedSystem, ...]
+    refused: tuple[Refused, ...]
+    refused_left_out: int
+    hashes: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """A run of one's own, apart from everything published."""
+
+    id: str
+    title: str
+    origin: str
+    place: str
+    rows: tuple[page_cells.CellRow, ...]
+    facts: tuple[tuple[str, str], ...]
+
+
+def view(imports: Sequence[Published], own: Sequence[Record]) -> dict[str, Any]:
+    """Everything on the page; the same folders give the same values in the same order."""
+    most = budget(sum(len(item.results) for item in imports))
+    return {"long": LONG, "printed": PRINTED,
+            "imports": [_import(index, item, most) for index, item in enumerate(imports, 1)],
+            "own": [_own(index, item) for index, item in enumerate(own, 1)]}
+
+
+def _import(index: int, published: Published, most: int) -> Import:
+    record = published.record
+    runs: dict[str, list[PublishedResult]] = {}
+    for item in published.results:
+        runs.setdefault(item.cell_id, []).append(item)
+    lines = {cell.cell_id: Line(at, cell.label, tuple(runs.get(cell.cell_id, ())))
+             for at, cell in enumerate(record.cells, 1)}
+    grouped: dict[tuple[str, str], list[PublishedCell]] = {}
+    for cell in record.cells:
+        grouped.setdefault((cell.factors["round"], cell.factors["benchmark"]), []).append(cell)
+    rows = _runs(published, lines)
+    overlays, one_batch = _overlays(f"i{index}", published)
+    return Import(
+        id=f"i{index}", name=record.imported, program=record.program, reader=record.reader, lead=_lead(published),
+        notices=_notices(published),
+        groups=tuple(_group(f"i{index}-g{at}", key, cells, lines, most)
+                     for at, (key, cells) in enumerate(grouped.items(), 1)),
+        overlays=overlays, one_batch=one_batch, by_system=tuple(_system(line) for line in lines.values()),
+        runs=tuple(rows[:RUNS_UP_TO]),
+        runs_left_out=max(0, len(rows) - RUNS_UP_TO), systems=record.systems,
+        refused=published.refused[:REFUSED_UP_TO], refused_left_out=max(0, len(published.refused) - REFUSED_UP_TO),
+        hashes=(("results.jsonl", record.results_sha256), ("refused.jsonl", record.refused_sha256)),
+    )
+
+
+def _lead(published: Published) -> str:
+    cells = published.record.cells
+    rounds, benchmarks = ({cell.factors[name] for cell in cells} for name in ("round", "benchmark"))
+    return (f"{plural(len(published.results), 'run')} of {plural(len(cells), 'system')} on "
+            f"{plural(len(benchmarks), 'benchmark')} of {plural(len(rounds), 'round')}, "
+            f"{plural(len(published.refused), 'file')} refused")
+
+
+def _notices(published: Published) -> tuple[tuple[str, str, str], ...]:
+    cells = published.record.cells
+    found = []
+    without = [cell for cell in cells if not cell.score.valid]
+    if without:
+        found.append(("warn", "Scores that are not valid", f"{plural(len(without), 'system')} of {len(cells)}; the "
+                      "reason stands in the table, and no comparison gives a verdict on them"))
+    for status, title in (("missed", "Runs that missed"), ("invalid", "Runs that do not hold together")):
+        count = sum(item.status == status for item in published.results)
+        if count:
+            found.append(("warn", title, f"{count} of {plural(len(published.results), 'run')}; they have no time"))
+    lost = sum(item.cell_id is not None for item in published.refused)
+    if published.refused:
+        found.append(("warn", "Refused files", f"{len(published.refused)}, {lost} of them logs that count as runs "
+                      "without a time"))
+    if published.results and not batch_costs(published.results):
+        found.append(("note", "No batch size against epochs", NO_BATCH))
+    warned = sum(bool(item.warnings) for item in published.results)
+    if warned:
+        found.append(("note", "Warnings of the import", f"on {plural(warned, 'run')}, beside each below"))
+    return tuple(found)
+
+
+def _group(
+    name: str, key: tuple[str, str], cells: Sequence[PublishedCell], lines: dict[str, Line], most: int
+) -> Group:
+    of = [lines[cell.cell_id] for cell in cells]
+    minutes = [run.seconds / 60 for line in of for run in line.results if run.seconds]
+    axis = from_zero(minutes, right=94.0, letter=4.0)
+    targets = sorted({_target(run) for line in of for run in line.results})
+    required = {cell.score.required for cell in cells} - {None}
+    return Group(
+        id=name, round=key[0], benchmark=key[1], targets=" or ".join(targets),
+        rows=tuple(_score_row(cell, lines[cell.cell_id], axis) for cell in sorted(cells, key=_by_score)), axis=axis,
+        charts=tuple(curves(name, of, most)), required=f"{required.pop()}" if len(required) == 1 else "",
+    )
+
+
+def _by_score(cell: PublishedCell) -> tuple[bool, float, str]:
+    """Valid scores first, the shortest first: a league table of others, which says so by being sortable."""
+    minutes = cell.score.minutes
+    return not cell.score.valid, float("inf") if minutes is None else minutes, cell.cell_id
+
+
+def _target(run: PublishedResult) -> str:
+    told = " and ".join(f"{name} {'at most' if run.direction.get(name) == 'lower' else 'at least'} {value:g}".strip()
+                        for name, value in run.target.items())
+    return told or "not known"
+
+
+def _score_row(cell: PublishedCell, line: Line, axis: Axis) -> ScoreRow:
+    score, of = cell.score, cell.factors
+    reached = [run for run in line.results if run.seconds is not None]
+    points = tuple(
+        (axis.at((run.seconds or 0.0) / 60), 7.0 + 6.0 * (index % 3),
+         f"run {run.repeat}: {number((run.seconds or 0.0) / 60, 4, 'min')}")
+        for index, run in enumerate(reached)
+    )
+    listed = ", ".join(str(number((run.seconds or 0.0) / 60, 4)) for run in reached[:50])
+    review = f"review put a factor of {score.scaling_factor:g} on it" if score.scaling_factor != 1 else ""
+    return ScoreRow(
+        number=line.number, dash=list(DASHES)[(line.number - 1) // COLORS % len(DASHES)], id=f"c-{cell.cell_id}",
+        org=of["org"], system=of["system"], label=cell.label, division=of.get("division"),
+        accelerator=of.get("accelerator"), accelerators=_count(of.get("accelerators")), nodes=_count(of.get("nodes")),
+        framework=of.get("framework"), framework_brief=shortened(of.get("framework", ""), 24, 10),
+        batch=_count(of.get("batch.global")), runs=score.runs, failed=score.failed, minutes=number(score.minutes, 4),
+        valid=score.valid, why=score.reason, note=review, costs=_costs(line.results), points=points,
+        score_at=None if score.minutes is None else axis.at(score.minutes),
+        words=f"minutes of every run: {listed}" if listed else "no run has a time",
+    )
+
+
+def _count(text: str | None) -> Number | None:
+    return Number(int(text), f"{int(text):,}") if text is not None and text.isascii() and text.isdigit() else None
+
+
+def _costs(results: Sequence[PublishedResult]) -> str:
+    for name, unit in (("epochs_to_target", ""), ("samples_to_target", " samples")):
+        known = [value for item in results if (value := getattr(item, name)) is not None]
+        if known:
+            low, high = min(known), max(known)
+            ends = [f"{value:,}" if isinstance(value, int) else f"{value:.6g}" for value in dict.fromkeys((low, high))]
+            return " to ".join(ends) + unit
+    return ""
+
+
+def _system(line: Line) -> tuple[int, str, int, str]:
+    times = ", ".join(str(number(run.seconds / 60, 4)) for run in line.results[:50] if run.seconds is not None)
+    return line.number, line.label, len(line.results), times
+
+
+def _overlays(name: str, published: Published) -> tuple[tuple[tuple[str, Chart], ...], tuple[str, ...]]:
+    """One chart a benchmark over all rounds, each round a colour of its own; in words where there is one batch only."""
+    labels = {cell.cell_id: cell.label for cell in published.record.cells}
+    by_benchmark: dict[str, list[tuple[str, Any]]] = {}
+    for key, costs in batch_costs(published.results).items():
+        benchmark = costs[0].benchmark
+        by_benchmark.setdefault(benchmark, []).append((key.removesuffix(f" {benchmark}"), costs))
+    found, alone = [], []
+    for index, (benchmark, by_round) in enumerate(sorted(by_benchmark.items())):
+        references = [item for item in published.record.references if item.benchmark == benchmark]
+        sizes = {cost.global_batch_size for _, costs in by_round for cost in costs}
+        if len(sizes) == 1 and not references:
+            alone.append(f"{benchmark}: every run states the batch {sizes.pop():,}, so there is nothing to set "
+                         "against each other")
+            continue
+        chart = batch_chart(f"{name}-b{index}", by_round, labels, references)
+        if chart is not None:
+            found.append((benchmark, chart))
+    return tuple(found), tuple(alone)
+
+
+def _runs(published: Published, lines: dict[str, Line]) -> list[RunRow]:
+    """Every log; what has no time first, then as it was read."""
+    rows = [
+        RunRow(
+            id=item.result_id, cell=f"{lines[item.cell_id].number}" if item.cell_id in lines else "-",
+            link=f"c-{item.cell_id}" if item.cell_id in lines else "", repeat=item.repeat,
+            status=item.status, word=STATUS_WORDS[item.status],
+            minutes=number(None if item.seconds is None else item.seconds / 60, 4),
+            epochs=number(item.epochs_to_target), samples=_count(_text(item.samples_to_target)), reason=item.reason,
+            warnings=item.warnings, source=item.source, sha256=item.sha256,
+        )
+        for item in published.results
+    ]
+    return sorted(rows, key=lambda row: row.status == "ok")
+
+
+def _text(value: int | None) -> str | None:
+    return None if value is None else str(value)
+
+
+def _own(index: int, record: Record) -> Own:
+    rows, _ = page_cells.rows(record, "tta_wall")
+    environment = record.environment
+    batches = {str(factors_of(cell)["batch"].get("global")) for cell in record.plan.cells}
+    return Own(
+        id=f"o{index}", title=record.plan.suite.title or record.plan.suite.suite,
+        origin=page_cells.origins([row.mark for row in rows]), place=record.folder.root.name, rows=tuple(rows),
+        facts=(
+            ("Suite", record.plan.suite.suite), ("Suite digest (sha256)", record.plan.digest),
+            ("Method", record.plan.method), ("Machine", f"{environment.cpu}, {environment.cores} cores"),
+            ("Global batch", ", ".join(sorted(batches))),
+        ),
+    )

@@ -1,0 +1,74 @@
+"""The record as CSV files, one a table, for a spreadsheet or pandas: exact figures, safe to open."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from repro.core.files import write_text
+from repro.record.store import Record
+from repro.seams.reporting import Reporter
+
+from .rows import Table, Value, tables
+
+if TYPE_CHECKING:
+    from repro.published.store import Published
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20", "|", "%")
+"""First characters by which spreadsheets take text for a formula (OWASP, "CSV Injection"; full-width forms too)."""
+
+
+class CsvTables(Reporter):
+    """One file a table in `csv/`: UTF-8, comma, header line, empty for unknown, numbers with all their digits."""
+
+    title: ClassVar[str] = "CSV files, one a table: cells, comparisons, pairs, trials, evaluations, ..."
+
+    def write(self, record: Record, out: Path) -> list[str]:
+        """Write `csv/<table>.csv` into `out`.
+
+        Raises:
+            OutputError: `out` cannot be written.
+        """
+        return _written(tables(record), out)
+
+    def write_published(self, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
+        """Write `csv/<table>.csv` of the imports into `out`, runs of one's own into folders below it.
+
+        Raises:
+            OutputError: `out` cannot be written.
+        """
+        from ..published.tables import apart, published_tables
+
+        return [*_written(published_tables(imports), out), *apart(self, own, out)]
+
+
+def _written(found: Sequence[Table], out: Path) -> list[str]:
+    paths = []
+    for table in found:
+        path = out / "csv" / f"{table.name}.csv"
+        write_text(path, text(table))
+        paths.append(str(path))
+    return paths
+
+
+def text(table: Table) -> str:
+    """A table as RFC 4180 has it, but for line ends: plain ones, so that bytes do not depend on the system."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow([field(name) for name in table.columns])
+    writer.writerows([field(row.get(name)) for name in table.columns] for row in table.rows)
+    return stream.getvalue()
+
+
+def field(value: Value) -> str:
+    """A value as it stands in a field. Text that a spreadsheet would run gets an apostrophe in front."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return f"'{value}" if value.lstrip(" ").startswith(FORMULA) else value
+    return repr(value)

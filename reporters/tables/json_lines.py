@@ -1,0 +1,55 @@
+"""The record as JSON lines: one object a row of every table, in one file that a script reads line by line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from repro.core.files import write_text
+from repro.record.store import Record
+from repro.seams.reporting import Reporter
+
+from .rows import Table, finite, tables
+
+if TYPE_CHECKING:
+    from repro.published.store import Published
+
+SCHEMA = 1
+
+
+class JsonLines(Reporter):
+    """`report.jsonl`: every line has `table` and the row's columns; the first one says what record it is."""
+
+    title: ClassVar[str] = "JSON lines, one object a row of every table, in one file"
+
+    def write(self, record: Record, out: Path) -> list[str]:
+        """Write `report.jsonl` into `out`.
+
+        Raises:
+            OutputError: `out` cannot be written.
+        """
+        path = out / "report.jsonl"
+        write_text(path, "".join(lines(tables(record))))
+        return [str(path)]
+
+    def write_published(self, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
+        """Write `published.jsonl` into `out`, runs of one's own into folders below it.
+
+        Raises:
+            OutputError: `out` cannot be written.
+        """
+        from ..published.tables import apart, published_tables
+
+        path = out / "published.jsonl"
+        write_text(path, "".join(lines(published_tables(imports))))
+        return [str(path), *apart(self, own, out)]
+
+
+def lines(found: Sequence[Table]) -> Iterator[str]:
+    """ASCII only, so that no reader can mistake the encoding; what is not finite is null."""
+    for table in found:
+        for row in table.rows:
+            data = {"schema": SCHEMA, "table": table.name} | {name: finite(value) for name, value in row.items()}
+            yield json.dumps(data, allow_nan=False) + "\n"

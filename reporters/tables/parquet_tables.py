@@ -1,0 +1,74 @@
+"""The record as Parquet files, one a table, with types: for pandas, DuckDB, Spark and the like."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from repro.core.files import write_bytes
+from repro.record.store import Record
+from repro.seams.reporting import Reporter
+
+from .rows import Table, tables
+
+if TYPE_CHECKING:
+    from repro.published.store import Published
+
+
+class ParquetTables(Reporter):
+    """One file a table in `parquet/`; suite, digest, method and origin stand in each file's metadata."""
+
+    title: ClassVar[str] = "Parquet files, one a table, with types"
+
+    def write(self, record: Record, out: Path) -> list[str]:
+        """Write `parquet/<table>.parquet` into `out`.
+
+        Raises:
+            OutputError: `out` cannot be written.
+        """
+        found = tables(record)
+        about = {key: str(found[0].rows[0][key]) for key in ("suite", "suite_digest", "method", "origin", "started_ms")}
+        return _written(found, about, out)
+
+    def write_published(self, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
+        """Write `parquet/<table>.parquet` of the imports into `out`, runs of one's own into folders below it.
+
+        Raises:
+            OutputError: `out` cannot be written.
+        """
+        from ..published.tables import ORIGIN, apart, published_tables
+
+        digests = ",".join(item.record.results_sha256 for item in imports)
+        about = {"origin": ORIGIN, "results_sha256": digests}
+        return [*_written(published_tables(imports), about, out), *apart(self, own, out)]
+
+
+def _written(found: Sequence[Table], about: dict[str, str], out: Path) -> list[str]:
+    paths = []
+    for table in found:
+        path = out / "parquet" / f"{table.name}.parquet"
+        write_bytes(path, content(table, about))
+        paths.append(str(path))
+    return paths
+
+
+def content(table: Table, about: dict[str, str]) -> bytes:
+    """The file's bytes: the same for the same table and library."""
+    import pyarrow
+    import pyarrow.parquet
+
+    kinds = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
+    types = table.types()
+    schema = pyarrow.schema([pyarrow.field(name, kinds[kind]) for name, kind in types.items()],
+                            metadata={"title": table.title, **about})
+    columns = [pyarrow.array([_as(row.get(name), kind) for row in table.rows], kinds[kind])
+               for name, kind in types.items()]
+    stream = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.Table.from_arrays(columns, schema=schema), stream, compression="zstd")
+    return stream.getvalue()
+
+
+def _as(value: Any, kind: type) -> Any:
+    return None if value is None else kind(value)

@@ -1,0 +1,284 @@
+"""Record -> tables of plain values: the one source of every format but the page, so that all say the same figures.
+
+Values are JSON scalars, exact: rounding is a format's own business. Every row that carries a figure says in `origin`
+what the figure is: measured, emulated or simulated.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from repro.compare import Bounds, Comparison, Estimate, Metric, Summary, compare, factors_of, summarize
+from repro.compare.calibration import beside, machine_of
+from repro.record.results import Result
+from repro.record.store import Record
+
+from ..page.text import without_paths
+
+Value = str | int | float | bool | None
+Row = dict[str, Value]
+CLOCKS = ("tta_wall", "tta_train", "tta_cold")
+FIGURES = (
+    *CLOCKS, "run_seconds", "init_seconds", "samples_to_target", "epochs_to_target", "samples", "samples_per_second",
+    "train_samples_per_second", "conservation_error", "observer_effect", "peak_bytes", "bytes_sent", "final", "best",
+    "energy_joules_measured", "energy_joules_modelled",
+)
+HASHES = ("init_weights", "data_order", "augmentation", "data", "final_weights")
+PHASES = ("train", "eval", "checkpoint", "logging", "other")
+UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff"
+                    "\ud800-\udfff]")
+"""Control characters, marks that turn the direction of text around it, halves of characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of one kind, all with the same columns."""
+
+    name: str
+    title: str
+    rows: tuple[Row, ...]
+
+    @property
+    def columns(self) -> list[str]:
+        """Of all rows, in the order in which they first come."""
+        return list(dict.fromkeys(key for row in self.rows for key in row))
+
+    def types(self) -> dict[str, type]:
+        """Column -> bool, int, float or str: the narrowest that holds every value; str where nothing is known."""
+        return {column: _type([row.get(column) for row in self.rows]) for column in self.columns}
+
+
+def tables(record: Record) -> list[Table]:
+    """All of them, in a fixed order; a table without rows is left out."""
+    metric, compared = metric_of(record), comparisons(record)
+    found = [
+        Table("about", "What this record is", (about(record),)),
+        Table("cells", "One row a cell", tuple(_cell(record, item) for item in summaries(record, metric))),
+        Table("comparisons", "One row a verdict, the declared contrast first", tuple(_comparisons(record, compared))),
+        Table("pairs", "One row a pair of trials with one seed", tuple(_pairs(record, compared))),
+        Table("trials", "One row a trial", tuple(_trial(record, item) for item in record.results)),
+        Table("evaluations", "One row an evaluation of a trial", tuple(_evaluations(record))),
+        Table("attempts", "One row a start of a trial, also of those that failed", tuple(_attempts(record))),
+        Table("parameters", "One row a setting of a cell", tuple(_parameters(record))),
+        Table("environment", "One row a fact of the machine and its software", tuple(_environment(record))),
+        Table("skipped", "One row a combination that did not run", tuple(_skipped(record))),
+    ]
+    return [table for table in found if table.rows]
+
+
+def metric_of(record: Record) -> Metric:
+    """What the record compares by: the declared contrast's metric, else the wall clock."""
+    primary = record.plan.suite.primary
+    return primary.metric if primary else "tta_wall"
+
+
+def summaries(record: Record, metric: Metric) -> list[Summary]:
+    """Every cell in figures, as `repro compare` has them."""
+    horizon = record.plan.suite.horizon
+    return [summarize(cell, record.of_cell(cell.cell_id), metric, horizon) for cell in record.plan.cells]
+
+
+def comparisons(record: Record) -> list[Comparison]:
+    """Every verdict, as `repro compare` has them."""
+    return compare(record.plan, record.results, started_ms=record.started_ms)
+
+
+def about(record: Record) -> Row:
+    """The record in one row: which experiment, whose machine, how complete, how far to be believed."""
+    plan, environment = record.plan, record.environment
+    origins = list(dict.fromkeys(cell.choices.origin for cell in plan.cells))
+    found, parity = beside(record), record.parity
+    alike = None if parity is None or not parity.get("needed") else not any(
+        item.get("problem") for item in parity.get("findings", ()))
+    return {
+        "suite": plain(plan.suite.suite), "title": plain(plan.suite.title), "suite_digest": plan.digest,
+        "method": plan.method, "origin": " and ".join(origins) or "measured", "metric": metric_of(record),
+        "trials": len(record.results), "planned": len(plan.order), "seeds": plan.suite.seeds,
+        "margin": plan.suite.margin, "horizon": plan.suite.horizon,
+        "attempts": len(record.attempts), "machine": plain(machine_of(environment)),
+        "started_ms": environment.started_ms, "repro_version": environment.repro_version,
+        "commit": environment.commit, "dirty": environment.dirty,
+        "parity_needed": None if parity is None else bool(parity.get("needed")), "parity_passed": alike,
+        "false_positives": found.false_positives if found else None, "nulls": found.n if found else None,
+        "false_positive_rate": found.sentence() if found else "not calibrated",
+        "notes": plain("; ".join(plan.notes)),
+    }
+
+
+def _cell(record: Record, item: Summary) -> Row:
+    cell = record.cell(item.cell_id)
+    row: Row = {"cell_id": item.cell_id, "cell": plain(item.label), "origin": cell.choices.origin}
+    row |= {f"factor.{key}": plain(value) for key, value in cell.factors.items()}
+    row |= {"metric": item.metric, "n": item.n, "planned": record.plan.suite.seeds, "ok": item.ok,
+            "statuses": ", ".join(f"{count} {name}" for name, count in sorted(item.statuses.items())),
+            "median": item.median}
+    row |= _bounds("median", item.interval) | _bounds("success", item.success)
+    row |= {
+        "coefficient_of_variation": item.coefficient_of_variation, "outliers": sum(item.outliers),
+        "median_epochs": item.median_epochs, "median_samples_per_second": item.median_samples_per_second,
+        "median_final": item.median_final, "restricted_horizon": item.horizon, "diverged_share": item.diverged_share,
+    }
+    return row | _estimate("restricted_mean", item.restricted)
+
+
+def _comparisons(record: Record, found: Sequence[Comparison]) -> Iterable[Row]:
+    for item in found:
+        row: Row = {
+            "candidate": item.candidate, "candidate_cell": plain(item.candidate_label), "baseline": item.baseline,
+            "baseline_cell": plain(item.baseline_label), "origin": pair_origin(record, item), "metric": item.metric,
+            "primary": item.primary, "paired": item.paired, "n": item.n, "ratio": item.ratio,
+        }
+        row |= _bounds("ratio", item.interval)
+        row |= {"speedup": item.speedup, "verdict": item.verdict, "refused": item.refused,
+                "because": plain(item.because),
+                "p": item.p, "p_adjusted": item.p_adjusted, "family": item.family}
+        row |= _estimate("welch", item.welch)
+        row |= _estimate("split_samples", item.split.samples if item.split else None)
+        row |= _estimate("split_throughput", item.split.throughput if item.split else None)
+        restricted, same = item.restricted, item.equivalence
+        row |= {"restricted_ratio": restricted.ratio if restricted else None,
+                "restricted_horizon": restricted.horizon if restricted else None}
+        row |= _bounds("restricted", restricted.interval if restricted else None)
+        row |= {"log_rank_p": item.log_rank_p}
+        row |= _estimate("probability_less", item.probability_less)
+        row |= {"equivalence_margin": same.margin if same else None, "equivalence_p": same.p if same else None,
+                "equivalence_p_adjusted": same.p_adjusted if same else None,
+                "equivalent": same.equivalent if same else None}
+        row |= {"settles": plain(item.settles), "cautions": plain("; ".join(item.cautions))}
+        yield row
+
+
+def pair_origin(record: Record, item: Comparison) -> str:
+    """What the figures of a comparison are; both, where its two cells differ in that."""
+    both = [record.cell(cell_id).choices.origin for cell_id in (item.candidate, item.baseline)]
+    return " and ".join(dict.fromkeys(both))
+
+
+def _pairs(record: Record, found: Sequence[Comparison]) -> Iterable[Row]:
+    for item in found:
+        for pair in item.pairs:
+            yield {
+                "candidate": item.candidate, "baseline": item.baseline, "origin": pair_origin(record, item),
+                "metric": item.metric, "primary": item.primary, "seed": pair.repeat,
+                "candidate_value": pair.candidate, "baseline_value": pair.baseline,
+            }
+
+
+def _trial(record: Record, item: Result) -> Row:
+    row: Row = {
+        "trial_id": item.trial_id, "cell_id": item.cell_id, "cell": plain(record.cell(item.cell_id).label),
+        "origin": record.cell(item.cell_id).choices.origin, "seed": item.repeat, "attempt": item.attempt,
+        "status": item.status, "reason": plain(item.reason),
+    }
+    row |= {name: getattr(item, name) for name in FIGURES}
+    row |= {f"{name}_seconds": item.phases.get(name) for name in PHASES}
+    row |= {"lost_seconds": item.phases.get("lost"), "resumed": len(item.resumed)}
+    bracket = item.bracket
+    row |= {"bracket_miss_samples": bracket.miss_samples if bracket else None,
+            "bracket_hit_samples": bracket.hit_samples if bracket else None,
+            "bracket_miss_seconds": bracket.miss_wall_seconds if bracket else None,
+            "bracket_hit_seconds": bracket.hit_wall_seconds if bracket else None}
+    steps, traffic = item.steps, item.traffic
+    row |= {"step_median_seconds": steps.median_seconds if steps else None,
+            "step_p95_seconds": steps.p95_seconds if steps else None,
+            "straggler_seconds": steps.straggler_seconds if steps else None,
+            "busiest_sent_bytes": traffic.busiest_sent_bytes if traffic else None,
+            "formula_sent_bytes": traffic.formula.sent_bytes if traffic and traffic.formula else None,
+            "exposed_seconds": traffic.steps.exposed_seconds if traffic else None,
+            "overlapped_seconds": traffic.steps.overlapped_seconds if traffic else None}
+    row |= {f"hash.{name}": plain(item.hashes[name]) if name in item.hashes else None for name in HASHES}
+    return row | {"warnings": plain("; ".join(item.warnings))}
+
+
+def _evaluations(record: Record) -> Iterable[Row]:
+    for item in record.results:
+        choices = record.cell(item.cell_id).choices
+        for index, point in enumerate(item.curve, 1):
+            yield {
+                "trial_id": item.trial_id, "cell_id": item.cell_id, "seed": item.repeat, "origin": choices.origin,
+                "evaluation": index, "samples": point.samples, "epochs": point.epochs,
+                "wall_seconds": point.wall_seconds, "train_seconds": point.train_seconds,
+                "quality": plain(choices.stop.metric), "value": point.value, "target": choices.stop.target,
+                "train_loss": point.train_loss,
+            }
+
+
+def _attempts(record: Record) -> Iterable[Row]:
+    counted = {(item.trial_id, item.attempt) for item in record.results}
+    for item in record.attempts:
+        yield {
+            "trial_id": item.trial_id, "cell_id": item.cell_id, "seed": item.repeat, "attempt": item.attempt,
+            "started_ms": item.started_ms, "seconds": item.known_seconds, "status": item.status,
+            "counted": (item.trial_id, item.attempt) in counted, "resumed_from": item.resumed_from,
+            "passed_over": plain(item.passed_over), "reason": plain(item.reason),
+        }
+
+
+def _parameters(record: Record) -> Iterable[Row]:
+    for cell in record.plan.cells:
+        for name, value in flat(factors_of(cell)).items():
+            yield {"cell_id": cell.cell_id, "cell": plain(cell.label), "name": plain(name),
+                   "value": plain(value if isinstance(value, str) else json.dumps(value, sort_keys=True))}
+
+
+def _environment(record: Record) -> Iterable[Row]:
+    data = record.environment.model_dump(mode="json", by_alias=True, exclude={"packages"})
+    for name, value in flat(data).items():
+        yield {"name": plain(name), "value": plain(value if isinstance(value, str) else json.dumps(value))}
+    for package in record.environment.packages:
+        name, _, version = package.partition("==")
+        yield {"name": plain(f"package.{name}"), "value": plain(version)}
+
+
+def _skipped(record: Record) -> Iterable[Row]:
+    for item in record.plan.skipped:
+        yield {"cell": plain(item.label), "reason": plain(item.reason)}
+
+
+def flat(data: Mapping[str, Any] | Sequence[Any], prefix: str = "") -> dict[str, Any]:
+    """Nested data as dotted names, the way a suite's matrix names them; items of a list by their number."""
+    found: dict[str, Any] = {}
+    for key, value in data.items() if isinstance(data, Mapping) else enumerate(data):
+        if isinstance(value, Mapping | list | tuple) and value:
+            found |= flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
+
+
+def plain(text: str) -> str:
+    """Text that can stand anywhere: no folder of this machine, no character that is not seen or turns others around.
+
+    Line ends become plain ones: csv writes a lone carriage return without quotes, and readers then break the row there.
+    """
+    lines = without_paths(text).replace("\r\n", "\n").replace("\r", "\n")
+    return UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", lines)
+
+
+def _bounds(name: str, found: Bounds | None) -> Row:
+    """`name_low`, `name_high`, `name_level`; all empty where there is no interval."""
+    return {f"{name}_low": found.low if found else None, f"{name}_high": found.high if found else None,
+            f"{name}_level": found.level if found else None}
+
+
+def _estimate(name: str, found: Estimate | None) -> Row:
+    return {name: found.value if found else None} | _bounds(name, found.interval if found else None)
+
+
+def _type(values: Sequence[Value]) -> type:
+    kinds = {type(value) for value in values if value is not None}
+    if kinds == {bool}:
+        return bool
+    if kinds == {int}:
+        return int
+    return float if kinds and kinds <= {int, float} else str
+
+
+def finite(value: Value) -> Value:
+    """JSON knows no infinity: what is not finite becomes unknown."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,119 @@
+"""Tracking store -> run folder: the artifacts that a replay left there, put back where they were.
+
+What a server says is not trusted with paths: trials are those of the plan, files those a run folder has by name, sizes
+as the store gives them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from repro.compare.calibration import FILE
+from repro.core.errors import OutputError, TrackingError, UsageError
+from repro.core.files import read_model
+from repro.core.redact import redacted
+from repro.record.store import RunFolder
+from repro.suite.plan import Plan
+
+from ..page.text import limited, visible
+from .gate import check_scheme
+from .server import PAGE, settle, translated
+
+OF_A_RUN = ("plan.json", "suite.yaml", "environment.json", "ledger.jsonl", "incidents.jsonl", "launchers.json",
+            "parity.json", FILE)
+NEEDED = ("plan.json", "environment.json")
+OF_A_TRIAL = re.compile(r"trial\.json|result\.json|(?:result|system)_\d{1,6}\.txt|rank\d{1,6}\.log")
+
+
+def rebuild(uri: str | None, experiment: str, out: Path, timeout_seconds: float) -> tuple[Path, int]:
+    """Make `out` the run folder of the newest record in `experiment`; (folder, older records there).
+
+    Raises:
+        UsageError: no such experiment, or no record in it.
+        OutputError: `out` is not empty or cannot be written.
+        TrackingError: the store cannot be reached, or holds too little of the record.
+    """
+    settle(timeout_seconds)
+    name = repr(limited(experiment, 100))
+    place = uri or os.environ.get("MLFLOW_TRACKING_URI", "")
+    check_scheme(place)
+    with translated(place):
+        from mlflow import MlflowClient, get_tracking_uri
+
+        place = place or get_tracking_uri()
+        client: Any = MlflowClient(place)
+        found = client.get_experiment_by_name(experiment)
+        if found is None:
+            raise UsageError(f"{redacted(place)}: no experiment named {name}")
+        runs = _runs(client, found.experiment_id)
+    records = list(dict.fromkeys(run.data.tags["repro.run"] for run in runs))
+    if not records:
+        raise UsageError(f"{redacted(place)}: experiment {name} holds no run of this tool")
+    folder = RunFolder.create(out)
+    try:
+        with translated(place), tempfile.TemporaryDirectory() as aside:
+            _fill(client, [run for run in runs if run.data.tags["repro.run"] == records[0]], folder, Path(aside))
+    except OutputError as error:
+        shutil.rmtree(out, ignore_errors=True)  # it was new or empty; half a record would be taken for a whole one
+        raise TrackingError(f"{redacted(place)}: what {name} holds is damaged: {error}") from error
+    except BaseException:
+        shutil.rmtree(out, ignore_errors=True)
+        raise
+    return out, len(records) - 1
+
+
+def _runs(client: Any, experiment: str) -> list[Any]:
+    """Those with our tags, the newest first."""
+    found: list[Any] = []
+    token = None
+    while True:
+        page = client.search_runs([experiment], "tags.`repro.level` != ''", max_results=PAGE, page_token=token,
+                                  order_by=["attributes.start_time DESC"])
+        found += [run for run in page if {"repro.run", "repro.key", "repro.level"} <= run.data.tags.keys()]
+        token = page.token
+        if not token:
+            return found
+
+
+def _fill(client: Any, runs: Sequence[Any], folder: RunFolder, aside: Path) -> None:
+    cell = next((run for run in runs if run.data.tags["repro.level"] == "cell"), None)
+    have = _fetch(client, cell, folder.root, re.compile("|".join(map(re.escape, OF_A_RUN))), aside) if cell else []
+    missing = [name for name in NEEDED if name not in have]
+    if missing:
+        raise TrackingError(f"the store has no {' and '.join(missing)} of this record: its replay did not end")
+    known = {trial.trial_id for trial in read_model(folder.plan, Plan).trials()}
+    trials = [run for run in runs if run.data.tags.get("repro.trial") in known]
+    for run in sorted(trials, key=_attempt):  # files of a later attempt are those that stayed in the folder
+        _fetch(client, run, folder.trial(run.data.tags["repro.trial"]), OF_A_TRIAL, aside)
+
+
+def _attempt(run: Any) -> int:
+    text = run.data.tags.get("repro.attempt", "")
+    return int(text) if text.isdigit() else 0
+
+
+def _fetch(client: Any, run: Any, target: Path, wanted: re.Pattern[str], aside: Path) -> list[str]:
+    """Files at the top of a run's artifacts that have one of the names; the names.
+
+    Raises:
+        TrackingError: one that was sent is not there.
+    """
+    names = [item.path for item in client.list_artifacts(run.info.run_id)
+             if not item.is_dir and wanted.fullmatch(item.path)]
+    listed = run.data.tags.get("repro.core.files", "").split(", ")
+    lost = [name for name in listed if wanted.fullmatch(name) and name not in names]
+    if lost:
+        key = visible(limited(run.data.tags["repro.key"], 200))
+        raise TrackingError(f"the store has no {', '.join(lost[:3])} of {key}: its replay did not end, or it lost them")
+    for name in names:
+        fetched = Path(client.download_artifacts(run.info.run_id, name, str(aside)))
+        target.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(fetched, target / name)
+        fetched.unlink()
+    return names

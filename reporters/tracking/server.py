@@ -1,0 +1,293 @@
+"""A tracking store through MLflow's client: what it has, and the few calls that bring it to what it should show."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from repro.core.errors import TrackingError
+from repro.core.redact import redacted
+from repro.record.environment import DataSet
+
+from . import figures as mlflow_figures
+from .gate import alone_at, check_scheme
+from .patience import Passing, Tally
+from .place import NOBODY, advice, artifact_root, passing, reason
+from .points import Point
+from .view import View
+
+DIGEST_LIMIT = 36
+PAGE = 1000
+
+
+@dataclass(slots=True)
+class Image:
+    """What the store has of one run, kept up to date with what is sent."""
+
+    run_id: str
+    tags: dict[str, str]
+    params: set[str]
+    metrics: dict[str, float]
+    """Latest value by key."""
+    status: str
+    end_ms: int | None
+    data: set[tuple[str, str]]
+    unsure: set[str] = field(default_factory=set)
+    """Keys whose history was written by another process and has not been looked at."""
+
+
+@contextmanager
+def translated(uri: str) -> Iterator[None]:
+    """Whatever MLflow, its HTTP or its database layer raises -> TrackingError, one line without credentials."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # MLflow's own deprecations are no news to a user of this package
+            yield
+    except ImportError as error:
+        raise TrackingError(f"mlflow cannot be imported ({error}); pip install mlflow") from error
+    except _failures() as error:
+        why = reason(error, uri)
+        text = f"{redacted(uri)}: {why}; {advice(why, uri)}"
+        raise (Passing(text, why in NOBODY) if passing(why) else TrackingError(text)) from None
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    from alembic.util import CommandError
+    from google.protobuf.json_format import ParseError
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    return MlflowException, SQLAlchemyError, CommandError, ParseError, json.JSONDecodeError, OSError
+
+
+def settle(timeout_seconds: float) -> None:
+    """Before MLflow is imported: no telemetry, no chatter, and a dead server costs seconds instead of minutes."""
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    os.environ["DO_NOT_TRACK"] = "true"
+    os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
+    os.environ["MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"] = "false"  # two bars a file, and a record has hundreds
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "CRITICAL")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(max(1, round(timeout_seconds))))
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "1")
+    os.environ.setdefault("MLFLOW_HTTP_RESPECT_RETRY_AFTER_HEADER", "false")  # it may ask for an hour
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
+
+
+def _impatient() -> AbstractContextManager[None]:
+    """The first contact only asks whether somebody is there."""
+    return _set({"MLFLOW_HTTP_REQUEST_TIMEOUT": "4", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"})
+
+
+def each_once() -> AbstractContextManager[None]:
+    """No request is repeated by MLflow itself, whatever the environment says.
+
+    Where an answer is lost the request may have done its work; what the store has must be looked at before the next.
+    """
+    return _set({"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"})
+
+
+@contextmanager
+def _set(wanted: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+class Server:
+    """One experiment in one tracking store."""
+
+    def __init__(self, uri: str | None, experiment: str, timeout_seconds: float, tally: Tally | None = None) -> None:
+        """Connect, and make the experiment where it does not exist.
+
+        Args:
+            tally: what the store answers to is counted there.
+
+        Raises:
+            TrackingError: nobody there, not allowed, or the experiment was deleted.
+        """
+        settle(timeout_seconds)
+        self._tally = tally or Tally()
+        self.uri = uri or os.environ.get("MLFLOW_TRACKING_URI", "")
+        check_scheme(self.uri)
+        with translated(self.uri):
+            from mlflow import get_tracking_uri
+
+            self.uri = self.uri or get_tracking_uri()
+        with alone_at(self.uri), translated(self.uri):
+            self.experiment_id = self._connected(experiment)
+
+    def _connected(self, experiment: str) -> str:
+        """The experiment's number, from the first contact with the store."""
+        from mlflow import MlflowClient
+
+        with _impatient():
+            self._client: Any = MlflowClient(self.uri)
+            found = self._client.get_experiment_by_name(experiment)
+        self._tally.contacts += 1
+        return self._usable(found, experiment) if found else self._create_experiment(experiment)
+
+    def _usable(self, found: Any, name: str) -> str:
+        if found.lifecycle_stage != "active":
+            raise TrackingError(
+                f"{redacted(self.uri)}: experiment {name!r} was deleted there; bring it back with "
+                f"`mlflow experiments restore -x {found.experiment_id}`"
+            )
+        return str(found.experiment_id)
+
+    def _create_experiment(self, name: str) -> str:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return str(self._client.create_experiment(name, artifact_root(self.uri, name)))
+        except MlflowException:
+            found = self._client.get_experiment_by_name(name)  # another run may have been quicker
+            if found is None:
+                raise
+            return self._usable(found, name)
+
+    def images(self, run: str, known: Mapping[str, str] | None = None) -> dict[str, Image]:
+        """Every run of a record that the store has, by its key: found by tags, as tracking.json may be lost.
+
+        Where the answer to `create` was lost there may be two of a key. One stays, and the others are deleted.
+
+        Args:
+            known: key -> the run that tracking.json knows; it stays.
+        """
+        found: dict[str, list[Any]] = {}
+        token: str | None = None
+        while True:
+            page = self._client.search_runs(
+                [self.experiment_id], f"tags.`repro.run` = '{run}'", max_results=PAGE, page_token=token,
+                order_by=["attributes.start_time ASC"],
+            )
+            for item in page:
+                found.setdefault(item.data.tags.get("repro.key", ""), []).append(item)
+            token = page.token
+            if not token:
+                break
+        return {key: _image(self._one(runs, (known or {}).get(key))) for key, runs in found.items()}
+
+    def _one(self, runs: Sequence[Any], known: str | None) -> Any:
+        """The known one of several runs with one key, else the fullest; the rest are deleted."""
+        first, *rest = sorted(runs, key=lambda run: (run.info.run_id != known, -len(run.data.metrics), run.info.run_id))
+        for double in rest:
+            self._client.delete_run(double.info.run_id)
+        return first
+
+    def create(self, view: View, parent: str | None) -> Image:
+        """A new run with its tags; start times can be given only here."""
+        tags = view.tags | ({"mlflow.parentRunId": parent} if parent else {})
+        self._tally.doubt, before = True, self._tally.doubt  # until the answer is there
+        made = self._client.create_run(self.experiment_id, start_time=view.start_ms, tags=tags)
+        self._tally.doubt = before
+        self._tally.took()
+        return _image(made)
+
+    def send(self, image: Image, view: View, series: Sequence[Point], figures: Sequence[Point]) -> None:
+        """Tags, parameters and metric points that the store does not have yet.
+
+        Args:
+            series: points of logs; after a crash between the store's answer and tracking.json it may have some of them.
+            figures: values that are to stand; one that stands already is not sent again.
+        """
+        from mlflow.entities import Metric, Param, RunTag
+
+        points = self._missing(image, series)
+        points += [point for point in figures if image.metrics.get(point.key) != point.value]
+        tags = {key: value for key, value in view.tags.items() if image.tags.get(key) != value}
+        params = {key: value for key, value in view.params.items() if key not in image.params}
+        if points or tags or params:
+            self._client.log_batch(
+                image.run_id, metrics=[Metric(item.key, item.value, item.time_ms, item.step) for item in points],
+                params=[Param(key, value) for key, value in params.items()],
+                tags=[RunTag(key, value) for key, value in tags.items()],
+            )
+            self._tally.took()
+        image.tags |= tags
+        image.params |= set(params)
+        image.metrics |= {point.key: point.value for point in points}
+
+    def _missing(self, image: Image, points: Sequence[Point]) -> list[Point]:
+        """Those of `points` the store has not taken: asked, for keys that another process has written to."""
+        taken: set[tuple[str, int, int]] = set()
+        for key in sorted({point.key for point in points} & image.unsure):
+            history = self._client.get_metric_history(image.run_id, key)
+            taken |= {(key, item.step, item.timestamp) for item in history}
+            image.unsure.discard(key)
+        return [point for point in points if (point.key, point.step, point.time_ms) not in taken]
+
+    def send_data(self, image: Image, data: Sequence[DataSet]) -> None:
+        """Data sets as inputs, by OUR digest of their full content: MLflow's own covers the first 10,000 elements."""
+        from mlflow.entities import DatasetInput, InputTag
+
+        new = [item for item in data if (item.name, item.sha256[:DIGEST_LIMIT]) not in image.data]
+        if new:
+            tags = [InputTag("mlflow.data.context", "training")]
+            self._client.log_inputs(image.run_id, datasets=[
+                DatasetInput(_dataset(item), [*tags, InputTag("repro.sha256", item.sha256)]) for item in new
+            ])
+            self._tally.took()
+        image.data |= {(item.name, item.sha256[:DIGEST_LIMIT]) for item in new}
+
+    def upload(self, image: Image, path: Path) -> None:
+        self._client.log_artifact(image.run_id, str(path))
+        self._tally.took()
+
+    def upload_text(self, image: Image, name: str, text: str) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / name
+            path.write_text(text, encoding="utf-8")
+            self.upload(image, path)
+
+    def log_figure(self, image: Image, name: str, figure: Mapping[str, Any]) -> None:
+        mlflow_figures.log(self._client, image.run_id, name, figure)
+
+    def set_status(self, image: Image, view: View) -> None:
+        """Running, or how and when it ended."""
+        if (image.status, image.end_ms) == (view.status, view.end_ms):
+            return
+        if view.end_ms is not None:
+            self._client.set_terminated(image.run_id, view.status, view.end_ms)
+        elif image.status != view.status:
+            self._client.update_run(image.run_id, status=view.status)
+        self._tally.took()
+        image.status, image.end_ms = view.status, view.end_ms
+
+
+def _image(run: Any) -> Image:
+    data = run.inputs.dataset_inputs if run.inputs else []
+    metrics: Mapping[str, float] = run.data.metrics
+    return Image(
+        run_id=run.info.run_id, tags=dict(run.data.tags), params=set(run.data.params), metrics=dict(metrics),
+        status=run.info.status, end_ms=run.info.end_time or None, unsure=set(metrics),
+        data={(item.dataset.name, item.dataset.digest) for item in data},
+    )
+
+
+def _dataset(data: DataSet) -> Any:
+    from mlflow.entities import Dataset
+
+    facts = {
+        "sha256": data.sha256, "version": data.version, "train_samples": data.train_samples,
+        "eval_samples": data.eval_samples, "licence": data.licence, "synthetic": data.synthetic,
+    }
+    return Dataset(
+        name=data.name, digest=data.sha256[:DIGEST_LIMIT], source_type="repro",
+        source=json.dumps({"source": data.source, "sha256": data.sha256}), profile=json.dumps(facts),
+    )

@@ -1,0 +1,284 @@
+"""A record -> the runs that a tracking store should show: one per cell, one per attempt below it. No server here."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from repro.compare import Comparison, Metric, summarize
+from repro.compare.calibration import FILE as CALIBRATION
+from repro.core.events import follow
+from repro.record.environment import DataSet
+from repro.record.results import Result
+from repro.record.store import Attempt, Record
+from repro.suite.model import Choices, Trial
+from repro.suite.plan import Cell
+
+from ..page.cells import marks
+from ..paper import markdown as markdown_page
+from ..paper import short_tables
+from ..tables import csv_tables
+from ..tables import rows as tables
+from . import figures as mlflow_figures
+from .points import levels
+
+NOT_A_KEY = r"[^\w\-. :/]"
+"""Characters that MLflow takes in no name."""
+LABEL = "Cell"
+"""Parameter with a cell's whole name. MLflow's comparison sorts names, capitals first, and draws the first ones: so it
+starts with what tells the runs apart, and its list of runs can be grouped by it."""
+PARAM_LIMIT, TAG_LIMIT, KEY_LIMIT = 6000, 8000, 250
+METRICS: tuple[Metric, ...] = ("tta_wall", "tta_train", "tta_cold")
+FAILED = ("crashed", "hung", "timed_out", "out_of_memory", "invalid", "refused")
+QUIET_SECONDS = 60.0
+"""A running trial's folder is written to every second; untouched for so long, the run is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One run as a tracking store should show it."""
+
+    key: str
+    start_ms: int
+    tags: dict[str, str]
+    params: dict[str, str]
+    data: tuple[DataSet, ...] = ()
+    files: Mapping[str, Path] = field(default_factory=dict)
+    """Artifact path -> file; those that do not exist are left out."""
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """Artifact path -> content of what is no file of the record."""
+    figures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Artifact path -> plotly figure in plain data."""
+    status: str = "RUNNING"
+    end_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """One attempt of one trial, running or ended."""
+
+    trial: Trial
+    attempt: int
+    log: Path
+    system_log: Path
+    entry: Attempt | None
+    result: Result | None
+
+    @property
+    def key(self) -> str:
+        return f"trial:{self.trial.trial_id}/{self.attempt}"
+
+    @property
+    def ended(self) -> bool:
+        """Not so by the line that the ledger has from before the launch."""
+        return self.result is not None or (self.entry is not None and self.entry.status != "started")
+
+    @property
+    def status(self) -> str:
+        if self.result is not None:
+            return self.result.status
+        return self.entry.status if self.entry and self.ended else "running"
+
+    def span_ms(self) -> tuple[int, int] | None:
+        """Start and end by its own log, so that figures and run share a clock; None: nothing is known of it yet."""
+        first = last = None
+        stopped = False
+        for event, _ in follow(self.log):
+            if event is not None:
+                first, last, stopped = first or event, event, stopped or event.key == "run_stop"
+        if first is None or last is None:
+            entry = self.entry
+            return (round(entry.started_ms), round(entry.started_ms + entry.seconds * 1e3)) if entry else None
+        start, end = first.time_ms, last.time_ms
+        if self.entry and not stopped:
+            end = max(end, start + self.entry.seconds * 1e3)
+        return round(start), round(end)
+
+
+def courses(record: Record) -> dict[str, list[Course]]:
+    """Every attempt that has begun, by cell."""
+    entries = {(entry.trial_id, entry.attempt): entry for entry in record.attempts}
+    results = {result.trial_id: result for result in record.results}
+    found: dict[str, list[Course]] = {}
+    for trial in record.plan.trials():
+        name, folder = trial.trial_id, record.folder
+        numbers = {int(path.stem[7:]) for path in folder.trial(name).glob("result_*.txt") if path.stem[7:].isdigit()}
+        numbers |= {attempt for trial_id, attempt in entries if trial_id == name}
+        result = results.get(name)
+        for number in sorted(numbers):
+            found.setdefault(trial.cell_id, []).append(Course(
+                trial, number, folder.log(name, number), folder.system_log(name, number),
+                entries.get((name, number)), result if result and result.attempt == number else None,
+            ))
+    return found
+
+
+def is_alive(record: Record) -> bool:
+    """Whether something still writes to the folder."""
+    paths = [record.folder.environment, record.folder.ledger, *record.folder.trials.glob("*/*")]
+    latest = max((path.stat().st_mtime for path in paths if path.is_file()), default=0.0)
+    return time.time() - latest < QUIET_SECONDS
+
+
+def trial_view(record: Record, run: str, cell: Cell, course: Course, span: tuple[int, int], alive: bool) -> View:
+    """The run of one attempt."""
+    trial, status = course.trial, course.status
+    params, long = flat_params(cell, {"repeat": trial.repeat, "master_seed": trial.master_seed,
+                                      "device": trial.choices.device})
+    running = not course.ended and alive
+    files = {} if running else _trial_files(record, course)
+    seed = f"{cell.label}, seed {trial.repeat}"
+    tags = common_tags(record, run, course.key, "trial", cell) | {
+        "mlflow.runName": seed if course.attempt == 1 else f"{seed}, attempt {course.attempt}",
+        "repro.trial": trial.trial_id, "repro.repeat": str(trial.repeat), "repro.attempt": str(course.attempt),
+        "repro.status": status if course.ended or running else "killed", **_result_tags(course), **_listed(files),
+    }
+    ended = "KILLED" if not course.ended else "FAILED" if status in FAILED else "FINISHED"
+    return View(
+        key=course.key, start_ms=span[0], tags=_cut(tags), params=params, data=data_of(record, trial.choices),
+        files=files, texts=long, status="RUNNING" if running else ended,
+        end_ms=None if running else span[1],
+    )
+
+
+def _result_tags(course: Course) -> dict[str, str]:
+    result = course.result
+    reason = result.reason if result else course.entry.reason if course.entry and course.ended else ""
+    tags = {"repro.reason": reason} if reason else {}
+    if result is None:
+        return tags
+    tags |= {f"repro.hash.{name}": value for name, value in result.hashes.items()}
+    tags |= {f"repro.effective.{name}": value for name, value in result.effective.items()}
+    return tags | ({"repro.warnings": "; ".join(result.warnings)} if result.warnings else {})
+
+
+def _listed(files: Mapping[str, Path]) -> dict[str, str]:
+    """Which files of the record a run has: one that a store lost is missed when the record is put together."""
+    names = sorted(name for name, path in files.items() if path.is_file())
+    return {"repro.core.files": ", ".join(names)} if names else {}
+
+
+def _trial_files(record: Record, course: Course) -> dict[str, Path]:
+    folder, name = record.folder, course.trial.trial_id
+    paths = [course.log, course.system_log, folder.trial_file(name), *sorted(folder.trial(name).glob("rank*.log"))]
+    if course.result is not None:
+        paths.append(folder.result(name))
+    return {path.name: path for path in paths}
+
+
+def cell_view(
+    record: Record, run: str, cell: Cell, spans: Sequence[tuple[int, int]], comparisons: Sequence[Comparison],
+    alive: bool, report: bool,
+) -> View:
+    """The run of one cell.
+
+    Args:
+        spans: start and end of each of its attempts.
+        comparisons: those in which it is the candidate, the most telling first.
+        report: whether the report, megabytes for many cells, is to hang on this one.
+    """
+    folder, params_texts = record.folder, flat_params(cell, {"device": cell.choices.device})
+    tags = common_tags(record, run, cell_key(cell), "cell", cell) | {"mlflow.runName": cell.label}
+    tags |= _verdict_tags(comparisons)
+    tags |= {f"repro.factor.{re.sub(NOT_A_KEY, '_', key)}": value for key, value in cell.factors.items()}
+    paths = [folder.plan, folder.environment, folder.ledger, folder.suite, folder.parity_verdict, folder.launchers,
+             folder.incidents, folder.root / CALIBRATION]
+    files = {path.name: path for path in paths}
+    tags |= _listed(files)
+    files |= {"report.html": folder.reports / "report.html"} if report else {}
+    results = record.of_cell(cell.cell_id)
+    summaries = [summarize(cell, results, metric) for metric in METRICS] if results else []
+    tags |= {f"repro.interval.{name}": level for name, level in levels(summaries, comparisons).items()}
+    over = len(results) == record.plan.suite.seeds
+    ended = "KILLED" if not over else "FAILED" if any(item.status in FAILED for item in results) else "FINISHED"
+    running = alive and not over
+    return View(
+        key=cell_key(cell), start_ms=min(start for start, _ in spans), tags=_cut(tags), params=params_texts[0],
+        data=data_of(record, cell.choices), files=files, texts=params_texts[1] | (_tables(record) if report else {}),
+        figures=mlflow_figures.figures(record) if report else {},
+        status="RUNNING" if running else ended, end_ms=None if running else max(end for _, end in spans),
+    )
+
+
+def _tables(record: Record) -> dict[str, str]:
+    """Name -> text of the tables that a reader of the tracking store wants; nothing before all trials have run."""
+    if record.missing():
+        return {}
+    found = {f"{table.name}.csv": csv_tables.text(table) for table in tables.tables(record)
+             if table.name in ("cells", "comparisons", "pairs", "trials")}
+    return found | {"report.md": markdown_page.render(short_tables.brief(record))}
+
+
+def cell_key(cell: Cell) -> str:
+    return f"cell:{cell.cell_id}"
+
+
+def _verdict_tags(comparisons: Sequence[Comparison]) -> dict[str, str]:
+    if not comparisons:
+        return {}
+    first = comparisons[0]
+    said = first.because
+    if first.ratio is not None and first.interval is not None:
+        said = f"{first.metric} x {first.ratio:.3f} [{first.interval.low:.3f}, {first.interval.high:.3f}]; {said}"
+    return {
+        "repro.verdict": first.verdict, "repro.because": first.because, "repro.baseline": first.baseline,
+        "repro.primary": str(first.primary).lower(), "repro.metric": first.metric,
+        "mlflow.note.content": f"**{first.verdict}** against {first.baseline_label}: {said}",
+    }
+
+
+def common_tags(record: Record, run: str, key: str, level: str, cell: Cell) -> dict[str, str]:
+    """What every run of a record carries; `repro.run` and `repro.key` are how it is found again."""
+    environment = record.environment
+    tags = {
+        "repro.run": run, "repro.key": key, "repro.level": level, "repro.suite": record.plan.suite.suite,
+        "repro.suite_digest": record.plan.digest, "repro.cell": cell.cell_id, "repro.method": record.plan.method,
+        "repro.version": environment.repro_version, "mlflow.source.name": "repro",
+        "repro.label": cell.choices.origin, "mlflow.runColor": mlflow_figures.color_of(marks(record)[cell.cell_id]),
+    }
+    data = data_of(record, cell.choices)
+    if data:
+        tags |= {"repro.data": "synthetic" if data[0].synthetic else "real", "repro.data_sha256": data[0].sha256}
+    if environment.commit:
+        tags["mlflow.source.git.commit"] = environment.commit
+    return tags
+
+
+def data_of(record: Record, choices: Choices) -> tuple[DataSet, ...]:
+    return tuple(item for item in record.environment.data if item.workload == choices.workload.label)
+
+
+def flat_params(cell: Cell, more: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+    """(parameters by dotted name, artifacts): what MLflow's limit cuts stands complete in params.json."""
+    flat = _flat(cell.choices.model_dump(mode="json", by_alias=True)) | dict(more)
+    named = {LABEL: cell.label} | cell.factors | flat
+    full = {re.sub(NOT_A_KEY, "_", key): _text(value) for key, value in named.items()}
+    cut = {key[:KEY_LIMIT]: _shorter(value, PARAM_LIMIT) for key, value in full.items()}
+    return cut, {} if cut == full else {"params.json": json.dumps(full, indent=1, sort_keys=True) + "\n"}
+
+
+def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, Mapping) and value:
+            found |= _flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) and value else json.dumps(value, sort_keys=True)
+
+
+def _cut(tags: Mapping[str, str]) -> dict[str, str]:
+    return {key[:KEY_LIMIT]: _shorter(value, TAG_LIMIT) for key, value in tags.items()}
+
+
+def _shorter(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit - 3]}..."

@@ -1,0 +1,130 @@
+"""A record of this harness as the facts that rules look at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from repro.audit.rules.facts import Agreement, AttemptFacts, CellFacts, DataFacts, Facts, RunFacts
+from repro.compare import Summary, compare, convergence, summarize
+from repro.record.environment import DataSet, Environment
+from repro.record.results import Result
+from repro.record.store import Record
+from repro.suite.model import Choices, canonical
+from repro.suite.plan import Cell
+
+BROKEN = ("crashed", "hung", "invalid")
+MEANS = {"costs": "median", "rates": "median", "ratios": "geometric mean"}
+"""How this harness summarises (method.md section 4)."""
+
+
+def record_facts(record: Record) -> Facts:
+    """Everything the rules ask of a record; nothing is read from disk."""
+    plan, environment = record.plan, record.environment
+    by_cell: dict[str, list[Result]] = {}
+    for item in sorted(record.results, key=lambda result: result.repeat):
+        by_cell.setdefault(item.cell_id, []).append(item)
+    compared = tuple(compare(plan, record.results, started_ms=record.started_ms))
+    return Facts(
+        origin="record", title=plan.suite.suite,
+        cells=tuple(_cell(record, cell, by_cell.get(cell.cell_id, [])) for cell in plan.cells),
+        comparisons=compared, contrasts=tuple((item.candidate, item.baseline) for item in compared),
+        declared=plan.suite.primary is not None, data=tuple(_data(item) for item in environment.data),
+        hardware=_hardware(environment), interconnect=environment.interconnect or None,
+        software=tuple(f"{name} {version}" for name, version in environment.libraries.items()),
+        system=f"{environment.system}, {environment.python}", commit=environment.commit, dirty=environment.dirty,
+        varied=tuple(plan.suite.matrix), skipped=tuple((item.label, item.reason) for item in plan.skipped),
+        excluded=len(plan.suite.exclude), missing=len(plan.order) - len({item.trial_id for item in record.results}),
+        attempts=tuple(AttemptFacts(item.trial_id, item.attempt, item.status, item.seconds)
+                       for item in record.attempts),
+        means=MEANS, agreements=_agreements(record), parity=_parity(record.parity),
+    )
+
+
+def _cell(record: Record, cell: Cell, results: Sequence[Result]) -> CellFacts:
+    choices = cell.choices
+    summary = summarize(cell, results, "tta_wall", record.plan.suite.horizon)
+    stop = choices.stop
+    return CellFacts(
+        cell_id=cell.cell_id, label=cell.label, workers=choices.processes, global_batch=choices.batch.global_,
+        runs=tuple(_run(record.plan.suite.master_seed, item) for item in results),
+        model=json.dumps(choices.workload.model_dump(mode="json"), sort_keys=True),
+        target=f"{stop.metric} {'<=' if stop.direction == 'lower' else '>='} {stop.target:g}",
+        others=canonical(choices, exclude={"processes", "batch"}),
+        hyperparameters=_hyperparameters(choices, results), determinism=choices.determinism,
+        planned=record.plan.suite.seeds, interval=_has_interval(summary), median=summary.median,
+        bandwidth=min((item.network.slowest for item in results if item.network), default=None),
+        simulated=choices.origin == "simulated",
+    )
+
+
+def _has_interval(summary: Summary) -> bool:
+    """Of the median; where runs missed, of the mean up to the horizon or of the probability to arrive."""
+    if summary.interval is not None:
+        return True
+    missed = summary.n - summary.ok
+    return missed > 0 and summary.n > 1 and summary.success is not None
+
+
+def _run(master_seed: int, item: Result) -> RunFacts:
+    wall = [point.wall_seconds for point in item.curve]
+    traffic = item.traffic
+    return RunFacts(
+        name=item.trial_id, reached=None if item.status in BROKEN else item.status == "ok", status=item.status,
+        seconds=item.tta_wall, epochs=item.epochs_to_target, quality=item.best if item.best is not None else item.final,
+        throughput=item.samples_per_second, seed=f"{master_seed}/{item.repeat}", drawn=_drawn(item.hashes),
+        weights="final_weights" in item.hashes, initial=item.hashes.get("init_weights"),
+        unexplained=item.conservation_error, backwards=wall != sorted(wall), stamped=item.run_seconds is not None,
+        steps=item.steps is not None, points=len(item.curve),
+        communicated=traffic is not None and not traffic.uncounted_share > 0.5,
+        expected=traffic is not None and traffic.formula is not None,
+    )
+
+
+def _drawn(hashes: Mapping[str, str]) -> str | None:
+    """What the seed gave; None where either hash is missing."""
+    names = ("init_weights", "data_order")
+    return "/".join(hashes[name] for name in names) if all(name in hashes for name in names) else None
+
+
+def _hyperparameters(choices: Choices, results: Sequence[Result]) -> dict[str, str]:
+    """A record holds all choices with their defaults; what they begin from is known by the hashes of its runs."""
+    options: dict[str, Any] = choices.optimizer.model_dump(mode="json")
+    momentum = options.get("momentum", options.get("betas"))
+    found = {
+        "optimizer": choices.optimizer.label, "momentum": str(momentum) if momentum is not None else "none",
+        "weight decay": str(options.get("weight_decay", "none")), "learning rate": f"{choices.rate:g}",
+        "schedule": json.dumps(choices.schedule.model_dump(mode="json"), sort_keys=True),
+        "batch per worker": str(choices.micro_batch * choices.batch.accumulation),
+        "global batch": str(choices.batch.global_), "epochs": f"{choices.stop.max_epochs:g} at most",
+    }
+    if results and all("init_weights" in item.hashes for item in results if item.status not in BROKEN):
+        found["initialisation"] = "drawn from the seed; hash of the weights kept for every run"
+    return found
+
+
+def _data(item: DataSet) -> DataFacts:
+    return DataFacts(
+        name=item.name, version=item.version or None, digest=item.sha256 or None, train_samples=item.train_samples,
+        eval_samples=item.eval_samples, licence=item.licence or None, source=item.source or None,
+        synthetic=item.synthetic, test_views=item.test_views,
+    )
+
+
+def _hardware(environment: Environment) -> str | None:
+    devices = ", ".join(environment.devices) or environment.device
+    return f"{environment.cpu}, {environment.cores} cores, {devices}" if environment.cpu else None
+
+
+def _agreements(record: Record) -> tuple[Agreement, ...]:
+    return tuple(Agreement(item.candidate_label, item.baseline_label, item.verdict, item.ratio)
+                 for item in convergence.check(record.plan, record.results))
+
+
+def _parity(found: Mapping[str, Any] | None) -> str | None:
+    if found is None:
+        return None
+    if not found.get("needed", True):
+        return "not needed"
+    return "failed" if any(item.get("problem") for item in found.get("findings", [])) else "passed"

@@ -1,0 +1,226 @@
+"""The twelve rules of Hoefler and Belli, Scientific Benchmarking of Parallel Computing Systems (SC 2015)."""
+
+from __future__ import annotations
+
+from repro import stats
+from repro.audit.rules.facts import Facts
+from repro.audit.rules.rule import ALWAYS, Judged, Rule, absent, count, many, named
+from repro.compare import DECIDED, Comparison
+from repro.stats.normality import shapiro_p
+
+SOURCE = "Hoefler & Belli, SC 2015, Rule"
+ALPHA = 0.05
+COSTS, RATES = ("arithmetic mean", "median"), ("harmonic mean", "median")
+
+
+def base_case(facts: Facts) -> Judged:
+    """HB1."""
+    if facts.contrasts is None or len(facts.cells) < 2:
+        return "not applicable", "no speed-up is stated"
+    if not facts.contrasts:
+        return absent(facts, f"{many(facts.cells, 'cell')} and none of them is named as the base case")
+    bases = [facts.cell(name) for name in dict.fromkeys(baseline for _, baseline in facts.contrasts)]
+    never = [cell.label for cell in bases if cell.median is None]
+    if never:
+        return absent(facts, f"no absolute time of the base case (its median is not reached): {named(never)}")
+    if any(cell.workers is None for cell in bases):
+        return "cannot tell", "whether the base case is a single process is not said"
+    return "pass", named(f"{cell.label}: {cell.median:.4g} s on {count(cell.workers or 0, 'process', 'processes')}"
+                         for cell in bases)
+
+
+def subsets(facts: Facts) -> Judged:
+    """HB2."""
+    if facts.skipped is None or facts.missing is None or facts.excluded is None:
+        return "cannot tell", "what was left out is not in this source"
+    if facts.missing:
+        return "fail", f"{count(facts.missing, 'planned run')} without a result, and no reason"
+    if unexplained := [label for label, reason in facts.skipped if not reason]:
+        return "fail", f"left out without a reason: {named(unexplained)}"
+    if facts.excluded:
+        return "cannot tell", f"{count(facts.excluded, 'exclusion')} in the suite; whether its description gives the " \
+                              "reason is for a reader to see"
+    told = f", each with its reason: {named(dict.fromkeys(reason for _, reason in facts.skipped))}" \
+        if facts.skipped else ""
+    return "pass", f"all planned runs have a result; {many(facts.skipped, 'combination')} skipped{told}"
+
+
+def means(facts: Facts) -> Judged:
+    """HB3."""
+    if facts.means is None or not {"costs", "rates"} & facts.means.keys():
+        return "cannot tell", "how runs are summarised is not said"
+    costs, rates = facts.means.get("costs"), facts.means.get("rates")
+    told = ", ".join(f"{what} by the {how}" for what, how in facts.means.items())
+    if (costs is not None and costs not in COSTS) or (rates is not None and rates not in RATES):
+        return "fail", f"{told}; times want the arithmetic mean or the median, rates the harmonic mean or the median"
+    return "pass", told
+
+
+def ratios(facts: Facts) -> Judged:
+    """HB4."""
+    shown = [item for item in facts.comparisons or () if item.ratio is not None]
+    how = (facts.means or {}).get("ratios")
+    if not shown and how is None:
+        return "not applicable", "no ratios are summarised"
+    if how is None:
+        return "cannot tell", "how ratios are summarised is not said"
+    if how != "geometric mean":
+        return "fail", f"ratios are summarised by the {how}; the geometric mean is the one that may"
+    bare = [item.candidate_label for item in shown if not item.pairs and _absolute(facts, item) < 2]
+    if bare:
+        return absent(facts, f"the times that a ratio is of are not beside it: {named(bare)}")
+    return "pass", f"{many(shown, 'ratio')}, each the geometric mean with the figures of both sides beside it"
+
+
+def _absolute(facts: Facts, item: Comparison) -> int:
+    return sum(facts.cell(name).median is not None for name in (item.candidate, item.baseline))
+
+
+def determinism(facts: Facts) -> Judged:
+    """HB5."""
+    ran = [cell for cell in facts.cells if cell.runs]
+    if not ran:
+        return absent(facts, "there is no run")
+    if unsaid := [cell.label for cell in ran if cell.determinism is None and facts.whole]:
+        return "fail", f"whether runs are deterministic is not said: {named(unsaid)}"
+    without = [f"{cell.label} ({many(cell.runs, 'run')})" for cell in ran if cell.interval is False]
+    if without:
+        return "fail", f"no 95 % interval for {len(without)} of {many(ran, 'cell')} (the median's takes 6 runs): " \
+                       f"{named(without)}"
+    if any(cell.interval is None for cell in ran):
+        return "cannot tell", "whether intervals are given is not said"
+    levels = {cell.determinism or "not stated" for cell in ran}
+    return "pass", f"determinism {named(sorted(levels))}; an interval for all {many(ran, 'cell')}"
+
+
+def normality(facts: Facts) -> Judged:
+    """HB6. Shapiro and Wilk's test over what each t interval takes for normal, Holm over all of them."""
+    if not facts.comparisons:
+        return "not applicable", "nothing is compared"
+    leaning = [item for item in facts.comparisons if item.interval is not None]
+    if not leaning:
+        return "pass", f"none of {many(facts.comparisons, 'comparison')} leans on a t interval"
+    if unpaired := [item.candidate_label for item in leaning if not item.paired]:
+        return "cannot tell", f"Welch's interval with no diagnostic beside it: {named(unpaired)}"
+    found = [(item, p) for item in leaning if (p := _normal_p(item)) is not None]
+    if len(found) < len(leaning):
+        bare = {id(item) for item, _ in found}
+        few = [item.candidate_label for item in leaning if id(item) not in bare]
+        return "cannot tell", f"too few pairs to check log ratios for normality (3 are the least): {named(few)}"
+    adjusted = stats.holm([p for _, p in found])
+    rejected = [item.candidate_label for (item, _), p in zip(found, adjusted, strict=True) if p <= ALPHA]
+    told = f"Shapiro-Wilk over the log ratios of {many(found, 'comparison')}, smallest p {min(adjusted):.3g} (Holm)"
+    if rejected:
+        return "fail", f"{told}: not normal in {named(rejected)}, where the interval leans on it"
+    return "pass", f"{told}; verdicts take an exact test as well"
+
+
+def _normal_p(item: Comparison) -> float | None:
+    try:
+        logs = stats.log_ratios([pair.candidate for pair in item.pairs], [pair.baseline for pair in item.pairs])
+        return shapiro_p([float(value) for value in logs])
+    except ValueError:
+        return None
+
+
+def sound_test(facts: Facts) -> Judged:
+    """HB7."""
+    if facts.contrasts is None or len(facts.cells) < 2:
+        return "not applicable", "nothing is compared"
+    if facts.comparisons is None:
+        return "cannot tell", "whether differences were tested is not in this source"
+    if not facts.comparisons:
+        return absent(facts, f"{many(facts.cells, 'cell')} beside one another and no test between any two")
+    bare = [item.candidate_label for item in facts.comparisons
+            if item.verdict in DECIDED and item.interval is None and item.p is None]
+    if bare:
+        return "fail", f"a verdict without an interval or a test: {named(bare)}"
+    untested = [item for item in facts.comparisons if item.interval is None and item.p is None]
+    if untested:
+        return "fail", f"{len(untested)} of {many(facts.comparisons, 'comparison')} with neither interval nor " \
+                       f"test: {untested[0].candidate_label}: {untested[0].because}"
+    family = max(item.family for item in facts.comparisons)
+    return "pass", f"{many(facts.comparisons, 'comparison')} with interval or exact test, Holm over up to {family}"
+
+
+def percentiles(facts: Facts) -> Judged:
+    """HB8."""
+    runs = [run for _, run in facts.runs if run.reached is not None]
+    if not runs:
+        return absent(facts, "there is no run")
+    if any(run.steps is None for run in runs):
+        return "cannot tell", "whether step times are kept is not said"
+    bare = sum(not run.steps for run in runs)
+    if bare:
+        return absent(facts, f"no percentiles of step times in {bare} of {many(runs, 'run')}")
+    return "pass", f"median and 95th percentile of step times in all {many(runs, 'run')}"
+
+
+def documented(facts: Facts) -> Judged:
+    """HB9."""
+    some = f" (for {len(facts.without_hardware)} of {many(facts.cells, 'cell')})" if facts.without_hardware else ""
+    known = {"factors": facts.varied is not None, f"hardware{some}": facts.hardware is not None,
+             "operating system": facts.system is not None, "libraries": bool(facts.software)}
+    if lacking := [name for name, said in known.items() if not said]:
+        return absent(facts, f"not said: {', '.join(lacking)}")
+    varied = f"varied: {named(facts.varied)}" if facts.varied else "nothing varies"
+    return "pass", f"{varied}; {facts.hardware}; {facts.system}; {many(facts.software, 'library', 'libraries')} " \
+                   "with versions"
+
+
+def synchronisation(facts: Facts) -> Judged:
+    """HB10."""
+    runs = [run for cell, run in facts.runs if (cell.workers is None or cell.workers > 1) and run.reached is not None]
+    if not runs:
+        return "not applicable", "no run has several workers"
+    if any(run.steps is None for run in runs):
+        return "cannot tell", "how times of several workers become one is not said"
+    bare = sum(not run.steps for run in runs)
+    if bare:
+        return absent(facts, f"no times over ranks in {bare} of {many(runs, 'run')} of several workers")
+    return "pass", f"{many(runs, 'run')} of several workers: all synchronised at evaluations, a step is its slowest " \
+                   "rank's, the rest is straggler time"
+
+
+def bounds(facts: Facts) -> Judged:
+    """HB11."""
+    several = [cell for cell in facts.cells if cell.workers is None or cell.workers > 1]
+    if not several:
+        return "not applicable", "no cell has several workers"
+    if any(run.expected is None for cell in several for run in cell.runs):
+        return "cannot tell", "whether a bound stands beside the results is not said"
+    bare = [cell.label for cell in several if not any(run.expected for run in cell.runs)]
+    if bare:
+        return absent(facts, f"no bound of communication beside {len(bare)} of {many(several, 'cell')} of several "
+                             f"workers: {named(bare)}")
+    return "pass", f"what the algorithm must send stands beside what was sent for all {many(several, 'cell')}"
+
+
+def plots(facts: Facts) -> Judged:
+    """HB12."""
+    runs = [run for _, run in facts.runs if run.reached is not None]
+    if not runs:
+        return absent(facts, "there is no run")
+    if any(run.points is None for run in runs):
+        return "cannot tell", "what is plotted is not said"
+    bare = sum(not run.points for run in runs)
+    if bare:
+        return absent(facts, f"no curve for {bare} of {many(runs, 'run')}")
+    points = sum(run.points or 0 for run in runs)
+    return "pass", f"every evaluation is kept: {points} points of {many(runs, 'run')}"
+
+
+RULES = (
+    Rule("HB1", f"{SOURCE} 1", "The base case of every speed-up and its absolute time", base_case, ALWAYS),
+    Rule("HB2", f"{SOURCE} 2", "A reason for any subset", subsets),
+    Rule("HB3", f"{SOURCE} 3", "The right mean for costs and rates", means, ALWAYS),
+    Rule("HB4", f"{SOURCE} 4", "Ratios only by the geometric mean, their costs beside them", ratios),
+    Rule("HB5", f"{SOURCE} 5", "Determinism is stated, intervals are given", determinism, ("record",)),
+    Rule("HB6", f"{SOURCE} 6", "No assumed normality without a check", normality),
+    Rule("HB7", f"{SOURCE} 7", "Comparisons by a sound test", sound_test, ALWAYS),
+    Rule("HB8", f"{SOURCE} 8", "Percentiles where tails matter", percentiles),
+    Rule("HB9", f"{SOURCE} 9", "All factors and the setup are documented", documented, ALWAYS),
+    Rule("HB10", f"{SOURCE} 10", "Synchronisation, and how ranks are summarised", synchronisation),
+    Rule("HB11", f"{SOURCE} 11", "Upper bounds beside the results", bounds),
+    Rule("HB12", f"{SOURCE} 12", "Plots with enough to read them", plots),
+)

@@ -1,0 +1,172 @@
+"""MLPerf Training's rules, as far as a record can show that they were kept.
+
+Source: mlcommons/training_policies, training_rules.adoc; seeds: `mlperf_logging.package_checker.seed_checker`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from repro.audit.rules.facts import CellFacts, Facts
+from repro.audit.rules.rule import ALWAYS, Judged, Rule, absent, count, many, named
+from repro.record.results import CONSERVATION_TOLERANCE
+
+SOURCE = "MLPerf Training rules"
+LEAST_RUNS = 3
+"""The fastest and the slowest are dropped, and one must be left."""
+LEAST_REPEATS = 5
+"""Fewest runs for vision; a fixed number of them for every benchmark."""
+INFRASTRUCTURE = ("crashed", "hung", "started", "invalid", "interrupted", "not_launched", "refused")
+"""Ends without a result, after which a run may be made again; the attempt stays listed."""
+INTERRUPTED = "interrupted"
+LOST = "lost"
+"""Of a result that was there, and damaged or gone when the run went on: what it said nobody can show."""
+
+
+def fixed_target(facts: Facts) -> Judged:
+    """MLP1."""
+    if not facts.cells:
+        return "cannot tell", "there is no cell"
+    if unsaid := [cell.label for cell in facts.cells if cell.target is None]:
+        return absent(facts, f"no target known for {len(unsaid)} of {many(facts.cells, 'cell')}: {named(unsaid)}")
+    by_model: dict[str, set[str]] = {}
+    for cell in facts.cells:
+        by_model.setdefault(cell.model or "", set()).add(cell.target or "")
+    several = [sorted(targets) for targets in by_model.values() if len(targets) > 1]
+    if several:
+        return "fail", f"one model, several targets: {named(several[0])}"
+    found = sorted({target for targets in by_model.values() for target in targets})
+    return "pass", f"one target for each of {many(by_model, 'model')}: {named(found)}"
+
+
+def fixed_repeats(facts: Facts) -> Judged:
+    """MLP2."""
+    if not facts.cells:
+        return "cannot tell", "there is no cell"
+    if any(cell.planned is None for cell in facts.cells):
+        return "cannot tell", "how many runs were to be made is not known for every cell"
+    short = [f"{cell.label} ({len(cell.runs)} of {cell.planned})" for cell in facts.cells
+             if len(cell.runs) < (cell.planned or 0)]
+    if short:
+        return "fail", f"fewer runs than were fixed beforehand in {len(short)} of {many(facts.cells, 'cell')}: " \
+                       f"{named(short)}"
+    least = min(cell.planned or 0 for cell in facts.cells)
+    if facts.whole and least < LEAST_REPEATS:
+        return "fail", f"{count(least, 'repeat')} make a smoke test; {LEAST_REPEATS} are the least for a result"
+    return "pass", f"all runs that were fixed beforehand: {many(facts.runs, 'run')} of {many(facts.cells, 'cell')}, " \
+                   f"{least} or more each"
+
+
+def drop_rule(facts: Facts) -> Judged:
+    """MLP3."""
+    if not facts.cells:
+        return "cannot tell", "there is no cell"
+    if faults := [f"{cell.label}: {cell.fault}" for cell in facts.cells if cell.fault]:
+        return "fail", f"no valid score for {len(faults)} of {many(facts.cells, 'cell')}: {named(faults)}"
+    if facts.origin == "mlperf":
+        return "pass", f"fastest and slowest dropped, valid scores for all {many(facts.cells, 'cell')}"
+    missed = [f"{cell.label} ({len(cell.runs) - cell.reached} of {len(cell.runs)} missed)" for cell in facts.cells
+              if len(cell.runs) - cell.reached > 1]
+    if missed:
+        return "fail", f"more than one run without a time, so no score: {named(missed)}"
+    if few := [cell.label for cell in facts.cells if len(cell.runs) < LEAST_RUNS]:
+        return "fail", f"fewer than {LEAST_RUNS} runs, so nothing is left after the fastest and slowest: {named(few)}"
+    return "pass", f"every one of {many(facts.cells, 'cell')} has at most one run without a time, which would be " \
+                   "dropped as the slowest"
+
+
+def distinct_seeds(facts: Facts) -> Judged:
+    """MLP4."""
+    if not facts.runs:
+        return absent(facts, "there is no run")
+    twice = [cell.label for cell in facts.cells if _repeated(cell)]
+    if twice:
+        return "fail", f"two runs of one cell share their seed, or what it drew: {named(twice)}"
+    unsaid = sum(run.seed is None for _, run in facts.runs)
+    if unsaid:
+        return absent(facts, f"no seed logged in {unsaid} of {many(facts.runs, 'run')}")
+    drawn = sum(run.drawn is not None for _, run in facts.runs)
+    rest = f"; {drawn} with a hash of the weights and the order drawn from them" if drawn else ""
+    return "pass", f"{many(facts.runs, 'run')} with seeds that differ inside every cell{rest}"
+
+
+def _repeated(cell: CellFacts) -> bool:
+    seeds = Counter(run.seed for run in cell.runs if run.seed is not None)
+    drawn = Counter(run.drawn for run in cell.runs if run.drawn is not None)
+    return any(number > 1 for number in (*seeds.values(), *drawn.values()))
+
+
+def no_pausing(facts: Facts) -> Judged:
+    """MLP5."""
+    timed = [run for _, run in facts.runs if run.reached]
+    if not timed:
+        return "not applicable", "no run has a time"
+    if back := [run.name for run in timed if run.backwards]:
+        return "fail", f"the clock went backwards in {many(back, 'run')}: {named(back)}"
+    if any(run.stamped is None for run in timed):
+        return "cannot tell", "from when to when the clock ran is not said"
+    lost = [run for run in timed if (run.unexplained or 0) > CONSERVATION_TOLERANCE]
+    if lost:
+        worst = max(run.unexplained or 0 for run in lost)
+        return "fail", f"up to {worst:.1%} of the clock is not explained by its parts in {many(lost, 'run')} (limit " \
+                       f"{CONSERVATION_TOLERANCE:.0%})"
+    if loose := [run.name for run in timed if not run.stamped]:
+        return absent(facts, f"no start and stop of the clock in {many(loose, 'run')}: {named(loose)}")
+    known = [run.unexplained for run in timed if run.unexplained is not None]
+    rest = f"; at most {max(known):.2%} of it unexplained" if known else ""
+    return "pass", f"one clock from start to stop in {many(timed, 'run')}, with nothing taken off{rest}"
+
+
+def no_picking(facts: Facts) -> Judged:
+    """MLP6."""
+    if facts.deleted:
+        return "fail", f"{count(facts.deleted, 'run')} of this experiment deleted"
+    if facts.attempts is None:
+        return "cannot tell", "which runs were started and not shown is not in this source"
+    shown = {run.name for _, run in facts.runs}
+    unlisted = shown - {item.run for item in facts.attempts}
+    if unlisted:
+        return "fail", f"{many(unlisted, 'result')} that no line of the ledger is about: {named(sorted(unlisted))}"
+    last: dict[str, int] = {}
+    for item in facts.attempts:
+        last[item.run] = max(last.get(item.run, 0), item.number)
+    repeated = [item for item in facts.attempts if item.number < last[item.run]]
+    if again := [item.run for item in repeated if item.status not in (*INFRASTRUCTURE, LOST)]:
+        return "fail", f"run again although they had a result: {named(dict.fromkeys(again))}"
+    if lost := [item.run for item in repeated if item.status == LOST]:
+        return "cannot tell", f"run again because their result was damaged or gone: {named(dict.fromkeys(lost))}"
+    cut = sum(item.status == INTERRUPTED for item in repeated)
+    hidden = sorted(last.keys() - shown)
+    by_hand = f", {cut} because it was interrupted" if cut else ""
+    rest = f"; no result yet from {named(hidden)}" if hidden else ""
+    return "pass", f"{many(facts.attempts, 'start')} listed, {len(repeated) - cut} of them repeated after a crash" \
+                   f"{by_hand}, and no result replaced{rest}"
+
+
+def reference_convergence(facts: Facts) -> Judged:
+    """MLP7. The reference of a batch size is the record's own baseline there."""
+    if facts.agreements is None:
+        return "cannot tell", "reference convergence points are not in this source"
+    if not facts.agreements:
+        return "not applicable", "no two cells share workload, batch and precision"
+    early = [f"{item.candidate}{f' ({item.ratio:.3f} x the samples)' if item.ratio else ''}"
+             for item in facts.agreements if item.verdict == "faster"]
+    if early:
+        return "fail", f"fewer samples to the target than the reference at the same batch: {named(early)}"
+    counts = Counter(item.verdict for item in facts.agreements)
+    told = ", ".join(f"{number} {verdict}" for verdict, number in sorted(counts.items()))
+    if counts["inconclusive"]:
+        return "cannot tell", f"samples to the target against the reference at the same batch: {told}"
+    return "pass", f"no cell needs fewer samples than the reference at its batch: {told}"
+
+
+RULES = (
+    Rule("MLP1", f"{SOURCE}, Quality measure", "One fixed target", fixed_target, ALWAYS),
+    Rule("MLP2", f"{SOURCE}, Benchmark results", "A fixed number of runs", fixed_repeats, ALWAYS),
+    Rule("MLP3", f"{SOURCE}, Benchmark results", "Valid under the drop rule", drop_rule, ("mlperf",)),
+    Rule("MLP4", f"{SOURCE}, Random numbers; seed checker", "Seeds are logged and distinct", distinct_seeds, ALWAYS),
+    Rule("MLP5", f"{SOURCE}, Run results", "The clock is never paused", no_pausing, ALWAYS),
+    Rule("MLP6", f"{SOURCE}, Benchmark results", "No picking of N out of M runs", no_picking, ALWAYS),
+    Rule("MLP7", f"{SOURCE}, Reference convergence points", "Convergence as the reference at that batch size",
+         reference_convergence),
+)

@@ -1,0 +1,1 @@
+"""`repro bench comm`: communication algorithms against the bound and the backend."""

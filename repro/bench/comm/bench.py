@@ -1,0 +1,112 @@
+"""Communication algorithms against one another and the backend's own: sizes x world sizes, on loopback or a fabric.
+
+One launch per world size. Its ranks keep a process group for every algorithm and run repetitions of all of them in
+turn, so that whatever else the machine does hits all alike; ratios are paired by repetition.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from repro.bench.comm import mpi as comm_mpi
+from repro.bench.comm.follow import Following
+from repro.bench.comm.options import CommOptions, size_text
+from repro.bench.comm.result import BASELINE, CommOutcome, MpiResult, WorldResult
+from repro.bench.comm.world import world_result
+from repro.core.errors import TrialError, UsageError
+from repro.core.machine import detect
+from repro.runner.run import why
+from repro.seams.launching import Launcher, Order
+from repro.seams.plugin import Setting
+from repro.suite.model import Choice
+
+ENTRY = "repro.bench.comm.rank:measure_rank"
+PRELOAD = ("torch", "torch.distributed", "repro.comm.runtime.group", "repro.bench.comm.rank")
+FOUND = "comm.jsonl"
+LONGEST_SECONDS = 6 * 3600.0
+Show = Callable[[str], None]
+
+
+def measure(options: CommOptions, show: Show) -> CommOutcome:
+    """Run it; `show` is told what has been found while it goes on.
+
+    Raises:
+        UsageError: a world size that the launcher cannot start.
+        TrialError: a rank failed, or a sum was wrong.
+    """
+    launcher = options.launcher.get(Launcher)
+    cores, before = detect().cores, os.getloadavg()[0]
+    for world in options.worlds:
+        if reason := launcher.unsupported(_setting(options, BASELINE, world)):
+            raise UsageError(f"{world} ranks: {reason}")
+    launcher.open([*PRELOAD, *launcher.preload], "cpu")
+    worlds: list[WorldResult] = []
+    mpi: list[MpiResult] = []
+    try:
+        for world in options.worlds:
+            launcher.prepare(world)
+            worlds.append(_world(launcher, options, world, show))
+            if options.mpi:
+                mpi.append(comm_mpi.measure(launcher, world, options.sizes, options.repetitions, options.seconds, show))
+    finally:
+        launcher.close()
+    return CommOutcome(
+        origin=launcher.origin, place=launcher.title, cores=cores, load=(before, os.getloadavg()[0]),
+        launcher=options.launcher.model_dump(mode="json"), repetitions=options.repetitions, seconds=options.seconds,
+        seed=options.seed, worlds=tuple(worlds), mpi=tuple(mpi),
+    )
+
+
+def _setting(options: CommOptions, comm: str, world: int) -> Setting:
+    return Setting(
+        workload="", engine="", comm=comm, precision="fp32", optimizer="", launcher=options.launcher.kind,
+        processes=world, accumulation=1, device="cpu", device_count=0,
+    )
+
+
+def _world(launcher: Launcher, options: CommOptions, world: int, show: Show) -> WorldResult:
+    reasons = {
+        item.label: item.plugin.unsupported(_setting(options, item.kind, world)) for item in options.algorithms
+    }
+    chosen = [item for item in options.algorithms if not reasons[item.label]]
+    payload = {
+        "contenders": [_contender(item) for item in chosen], "sizes": options.sizes, "seed": options.seed,
+        "repetitions": options.repetitions, "seconds": options.seconds, "timeout": 300.0,
+    }
+    with tempfile.TemporaryDirectory(prefix="repro-bench-") as scratch:
+        found = Path(scratch, FOUND)
+        with Following(found, lambda line: show(_told(world, line))):
+            outcome = launcher.launch(Order(
+                entry=ENTRY, payload=payload, processes=world, device="cpu", folder=Path(scratch),
+                timeout_seconds=LONGEST_SECONDS,
+            ))
+        if not outcome.ok:
+            raise TrialError(f"{world} ranks: {why(outcome)}")
+        lines = [json.loads(line) for line in found.read_text(encoding="utf-8").splitlines()]
+    skipped = [{"algorithm": name, "size": None, "reason": reason} for name, reason in reasons.items() if reason]
+    return world_result(world, lines, skipped, outcome.network)
+
+
+def _contender(item: Choice) -> dict[str, Any]:
+    cls = type(item.plugin)
+    return {"label": item.label, "target": f"{cls.__module__}:{cls.__qualname__}",
+            "options": item.plugin.model_dump(mode="json")}
+
+
+def _told(world: int, line: Mapping[str, Any]) -> str:
+    if line["kind"] == "effective":
+        return f"{world} ranks, {line['algorithm']}: {line['text']}"
+    if line["kind"] == "links":
+        model = line["model"]
+        rate = f"{8e-6 / model['beta']:.4g} Mbit/s" if model["beta"] else "no limit"
+        return f"{world} ranks: links measured: {1e6 * model['alpha']:.3g} us a round, {rate}"
+    size = size_text(line["size"])
+    if line["kind"] == "skipped":
+        return f"{world} ranks, {size}, {line['algorithm']}: skipped: {line['reason']}"
+    best = sorted(line["seconds"])[len(line["seconds"]) // 2]
+    return f"{world} ranks, {size}, {line['algorithm']}: {1e3 * best:.4g} ms ({len(line['seconds'])} repetitions)"

@@ -1,0 +1,73 @@
+"""Open MPI's MPI_Allreduce over TCP on the very ranks of a launch, for comparison, where it is installed.
+
+mpirun reaches other computers by `ssh host command`. Here hosts are ranks of a launch, each in its place (its node of
+an emulated cluster, or loopback): every rank listens on a socket file, and what mpirun takes for ssh hands the command
+to the rank of that host (`repro.bench.comm.mpi_rank`). So MPI's processes run in the same namespaces, over the same
+shaped links.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from repro.bench.comm.result import MpiResult
+from repro.runner.run import why
+from repro.seams.launching import Launcher, Order
+
+ENTRY = "repro.bench.comm.mpi_rank:serve_rank"
+FOUND, PROGRAM = "mpi.txt", "allreduce"
+COMPILE_SECONDS = 120.0
+
+
+def measure(
+    launcher: Launcher, world: int, sizes: Sequence[int], repetitions: int, seconds: float, show: Callable[[str], None]
+) -> MpiResult:
+    """Time it at every size; where it cannot be done, why."""
+    if missing := [name for name in ("mpicc", "mpirun") if shutil.which(name) is None]:
+        return MpiResult(world=world, problem=f"{' and '.join(missing)} not installed (Debian: openmpi-bin, "
+                                              "libopenmpi-dev)")
+    show(f"{world} ranks: MPI_Allreduce")
+    with tempfile.TemporaryDirectory(prefix="repro-mpi-") as scratch:
+        folder = Path(scratch)
+        if problem := compile_program(folder):
+            return MpiResult(world=world, problem=problem)
+        payload = {"sizes": list(sizes), "repetitions": repetitions, "seconds": seconds}
+        limit = 60.0 + 2 * seconds * len(sizes)
+        outcome = launcher.launch(Order(
+            entry=ENTRY, payload=payload, processes=world, device="cpu", folder=folder, timeout_seconds=limit,
+        ))
+        if not outcome.ok:
+            return MpiResult(world=world, problem=why(outcome))
+        return read_times(world, version(), (folder / FOUND).read_text(encoding="utf-8"))
+
+
+def compile_program(folder: Path) -> str:
+    """Build the C program in `folder`; what went wrong, empty where nothing did."""
+    source = folder / f"{PROGRAM}.c"
+    source.write_text(files("repro.bench").joinpath("allreduce.c").read_text(encoding="utf-8"), encoding="utf-8")
+    command = ["mpicc", "-O2", "-o", str(folder / PROGRAM), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False)
+    return f"mpicc failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}" if done.returncode else ""
+
+
+def version() -> str:
+    """What mpirun calls itself."""
+    done = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, timeout=30, check=False)
+    return (done.stdout.strip().splitlines() or ["unknown"])[0].removeprefix("mpirun (").replace(")", "")
+
+
+def read_times(world: int, called: str, text: str) -> MpiResult:
+    """Lines of the C program: `size seconds`, one a repetition."""
+    times: dict[int, list[float]] = {}
+    for line in text.splitlines():
+        size, _, seconds = line.partition(" ")
+        times.setdefault(int(size), []).append(float(json.loads(seconds)))
+    problem = "" if times else "mpirun ended without a figure"
+    return MpiResult(world=world, version=called, problem=problem,
+                     seconds={size: tuple(items) for size, items in times.items()})

@@ -1,0 +1,1 @@
+"""`repro bench`: the cost of the harness itself, against bare alternatives."""

@@ -1,0 +1,210 @@
+"""How long a full round of published results takes to import, to report and to open: a round made on the spot, or a
+sample repeated, each command in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from repro.core.errors import ReproError, UsageError
+from repro.published.safe_file import walk
+from repro.suite.model import Frozen
+
+IMPORT_SECONDS, MEBIBYTES, OPEN_SECONDS, PAGE_MEGABYTES = 60.0, 1024.0, 3.0, 15.0
+"""What the project promises for a full round of about 2,000 logs and 0.3 to 0.5 GB on two cores."""
+RUNS = 5
+"""Logs of one made system."""
+START_MS = 1_700_000_000_000
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+class Step(Frozen):
+    """One command in a process of its own."""
+
+    command: str
+    seconds: float
+    peak_mebibytes: float
+
+
+class ImportScale(Frozen):
+    """A round, what reading it took, and what its page is like."""
+
+    made_of: str
+    logs: int
+    systems: int
+    megabytes: float
+    """10^6 bytes, of all files."""
+    steps: tuple[Step, ...]
+    page_megabytes: float
+    open_seconds: float | None
+    """From asking for the page to its `load` event in headless Chromium, the middle one of three windows that share
+    nothing; None: not measured."""
+    not_opened: str = ""
+    """Why not."""
+
+    def text(self) -> str:
+        """For the terminal."""
+        opened = f"not measured: {self.not_opened}" if self.open_seconds is None else f"{self.open_seconds:.2f} s"
+        return "\n".join([
+            f"a round of {self.logs:,} logs of {self.systems:,} systems, {self.megabytes:,.0f} MB, made of "
+            f"{self.made_of}",
+            *(f"  {step.command:<14} {step.seconds:>7.2f} s  {step.peak_mebibytes:>6.0f} MiB at most"
+              for step in self.steps),
+            f"  the page       {self.page_megabytes:>7.2f} MB; opens in Chromium: {opened}",
+            f"promised: import in {IMPORT_SECONDS:g} s within {MEBIBYTES:g} MiB, a page of less than "
+            f"{PAGE_MEGABYTES:g} MB that opens within {OPEN_SECONDS:g} s",
+            *(f"not held: {text}" for text in self.broken()),
+            "measured on this machine, now",
+        ])
+
+    def broken(self) -> tuple[str, ...]:
+        """Promises that did not hold here; a page that was not opened breaks none."""
+        step = self.steps[0]
+        found = ((step.seconds < IMPORT_SECONDS, f"the import took {step.seconds:.1f} s"),
+                 (max(item.peak_mebibytes for item in self.steps) < MEBIBYTES, "more memory than promised"),
+                 (self.page_megabytes < PAGE_MEGABYTES, f"the page has {self.page_megabytes:.1f} MB"),
+                 ((self.open_seconds or 0.0) < OPEN_SECONDS, "the page opens too late"))
+        return tuple(text for held, text in found if not held)
+
+
+def measure(logs: int, megabytes: float, sample: Path | None = None) -> ImportScale:
+    """Make a round of at least `logs` logs and about `megabytes` (10^6 bytes), import it, report it, open the page.
+
+    Args:
+        sample: a folder of result logs to repeat; None: logs made up here.
+
+    Raises:
+        UsageError: no log below `sample`.
+        ReproError: a command failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="repro-bench-") as name:
+        root = Path(name)
+        if sample is None:
+            make_round(root / "round", logs, megabytes)
+        else:
+            repeat_sample(sample, root / "round", logs, megabytes)
+        files = [path for path in (root / "round").rglob("*") if path.is_file()]
+        found = [path for path in files if path.name.startswith("result_")]
+        steps = (_timed("import", ["import", "mlperf", str(root / "round"), "--out", str(root / "out")]),
+                 _timed("report to html", ["report", str(root / "out"), "--out", str(root / "page")]))
+        page = root / "page" / "published.html"
+        seconds, why = opened(page)
+        return ImportScale(
+            made_of="made-up logs" if sample is None else "a sample repeated", logs=len(found),
+            systems=len({path.parent for path in found}), megabytes=sum(path.stat().st_size for path in files) / 1e6,
+            steps=steps, page_megabytes=page.stat().st_size / 1e6, open_seconds=seconds, not_opened=why,
+        )
+
+
+def make_round(root: Path, logs: int, megabytes: float) -> None:
+    """A round of closed ResNet results; after their events, logs hold lines of other programs up to the size wanted."""
+    each = int(megabytes * 1e6 / max(1, logs))
+    for system in range(math.ceil(logs / RUNS)):
+        home = root / "training_v4.0" / f"Org{system % 40:02d}"
+        folder = home / "results" / f"box{system:04d}" / "resnet"
+        folder.mkdir(parents=True)
+        (home / "systems").mkdir(exist_ok=True)
+        (home / "systems" / f"box{system:04d}.json").write_text(json.dumps({
+            "submitter": f"Org{system % 40:02d}", "division": "closed", "status": "onprem",
+            "number_of_nodes": 1 + system, "accelerators_per_node": 8,
+            "accelerator_model_name": f"Chip {system % 9}", "framework": "Frame 1.0"}))
+        for run in range(RUNS):
+            (folder / f"result_{run}.txt").write_text(filled("".join(_lines(system, run)), each))
+
+
+def repeat_sample(sample: Path, root: Path, logs: int, megabytes: float) -> None:
+    """Copies of every file of `sample`, each copy under organisations of its own, lines of other programs added.
+
+    Raises:
+        UsageError: no log below it.
+    """
+    found = [item for item in walk(sample) if not item.refusal]
+    counted = sum(item.parts[-1].startswith("result_") for item in found)
+    if not counted:
+        raise UsageError(f"{sample}: no result log (result_N.txt) below it")
+    copies = math.ceil(logs / counted)
+    each = int(megabytes * 1e6 / (copies * counted))
+    for copy in range(copies):
+        for item in found:
+            org, *rest = item.path.relative_to(sample).parts
+            target = root / sample.resolve().name / f"{org}-{copy:03d}" / Path(*rest)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if item.parts[-1].startswith("result_"):
+                content = item.path.read_bytes()
+                target.write_bytes(content + filled("", each - len(content)).encode())
+            else:
+                shutil.copyfile(item.path, target)
+
+
+def filled(text: str, size: int) -> str:
+    """`text` and lines of another program after it, at least `size` characters in all."""
+    line = "[12:00:00] INFO step 1000 loss 0.693147 images/s 20480 lr 0.1\n"
+    return text + line * max(0, math.ceil((size - len(text)) / len(line)))
+
+
+def _lines(system: int, run: int) -> Iterator[str]:
+    seconds, evaluations = 300.0 + 3 * system + run, 35 + system % 40
+    for key, value in (("submission_org", f"Org{system % 40:02d}"), ("submission_benchmark", "resnet"),
+                       ("submission_division", "closed"), ("submission_status", "onprem"),
+                       ("seed", 1000 * system + run), ("global_batch_size", 1024 << system % 6), ("opt_name", "lars"),
+                       ("train_samples", 1_281_167), ("opt_base_learning_rate", 10.0), ("opt_weight_decay", 5e-5)):
+        yield _event(key, value, -20.0)
+    yield _event("run_start", None, 0.0)
+    for index in range(1, evaluations + 1):
+        at = (seconds - 1) * index / evaluations
+        yield _event("epoch_start", None, at - 0.5, epoch_num=index)
+        yield _event("eval_accuracy", 0.1 + 0.66 * index / evaluations, at, epoch_num=index)
+        yield _event("epoch_stop", None, at, epoch_num=index)
+    yield _event("run_stop", None, seconds, status="success")
+
+
+def _event(key: str, value: Any, at: float, **metadata: Any) -> str:
+    data = {"namespace": "", "time_ms": START_MS + round(at * 1000), "event_type": "POINT_IN_TIME", "key": key,
+            "value": value, "metadata": {"file": "train.py", "lineno": 1, **metadata}}
+    return f":::MLLOG {json.dumps(data)}\n"
+
+
+def _timed(name: str, arguments: Sequence[str]) -> Step:
+    """Run `repro` once; its wall seconds and its own largest resident size."""
+    began = time.perf_counter()
+    process = subprocess.Popen([sys.executable, "-m", "repro", *arguments], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - began
+    process.returncode = os.waitstatus_to_exitcode(status)  # it was waited for here
+    if process.returncode:
+        raise ReproError(f"repro {arguments[0]} ended with {process.returncode}")
+    return Step(command=name, seconds=seconds,
+                peak_mebibytes=usage.ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10))
+
+
+def opened(page: Path) -> tuple[float | None, str]:
+    """(seconds to the page's `load` event, why not): in headless Chromium, where playwright and one are installed."""
+    try:
+        from playwright.sync_api import Error, sync_playwright
+    except ImportError:
+        return None, "playwright is not installed"
+    browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    with sync_playwright() as playwright:
+        try:
+            started = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox", "--disable-gpu"])
+        except Error as error:
+            return None, f"Chromium does not start: {str(error).splitlines()[0]}"
+        seconds = []
+        for _ in range(3):
+            tab = started.new_page(viewport={"width": 1280, "height": 900})
+            began = time.perf_counter()
+            tab.goto(page.as_uri(), wait_until="load")
+            seconds.append(time.perf_counter() - began)
+            tab.close()
+        started.close()
+    return median(seconds), ""

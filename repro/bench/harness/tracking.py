@@ -1,0 +1,341 @@
+"""Step time with a dead and with a slow tracking server over that without any: one training, arms in turn.
+
+Everything is as in a run: ranks write their events, the parent samples the machine, a tracking process at idle priority
+reads the folder and replays. All arms are in the same processes, a block of steps each in a shuffled order, and the
+tracking process of an arm is stopped (SIGSTOP) while it is not its turn; so drift of the machine hits all arms alike.
+The arm `none` is there twice: what the method finds between these two is its own error. An arm asks for replays
+as often as a run does, by the time that it has worked itself. A dead server is asked every time: a run leaves it in
+peace for longer after every failure, so here it is more than what a run feels.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+from rich.console import Console
+from rich.progress import Progress
+
+from repro.bench.harness.outcome import BenchOutcome, outcome
+from repro.bench.harness.slow_server import START_SECONDS, free_port
+from repro.bench.harness.trial import bench_trial, preload
+from repro.core import registry
+from repro.core.errors import TrialError
+from repro.core.files import write_model, write_text
+from repro.core.machine import detect
+from repro.record import environment as record_environment
+from repro.record.store import Attempt, RunFolder
+from repro.runner.monitor import Monitor
+from repro.runner.run import SYNC_SECONDS, why
+from repro.runner.tracking import Tracker
+from repro.seams.launching import Order
+from repro.suite.file import read_suite
+from repro.suite.model import Frozen, Trial
+from repro.suite.plan import Plan, make_plan
+from repro.worker.main import Place, build
+
+ARMS = ("none", "none again", "dead", "slow")
+MARGIN = 0.01
+"""What the project promises: the ratio is within 1 +- this."""
+WARMUP = 2
+"""Rounds that do not count."""
+SEED = 20151102
+LONGEST_SECONDS = 24 * 3600.0
+
+
+class TrackingOutcome(Frozen):
+    """Three ratios over `none`, and what the tracking processes did meanwhile."""
+
+    control: BenchOutcome
+    dead: BenchOutcome
+    slow: BenchOutcome
+    margin: float = MARGIN
+    rounds: int
+    steps: int
+    seconds: float
+    """All blocks together."""
+    replays: dict[str, int]
+    """Arm -> replays that ended, in success or failure."""
+    requests: int
+    """That the slow server was sent."""
+    cpu_seconds: dict[str, float]
+    """Arm -> of its tracking process, while blocks were timed."""
+
+    def text(self) -> str:
+        lines = [self.control.what]
+        for name, item in (("none again", self.control), ("dead", self.dead), ("slow", self.slow)):
+            lines.append(f"  {name:10} / none: {item.ratio:.4f} ({item.level:.0%} interval {item.low:.4f} to "
+                         f"{item.high:.4f}), median of rounds {item.median_ratio:.4f}: {self.verdict(item)}")
+        lines += [f"  promised: within 1 +- {self.margin:g}; {self.rounds} rounds of blocks of {self.steps} steps, "
+                  f"{self.seconds:.0f} s",
+                  *(f"  {name}: {self.replays[name]} replays ended, {self.cpu_seconds[name]:.1f} s of CPU"
+                    for name in ("dead", "slow")),
+                  f"  the slow server was sent {self.requests} requests",
+                  "  measured on this machine, now"]
+        return "\n".join(lines)
+
+    def verdict(self, item: BenchOutcome) -> str:
+        """What the whole interval says of the promise."""
+        if 1 - self.margin <= item.low and item.high <= 1 + self.margin:
+            return "holds"
+        if item.high < 1 - self.margin or item.low > 1 + self.margin:
+            return "does not hold"
+        return "cannot be told, the interval is too wide"
+
+
+def measure(rounds: int, steps: int, processes: int, delay: float, every: float | None = None) -> TrackingOutcome:
+    """`rounds` of one block in each arm, in an order drawn anew each time; fewer where Ctrl-C ends it before.
+
+    Args:
+        steps: in a block.
+        delay: seconds that the slow server takes for a request.
+        every: seconds that an arm works between two replays it asks for; None: as a run.
+
+    Raises:
+        TrialError: ranks or the slow server failed.
+    """
+    dice = random.Random(SEED)
+    order = [arm for _ in range(rounds + WARMUP) for arm in dice.sample(ARMS, len(ARMS))]
+    with ExitStack() as stack:
+        bar = stack.enter_context(Progress(console=Console(stderr=True), refresh_per_second=2, transient=True))
+        task = bar.add_task("blocks", total=len(order))
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        plan = _plan(scratch, processes, len(order) * steps, steps)
+        trial = next(iter(plan.trials()))
+        folders = _folders(scratch, plan, trial)
+        server = stack.enter_context(_slow_server(scratch, delay))
+        uris = {"dead": f"http://127.0.0.1:{free_port()}", "slow": f"http://127.0.0.1:{server.port}"}
+        trackers = {arm: Tracker(folders[arm].root, uri, retry_seconds=0.0) for arm, uri in uris.items()}
+        for tracker in trackers.values():
+            stack.callback(tracker.finish, 0.0)
+            tracker.sync(wait_seconds=START_SECONDS)  # all that is slow once, as before the first trial of a run
+        launcher = registry.load("launcher", "local")()
+        launcher.open([*preload(), "repro.bench.harness.tracking"], "cpu")
+        stack.callback(launcher.close)
+        conductor = _Conductor(order, trackers, server.pid, SYNC_SECONDS if every is None else every,
+                               lambda: bar.advance(task))
+        stack.callback(conductor.all_go_on)  # who is stopped cannot end
+        seconds = _train(scratch, folders["slow"], trial, conductor, launcher, steps)
+        replays = {arm: tracker.answers for arm, tracker in trackers.items()}
+        cpu_seconds = conductor.cpu_seconds()
+        requests = int((server.folder / "requests").read_text())
+    return _outcome(order, seconds, steps, processes, delay, replays, requests, cpu_seconds)
+
+
+def _plan(scratch: Path, processes: int, total: int, steps: int) -> Plan:
+    """A suite of one cell and one seed, with `bench_trial`'s choices."""
+    choices = bench_trial(processes, total, steps).choices.model_dump(mode="json", by_alias=True)
+    kept = ("workload", "engine", "processes", "batch", "device", "warmup_steps", "optimizer", "stop", "evaluate_every")
+    suite = {"suite": "bench-tracking", "seeds": 1, "trial": {name: choices[name] for name in kept}}
+    path = scratch / "suite.yaml"
+    path.write_text(json.dumps(suite))  # JSON is YAML
+    return make_plan(read_suite(str(path)).suite, detect())
+
+
+def _folders(scratch: Path, plan: Plan, trial: Trial) -> dict[str, RunFolder]:
+    """A run folder for each arm that replays; they share the trial, and nothing else."""
+    folders = {arm: RunFolder.create(scratch / arm) for arm in ("slow", "dead")}
+    environment = record_environment.take(detect(), ())
+    for arm, folder in folders.items():
+        write_text(folder.suite, (scratch / "suite.yaml").read_text())
+        write_model(folder.plan, plan)
+        write_model(folder.environment, environment)
+        if arm != "slow":
+            folder.trials.rmdir()
+            folder.trials.symlink_to(folders["slow"].trials)
+    place = folders["slow"].trial(trial.trial_id)
+    place.mkdir(parents=True)
+    write_model(folders["slow"].trial_file(trial.trial_id), trial)
+    for folder in folders.values():
+        folder.append_attempt(Attempt(
+            trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=1,
+            started_ms=round(time.time() * 1e3), seconds=0.0, status="started", reason="",
+        ))
+    return folders
+
+
+@dataclass(frozen=True, slots=True)
+class _SlowServer:
+    folder: Path
+    pid: int
+    """Of the line to it; leader of its processes."""
+    port: int
+
+
+@contextmanager
+def _slow_server(scratch: Path, delay: float) -> Iterator[_SlowServer]:
+    """A tracking server that takes `delay` seconds for every request.
+
+    Raises:
+        TrialError: it does not start.
+    """
+    folder = scratch / "server"
+    folder.mkdir()
+    (folder / "requests").write_text("0")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "MLFLOW_DISABLE_TELEMETRY": "true"}
+    child = subprocess.Popen([sys.executable, "-m", "repro.bench.harness.slow_server", str(folder), str(delay)],
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment,
+                             start_new_session=True)
+    try:
+        assert child.stdout is not None
+        line = child.stdout.readline().strip()
+        if not line.isdigit():
+            raise TrialError("the slow tracking server does not start")
+        yield _SlowServer(folder, child.pid, int(line))
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.communicate()
+
+
+@dataclass(slots=True)
+class _Conductor:
+    """Lets one arm work at a time, at the word of rank 0."""
+
+    order: Sequence[str]
+    trackers: Mapping[str, Tracker]
+    line: int
+    """Process that delays the slow server's requests."""
+    every: float
+    told: Callable[[], object]
+    """After every block."""
+    _worked: dict[str, float] = field(default_factory=dict)
+    """Seconds that an arm has worked since it asked last."""
+    _before: dict[str, float] = field(default_factory=dict)
+
+    def conduct(self, line: socket.socket) -> None:
+        """Answer each byte of rank 0 with one, when the arm of the next block is the only one that works."""
+        with line:
+            for turn, arm in enumerate([*self.order, "none"]):
+                if not line.recv(1):
+                    return
+                if turn == WARMUP * len(ARMS):
+                    self._before = self._cpu()
+                self.told()
+                for other in self.trackers:
+                    self._let(other, other == arm)
+                if arm in self.trackers and self._worked.get(arm, self.every) >= self.every:
+                    self._worked[arm] = 0.0
+                    self.trackers[arm].sync()
+                begin = time.monotonic()
+                line.sendall(b".")
+                select.select([line], [], [])
+                self._worked[arm] = self._worked.get(arm, 0.0) + time.monotonic() - begin
+
+    def _let(self, arm: str, work: bool) -> None:
+        number = signal.SIGCONT if work else signal.SIGSTOP
+        pid = self.trackers[arm].pid
+        if pid is not None:
+            os.kill(pid, number)
+        if arm == "slow":  # the line to the server; the server itself is another machine's, on no arm's account
+            os.kill(self.line, number)
+
+    def all_go_on(self) -> None:
+        for arm in self.trackers:
+            with suppress(ProcessLookupError):
+                self._let(arm, work=True)
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """Arm -> of its tracking process, since rounds count."""
+        return {arm: seconds - self._before.get(arm, 0.0) for arm, seconds in self._cpu().items()}
+
+    def _cpu(self) -> dict[str, float]:
+        """Seconds of every tracking process so far."""
+        found = {}
+        for arm, tracker in self.trackers.items():
+            if tracker.pid is not None:
+                times = psutil.Process(tracker.pid).cpu_times()
+                found[arm] = times.user + times.system
+        return found
+
+
+def _train(
+    scratch: Path, folder: RunFolder, trial: Trial, conductor: _Conductor, launcher: Any, steps: int
+) -> list[float]:
+    """Seconds of every block, in order; the parent does what it does during any trial."""
+    place, log = folder.trial(trial.trial_id), folder.log(trial.trial_id, 1)
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(str(scratch / "door"))
+        door.listen(1)
+        threading.Thread(target=lambda: conductor.conduct(door.accept()[0]), daemon=True).start()
+        with Monitor(log, folder.system_log(trial.trial_id, 1), lambda *_: None, lambda: None):
+            order = Order(
+                entry="repro.bench.harness.tracking:rank", processes=trial.choices.processes, device="cpu",
+                folder=place,
+                payload={"trial": trial.model_dump(mode="json", by_alias=True), "log": log.name,
+                         "door": str(scratch / "door"), "blocks": len(conductor.order), "out": str(scratch / "seconds"),
+                         "launched_ns": time.monotonic_ns()},
+                timeout_seconds=LONGEST_SECONDS,
+            )
+            with suppress(KeyboardInterrupt):  # the rounds until then are what there is
+                if not (ended := launcher.launch(order)).ok:
+                    raise TrialError(f"the benchmark failed: {why(ended)}")
+    lines = (scratch / "seconds").read_text().split("\n")[:-1] if (scratch / "seconds").is_file() else []
+    rounds = len(lines) // len(ARMS)
+    if rounds < WARMUP + 2:
+        raise TrialError(f"ended after {max(0, rounds - WARMUP)} rounds that count; 2 is the least")
+    return [float(line) for line in lines[:rounds * len(ARMS)]]
+
+
+def rank(folder: str, payload: Mapping[str, Any]) -> None:
+    """Entry of one rank: blocks under the harness, before each a word with the parent."""
+    number, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    loop = build(Trial.model_validate(payload["trial"]), Place(number, world, number), Path(folder) / payload["log"],
+                 payload)
+    try:
+        with ExitStack() as stack:
+            line = stack.enter_context(socket.socket(socket.AF_UNIX))
+            if number == 0:
+                line.connect(payload["door"])
+            loop.open_data()
+            out = stack.enter_context(Path(payload["out"]).open("w")) if number == 0 else None
+            for _ in range(payload["blocks"]):
+                if number == 0:
+                    line.sendall(b".")
+                    line.recv(1)
+                loop.session.synchronize()
+                begin = time.perf_counter()
+                loop.log_block(*loop.block())
+                seconds = time.perf_counter() - begin
+                if out:
+                    out.write(f"{seconds!r}\n")
+                    out.flush()
+            if number == 0:
+                line.sendall(b".")
+                line.recv(1)
+    finally:
+        loop.close()
+
+
+def _outcome(
+    order: Sequence[str], seconds: Sequence[float], steps: int, processes: int, delay: float,
+    replays: dict[str, int], requests: int, cpu_seconds: dict[str, float],
+) -> TrackingOutcome:
+    """The blocks of a round are paired."""
+    first, order = WARMUP * len(ARMS), order[:len(seconds)]
+    by_arm: dict[str, list[float]] = {arm: [] for arm in ARMS}
+    for arm, taken in zip(order[first:], seconds[first:], strict=True):
+        by_arm[arm].append(1e3 * taken / steps)
+    what = (f"tracking: DDP, {processes} processes, batch 64; step time with a dead and with a {delay:g}-s-a-request "
+            "tracking server over none")
+    control, dead, slow = (outcome(what, (arm, by_arm[arm]), ("none", by_arm["none"]), "ms a step", 1 + MARGIN)
+                           for arm in ARMS[1:])
+    return TrackingOutcome(
+        control=control, dead=dead, slow=slow, rounds=len(by_arm["none"]), steps=steps, seconds=sum(seconds[first:]),
+        replays=replays, requests=requests, cpu_seconds=cpu_seconds,
+    )

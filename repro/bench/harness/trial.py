@@ -1,0 +1,52 @@
+"""The trial that the benchmarks run: the network of `digits` under DDP, a fixed number of steps."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from repro.bench.harness import bare_ddp
+from repro.core import registry
+from repro.core.errors import TrialError
+from repro.core.events import Event, read_events
+from repro.runner.run import WORKER, why
+from repro.seams.launching import Launcher, Order
+from repro.suite.model import Choices, Trial
+
+
+def bench_trial(processes: int, steps: int, block: int, warmup: bool = True) -> Trial:
+    """`steps` steps of the bare script's work, evaluated every `block` steps."""
+    samples = registry.load("workload", "digits")().train_samples
+    choices = Choices.model_validate({
+        "workload": {"kind": "digits", "augment": False}, "engine": "ddp", "processes": processes,
+        "batch": {"global": bare_ddp.BATCH}, "device": "cpu", "warmup_steps": warmup,
+        "optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 5e-4},
+        "stop": {"metric": "top1", "target": 1.0, "max_epochs": (steps - 0.5) * bare_ddp.BATCH / samples,
+                 "design": "fixed_budget"},
+        "evaluate_every": block * bare_ddp.BATCH,
+    })
+    return Trial(suite="bench", suite_digest="", choices=choices, repeat=0, master_seed=0)
+
+
+def preload() -> list[str]:
+    """Modules that `bench_trial` needs in its ranks."""
+    choices = bench_trial(1, 1, 1).choices
+    return [*dict.fromkeys(name for choice in choices.plugins() for name in choice.plugin.preload), "repro.worker.main"]
+
+
+def run_trial(launcher: Launcher, trial: Trial, folder: Path) -> tuple[float, list[Event]]:
+    """(seconds from asking to the last process gone, rank 0's events).
+
+    Raises:
+        TrialError: a rank failed.
+    """
+    begin = time.perf_counter()
+    outcome = launcher.launch(Order(
+        entry=WORKER, processes=trial.choices.processes, device="cpu", folder=folder, timeout_seconds=600.0,
+        payload={"trial": trial.model_dump(mode="json", by_alias=True), "log": "result.txt",
+                 "launched_ns": time.monotonic_ns()},
+    ))
+    seconds = time.perf_counter() - begin
+    if not outcome.ok:
+        raise TrialError(f"the benchmark's trial failed: {why(outcome)}")
+    return seconds, read_events(folder / "result.txt")[0]

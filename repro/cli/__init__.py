@@ -1,0 +1,1 @@
+"""The `repro` command: the only place that knows click."""

@@ -1,0 +1,126 @@
+"""What `repro calibrate` does, without the command line: run a cell against itself, or replay what is stored."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from repro.cli import headless
+from repro.compare import factors_of
+from repro.compare.calibration import FILE, Calibration, add, calibrated, nulls_of, place_for, twin_plan
+from repro.compare.cells import CellIndex, primary_pair
+from repro.core import pattern
+from repro.core.errors import UsageError
+from repro.record import limits
+from repro.record.store import Record, read_record
+from repro.runner.run import prepare
+from repro.suite.model import Metric, Suite
+from repro.suite.plan import Cell, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """What a calibration came to, and where it is kept."""
+
+    calibration: Calibration
+    added: int
+    """Nulls of this call."""
+    path: Path
+    run: Path | None
+    """The run folder, where it was kept."""
+    left_out: tuple[str, ...]
+    """Cells that gave no null, and why."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {"calibration": self.calibration.model_dump(mode="json", by_alias=True), "added": self.added,
+                "path": str(self.path), "run": str(self.run) if self.run else None, "left_out": list(self.left_out)}
+
+    def text(self) -> str:
+        lines = [f"{item.label}: {item.how}, {item.n} a side, {item.metric}: {item.verdict}"
+                 + (f", ratio {item.ratio:.4f}" if item.ratio is not None else "")
+                 + (f", p = {item.p:.3g}" if item.p is not None else "") for item in self.calibration.nulls]
+        lines += [f"no null: {text}" for text in self.left_out]
+        lines += ["", self.calibration.sentence(), f"machine: {self.calibration.machine}", f"kept:    {self.path}"]
+        return "\n".join([*lines, f"run:     {self.run}"] if self.run else lines)
+
+
+def chosen_cells(plan: Plan, wanted: dict[str, Any] | None) -> list[Cell]:
+    """The cells that agree with a pattern; without one the primary contrast's baseline, else the first cell.
+
+    Raises:
+        UsageError: no cell agrees.
+    """
+    if wanted is None:
+        first = primary_pair(CellIndex(plan.cells), plan.suite.primary)
+        return [cell for cell in plan.cells if first is not None and cell.cell_id == first[1]] or [plan.cells[0]]
+    found = [cell for cell in plan.cells if pattern.matches(factors_of(cell), wanted)]
+    if not found:
+        shown = ", ".join(f"{key}={value}" for key, value in wanted.items())
+        known = "; ".join(cell.label for cell in plan.cells[:8])
+        raise UsageError(f"--cell {shown}: agrees with no cell; cells: {known}")
+    return found
+
+
+def calibrate(
+    plan: Plan, suite_text: str, wanted: dict[str, Any] | None, pairs: int | None, nulls: int, keep: bool,
+    to: Path | None,
+) -> Calibrated:
+    """Run cells against themselves and keep the nulls.
+
+    Args:
+        pairs: of each null; None: as many as the suite has seeds.
+        keep: leave the run folder there.
+        to: the file of the nulls; None: the user's own for this suite.
+
+    Raises:
+        KeyboardInterrupt: a signal ended it; what had run can be replayed.
+        ReproError: the plan cannot be a calibration, or the run failed; what had run can be replayed.
+    """
+    twins = twin_plan(plan, chosen_cells(plan, wanted), pairs or max(plan.suite.seeds, 6), nulls)
+    limits.refuse(twins)
+    folder = prepare(twins, suite_text, Path("runs") / f"{plan.suite.suite}-calibrate-{time.strftime('%Y%m%d-%H%M%S')}")
+    record = headless.execute(twins, folder,
+                              f"no null is kept; what has run stays in {folder.root}, and the same command "
+                           f"with --from {quote(str(folder.root))} takes its nulls from there")
+    found = _kept(record, twins.cells, metric_of(plan.suite), pairs or max(plan.suite.seeds, 6), plan.suite,
+                  to or place_for(plan.digest), folder.root)
+    if keep:
+        return found
+    shutil.rmtree(folder.root)
+    return Calibrated(found.calibration, found.added, found.path, None, found.left_out)
+
+
+def replay(run: Path, plan: Plan, wanted: dict[str, Any] | None, pairs: int | None, to: Path | None) -> Calibrated:
+    """Nulls from a stored record: twins where it has them, else the repeats of every cell dealt out to two sides.
+
+    Raises:
+        UsageError: the record is of another suite, or no cell gives a null.
+        OutputError: no run folder, or a damaged one.
+    """
+    record = read_record(run)
+    if record.plan.digest != plan.digest:
+        raise UsageError(f"{run}: is a run of {record.plan.suite.suite!r} with digest {record.plan.digest[:16]}, not "
+                         f"of {plan.suite.suite!r} with {plan.digest[:16]}; its nulls would say nothing of this suite")
+    cells = list(record.plan.cells) if wanted is None else chosen_cells(record.plan, wanted)
+    return _kept(record, cells, metric_of(plan.suite), pairs or max(plan.suite.seeds, 6), plan.suite,
+                 to or run / FILE, run)
+
+
+def metric_of(suite: Suite) -> Metric:
+    """What the suite's verdicts are about."""
+    return suite.primary.metric if suite.primary else "tta_wall"
+
+
+def _kept(
+    record: Record, cells: Sequence[Cell], metric: Metric, pairs: int, suite: Suite, to: Path, run: Path
+) -> Calibrated:
+    nulls, problems = nulls_of(record, cells, metric, pairs)
+    if not nulls:
+        raise UsageError(f"{run}: holds no comparison of a cell with itself: {problems[0]}")
+    found = add(to, calibrated(record, suite, record.plan.digest, nulls))
+    return Calibrated(found, len(nulls), to, run, tuple(problems))

@@ -1,0 +1,201 @@
+"""What `repro compare` does, without the command line: one run's cells, or the same cells of two runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from repro.compare import Comparison, Metric, Summary, compare, summarize
+from repro.compare.calibration import Calibration, calibration_of
+from repro.compare.condition import Condition, parse
+from repro.compare.convergence import Convergence, check
+from repro.compare.two_runs import Named, Ran, versus
+from repro.core.errors import Exit, UsageError
+from repro.core.yaml_file import YamlFile
+from repro.record.index import file_sha256
+from repro.record.results import Result
+from repro.record.store import Record, read_record
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What a comparison came to."""
+
+    runs: tuple[str, ...]
+    suite: str
+    digest: str
+    method: str
+    metric: Metric
+    summaries: list[Summary]
+    comparisons: list[Comparison]
+    calibration: Calibration | None
+    convergence: tuple[Convergence, ...] = ()
+    """Of one run: whether its cells need the samples that their baselines need."""
+    failures: tuple[str, ...] = ()
+    """Conditions of --fail-if that hold, or cannot be ruled out."""
+
+    @property
+    def exit_code(self) -> Exit:
+        return Exit.NOT_REPRODUCED if self.failures else Exit.DONE
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "schema": 1, "exit_code": int(self.exit_code), "runs": list(self.runs), "suite": self.suite,
+            "suite_digest": self.digest, "method": self.method, "metric": self.metric,
+            "calibration": self.calibration.model_dump(mode="json") if self.calibration else None,
+            "cells": [item.model_dump(mode="json") for item in self.summaries],
+            "comparisons": [item.model_dump(mode="json", by_alias=True) | {"speedup": item.speedup}
+                            for item in self.comparisons],
+            "convergence": [item.model_dump(mode="json") for item in self.convergence],
+            "failures": list(self.failures),
+        }
+
+
+def compare_runs(
+    runs: Sequence[Path], metric: Metric | None = None, baseline: str | None = None, fail_if: Sequence[str] = (),
+    fail_any: bool = False, force: bool = False,
+) -> Compared:
+    """Compare the cells of one run, or of two.
+
+    Args:
+        baseline: `key=value,...` that singles out the cells to compare against, instead of the suite's.
+        fail_if: conditions, over the primary contrast.
+        fail_any: over every contrast instead.
+
+    Raises:
+        UsageError: a pattern or condition that cannot be read, runs that do not compare, nothing to compare.
+        OutputError: no run folder, or a damaged one.
+    """
+    conditions = [parse(text) for text in fail_if]
+    if fail_any and not conditions:
+        raise UsageError("--fail-any needs a --fail-if")
+    if not 1 <= len(runs) <= 2:
+        raise UsageError(f"one run or two are compared, not {len(runs)}")
+    records = [read_record(run) for run in runs]
+    found = _one(records[0], metric, baseline) if len(records) == 1 else _two(records, metric, baseline, force)
+    if not found.comparisons:
+        raise UsageError(_nothing(records[0], baseline))
+    failures = tuple(text for item in _subject(found, conditions, fail_any) for condition in conditions
+                     if (text := condition.failure(item)))
+    return Compared(**{name: getattr(found, name) for name in found.__slots__} | {"failures": failures})
+
+
+def _one(record: Record, metric: Metric | None, baseline: str | None) -> Compared:
+    pattern = read_pattern(baseline) if baseline is not None else None
+    found = compare(record.plan, record.results, metric, pattern, record.started_ms)
+    return _compared([record], found, metric, tuple(check(record.plan, record.results)))
+
+
+def _two(records: Sequence[Record], metric: Metric | None, baseline: str | None, force: bool) -> Compared:
+    if baseline is not None:
+        raise UsageError("--baseline is for one run; of two, the first is the baseline")
+    names = _names([record.folder.root for record in records])
+    _refuse_copies(records[0], records[1], names)
+    first, second = (Ran(name, record.plan, record.results, record.environment)
+                     for name, record in zip(names, records, strict=True))
+    return _compared(records, versus(first, second, metric, force), metric)
+
+
+def _refuse_copies(first: Record, second: Record, names: Sequence[str]) -> None:
+    """A run beside itself would come out as the same, however it was measured; --force changes nothing about it.
+
+    Raises:
+        UsageError: both are one folder, or trials of the one are trials of the other.
+    """
+    if first.folder.root.resolve() == second.folder.root.resolve():
+        raise UsageError(f"{first.folder.root}: given twice; a run says nothing about itself, so name two runs")
+    mates = {item.trial_id: item for item in first.results}
+    shared = [item for item in second.results if item.trial_id in mates]
+    same = [item for item in shared if _one_trial(first, mates[item.trial_id], second, item)]
+    if same:
+        raise UsageError(
+            f"{names[1]} and {names[0]} hold the same trials: of {len(shared)} that both have, {len(same)} have the "
+            f"same log, byte for byte (first: {same[0].trial_id}). A copy of a run says nothing about it; name two "
+            "runs that were both measured")
+
+
+def _one_trial(first: Record, one: Result, second: Record, other: Result) -> bool:
+    """Whether two results are of one and the same start of a trial.
+
+    No clock gives two trials one log. An engine that invents its figures gives the same ones each time: there the
+    ledgers must name one start too.
+    """
+    logs = [first.folder.log(one.trial_id, one.attempt), second.folder.log(other.trial_id, other.attempt)]
+    if not all(path.is_file() for path in logs):
+        return False
+    sizes = {path.stat().st_size for path in logs}
+    if len(sizes) > 1 or 0 in sizes or len({file_sha256(path) for path in logs}) > 1:
+        return False
+    invented = first.cell(one.cell_id).choices.origin == "simulated"
+    return not invented or _started(first, one) == _started(second, other)
+
+
+def _started(record: Record, result: Result) -> float | None:
+    """When this attempt began, milliseconds since 1970; None where the ledger does not say."""
+    return next((item.started_ms for item in record.attempts
+                 if (item.trial_id, item.attempt) == (result.trial_id, result.attempt)), None)
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """Folder names, or whole paths where those are alike."""
+    short = [path.resolve().name for path in paths]
+    return short if len(set(short)) == len(short) else [str(path) for path in paths]
+
+
+def _compared(
+    records: Sequence[Record], found: list[Comparison], metric: Metric | None, convergence: tuple[Convergence, ...] = ()
+) -> Compared:
+    record = records[-1]
+    primary = record.plan.suite.primary
+    chosen: Metric = metric or (primary.metric if primary else "tta_wall")
+    horizon = record.plan.suite.horizon
+    return Compared(
+        runs=tuple(str(item.folder.root) for item in records), suite=record.plan.suite.suite, digest=record.plan.digest,
+        method=record.plan.method, metric=chosen, comparisons=found, calibration=calibration_of(record),
+        convergence=convergence,
+        summaries=[
+            summarize(Named(cell.cell_id, f"{cell.label} [{name}]" if len(records) > 1 else cell.label, cell.choices),
+                      item.of_cell(cell.cell_id), chosen, horizon)
+            for name, item in zip(_names([item.folder.root for item in records]), records, strict=True)
+            for cell in item.plan.cells
+        ],
+    )
+
+
+def read_pattern(text: str, option: str = "--baseline") -> dict[str, Any]:
+    """`engine=ddp,processes=1` as a pattern.
+
+    Raises:
+        UsageError: not of that form.
+    """
+    found: dict[str, Any] = {}
+    for part in text.split(","):
+        key, equals, value = part.partition("=")
+        if not equals or not key.strip() or not value.strip():
+            raise UsageError(f"{option} {text!r}: written key=value,key=value, for example engine=ddp,processes=1")
+        found[key.strip()] = YamlFile(f"{option} {text}", f"[{value}]").data[0]
+    return found
+
+
+def _nothing(record: Record, baseline: str | None) -> str:
+    cells = [cell.label for cell in record.plan.cells]
+    if len(cells) == 1:
+        return f"{record.folder.root}: one cell only ({cells[0]}), so there is nothing to compare it with"
+    if baseline is not None:
+        return f"--baseline {baseline!r} leaves nothing to compare; cells: {'; '.join(cells[:8])}"
+    return f"{record.folder.root}: no cell of this run has a baseline; --baseline names one"
+
+
+def _subject(found: Compared, conditions: Sequence[Condition], fail_any: bool) -> list[Comparison]:
+    """What the conditions are about."""
+    if not conditions:
+        return []
+    if fail_any:
+        return found.comparisons
+    primary = [item for item in found.comparisons if item.primary]
+    if primary or len(found.comparisons) == 1:
+        return primary or found.comparisons
+    raise UsageError(f"--fail-if is about the primary contrast, and none of these {len(found.comparisons)} is the one "
+                     "declared; --fail-any checks all of them")

@@ -1,0 +1,126 @@
+"""Comparisons as a table for a terminal, with the sentences that belong to it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from repro.compare import SCALES, Comparison, Summary
+
+if TYPE_CHECKING:
+    from repro.cli.compare import Compared
+    from repro.compare.calibration import Calibration
+    from repro.compare.convergence import Convergence
+
+COLORS = {"faster": "green", "higher": "green", "slower": "red", "lower": "red", "same": "cyan"}
+
+
+def print_compared(found: Compared, console: Console | None = None) -> None:
+    """Cells, comparisons, and why; colours on a terminal only."""
+    console = console or _console()
+    console.print(Text(f"{found.suite}, digest {found.digest[:16]}, method {found.method}: "
+                       f"{SCALES[found.metric].noun}"), soft_wrap=True)
+    console.print(_cells(found.summaries))
+    console.print(_ratios(found.comparisons))
+    for number, item in enumerate(found.comparisons, 1):
+        settles = f"; {item.settles}" if item.settles else ""
+        console.print(Text(f"{number}. {item.verdict}: {item.because}{settles}"), soft_wrap=True)
+        for line in _beside(item):
+            console.print(Text(f"   {line}"), soft_wrap=True)
+    for text in dict.fromkeys(text for item in found.comparisons for text in item.cautions):
+        console.print(Text(f"caution: {text}{_where(found.comparisons, text)}"), soft_wrap=True)
+    for row in found.convergence:
+        console.print(Text(_convergence(row)), soft_wrap=True)
+    console.print(Text(calibration_text(found.calibration)), soft_wrap=True)
+    for text in found.failures:
+        console.print(Text(f"failed: {text}"), soft_wrap=True)
+
+
+def _console() -> Console:
+    """Stdout; wide enough for one line a row where nobody reads along."""
+    return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=200)
+
+
+def calibration_text(found: Calibration | None) -> str:
+    """How often these verdicts are wrong where there is nothing to find, or that nobody knows."""
+    if found is None:
+        return "not calibrated: how often this harness sees a difference where there is none was not measured here"
+    return f"calibrated: {found.sentence()}"
+
+
+def _cells(summaries: Sequence[Summary]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="")
+    for name, right in (("cell", False), ("reached", True), ("median", True), ("interval", True), ("CV", True),
+                        ("other ends", False)):
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for item in summaries:
+        unit = SCALES[item.metric].unit
+        ends = ", ".join(f"{count} {status}" for status, count in sorted(item.statuses.items()) if status != "ok")
+        table.add_row(
+            Text(item.label), f"{item.ok}/{item.n}",
+            "not reached" if item.median is None else f"{item.median:.4g} {unit}".rstrip(),
+            f"{item.interval.low:.4g} to {item.interval.high:.4g}" if item.interval else "-",
+            "-" if item.coefficient_of_variation is None else f"{item.coefficient_of_variation:.1%}".replace("%", " %"),
+            "; ".join(part for part in (ends, f"{sum(item.outliers)} outlier(s)" if any(item.outliers) else "",
+                                        f"{item.resumed} resumed" if item.resumed else "") if part),
+        )
+    return table
+
+
+def _ratios(found: Sequence[Comparison]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="")
+    for name, right in (("", True), ("candidate", False), ("baseline", False), ("ratio", True), ("95 % interval", True),
+                        ("n", True), ("p", True), ("p Holm", True), ("verdict", False)):
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for number, item in enumerate(found, 1):
+        table.add_row(
+            str(number), Text(item.candidate_label), Text(item.baseline_label),
+            "no result" if item.refused else "-" if item.ratio is None else f"{item.ratio:.3f}",
+            f"{item.interval.low:.3f} to {item.interval.high:.3f}" if item.interval else "-", str(item.n),
+            _p(item.p), "primary" if item.primary else _p(item.p_adjusted),
+            Text(item.verdict, style=COLORS.get(item.verdict, "")),
+        )
+    return table
+
+
+def _p(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def _beside(item: Comparison) -> list[str]:
+    """What stands beside a ratio: its two factors, the unpaired ratio, who is less, equivalence."""
+    found = []
+    if item.split is not None:
+        found.append(f"= samples to the target x {item.split.samples.value:.3f} / samples a second x "
+                     f"{item.split.throughput.value:.3f}")
+    if item.welch is not None and item.welch.interval is not None and item.paired:
+        low, high = item.welch.interval.low, item.welch.interval.high
+        found.append(f"unpaired (Welch on logs): {item.welch.value:.3f}, {low:.3f} to {high:.3f}")
+    if item.probability_less is not None:
+        limits = item.probability_less.interval
+        found.append(f"P(candidate < baseline) = {item.probability_less.value:.2f}"
+                     + (f", {limits.low:.2f} to {limits.high:.2f}" if limits else ""))
+    if item.log_rank_p is not None:
+        found.append(f"log-rank p = {item.log_rank_p:.3g}")
+    if item.equivalence is not None and item.verdict != "same":
+        test = item.equivalence
+        found.append(f"same within {test.margin:.2g}: p = {test.p if test.p_adjusted is None else test.p_adjusted:.3g}")
+    return found
+
+
+def _convergence(row: Convergence) -> str:
+    """`convergence of A against B (digits, batch 64, fp32): equivalent, 1.002 x the samples; ...`."""
+    size = "" if row.ratio is None else f", {row.ratio:.3f} x the samples"
+    return (f"convergence of {row.candidate_label} against {row.baseline_label} ({row.workload}, batch "
+            f"{row.global_batch}, {row.precision}): {row.verdict}{size}; {row.because}")
+
+
+def _where(found: Sequence[Comparison], text: str) -> str:
+    """Which comparisons a caution is about, where not all."""
+    numbers = [str(number) for number, item in enumerate(found, 1) if text in item.cautions]
+    return "" if len(numbers) == len(found) else f" ({', '.join(numbers)})"

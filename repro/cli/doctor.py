@@ -1,0 +1,147 @@
+"""What this machine has, what is missing, and the command that mends it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+from repro.core import machine, orphans
+from repro.core.redact import redacted
+from repro.launchers.netns import probe as netns_probe
+from repro.suite.model import Frozen
+
+State = Literal["ok", "note", "missing"]
+
+
+class Finding(Frozen):
+    """One thing looked at."""
+
+    what: str
+    state: State
+    found: str
+    mend: str = ""
+    """The command or action that would put it right; empty where nothing is needed."""
+
+
+def examine(folder: Path) -> list[Finding]:
+    """Look at everything a run needs; `folder` is where runs would be written."""
+    return [_python(), *_libraries(), _devices(), *_capacity(folder), _loopback(), _tracking(), *_optional(),
+            _fabric(), _leftovers()]
+
+
+def end_leftovers() -> list[int]:
+    """End what earlier runs left behind; the processes ended."""
+    found = orphans.find()
+    remaining = orphans.end(found)
+    return [pid for pid in found if pid not in remaining]
+
+
+def _python() -> Finding:
+    found = f"{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"
+    return Finding(what="python", state="ok", found=found)
+
+
+def _libraries() -> Iterator[Finding]:
+    for name in ("torch", "deepspeed", "mlflow", "scikit-learn", "plotly", "jinja2"):
+        try:
+            yield Finding(what=name, state="ok", found=version(name))
+        except PackageNotFoundError:
+            mend = f"pip install -c constraints.txt {name}"
+            yield Finding(what=name, state="missing", found="not installed", mend=mend)
+    yield from _imports()
+
+
+def _imports() -> Iterator[Finding]:
+    """torch and deepspeed are loaded for real, in a process of their own: installed is not yet working."""
+    probe = ("import torch, torch.distributed as d; print('gloo' if d.is_gloo_available() else 'no gloo', "
+             "'nccl' if d.is_nccl_available() else 'no nccl', torch.cuda.is_available())")
+    yield _probe("torch works", probe, "pip install --force-reinstall -c constraints.txt torch")
+    yield _probe("deepspeed works", "import deepspeed; print('imports')",
+                 "pip install --force-reinstall -c constraints.txt deepspeed")
+
+
+def _probe(what: str, code: str, mend: str) -> Finding:
+    environment = dict(os.environ)
+    if machine.detect().device == "cpu":
+        environment["DS_ACCELERATOR"] = "cpu"
+    try:
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False,
+                              env=environment)
+    except subprocess.TimeoutExpired:
+        return Finding(what=what, state="missing", found="hung for 120 s", mend=mend)
+    if done.returncode == 0:
+        return Finding(what=what, state="ok", found=done.stdout.strip().splitlines()[-1])
+    return Finding(what=what, state="missing", found=(done.stderr.strip().splitlines() or ["failed"])[-1], mend=mend)
+
+
+def _devices() -> Finding:
+    found = machine.detect()
+    if found.device == "cuda":
+        return Finding(what="devices", state="ok", found=f"{found.device_count} GPU(s), {found.cores} CPU cores")
+    return Finding(what="devices", state="ok", found=f"no usable GPU, {found.cores} CPU cores; trials run on the CPU")
+
+
+def _capacity(folder: Path) -> Iterator[Finding]:
+    memory = psutil.virtual_memory()
+    yield Finding(what="memory", state="ok" if memory.available > 2 << 30 else "note",
+                  found=f"{memory.available / 1e9:.1f} GB free of {memory.total / 1e9:.1f} GB",
+                  mend="" if memory.available > 2 << 30 else "end other programs; a rank takes about 0.5 GB")
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    yield Finding(what="disk", state="ok" if free > 1 << 30 else "note", found=f"{free / 1e9:.1f} GB free",
+                  mend="" if free > 1 << 30 else "give --out a folder on another disk")
+    if not os.access(existing, os.W_OK):
+        found = f"{folder} cannot be written"
+        yield Finding(what="run folder", state="missing", found=found, mend="give another --out")
+    load, cores = psutil.getloadavg()[0], machine.detect().cores
+    yield Finding(what="load", state="ok" if load < 0.5 * cores else "note", found=f"{load:.2f} on {cores} cores",
+                  mend="" if load < 0.5 * cores else "end other work before timing; it would be measured too")
+
+
+def _loopback() -> Finding:
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+    except OSError as error:
+        return Finding(what="loopback", state="missing", found=str(error), mend="ip link set lo up")
+    return Finding(what="loopback", state="ok", found=f"a port can be opened ({port} was free)")
+
+
+def _tracking() -> Finding:
+    uri = os.environ.get("MLFLOW_TRACKING_URI")
+    if not uri:
+        return Finding(what="tracking", state="ok", found="MLFLOW_TRACKING_URI not set; a local SQLite store is used")
+    return Finding(what="tracking", state="ok", found=f"MLFLOW_TRACKING_URI = {redacted(uri)}")
+
+
+def _optional() -> Iterator[Finding]:
+    chromium = next((name for name in ("chromium", "chromium-browser", "google-chrome") if shutil.which(name)), None)
+    yield Finding(what="browser", state="ok" if chromium else "note",
+                  found=chromium or "none found; the report needs one only to be looked at on this machine",
+                  mend="" if chromium else "apt-get install chromium")
+
+
+def _fabric() -> Finding:
+    found = netns_probe.ability()
+    if found.problem:
+        return Finding(what="fabric", state="note", found=f"no emulated cluster here: {found.problem}")
+    netem = f"; {found.netem}" if found.netem else ""
+    return Finding(what="fabric", state="ok", found=f"emulated clusters can be built{netem}")
+
+
+def _leftovers() -> Finding:
+    found = orphans.find()
+    if not found:
+        return Finding(what="leftovers", state="ok", found="no process of an earlier run")
+    listed = ", ".join(map(str, found))
+    return Finding(what="leftovers", state="note", found=f"processes of runs that are over: {listed}",
+                   mend="repro doctor --fix")

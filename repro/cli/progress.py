@@ -1,0 +1,84 @@
+"""How a run goes, on the terminal: a live line with rich where there is one, plain lines where there is not."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from repro.record.results import Result
+from repro.suite.model import Trial
+from repro.suite.plan import Cell
+
+
+class TerminalWatcher:
+    """Progress on stderr: trial k of n, current value, throughput, time left."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True, highlight=False, soft_wrap=True)
+        self._started = time.monotonic()
+        self._number = self._count = 0
+        self._label = self._metric = ""
+        self._spent: list[float] = []
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[now]}"))
+        # Two refreshes a second: drawing must not take time from what is being measured.
+        self._bar = Progress(*columns, console=self.console, refresh_per_second=2, transient=True)
+        self._task = self._bar.add_task("starting", total=None, now="")
+        self._live = self.console.is_terminal
+
+    def __enter__(self) -> TerminalWatcher:
+        if self._live:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._bar.stop()
+
+    def stage(self, text: str) -> None:
+        self.console.print(text, markup=False)
+
+    def trial_started(self, number: int, count: int, trial: Trial, cell: Cell) -> None:
+        self._number, self._count, self._label = number, count, f"{cell.label}, seed {trial.repeat}"
+        self._metric = trial.choices.stop.metric
+        self._bar.update(self._task, description=f"trial {number} of {count}: {self._label}", total=count,
+                         completed=number - 1, now=self._left())
+
+    def trial_ticked(self, value: float | None, epochs: float, samples_per_second: float | None) -> None:
+        rate = f", {samples_per_second:,.0f} samples/s" if samples_per_second else ""
+        shown = "not finite" if value is None else f"{value:.4f}"
+        text = f"{self._metric} {shown} at epoch {epochs:.1f}{rate}{self._left()}"
+        if self._live:
+            self._bar.update(self._task, now=text)
+        else:
+            self.console.print(f"  {self._label}: {text}", markup=False)
+
+    def trial_ended(self, result: Result, seconds: float) -> None:
+        self._spent.append(seconds)
+        width = len(str(self._count))
+        end = f"{self._metric} {result.final:.4f}" if result.final is not None else result.reason
+        clock = f", target after {result.tta_wall:.2f} s" if result.tta_wall is not None else ""
+        reason = f" ({result.reason})" if result.reason and result.final is not None else ""
+        self.console.print(f"[{self._number:>{width}}/{self._count}] {self._label}: {result.status}, {end}{clock}"
+                           f"{reason}{self._left(1)}", markup=False)
+
+    def _left(self, done: int = 0) -> str:
+        """Time left, from the mean of the trials so far."""
+        remaining = self._count - self._number + 1 - done
+        if not self._spent or remaining <= 0:
+            return ""
+        seconds = sum(self._spent) / len(self._spent) * remaining
+        return f", about {duration(seconds)} left"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

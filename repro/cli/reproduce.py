@@ -1,0 +1,184 @@
+"""What `repro reproduce` does, without the command line: run trials of a record again and answer for them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from repro.bundle.judge import Reproduction, judge
+from repro.bundle.verify import opened, verify
+from repro.cli import headless
+from repro.cli.text import command
+from repro.core.errors import Exit, NotAsItWas, OutputError, UsageError, nearest
+from repro.core.files import read_bounded, write_json
+from repro.core.machine import Machine, detect
+from repro.record.resume import reopen
+from repro.record.store import Record, RunFolder, read_record
+from repro.runner.run import prepare
+from repro.suite.plan import REPRODUCTION, Plan, is_part
+
+FILE = "reproduction.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduced:
+    """The answer, and where the second execution lies."""
+
+    reproduction: Reproduction
+    source: str
+    identity: str | None
+    run: Path
+
+    @property
+    def exit_code(self) -> Exit:
+        """0 says reproduced and nothing else does: who waits for it must not take "inconclusive" for it."""
+        return Exit.DONE if self.reproduction.answer == "reproduced" else Exit.NOT_REPRODUCED
+
+    def as_json(self) -> dict[str, Any]:
+        return {"exit_code": int(self.exit_code), "source": self.source, "identity": self.identity,
+                "run": str(self.run), **self.reproduction.as_json()}
+
+    def text(self) -> str:
+        return f"{self.reproduction.text()}\nrun:    {self.run}"
+
+
+def reproduce(
+    source: Path, trials: str | None, out: Path | None, force: bool = False, resume: Path | None = None
+) -> Reproduced:
+    """Run the trials of the record at `source` again, all or those chosen, and judge.
+
+    Args:
+        trials: a number (the first so many seeds of every cell) or ids, comma-separated; None: all that have a result.
+        force: also from a record that `verify` finds altered; what it says is then not the record's. With `resume` also
+            where machine or code are not what the reproduction began with.
+        resume: the folder of a reproduction that was cut short, to be brought to its end.
+
+    Raises:
+        NotAsItWas: the record was altered.
+        OutputError: nothing there, or nowhere to write.
+        UsageError: nothing chosen, this machine cannot run it, or `resume` is of another record.
+        KeyboardInterrupt: a signal ended it; what has run is kept, and is not judged.
+        ReproError: the run could not be carried through.
+    """
+    checked = verify(source)
+    if not checked.sound and not force:
+        raise NotAsItWas(f"{source}: is not as it was ({checked.problems[0].text()}); `repro verify` says all, --force "
+                          "reproduces what it says now")
+    with opened(source) as root:
+        first = read_record(root)
+        if resume is not None:
+            folder, plan = begun(resume, first)
+        else:
+            plan = reduced(first.plan, choose(first, trials), detect())
+            folder = prepare(plan, _suite_text(first), out or Path("runs") / (
+                f"{plan.suite.suite}-reproduce-{time.strftime('%Y%m%d-%H%M%S')}"))
+        chosen = [(plan.cells[index].cell_id, repeat) for index, repeat in plan.order]
+        told = {"source": source.name, "identity": checked.identity, "of": figures_sha256(first)}
+        write_json(folder.root / FILE, {**told, "answer": None})  # what is begun has no answer, whatever it had before
+        on = command(f"reproduce {quote(str(source))} --resume {quote(str(folder.root))}")
+        second = headless.execute(plan, folder, f"nothing is judged; what has run is kept, {on} goes on", force)
+        found = judge(first, second, chosen)
+    write_json(folder.root / FILE, {**told, **found.as_json()})
+    return Reproduced(found, str(source), checked.identity, folder.root)
+
+
+def figures_sha256(record: Record) -> str:
+    """Names an execution by when its trials ran and what they came to, alike in a run folder and in a bundle of it."""
+    starts = [[item.trial_id, item.attempt, item.started_ms] for item in record.attempts]
+    figures = [[item.trial_id, item.attempt, item.status, item.run_seconds,
+                [[at.samples, at.wall_seconds, at.value] for at in item.curve]] for item in record.results]
+    return hashlib.sha256(json.dumps([starts, figures]).encode()).hexdigest()
+
+
+def begun(root: Path, first: Record) -> tuple[RunFolder, Plan]:
+    """A reproduction of the record `first` that was cut short.
+
+    Raises:
+        OutputError: it is no run folder, or its plan is damaged.
+        UsageError: it is none of this record's.
+    """
+    folder, plan = reopen(root)
+    have = {(item.cell_id, item.repeat) for item in first.results}
+    wanted = {(plan.cells[index].cell_id, repeat) for index, repeat in plan.order}
+    if not is_part(plan) or plan.digest != first.plan.digest or wanted - have or _of(root) != figures_sha256(first):
+        raise UsageError(f"{root}: is no reproduction of this record; without --resume a new one begins")
+    reduced(first.plan, sorted(wanted), detect())  # a machine that cannot run it says so before anything is touched
+    return folder, plan
+
+
+def _of(root: Path) -> object:
+    """Which execution a reproduction was begun of; None where its folder does not say."""
+    try:
+        found = json.loads(read_bounded(root / FILE))
+    except (OutputError, ValueError, RecursionError):
+        return None
+    return found.get("of") if isinstance(found, dict) else None
+
+
+def choose(record: Record, trials: str | None) -> list[tuple[str, int]]:
+    """(cell id, repeat) of the trials to be run again: decided by what was asked, never by how they went.
+
+    Raises:
+        UsageError: not a number and no ids of this record, or no trial has a result.
+    """
+    have = {(item.cell_id, item.repeat): item.trial_id for item in record.results}
+    if not have:
+        raise UsageError("the record holds no result to be reproduced")
+    if trials is None:
+        return list(have)
+    if trials.strip().isdecimal():
+        count = int(trials)
+        if count < 1:
+            raise UsageError("--trials 0: one seed of every cell is the least")
+        return [key for key in have if key[1] in sorted({repeat for cell, repeat in have if cell == key[0]})[:count]]
+    by_id = {trial_id: key for key, trial_id in have.items()}
+    wanted = [part.strip() for part in trials.split(",") if part.strip()]
+    if unknown := next((part for part in wanted if part not in by_id), None):
+        raise UsageError(f"--trials: no trial with a result named {unknown!r}{_offered(unknown, list(by_id))}")
+    return [by_id[part] for part in dict.fromkeys(wanted)]
+
+
+def _offered(name: str, known: Sequence[str]) -> str:
+    return nearest(name, known) if len(known) <= 12 else f" among {len(known)}, for example {known[0]}"
+
+
+def reduced(plan: Plan, chosen: Sequence[tuple[str, int]], machine: Machine) -> Plan:
+    """The record's own plan, cells as they are written out, with the chosen trials only, in their order.
+
+    Raises:
+        UsageError: this machine cannot run a cell, with the reason.
+    """
+    wanted, kept = set(chosen), {name for name, _ in chosen}
+    for cell in plan.cells:
+        if cell.cell_id in kept and (why := _cannot(cell.choices, machine)):
+            raise UsageError(f"{cell.label}: cannot run here: {why}")
+    cells = tuple(cell for cell in plan.cells if cell.cell_id in kept)
+    places = {cell.cell_id: place for place, cell in enumerate(cells)}
+    order = tuple((places[plan.cells[index].cell_id], repeat) for index, repeat in plan.order
+                  if (plan.cells[index].cell_id, repeat) in wanted)
+    note = f"{REPRODUCTION}{len(order)} of {len(plan.order)} trials of a record are run again"
+    return plan.model_copy(update={"cells": cells, "order": order, "notes": (*plan.notes, note), "cores": machine.cores,
+                                   "device_count": machine.device_count})
+
+
+def _cannot(choices: Any, machine: Machine) -> str:
+    if choices.device == "cuda" and machine.device != "cuda":
+        return "it ran on a GPU, and no usable one is here"
+    setting = choices.setting(choices.device, machine.device_count if choices.device == "cuda" else 0)
+    for choice in choices.plugins():
+        if reason := choice.plugin.unsupported(setting):
+            return f"{choice.seam} {choice.kind}: {reason}"
+    return ""
+
+
+def _suite_text(record: Record) -> str:
+    try:
+        return record.folder.suite.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return "# the record that was reproduced holds no suite file; plan.json has all of it\n"

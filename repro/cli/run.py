@@ -1,0 +1,279 @@
+"""What the commands `run` and `report` do, without the command line."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from repro.cli.compare_table import calibration_text
+from repro.cli.progress import TerminalWatcher
+from repro.cli.text import command, outcome_text
+from repro.compare import Comparison, Summary, compare, summarize
+from repro.compare.calibration import Calibration, beside, keep_beside
+from repro.core import registry
+from repro.core.errors import Exit, OutputError, ReproError, UsageError, interrupter
+from repro.core.machine import detect
+from repro.record import damaged, limits
+from repro.record.index import seal, seal_again, unseal
+from repro.record.lock import RunLock
+from repro.record.resume import other_plan, refuse, reopen
+from repro.record.store import Record, RunFolder, read_record
+from repro.record.untrusted import read_inside, refuse_links
+from repro.runner.energy_meter import EnergyMeter
+from repro.runner.run import Run, exit_code, prepare
+from repro.runner.signals import Interrupts
+from repro.runner.tracking import Tracker, TrackingEnd
+from repro.seams.reporting import Reporter
+from repro.suite.plan import Plan
+
+FINISH_SECONDS = 60.0
+"""How long the end of a run waits at most for a tracking server that answers; the record is complete without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a run ended, and where its results are."""
+
+    exit_code: Exit
+    folder: Path
+    report: str
+    tracking: TrackingEnd | None
+    summaries: list[Summary]
+    comparisons: list[Comparison]
+    trials: dict[str, int]
+    calibration: Calibration | None = None
+    """The one that stands beside the record, as on its page."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "exit_code": int(self.exit_code), "run": str(self.folder), "report": self.report,
+            "mlflow": self.tracking.uri if self.tracking else None,
+            "mlflow_problem": self.tracking.problem if self.tracking else "",
+            "mlflow_left": self.tracking.left if self.tracking else "", "trials": self.trials,
+            "calibration": self.calibration.model_dump(mode="json") if self.calibration else None,
+            "cells": [item.model_dump(mode="json") for item in self.summaries],
+            "comparisons": [item.model_dump(mode="json", by_alias=True) for item in self.comparisons],
+        }
+
+    def text(self) -> str:
+        statuses = ", ".join(f"{count} {status}" for status, count in sorted(self.trials.items())) or "none has ended"
+        lines = [outcome_text(self.summaries, self.comparisons), calibration_text(self.calibration), "",
+                 f"trials: {statuses}", f"run:    {self.folder}", f"report: {self.report}"]
+        if self.tracking:
+            seen = "not replayed, see the warning" if self.warning() else f"to look at it: {command('ui')}"
+            lines.append(f"mlflow: {self.tracking.uri}  ({seen})")
+        return "\n".join(lines)
+
+    def warning(self) -> str:
+        """What the tracking server did not take, and how to send it again; "" when it took everything."""
+        if self.tracking is None or not (self.tracking.problem or self.tracking.pending):
+            return ""
+        problem = self.tracking.problem or "the replay is not finished"
+        left = f"{self.tracking.left} still to be replayed: " if self.tracking.left else ""
+        again = command(f"report {shlex.quote(str(self.folder))} --to mlflow")
+        return f"mlflow: {left}{problem}; nothing is lost, to replay: {again}"
+
+
+def run_suite(
+    plan: Plan, suite_text: str, out: Path | None, track: bool, strict: bool = False, energy: bool = False
+) -> Ended:
+    """Run a plan to its end, or to Ctrl-C: then report what there is.
+
+    Args:
+        energy: track it, by CodeCarbon in a process of its own.
+
+    Raises:
+        UsageError: the plan is more than one run can be.
+        ReproError: the run could not be started, or the parity gate stopped it.
+    """
+    if energy:
+        EnergyMeter.needed()  # before a folder is made
+    limits.refuse(plan)
+    folder = prepare(plan, suite_text, out or Path("runs") / f"{plan.suite.suite}-{time.strftime('%Y%m%d-%H%M%S')}")
+    with RunLock(folder.root).acquire() as lock:
+        watcher = TerminalWatcher()
+        for text in limits.warnings(plan):
+            watcher.stage(f"warning: {text}")
+        return _carry_out(Run(plan, folder, detect(), watcher, strict=strict), lock, track, energy)
+
+
+def resume_suite(
+    root: Path, track: bool, force: bool = False, again: bool = False, strict: bool = False, energy: bool = False
+) -> Ended:
+    """Go on with a run: what has ended stands, what is missing runs, under the plan that it began with.
+
+    Args:
+        force: also where machine, code or plan are not what they were.
+        again: also start trials again that crashed or hung.
+
+    Raises:
+        ReproError: it cannot go on: no run folder, another writer, another machine.
+    """
+    folder, plan = reopen(root)
+    machine = detect()
+    with RunLock(root).acquire(force) as lock:
+        other = [*other_plan(plan, machine), *damaged.refuse(folder, plan, force)]
+        refuse(root, other, force)
+        befell = [("difference", text) for text in other]
+        if lock.stale:
+            befell.insert(0, ("lock", f"the lock of {lock.stale}, which no longer runs, was taken over"))
+        run = Run(plan, folder, machine, TerminalWatcher(), force=force, again=again, strict=strict, befell=befell)
+        return _carry_out(run, lock, track, energy)
+
+
+def _carry_out(run: Run, lock: RunLock, track: bool, energy: bool) -> Ended:
+    """Execute and conclude; signals end the run as `Interrupts` says."""
+    page, folder, watcher = reporter("html"), run.folder, run.watcher
+    assert isinstance(watcher, TerminalWatcher)
+    run.tracking = tracker = Tracker(folder.root) if track else None
+    record: Record | None = None
+    code, by, problem = Exit.INTERRUPTED, "", None
+    with watcher, Interrupts(lock) as interrupts:
+        try:
+            try:
+                with _energy(run, energy):
+                    record = run.execute()
+                watcher.stage("writing the report")
+            except ReproError as error:
+                problem = error
+            interrupts.ended()  # up to here a signal is an exception, from here on it is only answered
+        except KeyboardInterrupt as error:
+            interrupts.ended()
+            by = interrupter(error)
+            watcher.stage(_interrupted(folder, by, begun=folder.environment.is_file()))
+        if run.begun:
+            try:
+                seal_again(folder)  # the signal may have come in the middle of it
+            except OutputError as error:  # the report is written all the same
+                problem = problem or error
+        if not folder.environment.is_file() or (problem and not run.begun):
+            # Nothing to report, or refused: then the folder stays as it was.
+            if tracker:
+                tracker.finish(0.0)
+            raise problem or KeyboardInterrupt
+        paths, tracking = _conclude(folder, page, tracker, interrupts, watcher)
+        if problem is not None:
+            raise problem
+        record = record or read_record(folder.root)
+        if not by:
+            code = exit_code(record.results, len(run.plan.order))
+        return _ended(record, code, paths, tracking)
+
+
+def _interrupted(folder: RunFolder, by: str, begun: bool) -> str:
+    """What is told of a run that a signal ended, with how to go on."""
+    again = command(f"run --resume {shlex.quote(str(folder.root))}")
+    what = "reporting what there is" if begun else "nothing has run yet"
+    return f"interrupted by {by}; {what}, {again} goes on"
+
+
+@contextmanager
+def _energy(run: Run, wanted: bool) -> Iterator[None]:
+    """The run's meter, for as long as the context.
+
+    Raises:
+        UsageError: CodeCarbon is not there.
+    """
+    if not wanted:
+        yield
+        return
+    run.energy = EnergyMeter()
+    try:
+        yield
+    finally:
+        run.energy.close()
+
+
+def _conclude(
+    folder: RunFolder, page: Reporter, tracker: Tracker | None, interrupts: Interrupts, watcher: TerminalWatcher
+) -> tuple[list[str], TrackingEnd | None]:
+    """The report, where there is enough of a record to make one, and the last replay.
+
+    What the user has measured of this suite's false positives is put beside the record first, so that the page, the
+    end of the run and `repro compare` say the same of them, also where the run folder is taken elsewhere.
+    """
+    paths = [""]
+    if folder.environment.is_file():
+        record = read_record(folder.root)
+        if problem := keep_beside(record):
+            unseal(folder)  # it was sealed before: whoever is killed here leaves no index that does not hold
+            folder.append_incident("calibration", problem)
+            seal(folder)
+            record = read_record(folder.root)
+        paths = page.write(record, folder.reports)
+    tracking: TrackingEnd | None = None
+    try:
+        if tracker is not None:
+            with interrupts.heard():
+                tracking = tracker.finish(FINISH_SECONDS, watcher.stage)
+    except KeyboardInterrupt:  # all is in the folder; only the replay is cut short
+        assert tracker is not None
+        tracking = tracking or tracker.finish(0.0)
+    return paths, tracking
+
+
+def _ended(record: Record, code: Exit, paths: list[str], tracking: TrackingEnd | None) -> Ended:
+    metric = record.plan.suite.primary.metric if record.plan.suite.primary else "tta_wall"
+    trials: dict[str, int] = {}
+    for result in record.results:
+        trials[result.status] = trials.get(result.status, 0) + 1
+    return Ended(
+        exit_code=code, folder=record.folder.root, report=paths[0], tracking=tracking, trials=trials,
+        summaries=[summarize(cell, record.of_cell(cell.cell_id), metric, record.plan.suite.horizon)
+                   for cell in record.plan.cells],
+        comparisons=compare(record.plan, record.results, started_ms=record.started_ms), calibration=beside(record),
+    )
+
+
+def write_reports(run: Path, targets: list[str], out: Path | None) -> list[str]:
+    """Let each reporter named write the record of `run`; the paths and URLs written.
+
+    Raises:
+        UnknownName: no such reporter.
+        OutputError: `run` is no run folder, or `out` cannot be written.
+        TrackingError: a tracking server did not take it.
+    """
+    reporters = [reporter(name.strip()) for name in targets if name.strip()]
+    if not reporters:
+        raise UsageError("--to names no reporter; see `repro list reporters`")
+    record = read_inside(run)
+    return [place for item in reporters for place in item.write(record, out or record.folder.reports)]
+
+
+def write_published_reports(folders: Sequence[Path], targets: list[str], out: Path | None) -> list[str]:
+    """Let each reporter named write published results, with the runs among `folders` in sections of their own.
+
+    Raises:
+        UnknownName: no such reporter.
+        UsageError: a reporter that writes none.
+        OutputError: a folder is neither kind or damaged, or `out` cannot be written.
+    """
+    from repro.published.compare import any_published
+    from repro.published.store import read_published
+
+    named = {name.strip(): reporter(name.strip()) for name in targets if name.strip()}
+    if not named:
+        raise UsageError("--to names no reporter; see `repro list reporters`")
+    for name, item in named.items():  # before anything is written
+        if item.unpublishable or type(item).write_published is Reporter.write_published:
+            reason = item.unpublishable or "it is made for runs of this harness only"
+            raise UsageError(f"--to {name} writes no published results: {reason}")
+    foreign = [folder for folder in folders if any_published([folder])]
+    imports = [read_published(folder) for folder in foreign]
+    for folder in foreign:
+        refuse_links(folder)
+    own = [read_inside(folder) for folder in folders if folder not in foreign]
+    place = out or foreign[0] / "report"
+    return [written for item in named.values() for written in item.write_published(imports, own, place)]
+
+
+def reporter(name: str) -> Reporter:
+    """A reporter with its default options."""
+    found = registry.load("reporter", name)()
+    assert isinstance(found, Reporter)
+    return found

@@ -1,0 +1,1 @@
+"""Collective algorithms: one a file, each a schedule as data."""

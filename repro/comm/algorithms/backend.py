@@ -1,0 +1,58 @@
+"""The machine's own collectives, untouched: the baseline of every other algorithm."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from repro.core.errors import TrialError
+from repro.seams.plugin import Setting
+from repro.seams.training import Comm
+
+NcclAlgorithm = Literal["Ring", "Tree", "CollnetDirect", "CollnetChain", "NVLS", "NVLSTree", "PAT"]
+
+
+class Backend(Comm):
+    """gloo on CPU, NCCL on CUDA, as they come."""
+
+    nccl_algorithm: NcclAlgorithm | None = Field(None, description="NCCL's own choice of algorithm; null: NCCL decides")
+
+    preload: ClassVar[tuple[str, ...]] = ("torch", "torch.distributed")
+
+    def unsupported(self, setting: Setting) -> str | None:
+        if self.nccl_algorithm and setting.device != "cuda":
+            return f"nccl_algorithm {self.nccl_algorithm} has no effect: on a CPU the backend is gloo"
+        return None
+
+    def start(self, rank: int, world: int, device: str, timeout_seconds: float) -> None:
+        import torch
+        import torch.distributed as dist
+
+        for name in ("MASTER_ADDR", "MASTER_PORT"):
+            if not os.environ.get(name):
+                raise TrialError(f"{name} is not set: the launcher gives every rank the address of rank 0")
+        if self.nccl_algorithm:
+            # NCCL reads it when the first communicator is made.
+            os.environ["NCCL_ALGO"] = self.nccl_algorithm
+        if device.startswith("cuda"):
+            torch.cuda.set_device(device)
+        dist.init_process_group(
+            "nccl" if device.startswith("cuda") else "gloo",
+            rank=rank, world_size=world, timeout=timedelta(seconds=timeout_seconds),
+        )
+
+    def effective(self) -> str:
+        """Name of the default group's backend and, for NCCL, its version."""
+        import torch
+        import torch.distributed as dist
+
+        if not dist.is_initialized():
+            return "none"
+        name = str(dist.get_backend())
+        if name == "nccl":
+            version = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+            return f"nccl {version}{f' {self.nccl_algorithm}' if self.nccl_algorithm else ''}"
+        return name

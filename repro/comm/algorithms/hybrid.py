@@ -1,0 +1,267 @@
+"""Hybrid: for every message size the algorithm that is fastest on these very links."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from math import inf
+from statistics import median
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, PrivateAttr, model_validator
+
+from repro.comm.algorithm import Algorithm, Operation
+from repro.comm.algorithms.butterfly import Butterfly
+from repro.comm.algorithms.halving_doubling import HalvingDoubling
+from repro.comm.algorithms.multicolor import Multicolor
+from repro.comm.algorithms.parameter_server import ParameterServer
+from repro.comm.algorithms.ring import Ring
+from repro.comm.algorithms.tree import ReductionTree
+from repro.comm.schedule import Busiest, Transfer
+from repro.seams.plugin import Setting
+
+Name = Literal["direct", "butterfly", "halving-doubling", "ring", "tree", "multicolor", "backend"]
+CANDIDATES: Mapping[Name, Algorithm] = {
+    # A server on every rank: the ring's bytes in two rounds.
+    "direct": ParameterServer(shards=1 << 20), "butterfly": Butterfly(), "halving-doubling": HalvingDoubling(),
+    "ring": Ring(), "tree": ReductionTree(), "multicolor": Multicolor(),
+    # The inner group's own; what it does is a ring too (gloo), or NCCL's choice, and costs what a ring costs.
+    "backend": Ring(),
+}
+TRIED_BYTES = (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
+BATCH, MOST_TURNS = 4, 16
+"""Calls of one candidate in a row, and how often its turn comes at one size."""
+OUT = 1.4
+"""After two turns (one, where messages are large) a candidate this much behind the best gets no more: the time is
+better spent on close ones."""
+EVEN = 1.06
+"""Measured times this close are taken as equal."""
+LARGEST_SHARE = 0.6
+"""Of `tuning_seconds`: what one call each may take; sizes past that are extrapolated."""
+KEPT = 1.25
+"""From KEPT_FROM bytes on, a candidate this much behind the best is not tried at larger sizes: bytes decide there."""
+KEPT_FROM = 256 << 10
+
+Curve = Sequence[tuple[int, float]]
+"""(bytes, seconds) in order of bytes."""
+
+
+class Hybrid(Algorithm):
+    """Chooses an algorithm per message size.
+
+    Source: Jia et al., arXiv:1807.11205, section 3.3 (hierarchical for small tensors, ring for large ones), with the
+    choice left to measurement: Thakur, Rabenseifner and Gropp, 2005, choose by thresholds found the same way.
+
+    1. With `alpha_seconds` and `beta_seconds` given (fitted beforehand, `repro bench comm`), a candidate's time is its
+       alpha-beta-gamma cost. Without, the candidates are timed in turn when the group starts, before any clock runs.
+       A clock never says the same twice, so under `determinism: bitwise` only the first is supported.
+    2. Between tried sizes times are interpolated linearly, past the last along the line through the last two. A
+       candidate that fell behind and was no longer tried is not chosen for larger messages.
+    3. A message takes the candidate with the least time; all ranks decide by the slowest rank's times, so alike.
+       Where that is the inner group's own all-reduce, or cannot be told from it, the message is left to it; its bytes
+       are not counted.
+    """
+
+    title: ClassVar[str] = "hybrid"
+    own: ClassVar[tuple[Operation, ...]] = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
+
+    among: tuple[Name, ...] = Field(("direct", "butterfly", "halving-doubling", "tree", "ring", "backend"),
+                                    min_length=1, description="the algorithms to choose from")
+    alpha_seconds: float | None = Field(None, ge=0, description="latency of a message; null: measured at the start")
+    beta_seconds: float | None = Field(None, ge=0, description="seconds per byte on a link")
+    gamma_seconds: float = Field(0.0, ge=0, description="seconds per byte reduced")
+
+    tuning_seconds: float = Field(8.0, gt=0, le=600, description="about how long the candidates are tried at the start")
+
+    _curves: dict[Name, Curve] = PrivateAttr(default_factory=dict)
+    _picked: dict[tuple[int, int, int], Name] = PrivateAttr(default_factory=dict)
+    """What was chosen: a small message takes not much longer than choosing."""
+    _trying: list[Name] = PrivateAttr(default_factory=list)
+
+    @model_validator(mode="after")
+    def _both_or_none(self) -> Hybrid:
+        if (self.alpha_seconds is None) != (self.beta_seconds is None):
+            raise ValueError("alpha_seconds and beta_seconds belong together")
+        return self
+
+    def unsupported(self, setting: Setting) -> str | None:
+        if setting.determinism == "bitwise" and setting.processes > 1 and self.alpha_seconds is None:
+            return ("it picks by the clock, so two runs may add in another order, and that is not bitwise; with "
+                    "alpha_seconds and beta_seconds given (`repro bench comm` fits them) it picks by the model")
+        return super().unsupported(setting)
+
+    # ---- the choice
+
+    def pick(self, world: int, size: int, itemsize: int = 4) -> Name:
+        """The candidate for an all-reduce of `size` bytes."""
+        if self._trying:
+            return self._trying[0]
+        key = (world, size, itemsize)
+        if key not in self._picked:
+            self._picked[key] = self._choose(world, size, itemsize)
+        return self._picked[key]
+
+    def _choose(self, world: int, size: int, itemsize: int) -> Name:
+        usable = [name for name in self.among if CANDIDATES[name].runs("all_reduce", world)]
+        if self._curves:
+            # 2. tried as far as this size asks for
+            far = min(size, max(curve[-1][0] for curve in self._curves.values()))
+            usable = [name for name in usable if name in self._curves and self._curves[name][-1][0] >= far]
+        # 3. the least time; the first named where equal
+        times = {name: self.seconds(name, world, size, itemsize) for name in usable}
+        best = min(usable, key=times.__getitem__)
+        # What was measured scatters by so much; then the one that needs no interpreter is the safer choice.
+        even = bool(self._curves) and times.get("backend", inf) <= EVEN * times[best]
+        return "backend" if even else best
+
+    def leaves(self, world: int, size: int, itemsize: int) -> bool:
+        return self.pick(world, size, itemsize) == "backend"
+
+    def seconds(self, name: Name, world: int, size: int, itemsize: int = 4) -> float:
+        """What the candidate is expected to take."""
+        # 2. measured
+        if name in self._curves:
+            return interpolate(self._curves[name], size)
+        # 1. modelled; links nobody knows yet: 100 microseconds and 10 Gbit/s
+        alpha = 1e-4 if self.alpha_seconds is None else self.alpha_seconds
+        beta = 8e-10 if self.beta_seconds is None else self.beta_seconds
+        return CANDIDATES[name].cost(world, size // itemsize, itemsize).seconds(alpha, beta, self.gamma_seconds)
+
+    def all_reduce(self, world: int, count: int, itemsize: int) -> Iterable[Transfer]:
+        return CANDIDATES[self.pick(world, count * itemsize, itemsize)].all_reduce(world, count, itemsize)
+
+    def busiest(self, world: int, count: int, itemsize: int) -> Busiest:
+        return CANDIDATES[self.pick(world, count * itemsize, itemsize)].busiest(world, count, itemsize)
+
+    def all_gather(self, world: int, count: int, itemsize: int) -> Iterable[Transfer]:
+        return self._for("all_gather", world).all_gather(world, count, itemsize)
+
+    def reduce_scatter(self, world: int, count: int, itemsize: int) -> Iterable[Transfer]:
+        return self._for("reduce_scatter", world).reduce_scatter(world, count, itemsize)
+
+    def broadcast(self, world: int, count: int, itemsize: int, root: int) -> Iterable[Transfer]:
+        small = count * itemsize <= TRIED_BYTES[1]
+        return (CANDIDATES["butterfly"] if small else CANDIDATES["ring"]).broadcast(world, count, itemsize, root)
+
+    def _for(self, operation: Operation, world: int) -> Algorithm:
+        """Halving and doubling where the ranks allow it: the ring's bytes in fewer rounds."""
+        wide = CANDIDATES["halving-doubling"]
+        return wide if wide.runs(operation, world) else CANDIDATES["ring"]
+
+    def state(self) -> dict[str, Any]:
+        """The measured times: others would choose otherwise, and sum in another order."""
+        return {"curves": {name: [list(point) for point in curve] for name, curve in self._curves.items()}}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._curves = {name: [(int(size), float(seconds)) for size, seconds in state["curves"][name]]
+                        for name in self.among if name in state["curves"]}
+        self._picked.clear()
+        if self._group is not None:
+            self._forget()
+
+    # ---- the measurement
+
+    def start(self, rank: int, world: int, device: str, timeout_seconds: float) -> None:
+        super().start(rank, world, device, timeout_seconds)
+        if world > 1 and self.alpha_seconds is None:
+            self._measure(world, device)
+
+    def _measure(self, world: int, device: str) -> None:
+        """Time the candidates at every size, all in turn; the median of what the slowest rank took."""
+        names = [name for name in self.among if CANDIDATES[name].runs("all_reduce", world)]
+        found: dict[Name, list[tuple[int, float]]] = {name: [] for name in names}
+        for size in TRIED_BYTES:
+            times, turn_seconds = self._tried(names, size, device)
+            for name, seconds in times.items():
+                found[name].append((size, seconds))
+            if size >= KEPT_FROM:
+                best = min(times.values())
+                names = [name for name in names if times[name] <= KEPT * best]
+            # Four times the bytes take at most four times as long.
+            if 4 * turn_seconds * len(names) / len(times) > LARGEST_SHARE * self.tuning_seconds:
+                break
+        self._curves = {name: curve for name, curve in found.items() if curve}
+        self._picked.clear()
+        self._forget()
+
+    def _tried(self, names: Sequence[Name], size: int, device: str) -> tuple[dict[Name, float], float]:
+        """Seconds of each candidate at one size, and how long the first turn of all took."""
+        times: dict[Name, list[float]] = {name: [] for name in names}
+        begin, first, close = time.perf_counter(), 0.0, list(names)
+        for turn in range(MOST_TURNS):
+            # Large messages get one call in the first turn, after which there may not be another.
+            calls = BATCH if turn or size < KEPT_FROM else 1
+            for name in close:
+                times[name] += self._slowest(self._calls(name, size, calls, device), device)
+            taken = self._slowest([time.perf_counter() - begin], device)[0]
+            first = first or taken
+            if taken > self.tuning_seconds / len(TRIED_BYTES):
+                break
+            if turn or size >= KEPT_FROM:  # large messages vary little
+                best = min(median(times[name]) for name in close)
+                close = [name for name in close if median(times[name]) <= OUT * best]
+        return {name: median(seconds) for name, seconds in times.items()}, first
+
+    def _calls(self, name: Name, size: int, calls: int, device: str) -> list[float]:
+        """Seconds of some calls of one candidate on this rank, after one that is not timed."""
+        import torch
+        import torch.distributed as dist
+
+        assert self._group is not None
+        self._trying[:] = [name]
+        self._forget()
+        tensor = torch.zeros(size // 4, device=device)
+        taken = []
+        for _ in range(1 + calls):
+            # All ranks start together and on idle links, as they do where training waits for a sum.
+            with self._group.witness.named():
+                self._group.inner.barrier().wait()
+            begin = time.perf_counter()
+            dist.all_reduce(tensor)
+            if tensor.is_cuda:
+                torch.cuda.synchronize(tensor.device)
+            taken.append(time.perf_counter() - begin)
+        self._trying.clear()
+        return taken[1:]
+
+    def _forget(self) -> None:
+        assert self._group is not None
+        self._group.forget()
+
+    def _slowest(self, seconds: Sequence[float], device: str) -> list[float]:
+        """Number by number the largest of all ranks', the same on all."""
+        import torch
+        import torch.distributed as dist
+
+        assert self._group is not None
+        values = torch.tensor(seconds, dtype=torch.float64, device=device)
+        options = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.MAX  # type: ignore[assignment]  # torch takes the member of its enum
+        with self._group.witness.named():
+            self._group.inner.allreduce([values], options).wait()
+        found: list[float] = values.tolist()
+        return found
+
+    def effective(self) -> str:
+        return f"{super().effective()}; picks {self.picks()}" if self._group else super().effective()
+
+    def picks(self) -> str:
+        """The choice by message size, for example `direct to 32 KiB, ring above`."""
+        assert self._group is not None
+        sizes = [1 << power for power in range(10, 27)]
+        names = [self.pick(self._group.world, size) for size in sizes]
+        changes = [f"{before} to {size >> 10} KiB"
+                   for (before, after), size in zip(pairwise(names), sizes, strict=False) if before != after]
+        return ", ".join([*changes, f"{names[-1]} above" if changes else names[-1]])
+
+
+def interpolate(curve: Curve, size: int) -> float:
+    """Seconds at `size`: on the line between neighbours, below the first point the first, past the last on its line."""
+    if len(curve) == 1 or size <= curve[0][0]:
+        return curve[0][1]
+    at = min(max(1, bisect_left([point for point, _ in curve], size)), len(curve) - 1)
+    (left, low), (right, high) = curve[at - 1], curve[at]
+    slope = max(0.0, (high - low) / (right - left))
+    return low + slope * (size - left)

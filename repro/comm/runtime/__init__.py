@@ -1,0 +1,1 @@
+"""Runs schedules inside a torch.distributed process group."""

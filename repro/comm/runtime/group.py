@@ -1,0 +1,234 @@
+"""A torch.distributed process group whose collectives are an algorithm's schedules over an inner group's links."""
+
+# mypy: disable-error-code="override"
+# torch declares every spelling of a collective; only the one with options is ever called on a group.
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
+
+from repro.comm.algorithm import Algorithm, Operation
+from repro.comm.runtime.device import OnCpu, OnCuda
+from repro.comm.runtime.executor import DTYPES, REDUCTIONS, execute
+from repro.comm.runtime.inner import PassingGroup, Tensors
+from repro.comm.runtime.lane import AlgorithmWork
+from repro.comm.runtime.meter import Meter
+from repro.comm.runtime.program import Program, compile_program
+from repro.comm.runtime.rounds import NcclWire, Rounds, execute_rounds, own_rounds
+from repro.comm.runtime.wire import GroupWire, Wire
+from repro.core.errors import TrialError
+
+BACKEND = "repro"
+NAMES = {dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "avg", dist.ReduceOp.PRODUCT: "product",
+         dist.ReduceOp.MAX: "max", dist.ReduceOp.MIN: "min"}
+LEFT = (torch.float32, torch.float64, torch.int64, torch.int32)
+"""What any inner group can reduce."""
+_current: list[tuple[Algorithm, Meter, str]] = []
+"""What groups made from here on are made of: the default group and those that engines make below it."""
+
+
+def start_group(
+    algorithm: Algorithm, rank: int, world: int, device: str, timeout_seconds: float
+) -> AlgorithmGroup:
+    """Make the default process group of this rank."""
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        if not os.environ.get(name):
+            raise TrialError(f"{name} is not set: the launcher gives every rank the address of rank 0")
+    if device.startswith("cuda"):
+        torch.cuda.set_device(device)
+    if not hasattr(dist.Backend, BACKEND.upper()):
+        dist.Backend.register_backend(BACKEND, _make, devices=["cpu", "cuda"])
+    _current[:] = [(algorithm, Meter(), device)]
+    dist.init_process_group(BACKEND, rank=rank, world_size=world, timeout=timedelta(seconds=timeout_seconds))
+    group = dist.distributed_c10d._get_default_group()
+    assert isinstance(group, AlgorithmGroup)
+    return group
+
+
+def _make(store: Store, rank: int, world: int, timeout: timedelta) -> AlgorithmGroup:
+    algorithm, meter, device = _current[0]
+    return make_group(algorithm, meter, store, rank, world, timeout, device)
+
+
+def make_group(
+    algorithm: Algorithm, meter: Meter, store: Store, rank: int, world: int, timeout: timedelta, device: str = "cpu"
+) -> AlgorithmGroup:
+    """A group by itself, unknown to `torch.distributed`; all ranks meet through `store`."""
+    links = _nccl if device.startswith("cuda") else _gloo
+    inner, wire, place = links(PrefixStore("inner", store), rank, world, timeout, torch.device(device))
+    return AlgorithmGroup(algorithm, inner, wire, place, meter, store, rank, world, timeout.total_seconds())
+
+
+def _gloo(
+    store: Store, rank: int, world: int, timeout: timedelta, device: torch.device
+) -> tuple[Any, Wire, OnCpu]:
+    inner = dist.ProcessGroupGloo(store, rank, world, timeout)
+    return inner, GroupWire(inner, rank, world), OnCpu()
+
+
+def _nccl(
+    store: Store, rank: int, world: int, timeout: timedelta, device: torch.device
+) -> tuple[Any, Wire, OnCpu]:
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = timeout
+    # Only a whole group can put several messages into one NCCL call.
+    inner = dist.ProcessGroup(store, rank, world)
+    inner._set_default_backend(dist.ProcessGroup.BackendType.NCCL)
+    nccl = dist.ProcessGroupNCCL(store, rank, world, options)
+    inner._register_backend(torch.device("cuda"), dist.ProcessGroup.BackendType.NCCL, nccl)
+    return inner, NcclWire(inner, rank, world, device), OnCuda(device)
+
+
+class AlgorithmGroup(PassingGroup):
+    """Runs the collectives that are the algorithm's own as its schedules over the inner group's links."""
+
+    def __init__(
+        self, algorithm: Algorithm, inner: Any, wire: Wire, device: OnCpu, meter: Meter, store: Store, rank: int,
+        world: int, timeout: float,
+    ) -> None:
+        super().__init__(inner, wire, device, meter, store, rank, world, timeout)
+        self.algorithm = algorithm
+        self.by_rounds = isinstance(wire, NcclWire)
+        self.inner_name = "nccl" if self.by_rounds else "gloo"
+        self.ran: set[str] = set()
+        self._program = lru_cache(maxsize=256)(self._compile)
+
+    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+        return BACKEND
+
+    def describe(self) -> str:
+        """What ran as the algorithm's own, and what the inner group did."""
+        own = f"{self.algorithm.title}: {'+'.join(sorted(self.ran)) or 'nothing yet'}"
+        through = "+".join(sorted(self.passed))
+        return f"{own}; {self.inner_name}: {through}" if through else f"{own}; over {self.inner_name}"
+
+    def forget(self) -> None:
+        """Drop compiled schedules and counts: what ran so far was not the trial's."""
+        self._program.cache_clear()
+        self.meter.take()
+        self.ran.clear()
+        self.passed.clear()
+
+    # ---- what torch calls
+
+    def allreduce(self, tensors: Tensors, opts: Any = None) -> AlgorithmWork:
+        reduction = _reduction(opts)
+        if reduction is None or not self._takes("all_reduce", *tensors):
+            return super().allreduce(tensors, opts)
+        return self._queue(lambda item: self._all_reduce(item, reduction), tensors, opts)
+
+    def broadcast(self, tensors: Tensors, opts: Any = None) -> AlgorithmWork:
+        if not self._takes("broadcast", *tensors):
+            return super().broadcast(tensors, opts)
+        root = int(opts.rootRank)
+        return self._queue(lambda item: self._broadcast(item, root), tensors, opts)
+
+    def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> AlgorithmWork:
+        if not self._takes("all_gather", output, tensor) or not output.is_contiguous():
+            return super().all_gather_single(output, tensor, opts)
+        return self._queue(lambda item: self._all_gather(item, tensor), [output], opts)
+
+    def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> AlgorithmWork:
+        reduction = _reduction(opts)
+        if reduction is None or not self._takes("reduce_scatter", output, tensor):
+            return super().reduce_scatter_single(output, tensor, opts)
+        return self._queue(lambda item: self._reduce_scatter(item, tensor, reduction), [output], opts)
+
+    def _takes(self, operation: Operation, *tensors: torch.Tensor) -> bool:
+        plain = all(tensor.layout == torch.strided and tensor.dtype in DTYPES for tensor in tensors)
+        return plain and self.algorithm.runs(operation, self.world)
+
+    def _queue(self, do: Callable[[torch.Tensor], None], tensors: Tensors, opts: Any) -> AlgorithmWork:
+        def job() -> None:
+            with torch.no_grad():
+                for tensor in tensors:
+                    do(tensor)
+
+        return self.lane.submit(job, tensors, opts)
+
+    # ---- what the lane runs
+
+    def _all_reduce(self, tensor: torch.Tensor, reduction: str) -> None:
+        flat = tensor.contiguous().view(-1)
+        if flat.dtype in LEFT and self.algorithm.leaves(self.world, flat.nbytes, flat.element_size()):
+            self._leave(flat, reduction)
+        else:
+            self._run("all_reduce", flat, flat.numel(), reduction)
+        self._average(flat, reduction)
+        _put_back(tensor, flat)
+
+    def _leave(self, flat: torch.Tensor, reduction: str) -> None:
+        """The inner group's own all-reduce; an average is its sum, divided as everywhere here."""
+        wanted = "sum" if reduction == "avg" else reduction
+        options = dist.AllreduceOptions()
+        options.reduceOp = next(op for op, name in NAMES.items() if name == wanted)  # type: ignore[assignment]
+        with self.witness.named():
+            self.inner.allreduce([flat], options).wait()
+        self.ran.add(f"all_reduce left to {self.inner_name}")
+        self.passed.add("all_reduce")
+        self.meter.count(f"all_reduce ({self.inner_name})", str(flat.dtype).removeprefix("torch."), flat.nbytes, None,
+                         None)
+
+    def _broadcast(self, tensor: torch.Tensor, root: int) -> None:
+        flat = tensor.contiguous().view(-1)
+        self._run("broadcast", flat, flat.numel(), root=root)
+        _put_back(tensor, flat)
+
+    def _all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
+        part = output.view(self.world, -1)[self.place]
+        if part.data_ptr() != tensor.data_ptr():
+            part.copy_(tensor.reshape(-1))
+        self._run("all_gather", output.view(-1), tensor.numel())
+
+    def _reduce_scatter(self, output: torch.Tensor, tensor: torch.Tensor, reduction: str) -> None:
+        # The caller's input must stay as it is, and sums happen in place.
+        flat = tensor.clone(memory_format=torch.contiguous_format).view(-1)
+        self._run("reduce_scatter", flat, flat.numel(), reduction)
+        part = flat.view(self.world, -1)[self.place]
+        self._average(part, reduction)
+        output.copy_(part.view_as(output))
+
+    def _average(self, flat: torch.Tensor, reduction: str) -> None:
+        """Divide the sum; every rank has the same bits and gets the same bits."""
+        if reduction == "avg" and self.world > 1:
+            flat.div_(self.world, rounding_mode=None if flat.is_floating_point() else "trunc")
+
+    def _run(
+        self, operation: Operation, flat: torch.Tensor, payload: int, reduction: str = "sum", root: int = 0
+    ) -> None:
+        program = self._program(operation, flat.numel(), flat.element_size(), root)
+        sent, received = self.wire.sent, self.wire.received
+        with self.witness.named():
+            if isinstance(program, Program):
+                execute(program, flat, self.wire, REDUCTIONS[reduction])
+            else:
+                execute_rounds(program, flat, self.wire, REDUCTIONS[reduction])
+        self.ran.add(operation)
+        self.meter.count(operation, str(flat.dtype).removeprefix("torch."), payload * flat.element_size(),
+                         self.wire.sent - sent, self.wire.received - received)
+
+    def _compile(self, operation: Operation, count: int, itemsize: int, root: int) -> Program | Rounds:
+        arguments = (root,) if operation == "broadcast" else ()
+        transfers = getattr(self.algorithm, operation)(self.world, count, itemsize, *arguments)
+        if self.by_rounds:
+            return own_rounds(transfers, self.place)
+        return compile_program(transfers, self.place, itemsize)
+
+
+def _reduction(opts: Any) -> str | None:
+    """The name of the reduction asked for; None: one that passes through."""
+    wanted = getattr(opts, "reduceOp", dist.ReduceOp.SUM if opts is None else opts)
+    return next((name for op, name in NAMES.items() if wanted == op), None)
+
+
+def _put_back(tensor: torch.Tensor, flat: torch.Tensor) -> None:
+    if flat.data_ptr() != tensor.data_ptr():
+        tensor.copy_(flat.view(tensor.shape))

@@ -1,0 +1,126 @@
+"""The part of a process group that hands collectives on to an inner group (gloo or NCCL), in their turn."""
+
+# mypy: disable-error-code="override"
+# torch declares every spelling of a collective; only the one with options is ever called on a group.
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._C._distributed_c10d import ProcessGroup, Store
+
+from repro.comm.runtime.device import OnCpu
+from repro.comm.runtime.lane import AlgorithmWork, Lane
+from repro.comm.runtime.meter import Meter
+from repro.comm.runtime.missing_rank import Witness
+from repro.comm.runtime.wire import Wire
+from repro.core.errors import TrialError
+
+Tensors = list[torch.Tensor]
+
+
+class PassingGroup(ProcessGroup):
+    """Every collective is the inner group's; torch calls the methods by these names, from Python and from C++."""
+
+    inner_name = "gloo"
+
+    def __init__(
+        self, inner: Any, wire: Wire, device: OnCpu, meter: Meter, store: Store, rank: int, world: int, timeout: float
+    ) -> None:
+        super().__init__(rank, world)  # type: ignore[call-arg]  # what a subclass calls is not declared
+        self.inner, self.meter, self.place, self.world = inner, meter, rank, world
+        self.wire = wire
+        self.witness = Witness(store, self.wire, timeout)
+        self.lane = Lane(meter, f"comm of {world} ranks", device)
+        self.passed: set[str] = set()
+
+    def getRank(self) -> int:  # noqa: N802 - torch's name
+        return self.place
+
+    def getSize(self) -> int:  # noqa: N802 - torch's name
+        return self.world
+
+    def hand_on(self, operation: str, method: str, results: Tensors, arguments: list[Any], opts: Any) -> AlgorithmWork:
+        """Queue the inner group's `method`; `results` are the tensors it writes."""
+        def job() -> None:
+            with self.witness.named():
+                call: Callable[..., Any] = getattr(self.inner, method)
+                call(*arguments, *(() if opts is None else (opts,))).wait()
+            self.passed.add(operation)
+            name = str(results[0].dtype).removeprefix("torch.") if results else "none"
+            self.meter.count(f"{operation} ({self.inner_name})", name, sum(item.nbytes for item in results), None, None)
+
+        return self.lane.submit(job, results, opts)
+
+    def allreduce(self, tensors: Tensors, opts: Any = None) -> AlgorithmWork:
+        return self.hand_on("all_reduce", "allreduce", tensors, [tensors], opts)
+
+    def broadcast(self, tensors: Tensors, opts: Any = None) -> AlgorithmWork:
+        return self.hand_on("broadcast", "broadcast", tensors, [tensors], opts)
+
+    def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> AlgorithmWork:
+        return self.hand_on("all_gather", "_allgather_base", [output], [output, tensor], opts)
+
+    def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> AlgorithmWork:
+        return self.hand_on("reduce_scatter", "_reduce_scatter_base", [output], [output, tensor], opts)
+
+    def _allgather_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> AlgorithmWork:
+        # torch before 2.13 asks by this name.
+        return self.all_gather_single(output, tensor, opts)
+
+    def _reduce_scatter_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> AlgorithmWork:
+        return self.reduce_scatter_single(output, tensor, opts)
+
+    def reduce(self, tensors: Tensors, opts: Any = None) -> AlgorithmWork:
+        return self.hand_on("reduce", "reduce", tensors, [tensors], opts)
+
+    def allgather(self, outputs: list[Tensors], tensors: Tensors, opts: Any = None) -> AlgorithmWork:
+        return self.hand_on("all_gather_list", "allgather", _flat(outputs), [outputs, tensors], opts)
+
+    def gather(self, outputs: list[Tensors], tensors: Tensors, opts: Any = None) -> AlgorithmWork:
+        return self.hand_on("gather", "gather", _flat(outputs), [outputs, tensors], opts)
+
+    def scatter(self, outputs: Tensors, tensors: list[Tensors], opts: Any = None) -> AlgorithmWork:
+        return self.hand_on("scatter", "scatter", outputs, [outputs, tensors], opts)
+
+    def reduce_scatter(self, outputs: Tensors, tensors: list[Tensors], opts: Any = None) -> AlgorithmWork:
+        return self.hand_on("reduce_scatter_list", "reduce_scatter", outputs, [outputs, tensors], opts)
+
+    def alltoall(self, outputs: Tensors, tensors: Tensors, opts: Any = None) -> AlgorithmWork:
+        return self.hand_on("all_to_all", "alltoall", outputs, [outputs, tensors], opts)
+
+    def alltoall_base(
+        self, output: torch.Tensor, tensor: torch.Tensor, out_sizes: list[int], in_sizes: list[int], opts: Any = None
+    ) -> AlgorithmWork:
+        return self.hand_on("all_to_all", "alltoall_base", [output], [output, tensor, out_sizes, in_sizes], opts)
+
+    def all_to_all_single(
+        self, output: torch.Tensor, tensor: torch.Tensor, out_sizes: list[int], in_sizes: list[int], opts: Any = None
+    ) -> AlgorithmWork:
+        return self.alltoall_base(output, tensor, out_sizes, in_sizes, opts)
+
+    def barrier(self, opts: Any = None) -> AlgorithmWork:
+        return self.hand_on("barrier", "barrier", [], [], opts)
+
+    # ---- an engine's own messages: not queued, as a receive may wait for what the caller does next
+
+    def send(self, tensors: Tensors, peer: int, tag: int = 0) -> Any:
+        return self.inner.send(tensors, peer, tag)
+
+    def recv(self, tensors: Tensors, peer: int, tag: int = 0) -> Any:
+        return self.inner.recv(tensors, peer, tag)
+
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Any:
+        return self.inner.recv_anysource(tensors, tag)
+
+    def shutdown(self) -> None:
+        self.lane.close()
+
+    def abort(self) -> None:
+        self.lane.broken = self.lane.broken or TrialError("the process group was aborted")
+
+
+def _flat(rows: list[Tensors]) -> Tensors:
+    return [item for row in rows for item in row]

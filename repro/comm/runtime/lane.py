@@ -1,0 +1,158 @@
+"""Runs collectives strictly in the order in which they were asked for, in the background or in the caller's wait."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Condition, Lock, Thread, current_thread, get_ident
+from typing import Any
+
+import torch
+
+from repro.comm.runtime.device import OnCpu
+from repro.comm.runtime.meter import Meter
+
+
+class AlgorithmWork(torch.distributed.Work):
+    """A collective that has been asked for."""
+
+    def __init__(self, lane: Lane, job: Callable[[], None], tensors: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._lane, self._job, self._tensors = lane, job, tensors
+        self._error: BaseException | None = None
+        self._done = False
+        self._asked, self._ended = lane.device.mark(), None
+        devices = {tensor.device for tensor in tensors if tensor.device.type != "cpu"}
+        self._future: torch.futures.Future[Any] = torch.futures.Future(devices=list(devices))
+
+    def run(self) -> None:
+        """Do it; called once, by the lane."""
+        start = time.perf_counter()
+        try:
+            if self._lane.broken:
+                raise self._lane.broken
+            with self._lane.device.after(self._asked, self._tensors):
+                self._job()
+                self._ended = self._lane.device.mark()
+        except Exception as error:
+            # Whatever a schedule, a link or torch raises: kept, raised in whoever waits (the caller's thread, or DDP in
+            # C++ through the future), and by every later collective of the group. Ctrl-C is none of these and ends the
+            # rank as it is.
+            self._error = error
+            self._lane.broken = self._lane.broken or error
+        self._lane.meter.ran(start, time.perf_counter())
+        self._done = True
+        if self._error is None:
+            with self._lane.device.after(self._ended, ()):
+                self._future.set_result(self._tensors)
+        else:
+            self._future.set_exception(self._error)
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Block until it is done; runs it right here where the background has not begun it.
+
+        Raises:
+            TrialError: a rank is gone; every later collective raises the same.
+        """
+        start = time.perf_counter()
+        self._lane.finish(self)
+        self._lane.meter.waited(start, time.perf_counter())
+        if self._error is not None:
+            raise self._error
+        self._lane.device.join(self._ended)
+        return True
+
+    def is_completed(self) -> bool:
+        return self._done
+
+    def is_success(self) -> bool:
+        return self._done and self._error is None
+
+    def exception(self) -> BaseException | None:
+        return self._error
+
+    def result(self) -> list[torch.Tensor]:
+        return self._tensors
+
+    def get_future(self) -> Any:
+        return self._future
+
+
+class Lane:
+    """The queue of one process group.
+
+    Collectives of one group never overtake one another: that is what makes them meet their counterparts on other ranks.
+    A caller that waits takes the queue over instead of waiting for another thread to be scheduled.
+    """
+
+    def __init__(self, meter: Meter, name: str, device: OnCpu) -> None:
+        self.meter, self.device = meter, device
+        self.broken: BaseException | None = None
+        self._jobs: deque[AlgorithmWork] = deque()
+        self._running = Lock()
+        self._arrival = Condition()
+        self._open = True
+        self._inline: set[int] = set()
+        self._thread = Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Callable[[], None], tensors: list[torch.Tensor], opts: Any = None) -> AlgorithmWork:
+        """Put a collective at the end of the queue; one whose caller waits for it anyway has ended on return."""
+        work = AlgorithmWork(self, job, tensors)
+        if getattr(opts, "asyncOp", True) is False:
+            # torch says so since 2.8. Waking the lane's thread would only let two threads contend for one job.
+            self._jobs.append(work)
+            start = time.perf_counter()
+            self.finish(work)
+            self.meter.waited(start, time.perf_counter())
+            return work
+        inline = get_ident() in self._inline
+        if not inline:
+            self.meter.submitted()
+        with self._arrival:
+            self._jobs.append(work)
+            self._arrival.notify()
+        if inline:
+            self.finish(work)
+        return work
+
+    @contextmanager
+    def inline(self) -> Iterator[None]:
+        """Inside, a collective that this thread asks for has ended when `submit` returns.
+
+        For chains of collectives in callbacks of a future (PowerSGD): they would run on the lane's own thread and wait
+        there for what only that thread could do.
+        """
+        self._inline.add(get_ident())
+        try:
+            yield
+        finally:
+            self._inline.discard(get_ident())
+
+    def finish(self, work: AlgorithmWork) -> None:
+        """Run the queue up to and including `work`."""
+        with self._running:
+            while not work.is_completed():
+                self._jobs.popleft().run()
+
+    def _serve(self) -> None:
+        torch.set_num_threads(1)
+        while True:
+            with self._arrival:
+                while self._open and not self._jobs:
+                    self._arrival.wait()
+                if not self._open and not self._jobs:
+                    return
+            with self._running:
+                if self._jobs:
+                    self._jobs.popleft().run()
+
+    def close(self) -> None:
+        """Finish what is queued and end the thread."""
+        with self._arrival:
+            self._open = False
+            self._arrival.notify()
+        if current_thread() is not self._thread:
+            self._thread.join()

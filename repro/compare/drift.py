@@ -1,0 +1,216 @@
+"""Doubts that lie in how a run was made: a machine that drifts, an order that was not kept, unlike evaluation grids.
+
+Cells take turns in blocks of one seed, so a machine that slows down slows all of them alike. What is tested is the time
+a sample took against the order of execution; seeds are drawn independently, so without drift every order of a cell's
+times is as likely as every other, and a rank test holds its level.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+import numpy as np
+
+from repro import stats
+from repro.record.results import Result
+from repro.stats.interval import from_log
+from repro.suite.plan import Plan
+
+Severity = Literal["warn", "refuse"]
+ALPHA = 0.05
+LEAST = 5
+"""Trials below which no order can be told from chance (4! orders: p is 2/24 at the least)."""
+FLAT = 1e-9
+"""Range of log times below which there is nothing but rounding."""
+TOLERATED = 0.2
+"""Share of a cell's trials that may have run outside their block (reruns) before its pairs are not interleaved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caution:
+    """Something that a reader of a verdict must know, or because of which there is to be none."""
+
+    cell_id: str | None
+    """The cell it is about; None: the whole run."""
+    severity: Severity
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    """One trial at its place in the order of execution."""
+
+    place: int
+    repeat: int
+    log_seconds: float
+
+
+def cautions(
+    plan: Plan, results: Sequence[Result], started_ms: Mapping[str, float] | None = None
+) -> list[Caution]:
+    """What the order of execution says against the verdicts of a run.
+
+    1. A cell of which more than half ran apart from their blocks has no verdict: a step of the machine between it and
+       the others would look like a difference, and no test within a cell could see it.
+    2. A cell of which more than `TOLERATED` did so has none if its times follow the order (Holm over all cells).
+    3. A run, or a cell, whose times follow the order while blocks were kept gets a warning: pairs share the drift.
+
+    Args:
+        started_ms: trial id -> when it really started (from the ledger); without it, or where starts are equal, the
+            order of the plan counts, which is the one the runner keeps to.
+    """
+    by_cell = _in_order(plan, results, started_ms or {})
+    labels = {cell.cell_id: cell.label for cell in plan.cells}
+    apart = _apart(by_cell)
+    found = [
+        Caution(cell, "refuse", f"{labels[cell]}: {_percent(share, 0)} of its trials ran apart from the others of "
+                                "their seed, so a change of the machine cannot be told from a difference")
+        for cell, share in apart.items() if share > 0.5
+    ]
+    whole = _run_trend(by_cell) if not apart else None
+    if whole is not None:
+        return [Caution(None, "warn", f"the machine drifted during the run: {whole}; cells took turns, so pairs share "
+                                      "it")]
+    for cell, told in _cell_trends(by_cell).items():
+        if apart.get(cell, 0.0) > 0.5:
+            continue
+        if apart.get(cell, 0.0) > TOLERATED:
+            text = (f"{labels[cell]}: {told}, and {_percent(apart[cell], 0)} of its trials ran apart from the others "
+                    "of their seed, so pairs do not share the drift")
+            found.append(Caution(cell, "refuse", text))
+        else:
+            found.append(Caution(cell, "warn", f"{labels[cell]}: {told}"))
+    return found
+
+
+def grid_caution(candidate: Sequence[Result], baseline: Sequence[Result]) -> str:
+    """What two unlike evaluation grids do to a comparison of times to a target; "" where the grids are alike.
+
+    A crossing is seen at the next evaluation, so a time is too long by up to one distance between evaluations.
+    """
+    ours, theirs = _grid(candidate), _grid(baseline)
+    if ours is None or theirs is None or ours == theirs:
+        return ""
+    text = f"the evaluation grids differ: every {ours} samples against every {theirs}"
+    late = [_lateness(found) for found in (candidate, baseline)]
+    known = [_percent(share, 1) for share in late if share is not None]
+    if len(known) < 2:
+        return f"{text}; a crossing is seen at the next evaluation only"
+    return f"{text}; a crossing is seen late by up to {known[0]} of the time against up to {known[1]}"
+
+
+def _percent(share: float, digits: int) -> str:
+    return f"{100 * share:.{digits}f} %"
+
+
+def seconds_per_sample(result: Result) -> float | None:
+    """What the machine made of a trial: seconds a sample; where that is not known, the time to the target."""
+    rate = result.samples_per_second if result.train_samples_per_second is None else result.train_samples_per_second
+    if rate is not None:
+        return 1 / rate if math.isfinite(rate) and rate > 0 else None
+    value = result.tta_wall if result.status == "ok" else None
+    return value if value is not None and math.isfinite(value) and value > 0 else None
+
+
+def _in_order(plan: Plan, results: Sequence[Result], started_ms: Mapping[str, float]) -> dict[str, list[_Ran]]:
+    """Cell -> its trials that have a time, in order of execution; places count the trials of the whole run."""
+    planned = {(plan.cells[index].cell_id, repeat): place for place, (index, repeat) in enumerate(plan.order)}
+    known = [item for item in results if (item.cell_id, item.repeat) in planned]
+    complete = all(item.trial_id in started_ms for item in known)
+    known.sort(key=lambda item: (started_ms[item.trial_id] if complete else 0.0, planned[item.cell_id, item.repeat]))
+    found: dict[str, list[_Ran]] = {}
+    for place, item in enumerate(known):
+        seconds = seconds_per_sample(item)
+        if seconds is not None:
+            found.setdefault(item.cell_id, []).append(_Ran(place, item.repeat, math.log(seconds)))
+    return found
+
+
+def _apart(by_cell: Mapping[str, Sequence[_Ran]]) -> dict[str, float]:
+    """Cell -> share of its trials that ran further from the middle of their seed's block than a block is long.
+
+    Cells that kept to their blocks, up to single trials within what is tolerated for a rerun, are named too when any
+    trial strayed; an empty result means that blocks were kept throughout.
+    """
+    places: dict[int, list[int]] = {}
+    for ran in (ran for trials in by_cell.values() for ran in trials):
+        places.setdefault(ran.repeat, []).append(ran.place)
+    middles = {repeat: median(found) for repeat, found in places.items()}
+    shares = {
+        cell: sum(abs(ran.place - middles[ran.repeat]) > max(1, len(by_cell) - 1) for ran in trials) / len(trials)
+        for cell, trials in by_cell.items()
+    }
+    return {cell: share for cell, share in shares.items() if share > 0}
+
+
+def _run_trend(by_cell: Mapping[str, Sequence[_Ran]]) -> str | None:
+    """Drift of all cells together: mean residual of each block (log time less the cell's mean) against its order."""
+    residuals: dict[int, list[float]] = {}
+    places: dict[int, list[int]] = {}
+    for trials in by_cell.values():
+        level = float(np.mean([ran.log_seconds for ran in trials]))
+        for ran in trials:
+            residuals.setdefault(ran.repeat, []).append(ran.log_seconds - level)
+            places.setdefault(ran.repeat, []).append(ran.place)
+    blocks = sorted(residuals, key=lambda repeat: median(places[repeat]))
+    values = [float(np.mean(residuals[repeat])) for repeat in blocks]
+    if not _can_trend(values):
+        return None
+    rho, p = stats.order_trend(list(range(len(values))), values)
+    return _told(rho, p, values) if p <= ALPHA else None
+
+
+def _cell_trends(by_cell: Mapping[str, Sequence[_Ran]]) -> dict[str, str]:
+    """Cells whose own times follow the order of execution, Holm over all cells.
+
+    Tested from the strongest trend on and no further than the first that is none, which is Holm's own stepping down:
+    thousands of cells cost thousands of rank correlations but only a few exact tests.
+    """
+    values = {cell: [ran.log_seconds for ran in trials] for cell, trials in by_cell.items()}
+    strengths = {cell: abs(_rank_correlation(found)) * math.sqrt(len(found) - 1)
+                 for cell, found in values.items() if _can_trend(found)}
+    told: dict[str, str] = {}
+    for done, cell in enumerate(sorted(strengths, key=lambda name: (-strengths[name], name))):
+        rho, p = stats.order_trend(list(range(len(values[cell]))), values[cell])
+        adjusted = p * (len(strengths) - done)
+        if adjusted > ALPHA:
+            break
+        told[cell] = _told(rho, adjusted, values[cell])
+    return told
+
+
+def _can_trend(values: Sequence[float]) -> bool:
+    return len(values) >= LEAST and max(values) - min(values) > FLAT
+
+
+def _rank_correlation(values: Sequence[float]) -> float:
+    """Spearman's rho of values in order, ties left in order: a screen, not the test."""
+    count = len(values)
+    ranks = np.argsort(np.argsort(np.asarray(values), kind="stable"))
+    return 1 - 6 * float(np.sum((ranks - np.arange(count)) ** 2)) / (count * (count**2 - 1))
+
+
+def _told(rho: float, p: float, values: Sequence[float]) -> str:
+    """`later trials took longer, the second half 8.1 % longer a sample (rank correlation 0.89, p = 0.0011)`."""
+    half = len(values) // 2
+    change = from_log(float(np.mean(values[-half:]) - np.mean(values[:half]))) - 1
+    word, later = ("longer" if value > 0 else "less time" for value in (change, rho))
+    return (f"later trials took {later}, the second half {_percent(abs(change), 1)} {word} a sample "
+            f"(rank correlation with the order {rho:.2f}, p = {p:.2g})")
+
+
+def _grid(results: Sequence[Result]) -> int | None:
+    """Samples between evaluations; None where no trial has a curve."""
+    first = [item.curve[0].samples for item in results if item.curve]
+    return int(median(first)) if first else None
+
+
+def _lateness(results: Sequence[Result]) -> float | None:
+    """Median over trials of the bracket's width over the time to its end."""
+    found = [1 - item.bracket.miss_wall_seconds / item.bracket.hit_wall_seconds for item in results
+             if item.bracket is not None and item.bracket.hit_wall_seconds > 0]
+    return median(found) if found else None

@@ -1,0 +1,196 @@
+"""What a planned number of repeats can show, from the spread of a stored pilot: before anything runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import mean
+
+import numpy as np
+
+from repro import stats
+from repro.compare import Comparison, Metric, compare
+from repro.compare.figures import Bounds
+from repro.core.errors import UsageError
+from repro.record.store import Record
+from repro.suite.cost import LAUNCH_SECONDS
+from repro.suite.model import Frozen
+from repro.suite.plan import Plan
+
+ALPHA, POWER = 0.05, 0.8
+LEAST_PAIRS = 3
+"""Pairs of the pilot below which a spread is hardly one (two pairs know it within a factor of 32)."""
+
+
+class ContrastPower(Frozen):
+    """One contrast of the plan, as far as the pilot knows it."""
+
+    candidate_label: str
+    baseline_label: str
+    primary: bool
+    contrasts: int
+    """Tests that share the 5 %: 1 for the primary contrast, else the family that Holm corrects for."""
+    pilot_pairs: int
+    sd_log: float | None
+    """Standard deviation of log(candidate / baseline) over the pilot's pairs; about the relative spread."""
+    sd_log_interval: Bounds | None
+    """chi-square interval, normal logs."""
+    detectable: float | None
+    """Smallest ratio above 1 that the planned pairs find with 80 % power; None: none, however large."""
+    needed_pairs: int | None
+    """Pairs that find a ratio of 1 + margin with 80 % power."""
+    needed_pairs_high: int | None
+    """The same if the spread is as large as its interval allows."""
+    seconds_per_pair: float | None
+    """Both trials, start to end, as in the pilot."""
+    problem: str = ""
+    """Why the pilot says nothing of this contrast."""
+
+
+class Power(Frozen):
+    """What the planned repeats can show, and what showing it costs."""
+
+    pilot: str
+    metric: Metric
+    pairs: int
+    margin: float
+    alpha: float = ALPHA
+    power: float = POWER
+    contrasts: tuple[ContrastPower, ...]
+    seconds: float | None
+    """The whole plan, from the pilot's durations; None where the pilot lacks a cell."""
+
+    def text(self) -> str:
+        """For the terminal."""
+        lines = [f"power, from the pilot {self.pilot} ({self.metric}, {self.pairs} pairs, {self.power:.0%} power at "
+                 f"{self.alpha:.0%}, margin {self.margin:g}):".replace("%", " %")]
+        lines += [f"  {item.candidate_label} against {item.baseline_label}{' (primary)' if item.primary else ''}: "
+                  f"{item.problem or self._told(item)}" for item in self.contrasts]
+        if self.seconds is not None:
+            lines.append(f"about {_long(self.seconds)} for these {self.pairs} repeats, by what the pilot's trials took")
+        return "\n".join(lines)
+
+    def _told(self, item: ContrastPower) -> str:
+        assert item.sd_log is not None and item.sd_log_interval is not None
+        after = f" after Holm over {item.contrasts} contrasts" if item.contrasts > 1 else ""
+        limits = item.sd_log_interval
+        shown = f"{self.pairs} pairs cannot be significant{after}, however large the difference" if \
+            item.detectable is None else f"smallest detectable difference {_per_cent(item.detectable - 1)}{after}"
+        spread = (f"spread of pairs {item.sd_log:.2%} ({limits.low:.2%} to {limits.high:.2%}, {item.pilot_pairs} pilot "
+                  "pairs)").replace("%", " %")
+        return f"{shown}; {spread}{self._needs(item)}"
+
+    def _needs(self, item: ContrastPower) -> str:
+        if item.needed_pairs is None:
+            return f"; no number of pairs up to 1000 finds {self.margin:.0%}".replace("%", " %")
+        cost = "" if item.seconds_per_pair is None else f", {_long(item.needed_pairs * item.seconds_per_pair)}"
+        high = "more than 1000" if item.needed_pairs_high is None else str(item.needed_pairs_high)
+        unsure = f"; {high} if the spread is as large as its interval allows" \
+            if item.needed_pairs_high != item.needed_pairs else ""
+        return f"; {self.margin:.0%} needs {item.needed_pairs} pairs{cost}{unsure}".replace("%", " %")
+
+
+def power(plan: Plan, pilot: Record) -> Power:
+    """What `plan` can show, from the spread and the durations of a stored run.
+
+    Cells are found by their id, so a pilot of the same suite with other repeats serves, and so does any run that holds
+    the same cells.
+
+    Raises:
+        UsageError: the pilot holds no cell of this plan.
+    """
+    cells = {cell.cell_id for cell in plan.cells}
+    shared = cells & {result.cell_id for result in pilot.results}
+    if not shared:
+        raise UsageError(f"{pilot.folder.root}: holds no cell of suite {plan.suite.suite!r}, so it is no pilot for it")
+    repeats = {item.repeat for item in pilot.results}
+    # The pilot's own number of repeats: a pair that it lacks is no gap in it.
+    asked = plan.model_copy(update={"suite": plan.suite.model_copy(update={"seeds": len(repeats)})})
+    found = compare(asked, [item for item in pilot.results if item.cell_id in cells])
+    family = sum(not item.primary for item in found)
+    seconds = _seconds(pilot)
+    lengths = [seconds.get(cell.cell_id) for cell in plan.cells]
+    known = [value for value in lengths if value is not None]
+    return Power(
+        pilot=str(pilot.folder.root), metric=plan.suite.primary.metric if plan.suite.primary else "tta_wall",
+        pairs=plan.suite.seeds, margin=plan.suite.margin,
+        contrasts=tuple(_contrast(item, plan, 1 if item.primary else family, seconds) for item in found),
+        seconds=sum(known) * plan.suite.seeds if len(known) == len(lengths) else None,
+    )
+
+
+def _contrast(found: Comparison, plan: Plan, contrasts: int, seconds: dict[str, float]) -> ContrastPower:
+    lengths = [seconds.get(name) for name in (found.candidate, found.baseline)]
+    base = {
+        "candidate_label": found.candidate_label, "baseline_label": found.baseline_label, "primary": found.primary,
+        "contrasts": contrasts, "pilot_pairs": len(found.pairs),
+        "seconds_per_pair": None if None in lengths else sum(value for value in lengths if value is not None),
+    }
+    nothing = {"sd_log": None, "sd_log_interval": None, "detectable": None, "needed_pairs": None,
+               "needed_pairs_high": None}
+    why = _why_not(found)
+    if why:
+        return ContrastPower.model_validate({**base, **nothing, "problem": why})
+    logs = stats.log_ratios([pair.candidate for pair in found.pairs], [pair.baseline for pair in found.pairs])
+    spread, interval = spread_interval([float(value) for value in logs])
+    target = 1 + plan.suite.margin
+    return ContrastPower.model_validate({
+        **base, "sd_log": spread, "sd_log_interval": interval,
+        "detectable": stats.detectable_ratio(spread, plan.suite.seeds, ALPHA / contrasts, POWER),
+        "needed_pairs": _needed(spread, target, contrasts),
+        "needed_pairs_high": _needed(interval.high, target, contrasts),
+    })
+
+
+def _needed(spread: float, ratio: float, contrasts: int) -> int | None:
+    """Pairs needed; None beyond what a suite may have."""
+    try:
+        found = stats.pairs_needed(spread, ratio, ALPHA, POWER, contrasts)
+    except ValueError:
+        return None
+    return found if found <= 1000 else None
+
+
+def _why_not(found: Comparison) -> str:
+    if len(found.pairs) < LEAST_PAIRS:
+        return f"the pilot gives {len(found.pairs)} pairs with a figure, {LEAST_PAIRS} are the least"
+    if found.ratio is None:
+        return f"the pilot gives no ratio: {found.because}"
+    logs = [math.log(pair.candidate / pair.baseline) for pair in found.pairs]
+    return "all pairs of the pilot have the same ratio: no spread to plan by" if max(logs) - min(logs) < 1e-12 else ""
+
+
+def spread_interval(logs: Sequence[float], level: float = 0.95) -> tuple[float, Bounds]:
+    """Standard deviation with its chi-square interval, (n - 1) s^2 / sigma^2 ~ chi2(n - 1) for normal logs.
+
+    Raises:
+        ValueError: fewer than two values.
+    """
+    from scipy.stats import chi2
+
+    free = len(logs) - 1
+    if free < 1:
+        raise ValueError("a spread needs at least two values")
+    spread = float(np.std(np.asarray(logs), ddof=1))
+    low, high = (spread * math.sqrt(free / float(chi2.ppf(q, free))) for q in (0.5 + level / 2, 0.5 - level / 2))
+    return spread, Bounds(low=low, high=high, level=level)
+
+
+def _seconds(pilot: Record) -> dict[str, float]:
+    """Cell -> mean seconds of a trial, start to end: the ledger's, else what the log covers and a launch."""
+    taken: dict[str, list[float]] = {}
+    ended = {item.trial_id: item.seconds for item in pilot.attempts if item.seconds > 0}
+    for result in pilot.results:
+        logged = (result.run_seconds or 0.0) + (result.init_seconds or 0.0) + LAUNCH_SECONDS
+        taken.setdefault(result.cell_id, []).append(ended.get(result.trial_id, logged))
+    return {cell: mean(values) for cell, values in taken.items()}
+
+
+def _per_cent(share: float) -> str:
+    return f"{share:.1%}".replace("%", " %")
+
+
+def _long(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

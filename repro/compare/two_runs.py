@@ -1,0 +1,130 @@
+"""Whether two records may be compared at all, and what a reader must know where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from repro.compare.evidence import Asked, examine
+from repro.compare.figures import Comparison
+from repro.compare.metric import SCALES
+from repro.compare.pairing import PAIRED_HASHES, side, void
+from repro.compare.verdict import judged
+from repro.core.errors import UsageError
+from repro.record.environment import Environment
+from repro.record.results import Result
+from repro.suite.model import Metric
+from repro.suite.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A cell under a name that tells which run it is of."""
+
+    cell_id: str
+    label: str
+    choices: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One run, as far as a comparison of two needs it."""
+
+    name: str
+    plan: Plan
+    results: Sequence[Result]
+    environment: Environment | None = None
+
+
+def versus(first: Ran, second: Ran, metric: Metric | None = None, force: bool = False) -> list[Comparison]:
+    """Every cell of the second run against the same cell of the first: one family, Holm over it.
+
+    Trials are paired by seed where both runs have the same seeds and their hashes agree; else Welch on logs.
+
+    Args:
+        force: compare runs of different suites or methods all the same, with a caution on every comparison.
+
+    Raises:
+        UsageError: the suite digests or the methods differ and nothing is forced, or the runs share no cell.
+    """
+    cautions = (*_unlike(first, second, force), *_apart(first, second))
+    declared = second.plan.suite.primary
+    chosen: Metric = metric or (declared.metric if declared else "tta_wall")
+    earlier = {cell.cell_id: cell for cell in first.plan.cells}
+    shared = [cell for cell in second.plan.cells if cell.cell_id in earlier]
+    if not shared:
+        raise UsageError(f"{first.name} and {second.name} have no cell in common")
+    before, after = _by_cell(first.results), _by_cell(second.results)
+    return judged([
+        examine(
+            Named(cell.cell_id, f"{cell.label} [{second.name}]", cell.choices),
+            Named(cell.cell_id, f"{earlier[cell.cell_id].label} [{first.name}]", earlier[cell.cell_id].choices),
+            after.get(cell.cell_id, []), before.get(cell.cell_id, []),
+            _asked(first, second, after.get(cell.cell_id, []), before.get(cell.cell_id, []), chosen, cautions),
+        )
+        for cell in shared
+    ])
+
+
+def _asked(first: Ran, second: Ran, after: Sequence[Result], before: Sequence[Result], metric: Metric,
+           cautions: tuple[str, ...]) -> Asked:
+    suite = second.plan.suite
+    unpaired = why_unpaired(after, before, metric)
+    said = (f"not paired: {unpaired}; Welch on logs instead",) if unpaired else ()
+    missing = tuple(
+        f"{len(found)} of {run.plan.suite.seeds} planned trials of {run.name} have run; no verdict before all have"
+        for run, found in ((first, before), (second, after)) if len(found) < run.plan.suite.seeds)
+    return Asked(metric=metric, margin=suite.margin, horizon=suite.horizon, paired=not unpaired, refusals=missing,
+                 cautions=(*cautions, *said))
+
+
+def why_unpaired(candidate: Sequence[Result], baseline: Sequence[Result], metric: Metric) -> str:
+    """Why trials of one seed of two runs are no pairs; "" where they are."""
+    ours, theirs = (side(name, found, SCALES[metric]) for name, found in (("", candidate), ("", baseline)))
+    if ours.results.keys() != theirs.results.keys():
+        return f"{ours.n} seeds in one run and {theirs.n} in the other, not the same ones"
+    known = all(name in item.hashes for item in (*candidate, *baseline) for name in PAIRED_HASHES
+                if item.status == "ok")
+    return void(ours, theirs)[0].partition(", so they")[0] if known else "not all trials have their hashes"
+
+
+def _unlike(first: Ran, second: Ran, force: bool) -> tuple[str, ...]:
+    """A caution for what must be forced.
+
+    Raises:
+        UsageError: it was not.
+    """
+    found = []
+    if first.plan.digest != second.plan.digest:
+        found.append(f"suite digest {first.plan.digest[:16]} of {first.plan.suite.suite!r} against "
+                     f"{second.plan.digest[:16]} of {second.plan.suite.suite!r}")
+    methods = [run.plan.method for run in (first, second)]
+    if len({tuple(method.split(".")[:2]) for method in methods}) > 1:
+        found.append(f"method {methods[0]} against {methods[1]}")
+    if found and not force:
+        raise UsageError(f"{first.name} and {second.name} do not compare: {'; '.join(found)}. Only runs of one suite "
+                         "and one method do; --force compares all the same and says so")
+    return (f"FORCED: these runs are of different experiments ({'; '.join(found)})",) if found else ()
+
+
+def _apart(first: Ran, second: Ran) -> tuple[str, ...]:
+    """Two runs were never interleaved, and may be of different machines."""
+    found = ["the runs were made one after the other, not interleaved: a change of the machine looks like a change of "
+             "the cells"]
+    one, other = first.environment, second.environment
+    if one is not None and other is not None:
+        differ = [name for name in ("cpu", "cores", "device", "devices", "python", "commit")
+                  if getattr(one, name) != getattr(other, name)]
+        names = sorted({*one.libraries, *other.libraries})
+        differ += [name for name in names if one.libraries.get(name) != other.libraries.get(name)]
+        if differ:
+            found.append(f"the runs differ in {', '.join(differ)}")
+    return tuple(found)
+
+
+def _by_cell(results: Sequence[Result]) -> dict[str, list[Result]]:
+    found: dict[str, list[Result]] = {}
+    for result in results:
+        found.setdefault(result.cell_id, []).append(result)
+    return found

@@ -1,0 +1,99 @@
+"""Seam + name -> class: one literal table per seam; a class is imported when it is named, never before.
+
+Third parties add names by the entry point groups `repro.engine`, `repro.comm`, ... (one per seam); a built-in name
+cannot be replaced.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
+
+from repro.core.errors import UnknownName, UsageError
+
+BUILT_IN: dict[str, dict[str, str]] = {
+    "workload": {
+        "digits": "repro.workloads.digits:Digits",
+        "digits-mlp": "repro.workloads.digits_mlp:DigitsMlp",
+        "synthetic": "repro.workloads.synthetic:Synthetic",
+    },
+    "engine": {
+        "ddp": "repro.engines.ddp:Ddp",
+        "deepspeed": "repro.engines.deepspeed_zero:DeepSpeedZero",
+        "single": "repro.engines.single:Single",
+        "fake": "repro.engines.fake:Fake",
+    },
+    "comm": {
+        "backend": "repro.comm.algorithms.backend:Backend",
+        "ring": "repro.comm.algorithms.ring:Ring",
+        "tree": "repro.comm.algorithms.tree:ReductionTree",
+        "butterfly": "repro.comm.algorithms.butterfly:Butterfly",
+        "halving-doubling": "repro.comm.algorithms.halving_doubling:HalvingDoubling",
+        "parameter-server": "repro.comm.algorithms.parameter_server:ParameterServer",
+        "multicolor": "repro.comm.algorithms.multicolor:Multicolor",
+        "hierarchical": "repro.comm.algorithms.hierarchical:Hierarchical",
+        "hybrid": "repro.comm.algorithms.hybrid:Hybrid",
+    },
+    "precision": {
+        "fp32": "repro.engines.precisions:Fp32",
+        "tf32": "repro.engines.precisions:Tf32",
+        "bf16-autocast": "repro.engines.precisions:Bf16Autocast",
+        "fp16-autocast": "repro.engines.precisions:Fp16Autocast",
+        "bf16-master": "repro.engines.precisions:Bf16Master",
+        "fp16-master": "repro.engines.precisions:Fp16Master",
+    },
+    "optimizer": {
+        "sgd": "repro.optimizers.sgd:Sgd",
+        "adamw": "repro.optimizers.adamw:AdamW",
+    },
+    "launcher": {
+        "inline": "repro.launchers.inline:Inline",
+        "local": "repro.launchers.local:Local",
+        "fabric": "repro.launchers.emulated:Fabric",
+    },
+    "reporter": {
+        "html": "repro.reporters.page.html_page:HtmlPage",
+        "mlflow": "repro.reporters.tracking.mlflow_runs:MlflowRuns",
+        "markdown": "repro.reporters.paper.markdown:MarkdownPage",
+        "latex": "repro.reporters.paper.latex_paper:LatexPaper",
+        "figures": "repro.reporters.paper.figures:PaperFigures",
+        "csv": "repro.reporters.tables.csv_tables:CsvTables",
+        "parquet": "repro.reporters.tables.parquet_tables:ParquetTables",
+        "jsonl": "repro.reporters.tables.json_lines:JsonLines",
+        "mllog": "repro.reporters.mllog.package:MllogPackage",
+    },
+}
+
+SEAMS = tuple(BUILT_IN)
+
+
+@cache
+def _third_party(seam: str) -> dict[str, str]:
+    found = {point.name: point.value for point in entry_points(group=f"repro.{seam}")}
+    return {name: target for name, target in found.items() if name not in BUILT_IN[seam]}
+
+
+def names(seam: str) -> list[str]:
+    """All names of a seam, built-in ones first, then third parties' in alphabetical order."""
+    if seam not in BUILT_IN:
+        raise UnknownName("seam", seam, SEAMS)
+    return [*BUILT_IN[seam], *sorted(_third_party(seam))]
+
+
+def load(seam: str, name: str) -> Any:
+    """The class that `name` stands for.
+
+    Raises:
+        UnknownName: no such seam or name; the nearest valid one is in the message.
+        UsageError: a third party's entry point names something that cannot be imported.
+    """
+    if name not in names(seam):
+        raise UnknownName(seam, name, names(seam))
+    target = {**_third_party(seam), **BUILT_IN[seam]}[name]
+    module, _, attribute = target.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"{seam} {name!r} ({target}) cannot be imported: {error}") from error

@@ -1,0 +1,1 @@
+"""Training with plain PyTorch: the loop, its session, DDP hooks."""

@@ -1,0 +1,86 @@
+"""A model in training under DDP."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from repro.engines.plain.hooks import Hooks
+from repro.engines.plain.loop import LoopSession
+from repro.engines.plain.reduction_dtypes import Watched
+from repro.seams.training import Batch, Job, Parts
+
+if TYPE_CHECKING:
+    from repro.engines.ddp import Ddp
+
+
+class DdpSession(LoopSession):
+    """The plain loop around a DDP module."""
+
+    wrapped: DistributedDataParallel
+
+    def __init__(self, parts: Parts, job: Job, options: Ddp) -> None:
+        self.options = options
+        self.hooks = Hooks(job)
+        super().__init__(parts, job, self._wrap)
+        self.hooks.register(self.wrapped)
+
+    def _wrap(self, model: torch.nn.Module) -> DistributedDataParallel:
+        return DistributedDataParallel(
+            model,
+            device_ids=[self.device.index] if self.device.type == "cuda" else None,
+            bucket_cap_mb=self.options.bucket_mib,
+            # Gradients live inside the buckets: one copy and the memory of all gradients saved, values unchanged.
+            gradient_as_bucket_view=True,
+        )
+
+    def local(self) -> AbstractContextManager[Any]:
+        return self.wrapped.no_sync()
+
+    def backward(self, batches: Sequence[Batch]) -> torch.Tensor:
+        loss = super().backward(batches)
+        # DDP waits for its buckets inside C++.
+        self.job.comm.returned(self.hooks.computed)
+        return loss
+
+    def warm_up(self, batches: Sequence[Batch]) -> None:
+        self.hooks.watch(Watched(self.watched.elements))
+        super().warm_up(batches)
+        self.hooks.watch(None)
+        self.hooks.reset()
+
+    def own_tensors(self) -> dict[str, torch.Tensor]:
+        return self.hooks.power.tensors() if self.hooks.power else {}
+
+    def own_state(self) -> dict[str, Any]:
+        return self.hooks.power.plain() if self.hooks.power else {}
+
+    def load_own(self, tensors: dict[str, torch.Tensor], own: Mapping[str, Any]) -> None:
+        if self.hooks.power:
+            self.hooks.power.load(tensors, own, self.device)
+
+    def effective(self) -> dict[str, str]:
+        log = self.wrapped._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+        sizes = str(log.get("rebuilt_bucket_sizes") or log.get("bucket_sizes") or "")
+        return {
+            **super().effective(),
+            "compression": self.hooks.compression(bool(log.get("comm_hook"))),
+            "overlap": self.hooks.overlap(bool(log.get("comm_hook"))),
+            "gradient_as_bucket_view": "on" if log.get("gradient_as_bucket_view") else "off",
+            "buckets": str(len(sizes.split(","))) if sizes else "unknown",
+            "bucket_bytes": sizes.replace(" ", "") or "unknown",
+        }
+
+    def close(self) -> None:
+        # Reducer and gradients (views of its buckets) hold the group. If they outlived it, the last of them would wait
+        # for gloo's threads while holding the interpreter lock that those threads want: seen to hang.
+        self.clear_gradients()
+        self.hooks.close()
+        del self.wrapped, self.hooks
+        gc.collect()
+        super().close()

@@ -1,0 +1,198 @@
+"""How DDP sends a bucket: torch's own compression hooks, with or without overlap.
+
+A hook is called by DDP's reducer as soon as a bucket's gradients are there and returns a future of the averaged bucket.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
+    allreduce_hook,
+    bf16_compress_hook,
+    fp16_compress_hook,
+)
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from repro.seams.training import Comm, Job
+
+Bucket = Any
+Future = Any
+Send = Callable[[Bucket], Future]
+PLAIN: dict[str, Callable[[Any, Any], Future]] = {
+    "none": allreduce_hook, "fp16": fp16_compress_hook, "bf16": bf16_compress_hook,
+}
+
+
+class Hooks:
+    """What is registered with one DDP module; nothing where its own way is asked for (no compression, overlap)."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.power: PowerSgd | None = None
+        self.computed: float | None = None
+        """When back-propagation had handed over its last bucket (`time.perf_counter`)."""
+        if job.compression == "powersgd":
+            self.power = PowerSgd(job.comm, job.compression_rank)
+            self.send: Send = self.power
+        else:
+            self.send = Plain(PLAIN[job.compression])
+        if job.overlap is False:
+            self.send = Deferred(self.send)
+
+    def register(self, wrapped: DistributedDataParallel) -> None:
+        if self.job.compression != "none" or self.job.overlap is False:
+            wrapped.register_comm_hook(self, _call)
+
+    def __call__(self, bucket: Bucket) -> Future:
+        if bucket.is_last():
+            self.computed = time.perf_counter()
+        return self.send(bucket)
+
+    def watch(self, watched: AbstractContextManager[Any] | None) -> None:
+        """Enter `watched` around what is sent from a thread of its own; None: no more."""
+        if self.power:
+            self.power.watched = watched
+
+    def reset(self) -> None:
+        """Forget what earlier steps left behind."""
+        if self.power:
+            self.power.reset()
+
+    def compression(self, registered: bool) -> str:
+        """What DDP's gradients really go through.
+
+        Args:
+            registered: DDP says that it has a hook.
+        """
+        send = self.send.send if isinstance(self.send, Deferred) else self.send
+        if not registered:
+            return "none"
+        if isinstance(send, PowerSgd):
+            return f"powersgd rank {send.state.matrix_approximation_rank}"
+        return next((name for name, hook in PLAIN.items() if getattr(send, "hook", None) is hook), "unknown")
+
+    def overlap(self, registered: bool) -> str:
+        """Whether buckets leave while back-propagation still runs."""
+        return "off" if registered and isinstance(self.send, Deferred) else "on"
+
+    def close(self) -> None:
+        if self.power:
+            self.power.close()
+
+
+def _call(hooks: Hooks, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    future: torch.futures.Future[torch.Tensor] = hooks(bucket)
+    return future
+
+
+# DDP checks these; as this module defers annotations, they would be text.
+_call.__annotations__ = {"bucket": GradBucket, "return": torch.futures.Future[torch.Tensor]}
+
+
+class Plain:
+    """One of torch's hooks on all ranks."""
+
+    def __init__(self, hook: Callable[[Any, Any], Future]) -> None:
+        self.hook = hook
+
+    def __call__(self, bucket: Bucket) -> Future:
+        return self.hook(dist.group.WORLD, bucket)
+
+
+class Deferred:
+    """Keeps all buckets back until the last one is there: the same buckets, and nothing overlaps."""
+
+    def __init__(self, send: Send) -> None:
+        self.send = send
+        self.waiting: list[tuple[Bucket, Future]] = []
+
+    def __call__(self, bucket: Bucket) -> Future:
+        promise: Future = torch.futures.Future()
+        self.waiting.append((bucket, promise))
+        if bucket.is_last():
+            waiting, self.waiting = self.waiting, []
+            for kept, promised in waiting:
+                self.send(kept).add_done_callback(_forward(promised))
+        return promise
+
+
+def _forward(promise: Future) -> Callable[[Future], None]:
+    def pass_on(done: Future) -> None:
+        try:
+            promise.set_result(done.value())
+        except RuntimeError as error:
+            promise.set_exception(error)
+
+    return pass_on
+
+
+class PowerSgd:
+    """torch's PowerSGD (Vogels, Karimireddy and Jaggi, 2019), bucket after bucket on a thread of its own.
+
+    Its second all-reduce is started when the first has ended. On one thread all ranks start them in the same order,
+    whatever the speed of each.
+    """
+
+    REMEMBERED = ("error_dict", "p_memory_dict", "q_memory_dict")
+    COUNTED = ("iter", "total_numel_before_compression", "total_numel_after_compression", "next_stats_report")
+
+    def __init__(self, comm: Comm, rank: int) -> None:
+        self.comm, self.rank = comm, rank
+        self.thread = ThreadPoolExecutor(1, "PowerSGD")
+        self.watched: AbstractContextManager[Any] | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        # Two plain steps first: DDP lays out its buckets anew after the first, and error feedback goes by bucket.
+        self.state = PowerSGDState(
+            dist.group.WORLD, matrix_approximation_rank=self.rank, start_powerSGD_iter=2
+        )
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """What it remembers of earlier steps, by kind and bucket: errors are each rank's own."""
+        return {f"{kind}.{bucket}": tensor for kind in self.REMEMBERED
+                for bucket, tensor in getattr(self.state, kind).items()}
+
+    def plain(self) -> dict[str, Any]:
+        """The rest of its state (JSON-like)."""
+        state: Any = self.state.rng.get_state()
+        kind, keys, *rest = state
+        return {**{name: getattr(self.state, name) for name in self.COUNTED}, "rng": [kind, keys.tolist(), *rest]}
+
+    def load(self, tensors: dict[str, torch.Tensor], plain: Mapping[str, Any], device: torch.device) -> None:
+        """Go on from what `tensors` and `plain` gave."""
+        self.reset()
+        for name, tensor in tensors.items():
+            kind, _, bucket = name.partition(".")
+            if kind in self.REMEMBERED:
+                getattr(self.state, kind)[int(bucket)] = tensor.to(device)
+        for name in self.COUNTED:
+            setattr(self.state, name, plain[name])
+        kind, keys, *rest = plain["rng"]
+        self.state.rng.set_state((kind, np.asarray(keys, dtype=np.uint32), *rest))
+
+    def __call__(self, bucket: Bucket) -> Future:
+        promise: Future = torch.futures.Future()
+        self.thread.submit(self._send, bucket, promise)
+        return promise
+
+    def _send(self, bucket: Bucket, promise: Future) -> None:
+        try:
+            with self.watched or nullcontext(), self.comm.inline():
+                promise.set_result(powerSGD_hook(self.state, bucket).wait())
+        except Exception as error:
+            # On this thread nobody would see it: DDP, which waits for the promise, raises it in the training's thread.
+            promise.set_exception(error)
+
+    def close(self) -> None:
+        self.thread.shutdown()

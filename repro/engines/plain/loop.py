@@ -1,0 +1,178 @@
+"""The plain PyTorch training loop: with a wrapper it is DDP, without one the reference of the parity gate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from repro.core.errors import CheckpointRefused
+from repro.engines.plain.numerics import name_of
+from repro.engines.plain.session import TorchSession, as_array
+from repro.engines.plain.tensor_files import load_tensors, save_tensors
+from repro.seams.training import Batch, Job, Parts
+
+TENSORS = "tensors"
+"""Folder of a checkpoint that torch.distributed.checkpoint writes."""
+
+
+class MasterCopy:
+    """Float32 copies of low-precision parameters; the optimizer steps these."""
+
+    def __init__(self, named: Sequence[tuple[str, torch.nn.Parameter]]) -> None:
+        self.named = [(name, torch.nn.Parameter(parameter.detach().float().clone())) for name, parameter in named]
+        self.copies = [copy for _, copy in self.named]
+
+    def take_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Give each copy its parameter's gradient in float32."""
+        for copy, parameter in zip(self.copies, parameters, strict=True):
+            copy.grad = None if parameter.grad is None else parameter.grad.float()
+
+    @torch.no_grad()
+    def give_weights(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Round the copies into the parameters and let go of the float32 gradients."""
+        for copy, parameter in zip(self.copies, parameters, strict=True):
+            parameter.copy_(copy)
+            copy.grad = None
+
+
+class LoopSession(TorchSession):
+    """Forward, backward, clip, step, clear: what everybody writes.
+
+    Args:
+        wrap: what makes the model data-parallel; the identity for a single process.
+    """
+
+    def __init__(self, parts: Parts, job: Job, wrap: Callable[[torch.nn.Module], torch.nn.Module]) -> None:
+        super().__init__(parts, job)
+        self.model.train()
+        self.masters = MasterCopy(self.trained()) if job.precision.master else None
+        self.numerics.cast_parameters(self.model)
+        self.parameters = [parameter for _, parameter in self.trained()]
+        self.stepped = self.masters.copies if self.masters else self.parameters
+        self.optimizer = job.optimizer.build(self.masters.named if self.masters else self.trained())
+        self.scaler = torch.amp.GradScaler(self.device.type) if job.precision.loss_scaling else None
+        self.wrapped = wrap(self.model)
+
+    def forward(self, inputs: Any) -> Any:
+        # In evaluation the model is called itself: its buffers have been shared, and no gradient is to be reduced.
+        module = self.wrapped if self.model.training else self.model
+        with self.numerics.autocast():
+            outputs = module(self.numerics.inputs(inputs))
+        return self.numerics.outputs(outputs)
+
+    def local(self) -> AbstractContextManager[Any]:
+        """Around every micro-batch but the last: gradients are accumulated here and not yet averaged over ranks."""
+        return nullcontext()
+
+    def backward(self, batches: Sequence[Batch]) -> torch.Tensor:
+        share = len(batches)
+        losses = []
+        for batch in batches[:-1]:
+            with self.local():
+                losses.append(self._accumulate(batch, share))
+        losses.append(self._accumulate(batches[-1], share))
+        return torch.stack(losses).mean()
+
+    def _accumulate(self, batch: Batch, share: int) -> torch.Tensor:
+        loss = self.micro_loss(batch)
+        scaled = loss / share
+        (self.scaler.scale(scaled) if self.scaler else scaled).backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def update(self, rate: float) -> None:
+        self.set_rate(rate)
+        if self.masters:
+            self.masters.take_gradients(self.parameters)
+        if self.job.gradient_clip is not None:
+            if self.scaler:
+                self.scaler.unscale_(self.optimizer)
+            torch.nn.utils.clip_grad_norm_(self.stepped, self.job.gradient_clip)
+        if self.scaler:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            self.optimizer.step()
+        if self.masters:
+            self.masters.give_weights(self.parameters)
+        self.clear_gradients()
+
+    def clear_gradients(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def gradients(self) -> dict[str, np.ndarray]:
+        scale = self.scaler.get_scale() if self.scaler else 1.0
+        return {
+            name: as_array(torch.zeros_like(p) if p.grad is None else p.grad) / np.float32(scale)
+            for name, p in self.trained()
+        }
+
+    def weights(self) -> dict[str, np.ndarray]:
+        return {name: as_array(p) for name, p in (self.masters.named if self.masters else self.trained())}
+
+    def scaler_state(self) -> dict[str, Any]:
+        return self.scaler.state_dict() if self.scaler else {}
+
+    def load_scaler_state(self, state: dict[str, Any]) -> None:
+        if self.scaler:
+            self.scaler.load_state_dict(state)
+
+    # ---- checkpoints
+
+    def state_tensors(self) -> dict[str, torch.Tensor]:
+        """All that is the same on every rank, by name; the very tensors."""
+        found = {f"weights.{name}": parameter.detach() for name, parameter in self.model.named_parameters()}
+        found |= {f"buffers.{name}": buffer for name, buffer in self.model.named_buffers()}
+        if self.masters:
+            found |= {f"masters.{name}": copy.detach() for name, copy in self.masters.named}
+        return found | {f"optimizer.{name}.{key}": value for name, state in self._optimizer_states()
+                        for key, value in state.items() if isinstance(value, torch.Tensor)}
+
+    def _optimizer_states(self) -> list[tuple[str, dict[str, Any]]]:
+        """What the optimizer keeps for each parameter, by the parameter's name."""
+        names = [name for name, _ in self.trained()]
+        return [(name, self.optimizer.state[stepped]) for name, stepped in zip(names, self.stepped, strict=True)]
+
+    def own_tensors(self) -> dict[str, torch.Tensor]:
+        """What is this rank's own."""
+        return {}
+
+    def load_own(self, tensors: dict[str, torch.Tensor], own: Mapping[str, Any]) -> None:
+        """Put back `own_tensors` and what goes with them."""
+
+    def own_state(self) -> dict[str, Any]:
+        """What goes with `own_tensors` (JSON-like)."""
+        return {}
+
+    def save_state(self, folder: Path) -> dict[str, Any]:
+        save_tensors(folder / TENSORS, self.state_tensors(), self.own_tensors(), self.job.rank, self.alone)
+        numbers = {name: {key: value for key, value in state.items() if isinstance(value, int | float)}
+                   for name, state in self._optimizer_states()}
+        return {"optimizer": numbers, "own": self.own_state()}
+
+    def load_state(self, folder: Path, own: Mapping[str, Any]) -> None:
+        shared, mine = load_tensors(folder / TENSORS, self.job.rank)
+        there = self.state_tensors()
+        if wrong := sorted(name for name in {*there, *shared}
+                           if name not in there or name not in shared or there[name].shape != shared[name].shape
+                           or there[name].dtype != shared[name].dtype):
+            raise CheckpointRefused(f"checkpoint {folder.name}: {wrong[0]} is not what this trial has under that name")
+        with torch.no_grad():
+            for name, tensor in there.items():
+                tensor.copy_(shared[name])
+        for name, state in self._optimizer_states():
+            state.update(own["optimizer"][name])
+        self.load_own(mine, own["own"])
+
+    def effective(self) -> dict[str, str]:
+        return {
+            **super().effective(),
+            "master_dtype": name_of(self.stepped[0].dtype),
+            "gradient_dtype": name_of(self.parameters[0].dtype),
+            "loss_scale": f"{self.scaler.get_scale():g}" if self.scaler else "none",
+        }

@@ -1,0 +1,73 @@
+"""A precision made to happen on torch modules and tensors, the same way in every engine."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from repro.seams.training import Precision
+
+
+class Numerics:
+    """Casts and autocast of one precision on one device."""
+
+    def __init__(self, precision: Precision, device: str) -> None:
+        self.precision = precision
+        self.device_type = torch.device(device).type
+        self.weights: torch.dtype = getattr(torch, precision.weights)
+        self.autocast_dtype: torch.dtype | None = getattr(torch, precision.autocast) if precision.autocast else None
+        if self.device_type == "cuda":
+            # torch's default leaves TensorFloat-32 on for convolutions and off for products: neither fp32 nor tf32.
+            torch.backends.cuda.matmul.allow_tf32 = precision.tf32
+            torch.backends.cudnn.allow_tf32 = precision.tf32
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """What the forward pass runs under."""
+        if self.autocast_dtype is None:
+            return nullcontext()
+        return torch.autocast(self.device_type, dtype=self.autocast_dtype)
+
+    def inputs(self, value: Any) -> Any:
+        """`value` with floating tensors in the type of the weights."""
+        return value if self.weights is torch.float32 else cast_floats(value, self.weights)
+
+    def outputs(self, value: Any) -> Any:
+        """`value` with floating tensors in float32, for the loss and the metrics."""
+        return cast_floats(value, torch.float32)
+
+    def cast_parameters(self, model: torch.nn.Module) -> None:
+        """Round the parameters into the type of the weights; buffers keep theirs."""
+        for parameter in model.parameters():
+            if parameter.is_floating_point():
+                parameter.data = parameter.data.to(self.weights)
+
+    def probe(self) -> str:
+        """Type that a real matrix product has under this precision's autocast."""
+        ones = torch.ones(2, 2, dtype=self.weights, device=self.device_type)
+        with torch.no_grad(), self.autocast():
+            return name_of((ones @ ones).dtype)
+
+    def tf32(self) -> str:
+        """Whether TensorFloat-32 is on, read back from torch."""
+        if self.device_type != "cuda":
+            return "off"
+        on = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+        return "on" if all(on) else "mixed" if any(on) else "off"
+
+
+def cast_floats(value: Any, dtype: torch.dtype) -> Any:
+    """`value` with every floating tensor in it (also inside tuples, lists and dicts) as `dtype`."""
+    if isinstance(value, torch.Tensor):
+        return value.to(dtype) if value.is_floating_point() else value
+    if isinstance(value, dict):
+        return {key: cast_floats(item, dtype) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(cast_floats(item, dtype) for item in value)
+    return value
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """`float32` for `torch.float32`."""
+    return str(dtype).removeprefix("torch.")

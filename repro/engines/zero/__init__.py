@@ -1,0 +1,1 @@
+"""Training with DeepSpeed: configuration, session, checkpoint files."""

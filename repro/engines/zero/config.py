@@ -1,0 +1,129 @@
+"""DeepSpeed's configuration of one trial: what the trial says, and below it the user's own fragment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from repro.seams.training import Job
+
+_PRECISION = "the trial's `precision`"
+_CLOCK = "the harness: nothing but the step's own work is timed, and DeepSpeed prints nothing"
+
+OWNED: dict[str, str] = {
+    "train_batch_size": "the trial's `batch.global`",
+    "train_micro_batch_size_per_gpu": "the trial's `batch.micro`",
+    "gradient_accumulation_steps": "the trial's `batch.accumulation`",
+    "managed_gradient_accumulation": "the trial's `batch.accumulation`",
+    "data_parallel_size": "the trial's `processes`",
+    "sequence_parallel_size": "the harness: every rank trains on samples of its own",
+    "gradient_clipping": "the trial's `gradient_clip`",
+    "gradient_allreduce_op": "the harness: gradients are means over ranks in every engine",
+    "optimizer": "the trial's `optimizer`",
+    "zero_allow_untested_optimizer": "the trial's `optimizer`",
+    "zero_force_ds_cpu_optimizer": "the trial's `optimizer`",
+    "scheduler": "the trial's `schedule`",
+    "bf16": _PRECISION,
+    "bfloat16": _PRECISION,
+    "fp16": _PRECISION,
+    "amp": _PRECISION,
+    "torch_autocast": _PRECISION,
+    "data_types": _PRECISION,
+    "communication_data_type": _PRECISION,
+    "zero_optimization.stage": "the engine's `stage`",
+    "zero_optimization.overlap_comm": "the trial's `overlap`",
+    "steps_per_print": _CLOCK,
+    "timers": _CLOCK,
+    "wall_clock_breakdown": _CLOCK,
+    "flops_profiler": _CLOCK,
+    "tensorboard": _CLOCK,
+    "wandb": _CLOCK,
+    "csv_monitor": _CLOCK,
+    "comet": _CLOCK,
+    "comms_logger": _CLOCK,
+}
+"""Dotted keys of DeepSpeed's JSON that are decided elsewhere, and where."""
+
+
+def owned_keys(fragment: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The dotted keys of `fragment` that it may not set, each with what decides it."""
+    return [(key, OWNED[key]) for key in _dotted(fragment) if key in OWNED]
+
+
+def _dotted(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in tree.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from _dotted(value, f"{prefix}{key}.")
+
+
+def deepspeed_config(
+    fragment: Mapping[str, Any], stage: int, job: Job, bucket_mib: float | None = None
+) -> dict[str, Any]:
+    """The configuration handed to `deepspeed.initialize`."""
+    trial: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": job.micro_batch,
+        "gradient_accumulation_steps": job.accumulation,
+        "train_batch_size": job.micro_batch * job.accumulation * job.world,
+        "gradient_clipping": job.gradient_clip or 0.0,
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+        "zero_optimization": {"stage": stage, **_reduction(job, bucket_mib)},
+        # 2^62: DeepSpeed reports, reading the rate and moments, at every multiple of this.
+        "steps_per_print": 1 << 62,
+        # DeepSpeed's throughput timer synchronises the device twice a micro-batch unless it is turned off.
+        "timers": {"throughput": {"enabled": False, "synchronized": False}},
+        "wall_clock_breakdown": False,
+        **_precision(job),
+    }
+    return merge(fragment, trial)
+
+
+def _precision(job: Job) -> dict[str, Any]:
+    precision = job.precision
+    if precision.autocast:
+        return {
+            "communication_data_type": "fp32",
+            "torch_autocast": {
+                "enabled": True,
+                "dtype": precision.autocast,
+                # DeepSpeed's default sends gradients of Linear and Conv in the low type; autocast means float32 ones.
+                "lower_precision_safe_modules": [],
+            },
+        }
+    if precision.weights == "bfloat16":
+        return {
+            "communication_data_type": "bf16",
+            "data_types": {"grad_accum_dtype": "bf16"},
+            # No engine scales a bfloat16 loss, so none skips a step: a run that diverges shows it.
+            "bf16": {"enabled": True, "check_grad_overflow": False},
+        }
+    if precision.weights == "float16":
+        scaling = {"loss_scale": 0, "initial_scale_power": 16, "loss_scale_window": 2000, "hysteresis": 1}
+        return {
+            "communication_data_type": "fp16",
+            "data_types": {"grad_accum_dtype": "fp16"},
+            "fp16": {"enabled": True, "auto_cast": False, **scaling},
+        }
+    # Compression: gradients are rounded for the way and added in the low type, as torch's hooks do.
+    return {"communication_data_type": {"none": "fp32"}.get(job.compression, job.compression)}
+
+
+def _reduction(job: Job, bucket_mib: float | None) -> dict[str, Any]:
+    """Fusion and overlap, where the trial says something about them."""
+    found: dict[str, Any] = {}
+    if bucket_mib is not None:
+        found["reduce_bucket_size"] = max(1, int(bucket_mib * (1 << 20)) // 4)
+    if job.overlap is not None:
+        found["overlap_comm"] = job.overlap
+    return found
+
+
+def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Both trees in one; where both have a leaf, `over` wins."""
+    merged = dict(under)
+    for key, value in over.items():
+        below = merged.get(key)
+        nested = isinstance(below, Mapping) and isinstance(value, Mapping)
+        merged[key] = merge(below, value) if nested else value  # type: ignore[arg-type]
+    return merged

@@ -1,0 +1,245 @@
+"""A model in training under DeepSpeed; everything that depends on DeepSpeed's insides is in this file."""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import deepspeed
+import deepspeed.comm
+import numpy as np
+import torch
+import torch.distributed as dist
+from deepspeed.runtime import torch_autocast
+from deepspeed.utils import (
+    safe_get_full_fp32_param,
+    safe_get_full_grad,
+    safe_set_full_fp32_param,
+    safe_set_local_fp32_param,
+)
+
+from repro.core.errors import TrialError
+from repro.engines.plain.numerics import name_of
+from repro.engines.plain.session import TorchSession, as_array
+from repro.engines.zero.checkpoint_files import TAG, SafeFiles, told
+from repro.seams.training import Batch, Job, Parts
+
+
+class DeepSpeedSession(TorchSession):
+    """One DeepSpeed engine and what is needed to read it.
+
+    Args:
+        config: the complete DeepSpeed configuration, by `deepspeed_config`.
+    """
+
+    def __init__(self, parts: Parts, job: Job, config: dict[str, Any]) -> None:
+        super().__init__(parts, job)
+        self.config = config
+        self.example: Any = None
+        self.model.train()
+        initial = {name: parameter.detach().float().clone() for name, parameter in self.trained()}
+        self.optimizer = job.optimizer.build(self.trained())
+        self._initialize()
+        self.stage = int(self.engine.zero_optimization_stage())
+        if job.precision.master:
+            self._set_masters(initial)
+
+    def _initialize(self) -> None:
+        _quiet()
+        _forget_earlier_trials()
+        # Stage 0 with low-precision weights steps the optimizer once on zero gradients while it is built: with rate 0
+        # the weights stay, and the state it leaves (AdamW's count of steps, decay in the momentum) is dropped.
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        self.set_rate(0.0)
+        self.engine, *_ = deepspeed.initialize(
+            model=self.model, optimizer=self.optimizer, config=self.config, dist_init_required=False
+        )
+        self.files = self.engine.checkpoint_engine = SafeFiles()
+        self.engine._copy_recovery_script = lambda _: None  # code has no place among the data
+        self.optimizer.state.clear()
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+        if self.engine.basic_optimizer is not self.optimizer:
+            raise TrialError(f"DeepSpeed steps {type(self.engine.basic_optimizer).__name__}, not the trial's optimizer")
+
+    def _set_masters(self, initial: dict[str, torch.Tensor]) -> None:
+        """Start the master weights from the float32 initial ones; DeepSpeed starts them from the rounded ones."""
+        for name, parameter in self.trained():
+            value = initial[name]
+            if self.stage == 3:
+                # DeepSpeed's own setter for a full value fails where the ranks do not divide the size.
+                size = parameter.ds_tensor.numel()  # type: ignore[attr-defined]
+                padded = torch.nn.functional.pad(value.flatten(), (0, size * self.job.world - value.numel()))
+                safe_set_local_fp32_param(parameter, padded.narrow(0, self.job.rank * size, size))
+            elif self.stage > 0:
+                safe_set_full_fp32_param(parameter, value)
+            else:
+                self._stage_0_masters()[id(parameter)].detach().copy_(value)
+
+    def _stage_0_masters(self) -> dict[int, torch.Tensor]:
+        """Parameter id -> master copy, without ZeRO."""
+        wrapper = self.engine.optimizer
+        return {
+            id(parameter): copy
+            for group, copies in zip(wrapper.fp16_groups, wrapper.fp32_groups, strict=True)
+            for parameter, copy in zip(group, copies, strict=True)
+        }
+
+    # ---- training
+
+    def forward(self, inputs: Any) -> Any:
+        return self.numerics.outputs(self.engine(self.numerics.inputs(inputs)))
+
+    def backward(self, batches: Sequence[Batch]) -> torch.Tensor:
+        self.example = batches[-1][0]
+        losses = []
+        for index, batch in enumerate(batches):
+            if index:
+                # Between micro-batches DeepSpeed's step only counts.
+                self.engine.step()
+            loss = self.micro_loss(batch)
+            self.engine.backward(loss)
+            losses.append(loss.detach())
+        return torch.stack(losses).mean()
+
+    def update(self, rate: float) -> None:
+        self.set_rate(rate)
+        self.engine.step()
+
+    # ---- evaluation: a forward pass in stage 3 gathers weights, so all ranks must make the same number of passes
+
+    def evaluate(self, batches: Iterable[Batch], metric: str) -> tuple[float, int]:
+        return super().evaluate(self._in_step(batches), metric)
+
+    def _in_step(self, batches: Iterable[Batch]) -> Iterable[Batch]:
+        for batch in batches:
+            self.example = batch[0]
+            self._anyone_has_a_batch(True)
+            yield batch
+
+    def finish_evaluation(self) -> None:
+        while self._anyone_has_a_batch(False):
+            self.forward(self.example)
+
+    def _anyone_has_a_batch(self, mine: bool) -> bool:
+        if self.stage < 3 or self.alone:
+            return False
+        flag = torch.tensor(float(mine), device=self.device)
+        dist.all_reduce(flag, op=dist.ReduceOp.MAX)
+        return bool(flag)
+
+    # ---- checkpoints
+
+    def save_state(self, folder: Path) -> dict[str, Any]:
+        self.engine.save_checkpoint(str(folder), tag=TAG, save_latest=False)
+        self.files.written(folder / TAG)
+        return {}
+
+    def load_state(self, folder: Path, own: Mapping[str, Any]) -> None:
+        with told(folder / TAG):
+            # What its optimizers kept of the warm-up is what the saved state is copied into.
+            path, _ = self.engine.load_checkpoint(str(folder), tag=TAG)
+            if path is None:
+                raise FileNotFoundError(f"DeepSpeed finds no checkpoint in {folder.name}")
+
+    # ---- read-outs
+
+    def loss_scale(self) -> float:
+        """What the loss is multiplied with before backward; 1 without loss scaling."""
+        if not self.job.precision.loss_scaling:
+            return 1.0
+        scaler = self.engine.torch_autocast_z0_gradscaler
+        return float(scaler.get_scale() if scaler else self.engine.optimizer.loss_scale)
+
+    def gradients(self) -> dict[str, np.ndarray]:
+        scale = np.float32(self.loss_scale())
+        return {name: as_array(safe_get_full_grad(parameter)) / scale for name, parameter in self.trained()}
+
+    def weights(self) -> dict[str, np.ndarray]:
+        if self.stage > 0:
+            return {name: as_array(safe_get_full_fp32_param(parameter)) for name, parameter in self.trained()}
+        masters = self._stage_0_masters() if self.job.precision.master else {}
+        return {name: as_array(masters.get(id(parameter), parameter)) for name, parameter in self.trained()}
+
+    def scaler_state(self) -> dict[str, Any]:
+        scaler = self.engine.torch_autocast_z0_gradscaler
+        if scaler:
+            return dict(scaler.state_dict())
+        return dict(vars(self.engine.optimizer.loss_scaler)) if self.job.precision.loss_scaling else {}
+
+    def load_scaler_state(self, state: dict[str, Any]) -> None:
+        scaler = self.engine.torch_autocast_z0_gradscaler
+        if scaler:
+            scaler.load_state_dict(state)
+        elif state:
+            vars(self.engine.optimizer.loss_scaler).update(state)
+
+    def effective(self) -> dict[str, str]:
+        with torch_autocast.autocast_if_enabled(self.engine), torch.no_grad():
+            ones = torch.ones(2, 2, dtype=self.numerics.weights, device=self.device)
+            product = name_of((ones @ ones).dtype)
+        wrapper = self.engine.optimizer
+        accumulated = getattr(wrapper, "gradient_accumulation_dtype", self.trained()[0][1].dtype)
+        masters = [tensor for group in self.optimizer.param_groups for tensor in group["params"]]
+        masters = masters or list(getattr(wrapper, "fp32_partitioned_groups_flat", []))
+        return {
+            **super().effective(),
+            "matmul_dtype": product,
+            "zero_stage": str(self.stage),
+            "wrapper": type(wrapper).__name__,
+            "master_dtype": name_of(masters[0].dtype),
+            "gradient_dtype": name_of(accumulated),
+            "overlap": self._overlap(),
+            "buckets": "unknown",
+            "bucket_bytes": self._bucket_bytes(),
+            "loss_scale": f"{self.loss_scale():g}" if self.job.precision.loss_scaling else "none",
+            "deepspeed_config": json.dumps(self.config, sort_keys=True, separators=(",", ":")),
+        }
+
+    def _overlap(self) -> str:
+        """DeepSpeed overlaps by CUDA streams; on a CPU its collectives block back-propagation whatever it is told."""
+        told = bool(getattr(self.engine.optimizer, "overlap_comm", False))
+        return "on" if told and self.device.type == "cuda" else "off"
+
+    def _bucket_bytes(self) -> str:
+        """Largest bucket of gradients, bytes; without ZeRO DeepSpeed sends all gradients at once."""
+        size = getattr(self.engine.optimizer, "reduce_bucket_size", None)
+        return "all" if size is None else str(int(size) * self.numerics.weights.itemsize)
+
+    def close(self) -> None:
+        try:
+            self.engine.destroy()
+        finally:
+            end_group()
+
+
+def end_group() -> None:
+    """End the process group and make DeepSpeed forget it; nothing where there is none.
+
+    A later trial in this process begins its own; DeepSpeed would go on with the one that is gone.
+    """
+    if dist.is_initialized():
+        if deepspeed.comm.comm.cdb is not None:
+            deepspeed.comm.destroy_process_group()
+        else:  # the trial failed before DeepSpeed had taken note of the group
+            dist.destroy_process_group()
+    deepspeed.comm.comm.cdb = None
+
+
+def _quiet() -> None:
+    """Keep DeepSpeed from printing and from compiling what training does not use."""
+    # It warns about every optimizer but its own, though any is only ever stepped; real trouble is raised.
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed\..*")
+    # A shared-memory all-reduce for inference on CPUs: compiled with g++ at the first start (45 s), never called here.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
+def _forget_earlier_trials() -> None:
+    """An autocast trial before this one in the same process leaves its type behind in DeepSpeed's module."""
+    torch_autocast.TORCH_AUTOCAST_INITIALIZED = False
+    torch_autocast.TORCH_AUTOCAST_DTYPE = None

@@ -1,0 +1,210 @@
+"""An emulated cluster on this machine: each node's ranks in a network namespace of their own, every link shaped.
+
+Everything measured on it is emulated: links have the stated rate, all nodes share this machine's processors and memory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from ipaddress import IPv4Network
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
+
+from repro.launchers.local import Local
+from repro.launchers.netns import rate
+from repro.launchers.netns.link_probe import Link
+from repro.launchers.netns.network import CONTROL_NET, DATA, MTU, Traffic, Wiring
+from repro.launchers.netns.network_process import Keeper
+from repro.launchers.netns.placement import Placement, node_of
+from repro.launchers.netns.probe import ability
+from repro.seams.launching import Order, Outcome
+from repro.seams.plugin import Setting
+
+
+def _rate(text: str) -> str:
+    rate.bits_per_second(text)
+    return text.strip().lower().replace(" ", "")
+
+
+def _delay(text: str) -> str:
+    rate.seconds(text)
+    return text.strip().lower().replace(" ", "")
+
+
+Rate = Annotated[str, AfterValidator(_rate)]
+Delay = Annotated[str, AfterValidator(_delay)]
+RECORD = "network.json"
+
+
+class Fabric(Local):
+    """`nodes` computers around one switch, each on a link of `rate`; ranks are dealt to them in equal blocks.
+
+    Data travel over the links; rendezvous has a network of its own that is not shaped. Ranks cannot reach anything
+    outside, so data sets must be on this machine before. As an ordinary user all of it is inside a user namespace.
+    """
+
+    title: ClassVar[str] = "an emulated cluster on this machine (network namespaces, shaped links)"
+    origin: ClassVar[Literal["measured", "emulated", "simulated"]] = "emulated"
+    preload: ClassVar[tuple[str, ...]] = ("pyroute2",)
+    always_shown: ClassVar[tuple[str, ...]] = ("rate",)
+
+    nodes: int | None = Field(default=None, ge=1)
+    """None: as many as there are processes."""
+    rate: Rate = "1gbit"
+    """Of every link, both ways at once, frames' headers included."""
+    rates: dict[int, Rate] = Field(default_factory=dict)
+    """Rates of nodes (counted from 0) that differ."""
+    slowdown: dict[int, Annotated[float, Field(ge=1, le=100)]] = Field(default_factory=dict)
+    """By rank: how many times as long its computing takes."""
+    delay: Delay | None = None
+    """Added to every frame on its way to a node; needs a kernel with netem."""
+    subnet: IPv4Network = IPv4Network("10.77.0.0/24")
+    """Addresses of the nodes; nobody else sees them."""
+
+    _keeper: Keeper | None = PrivateAttr(default=None)
+    _links: list[Link] = PrivateAttr(default_factory=list)
+
+    @field_validator("subnet")
+    @classmethod
+    def _apart(cls, value: IPv4Network) -> IPv4Network:
+        if value.overlaps(CONTROL_NET):
+            raise ValueError(f"overlaps {CONTROL_NET}, which rendezvous uses")
+        if value.is_loopback or value.is_multicast or value.is_reserved or value.is_unspecified:
+            raise ValueError("is no subnet for nodes; 10.77.0.0/24 would be")
+        return value
+
+    @model_validator(mode="after")
+    def _fits(self) -> Fabric:
+        if self.nodes is None:
+            return self
+        if problem := self._too_many(self.nodes):
+            raise ValueError(problem)
+        if wrong := [node for node in self.rates if not 0 <= node < self.nodes]:
+            raise ValueError(f"rates names node {wrong[0]}; {self.nodes} nodes are counted 0 to {self.nodes - 1}")
+        return self
+
+    def _too_many(self, nodes: int) -> str | None:
+        addresses = min(max(0, self.subnet.num_addresses - 2), CONTROL_NET.num_addresses - 3, 1023)
+        if nodes <= addresses:
+            return None
+        return f"{nodes} nodes are more than {self.subnet} has addresses for ({addresses})"
+
+    def unsupported(self, setting: Setting) -> str | None:
+        return self._wrong_shape(setting.processes) or super().unsupported(setting) or self._unable(setting)
+
+    def _wrong_shape(self, processes: int) -> str | None:
+        nodes = self.nodes or processes
+        if nodes > processes:
+            return f"{nodes} nodes are more than {processes} processes; leave nodes out to have one a process"
+        if processes % nodes:
+            return f"{processes} processes cannot be dealt to {nodes} nodes in equal blocks"
+        if wrong := [rank for rank in self.slowdown if not 0 <= rank < processes]:
+            return f"slowdown names rank {wrong[0]}; {processes} ranks are counted 0 to {processes - 1}"
+        if wrong := [node for node in self.rates if not 0 <= node < nodes]:
+            return f"rates names node {wrong[0]}; {nodes} nodes are counted 0 to {nodes - 1}"
+        return self._too_many(nodes)
+
+    def _unable(self, setting: Setting) -> str | None:
+        if setting.device == "cuda" and any(factor > 1 for factor in self.slowdown.values()):
+            return "slowdown stops a rank's processor time, which does not slow its GPU"
+        found = ability()
+        return found.problem or (found.netem if self.delay else "") or None
+
+    def prepare(self, processes: int) -> None:
+        """Build what is missing of the network for so many ranks, and measure its links; all of it where it was killed.
+
+        Raises:
+            TrialError: it cannot be built.
+        """
+        if self._keeper is not None and not self._keeper.alive:
+            self._drop()
+        try:
+            if self._keeper is None:
+                self._keeper = Keeper(self._wiring())
+            self._links = self._keeper.grow(self.nodes or processes) or self._links
+        except BaseException:
+            # Interrupted in the middle of a question: what is to come over the pipe is unknown.
+            self._drop()
+            raise
+
+    def launch(self, order: Order) -> Outcome:
+        """Run the entry in one fresh process a rank, each on its node, and count what the links carried.
+
+        Raises:
+            TrialError: the network or torch elastic failed.
+        """
+        self.prepare(order.processes)
+        assert self._keeper is not None
+        try:
+            environment = {"MASTER_ADDR": self._wiring().control_address, "MASTER_PORT": str(self._keeper.store())}
+            before = self._keeper.traffic()
+            outcome = self._run(order, self._placement(order), {**environment, **_SOCKETS})
+            if not self._keeper.alive:
+                return self._without_network(outcome)
+            return self._recorded(order, outcome, before, self._keeper.traffic())
+        except BaseException:
+            # Ctrl-C too: the counts and the store are in an unknown state, the next launch builds anew.
+            self._drop()
+            raise
+
+    def close(self) -> None:
+        """Remove the network, then the fork server."""
+        self._drop()
+        super().close()
+
+    def _drop(self) -> None:
+        if self._keeper is not None:
+            keeper, self._keeper, self._links = self._keeper, None, []
+            keeper.close()
+
+    def _wiring(self) -> Wiring:
+        return Wiring(
+            bits_per_second=rate.bits_per_second(self.rate), subnet=self.subnet,
+            of_node={node: rate.bits_per_second(text) for node, text in self.rates.items()},
+            delay_seconds=rate.seconds(self.delay) if self.delay else 0.0,
+        )
+
+    def _placement(self, order: Order) -> Placement:
+        assert self._keeper is not None
+        nodes = self.nodes or order.processes
+        dealt = [node_of(rank, order.processes, nodes) for rank in range(order.processes)]
+        environment = [
+            # NCCL takes ranks for neighbours by the machine's name; on different nodes they are to use the network.
+            {"REPRO_NODE": str(node), "REPRO_NODES": str(nodes), "NCCL_HOSTID": f"repro-node-{node}"} for node in dealt
+        ]
+        return Placement(self._keeper.user, [self._keeper.nodes[node] for node in dealt], environment, self.slowdown)
+
+    def _without_network(self, outcome: Outcome) -> Outcome:
+        """The trial has failed, whatever its ranks say: what its links carried is not known, nor whether they held."""
+        self._drop()
+        why = "the process that keeps the emulated network was killed"
+        ends = tuple(end if end.exit_code else replace(end, exit_code=1, reason=why) for end in outcome.ends)
+        return replace(outcome, ends=ends)
+
+    def _recorded(
+        self, order: Order, outcome: Outcome, before: Sequence[Traffic], after: Sequence[Traffic]
+    ) -> Outcome:
+        """The outcome with what is known of the network, which is also left in the order's folder."""
+        nodes, wiring = self.nodes or order.processes, self._wiring()
+        network: dict[str, Any] = {
+            "origin": self.origin,
+            "frame_bytes": MTU,
+            "node_of_rank": [node_of(rank, order.processes, nodes) for rank in range(order.processes)],
+            "stated_bits_per_second": [wiring.rate(node) for node in range(nodes)],
+            "sent_bytes": [after[node].sent_bytes - before[node].sent_bytes for node in range(nodes)],
+            "received_bytes": [after[node].received_bytes - before[node].received_bytes for node in range(nodes)],
+            "links": [asdict(link) for link in self._links],
+        }
+        (order.folder / RECORD).write_text(json.dumps(network, indent=1), encoding="utf-8")
+        return replace(outcome, network=network)
+
+
+_SOCKETS = {
+    "GLOO_SOCKET_IFNAME": DATA,
+    "NCCL_SOCKET_IFNAME": DATA,
+    # InfiniBand would go past the emulated links.
+    "NCCL_IB_DISABLE": "1",
+}

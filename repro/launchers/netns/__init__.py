@@ -1,0 +1,1 @@
+"""The emulated network: namespaces, links, rates."""

@@ -1,0 +1,184 @@
+"""The emulated cluster's network: one namespace a node, and one more with the two bridges that stand for the switch.
+
+Data: every node's `fabric0` is a veth whose other end is a port of the data bridge. Both ends shape what they send with
+tbf, so a node's link has its rate in both directions, and several senders to one node share that node's rate, as at a
+switch. Control: `control0`, the same without shaping, carries rendezvous only; so control traffic neither takes
+bandwidth from the links nor appears in their counters. Ranks of one node reach each other over its own addresses,
+which the kernel keeps on that node's loopback: unshaped.
+
+Frames are 9000 bytes (jumbo), which leaves 99.3 % of the rate to a TCP stream. tbf's bucket holds what passes without
+waiting after a pause: two frames, or a millisecond's worth where that is more. A smaller one loses rate when a timer is
+late; from 64 KiB on (0.5 Gbit/s) it also takes the kernel's large packets uncut, without which two cores cannot fill
+eight links of 1 Gbit/s. The price: a message smaller than the bucket that follows a pause is not slowed. The queue
+holds 0.1 s (1 MiB at least), so that many senders to one node do not run into TCP's 0.2 s retransmission time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Any
+
+from repro.launchers.netns import namespaces
+
+DATA, CONTROL = "fabric0", "control0"
+CONTROL_NET = IPv4Network("169.254.0.0/16")
+MTU = 9000
+FRAME_BYTES = MTU + 14
+BURST_SECONDS = 0.001
+QUEUE_SECONDS = 0.1
+QUEUE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """What is to be built, whatever the number of nodes."""
+
+    bits_per_second: float
+    of_node: dict[int, float]
+    """Rates of nodes that differ."""
+    subnet: IPv4Network
+    delay_seconds: float = 0.0
+
+    def rate(self, node: int) -> float:
+        """Bits per second of one node's link."""
+        return self.of_node.get(node, self.bits_per_second)
+
+    def address(self, node: int) -> str:
+        """Of a node's data interface."""
+        return str(self.subnet[node + 1])
+
+    @property
+    def control_address(self) -> str:
+        """Of the switch, on the control network."""
+        return str(CONTROL_NET[-2])
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What the kernel counted on one node's link since the network was built: bytes of frames, headers included."""
+
+    sent_bytes: int
+    received_bytes: int
+
+
+class Network:
+    """Built in the calling process, which moves to the switch's namespace for good; gone when that process is.
+
+    Raises:
+        OSError, NetlinkError: the kernel refuses; `step` says at what.
+    """
+
+    def __init__(self, wiring: Wiring) -> None:
+        self.wiring, self.step = wiring, ""
+        self.nodes: list[int] = []
+        """An open file of each node's network namespace."""
+
+    def build(self) -> None:
+        """The switch, without nodes."""
+        self.step = "make a network namespace"
+        self.user = namespaces.leave()
+        self.step = "make a bridge"
+        self._links = _links()
+        _calm()
+        self._up(self._links, "lo")
+        self._bridges = {name: self._bridge(name) for name in ("data", "control")}
+        self._links.addr("add", index=self._bridges["control"], address=self.wiring.control_address,
+                         prefixlen=CONTROL_NET.prefixlen)
+        self._ports: list[int] = []
+
+    def grow(self, count: int) -> None:
+        """Add nodes until there are `count`."""
+        while len(self.nodes) < count:
+            self._add(len(self.nodes))
+
+    def traffic(self) -> list[Traffic]:
+        """By node, as its port of the bridge counted: what a node sends, its port receives."""
+        counted = {link["index"]: link.get_attr("IFLA_STATS64") for link in self._links.get_links()}
+        return [Traffic(counted[port]["rx_bytes"], counted[port]["tx_bytes"]) for port in self._ports]
+
+    def _add(self, node: int) -> None:
+        self.step = "make a network namespace"
+        net = namespaces.another()
+        self.nodes.append(net)
+        with namespaces.inside(net):
+            inner = _links()
+            _calm()
+        with contextlib.closing(inner):
+            self._up(inner, "lo")
+            self.step = "make a veth pair"
+            port = self._plug(node, net, DATA, "data")
+            self._plug(node, net, CONTROL, "control")
+            for name, address, width in (
+                (DATA, self.wiring.address(node), self.wiring.subnet.prefixlen),
+                (CONTROL, str(CONTROL_NET[node + 1]), CONTROL_NET.prefixlen),
+            ):
+                inner.addr("add", index=_index(inner, name), address=address, prefixlen=width)
+                self._up(inner, name)
+            self.step = "shape a link with tbf"
+            shape(inner, _index(inner, DATA), self.wiring.rate(node))
+        if self.wiring.delay_seconds:
+            self.step = "delay a link with netem"
+        shape(self._links, port, self.wiring.rate(node), self.wiring.delay_seconds)
+        self._ports.append(port)
+
+    def _bridge(self, name: str) -> int:
+        self._links.link("add", ifname=name, kind="bridge", mtu=MTU)
+        self._up(self._links, name)
+        return _index(self._links, name)
+
+    def _plug(self, node: int, net: int, inner: str, bridge: str) -> int:
+        """A cable from the node's interface `inner` to a bridge; the index of the port."""
+        name = f"{bridge}{node}"
+        self._links.link("add", ifname=name, kind="veth", mtu=MTU, peer={"ifname": inner, "net_ns_fd": net, "mtu": MTU})
+        port = _index(self._links, name)
+        self._links.link("set", index=port, master=self._bridges[bridge], state="up")
+        return port
+
+    def _up(self, links: Any, name: str) -> None:
+        links.link("set", index=_index(links, name), state="up")
+
+
+def shape(links: Any, index: int, bits: float, delay_seconds: float = 0.0) -> None:
+    """Let an interface send at `bits` per second, each frame `delay_seconds` late."""
+    bytes_per_second = bits / 8
+    how = {
+        "rate": round(bytes_per_second),
+        "burst": max(2 * FRAME_BYTES, round(bytes_per_second * BURST_SECONDS)),
+        "limit": max(QUEUE_BYTES, round(bytes_per_second * QUEUE_SECONDS)),
+    }
+    if not delay_seconds:
+        links.tc("add", "tbf", index, 0x10000, **how)
+        return
+    # tc-netem(8): the delay outside, the rate inside.
+    frames = round(bytes_per_second * delay_seconds / FRAME_BYTES)
+    links.tc("add", "netem", index, 0x10000, delay=round(delay_seconds * 1e6), limit=1000 + frames)
+    links.tc("add", "tbf", index, 0x100000, parent=0x10001, **how)
+
+
+def _links() -> Any:
+    """The kernel's interfaces in this thread's namespace, and there for good."""
+    from pyroute2 import IPRoute
+
+    return IPRoute()
+
+
+def _index(links: Any, name: str) -> int:
+    return int(links.link_lookup(ifname=name)[0])
+
+
+def _calm() -> None:
+    """Settings of this thread's namespace for equal trials; where /proc/sys is read-only, things work without."""
+    for name, value in (
+        # No router solicitations and the like in the counters.
+        ("ipv6/conf/default/disable_ipv6", "1"),
+        # What TCP learnt about a path in one trial is not to speed up or slow down the next.
+        ("ipv4/tcp_no_metrics_save", "1"),
+        # A socket takes no more than this ahead of what is on its way. Otherwise megabytes wait inside a slow link's
+        # sockets, and a message for one rank shares the link with the rest of one that its sender thinks is gone.
+        ("ipv4/tcp_notsent_lowat", "131072"),
+    ):
+        with contextlib.suppress(OSError):
+            Path(f"/proc/sys/net/{name}").write_text(value)

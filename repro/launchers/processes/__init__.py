@@ -1,0 +1,1 @@
+"""Rank processes: the fork server, their start, their end."""

@@ -1,0 +1,127 @@
+"""The roll of one launch: which processes are its ranks, how each ended and why; and the way to end them all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import signal
+from collections.abc import Sequence
+from multiprocessing.context import get_spawning_popen
+from pathlib import Path
+from typing import Any
+
+from repro.seams.launching import AFTER, RankEnd
+
+
+class Roll:
+    """Fills itself while the ranks are started.
+
+    Torch elastic reports the first rank that failed and hides the rest. It starts each rank by pickling the entry's
+    arguments, so an argument that is pickled learns which process it is pickled for: the same hook by which
+    multiprocessing's own locks and queues travel.
+    """
+
+    def __init__(self) -> None:
+        self._processes: list[Any] = []
+
+    def __reduce__(self) -> tuple[type[object], tuple[()]]:
+        process = get_spawning_popen()
+        assert process is not None, "a roll is pickled only for a process that is being started"
+        self._processes.append(process)
+        return object, ()
+
+    def kill(self) -> None:
+        """End every rank and whatever it started, at once; may be called from any thread, and again."""
+        for process in self._processes:
+            pid = getattr(process, "pid", None)
+            if pid is None:
+                continue
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def pids(self) -> list[int | None]:
+        """By rank, as far as they were started; None: ended already."""
+        return [getattr(process, "pid", None) if process.returncode is None else None for process in self._processes]
+
+    def reap(self, seconds: float) -> None:
+        """Wait until every rank is gone; from the launching thread only, each end can be read once."""
+        for process in self._processes:
+            if getattr(process, "pid", None) is not None:
+                process.wait(seconds)
+
+    def exit_codes(self, processes: int) -> list[int | None]:
+        """By rank; None: never started, or not gone."""
+        known = [process.returncode for process in self._processes]
+        return (known + [None] * processes)[:processes]
+
+
+def ends(
+    codes: list[int | None], reports: Path, suspect: int | None, late: str, each: Sequence[str] = ()
+) -> tuple[RankEnd, ...]:
+    """How each rank ended, in one line that tells the cause from its consequences.
+
+    Args:
+        codes: exit codes by rank.
+        reports: the folder in which failing ranks left rank<N>.json.
+        suspect: the rank that elastic saw fail first; decides where nothing better is known.
+        late: why all ranks were killed; empty when they were not.
+        each: by rank, where ranks were killed because nothing got on: what each was doing. `suspect` is then the one
+            that kept the others waiting, None where that is not known.
+    """
+    if each:
+        return tuple(
+            RankEnd(rank, -int(signal.SIGKILL) if code is None else code,
+                    why if suspect in (None, rank) else f"{AFTER}{suspect}: {why}")
+            for rank, (code, why) in enumerate(zip(codes, each, strict=True))
+        )
+    told = [_read(reports / f"rank{rank}.json") for rank in range(len(codes))]
+    cause = None if late else _cause(codes, told, suspect)
+    return tuple(
+        RankEnd(rank, -int(signal.SIGKILL) if code is None else code, _reason(rank, code, report, cause, late))
+        for rank, (code, report) in enumerate(zip(codes, told, strict=True))
+    )
+
+
+def _read(report: Path) -> dict[str, Any]:
+    try:
+        loaded: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))
+    except (FileNotFoundError, json.JSONDecodeError):
+        return {}
+    return loaded
+
+
+def _cause(codes: list[int | None], told: list[dict[str, Any]], suspect: int | None) -> int | None:
+    """The rank that failed first: one that could not even report, else the earliest report, else the suspect."""
+
+    def when(rank: int) -> float:
+        if told[rank]:
+            return float(told[rank]["nanoseconds"])
+        # SIGTERM is how elastic ends the others.
+        return math.inf if codes[rank] in (None, -signal.SIGTERM) else 0.0
+
+    failed = [rank for rank, code in enumerate(codes) if code != 0]
+    return min(failed, key=lambda rank: (when(rank), rank != suspect), default=None)
+
+
+def _reason(rank: int, code: int | None, report: dict[str, Any], cause: int | None, late: str) -> str:
+    if code == 0:
+        return ""
+    why = report.get("reason") or late or _without_report(code)
+    return why if cause in (None, rank) else f"after rank {cause}: {why}"
+
+
+def _without_report(code: int | None) -> str:
+    if code is None:
+        return "did not start"
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"killed by {name}" + (" (by the kernel when memory runs out, or by hand)" if name == "SIGKILL" else "")

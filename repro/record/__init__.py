@@ -1,0 +1,1 @@
+"""One run on disk: its folder, results, environment, index, checkpoints and lock."""

@@ -1,0 +1,331 @@
+"""Events of one trial -> Result: all clocks, derived afterwards from one log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from repro.core.events import EVALUATION_KEYS, Event
+from repro.record.effective import mismatches
+from repro.record.energy import OBSERVER_LIMIT, Energy
+from repro.record.results import (
+    CONSERVATION_TOLERANCE,
+    LOST,
+    OTHER_SHARE,
+    PHASES,
+    Bracket,
+    Formula,
+    Point,
+    RankTraffic,
+    Result,
+    Resumed,
+    Spent,
+    Status,
+    Steps,
+    Traffic,
+)
+from repro.seams.launching import Outcome
+from repro.suite.model import Stop, Trial
+
+INIT_SECONDS = 1800.0
+"""What initialisation may take off the clock; what it takes beyond is charged to the time to the target (MLPerf)."""
+OUT_OF_MEMORY = ("out of memory", "outofmemory", "memoryerror", "can't allocate memory", "not enough memory",
+                 "cannot allocate memory")
+"""How CUDA, Python, torch's CPU allocator and the C library say it, in lower case."""
+
+
+def derive(trial: Trial, attempt: int, events: Sequence[Event], outcome: Outcome | None) -> Result:
+    """The result of one attempt, from its log and from how its processes ended.
+
+    Args:
+        outcome: None when it is not known (a folder found later); the log alone then decides.
+    """
+    log = _Log(events)
+    base: dict[str, Any] = {
+        "trial_id": trial.trial_id, "cell_id": trial.cell_id, "repeat": trial.repeat, "attempt": attempt,
+        "hashes": log.mapping("x_hashes"), "effective": log.mapping("x_effective"),
+        "network": outcome.network if outcome else None,
+        "settings": log.mapping("x_settings"), "build": log.mapping("x_build"),
+        "resumed": tuple(Resumed.model_validate(event.value) for event in log.all("x_resumed")),
+    }
+    status, reason = _judged(trial, log, *_status(log, outcome))
+    if log.run_start is None:
+        return Result(**base, status=status, reason=reason)
+    points = _curve(log)
+    measured = _measured(log, points, trial.choices.stop)
+    crossing = _crossing(points, trial.choices.stop)
+    clocks = _clocks(log, points, crossing) if status == "ok" and crossing is not None else {}
+    if status == "ok" and crossing is None:
+        status, reason = "invalid", "the log ends in success but no evaluation establishes the target"
+    warnings = _warnings(trial, log, points, measured)
+    return Result(**base, **measured, **clocks, status=status, reason=reason, curve=points, warnings=warnings)
+
+
+def with_energy(result: Result, energy: Energy) -> Result:
+    """The result with what the run's tracker says of it, and a warning where the tracker took too much."""
+    share, warnings = energy.observer_share, result.warnings
+    if share is not None and share > OBSERVER_LIMIT:
+        warnings = (*warnings, f"energy tracking took {share:.1%} of a core (limit {OBSERVER_LIMIT:.1%})")
+    if result.resumed:
+        warnings = (*warnings, "its energy is that of the last start alone: what earlier attempts used is not in it")
+    return result.model_copy(update={"energy": energy, "warnings": warnings})
+
+
+class _Log:
+    """Look-ups in one trial's events."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        self.events = [event for event in events if event.nanoseconds is not None]
+        self.run_start = self._time("run_start")
+        self.run_stop = self._time("run_stop")
+        self.init_start = self._time("init_start")
+
+    def _time(self, key: str) -> int | None:
+        return next((event.nanoseconds for event in self.events if event.key == key), None)
+
+    def all(self, key: str) -> list[Event]:
+        return [event for event in self.events if event.key == key]
+
+    def last(self, key: str) -> Event | None:
+        return next((event for event in reversed(self.events) if event.key == key), None)
+
+    def mapping(self, key: str) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for event in self.all(key):
+            if isinstance(event.value, dict):
+                found |= {str(name): str(value) for name, value in event.value.items()}
+        return found
+
+
+def _status(log: _Log, outcome: Outcome | None) -> tuple[Status, str]:
+    """From exit codes AND the last event: a trial without `run_stop` failed, whatever its exit code says."""
+    stop = log.last("run_stop")
+    failure = outcome.cause if outcome else None
+    if outcome is not None and outcome.timed_out:
+        return "timed_out", f"ended after {outcome.seconds:.0f} s, its time limit"
+    if outcome is not None and outcome.hung:
+        return "hung", _by_rank(failure) if failure else "no event for longer than stall_seconds"
+    if stop is None:
+        reason = failure.reason if failure else ""
+        if any(word in reason.lower() for word in OUT_OF_MEMORY):
+            return "out_of_memory", _by_rank(failure)
+        return "crashed", _by_rank(failure) if failure else "ended without run_stop in its log"
+    if failure is not None:
+        return "crashed", f"after run_stop: {_by_rank(failure)}"
+    if stop.metadata.get("status") == "success":
+        return "ok", ""
+    reason = str(stop.metadata.get("reason", ""))
+    return ("diverged" if reason.startswith("diverged") else "missed"), reason
+
+
+def _judged(trial: Trial, log: _Log, status: Status, reason: str) -> tuple[Status, str]:
+    """Invalid where a trial that ran to its end was another one than it is called."""
+    if status not in ("ok", "missed", "diverged"):
+        return status, reason
+    wrong = [*_misfed(log), *mismatches(trial.choices, log.mapping("x_effective"), log.mapping("x_settings"))]
+    return ("invalid", "; ".join(wrong)) if wrong else (status, reason)
+
+
+def _misfed(log: _Log) -> list[str]:
+    """What the model was fed that the seed does not say."""
+    event = log.last("x_fed")
+    seeded = event.value.get("as_seeded", {}) if event else {}
+    named = {"data_order": "the samples fed, or their order,", "augmentation": "the augmentation fed"}
+    return [f"{named.get(what, what)} differed from what the seed says" for what, fine in seeded.items() if not fine]
+
+
+def _by_rank(end: Any) -> str:
+    code = f"killed by signal {-end.exit_code}" if end.exit_code < 0 else f"exit code {end.exit_code}"
+    tail = f"; its log ends: {end.tail}" if end.tail else ""
+    return f"rank {end.rank}: {end.reason or code}{tail}"
+
+
+def _curve(log: _Log) -> tuple[Point, ...]:
+    start = log.run_start
+    assert start is not None
+    points = []
+    for event in [event for event in log.events if event.key in EVALUATION_KEYS]:
+        data = event.metadata
+        phases = data.get("phases") or {}
+        at = data.get("eval_stop_ns", event.nanoseconds)
+        wall = (at - start) / 1e9
+        points.append(
+            Point(
+                samples=int(data["samples_count"]), epochs=float(data["epoch_num"]), wall_seconds=wall,
+                train_seconds=wall - sum(phases.get(name, 0.0) for name in ("eval", "checkpoint", "logging")),
+                value=event.value, train_loss=data.get("train_loss"),
+            )
+        )
+    return tuple(points)
+
+
+def reached(value: float | None, stop: Stop) -> bool:
+    """Whether one evaluation is at or past the target."""
+    if value is None:
+        return False
+    return value >= stop.target if stop.direction == "higher" else value <= stop.target
+
+
+def _crossing(points: Sequence[Point], stop: Stop) -> tuple[int, int] | None:
+    """(first hit, establishing evaluation): the first run of `confirm_evals` hits; None: never established."""
+    run = 0
+    for index, point in enumerate(points):
+        run = run + 1 if reached(point.value, stop) else 0
+        if run == stop.confirm_evals:
+            return index - run + 1, index
+    return None
+
+
+def _clocks(log: _Log, points: Sequence[Point], crossing: tuple[int, int]) -> dict[str, Any]:
+    first, established = (points[index] for index in crossing)
+    miss = points[crossing[0] - 1] if crossing[0] else None
+    launch = log.last("x_launch_ns")
+    assert log.run_start is not None
+    excess = _init_excess(_init_seconds(log))
+    return {
+        "tta_wall": established.wall_seconds + excess,
+        "tta_train": established.train_seconds + excess,
+        "tta_cold": established.wall_seconds + (log.run_start - launch.value) / 1e9 if launch else None,
+        "samples_to_target": established.samples,
+        "epochs_to_target": established.epochs,
+        "bracket": Bracket(
+            miss_samples=miss.samples if miss else 0, hit_samples=first.samples,
+            miss_wall_seconds=miss.wall_seconds if miss else 0.0, hit_wall_seconds=first.wall_seconds,
+        ),
+    }
+
+
+def _init_seconds(log: _Log) -> float | None:
+    if log.init_start is None or log.run_start is None:
+        return None
+    return (log.run_start - log.init_start) / 1e9
+
+
+def _init_excess(seconds: float | None) -> float:
+    return max(0.0, (seconds or 0.0) - INIT_SECONDS)
+
+
+def _measured(log: _Log, points: Sequence[Point], stop: Stop) -> dict[str, Any]:
+    """Figures that need no target: phases, throughput, step times, memory."""
+    found: dict[str, Any] = {"steps": _steps(log)}
+    values = [point.value for point in points if point.value is not None]
+    if values and points:
+        found |= {"final": points[-1].value, "best": min(values) if stop.direction == "lower" else max(values)}
+    found["init_seconds"] = _init_seconds(log)
+    peaks = log.last("x_peak_bytes")
+    if peaks is not None and any(value is not None for value in peaks.value):
+        found["peak_bytes"] = max(value for value in peaks.value if value is not None)
+    traffic = _traffic(log)
+    if traffic is not None:
+        found |= {"traffic": traffic, "bytes_sent": sum(rank.sent_bytes for rank in traffic.ranks)}
+    if log.run_stop is None or log.run_start is None:
+        return found
+    wall = (log.run_stop - log.run_start) / 1e9
+    phases = _phases(log)
+    samples = points[-1].samples if points else 0
+    found |= {
+        "run_seconds": wall, "phases": phases, "samples": samples,
+        "samples_per_second": samples / wall if wall > 0 else None,
+        "train_samples_per_second": samples / phases["train"] if phases.get("train") else None,
+        "conservation_error": abs(sum(phases.values()) - wall) / wall if wall > 0 else None,
+        "observer_effect": phases.get("logging", 0.0) / wall if wall > 0 else None,
+    }
+    return found
+
+
+def _traffic(log: _Log) -> Traffic | None:
+    event = log.last("x_traffic")
+    if event is None:
+        return None
+    ranks = tuple(RankTraffic.model_validate(rank) for rank in event.value if rank)
+    sent = [rank.sent_bytes for rank in ranks]
+    means = {part: sum(getattr(rank, part) for rank in ranks) / len(ranks)
+             for part in ("exposed_seconds", "overlapped_seconds", "busy_seconds")}
+    return Traffic(
+        ranks=ranks, busiest_rank=sent.index(max(sent)), busiest_sent_bytes=max(sent),
+        busiest_received_bytes=max(rank.received_bytes for rank in ranks),
+        collectives=max(sum(line.collectives for line in rank.lines) for rank in ranks), **means,
+        uncounted=tuple(sorted({line.operation for rank in ranks for line in rank.lines if line.sent_bytes is None})),
+        training=_training(ranks), formula=_formula(log),
+    )
+
+
+def _training(ranks: Sequence[RankTraffic]) -> Spent | None:
+    known = [rank.training for rank in ranks if rank.training]
+    if len(known) < len(ranks):
+        return None
+    return Spent(**{name: sum(getattr(spent, name) for spent in known) / len(known) for name in Spent.model_fields})
+
+
+def _formula(log: _Log) -> Formula | None:
+    event = log.last("x_formula")
+    return Formula.model_validate(event.value) if event is not None else None
+
+
+def _phases(log: _Log) -> dict[str, float]:
+    """Seconds by phase. Training is what the steps and their input took, summed from the per-step figures; what the
+    training loop spent around them is `other`. A lost block of steps therefore swells `other`; that it was lost shows
+    in the samples, which are counted apart."""
+    event = log.last("x_phases")
+    watched = {name: float(event.value.get(name, 0.0)) for name in PHASES} if event else dict.fromkeys(PHASES, 0.0)
+    if event and LOST in event.value:
+        watched[LOST] = float(event.value[LOST])
+    stepped = sum(
+        sum(block.value["seconds"]) + sum(block.value["input_seconds"]) for block in log.all("x_steps")
+    )
+    watched["other"] += max(0.0, watched["train"] - stepped)
+    watched["train"] = stepped
+    return watched
+
+
+def _steps(log: _Log) -> Steps | None:
+    slowest = [value for event in log.all("x_rank_steps") for value in event.value["slowest_seconds"]]
+    fastest = [value for event in log.all("x_rank_steps") for value in event.value["fastest_seconds"]]
+    if not slowest:
+        return None
+    times = np.asarray(slowest)
+    return Steps(
+        count=len(slowest), median_seconds=float(np.median(times)), p95_seconds=float(np.quantile(times, 0.95)),
+        straggler_seconds=float(np.sum(times - np.asarray(fastest))),
+    )
+
+
+def _interrupted(log: _Log) -> list[str]:
+    """What checkpoints say of the trial's clocks."""
+    found = []
+    for event in log.all("x_resumed"):
+        item = Resumed.model_validate(event.value)
+        by = "" if item.clock == "monotonic" else ", by the wall clock, as the machine was started anew"
+        found.append(f"went on from the checkpoint of attempt {item.attempt} at step {item.step}; the "
+                     f"{item.lost_seconds:.1f} s from there to the new start are on all its clocks{by}")
+    skipped = [event.value for event in log.all("x_checkpoint") if event.value.get("skipped")]
+    if skipped:
+        found.append(f"{len(skipped)} checkpoint(s) were not written, the first at step {skipped[0]['step']}: "
+                     f"{skipped[0]['skipped']}")
+    return found
+
+
+def _warnings(trial: Trial, log: _Log, points: Sequence[Point], measured: dict[str, Any]) -> tuple[str, ...]:
+    found: list[str] = []
+    error, observer = measured.get("conservation_error"), measured.get("observer_effect")
+    if error is not None and error > CONSERVATION_TOLERANCE:
+        found.append(f"phases explain the wall clock only to {error:.1%} (limit {CONSERVATION_TOLERANCE:.0%})")
+    if observer is not None and observer > 0.005:
+        found.append(f"logging took {observer:.1%} of the run (limit 0.5 %)")
+    counted = sum(len(event.value["seconds"]) for event in log.all("x_steps")) * trial.choices.batch.global_
+    if log.run_stop is not None and points and counted != points[-1].samples:
+        found.append(f"step records cover {counted} samples, evaluations {points[-1].samples}")
+    if any(later.wall_seconds < earlier.wall_seconds for earlier, later in pairwise(points)):
+        found.append("the clock went backwards between evaluations")
+    if excess := _init_excess(measured.get("init_seconds")):
+        found.append(f"initialisation took {excess:.0f} s more than its {INIT_SECONDS:.0f} s; they are charged to the "
+                     "time to the target")
+    found += _interrupted(log)
+    wall, other = measured.get("run_seconds"), measured.get("phases", {}).get("other", 0.0)
+    if wall and other > OTHER_SHARE * wall:
+        found.append(f"{other / wall:.0%} of the wall clock went to neither training, evaluation, checkpoints nor "
+                     f"logging (limit {OTHER_SHARE:.0%})")
+    return tuple(found)

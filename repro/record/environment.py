@@ -1,0 +1,208 @@
+"""Environment: the code, libraries, devices and settings a run was made with, and the identity of its data.
+
+Environment variables are kept by allow-list; of all others one hash is stored, never a value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+import repro
+from repro.core.machine import Machine
+from repro.core.redact import SECRET, Scrubber, secrets
+from repro.suite.model import Frozen
+
+ALLOWED = re.compile(
+    r"^(OMP_NUM_THREADS|MKL_NUM_THREADS|KMP_AFFINITY|CUDA_VISIBLE_DEVICES|CUBLAS_WORKSPACE_CONFIG|PYTHONHASHSEED"
+    r"|GLOO_[A-Z_]+|NCCL_[A-Z0-9_]+|TORCH_[A-Z0-9_]+|TORCHINDUCTOR_[A-Z0-9_]+|DS_[A-Z0-9_]+|DEEPSPEED_[A-Z0-9_]+)$"
+)
+FLEETING = re.compile(r"^(_|PWD|OLDPWD|SHLVL|PS1|TERM.*|COLUMNS|LINES|COLORTERM|LS_COLORS|SSH_.*|DISPLAY|XDG_.*|DBUS_.*"
+                      r"|WINDOWID|HISTFILE|PYTEST_.*|TMUX.*|STY)$")
+"""Of a terminal or a session, not of a machine: they differ from one run to the next and bear on nothing."""
+GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+CGROUP = Path("/sys/fs/cgroup")
+LIMITS = {"cpu.max": "cpu.max", "memory.max": "memory.max", "cpuset.cpus": "cpuset.cpus.effective",
+          "cpu.cfs_quota_us": "cpu/cpu.cfs_quota_us", "cpu.cfs_period_us": "cpu/cpu.cfs_period_us",
+          "memory.limit_in_bytes": "memory/memory.limit_in_bytes", "pids.max": "pids.max"}
+"""Limits of a control group, version 2 and 1: name -> file below CGROUP."""
+NAMED = ("torch", "deepspeed", "mlflow", "numpy", "scipy", "scikit-learn", "pandas", "pydantic", "plotly")
+
+
+class DataSet(Frozen):
+    """Identity of the data by full content, and whether the content was checked before the run."""
+
+    workload: str
+    name: str
+    version: str
+    sha256: str
+    train_samples: int
+    eval_samples: int
+    licence: str
+    source: str
+    synthetic: bool
+    test_views: int | None = None
+    """How often an evaluation shows a test sample, as the workload states it; None: it does not."""
+
+
+class Environment(Frozen):
+    """What a run was made with."""
+
+    schema_: Literal[1] = Field(default=1, alias="schema")
+    repro_version: str
+    python: str
+    system: str
+    cpu: str
+    cores: int
+    memory_bytes: int | None
+    device: str
+    devices: tuple[str, ...]
+    interconnect: str
+    libraries: dict[str, str]
+    """Versions of what matters to the figures."""
+    packages: tuple[str, ...]
+    """Everything installed, name==version, sorted."""
+    settings: dict[str, str]
+    """Environment variables that bear on training, by allow-list."""
+    commit: str | None
+    dirty: bool | None
+    load_1min: float | None
+    started_ms: int
+    """Wall clock when the run began, milliseconds since 1970: tells two executions of one plan apart."""
+    data: tuple[DataSet, ...] = ()
+    governor: str | None = None
+    """How the kernel chooses the clock rate of a core; None: it does not say."""
+    limits: dict[str, str] = Field(default_factory=dict)
+    """What a control group (a container) allows of this machine, as the kernel words it."""
+    others_sha256: str | None = None
+    """Of the environment variables that are not stored, secrets and those of a session left out."""
+    diff_sha256: str | None = None
+    """Of the uncommitted changes to the code; None: there are none, or no checkout."""
+
+
+def take(machine: Machine, data: tuple[DataSet, ...]) -> Environment:
+    """The environment of this process and machine."""
+    packages = installed(distributions())
+    return Environment(
+        repro_version=repro.__version__,
+        python=f"{platform.python_implementation()} {platform.python_version()}",
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        cpu=_cpu(), cores=machine.cores, memory_bytes=_memory(), device=machine.device,
+        devices=tuple(_gpus()) if machine.device == "cuda" else (),
+        interconnect="loopback of one machine",
+        libraries={name: packages[name] for name in NAMED if name in packages},
+        packages=tuple(sorted(f"{name}=={number}" for name, number in packages.items())),
+        settings=settings(os.environ), commit=commit(), dirty=_dirty(),
+        load_1min=round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None, data=data,
+        started_ms=time.time_ns() // 1_000_000, governor=_first_line(GOVERNOR), limits=_limits(),
+        others_sha256=others_sha256(os.environ), diff_sha256=_diff_sha256(),
+    )
+
+
+def installed(found: Iterable[Distribution]) -> dict[str, str]:
+    """Package -> version; of two of one name the first, which is the one that is imported."""
+    packages: dict[str, tuple[str, str]] = {}
+    for item in found:
+        if name := item.metadata["Name"]:
+            packages.setdefault(re.sub(r"[-_.]+", "-", name).lower(), (name, item.version))
+    return dict(packages.values())
+
+
+def settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables on the allow-list whose names do not look like secrets; passwords in addresses taken out."""
+    hidden = Scrubber(secrets(environment))
+    return {
+        name: hidden.masked(value) for name, value in sorted(environment.items())
+        if ALLOWED.match(name) and not SECRET.search(name)
+    }
+
+
+def others_sha256(environment: Mapping[str, str]) -> str:
+    """Hash of the variables that are not kept. What looks like a secret is not in it: a hash can be guessed at."""
+    hidden = Scrubber(secrets(environment))
+    lines = [f"{name}={hidden.masked(value)}" for name, value in sorted(environment.items())
+             if not ALLOWED.match(name) and not SECRET.search(name) and not FLEETING.match(name)]
+    return hashlib.sha256("\0".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _limits() -> dict[str, str]:
+    found = {name: _first_line(CGROUP / place) for name, place in LIMITS.items()}
+    return {name: value for name, value in found.items() if value}
+
+
+def _first_line(path: Path) -> str | None:
+    try:
+        return path.read_text().partition("\n")[0].strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _cpu() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or "unknown"
+
+
+def _memory() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return None
+
+
+def _gpus() -> list[str]:
+    query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [line.strip() for line in found.stdout.splitlines() if line.strip()] if found.returncode == 0 else []
+
+
+def commit() -> str | None:
+    """Of the checkout this package runs from; None where it was installed without one."""
+    return _git("rev-parse", "HEAD")
+
+
+def _git(*arguments: str) -> str | None:
+    """git's answer about the checkout this package runs from; None where it was installed without one."""
+    root = Path(repro.__file__).resolve().parent.parent
+    if not (root / ".git").exists():
+        return None
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() if found.returncode == 0 else None
+
+
+def _dirty() -> bool | None:
+    status = _git("status", "--porcelain", "--untracked-files=no")
+    return None if status is None else bool(status)
+
+
+def _diff_sha256() -> str | None:
+    changes = _git("diff", "HEAD", "--no-ext-diff")
+    return hashlib.sha256(changes.encode()).hexdigest() if changes else None
+
+
+def python_executable() -> str:
+    """The interpreter in use, as reports print it: its version, never its path."""
+    return f"python {sys.version_info.major}.{sys.version_info.minor}"

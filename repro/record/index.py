@@ -1,0 +1,163 @@
+"""sha256 of every file of a run, in the form that coreutils' `sha256sum -c` reads: what was altered later shows."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from repro.core.errors import OutputError
+from repro.core.files import write_text
+from repro.record.store import RunFolder
+
+NAME = "sha256sums.txt"
+TOP = ("plan.json", "suite.yaml", "environment.json", "launchers.json", "ledger.jsonl", "incidents.jsonl",
+       "parity.json")
+BELOW = ("parity", "trials")
+"""Folders whose every file belongs to the record. Reports, tracking and calibration are made from it, and again."""
+MAX_FILES = 100_000
+MAX_FILE_BYTES = 256 << 20
+PIECE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A file of the record; `name` relative to the run, `/` between parts."""
+
+    name: str
+    path: Path
+    refusal: str = ""
+    """Why it is not read; "" where it may be."""
+
+
+def members(root: Path) -> Iterator[Member]:
+    """Every file of the record below `root`, sorted by name; links and special files come with a refusal.
+
+    Raises:
+        OutputError: more than MAX_FILES of them.
+    """
+    found = [_member(name, root / name) for name in TOP if os.path.lexists(root / name)]
+    waiting = [(name, root / name) for name in BELOW]
+    while waiting:
+        name, path = waiting.pop()
+        if path.is_symlink():
+            found.append(Member(name, path, "a symbolic link; links are not followed"))
+            continue
+        if not path.is_dir():
+            continue
+        for entry in os.scandir(path):
+            inner = f"{name}/{entry.name}"
+            if entry.is_dir(follow_symlinks=False) and entry.name == "checkpoints" and name.startswith("trials/"):
+                continue  # what a trial that failed may go on from; no part of the record
+            if entry.is_dir(follow_symlinks=False):
+                waiting.append((inner, Path(entry.path)))
+            elif not (entry.name.startswith(".") and entry.name.endswith(".tmp")):
+                found.append(_member(inner, Path(entry.path)))
+        if len(found) + len(waiting) > MAX_FILES:
+            raise OutputError(f"{root}: holds more than {MAX_FILES:,} files; no run does")
+    yield from sorted(found, key=lambda item: item.name.encode("utf-8", "surrogateescape"))
+
+
+def _member(name: str, path: Path) -> Member:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return Member(name.encode("utf-8", "backslashreplace").decode(), path, "a name that is no UTF-8 text")
+    if any(ord(sign) < 32 for sign in name) or "\\" in name:
+        return Member(ascii(name)[1:-1], path, "a name with control characters or backslashes")
+    state = path.lstat()
+    if stat.S_ISLNK(state.st_mode):
+        return Member(name, path, "a symbolic link; links are not followed")
+    if not stat.S_ISREG(state.st_mode):
+        return Member(name, path, "no plain file (a pipe, socket or device)")
+    if state.st_size > MAX_FILE_BYTES:
+        return Member(name, path, f"larger than {MAX_FILE_BYTES >> 20} MiB")
+    return Member(name, path)
+
+
+def file_sha256(path: Path) -> str:
+    """Hash of a file's content.
+
+    Raises:
+        OutputError: it cannot be read.
+    """
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as stream:
+            while piece := stream.read(PIECE):
+                digest.update(piece)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be read: {error.strerror}") from error
+    return digest.hexdigest()
+
+
+def text_of(sums: Mapping[str, str]) -> str:
+    """The file's text: `<hash>  <name>` a line, by name."""
+    return "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
+
+
+def identity(sums: Mapping[str, str]) -> str:
+    """One hash for all of it: sha256 of the index's text."""
+    return hashlib.sha256(text_of(sums).encode()).hexdigest()
+
+
+def read_sums(path: Path) -> dict[str, str]:
+    """File name -> hash.
+
+    Raises:
+        OutputError: it cannot be read or is no such file; with the line.
+    """
+    if path.is_symlink() or not path.is_file():
+        raise OutputError(f"{path}: no plain file")
+    if path.stat().st_size > MAX_FILES * 512:
+        raise OutputError(f"{path}: larger than any index")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise OutputError(f"{path}: not UTF-8 text") from error
+    found: dict[str, str] = {}
+    for number, row in enumerate(io.StringIO(text, newline="\n"), 1):  # not all lines at once: all may be empty
+        line = row.removesuffix("\n")
+        digest, gap, name = line.partition("  ")
+        if not gap or len(digest) != 64 or set(digest) - set("0123456789abcdef") or not name or name in found:
+            raise OutputError(f"{path}:{number}: not a line of `sha256sum` (64 hex digits, two blanks, a name)")
+        found[name] = digest
+    return found
+
+
+def seal(folder: RunFolder) -> None:
+    """Write down what the run's files are now; the last thing that a run does.
+
+    Raises:
+        OutputError: the index cannot be written.
+    """
+    sums = {item.name: file_sha256(item.path) for item in members(folder.root) if not item.refusal}
+    write_text(folder.root / NAME, text_of(sums))
+
+
+def seal_again(folder: RunFolder) -> None:
+    """Seal a folder that was unsealed; one whose index still stands is left alone.
+
+    Raises:
+        OutputError: as `seal`.
+    """
+    if not os.path.lexists(folder.root / NAME):
+        seal(folder)
+
+
+def unseal(folder: RunFolder) -> None:
+    """The run goes on: what the index says no longer holds.
+
+    Raises:
+        OutputError: it cannot be taken away.
+    """
+    try:
+        (folder.root / NAME).unlink(missing_ok=True)
+    except OSError as error:
+        raise OutputError(f"{folder.root / NAME}: cannot be removed: {error.strerror}") from error

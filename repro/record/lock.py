@@ -1,0 +1,117 @@
+"""One writer a run folder: a lock file that names its owner, and is void as soon as the owner is gone.
+
+The kernel's lock on the file decides on one machine (it ends with the process, kill -9 included). The text in it is for
+people, and for a folder that two machines share, where the kernel's lock may not be seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from repro.core import orphans
+from repro.core.errors import OutputError
+
+NAME = "run.lock"
+
+
+class RunLock:
+    """The right to write a run folder, held from `acquire` to `release`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / NAME
+        self.stale: str = ""
+        """Whose lock was found that no longer runs, in words; "" where there was none."""
+        self._handle: int | None = None
+
+    def acquire(self, force: bool = False) -> RunLock:
+        """Take the lock, also from an owner that is gone.
+
+        Args:
+            force: take it also from an owner on another machine, of which nobody here can know whether it runs.
+
+        Raises:
+            OutputError: somebody else writes this folder (who, and since when), or it cannot be written.
+        """
+        try:
+            handle = self._locked()
+        except OSError as error:
+            raise OutputError(f"{self.path}: cannot be written: {error.strerror}") from error
+        try:
+            self._take_over(_read(handle), force)
+            text = json.dumps({"pid": os.getpid(), "owner": orphans.identity(os.getpid()),
+                               "host": socket.gethostname(), "since_ms": round(time.time() * 1e3)})
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, text.encode(), 0)
+            os.fsync(handle)
+        except OSError as error:
+            os.close(handle)
+            raise OutputError(f"{self.path}: cannot be written: {error.strerror}") from error
+        except OutputError:
+            os.close(handle)
+            raise
+        self._handle = handle
+        return self
+
+    def _locked(self) -> int:
+        """An open file that has the kernel's lock and still stands under its name."""
+        while True:
+            handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                owner = _read(handle)
+                os.close(handle)
+                raise OutputError(f"{self.path.parent}: is being written by {_who(owner)}; wait for it, or end it") \
+                    from None
+            with contextlib.suppress(FileNotFoundError):
+                if os.fstat(handle).st_ino == self.path.stat().st_ino:
+                    return handle
+            os.close(handle)  # its owner removed it between the two calls
+
+    def _take_over(self, owner: dict[str, Any], force: bool) -> None:
+        if not owner:
+            return
+        if owner.get("host") != socket.gethostname() and not force:
+            raise OutputError(f"{self.path.parent}: is locked by {_who(owner)}, which cannot be asked from here; if it "
+                              "no longer runs: --force")
+        self.stale = _who(owner)
+
+    def release(self) -> None:
+        """Remove the file and the lock; may be called again."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+            os.close(handle)
+
+    def __enter__(self) -> RunLock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def _read(handle: int) -> dict[str, Any]:
+    """What the lock says of its owner; empty where it is new, or half written by an owner that ended."""
+    try:
+        found = json.loads(os.pread(handle, 4096, 0) or b"{}")
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _who(owner: dict[str, Any]) -> str:
+    since = owner.get("since_ms")
+    at = ""
+    if isinstance(since, int) and 0 <= since < 1 << 47:  # the year 6429; far beyond it there are no dates
+        at = time.strftime(" since %Y-%m-%d %H:%M:%S", time.localtime(since / 1e3))
+    host = owner.get("host", socket.gethostname())
+    # This machine's own name would go into the record, and with it into bundles.
+    return f"process {owner.get('pid', '?')} on {'this machine' if host == socket.gethostname() else host}{at}"

@@ -1,0 +1,1 @@
+"""The parent process of a run: launches trials, watches them, collects results."""

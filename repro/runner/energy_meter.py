@@ -1,0 +1,116 @@
+"""The run's side of energy tracking: starts the tracker's process, asks it before and after every trial."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+import repro
+from repro.core.errors import UsageError
+from repro.record.energy import Energy
+from repro.runner.energy_process import PREFIX
+
+READY_SECONDS, ANSWER_SECONDS = 90.0, 20.0
+KEPT = ("PATH", "LANG", "LC_ALL", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH")
+"""What the tracker's process gets of the environment."""
+
+
+class EnergyMeter:
+    """One tracker for one run; every question has an answer or a reason, and none can stop a trial."""
+
+    def __init__(self, command: tuple[str, ...] = (sys.executable, "-m", "repro.runner.energy_process")) -> None:
+        """Start the tracker.
+
+        Raises:
+            UsageError: CodeCarbon is not installed, or does not start.
+        """
+        self.needed()
+        self._home = tempfile.TemporaryDirectory(prefix=PREFIX)
+        self._child = subprocess.Popen(
+            command, cwd=self._home.name, env=self._environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, text=True, bufsize=1, start_new_session=True,
+        )
+        self.problem = ""
+        """Why a figure is missing; "" when none is."""
+        if self._answer(READY_SECONDS) is None:
+            problem = self.problem
+            self.close()
+            raise UsageError(f"--energy: CodeCarbon's tracker {problem}; run without --energy")
+
+    @staticmethod
+    def needed() -> None:
+        """Raises UsageError where CodeCarbon is not installed."""
+        if find_spec("codecarbon") is None:
+            raise UsageError("--energy needs CodeCarbon, which is not installed: pip install 'repro-harness[energy]'")
+
+    def _environment(self) -> dict[str, str]:
+        kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+        root = str(Path(repro.__file__).resolve().parents[1])
+        return {**kept, "HOME": self._home.name, "PYTHONPATH": os.pathsep.join([root, *filter(None, sys.path)]),
+                "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
+
+    def start(self) -> None:
+        """A trial is about to start."""
+        self._ask("start")
+
+    def stop(self) -> Energy | None:
+        """Since `start`; None where the tracker gave no answer (`problem` says why)."""
+        answer = self._ask("stop")
+        try:
+            return None if answer is None else Energy.model_validate(answer)
+        except ValidationError as error:
+            self.problem = f"answered {error.errors(include_url=False)[0]['msg']!r}"
+            return None
+
+    def close(self) -> None:
+        """End the tracker's process."""
+        if self._child.stdin:
+            self._child.stdin.close()
+        try:
+            self._child.wait(5.0)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+        if self._child.stdout:
+            self._child.stdout.close()
+        self._home.cleanup()
+
+    def _ask(self, word: str) -> dict[str, Any] | None:
+        if self.problem:
+            return None
+        assert self._child.stdin is not None
+        try:
+            self._child.stdin.write(f"{word}\n")
+            self._child.stdin.flush()
+        except OSError:
+            self.problem = "has ended"
+            return None
+        return self._answer(ANSWER_SECONDS)
+
+    def _answer(self, patience: float) -> dict[str, Any] | None:
+        """One line of JSON; None, and a problem, when none comes."""
+        assert self._child.stdout is not None
+        begin = time.monotonic()
+        if not select.select([self._child.stdout], [], [], patience)[0]:
+            self.problem = f"gave no answer for {time.monotonic() - begin:.0f} s"
+            return None
+        line = self._child.stdout.readline()
+        if not line:
+            self.problem = "has ended"
+            return None
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            self.problem = "gave an answer that is no JSON"
+            return None
+        return answer if isinstance(answer, dict) else None

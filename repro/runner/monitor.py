@@ -1,0 +1,110 @@
+"""Watch one running trial from the parent: its log's tail, and what the machine is doing, once a second."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+
+from repro.core.events import EVALUATION_KEYS, Event, EventLog, follow
+
+PERIOD_SECONDS = 1.0
+Tick = Callable[[float | None, float, float | None], None]
+
+
+class Monitor:
+    """A thread that wakes once a second while a trial runs; it never blocks and never busy-waits."""
+
+    def __init__(self, log: Path, system_log: Path, tick: Tick, live: Callable[[], None]) -> None:
+        """Prepare to watch.
+
+        Args:
+            log: rank 0's events, read as they come.
+            system_log: where system metrics go.
+            tick: told (last value, epochs, samples per second).
+            live: called every second, for what wants to follow a long trial.
+        """
+        self._log, self._system_log, self._tick, self._live = log, system_log, tick, live
+        self.unwritten = ""
+        """Why no more system metrics are written; "" where they are."""
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="repro-monitor", daemon=True)
+
+    def __enter__(self) -> Monitor:
+        try:
+            self._thread.start()
+        except BaseException:  # a signal while the thread begins: nobody would ever stop it
+            self._stop.set()
+            with contextlib.suppress(RuntimeError):  # not begun
+                self._thread.join()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        try:
+            self._thread.join()
+        except BaseException:  # a signal while it is waited for: it must not write into a run that is sealed
+            self._thread.join()
+            raise
+
+    def _watch(self) -> None:
+        psutil.cpu_percent()  # the first call only sets the starting point
+        system: EventLog | None = None
+        offset = 0
+        start_ns: int | None = None
+        while not self._stop.wait(PERIOD_SECONDS):
+            if not self.unwritten:
+                system = self._sample(system)
+            latest = None
+            for event, after in follow(self._log, offset):
+                offset = after
+                if event is not None and event.key == "run_start":
+                    start_ns = event.nanoseconds
+                elif event is not None and event.key in EVALUATION_KEYS:
+                    latest = event
+            self._tell(start_ns, latest)
+            self._live()
+        if system is not None:
+            try:
+                system.close()
+            except OSError as error:
+                system.abandon()
+                self.unwritten = error.strerror or type(error).__name__
+
+    def _sample(self, system: EventLog | None) -> EventLog | None:
+        """One more line of system metrics, as long as the disk takes them: they are no part of what is measured."""
+        try:
+            system = system or EventLog(self._system_log)
+            sample_system(system)
+        except OSError as error:
+            if system is not None:
+                system.abandon()
+            self.unwritten = error.strerror or type(error).__name__
+            return None
+        return system
+
+    def _tell(self, start_ns: int | None, latest: Event | None) -> None:
+        """The newest evaluation to whoever shows progress."""
+        if latest is None or latest.nanoseconds is None or start_ns is None:
+            return
+        seconds = (latest.nanoseconds - start_ns) / 1e9
+        samples = latest.metadata.get("samples_count", 0)
+        self._tick(latest.value, latest.metadata.get("epoch_num", 0.0), samples / seconds if seconds else None)
+
+
+def sample_system(log: EventLog) -> None:
+    """One line of system metrics, named as MLflow names its own."""
+    memory = psutil.virtual_memory()
+    log.emit("x_system", {
+        "cpu_utilization_percentage": psutil.cpu_percent(),
+        "system_memory_usage_megabytes": round(memory.used / 1e6, 1),
+        "system_memory_usage_percentage": memory.percent,
+    })
+    log.flush()

@@ -1,0 +1,52 @@
+"""What every plug-in is: one class in one file, its fields its validated options.
+
+Heavy imports (torch, deepspeed, mlflow) happen inside methods. `unsupported` returns what a plug-in cannot do under a
+setting, which becomes a skipped trial with that reason in the plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a trial chooses and where it is to run, as plain words: the input of `Plugin.unsupported`."""
+
+    workload: str
+    engine: str
+    comm: str
+    precision: str
+    optimizer: str
+    launcher: str
+    processes: int
+    accumulation: int
+    device: str
+    """"cpu" or "cuda"."""
+    device_count: int
+    """GPUs this machine offers; 0 on a CPU-only machine."""
+    compression: str = "none"
+    overlap: bool | None = None
+    determinism: str = "seeded"
+
+
+class Plugin(BaseModel):
+    """What every plug-in has: frozen, validated options and a word on what it cannot do."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
+
+    preload: ClassVar[tuple[str, ...]] = ()
+    """Modules worth loading once in the fork server instead of once in every rank."""
+    always_shown: ClassVar[tuple[str, ...]] = ()
+    """Options that labels name even at their default, because a reader would ask."""
+
+    def unsupported(self, setting: Setting) -> str | None:
+        """Why this plug-in cannot run under `setting`, in one sentence; None when it can."""
+        return None
+
+    def note(self, setting: Setting) -> str | None:
+        """What a reader of the plan should know about this plug-in under `setting`; None: nothing."""
+        return None

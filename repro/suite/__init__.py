@@ -1,0 +1,1 @@
+"""What a suite says: read, checked, expanded into a plan."""

@@ -1,0 +1,163 @@
+"""Find and read a suite: a bundled name or a path, overrides applied, every problem with its place."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from repro.core import pattern
+from repro.core.errors import SuiteError, nearest
+from repro.core.yaml_file import FieldPath, YamlFile, dotted, read_yaml
+from repro.suite.model import Choices, Suite, first_problem, known_keys
+
+SUITE_LEVEL = ("seeds", "master_seed")
+"""Keys that an override sets on the suite itself; all others are fields of a trial."""
+
+
+@dataclass(slots=True)
+class SuiteFile:
+    """A suite and where each of its fields was written."""
+
+    text: str
+    source: YamlFile
+    suite: Suite = field(init=False)
+    overrides: dict[FieldPath, str] = field(default_factory=dict)
+
+    def problem(self, text: str, path: FieldPath) -> SuiteError:
+        """`text` as an error that names file, line and field, or the override that wrote the field."""
+        for length in range(len(path), 0, -1):
+            if path[:length] in self.overrides:
+                return SuiteError(text, file=self.overrides[path[:length]], field=dotted(path))
+        below = [shown for key, shown in self.overrides.items() if len(path) > 1 and key[:len(path)] == path]
+        if below:
+            return SuiteError(text, file=below[-1], field=dotted(path))
+        if shown := self._behind(path):
+            return SuiteError(text, file=shown, field=dotted(path))
+        return SuiteError(text, file=self.source.name, line=self.source.line(path), field=dotted(path))
+
+    def _behind(self, path: FieldPath) -> str:
+        """The overrides that a problem comes from which shows elsewhere; "" where there are none.
+
+        The global batch must be divisible by two other fields; what a machine cannot run comes from any of them.
+        """
+        parts = {"processes", "accumulation"} if path[-2:] == ("batch", "global") else None
+        if parts is None and path != ("trial",):
+            return ""
+        found = [shown for key, shown in self.overrides.items()
+                 if key[0] in ("trial", "matrix") and (parts is None or str(key[-1]).split(".")[-1] in parts)]
+        return " ".join(dict.fromkeys(found))
+
+
+def bundled() -> list[str]:
+    """Names of the suites that come with the package."""
+    importlib.import_module("repro")
+    return sorted(item.name[:-5] for item in files("repro.suites").iterdir() if item.name.endswith(".yaml"))
+
+
+def read_suite(name_or_path: str, overrides: Sequence[str] = ()) -> SuiteFile:
+    """Read a bundled suite by name or any suite by path, and apply `key=value` overrides.
+
+    Raises:
+        SuiteError: no such suite, or a problem in it or in an override, with its place.
+    """
+    source, text = _open(name_or_path)
+    if not isinstance(source.data, dict):
+        raise SuiteError("is no suite: a mapping with `suite:` and `trial:` is expected", file=source.name, line=1)
+    written: dict[FieldPath, str] = {}
+    data = dict(source.data)
+    for override in overrides:
+        _apply(data, override, written)
+    holder = SuiteFile(text=text, source=source, overrides=written)
+    try:
+        holder.suite = Suite.model_validate(data)
+    except ValidationError as error:
+        problem, path = first_problem(error, Suite)
+        raise holder.problem(problem, path) from error
+    _check_factors(holder)
+    return holder
+
+
+def _open(name_or_path: str) -> tuple[YamlFile, str]:
+    path = Path(name_or_path)
+    looks_like_path = path.suffix in (".yaml", ".yml") or "/" in name_or_path
+    if not looks_like_path:
+        if name_or_path not in bundled():
+            known = nearest(name_or_path, bundled())
+            raise SuiteError(f"no suite named {name_or_path!r}{known} (a suite of your own is given by its path)")
+        text = files("repro.suites").joinpath(f"{name_or_path}.yaml").read_text(encoding="utf-8")
+        return YamlFile(f"{name_or_path}.yaml", text), text
+    if not path.is_file():
+        what = "is a folder, not a suite file" if path.is_dir() else "there is no such file"
+        raise SuiteError(what, file=name_or_path)
+    source = read_yaml(path, name_or_path)
+    return source, path.read_text(encoding="utf-8")
+
+
+def _apply(data: dict[str, Any], override: str, written: dict[FieldPath, str]) -> None:
+    shown = f"-o {override}"
+    key, equals, text = override.partition("=")
+    key = key.strip().removeprefix("trial.")
+    if not equals or not key or not text.strip():
+        raise SuiteError("an override is written key=value, for example -o processes=1,2", file=shown)
+    values = YamlFile(shown, f"[{text}]").data
+    if key in SUITE_LEVEL:
+        data[key] = values[0] if len(values) == 1 else values
+        written[(key,)] = shown
+        return
+    head = key.split(".")[0]
+    if head not in known_keys(Choices, ()):
+        known = [*known_keys(Choices, ()), *SUITE_LEVEL]
+        raise SuiteError(f"no field named {head!r}{nearest(head, known)}", file=shown)
+    _set_factor(data, key, values, shown, written)
+
+
+def _set_factor(
+    data: dict[str, Any], key: str, values: list[Any], shown: str, written: dict[FieldPath, str]
+) -> None:
+    """One value fixes a field, several make it a factor; a factor that covers or is covered by the key gives way."""
+    if not isinstance(data.get("matrix", {}), dict) or not isinstance(data.get("trial", {}), dict):
+        return  # the file itself is wrong, and what it says must not be covered up
+    matrix, trial = dict(data.get("matrix", {})), dict(data.get("trial", {}))
+    covering = next((name for name in matrix if key.startswith(f"{name}.")), None)
+    if covering and isinstance(matrix[covering], list) and len(values) == 1:
+        matrix[covering] = [_with(level, key.removeprefix(f"{covering}."), values[0]) for level in matrix[covering]]
+        written[("matrix", covering)] = shown
+    else:
+        for name in [name for name in matrix if name.startswith(f"{key}.")]:
+            del matrix[name]
+        if len(values) == 1:
+            matrix.pop(key, None)
+            pattern.put(trial, key, values[0])
+            written[("trial", *key.split("."))] = shown
+        else:
+            matrix[key] = values
+            written[("matrix", key)] = shown
+    data["matrix"], data["trial"] = matrix, trial
+
+
+def _with(level: Any, key: str, value: Any) -> Any:
+    holder = {"level": level}
+    pattern.put(holder, f"level.{key}", value)
+    return holder["level"]
+
+
+def _check_factors(holder: SuiteFile) -> None:
+    """Every factor that the suite names must be a field of a trial."""
+    suite, known = holder.suite, known_keys(Choices, ())
+    named: list[tuple[str, FieldPath]] = [(key, ("matrix", key)) for key in suite.matrix]
+    named += [(key, ("trial", key)) for key in suite.trial]
+    named += [(key, ("baseline", key)) for key in suite.baseline]
+    named += [(key, ("exclude", index, key)) for index, item in enumerate(suite.exclude) for key in item]
+    if suite.primary:
+        named += [(key, ("primary", "candidate", key)) for key in suite.primary.candidate]
+        named += [(key, ("primary", "baseline", key)) for key in suite.primary.baseline]
+    for key, path in named:
+        head = key.split(".")[0]
+        if head not in known:
+            raise holder.problem(f"unknown key{nearest(head, known)}", path)

@@ -1,0 +1,79 @@
+"""JSON Schema of a suite file, so that editors complete it and mark mistakes while one types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from repro.core import registry
+from repro.suite.model import Choices, Suite
+
+EXPONENT = r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"
+SEAM_FIELDS = {
+    "workload": "workload", "engine": "engine", "comm": "comm", "precision": "precision", "optimizer": "optimizer",
+    "launcher": "launcher",
+}
+
+
+def suite_schema() -> dict[str, Any]:
+    """The schema of a whole suite, plug-ins with their options included."""
+    schema = Suite.model_json_schema(by_alias=True)
+    trial = Choices.model_json_schema(by_alias=True)
+    definitions: dict[str, Any] = {**schema.pop("$defs", {}), **trial.pop("$defs", {})}
+    definitions.pop("Choice", None)
+    definitions.pop("Plugin", None)
+    for field, seam in SEAM_FIELDS.items():
+        definitions[f"{seam}-choice"] = _choice(seam, definitions)
+        described = trial["properties"][field]
+        trial["properties"][field] = {"$ref": f"#/$defs/{seam}-choice", **_default(described)}
+    trial["properties"]["batch"] = {"anyOf": [{"type": "integer", "minimum": 1}, trial["properties"]["batch"]]}
+    _schedule_by_name(trial)
+    definitions["Trial"] = {**trial, "required": []}  # what the matrix sets, the template may leave out
+    schema["properties"]["trial"] = {"$ref": "#/$defs/Trial"}
+    schema["properties"]["matrix"] = _matrix(schema["properties"]["matrix"], trial["properties"])
+    schema["$defs"] = definitions
+    schema = _with_exponents(schema)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "repro suite"}
+
+
+def _matrix(matrix: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
+    """Keys of the matrix are fields of a trial, or dotted paths into one of those that have fields of their own."""
+    described = {key: value for key, value in matrix.items() if key in ("default", "description", "title", "type")}
+    whole = {name: {"type": "array", "items": field, "minItems": 1} for name, field in fields.items()}
+    deep = "|".join(name for name, field in fields.items() if "$ref" in field or name in ("batch", "schedule"))
+    return {**described, "properties": whole, "additionalProperties": False,
+            "patternProperties": {rf"^({deep})\.[a-z_.]+$": {"type": "array", "minItems": 1}}}
+
+
+def _with_exponents(schema: Any) -> Any:
+    """Every number may also be written 1e-3: YAML 1.1, which editors read, takes that for a word."""
+    if isinstance(schema, list):
+        return [_with_exponents(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {key: _with_exponents(value) for key, value in schema.items()}
+    if schema.get("type") != "number":
+        return inner
+    said = {key: inner.pop(key) for key in ("default", "description", "title") if key in inner}
+    return {**said, "anyOf": [inner, {"type": "string", "pattern": EXPONENT}]}
+
+
+def _default(described: dict[str, Any]) -> dict[str, Any]:
+    return {key: described[key] for key in ("default", "description") if key in described}
+
+
+def _schedule_by_name(trial: dict[str, Any]) -> None:
+    schedule = trial["properties"]["schedule"]
+    names = ["constant", "step", "polynomial", "cosine"]
+    trial["properties"]["schedule"] = {"anyOf": [{"enum": names}, schedule]}
+
+
+def _choice(seam: str, definitions: dict[str, Any]) -> dict[str, Any]:
+    """A plug-in by name, or a mapping with `kind` and that plug-in's options."""
+    variants: list[dict[str, Any]] = [{"enum": registry.names(seam)}]
+    for name in registry.names(seam):
+        options = registry.load(seam, name).model_json_schema()
+        definitions |= options.pop("$defs", {})
+        options["properties"] = {"kind": {"const": name}, **options.get("properties", {})}
+        options["required"] = ["kind", *options.get("required", [])]
+        variants.append(options)
+    return {"anyOf": variants}

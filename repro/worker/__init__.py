@@ -1,0 +1,1 @@
+"""One rank of one trial: training steps, evaluations, the log."""

@@ -1,0 +1,52 @@
+"""Batches of made-up images, put together on the trial's device."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from repro.seams.training import Batch
+from repro.workloads import synthetic_images
+
+
+class MadeUpBatches:
+    """Two look-ups and a sum a batch; the same bytes for the same sample, whoever asks."""
+
+    def __init__(self, recipe: synthetic_images.Recipe, device: str) -> None:
+        self._recipe, self._device = recipe, device
+        self._fed: list[NDArray[np.int64]] = []
+
+    def open(self) -> str:
+        """Draw the data and put them on the device; their sha256."""
+        images = synthetic_images.draw(self._recipe)
+        self._pictures = torch.from_numpy(images.pictures).to(self._device)
+        self._noises = torch.from_numpy(images.noises).to(self._device)
+        self._targets, self._noise = images.targets, images.noise
+        return synthetic_images.digest(images)
+
+    def train(self, epoch: int, indices: NDArray[np.int64]) -> Batch:
+        """Images [n, channels, side, side] and targets [n]; every epoch alike."""
+        self._fed.append(indices)
+        return self._batch(indices)
+
+    def fed(self) -> list[tuple[NDArray[np.int64], NDArray[np.int64] | None]]:
+        """Samples that `train` has looked up since the last call."""
+        fed, self._fed = self._fed, []
+        return [(indices, None) for indices in fed]
+
+    def evaluation(self, indices: NDArray[np.int64]) -> Batch:
+        """Images [n, channels, side, side] and targets [n]."""
+        return self._batch(np.asarray(indices) + self._recipe.train_samples)
+
+    def synthetic(self, samples: int) -> Batch:
+        """Noise in the same shape and on the same device, the same each time."""
+        recipe, generator = self._recipe, np.random.default_rng(0)
+        images = generator.standard_normal((samples, recipe.channels, recipe.side, recipe.side), dtype=np.float32)
+        targets = generator.integers(recipe.classes, size=samples)
+        return torch.from_numpy(images).to(self._device), torch.from_numpy(targets).to(self._device)
+
+    def _batch(self, samples: NDArray[np.int64]) -> Batch:
+        targets = torch.from_numpy(self._targets[samples]).to(self._device)
+        noise = torch.from_numpy(self._noise[samples]).to(self._device)
+        return self._pictures.index_select(0, targets) + self._noises.index_select(0, noise), targets
