@@ -14,7 +14,7 @@ from repro.core.machine import Machine
 from repro.record.derive import derive
 from repro.record.environment import DataSet, Environment
 from repro.record.store import Attempt, Record, RunFolder, read_record
-from repro.seams.launching import Outcome, RankEnd
+from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.file import read_suite
 from repro.suite.model import Trial
 from repro.suite.plan import make_plan
@@ -139,7 +139,7 @@ def _run(folder: RunFolder, trial: Trial, course: Course) -> None:
     (directory / "rank0.log").write_text("made up\n")
     end = RankEnd(0, 1, "RuntimeError: made to fail") if course.crash else RankEnd(0, 0)
     network = sample_network(trial.choices.processes, course.network_rate) if course.network_rate else None
-    outcome = Outcome((end,), 1.0, network=network)
+    outcome = LaunchResult((end,), 1.0, network=network)
     result = derive(trial, 1, read_events(folder.log(trial.trial_id, 1))[0], outcome)
     write_model(folder.result(trial.trial_id), result)
     folder.append_attempt(Attempt(

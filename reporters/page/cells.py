@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from repro.compare import SCALES, Bounds, Metric, Scale, Summary, summarize
+from repro.compare import SCALES, Bounds, Metric, MetricSpec, Summary, summarize
 from repro.compare.metric import figure, meaningless
 from repro.record.results import Result
 from repro.record.store import Record
 from repro.seams.training import Workload
-from repro.suite.model import Choices
+from repro.suite.model import TrialConfig
 from repro.suite.plan import Cell
 
 from .axis import Axis, from_zero
@@ -107,7 +107,7 @@ def marks(record: Record) -> dict[str, CellMark]:
     }
 
 
-def origin(choices: Choices) -> str:
+def origin(choices: TrialConfig) -> str:
     """What the figures of a cell are: of a real run, of an emulated cluster, or invented by an engine."""
     return choices.origin
 
@@ -117,7 +117,7 @@ def origins(found: Sequence[CellMark]) -> str:
     return " and ".join(dict.fromkeys(mark.origin for mark in found)) or "measured"
 
 
-def goal(choices: Choices) -> str:
+def goal(choices: TrialConfig) -> str:
     """Metric and target as one reads them: `top1 of at least 0.97`."""
     side = "at most" if choices.stop.direction == "lower" else "at least"
     return f"{choices.stop.metric} of {side} {choices.stop.target:g}"
@@ -187,12 +187,12 @@ def _row(record: Record, cell: Cell, summary: Summary, mark: CellMark, axis: Axi
     )
 
 
-def _figure(value: float | None, scale: Scale) -> Number | None:
+def _figure(value: float | None, scale: MetricSpec) -> Number | None:
     """In the metric's own unit."""
     return seconds(value) if scale.unit == "s" else number(value, 4, scale.unit)
 
 
-def _ends(interval: Bounds | None, scale: Scale) -> tuple[Number, Number] | None:
+def _ends(interval: Bounds | None, scale: MetricSpec) -> tuple[Number, Number] | None:
     low, high = (_figure(interval.low, scale), _figure(interval.high, scale)) if interval else (None, None)
     return (low, high) if low and high else None
 

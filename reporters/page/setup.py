@@ -11,7 +11,7 @@ import yaml
 
 from repro.record.results import Result
 from repro.record.store import Record
-from repro.suite.model import Choices
+from repro.suite.model import TrialConfig
 from repro.suite.plan import Cell
 
 from .cells import CellMark, marks
@@ -59,7 +59,7 @@ def settings(record: Record) -> Settings:
     )
 
 
-def _all_fields(choices: Choices) -> dict[str, str]:
+def _all_fields(choices: TrialConfig) -> dict[str, str]:
     fields = flatten(choices.model_dump(mode="json", by_alias=True))
     return fields | {"learning rate after scaling (derived)": f"{choices.rate:g}"}
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from repro.compare import SCALES, Metric, Scale, Summary, summarize
-from repro.compare.metric import Course, course
+from repro.compare import SCALES, Metric, MetricSpec, Summary, summarize
+from repro.compare.metric import Observation, course
 from repro.record.results import Result
 from repro.record.store import Record
 from repro.suite.plan import Cell
@@ -72,7 +72,7 @@ def survival(record: Record) -> Survivals:
 
 
 def _panel(
-    record: Record, number_: int, key: tuple[str, str], cells: Sequence[Cell], scale: Scale
+    record: Record, number_: int, key: tuple[str, str], cells: Sequence[Cell], scale: MetricSpec
 ) -> SurvivalPanel | None:
     """None where no trial missed."""
     known = marks(record)
@@ -97,12 +97,12 @@ def _panel(
     )
 
 
-def _courses(results: Sequence[Result], scale: Scale) -> list[Course]:
+def _courses(results: Sequence[Result], scale: MetricSpec) -> list[Observation]:
     """How far each trial was watched; crashed and invalid ones say nothing of the cell."""
     return [course(item, scale) for item in results if item.status not in ("crashed", "hung", "invalid")]
 
 
-def curve(courses: Sequence[Course], summary: Summary) -> tuple[list[tuple[float, float]], float] | None:
+def curve(courses: Sequence[Observation], summary: Summary) -> tuple[list[tuple[float, float]], float] | None:
     """(steps, the longest time any run was watched); None where it is not known how long runs were watched.
 
     Where all trials reached the target the curve is the share of them that had; where none did it stays at 0.
@@ -118,7 +118,9 @@ def curve(courses: Sequence[Course], summary: Summary) -> tuple[list[tuple[float
     return ([], last) if not times else None
 
 
-def _trace(mark: CellMark, courses: Sequence[Course], summary: Summary, scale: Scale) -> dict[str, Any] | None:
+def _trace(
+    mark: CellMark, courses: Sequence[Observation], summary: Summary, scale: MetricSpec,
+) -> dict[str, Any] | None:
     """A step line; open circles where runs stopped being watched in vain."""
     found = curve(courses, summary)
     if found is None:
@@ -144,7 +146,9 @@ def _trace(mark: CellMark, courses: Sequence[Course], summary: Summary, scale: S
     }
 
 
-def _row(mark: CellMark, index: int, courses: Sequence[Course], summary: Summary, scale: Scale) -> SurvivalRow:
+def _row(
+    mark: CellMark, index: int, courses: Sequence[Observation], summary: Summary, scale: MetricSpec,
+) -> SurvivalRow:
     found = curve(courses, summary)
     mean = summary.restricted
     text = seconds if scale.unit == "s" else number
@@ -164,7 +168,7 @@ def _two(values: Sequence[Number | None]) -> tuple[Number, Number] | None:
     return (low, high) if low and high else None
 
 
-def _note(summary: Summary, courses: Sequence[Course], unknown: bool) -> str:
+def _note(summary: Summary, courses: Sequence[Observation], unknown: bool) -> str:
     if not summary.n:
         return "no trial yet"
     left = summary.n - len(courses)

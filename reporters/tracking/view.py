@@ -16,7 +16,7 @@ from repro.core.events import follow
 from repro.record.environment import DataSet
 from repro.record.results import Result
 from repro.record.store import Attempt, Record
-from repro.suite.model import Choices, Trial
+from repro.suite.model import Trial, TrialConfig
 from repro.suite.plan import Cell
 
 from ..page.cells import marks
@@ -249,7 +249,7 @@ def common_tags(record: Record, run: str, key: str, level: str, cell: Cell) -> d
     return tags
 
 
-def data_of(record: Record, choices: Choices) -> tuple[DataSet, ...]:
+def data_of(record: Record, choices: TrialConfig) -> tuple[DataSet, ...]:
     return tuple(item for item in record.environment.data if item.workload == choices.workload.label)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from repro.bundle.difference import Difference, between_executions
 from repro.compare import Comparison
-from repro.compare.evidence import NO_SPREAD, Asked, examine
+from repro.compare.evidence import NO_SPREAD, ComparisonRequest, examine
 from repro.compare.metric import SCALES
 from repro.compare.pairing import side, void
 from repro.compare.two_runs import Named
@@ -121,10 +121,12 @@ def _of(record: Record, cell: Cell, chosen: Sequence[tuple[str, int]]) -> list[R
     return [item for item in record.of_cell(cell.cell_id) if (cell.cell_id, item.repeat) in set(chosen)]
 
 
-def _asked(suite: Suite, metric: Metric, first: Sequence[Result], second: Sequence[Result], planned: int) -> Asked:
+def _asked(
+    suite: Suite, metric: Metric, first: Sequence[Result], second: Sequence[Result], planned: int,
+) -> ComparisonRequest:
     missing = tuple(f"{len(found)} of {planned} chosen trials {where} have a result"
                     for where, found in (("of the record", first), ("run again", second)) if len(found) < planned)
-    return Asked(metric=metric, margin=suite.margin, horizon=suite.horizon, refusals=missing,
+    return ComparisonRequest(metric=metric, margin=suite.margin, horizon=suite.horizon, refusals=missing,
                  paired=not _unpaired(first, second, metric))
 
 

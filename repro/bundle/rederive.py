@@ -14,7 +14,7 @@ from repro.core.events import Event, complete_lines, parse_line
 from repro.record import index, post_mortem
 from repro.record.derive import derive, with_energy
 from repro.record.results import CONSERVATION_TOLERANCE, Result
-from repro.seams.launching import Outcome, RankEnd
+from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.model import Trial
 
 UNSOUND = ("step records cover", "the clock went backwards")
@@ -130,15 +130,16 @@ def _packed(event: Event, line: str) -> tuple[Event, int]:
     return event, 512 + text + 64 * sum(line.count(sign) for sign in ",:[{")
 
 
-def _outcome(stored: Result, stopped: bool) -> Outcome | None:
+def _outcome(stored: Result, stopped: bool) -> LaunchResult | None:
     """An end of the processes that gives this status; None where the log alone does."""
     network = stored.network.model_dump(mode="json") if stored.network else None
     if stored.status in ("timed_out", "hung"):
-        return Outcome((), 0.0, timed_out=stored.status == "timed_out", hung=stored.status == "hung", network=network)
+        return LaunchResult(
+            (), 0.0, timed_out=stored.status == "timed_out", hung=stored.status == "hung", network=network)
     if stored.status in ("crashed", "out_of_memory"):
         reason = "out of memory" if stored.status == "out_of_memory" else "crashed"
-        return Outcome((RankEnd(0, 1, reason),), 0.0, network=network)
-    return Outcome((RankEnd(0, 0),), 0.0, network=network) if stopped else None
+        return LaunchResult((RankEnd(0, 1, reason),), 0.0, network=network)
+    return LaunchResult((RankEnd(0, 0),), 0.0, network=network) if stopped else None
 
 
 def _equal(one: Any, other: Any) -> bool:

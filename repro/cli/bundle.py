@@ -9,7 +9,7 @@ from typing import Any
 from repro.bundle.contents import Bundled, bundle, default_name
 from repro.bundle.difference import Difference, differences, text_of
 from repro.bundle.verify import Verified, opened, verify
-from repro.core.errors import NotAsItWas, OutputError
+from repro.core.errors import OutputError, RecordModified
 from repro.record.store import read_record
 
 
@@ -17,12 +17,12 @@ def make_bundle(run: Path, out: Path | None, licence: str) -> Bundled:
     """Verify the run, pack it, verify the bundle.
 
     Raises:
-        NotAsItWas: the run was altered: a bundle would give it a new, valid index.
+        RecordModified: the run was altered: a bundle would give it a new, valid index.
         OutputError: it cannot be read or written, or cannot leave the machine whole.
     """
     before = verify(run)
     if not before.sound:
-        raise NotAsItWas(f"{run}: {before.problems[0].text()}; {len(before.problems)} problems in all, nothing was "
+        raise RecordModified(f"{run}: {before.problems[0].text()}; {len(before.problems)} problems in all, nothing was "
                          "bundled (`repro verify` says all)")
     if not run.is_dir():
         raise OutputError(f"{run}: is a bundle already")

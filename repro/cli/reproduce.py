@@ -15,7 +15,7 @@ from repro.bundle.judge import Reproduction, judge
 from repro.bundle.verify import opened, verify
 from repro.cli import headless
 from repro.cli.text import command
-from repro.core.errors import Exit, NotAsItWas, OutputError, UsageError, nearest
+from repro.core.errors import Exit, OutputError, RecordModified, UsageError, nearest
 from repro.core.files import read_bounded, write_json
 from repro.core.machine import Machine, detect
 from repro.record.resume import reopen
@@ -60,7 +60,7 @@ def reproduce(
         resume: the folder of a reproduction that was cut short, to be brought to its end.
 
     Raises:
-        NotAsItWas: the record was altered.
+        RecordModified: the record was altered.
         OutputError: nothing there, or nowhere to write.
         UsageError: nothing chosen, this machine cannot run it, or `resume` is of another record.
         KeyboardInterrupt: a signal ended it; what has run is kept, and is not judged.
@@ -68,8 +68,8 @@ def reproduce(
     """
     checked = verify(source)
     if not checked.sound and not force:
-        raise NotAsItWas(f"{source}: is not as it was ({checked.problems[0].text()}); `repro verify` says all, --force "
-                          "reproduces what it says now")
+        raise RecordModified(f"{source}: is not as it was ({checked.problems[0].text()}); `repro verify` says all, "
+                             "--force reproduces what it says now")
     with opened(source) as root:
         first = read_record(root)
         if resume is not None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from repro.compare.cells import CellIndex, ComparedCell, baseline_pairs, factors_of, primary_pair, scaling_pairs
-from repro.compare.evidence import Asked, examine
+from repro.compare.evidence import ComparisonRequest, examine
 from repro.compare.figures import (
     DECIDED,
     Bounds,
@@ -22,7 +22,7 @@ from repro.compare.figures import (
     Split,
     Verdict,
 )
-from repro.compare.metric import SCALES, STATUS_WORDS, Scale
+from repro.compare.metric import SCALES, STATUS_WORDS, MetricSpec
 from repro.compare.noted import Noted
 from repro.compare.pairing import PAIRED_HASHES
 from repro.compare.summary import Summary, summarize
@@ -32,9 +32,26 @@ from repro.suite.model import MARGIN
 from repro.suite.plan import Plan
 
 __all__ = [
-    "DECIDED", "PAIRED_HASHES", "SCALES", "STATUS_WORDS", "Bounds", "ComparedCell", "Comparison", "Equivalence",
-    "Estimate", "Metric", "Pair", "Restricted", "Scale", "Split", "Summary", "Verdict", "compare", "contrast",
-    "factors_of", "summarize",
+    "DECIDED",
+    "PAIRED_HASHES",
+    "SCALES",
+    "STATUS_WORDS",
+    "Bounds",
+    "ComparedCell",
+    "Comparison",
+    "Equivalence",
+    "Estimate",
+    "Metric",
+    "MetricSpec",
+    "Pair",
+    "Restricted",
+    "Split",
+    "Summary",
+    "Verdict",
+    "compare",
+    "contrast",
+    "factors_of",
+    "summarize",
 ]
 
 
@@ -67,7 +84,7 @@ def compare(
         by_cell.setdefault(result.cell_id, []).append(result)
     noted = Noted(plan, results, started_ms)
     return judged([
-        examine(index.cells[one], index.cells[other], by_cell.get(one, []), by_cell.get(other, []), Asked(
+        examine(index.cells[one], index.cells[other], by_cell.get(one, []), by_cell.get(other, []), ComparisonRequest(
             metric=chosen, primary=(one, other) == first and chosen == declared, planned=suite.seeds,
             margin=suite.margin, horizon=suite.horizon, refusals=noted.refusals(one, other),
             cautions=noted.cautions(one, other),
@@ -88,5 +105,6 @@ def contrast(
             can choose it.
         paired: False where trials of one repeat share nothing, as those of two machines: Welch on logs.
     """
-    asked = Asked(metric=metric, primary=primary, planned=planned, margin=margin, horizon=horizon, paired=paired)
+    asked = ComparisonRequest(
+        metric=metric, primary=primary, planned=planned, margin=margin, horizon=horizon, paired=paired)
     return judged([examine(candidate, baseline, candidate_results, baseline_results, asked)])[0]

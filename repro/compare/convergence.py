@@ -15,7 +15,7 @@ from typing import Literal
 from repro import stats
 from repro.compare import Comparison
 from repro.compare.cells import CellIndex
-from repro.compare.evidence import Asked, examine
+from repro.compare.evidence import ComparisonRequest, examine
 from repro.compare.figures import Bounds, Pair
 from repro.compare.verdict import judged
 from repro.core import pattern
@@ -68,7 +68,7 @@ def check(plan: Plan, results: Sequence[Result]) -> list[Convergence]:
     for result in results:
         by_cell.setdefault(result.cell_id, []).append(result)
     cells = {cell.cell_id: cell for cell in plan.cells}
-    asked = Asked(metric="samples", planned=plan.suite.seeds, margin=plan.suite.margin)
+    asked = ComparisonRequest(metric="samples", planned=plan.suite.seeds, margin=plan.suite.margin)
     found = judged([examine(cells[one], cells[other], by_cell.get(one, []), by_cell.get(other, []), asked)
                     for one, other in pairs])
     certain = [_certain(item, by_cell, plan.suite.margin) for item in found]

@@ -14,7 +14,7 @@ from repro import stats
 from repro.compare import drift
 from repro.compare.cells import ComparedCell, factors_of
 from repro.compare.figures import Estimate, Pair, Restricted, Split, bounds
-from repro.compare.metric import NOT_A_RESULT, SCALES, Scale
+from repro.compare.metric import NOT_A_RESULT, SCALES, MetricSpec
 from repro.compare.missed import Missed, missed
 from repro.compare.pairing import Side, pairs_of, side, void
 from repro.compare.split import split_of
@@ -30,7 +30,7 @@ NO_SPREAD = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ComparisonRequest:
     """What a comparison is asked to do, declared before the results."""
 
     metric: Metric
@@ -48,7 +48,7 @@ class Asked:
     cautions: tuple[str, ...] = ()
 
     @property
-    def scale(self) -> Scale:
+    def scale(self) -> MetricSpec:
         return SCALES[self.metric]
 
 
@@ -58,7 +58,7 @@ class Evidence:
 
     candidate: ComparedCell
     baseline: ComparedCell
-    asked: Asked
+    asked: ComparisonRequest
     ours: Side
     theirs: Side
     pairs: tuple[Pair, ...]
@@ -100,7 +100,7 @@ class Evidence:
 
 def examine(
     candidate: ComparedCell, baseline: ComparedCell, candidate_results: Sequence[Result],
-    baseline_results: Sequence[Result], asked: Asked,
+    baseline_results: Sequence[Result], asked: ComparisonRequest,
 ) -> Evidence:
     """One candidate against one baseline; the order of the results never matters."""
     ours, theirs = side("the candidate", candidate_results, asked.scale), side("the baseline", baseline_results,

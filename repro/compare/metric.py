@@ -22,7 +22,7 @@ NEVER = ("diverged", "out_of_memory")
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class MetricSpec:
     """One metric."""
 
     name: Metric
@@ -39,21 +39,21 @@ class Scale:
     """What the candidate is where the ratio is below 1, and above."""
 
 
-SCALES: dict[str, Scale] = {
-    "tta_wall": Scale("tta_wall", "tta_wall", "time to the target", "the time", "s", True, "faster", "slower"),
-    "tta_train": Scale("tta_train", "tta_train", "training time to the target", "the training time", "s", True,
+SCALES: dict[str, MetricSpec] = {
+    "tta_wall": MetricSpec("tta_wall", "tta_wall", "time to the target", "the time", "s", True, "faster", "slower"),
+    "tta_train": MetricSpec("tta_train", "tta_train", "training time to the target", "the training time", "s", True,
                        "faster", "slower"),
-    "tta_cold": Scale("tta_cold", "tta_cold", "time from a cold start to the target", "the time from a cold start",
+    "tta_cold": MetricSpec("tta_cold", "tta_cold", "time from a cold start to the target", "the time from a cold start",
                       "s", True, "faster", "slower"),
-    "samples": Scale("samples", "samples_to_target", "samples to the target", "the samples", "samples", True, "faster",
-                     "slower"),
-    "throughput": Scale("throughput", "samples_per_second", "throughput", "the throughput", "samples/s", False,
+    "samples": MetricSpec("samples", "samples_to_target", "samples to the target", "the samples", "samples", True,
+                          "faster", "slower"),
+    "throughput": MetricSpec("throughput", "samples_per_second", "throughput", "the throughput", "samples/s", False,
                         "slower", "faster"),
-    "accuracy": Scale("accuracy", "final", "final quality", "the final quality", "", False, "lower", "higher"),
+    "accuracy": MetricSpec("accuracy", "final", "final quality", "the final quality", "", False, "lower", "higher"),
 }
 
 
-def figure(result: Result, scale: Scale) -> float | None:
+def figure(result: Result, scale: MetricSpec) -> float | None:
     """The metric of one trial; None where the trial has none."""
     if scale.to_target and result.status != "ok":
         return None
@@ -69,7 +69,7 @@ def meaningless(value: float) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class Observation:
     """How far one trial was watched for the target, in the metric's unit."""
 
     kind: Literal["reached", "watched", "never", "unknown"]
@@ -77,17 +77,17 @@ class Course:
     at: float
 
 
-def course(result: Result, scale: Scale) -> Course:
+def course(result: Result, scale: MetricSpec) -> Observation:
     """Reached, or not and up to where, for a metric that needs the target."""
     value = figure(result, scale)
     if value is not None:
-        return Course("reached", value)
+        return Observation("reached", value)
     if result.status in NEVER:
-        return Course("never", math.inf)
+        return Observation("never", math.inf)
     if result.status in ("missed", "timed_out"):
         end = watched(result, scale.name)
-        return Course("watched", end) if end is not None and not meaningless(end) else Course("unknown", 0.0)
-    return Course("unknown", 0.0)
+        return Observation("watched", end) if end is not None and not meaningless(end) else Observation("unknown", 0.0)
+    return Observation("unknown", 0.0)
 
 
 def watched(result: Result, metric: Metric) -> float | None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from repro import stats
 from repro.compare.figures import Restricted, bounds
-from repro.compare.metric import Course, Scale, course
+from repro.compare.metric import MetricSpec, Observation, course
 from repro.compare.pairing import Side
 
 
@@ -34,7 +34,7 @@ class Missed:
     """`the candidate` or `the baseline`, where none of its trials reached the target and all others did."""
 
 
-def missed(ours: Side, theirs: Side, scale: Scale, horizon: float | None, paired: bool = True) -> Missed:
+def missed(ours: Side, theirs: Side, scale: MetricSpec, horizon: float | None, paired: bool = True) -> Missed:
     """Compare with missed, diverged, timed-out and out-of-memory runs kept in.
 
     A run that diverged or ran out of memory never reaches the target. One that used up its budget, or its time limit,
@@ -67,7 +67,7 @@ def missed(ours: Side, theirs: Side, scale: Scale, horizon: float | None, paired
     )
 
 
-def _before(one: Course, other: Course) -> bool:
+def _before(one: Observation, other: Observation) -> bool:
     """Whether the first is known to have reached the target before the second."""
     if one.kind != "reached":
         return False
@@ -81,19 +81,19 @@ def _sign_test(first: int, second: int) -> float:
     return float(binomtest(first, first + second).pvalue) if first + second else 1.0
 
 
-def censored(courses: Sequence[Course]) -> tuple[list[float], list[bool]]:
+def censored(courses: Sequence[Observation]) -> tuple[list[float], list[bool]]:
     """(times, reached): a run that never can reach the target is watched for as long as any run was."""
     last = max((item.at for item in courses if item.kind != "never"), default=0.0)
     return [min(item.at, last) for item in courses], [item.kind == "reached" for item in courses]
 
 
-def common_horizon(courses: Sequence[Course]) -> float:
+def common_horizon(courses: Sequence[Observation]) -> float:
     """As far as every run was watched; the longest time to the target where none was cut off."""
     watched = [item.at for item in courses if item.kind == "watched"]
     return min(watched) if watched else max((item.at for item in courses if item.kind == "reached"), default=0.0)
 
 
-def _restricted(a: Sequence[Course], b: Sequence[Course], horizon: float | None) -> Restricted | str:
+def _restricted(a: Sequence[Observation], b: Sequence[Observation], horizon: float | None) -> Restricted | str:
     """The ratio of mean times up to the horizon, or why there is none."""
     common = common_horizon([*a, *b])
     at = horizon if horizon is not None else common
@@ -110,13 +110,13 @@ def _restricted(a: Sequence[Course], b: Sequence[Course], horizon: float | None)
     )
 
 
-def cut(courses: Sequence[Course], horizon: float) -> tuple[list[float], list[bool]]:
+def cut(courses: Sequence[Observation], horizon: float) -> tuple[list[float], list[bool]]:
     """Times and whether the target was reached, looking no further than the horizon, up to which all were watched."""
     return ([min(item.at, horizon) for item in courses],
             [item.kind == "reached" and item.at <= horizon for item in courses])
 
 
-def _log_rank(a: Sequence[Course], b: Sequence[Course]) -> float | None:
+def _log_rank(a: Sequence[Observation], b: Sequence[Observation]) -> float | None:
     times, reached = censored([*a, *b])
     first = len(a)
     try:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from repro.compare.figures import Pair
-from repro.compare.metric import STATUS_WORDS, Scale, figure, meaningless
+from repro.compare.metric import STATUS_WORDS, MetricSpec, figure, meaningless
 from repro.record.results import Result
 
 PAIRED_HASHES = ("init_weights", "data_order", "data")
@@ -39,7 +39,7 @@ class Side:
         return f"{self.name} {_listed([f'{parts[0]} of {self.n} trials', *parts[1:]])}"
 
 
-def side(name: str, results: Sequence[Result], scale: Scale) -> Side:
+def side(name: str, results: Sequence[Result], scale: MetricSpec) -> Side:
     """One cell's trials, in whatever order they come."""
     by_repeat = {item.repeat: item for item in sorted(results, key=lambda item: item.repeat)}
     values, wrong = {}, ""

@@ -9,11 +9,11 @@ import numpy as np
 
 from repro import stats
 from repro.compare.figures import Estimate, Pair, Split, bounds
-from repro.compare.metric import Scale
+from repro.compare.metric import MetricSpec
 from repro.compare.pairing import Side
 
 
-def split_of(ours: Side, theirs: Side, pairs: Sequence[Pair], scale: Scale) -> Split | None:
+def split_of(ours: Side, theirs: Side, pairs: Sequence[Pair], scale: MetricSpec) -> Split | None:
     """The two factors of a ratio of times over complete pairs; None for other metrics, or where samples are not known.
 
     A run's time is its samples over its samples a second, so in geometric means the identity is exact.

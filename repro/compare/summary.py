@@ -10,7 +10,7 @@ from repro import stats
 from repro.compare.cells import ComparedCell
 from repro.compare.evidence import claimed
 from repro.compare.figures import Bounds, Estimate, bounds
-from repro.compare.metric import NOT_A_RESULT, SCALES, Scale, course, figure, meaningless, watched
+from repro.compare.metric import NOT_A_RESULT, SCALES, MetricSpec, course, figure, meaningless, watched
 from repro.compare.missed import censored, common_horizon, cut
 from repro.record.results import Result
 from repro.suite.model import Frozen, Metric
@@ -81,7 +81,7 @@ def summarize(
     )
 
 
-def _missed(results: Sequence[Result], scale: Scale, horizon: float | None) -> dict[str, object]:
+def _missed(results: Sequence[Result], scale: MetricSpec, horizon: float | None) -> dict[str, object]:
     """Figures of a cell of which some trials missed; none where it is not known how long those were watched."""
     courses = [course(item, scale) for item in results if item.status not in NOT_A_RESULT]
     if not courses or any(item.kind == "unknown" for item in courses):
@@ -97,7 +97,7 @@ def _missed(results: Sequence[Result], scale: Scale, horizon: float | None) -> d
     return found | {"diverged_share": _diverged([item for item in results if item.status not in NOT_A_RESULT], scale)}
 
 
-def _diverged(results: Sequence[Result], scale: Scale) -> float | None:
+def _diverged(results: Sequence[Result], scale: MetricSpec) -> float | None:
     """Share that diverges, with the target as the competing end and all other ends as cut off."""
     causes = [{"ok": "reached", "diverged": "diverged"}.get(item.status) for item in results]
     if "diverged" not in causes:

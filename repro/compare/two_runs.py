@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from repro.compare.evidence import Asked, examine
+from repro.compare.evidence import ComparisonRequest, examine
 from repro.compare.figures import Comparison
 from repro.compare.metric import SCALES
 from repro.compare.pairing import PAIRED_HASHES, side, void
@@ -68,15 +68,15 @@ def versus(first: Ran, second: Ran, metric: Metric | None = None, force: bool = 
 
 
 def _asked(first: Ran, second: Ran, after: Sequence[Result], before: Sequence[Result], metric: Metric,
-           cautions: tuple[str, ...]) -> Asked:
+           cautions: tuple[str, ...]) -> ComparisonRequest:
     suite = second.plan.suite
     unpaired = why_unpaired(after, before, metric)
     said = (f"not paired: {unpaired}; Welch on logs instead",) if unpaired else ()
     missing = tuple(
         f"{len(found)} of {run.plan.suite.seeds} planned trials of {run.name} have run; no verdict before all have"
         for run, found in ((first, before), (second, after)) if len(found) < run.plan.suite.seeds)
-    return Asked(metric=metric, margin=suite.margin, horizon=suite.horizon, paired=not unpaired, refusals=missing,
-                 cautions=(*cautions, *said))
+    return ComparisonRequest(metric=metric, margin=suite.margin, horizon=suite.horizon, paired=not unpaired,
+                             refusals=missing, cautions=(*cautions, *said))
 
 
 def why_unpaired(candidate: Sequence[Result], baseline: Sequence[Result], metric: Metric) -> str:

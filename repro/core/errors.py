@@ -8,7 +8,7 @@
     │   ├── UnknownName            exit 2   no plug-in, suite or key of that name (nearest valid one is named)
     │   ├── OutputError            exit 2   a folder or file cannot be written or read
     │   └── GuardError             exit 2   strict, and the machine would spoil the figures
-    ├── NotAsItWas                 exit 3   a record was altered since it was made
+    ├── RecordModified                 exit 3   a record was altered since it was made
     ├── TrialError                 exit 1   a trial could not be carried through
     │   ├── ParityError            exit 1   two engines do not train alike (step, tensor)
     │   └── CheckpointError        exit 1   a checkpoint cannot be written (which, why)
@@ -85,7 +85,7 @@ class GuardError(UsageError):
     """A run that is to be strict meets a machine that would spoil its figures."""
 
 
-class NotAsItWas(ReproError):
+class RecordModified(ReproError):
     """A record was altered since it was made."""
 
     exit_code = Exit.NOT_REPRODUCED

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from repro.core.random_streams import Streams
 from repro.seams.plugin import Setting
-from repro.seams.training import Engine, Job, Parts, Session
+from repro.seams.training import Engine, Job, Session, TrainingParts
 
 
 class Ddp(Engine):
@@ -30,7 +30,7 @@ class Ddp(Engine):
 
         return f"torch {torch.__version__}"
 
-    def start(self, parts: Parts | None, job: Job, streams: Streams) -> Session:
+    def start(self, parts: TrainingParts | None, job: Job, streams: Streams) -> Session:
         import torch.distributed
 
         from repro.engines.plain.ddp_session import DdpSession

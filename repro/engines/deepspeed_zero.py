@@ -12,7 +12,7 @@ from repro.core.random_streams import Streams
 from repro.engines.zero.config import OWNED, deepspeed_config, owned_keys
 from repro.engines.zero.keys import unknown_keys
 from repro.seams.plugin import Setting
-from repro.seams.training import Engine, Job, Parts, Session
+from repro.seams.training import Engine, Job, Session, TrainingParts
 from repro.suite.model import FieldProblem
 
 
@@ -80,7 +80,7 @@ class DeepSpeedZero(Engine):
     def library(self) -> str:
         return f"deepspeed {version('deepspeed')}, torch {version('torch')}"
 
-    def start(self, parts: Parts | None, job: Job, streams: Streams) -> Session:
+    def start(self, parts: TrainingParts | None, job: Job, streams: Streams) -> Session:
         assert parts is not None
         # DeepSpeed reads both when it is imported or initialised; elsewhere nothing depends on them.
         os.environ.setdefault("DS_ACCELERATOR", "cuda" if job.device.startswith("cuda") else "cpu")

@@ -12,7 +12,7 @@ from pydantic import Field, PrivateAttr
 
 from repro.core.random_streams import Streams
 from repro.engines.fake_session import FakeSession, VirtualClock
-from repro.seams.training import Engine, Job, Parts, Session
+from repro.seams.training import Engine, Job, Session, TrainingParts
 
 
 class Fake(Engine):
@@ -46,7 +46,7 @@ class Fake(Engine):
         self._waiting[:] = [VirtualClock()]
         return self._waiting[0]
 
-    def start(self, parts: Parts | None, job: Job, streams: Streams) -> Session:
+    def start(self, parts: TrainingParts | None, job: Job, streams: Streams) -> Session:
         clock = self._waiting.pop() if self._waiting else VirtualClock()
         return FakeSession(self, job, streams, self._cell(job), clock)
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from repro.core.random_streams import Streams
 from repro.seams.plugin import Setting
-from repro.seams.training import Engine, Job, Parts, Session
+from repro.seams.training import Engine, Job, Session, TrainingParts
 
 
 class Single(Engine):
@@ -30,7 +30,7 @@ class Single(Engine):
 
         return f"torch {torch.__version__}"
 
-    def start(self, parts: Parts | None, job: Job, streams: Streams) -> Session:
+    def start(self, parts: TrainingParts | None, job: Job, streams: Streams) -> Session:
         import torch
 
         from repro.engines.plain.loop import LoopSession

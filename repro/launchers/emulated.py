@@ -20,7 +20,7 @@ from repro.launchers.netns.network import CONTROL_NET, DATA, MTU, Traffic, Wirin
 from repro.launchers.netns.network_process import Keeper
 from repro.launchers.netns.placement import Placement, node_of
 from repro.launchers.netns.probe import ability
-from repro.seams.launching import Order, Outcome
+from repro.seams.launching import LaunchRequest, LaunchResult
 from repro.seams.plugin import Setting
 
 
@@ -130,7 +130,7 @@ class Fabric(Local):
             self._drop()
             raise
 
-    def launch(self, order: Order) -> Outcome:
+    def launch(self, order: LaunchRequest) -> LaunchResult:
         """Run the entry in one fresh process a rank, each on its node, and count what the links carried.
 
         Raises:
@@ -167,7 +167,7 @@ class Fabric(Local):
             delay_seconds=rate.seconds(self.delay) if self.delay else 0.0,
         )
 
-    def _placement(self, order: Order) -> Placement:
+    def _placement(self, order: LaunchRequest) -> Placement:
         assert self._keeper is not None
         nodes = self.nodes or order.processes
         dealt = [node_of(rank, order.processes, nodes) for rank in range(order.processes)]
@@ -177,7 +177,7 @@ class Fabric(Local):
         ]
         return Placement(self._keeper.user, [self._keeper.nodes[node] for node in dealt], environment, self.slowdown)
 
-    def _without_network(self, outcome: Outcome) -> Outcome:
+    def _without_network(self, outcome: LaunchResult) -> LaunchResult:
         """The trial has failed, whatever its ranks say: what its links carried is not known, nor whether they held."""
         self._drop()
         why = "the process that keeps the emulated network was killed"
@@ -185,8 +185,8 @@ class Fabric(Local):
         return replace(outcome, ends=ends)
 
     def _recorded(
-        self, order: Order, outcome: Outcome, before: Sequence[Traffic], after: Sequence[Traffic]
-    ) -> Outcome:
+        self, order: LaunchRequest, outcome: LaunchResult, before: Sequence[Traffic], after: Sequence[Traffic]
+    ) -> LaunchResult:
         """The outcome with what is known of the network, which is also left in the order's folder."""
         nodes, wiring = self.nodes or order.processes, self._wiring()
         network: dict[str, Any] = {

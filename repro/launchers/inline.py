@@ -16,7 +16,7 @@ from typing import ClassVar, TextIO
 
 from repro.launchers.processes.entry import exit_code, reason, resolve
 from repro.launchers.processes.hang import Progress
-from repro.seams.launching import Launcher, Order, Outcome, RankEnd
+from repro.seams.launching import Launcher, LaunchRequest, LaunchResult, RankEnd
 from repro.seams.plugin import Setting
 
 HUNG = signal.SIGUSR1
@@ -42,7 +42,7 @@ class Inline(Launcher):
             with contextlib.suppress(Exception):  # whatever it is, the trial that needs the module will say so
                 importlib.import_module(module)
 
-    def launch(self, order: Order) -> Outcome:
+    def launch(self, order: LaunchRequest) -> LaunchResult:
         """Call the entry once, as rank 0; exceptions become the outcome, KeyboardInterrupt propagates."""
         order.folder.mkdir(parents=True, exist_ok=True)
         begin = time.monotonic()
@@ -61,7 +61,7 @@ class Inline(Launcher):
                 end, hung = RankEnd(0, 1, str(late)), True
             except _TimedOut as late:
                 end, timed_out = RankEnd(0, 1, str(late)), True
-        return Outcome((end,), time.monotonic() - begin, timed_out, hung)
+        return LaunchResult((end,), time.monotonic() - begin, timed_out, hung)
 
 
 class _TimedOut(BaseException):
@@ -72,7 +72,7 @@ class _Hung(_TimedOut):
     """Raised in the entry when nothing got on."""
 
 
-def _call(order: Order) -> RankEnd:
+def _call(order: LaunchRequest) -> RankEnd:
     try:
         resolve(order.entry)(str(order.folder), order.payload)
     except SystemExit as error:
@@ -85,7 +85,7 @@ def _call(order: Order) -> RankEnd:
 
 
 @contextlib.contextmanager
-def _environment(order: Order) -> Iterator[None]:
+def _environment(order: LaunchRequest) -> Iterator[None]:
     """What a rank finds in its environment; the caller's own is put back afterwards.
 
     Port 0 lets the store of a one-rank process group take any free port: nobody else has to find it.
@@ -126,7 +126,7 @@ def _deadline(seconds: float) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _watched(order: Order, printed: TextIO) -> Iterator[None]:
+def _watched(order: LaunchRequest, printed: TextIO) -> Iterator[None]:
     """Interrupt the entry when `order.progress` stops growing, after its stacks are in the log."""
     if order.stall_seconds is None or order.progress is None or \
             threading.current_thread() is not threading.main_thread():

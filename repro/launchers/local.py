@@ -24,7 +24,7 @@ from repro.launchers.processes.hang import Progress
 from repro.launchers.processes.rank import Assignment, Here, run
 from repro.launchers.processes.rank_processes import Roll, ends
 from repro.launchers.processes.shared_fork_server import WarmServer
-from repro.seams.launching import Launcher, Order, Outcome
+from repro.seams.launching import Launcher, LaunchRequest, LaunchResult
 from repro.seams.plugin import Setting
 
 LEAVE_ELASTIC_AFTER = 20
@@ -77,7 +77,7 @@ class Local(Launcher):
         self._server = shared_fork_server.acquire(preload, device)
         self._first = self._server.users == 1
 
-    def launch(self, order: Order) -> Outcome:
+    def launch(self, order: LaunchRequest) -> LaunchResult:
         """Run the entry in one fresh process a rank and wait for all of them.
 
         A signal that ends the launch is delivered again when every rank is gone: SIGINT becomes KeyboardInterrupt.
@@ -93,7 +93,7 @@ class Local(Launcher):
             server, self._server = self._server, None
             shared_fork_server.release(server)
 
-    def _run(self, order: Order, place: object, environment: Mapping[str, str]) -> Outcome:
+    def _run(self, order: LaunchRequest, place: object, environment: Mapping[str, str]) -> LaunchResult:
         """Launch with ranks at `place`, seeing `environment` below the order's own."""
         assert self._server is not None, "launch comes after open"
         order.folder.mkdir(parents=True, exist_ok=True)
@@ -111,10 +111,10 @@ class Local(Launcher):
             if late.stacks is not None:
                 each = hang.reasons(late.stacks, order.processes, order.stall_seconds or 0.0)
                 ended = ends(codes, Path(reports), hang.to_blame(late.stacks), "", each)
-                return Outcome(ended, time.monotonic() - begin, hung=True)
+                return LaunchResult(ended, time.monotonic() - begin, hung=True)
             why = f"not finished after {order.timeout_seconds:g} s" if late.is_set() else ""
             ended = ends(codes, Path(reports), suspect, why)
-        return Outcome(ended, time.monotonic() - begin, late.is_set())
+        return LaunchResult(ended, time.monotonic() - begin, late.is_set())
 
     def _elastic(self, processes: int, work: Assignment, roll: Roll, place: object) -> int | None:
         """Launch and wait; the rank that failed first as far as elastic knows."""
@@ -200,7 +200,7 @@ def _signals_delivered(late: _Late) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _deadline(roll: Roll, order: Order, late: _Late) -> Iterator[None]:
+def _deadline(roll: Roll, order: LaunchRequest, late: _Late) -> Iterator[None]:
     """Kill all ranks when their time is over, or when nothing gets on; `late` tells whether that happened.
 
     Elastic waits for ever for a rank that ended with exit code 0 before its entry returned, and nothing is left to kill
@@ -229,7 +229,7 @@ def _deadline(roll: Roll, order: Order, late: _Late) -> Iterator[None]:
         thread.join()
 
 
-def _in_time(roll: Roll, order: Order, late: _Late, done: threading.Event) -> bool:
+def _in_time(roll: Roll, order: LaunchRequest, late: _Late, done: threading.Event) -> bool:
     """Wait for the end of the launch; False: it did not come in time, and where the ranks hang is in `late`."""
     if order.stall_seconds is None or order.progress is None:
         return done.wait(order.timeout_seconds)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pydantic import Field
 
 from repro.compare import Comparison
-from repro.compare.evidence import Asked, Evidence, examine
+from repro.compare.evidence import ComparisonRequest, Evidence, examine
 from repro.compare.two_runs import Named
 from repro.compare.verdict import judged
 from repro.published.cells import SEVERAL, as_results
@@ -64,7 +64,7 @@ def _examined(candidate: Entry, baseline: Entry, metric: Metric) -> Evidence:
         refusals += (GRID,)
     elif not refusals:
         refusals = _disagreement(candidate, baseline, ours, theirs)
-    asked = Asked(metric=metric, paired=False, refusals=refusals, withhold=False,
+    asked = ComparisonRequest(metric=metric, paired=False, refusals=refusals, withhold=False,
                   cautions=_cautions(candidate, baseline, metric))
     if apart(candidate, baseline):  # no figure at all: whoever reads a ratio takes it for a comparison
         ours, theirs = [], []

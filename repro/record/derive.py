@@ -27,7 +27,7 @@ from repro.record.results import (
     Steps,
     Traffic,
 )
-from repro.seams.launching import Outcome
+from repro.seams.launching import LaunchResult
 from repro.suite.model import Stop, Trial
 
 INIT_SECONDS = 1800.0
@@ -37,7 +37,7 @@ OUT_OF_MEMORY = ("out of memory", "outofmemory", "memoryerror", "can't allocate 
 """How CUDA, Python, torch's CPU allocator and the C library say it, in lower case."""
 
 
-def derive(trial: Trial, attempt: int, events: Sequence[Event], outcome: Outcome | None) -> Result:
+def derive(trial: Trial, attempt: int, events: Sequence[Event], outcome: LaunchResult | None) -> Result:
     """The result of one attempt, from its log and from how its processes ended.
 
     Args:
@@ -100,7 +100,7 @@ class _Log:
         return found
 
 
-def _status(log: _Log, outcome: Outcome | None) -> tuple[Status, str]:
+def _status(log: _Log, outcome: LaunchResult | None) -> tuple[Status, str]:
     """From exit codes AND the last event: a trial without `run_stop` failed, whatever its exit code says."""
     stop = log.last("run_stop")
     failure = outcome.cause if outcome else None

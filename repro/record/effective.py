@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from repro.seams.training import Engine, Precision
-from repro.suite.model import Choices
+from repro.suite.model import TrialConfig
 
 UNKNOWN = "unknown"
 """What an engine says of what it could not see: shown, and not judged."""
 
 
-def requested(choices: Choices) -> dict[str, str]:
+def requested(choices: TrialConfig) -> dict[str, str]:
     """What was asked for, under the names and in the words in which engines read back; only what can be judged."""
     precision = choices.precision.get(Precision)
     asked = {
@@ -31,12 +31,12 @@ def requested(choices: Choices) -> dict[str, str]:
     return asked if stage is None else asked | {"zero_stage": str(stage)}
 
 
-def _sent(choices: Choices, precision: Precision) -> str:
+def _sent(choices: TrialConfig, precision: Precision) -> str:
     """PowerSGD's factors, and the gradients of its first steps, are as wide as the gradients."""
     return {"fp16": "float16", "bf16": "bfloat16"}.get(choices.compression, precision.weights)
 
 
-def mismatches(choices: Choices, effective: Mapping[str, str], settings: Mapping[str, str]) -> list[str]:
+def mismatches(choices: TrialConfig, effective: Mapping[str, str], settings: Mapping[str, str]) -> list[str]:
     """Everything that ran otherwise than asked, a phrase each; empty: the trial is what it is called.
 
     What an engine does not read back, or calls unknown, is not judged.
@@ -57,14 +57,14 @@ def mismatches(choices: Choices, effective: Mapping[str, str], settings: Mapping
     return [*found, *_scaling(choices, effective), *_algorithm(choices, effective)]
 
 
-def _scaling(choices: Choices, effective: Mapping[str, str]) -> list[str]:
+def _scaling(choices: TrialConfig, effective: Mapping[str, str]) -> list[str]:
     wanted, scale = choices.precision.get(Precision).loss_scaling, effective.get("loss_scale", UNKNOWN)
     if scale == UNKNOWN or wanted == (scale != "none"):
         return []
     return [f"{'a' if wanted else 'no'} loss scale was asked for, {scale} ran"]
 
 
-def _algorithm(choices: Choices, effective: Mapping[str, str]) -> list[str]:
+def _algorithm(choices: TrialConfig, effective: Mapping[str, str]) -> list[str]:
     """An algorithm is read back as `title: collectives it did; ...`, the backend by its name and version."""
     ran = effective.get("comm", UNKNOWN)
     if ran == UNKNOWN or choices.processes == 1:

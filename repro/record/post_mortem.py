@@ -11,7 +11,7 @@ from pathlib import Path
 
 from repro.core.events import TOKEN, complete_lines, parse_line
 from repro.core.redact import HIDDEN, masked, secrets
-from repro.seams.launching import Outcome, RankEnd
+from repro.seams.launching import LaunchResult, RankEnd
 
 FIRST, LAST = "cache_clear", "x_effective"
 """The events that a worker's log begins and ends with."""
@@ -35,7 +35,7 @@ def before(folder: Path) -> Before:
     return Before(folder, {path.name: path.stat().st_size for path in folder.glob("rank*.log")}, oom_kills())
 
 
-def explained(outcome: Outcome, then: Before) -> Outcome:
+def explained(outcome: LaunchResult, then: Before) -> LaunchResult:
     """The outcome with the last words of the rank that failed first, and with the kernel's part where it had one."""
     cause = outcome.cause
     if cause is None or outcome.timed_out or outcome.hung:

@@ -33,7 +33,7 @@ from repro.record.store import Attempt, Record, RunFolder, read_record
 from repro.runner import preflight
 from repro.runner.energy_meter import EnergyMeter
 from repro.runner.monitor import Monitor
-from repro.seams.launching import Launcher, Order, Outcome
+from repro.seams.launching import Launcher, LaunchRequest, LaunchResult
 from repro.seams.training import Engine, Workload
 from repro.suite.model import Trial, canonical
 from repro.suite.plan import Cell, Plan
@@ -264,7 +264,7 @@ class Run:
         for launcher in self._launchers.values():
             launcher.close()
 
-    def launch(self, trial: Trial, entry: str, folder: Path, payload: dict[str, Any]) -> Outcome:
+    def launch(self, trial: Trial, entry: str, folder: Path, payload: dict[str, Any]) -> LaunchResult:
         """Start one entry point on all ranks of a trial.
 
         Args:
@@ -281,7 +281,7 @@ class Run:
         left = choices.timeout_seconds - payload.get("spent_seconds", 0.0)
         then = post_mortem.before(folder)
         try:
-            outcome = launcher.launch(Order(
+            outcome = launcher.launch(LaunchRequest(
                 entry=entry, payload=payload, processes=choices.processes, device=choices.device, folder=folder,
                 timeout_seconds=left, stall_seconds=choices.stall_seconds, progress=progress,
             ))
@@ -371,7 +371,7 @@ class Run:
         self._between(wait_seconds=5.0)
         return result
 
-    def _ranks(self, start: _Start, kept: Checkpoints, point: Resumption | None) -> Outcome:
+    def _ranks(self, start: _Start, kept: Checkpoints, point: Resumption | None) -> LaunchResult:
         """An attempt from its line in the ledger to the end of its ranks.
 
         Raises:
@@ -389,7 +389,7 @@ class Run:
             if point is not None and spent >= trial.choices.timeout_seconds:
                 with suppress(OSError):  # all that is known of a trial that no rank goes on with
                     log.write_bytes(point.log())
-                return Outcome((), spent, timed_out=True)
+                return LaunchResult((), spent, timed_out=True)
             with Monitor(log, self.folder.system_log(trial.trial_id, start.attempt), self.watcher.trial_ticked,
                          self._live):
                 outcome = self.launch(trial, WORKER, self.folder.trial(trial.trial_id), {
@@ -404,7 +404,7 @@ class Run:
             self.folder.append_attempt(start.ended("not_launched", str(error)))
             raise
 
-    def _keep(self, start: _Start, outcome: Outcome, used: Energy | None) -> Result:
+    def _keep(self, start: _Start, outcome: LaunchResult, used: Energy | None) -> Result:
         """The result of an attempt whose ranks have ended, into its file and into the ledger; may be done again."""
         trial, attempt = start.trial, start.attempt
         log = self.folder.log(trial.trial_id, attempt)
@@ -492,7 +492,7 @@ def _named(point: Resumption | None) -> str:
     return f"{point.path.name} of attempt {point.checkpoint.attempt}" if point else ""
 
 
-def refused(outcome: Outcome) -> str:
+def refused(outcome: LaunchResult) -> str:
     """What a rank found wrong with the checkpoint that it was to go on from; "" where it found nothing."""
     prefix = f"{CheckpointRefused.__name__}: "
     return next((end.reason.removeprefix(prefix) for end in outcome.ends if end.reason.startswith(prefix)), "")
@@ -537,7 +537,7 @@ def data_sets(plan: Plan) -> Iterable[DataSet]:
         )
 
 
-def why(outcome: Outcome) -> str:
+def why(outcome: LaunchResult) -> str:
     """The first rank that failed and its reason, in one line."""
     if outcome.timed_out:
         return f"timed out after {outcome.seconds:.0f} s"

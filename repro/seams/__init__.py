@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-_MOVED = {
-    "plugin": ("Plugin", "Setting"),
-    "training": (
-        "Batch", "Comm", "DataIdentity", "Direction", "Engine", "Fed", "Job", "Optimizer", "Parts", "Precision",
-        "Session", "Workload",
-    ),
-    "launching": ("Launcher", "Order", "Outcome", "RankEnd"),
-    "reporting": ("Reporter",),
+MOVED = {
+    **{name: f"plugin.{name}" for name in ("Plugin", "Setting")},
+    **{name: f"training.{name}" for name in (
+        "Batch", "Comm", "DataIdentity", "Direction", "Engine", "Fed", "Job", "Optimizer", "Precision", "Session", "Workload",
+    )},
+    "Parts": "training.TrainingParts",
+    **{name: f"launching.{name}" for name in ("Launcher", "RankEnd")},
+    "Order": "launching.LaunchRequest", "Outcome": "launching.LaunchResult",
+    "Reporter": "reporting.Reporter",
 }
+"""Where plug-ins written for version 0.1 find what they imported from `repro.seams`."""
 
 
 def __getattr__(name: str) -> Any:
-    """Tell authors of plug-ins written for 0.1 where a class is now.
+    """Name the new place of a class that version 0.1 had here.
 
     Raises:
-        ImportError: the class has moved; the message names its page.
-        AttributeError: there is no such name.
+        ImportError: the class has moved; the message is the line to write.
+        AttributeError: there never was such a class.
     """
-    for page, classes in _MOVED.items():
-        if name in classes:
-            raise ImportError(f"`{name}` has moved: write `from repro.seams.{page} import {name}`")
+    if name in MOVED:
+        page, _, now = MOVED[name].partition(".")
+        raise ImportError(f"`repro.seams.{name}` has moved: write `from repro.seams.{page} import {now}`")
     raise AttributeError(f"module 'repro.seams' has no attribute {name!r}")

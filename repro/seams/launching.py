@@ -12,7 +12,7 @@ from repro.seams.plugin import Plugin
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class LaunchRequest:
     """One start of one entry point on all ranks."""
 
     entry: str
@@ -47,7 +47,7 @@ class RankEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class LaunchResult:
     """How a launch ended."""
 
     ends: tuple[RankEnd, ...]
@@ -89,7 +89,7 @@ class Launcher(Plugin):
         """Get ready for launches of so many ranks, off every clock; called after `open`, once for each number."""
 
     @abstractmethod
-    def launch(self, order: Order) -> Outcome: ...
+    def launch(self, order: LaunchRequest) -> LaunchResult: ...
 
     def close(self) -> None:
         """Undo `open`; called once, also after a failure."""

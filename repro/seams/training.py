@@ -40,7 +40,7 @@ class DataIdentity:
 
 
 @dataclass(slots=True)
-class Parts:
+class TrainingParts:
     """What a workload hands to an engine: an initialised model and the ways to feed and score it."""
 
     model: torch.nn.Module
@@ -100,7 +100,7 @@ class Workload(Plugin):
         """
 
     @abstractmethod
-    def build(self, streams: Streams, device: str) -> Parts:
+    def build(self, streams: Streams, device: str) -> TrainingParts:
         """The parts of one trial; initial weights come from the stream `init`, augmentation from `augmentation`."""
 
 
@@ -297,7 +297,7 @@ class Engine(Plugin):
         return ""
 
     @abstractmethod
-    def start(self, parts: Parts | None, job: Job, streams: Streams) -> Session: ...
+    def start(self, parts: TrainingParts | None, job: Job, streams: Streams) -> Session: ...
 
     def clock(self, job: Job, streams: Streams) -> Callable[[], int] | None:
         """A monotonic clock in nanoseconds to be used instead of the machine's; None: the machine's."""

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from repro.core import pattern
 from repro.core.errors import SuiteError, nearest
 from repro.core.yaml_file import FieldPath, YamlFile, dotted, read_yaml
-from repro.suite.model import Choices, Suite, first_problem, known_keys
+from repro.suite.model import Suite, TrialConfig, first_problem, known_keys
 
 SUITE_LEVEL = ("seeds", "master_seed")
 """Keys that an override sets on the suite itself; all others are fields of a trial."""
@@ -111,8 +111,8 @@ def _apply(data: dict[str, Any], override: str, written: dict[FieldPath, str]) -
         written[(key,)] = shown
         return
     head = key.split(".")[0]
-    if head not in known_keys(Choices, ()):
-        known = [*known_keys(Choices, ()), *SUITE_LEVEL]
+    if head not in known_keys(TrialConfig, ()):
+        known = [*known_keys(TrialConfig, ()), *SUITE_LEVEL]
         raise SuiteError(f"no field named {head!r}{nearest(head, known)}", file=shown)
     _set_factor(data, key, values, shown, written)
 
@@ -149,7 +149,7 @@ def _with(level: Any, key: str, value: Any) -> Any:
 
 def _check_factors(holder: SuiteFile) -> None:
     """Every factor that the suite names must be a field of a trial."""
-    suite, known = holder.suite, known_keys(Choices, ())
+    suite, known = holder.suite, known_keys(TrialConfig, ())
     named: list[tuple[str, FieldPath]] = [(key, ("matrix", key)) for key in suite.matrix]
     named += [(key, ("trial", key)) for key in suite.trial]
     named += [(key, ("baseline", key)) for key in suite.baseline]

@@ -212,7 +212,7 @@ class Stop(Written):
     direction: Direction | None = Field(None, description="filled in from the workload's metric")
 
 
-class Choices(Written):
+class TrialConfig(Written):
     """Everything that defines a cell: what two trials of one cell have in common."""
 
     workload: WorkloadChoice
@@ -255,7 +255,7 @@ class Choices(Written):
         return data
 
     @model_validator(mode="after")
-    def _consistent(self) -> Choices:
+    def _consistent(self) -> TrialConfig:
         self._check_metric()
         self._check_batch()
         if self.compression_rank != 1 and self.compression != "powersgd":
@@ -343,7 +343,7 @@ class Trial(Frozen):
     suite: str
     suite_digest: str
     method: str = METHOD
-    choices: Choices
+    choices: TrialConfig
     repeat: int = Field(ge=0)
     master_seed: int = Field(ge=0)
 

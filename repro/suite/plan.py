@@ -19,7 +19,7 @@ from repro.core.machine import Machine
 from repro.core.random_streams import Streams
 from repro.core.yaml_file import FieldPath
 from repro.seams.training import Engine
-from repro.suite.model import METHOD, Choice, Choices, Frozen, Suite, Trial, canonical, first_problem
+from repro.suite.model import METHOD, Choice, Frozen, Suite, Trial, TrialConfig, canonical, first_problem
 
 MAX_CELLS = 5_000
 """Combinations of a matrix: each takes half a millisecond to check, and years to run."""
@@ -36,7 +36,7 @@ class Cell(Frozen):
     label: str
     factors: dict[str, str]
     """The factors that vary over the plan, as a person reads them."""
-    choices: Choices
+    choices: TrialConfig
 
 
 class Skipped(Frozen):
@@ -136,9 +136,9 @@ def make_plan(
     )
 
 
-def _expand(suite: Suite, problem: Problem) -> tuple[list[Choices], set[int]]:
+def _expand(suite: Suite, problem: Problem) -> tuple[list[TrialConfig], set[int]]:
     """All combinations of the matrix that are not excluded, validated; and which exclusions excluded something."""
-    found: list[Choices] = []
+    found: list[TrialConfig] = []
     used: set[int] = set()
     count = math.prod(len(levels) for levels in suite.matrix.values())
     if count > MAX_CELLS:
@@ -156,7 +156,7 @@ def _expand(suite: Suite, problem: Problem) -> tuple[list[Choices], set[int]]:
         if _excluded(_kinds(data), suite, used):
             continue
         try:
-            choices = Choices.model_validate(data)
+            choices = TrialConfig.model_validate(data)
         except ValidationError as error:
             raise _located(error, levels, problem) from error
         # Once more with the defaults filled in: what an exclusion names need not have been written out.
@@ -181,7 +181,7 @@ def _kinds(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _located(error: ValidationError, levels: dict[str, tuple[int, Any]], problem: Problem) -> SuiteError:
-    text, path = first_problem(error, Choices)
+    text, path = first_problem(error, TrialConfig)
     where = ".".join(map(str, path))
     for key, (index, _) in sorted(levels.items(), key=lambda item: -len(item[0])):  # engine.stage before engine
         if where == key or where.startswith(f"{key}."):
@@ -192,7 +192,7 @@ def _located(error: ValidationError, levels: dict[str, tuple[int, Any]], problem
     return problem(text, ("trial", *path))
 
 
-def _cells(suite: Suite, expanded: list[Choices], problem: Problem) -> list[Cell]:
+def _cells(suite: Suite, expanded: list[TrialConfig], problem: Problem) -> list[Cell]:
     cells: list[Cell] = []
     seen: dict[str, str] = {}
     varying = _varying(suite, expanded)
@@ -207,11 +207,11 @@ def _cells(suite: Suite, expanded: list[Choices], problem: Problem) -> list[Cell
     return cells
 
 
-def _varying(suite: Suite, expanded: list[Choices]) -> list[str]:
+def _varying(suite: Suite, expanded: list[TrialConfig]) -> list[str]:
     return [key for key in suite.matrix if len({_shown(choices, key) for choices in expanded}) > 1]
 
 
-def _shown(choices: Choices, key: str) -> str:
+def _shown(choices: TrialConfig, key: str) -> str:
     value: Any = getattr(choices, key, None)
     if isinstance(value, Choice):
         return value.label
@@ -290,7 +290,7 @@ def suite_digest(suite: Suite, cells: Sequence[Cell]) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _unsupported(choices: Choices, machine: Machine) -> str | None:
+def _unsupported(choices: TrialConfig, machine: Machine) -> str | None:
     if choices.device == "cuda" and machine.device != "cuda":
         return "device cuda was asked for and no usable GPU is here"
     device = machine.device if choices.device == "auto" else choices.device

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from repro.core import registry
-from repro.suite.model import Choices, Suite
+from repro.suite.model import Suite, TrialConfig
 
 EXPONENT = r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"
 SEAM_FIELDS = {
@@ -17,7 +17,7 @@ SEAM_FIELDS = {
 def suite_schema() -> dict[str, Any]:
     """The schema of a whole suite, plug-ins with their options included."""
     schema = Suite.model_json_schema(by_alias=True)
-    trial = Choices.model_json_schema(by_alias=True)
+    trial = TrialConfig.model_json_schema(by_alias=True)
     definitions: dict[str, Any] = {**schema.pop("$defs", {}), **trial.pop("$defs", {})}
     definitions.pop("Choice", None)
     definitions.pop("Plugin", None)

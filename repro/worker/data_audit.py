@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from repro.seams.training import Fed, Parts
+from repro.seams.training import Fed, TrainingParts
 from repro.worker.data_order import SampleOrder
 
 LANES = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F)
@@ -59,7 +59,7 @@ class Account:
     """One rank's account of what it was fed, kept between blocks of steps and closed after the run."""
 
     def __init__(
-        self, parts: Parts, order: SampleOrder, rank: int, world: int, accumulation: int, global_batch: int,
+        self, parts: TrainingParts, order: SampleOrder, rank: int, world: int, accumulation: int, global_batch: int,
         train_samples: int,
     ) -> None:
         self.parts, self.order = parts, order

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from repro.core.random_streams import Streams
-from repro.seams.training import Batch, Parts, Session, Workload
+from repro.seams.training import Batch, Session, TrainingParts, Workload
 from repro.suite.model import Trial
 from repro.worker.data_order import SampleOrder
 from repro.worker.main import Place, make_job, start_session
@@ -36,7 +36,7 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
         session.close()
 
 
-def follow(trial: Trial, session: Session, parts: Parts, rank: int, world: int, steps: int) -> Trace:
+def follow(trial: Trial, session: Session, parts: TrainingParts, rank: int, world: int, steps: int) -> Trace:
     """Train `steps` steps at the full rate and note what every tensor did."""
     choices = trial.choices
     workload = choices.workload.get(Workload)

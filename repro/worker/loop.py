@@ -13,7 +13,7 @@ import numpy as np
 from repro.core.errors import CheckpointError, CheckpointRefused
 from repro.core.events import EventLog
 from repro.record.checkpoint import Resumption, Saving
-from repro.seams.training import Batch, Job, Parts, Session, Workload
+from repro.seams.training import Batch, Job, Session, TrainingParts, Workload
 from repro.suite.model import Trial
 from repro.worker.clock import Stopwatch, step_timer
 from repro.worker.data_audit import Account, draws_sha256, total
@@ -32,7 +32,7 @@ class Loop:
     """A trial from `run_start` to `run_stop` on one rank."""
 
     def __init__(
-        self, trial: Trial, job: Job, session: Session, parts: Parts | None, order: SampleOrder, log: EventLog,
+        self, trial: Trial, job: Job, session: Session, parts: TrainingParts | None, order: SampleOrder, log: EventLog,
         virtual: Callable[[], int] | None, saving: Saving | None = None, resumed: Resumption | None = None,
         now: Callable[[], int] = time.monotonic_ns,
     ) -> None:

@@ -18,8 +18,8 @@ from repro.core.random_streams import Streams
 from repro.core.torch_build import torch_build
 from repro.record.checkpoint import Resumption, Saving, from_payload
 from repro.record.environment import settings
-from repro.seams.training import Comm, Engine, Job, Optimizer, Parts, Precision, Session, Workload
-from repro.suite.model import Choices, Trial
+from repro.seams.training import Comm, Engine, Job, Optimizer, Precision, Session, TrainingParts, Workload
+from repro.suite.model import Trial, TrialConfig
 from repro.worker.data_order import SampleOrder
 from repro.worker.loop import Loop, weights_sha256
 
@@ -46,7 +46,7 @@ class Place:
     local_rank: int
 
 
-def make_job(choices: Choices, place: Place) -> Job:
+def make_job(choices: TrialConfig, place: Place) -> Job:
     """What this rank has to do, in an engine's words."""
     assert choices.micro_batch * choices.batch.accumulation * place.world == choices.batch.global_, "global batch"
     return Job(
@@ -58,11 +58,11 @@ def make_job(choices: Choices, place: Place) -> Job:
     )
 
 
-def _device(choices: Choices, place: Place) -> str:
+def _device(choices: TrialConfig, place: Place) -> str:
     return f"cuda:{place.local_rank}" if choices.device == "cuda" else "cpu"
 
 
-def start_session(trial: Trial, job: Job, disturbance: float = 0.0) -> tuple[Session, Parts | None]:
+def start_session(trial: Trial, job: Job, disturbance: float = 0.0) -> tuple[Session, TrainingParts | None]:
     """Build workload and engine from the trial's seed streams.
 
     Args:
@@ -78,7 +78,7 @@ def start_session(trial: Trial, job: Job, disturbance: float = 0.0) -> tuple[Ses
     return engine.start(parts, job, streams), parts
 
 
-def disturb(parts: Parts, streams: Streams, size: float) -> None:
+def disturb(parts: TrainingParts, streams: Streams, size: float) -> None:
     """Multiply every initial weight by 1 + `size` z, z standard normal from the stream `disturbance`."""
     import torch
 

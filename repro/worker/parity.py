@@ -19,7 +19,7 @@ from pydantic import ConfigDict
 
 from repro.core.errors import ParityError
 from repro.seams.training import Engine
-from repro.suite.model import Choices, Frozen, Trial, canonical, parse_choice
+from repro.suite.model import Frozen, Trial, TrialConfig, canonical, parse_choice
 from repro.suite.plan import Cell, Plan
 
 STEPS = 10
@@ -116,7 +116,7 @@ def passed(plan: Plan, verdict: Mapping[str, Any] | None) -> bool:
     return found == wanted and len(findings) == len(wanted)
 
 
-def _needs_parts(choices: Choices) -> bool:
+def _needs_parts(choices: TrialConfig) -> bool:
     return choices.engine.get(Engine).needs_parts
 
 

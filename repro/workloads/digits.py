@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from repro.core.random_streams import Streams
-from repro.seams.training import DataIdentity, Direction, Parts, Workload
+from repro.seams.training import DataIdentity, Direction, TrainingParts, Workload
 from repro.workloads import digits_data
 
 
@@ -36,7 +36,7 @@ class Digits(Workload):
     def identity(self) -> DataIdentity:
         return digits_data.identity(self.sha256)
 
-    def build(self, streams: Streams, device: str) -> Parts:
+    def build(self, streams: Streams, device: str) -> TrainingParts:
         from repro.workloads import classification, conv_net
         from repro.workloads.digit_batches import DigitBatches
 
@@ -44,7 +44,7 @@ class Digits(Workload):
         model = classification.initialised(
             lambda: conv_net.conv_net(1, (32, 64, 128), digits_data.CLASSES, self.norm), streams, device
         )
-        return Parts(
+        return TrainingParts(
             model=model,
             loss=classification.loss,
             scores={"top1": classification.top1},

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from repro.core.random_streams import Streams
-from repro.seams.training import DataIdentity, Direction, Parts, Workload
+from repro.seams.training import DataIdentity, Direction, TrainingParts, Workload
 from repro.workloads import digits_data
 
 if TYPE_CHECKING:
@@ -41,12 +41,12 @@ class DigitsMlp(Workload):
     def identity(self) -> DataIdentity:
         return digits_data.identity(self.sha256)
 
-    def build(self, streams: Streams, device: str) -> Parts:
+    def build(self, streams: Streams, device: str) -> TrainingParts:
         from repro.workloads import classification
         from repro.workloads.digit_batches import DigitBatches
 
         batches = DigitBatches(self.sha256, streams, device, augment=self.augment)
-        return Parts(
+        return TrainingParts(
             model=classification.initialised(self._network, streams, device),
             loss=classification.loss,
             scores={"top1": classification.top1},

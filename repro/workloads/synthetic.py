@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from repro.core.random_streams import Streams
-from repro.seams.training import DataIdentity, Direction, Parts, Workload
+from repro.seams.training import DataIdentity, Direction, TrainingParts, Workload
 from repro.workloads.synthetic_images import Recipe, sha256
 
 
@@ -56,13 +56,13 @@ class Synthetic(Workload):
             source="drawn from the options of the workload",
         )
 
-    def build(self, streams: Streams, device: str) -> Parts:
+    def build(self, streams: Streams, device: str) -> TrainingParts:
         from repro.workloads import classification, conv_net
         from repro.workloads.synthetic_batches import MadeUpBatches
 
         batches = MadeUpBatches(self._recipe(), device)
         widths = [self.width * 2**stage for stage in range(self.depth)]
-        return Parts(
+        return TrainingParts(
             model=classification.initialised(
                 lambda: conv_net.conv_net(self.channels, widths, self.classes, "group"), streams, device
             ),

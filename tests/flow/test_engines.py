@@ -28,7 +28,7 @@ from repro.engines.precisions import Bf16Autocast, Bf16Master, Fp16Autocast, Fp1
 from repro.engines.single import Single
 from repro.optimizers.adamw import AdamW
 from repro.optimizers.sgd import Sgd
-from repro.seams.training import Batch, Comm, Engine, Job, Optimizer, Parts, Precision, Session
+from repro.seams.training import Batch, Comm, Engine, Job, Optimizer, Precision, Session, TrainingParts
 
 pytest.importorskip("torch")
 pytest.importorskip("deepspeed")
@@ -87,7 +87,7 @@ def serve(pipe: Connection, rank: int) -> None:
             pipe.send(traceback.format_exc())
 
 
-def build_parts(batch_norm: bool) -> Parts:
+def build_parts(batch_norm: bool) -> TrainingParts:
     """A small net whose sizes no number of ranks divides; smooth, as a kink turns a last place into a finite step."""
     import torch
     from torch import nn
@@ -103,7 +103,7 @@ def build_parts(batch_norm: bool) -> Parts:
     def unused(*_: Any) -> Any:
         raise AssertionError
 
-    return Parts(model, nn.functional.cross_entropy, {"accuracy": correct}, unused, unused, unused, unused)
+    return TrainingParts(model, nn.functional.cross_entropy, {"accuracy": correct}, unused, unused, unused, unused)
 
 
 def images(first: int, count: int) -> Batch:

@@ -26,7 +26,7 @@ from repro.launchers.netns.network_process import Keeper
 from repro.launchers.netns.probe import ability
 from repro.record.results import Network
 from repro.record.store import read_record
-from repro.seams.launching import Order, Outcome
+from repro.seams.launching import LaunchRequest, LaunchResult
 
 ROOT = Path(__file__).parents[2]
 MODULES = ("torch", "pyroute2", "tests.flow.test_fabric")
@@ -130,8 +130,9 @@ def opened(server: None) -> Iterator[Callable[..., Fabric]]:
         launcher.close()
 
 
-def _launch(launcher: Fabric, folder: Path, entry: Callable[..., None], ranks: int, **payload: Any) -> Outcome:
-    return launcher.launch(Order(f"tests.flow.test_fabric:{entry.__name__}", payload, ranks, "cpu", folder, 60.0))
+def _launch(launcher: Fabric, folder: Path, entry: Callable[..., None], ranks: int, **payload: Any) -> LaunchResult:
+    request = LaunchRequest(f"tests.flow.test_fabric:{entry.__name__}", payload, ranks, "cpu", folder, 60.0)
+    return launcher.launch(request)
 
 
 def _seen(folder: Path) -> list[dict[str, Any]]:
@@ -281,13 +282,13 @@ PARENT = """
 import os, sys
 from pathlib import Path
 from repro.launchers.emulated import Fabric
-from repro.seams.launching import Order
+from repro.seams.launching import LaunchRequest
 
 launcher = Fabric(nodes=2)
 entry, payload = sys.argv[2], eval(sys.argv[3])
 launcher.open(["torch", "pyroute2", "tests.flow.test_fabric"], "cpu")
 try:
-    outcome = launcher.launch(Order(entry, payload, 2, "cpu", Path(sys.argv[1]), 300.0))
+    outcome = launcher.launch(LaunchRequest(entry, payload, 2, "cpu", Path(sys.argv[1]), 300.0))
     print(outcome)
 finally:
     launcher.close()

@@ -21,7 +21,7 @@ import pytest
 from repro.core.errors import UsageError
 from repro.launchers.inline import Inline
 from repro.launchers.local import Local
-from repro.seams.launching import Launcher, Order, Outcome
+from repro.seams.launching import Launcher, LaunchRequest, LaunchResult
 from repro.seams.plugin import Setting
 
 ROOT = Path(__file__).parents[2]
@@ -77,9 +77,9 @@ def local() -> Iterator[Local]:
         launcher.close()
 
 
-def _order(folder: Path, entry: Callable[..., None], processes: int = 2, **more: Any) -> Order:
+def _order(folder: Path, entry: Callable[..., None], processes: int = 2, **more: Any) -> LaunchRequest:
     values = {"payload": {}, "device": "cpu", "timeout_seconds": 60.0, **more}
-    return Order(f"tests.flow.test_launchers:{entry.__name__}", processes=processes, folder=folder, **values)
+    return LaunchRequest(f"tests.flow.test_launchers:{entry.__name__}", processes=processes, folder=folder, **values)
 
 
 def _seen(folder: Path, rank: int) -> dict[str, Any]:
@@ -236,11 +236,11 @@ PARENT = """
 import sys
 from pathlib import Path
 from repro.launchers.local import Local
-from repro.seams.launching import Order
+from repro.seams.launching import LaunchRequest
 
 launcher = Local()
 launcher.open(["tests.flow.test_launchers"], "cpu")
-order = Order("tests.flow.test_launchers:misbehave", {"rank": -1}, 2, "cpu", Path(sys.argv[1]), 300.0)
+order = LaunchRequest("tests.flow.test_launchers:misbehave", {"rank": -1}, 2, "cpu", Path(sys.argv[1]), 300.0)
 launcher.launch(order)
 """
 
@@ -351,7 +351,7 @@ def test_what_cannot_run_is_said_beforehand(launcher: Launcher, change: dict[str
     assert said is None if why is None else why in (said or "")
 
 
-def _inline(folder: Path, entry: Callable[..., None], **more: Any) -> Outcome:
+def _inline(folder: Path, entry: Callable[..., None], **more: Any) -> LaunchResult:
     return Inline().launch(_order(folder, entry, 1, **more))
 
 

@@ -16,7 +16,7 @@ from repro.core.events import read_events
 from repro.launchers.local import Local
 from repro.record.derive import derive
 from repro.record.results import Result
-from repro.seams.launching import Order
+from repro.seams.launching import LaunchRequest
 from repro.suite.model import Trial
 
 pytest.importorskip("torch")
@@ -61,7 +61,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
             payload = {"log": "log.txt", "trial": trial.model_dump(mode="json", by_alias=True),
                        "launched_ns": time.monotonic_ns()}
             outcome = launcher.launch(
-                Order("repro.worker.main:main", payload, trial.choices.processes, "cpu", folder, 60.0))
+                LaunchRequest("repro.worker.main:main", payload, trial.choices.processes, "cpu", folder, 60.0))
             events = read_events(folder / "log.txt")[0]
             result = derive(trial, 1, events, outcome)
             assert outcome.ok, (result.reason, (folder / "rank0.log").read_text()[-2000:])

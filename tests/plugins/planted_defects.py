@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from repro.core.random_streams import Streams
 from repro.engines.ddp import Ddp
-from repro.seams.training import Job, Parts, Session
+from repro.seams.training import Job, Session, TrainingParts
 
 Defect = Literal[
     "sum", "decay", "augmentation", "data", "bucket", "buffers", "clip-micro", "clip-late", "unscaled", "bf16", "nan",
@@ -22,7 +22,7 @@ class Planted(Ddp):
 
     defect: Defect
 
-    def start(self, parts: Parts | None, job: Job, streams: Streams) -> Session:
+    def start(self, parts: TrainingParts | None, job: Job, streams: Streams) -> Session:
         from planted_sessions import SESSIONS
 
         assert parts is not None

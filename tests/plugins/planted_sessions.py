@@ -11,13 +11,13 @@ import torch.distributed as dist
 from repro.engines.ddp import Ddp
 from repro.engines.plain.ddp_session import DdpSession
 from repro.engines.precisions import Fp32
-from repro.seams.training import Batch, Job, Parts
+from repro.seams.training import Batch, Job, TrainingParts
 
 
 class Sum(DdpSession):
     """Gradients are summed over ranks where they should be averaged."""
 
-    def __init__(self, parts: Parts, job: Job, options: Ddp) -> None:
+    def __init__(self, parts: TrainingParts, job: Job, options: Ddp) -> None:
         super().__init__(parts, job, options)
         self.wrapped.register_comm_hook(None, _summed)
 
@@ -30,7 +30,7 @@ def _summed(_: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tens
 class SkippedBucket(DdpSession):
     """Rank 1 takes part in the reduction of its last bucket and then keeps its own gradients."""
 
-    def __init__(self, parts: Parts, job: Job, options: Ddp) -> None:
+    def __init__(self, parts: TrainingParts, job: Job, options: Ddp) -> None:
         super().__init__(parts, job, options.model_copy(update={"bucket_mib": 0.1}))
         self.wrapped.register_comm_hook(job.rank, _skipped)
 
@@ -45,7 +45,7 @@ def _skipped(rank: int, bucket: dist.GradBucket) -> torch.futures.Future[torch.T
 class DecayEverywhere(DdpSession):
     """Weight decay reaches biases and norms too, whatever the optimizer's options say."""
 
-    def __init__(self, parts: Parts, job: Job, options: Ddp) -> None:
+    def __init__(self, parts: TrainingParts, job: Job, options: Ddp) -> None:
         optimizer = job.optimizer.model_copy(update={"decay": "all"})
         super().__init__(parts, replace(job, optimizer=optimizer), options)
 
@@ -53,7 +53,7 @@ class DecayEverywhere(DdpSession):
 class WrongAugmentation(DdpSession):
     """Rank 1 draws its augmentation from another epoch's seed."""
 
-    def __init__(self, parts: Parts, job: Job, options: Ddp) -> None:
+    def __init__(self, parts: TrainingParts, job: Job, options: Ddp) -> None:
         right = parts.train_batch
         parts.train_batch = lambda epoch, indices: right(epoch + job.rank, indices)
         super().__init__(parts, job, options)
@@ -62,7 +62,7 @@ class WrongAugmentation(DdpSession):
 class WrongData(DdpSession):
     """Rank 1 is given each sample's neighbour."""
 
-    def __init__(self, parts: Parts, job: Job, options: Ddp) -> None:
+    def __init__(self, parts: TrainingParts, job: Job, options: Ddp) -> None:
         right = parts.train_batch
         parts.train_batch = lambda epoch, indices: right(epoch, (indices + job.rank) % 1437)
         super().__init__(parts, job, options)
@@ -131,14 +131,14 @@ class NotANumber(DdpSession):
 class OtherPrecision(DdpSession):
     """Whatever was asked for, it is float32."""
 
-    def __init__(self, parts: Parts, job: Job, options: Ddp) -> None:
+    def __init__(self, parts: TrainingParts, job: Job, options: Ddp) -> None:
         super().__init__(parts, replace(job, precision=Fp32()), options)
 
 
 class NarrowWire(DdpSession):
     """Gradients travel in bfloat16 and nobody asked for it."""
 
-    def __init__(self, parts: Parts, job: Job, options: Ddp) -> None:
+    def __init__(self, parts: TrainingParts, job: Job, options: Ddp) -> None:
         super().__init__(parts, job, options)
         self.wrapped.register_comm_hook(None, _narrowed)
 
@@ -149,7 +149,7 @@ def _narrowed(_: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Te
     return future.then(lambda done: wide.copy_(done.value()[0]))
 
 
-SESSIONS: dict[str, Callable[[Parts, Job, Any], DdpSession]] = {
+SESSIONS: dict[str, Callable[[TrainingParts, Job, Any], DdpSession]] = {
     "sum": Sum, "decay": DecayEverywhere, "augmentation": WrongAugmentation, "data": WrongData,
     "bucket": SkippedBucket, "buffers": OwnBuffers, "clip-micro": ClipsMicroBatches, "clip-late": ClipsTooLate,
     "unscaled": Unscaled, "bf16": OneRounding, "nan": NotANumber,

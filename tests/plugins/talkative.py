@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from repro.core.random_streams import Streams
 from repro.engines.ddp import Ddp
-from repro.seams.training import Job, Parts, Session
+from repro.seams.training import Job, Session, TrainingParts
 
 
 class Talkative(Ddp):
@@ -20,7 +20,7 @@ class Talkative(Ddp):
 
     then: Literal["train", "crash", "hang"] = "train"
 
-    def start(self, parts: Parts | None, job: Job, streams: Streams) -> Session:
+    def start(self, parts: TrainingParts | None, job: Job, streams: Streams) -> Session:
         told = " ".join(f"{name}={value}" for name, value in sorted(os.environ.items()))
         print(told, sys.argv, flush=True)
         print(f"connecting to {os.environ['MLFLOW_TRACKING_URI']}", file=sys.stderr, flush=True)

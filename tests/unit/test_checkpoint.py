@@ -31,7 +31,7 @@ from repro.record.store import Record
 from repro.runner import preflight
 from repro.runner import run as runner_run
 from repro.runner.run import PARITY_WORKER, WORKER, Run, prepare
-from repro.seams.launching import Order, Outcome
+from repro.seams.launching import LaunchRequest, LaunchResult
 from repro.seams.training import Batch
 from repro.suite.file import read_suite
 from repro.suite.model import Trial
@@ -386,7 +386,7 @@ def test_an_attempt_that_goes_on_has_what_is_left_of_the_limit(
 ) -> None:
     given, real = [], Inline.launch
 
-    def launch(self: Inline, order: Order) -> Outcome:
+    def launch(self: Inline, order: LaunchRequest) -> LaunchResult:
         given.append(order.timeout_seconds)
         return real(self, dataclasses.replace(order, timeout_seconds=3600.0))
 
@@ -405,7 +405,7 @@ def test_the_machine_s_clock_says_what_is_left(
 
     given, real, evaluate, calls = [], Inline.launch, TorchSession.evaluate, []
 
-    def launch(self: Inline, order: Order) -> Outcome:
+    def launch(self: Inline, order: LaunchRequest) -> LaunchResult:
         given.append(order.timeout_seconds)
         return real(self, order)
 
@@ -655,7 +655,7 @@ class Counting(Run):
 
     gates: int = 0
 
-    def launch(self, trial: Trial, entry: str, folder: Path, payload: dict[str, Any]) -> Outcome:
+    def launch(self, trial: Trial, entry: str, folder: Path, payload: dict[str, Any]) -> LaunchResult:
         if entry == WORKER:
             raise KeyboardInterrupt
         assert entry == PARITY_WORKER

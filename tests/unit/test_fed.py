@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from repro.core.random_streams import Streams
-from repro.seams.training import Fed, Parts
+from repro.seams.training import Fed, TrainingParts
 from repro.worker.data_audit import Account, Tally, draws_sha256, total
 from repro.worker.data_order import SampleOrder
 
@@ -37,10 +37,10 @@ class Reader:
         return seen
 
 
-def parts(reader: Reader | None) -> Parts:
+def parts(reader: Reader | None) -> TrainingParts:
     held: dict[str, Any] = {"fed": reader.fed, "draws": reader.draws} if reader else {}
     none = cast(Any, None)
-    return Parts(none, none, {}, none, none, none, none, **held)
+    return TrainingParts(none, none, {}, none, none, none, none, **held)
 
 
 def play(batch: int, world: int, accumulation: int, reader: Any = Reader, swap: bool = False) -> list[Tally]:

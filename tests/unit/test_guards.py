@@ -110,7 +110,8 @@ def test_a_real_small_disk_and_a_real_small_shared_memory(tmp_path: Path) -> Non
     plan = make_record(tmp_path / "record", only=0).folder.plan
     (tmp_path / "small").mkdir()
     code = (
-        "from pathlib import Path; from repro.runner import preflight as guards; from repro.core.machine import Machine; "
+        "from pathlib import Path; from repro.runner import preflight as guards; "
+        "from repro.core.machine import Machine; "
         f"from repro.suite.plan import Plan; plan = Plan.model_validate_json(Path({str(plan)!r}).read_bytes()); "
         f"print('\\n'.join(guards.before(plan, Machine('cpu', 0, 64), Path({str(tmp_path / 'small')!r}), None)))")
     mounts = f"mount -t tmpfs -o size=1m none {tmp_path / 'small'} && mount -t tmpfs -o size=1m none /dev/shm"

@@ -13,7 +13,7 @@ from repro.launchers.processes import hang
 from repro.launchers.processes.hang import STOPPED, Progress
 from repro.launchers.processes.rank_processes import ends
 from repro.record import post_mortem
-from repro.seams.launching import AFTER, Outcome, RankEnd
+from repro.seams.launching import AFTER, LaunchResult, RankEnd
 
 DUMP = """\
 something printed before
@@ -56,7 +56,7 @@ def test_each_rank_says_where_it_stood_and_the_others_whom_they_waited_for(tmp_p
     assert first.reason == (f"{AFTER}1: hung: no event for 2.5 s, it stood in all_reduce (distributed_c10d.py:3000); "
                             "all stacks are in its log")
     assert (third.exit_code, third.reason) == (-9, f"{AFTER}1: hung: no event for 2.5 s, and it did not answer")
-    assert Outcome((first, second, third), 3.0, hung=True).cause == second
+    assert LaunchResult((first, second, third), 3.0, hung=True).cause == second
 
 
 def test_a_file_that_grows_is_progress(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def failed(folder: Path, printed: bytes, code: int = 1, reason: str = "") -> Ran
     with (folder / "rank1.log").open("ab") as stream:
         stream.write(printed)
     ends = (RankEnd(0, -15, f"{AFTER}1: killed"), RankEnd(1, code, reason))
-    outcome = post_mortem.explained(Outcome(ends, 1.0), then)
+    outcome = post_mortem.explained(LaunchResult(ends, 1.0), then)
     assert outcome.ends[0].tail == ""
     assert outcome.cause is not None
     return outcome.cause

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
 from repro.suite.file import read_suite
-from repro.suite.model import Choices, Suite
+from repro.suite.model import Suite, TrialConfig
 from repro.suite.plan import Plan, make_plan
 
 CALM = settings(max_examples=50, deadline=None, derandomize=True, database=None)
@@ -193,9 +193,9 @@ def test_the_global_batch_is_micro_x_accumulation_x_processes_or_refused(
     }
     if size % (accumulation * ranks):
         with pytest.raises(ValidationError, match="not divisible"):
-            Choices.model_validate(data)
+            TrialConfig.model_validate(data)
         return
-    choices = Choices.model_validate(data)
+    choices = TrialConfig.model_validate(data)
     assert choices.micro_batch * accumulation * ranks == size == choices.batch.global_
     assert choices.batch.micro == choices.micro_batch
 

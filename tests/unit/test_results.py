@@ -12,11 +12,11 @@ import pytest
 from repro.core.events import Event, EventLog, read_events
 from repro.record.derive import derive
 from repro.record.results import Bracket, Result
-from repro.seams.launching import Outcome, RankEnd
+from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.model import Trial
 from tests.records import Course, write_log
 
-FINE = Outcome((RankEnd(0, 0),), 3.0)
+FINE = LaunchResult((RankEnd(0, 0),), 3.0)
 
 
 def make_trial(**changes: Any) -> Trial:
@@ -93,7 +93,7 @@ def play(path: Path, script: Script) -> list[Event]:
 
 @pytest.fixture
 def result(tmp_path: Path) -> Callable[..., Result]:
-    def make(script: Script, outcome: Outcome | None = FINE, **changes: Any) -> Result:
+    def make(script: Script, outcome: LaunchResult | None = FINE, **changes: Any) -> Result:
         return derive(make_trial(**changes), 1, play(tmp_path / "log", script), outcome)
 
     return make
@@ -209,12 +209,12 @@ def test_without_run_stop_a_trial_crashed_whatever_its_exit_code(result: Make) -
     ((RankEnd(0, -15, "after rank 1: killed by SIGTERM"), RankEnd(1, 1, "ValueError: y")), "rank 1: ValueError: y"),
 ])
 def test_a_crash_names_the_rank_and_its_reason(result: Make, ends: tuple[RankEnd, ...], reason: str) -> None:
-    found = result(Script(stop=False), Outcome(ends, 1.0))
+    found = result(Script(stop=False), LaunchResult(ends, 1.0))
     assert (found.status, found.reason) == ("crashed", reason)
 
 
 def test_an_exit_code_after_run_stop_is_a_crash(result: Make) -> None:
-    found = result(Script(), Outcome((RankEnd(0, 0), RankEnd(1, -11)), 1.0))
+    found = result(Script(), LaunchResult((RankEnd(0, 0), RankEnd(1, -11)), 1.0))
     assert (found.status, found.reason) == ("crashed", "after run_stop: rank 1: killed by signal 11")
     assert found.tta_wall is None
 
@@ -224,13 +224,13 @@ def test_an_exit_code_after_run_stop_is_a_crash(result: Make) -> None:
     "can't allocate memory: out of memory",
 ])
 def test_out_of_memory_is_a_result_of_its_own(result: Make, reason: str) -> None:
-    found = result(Script(stop=False), Outcome((RankEnd(0, 1, reason),), 1.0))
+    found = result(Script(stop=False), LaunchResult((RankEnd(0, 1, reason),), 1.0))
     assert found.status == "out_of_memory"
     assert reason in found.reason
 
 
 def test_a_trial_over_its_time_limit_timed_out(result: Make) -> None:
-    found = result(Script(stop=False), Outcome((RankEnd(0, -9),), 61.2, timed_out=True))
+    found = result(Script(stop=False), LaunchResult((RankEnd(0, -9),), 61.2, timed_out=True))
     assert (found.status, found.reason) == ("timed_out", "ended after 61 s, its time limit")
 
 
@@ -253,7 +253,7 @@ def test_success_that_no_evaluation_shows_is_invalid(result: Make) -> None:
 
 def test_an_empty_log_is_a_crash(tmp_path: Path) -> None:
     assert derive(make_trial(), 1, [], None).status == "crashed"
-    found = derive(make_trial(), 1, [], Outcome((RankEnd(0, 1, "ImportError: torch"),), 1.0))
+    found = derive(make_trial(), 1, [], LaunchResult((RankEnd(0, 1, "ImportError: torch"),), 1.0))
     assert (found.status, found.reason) == ("crashed", "rank 0: ImportError: torch")
 
 

@@ -27,7 +27,7 @@ from repro.runner import preflight
 from repro.runner import run as runner_run
 from repro.runner.preflight import ClockWatch
 from repro.runner.run import Run, prepare
-from repro.seams.launching import Outcome, RankEnd
+from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.file import read_suite
 from repro.suite.model import Trial
 from repro.suite.plan import REPRODUCTION, Plan, make_plan
@@ -58,14 +58,14 @@ class Scripted(Run):
 
     script: list[str] = field(default_factory=list)
 
-    def launch(self, trial: Trial, entry: str, folder: Path, payload: dict[str, Any]) -> Outcome:
+    def launch(self, trial: Trial, entry: str, folder: Path, payload: dict[str, Any]) -> LaunchResult:
         told = self.script.pop(0) if self.script else ""
         if told == "interrupt":
             raise KeyboardInterrupt
         if told == "crash":
-            return Outcome((RankEnd(0, -9, "killed by SIGKILL", "last words"),), 0.1)
+            return LaunchResult((RankEnd(0, -9, "killed by SIGKILL", "last words"),), 0.1)
         if told == "hang":
-            return Outcome((RankEnd(0, -9, "hung: no event for 5 s"),), 0.1, hung=True)
+            return LaunchResult((RankEnd(0, -9, "hung: no event for 5 s"),), 0.1, hung=True)
         outcome = super(Scripted, self).launch(trial, entry, folder, payload)
         if told == "hole":
             log = folder / payload["log"]

@@ -13,14 +13,14 @@ from repro.core.events import MAX_LINE, EventLog, read_events
 from repro.record.derive import derive
 from repro.record.post_mortem import damage
 from repro.record.results import Result
-from repro.seams.launching import Outcome, RankEnd
+from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.model import Trial
 from repro.worker import step_log
 from repro.worker.step_log import STEPS_A_LINE, write_rank_steps, write_steps
 from tests.unit.test_results import make_trial
 
 mlflow_points = importlib.import_module("repro.reporters.tracking.points")
-FINE = Outcome((RankEnd(0, 0),), 1.0)
+FINE = LaunchResult((RankEnd(0, 0),), 1.0)
 STEP, FED = 0.0008, 0.0002
 
 

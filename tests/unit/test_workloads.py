@@ -14,7 +14,7 @@ import torch
 
 from repro.core.errors import TrialError
 from repro.core.random_streams import Streams
-from repro.seams.training import Parts, Workload
+from repro.seams.training import TrainingParts, Workload
 from repro.workloads import digits_data, synthetic_images
 from repro.workloads.digits import Digits
 from repro.workloads.digits_mlp import DigitsMlp
@@ -24,13 +24,13 @@ SMALL = Synthetic(image_size=8, channels=1, classes=4, samples=512, held_out=128
 ALL = [Digits(), DigitsMlp(hidden=32), DigitsMlp(hidden=32, augment=True), SMALL]
 
 
-def _open(workload: Workload, seed: int = 0) -> Parts:
+def _open(workload: Workload, seed: int = 0) -> TrainingParts:
     parts = workload.build(Streams(7, seed), "cpu")
     parts.open_data()
     return parts
 
 
-def _bytes(parts: Parts) -> str:
+def _bytes(parts: TrainingParts) -> str:
     return hashlib.sha256(b"".join(each.numpy().tobytes() for each in parts.model.state_dict().values())).hexdigest()
 
 

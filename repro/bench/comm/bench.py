@@ -21,7 +21,7 @@ from repro.bench.comm.world import world_result
 from repro.core.errors import TrialError, UsageError
 from repro.core.machine import detect
 from repro.runner.run import why
-from repro.seams.launching import Launcher, Order
+from repro.seams.launching import Launcher, LaunchRequest
 from repro.seams.plugin import Setting
 from repro.suite.model import Choice
 
@@ -81,7 +81,7 @@ def _world(launcher: Launcher, options: CommOptions, world: int, show: Show) -> 
     with tempfile.TemporaryDirectory(prefix="repro-bench-") as scratch:
         found = Path(scratch, FOUND)
         with Following(found, lambda line: show(_told(world, line))):
-            outcome = launcher.launch(Order(
+            outcome = launcher.launch(LaunchRequest(
                 entry=ENTRY, payload=payload, processes=world, device="cpu", folder=Path(scratch),
                 timeout_seconds=LONGEST_SECONDS,
             ))

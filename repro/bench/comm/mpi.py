@@ -18,7 +18,7 @@ from pathlib import Path
 
 from repro.bench.comm.result import MpiResult
 from repro.runner.run import why
-from repro.seams.launching import Launcher, Order
+from repro.seams.launching import Launcher, LaunchRequest
 
 ENTRY = "repro.bench.comm.mpi_rank:serve_rank"
 FOUND, PROGRAM = "mpi.txt", "allreduce"
@@ -39,7 +39,7 @@ def measure(
             return MpiResult(world=world, problem=problem)
         payload = {"sizes": list(sizes), "repetitions": repetitions, "seconds": seconds}
         limit = 60.0 + 2 * seconds * len(sizes)
-        outcome = launcher.launch(Order(
+        outcome = launcher.launch(LaunchRequest(
             entry=ENTRY, payload=payload, processes=world, device="cpu", folder=folder, timeout_seconds=limit,
         ))
         if not outcome.ok:

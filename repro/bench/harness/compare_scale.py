@@ -16,7 +16,7 @@ import numpy as np
 from repro.compare import compare, summarize
 from repro.core.machine import Machine
 from repro.record.results import Bracket, Result
-from repro.suite.model import Choices, Frozen, Suite
+from repro.suite.model import Frozen, Suite, TrialConfig
 from repro.suite.plan import Cell, Plan, make_plan
 
 SECONDS, MEBIBYTES = 10.0, 1024.0
@@ -149,7 +149,7 @@ def made_plan(cells: int, seeds: int) -> Plan:
 
 
 def _cell(cell: Cell, distance: int) -> Cell:
-    choices: Choices = cell.choices.model_copy(update={"evaluate_every": distance})
+    choices: TrialConfig = cell.choices.model_copy(update={"evaluate_every": distance})
     return cell.model_copy(update={"choices": choices, "cell_id": f"{cell.cell_id}-{distance}",
                                    "label": f"{cell.label}, every {distance}"})
 

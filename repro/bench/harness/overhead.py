@@ -19,7 +19,7 @@ from repro.bench.harness.trial import bench_trial, preload
 from repro.core import registry
 from repro.core.errors import TrialError
 from repro.runner.run import why
-from repro.seams.launching import Order
+from repro.seams.launching import LaunchRequest
 from repro.suite.model import Trial
 from repro.worker.loop import Loop
 from repro.worker.main import Place, build
@@ -34,7 +34,7 @@ def measure(pairs: int, steps: int, processes: int) -> BenchOutcome:
     launcher.open([*preload(), "repro.bench.harness.overhead", "repro.bench.harness.bare_ddp"], "cpu")
     try:
         with tempfile.TemporaryDirectory() as scratch:
-            outcome_ = launcher.launch(Order(
+            outcome_ = launcher.launch(LaunchRequest(
                 entry="repro.bench.harness.overhead:rank", processes=processes, device="cpu", folder=Path(scratch),
                 payload={"trial": trial.model_dump(mode="json", by_alias=True), "log": "result.txt", "pairs": pairs,
                          "steps": steps, "launched_ns": time.monotonic_ns()},

@@ -43,7 +43,7 @@ from repro.record.store import Attempt, RunFolder
 from repro.runner.monitor import Monitor
 from repro.runner.run import SYNC_SECONDS, why
 from repro.runner.tracking import Tracker
-from repro.seams.launching import Order
+from repro.seams.launching import LaunchRequest
 from repro.suite.file import read_suite
 from repro.suite.model import Frozen, Trial
 from repro.suite.plan import Plan, make_plan
@@ -274,7 +274,7 @@ def _train(
         door.listen(1)
         threading.Thread(target=lambda: conductor.conduct(door.accept()[0]), daemon=True).start()
         with Monitor(log, folder.system_log(trial.trial_id, 1), lambda *_: None, lambda: None):
-            order = Order(
+            order = LaunchRequest(
                 entry="repro.bench.harness.tracking:rank", processes=trial.choices.processes, device="cpu",
                 folder=place,
                 payload={"trial": trial.model_dump(mode="json", by_alias=True), "log": log.name,

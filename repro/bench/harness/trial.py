@@ -10,14 +10,14 @@ from repro.core import registry
 from repro.core.errors import TrialError
 from repro.core.events import Event, read_events
 from repro.runner.run import WORKER, why
-from repro.seams.launching import Launcher, Order
-from repro.suite.model import Choices, Trial
+from repro.seams.launching import Launcher, LaunchRequest
+from repro.suite.model import Trial, TrialConfig
 
 
 def bench_trial(processes: int, steps: int, block: int, warmup: bool = True) -> Trial:
     """`steps` steps of the bare script's work, evaluated every `block` steps."""
     samples = registry.load("workload", "digits")().train_samples
-    choices = Choices.model_validate({
+    choices = TrialConfig.model_validate({
         "workload": {"kind": "digits", "augment": False}, "engine": "ddp", "processes": processes,
         "batch": {"global": bare_ddp.BATCH}, "device": "cpu", "warmup_steps": warmup,
         "optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 5e-4},
@@ -41,7 +41,7 @@ def run_trial(launcher: Launcher, trial: Trial, folder: Path) -> tuple[float, li
         TrialError: a rank failed.
     """
     begin = time.perf_counter()
-    outcome = launcher.launch(Order(
+    outcome = launcher.launch(LaunchRequest(
         entry=WORKER, processes=trial.choices.processes, device="cpu", folder=folder, timeout_seconds=600.0,
         payload={"trial": trial.model_dump(mode="json", by_alias=True), "log": "result.txt",
                  "launched_ns": time.monotonic_ns()},

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from repro.engines.plain.hooks import Hooks
 from repro.engines.plain.loop import LoopSession
 from repro.engines.plain.reduction_dtypes import Watched
-from repro.seams.training import Batch, Job, Parts
+from repro.seams.training import Batch, Job, TrainingParts
 
 if TYPE_CHECKING:
     from repro.engines.ddp import Ddp
@@ -24,7 +24,7 @@ class DdpSession(LoopSession):
 
     wrapped: DistributedDataParallel
 
-    def __init__(self, parts: Parts, job: Job, options: Ddp) -> None:
+    def __init__(self, parts: TrainingParts, job: Job, options: Ddp) -> None:
         self.options = options
         self.hooks = Hooks(job)
         super().__init__(parts, job, self._wrap)

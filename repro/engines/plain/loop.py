@@ -14,7 +14,7 @@ from repro.core.errors import CheckpointRefused
 from repro.engines.plain.numerics import name_of
 from repro.engines.plain.session import TorchSession, as_array
 from repro.engines.plain.tensor_files import load_tensors, save_tensors
-from repro.seams.training import Batch, Job, Parts
+from repro.seams.training import Batch, Job, TrainingParts
 
 TENSORS = "tensors"
 """Folder of a checkpoint that torch.distributed.checkpoint writes."""
@@ -47,7 +47,7 @@ class LoopSession(TorchSession):
         wrap: what makes the model data-parallel; the identity for a single process.
     """
 
-    def __init__(self, parts: Parts, job: Job, wrap: Callable[[torch.nn.Module], torch.nn.Module]) -> None:
+    def __init__(self, parts: TrainingParts, job: Job, wrap: Callable[[torch.nn.Module], torch.nn.Module]) -> None:
         super().__init__(parts, job)
         self.model.train()
         self.masters = MasterCopy(self.trained()) if job.precision.master else None

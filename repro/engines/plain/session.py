@@ -17,7 +17,7 @@ from repro.core.errors import CheckpointRefused, TrialError
 from repro.engines.plain.numerics import Numerics, name_of
 from repro.engines.plain.reduction_dtypes import Watched
 from repro.engines.plain.state_snapshot import Buffers, OptimizerState, RandomStates, digest
-from repro.seams.training import Batch, Job, Parts, Session
+from repro.seams.training import Batch, Job, Session, TrainingParts
 
 PLAIN = (bool, int, float, str, type(None))
 STATE_BYTES = 4
@@ -32,7 +32,7 @@ class TorchSession(Session):
     optimizer: torch.optim.Optimizer
     """The trial's own optimizer object, the one that steps."""
 
-    def __init__(self, parts: Parts, job: Job) -> None:
+    def __init__(self, parts: TrainingParts, job: Job) -> None:
         self.parts, self.job = parts, job
         self.model = parts.model
         self.device = torch.device(job.device)

@@ -26,7 +26,7 @@ from repro.core.errors import TrialError
 from repro.engines.plain.numerics import name_of
 from repro.engines.plain.session import TorchSession, as_array
 from repro.engines.zero.checkpoint_files import TAG, SafeFiles, told
-from repro.seams.training import Batch, Job, Parts
+from repro.seams.training import Batch, Job, TrainingParts
 
 
 class DeepSpeedSession(TorchSession):
@@ -36,7 +36,7 @@ class DeepSpeedSession(TorchSession):
         config: the complete DeepSpeed configuration, by `deepspeed_config`.
     """
 
-    def __init__(self, parts: Parts, job: Job, config: dict[str, Any]) -> None:
+    def __init__(self, parts: TrainingParts, job: Job, config: dict[str, Any]) -> None:
         super().__init__(parts, job)
         self.config = config
         self.example: Any = None

@@ -12,7 +12,7 @@ from pydantic import Field
 from repro.core.random_streams import Streams
 from repro.engines.fake import Fake
 from repro.engines.fake_session import FakeSession, VirtualClock
-from repro.seams.training import Batch, Job, Parts, Session
+from repro.seams.training import Batch, Job, Session, TrainingParts
 
 
 class Slow(Fake):
@@ -24,7 +24,7 @@ class Slow(Fake):
     eat_at: int | None = None
     """Step at which the last rank asks for more memory than there is."""
 
-    def start(self, parts: Parts | None, job: Job, streams: Streams) -> Session:
+    def start(self, parts: TrainingParts | None, job: Job, streams: Streams) -> Session:
         clock = self._waiting.pop() if self._waiting else VirtualClock()
         return SlowSession(self, job, streams, self._cell(job), clock)
 

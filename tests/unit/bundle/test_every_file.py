@@ -18,7 +18,7 @@ from repro.core.files import read_model, write_model
 from repro.record import index
 from repro.record.results import Result
 from repro.record.store import RunFolder
-from repro.seams.launching import Outcome
+from repro.seams.launching import LaunchResult
 from tests.records import SUITE, make_record
 from tests.unit.bundle.test_verify import edit, reseal, trial_of
 
@@ -238,8 +238,9 @@ def test_a_failure_is_as_it_was(run: Path, how: str) -> None:
     trial = next(item for item in verify_plan(run) if item.trial_id == path.name)
     lines = log.read_text().splitlines(keepends=True)
     log.write_text("".join(lines[:9]) + (lines[9][:40] + "\n" if how == "crashed" else ""))
-    outcome = {"hung": Outcome((RankEnd(1, -9, "stuck in a barrier"),), 9.0, hung=True),
-               "timed_out": Outcome((), 9.0, timed_out=True), "crashed": Outcome((RankEnd(0, -9),), 9.0)}.get(how)
+    outcome = {"hung": LaunchResult((RankEnd(1, -9, "stuck in a barrier"),), 9.0, hung=True),
+               "timed_out": LaunchResult((), 9.0, timed_out=True),
+               "crashed": LaunchResult((RankEnd(0, -9),), 9.0)}.get(how)
     result = derive(trial, 1, read_events(log)[0], outcome) if outcome else Result(
         trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=1, status="crashed",
         reason="its log does not go from cache_clear to x_effective, though every rank ended well")

@@ -19,14 +19,14 @@ from repro.bundle import archive, contents, rederive
 from repro.bundle.contents import bundle
 from repro.bundle.verify import verify
 from repro.cli.bundle import make_bundle
-from repro.core.errors import NotAsItWas, OutputError
+from repro.core.errors import OutputError, RecordModified
 from repro.core.events import read_events
 from repro.core.files import read_model, write_model
 from repro.record import index
 from repro.record.derive import derive
 from repro.record.results import Network, Result
 from repro.record.store import RunFolder, read_record
-from repro.seams.launching import Outcome, RankEnd
+from repro.seams.launching import LaunchResult, RankEnd
 from tests.records import SUITE, make_record
 
 
@@ -213,7 +213,7 @@ def test_a_file_more_in_a_bundle_is_seen_wherever_it_lies(run: Path, tmp_path: P
 
 def test_an_altered_run_is_not_bundled(run: Path, tmp_path: Path) -> None:
     edit(trial_of(run) / "result.json", tta_wall=0.1)
-    with pytest.raises(NotAsItWas, match="nothing was bundled"):
+    with pytest.raises(RecordModified, match="nothing was bundled"):
         make_bundle(run, tmp_path / "x.zip", "CC0-1.0")
     assert not (tmp_path / "x.zip").exists()
 
@@ -273,7 +273,7 @@ def test_a_success_called_late_that_ended_before_its_limit_is_seen_under_a_new_i
     folder, name = RunFolder(run), trial_of(run).name
     trial = next(item for item in read_record(run).plan.trials() if item.trial_id == name)
     events = read_events(folder.log(name, 1))[0]
-    write_model(folder.result(name), derive(trial, 1, events, Outcome((), 600.0, timed_out=True)))
+    write_model(folder.result(name), derive(trial, 1, events, LaunchResult((), 600.0, timed_out=True)))
     lines = [json.loads(line) for line in folder.ledger.read_text().splitlines()]
     folder.ledger.write_text("".join(
         f"{json.dumps({**item, 'status': 'timed_out'} if item['trial_id'] == name else item)}\n" for item in lines))
@@ -342,7 +342,7 @@ def long_log(run: Path, steps: int) -> Path:
     lines[place] = f":::MLLOG {json.dumps(event)}\n"
     log.write_text("".join(lines))
     path = RunFolder(run).result(trial.trial_id)
-    write_model(path, derive(trial, 1, read_events(log)[0], Outcome((RankEnd(0, 0),), 1.0)))
+    write_model(path, derive(trial, 1, read_events(log)[0], LaunchResult((RankEnd(0, 0),), 1.0)))
     reseal(run)
     return log
 

@@ -211,10 +211,11 @@ def test_unpaired_missed_runs_get_no_verdict() -> None:
 
 
 def test_drift_that_pairs_do_not_share_refuses_the_verdict() -> None:
-    from repro.compare.evidence import Asked, examine
+    from repro.compare.evidence import ComparisonRequest, examine
     from repro.compare.verdict import judged
 
-    asked = Asked("tta_wall", primary=True, refusals=("cell c: ran apart",), cautions=("the machine drifted",))
+    asked = ComparisonRequest(
+        "tta_wall", primary=True, refusals=("cell c: ran apart",), cautions=("the machine drifted",))
     found, = judged([examine(CANDIDATE, BASELINE, trials(CANDIDATE, steady(8, 5.0)), trials(BASELINE, steady(8, 9.0)),
                              asked)])
     assert (found.verdict, found.because) == ("inconclusive", "cell c: ran apart")
@@ -225,13 +226,14 @@ def test_drift_that_pairs_do_not_share_refuses_the_verdict() -> None:
 
 
 def test_a_refused_contrast_does_not_make_the_others_easier() -> None:
-    from repro.compare.evidence import Asked, examine
+    from repro.compare.evidence import ComparisonRequest, examine
     from repro.compare.verdict import judged
 
     def family(*refusals: str) -> list[Evidence]:
         clear, close = trials(CANDIDATE, steady(12, 5.0)), trials(CANDIDATE, [8.0 + k % 5 / 2 for k in range(12)])
         return [examine(CANDIDATE, BASELINE, ours, trials(BASELINE, steady(12, 9.0)), asked)
-                for ours, asked in ((clear, Asked("tta_wall", refusals=refusals)), (close, Asked("tta_wall")))]
+                for ours, asked in ((clear, ComparisonRequest("tta_wall", refusals=refusals)),
+                                    (close, ComparisonRequest("tta_wall")))]
 
     alone = judged(family())[1]
     beside = judged(family("cell c: ran apart"))
