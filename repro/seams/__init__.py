@@ -7,7 +7,8 @@ from typing import Any
 MOVED = {
     **{name: f"plugin.{name}" for name in ("Plugin", "Setting")},
     **{name: f"training.{name}" for name in (
-        "Batch", "Comm", "DataIdentity", "Direction", "Engine", "Fed", "Job", "Optimizer", "Precision", "Session", "Workload",
+        "Batch", "Comm", "DataIdentity", "Direction", "Engine", "Fed", "Job", "Optimizer", "Precision", "Session",
+        "Workload",
     )},
     "Parts": "training.TrainingParts",
     **{name: f"launching.{name}" for name in ("Launcher", "RankEnd")},
