@@ -91,9 +91,10 @@ def test_the_package_list_names_every_folder_with_code() -> None:
     tomllib = pytest.importorskip("tomllib", reason="reading pyproject.toml takes Python 3.11")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     listed = set(project["tool"]["setuptools"]["packages"])
-    found = {"repro", "repro.reporters", "repro.suites", "repro.templates"} | {
-        f"repro.{path.parent.name}" for path in (ROOT / "repro").glob("*/__init__.py")
-    }
+    inside = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "repro").rglob("__init__.py")}
+    reporters = {".".join(("repro", *path.parent.relative_to(ROOT).parts))
+                 for path in (ROOT / "reporters").rglob("__init__.py")}
+    found = inside | reporters | {"repro.suites", "repro.templates"}
     assert listed == found
 
 
