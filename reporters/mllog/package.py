@@ -17,7 +17,7 @@ from repro.core.events import EVALUATION_KEYS, Event, read_events
 from repro.core.files import write_text
 from repro.record.results import Result
 from repro.record.store import Record
-from repro.seams.reporting import Reporter
+from repro.reporting import Reporter
 from repro.suite.plan import Cell
 
 from ..tables.rows import plain

@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 
 from repro.core.files import write_text
 from repro.record.store import Record
-from repro.seams.reporting import Reporter
+from repro.reporting import Reporter
 
 from .text import shown, spaced
 from .view import view

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from repro.compare import SCALES, Comparison
 from repro.core.files import write_bytes
 from repro.record.store import Record
-from repro.seams.reporting import Reporter
+from repro.reporting import Reporter
 from repro.suite.plan import Cell
 
 from ..page.text import plural

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from repro.core.files import write_text
 from repro.record.store import Record
-from repro.seams.reporting import Reporter
+from repro.reporting import Reporter
 
 from .short_tables import FOOTNOTE, Brief, Short, brief
 

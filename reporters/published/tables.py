@@ -14,7 +14,7 @@ from repro.published.cells import FACTORS, batch_costs
 from repro.published.record import PublishedCell, PublishedPoint, PublishedResult
 from repro.published.store import Published
 from repro.record.store import Record
-from repro.seams.reporting import Reporter
+from repro.reporting import Reporter
 
 from ..tables.rows import Row, Table, plain
 

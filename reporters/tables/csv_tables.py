@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from repro.core.files import write_text
 from repro.record.store import Record
-from repro.seams.reporting import Reporter
+from repro.reporting import Reporter
 
 from .rows import Table, Value, tables
 

@@ -27,7 +27,7 @@ from repro.core.errors import OutputError, TrackingError
 from repro.core.events import read_events
 from repro.core.redact import redacted
 from repro.record.store import Record
-from repro.seams.reporting import Reporter
+from repro.reporting import Reporter
 from repro.stats import paired_ratio
 from repro.suite.plan import Cell
 

@@ -24,11 +24,11 @@ from repro.record.lock import RunLock
 from repro.record.resume import other_plan, refuse, reopen
 from repro.record.store import Record, RunFolder, read_record
 from repro.record.untrusted import read_inside, refuse_links
+from repro.reporting import Reporter
 from repro.runner.energy_meter import EnergyMeter
 from repro.runner.run import Run, exit_code, prepare
 from repro.runner.signals import Interrupts
 from repro.runner.tracking import Tracker, TrackingEnd
-from repro.seams.reporting import Reporter
 from repro.suite.plan import Plan
 
 FINISH_SECONDS = 60.0

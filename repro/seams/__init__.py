@@ -1,18 +1,21 @@
-"""The classes a plug-in fills in, one page for each audience: `training`, `launching`, `reporting`."""
+"""The classes that training and launcher plug-ins fill in, one page each: `training`, `launching`.
+
+Reporters fill in `repro.reporting`.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 MOVED = {
-    **{name: f"plugin.{name}" for name in ("Plugin", "Setting")},
-    **{name: f"training.{name}" for name in (
+    **{name: f"seams.plugin.{name}" for name in ("Plugin", "Setting")},
+    **{name: f"seams.training.{name}" for name in (
         "Batch", "Comm", "DataIdentity", "Direction", "Engine", "Fed", "Job", "Optimizer", "Precision", "Session",
         "Workload",
     )},
-    "Parts": "training.TrainingParts",
-    **{name: f"launching.{name}" for name in ("Launcher", "RankEnd")},
-    "Order": "launching.LaunchRequest", "Outcome": "launching.LaunchResult",
+    "Parts": "seams.training.TrainingParts",
+    **{name: f"seams.launching.{name}" for name in ("Launcher", "RankEnd")},
+    "Order": "seams.launching.LaunchRequest", "Outcome": "seams.launching.LaunchResult",
     "Reporter": "reporting.Reporter",
 }
 """Where plug-ins written for version 0.1 find what they imported from `repro.seams`."""
@@ -26,6 +29,6 @@ def __getattr__(name: str) -> Any:
         AttributeError: there never was such a class.
     """
     if name in MOVED:
-        page, _, now = MOVED[name].partition(".")
-        raise ImportError(f"`repro.seams.{name}` has moved: write `from repro.seams.{page} import {now}`")
+        page, _, now = MOVED[name].rpartition(".")
+        raise ImportError(f"`repro.seams.{name}` has moved: write `from repro.{page} import {now}`")
     raise AttributeError(f"module 'repro.seams' has no attribute {name!r}")

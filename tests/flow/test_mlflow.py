@@ -29,9 +29,9 @@ from repro.core.errors import TrackingError, UsageError
 from repro.core.events import EventLog, read_events
 from repro.core.redact import redacted
 from repro.record.store import Attempt, Record, RunFolder, read_record
+from repro.reporting import Reporter
 from repro.runner import tracking as tracking
 from repro.runner.tracking import Tracker
-from repro.seams.reporting import Reporter
 from tests.records import SUITE, Course, default_course, make_record, write_log
 from tests.tracking_server import Site, environment, free_port, serving
 

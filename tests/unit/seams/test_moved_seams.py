@@ -15,8 +15,8 @@ def test_an_old_import_fails_with_the_line_to_write(name: str) -> None:
         exec(f"from repro.seams import {name}")  # what the author of a plug-in wrote
     line = str(caught.value).split("`")[3]
     exec(line)
-    page, _, now = seams.MOVED[name].partition(".")
-    assert hasattr(importlib.import_module(f"repro.seams.{page}"), now)
+    page, _, now = seams.MOVED[name].rpartition(".")
+    assert hasattr(importlib.import_module(f"repro.{page}"), now)
 
 
 def test_an_unknown_name_is_an_ordinary_attribute_error() -> None:
