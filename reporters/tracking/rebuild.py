@@ -106,7 +106,7 @@ def _fetch(client: Any, run: Any, target: Path, wanted: re.Pattern[str], aside: 
     """
     names = [item.path for item in client.list_artifacts(run.info.run_id)
              if not item.is_dir and wanted.fullmatch(item.path)]
-    listed = run.data.tags.get("repro.core.files", "").split(", ")
+    listed = run.data.tags.get("repro.files", "").split(", ")
     lost = [name for name in listed if wanted.fullmatch(name) and name not in names]
     if lost:
         key = visible(limited(run.data.tags["repro.key"], 200))

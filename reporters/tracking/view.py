@@ -160,7 +160,7 @@ def _result_tags(course: Course) -> dict[str, str]:
 def _listed(files: Mapping[str, Path]) -> dict[str, str]:
     """Which files of the record a run has: one that a store lost is missed when the record is put together."""
     names = sorted(name for name, path in files.items() if path.is_file())
-    return {"repro.core.files": ", ".join(names)} if names else {}
+    return {"repro.files": ", ".join(names)} if names else {}
 
 
 def _trial_files(record: Record, course: Course) -> dict[str, Path]:
