@@ -1,1 +1,1 @@
-"""The collective algorithms that every engine's communication goes through."""
+"""Collective algorithms that replace the communication backend of any engine."""

@@ -1,4 +1,4 @@
-"""What every algorithm is: a plug-in whose schedules replace the backend's own collectives, for any engine."""
+"""Base class of the communication algorithms: plug-ins whose schedules replace the backend's own collectives."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import PrivateAttr
 
-from repro.comm.schedule import Busiest, Cost, Transfer, cost
+from repro.comm.schedule import Busiest, ScheduleCost, Transfer, cost
 from repro.seams.plugin import Setting
 from repro.seams.training import Comm
 
@@ -21,7 +21,7 @@ OPERATIONS: tuple[Operation, ...] = ("all_reduce", "all_gather", "reduce_scatter
 
 
 class Algorithm(Comm):
-    """A communication algorithm; subclasses say in `own` which collectives they do and give a schedule for each.
+    """A communication algorithm; subclasses list their collectives in `own` and give a schedule for each.
 
     All other collectives pass through to the inner group (gloo or NCCL).
     """
@@ -36,53 +36,53 @@ class Algorithm(Comm):
 
     @abstractmethod
     def all_reduce(self, world: int, count: int, itemsize: int) -> Iterable[Transfer]:
-        """Every rank's `count` elements become their reduction."""
+        """Reduce the `count` elements of every rank; every rank ends with the result."""
 
     def all_gather(self, world: int, count: int, itemsize: int) -> Iterable[Transfer]:
-        """Of `count` elements, rank r starts with `cut(count, world)[r]`, and all end with all."""
+        """Gather `count` elements on every rank; rank r starts with `cut(count, world)[r]`."""
         raise NotImplementedError
 
     def reduce_scatter(self, world: int, count: int, itemsize: int) -> Iterable[Transfer]:
-        """Of `count` elements, rank r ends with `cut(count, world)[r]` reduced; the rest of its buffer is scratch."""
+        """Reduce `count` elements; rank r ends with `cut(count, world)[r]`, the rest of its buffer is scratch."""
         raise NotImplementedError
 
     def broadcast(self, world: int, count: int, itemsize: int, root: int) -> Iterable[Transfer]:
-        """All end with the root's `count` elements."""
+        """Copy the root's `count` elements to every rank."""
         raise NotImplementedError
 
     def runs(self, operation: Operation, world: int) -> bool:
-        """Whether the algorithm does this collective itself on `world` ranks."""
+        """Return True if the algorithm has a schedule for this collective on `world` ranks."""
         return operation in self.own
 
-    def leaves(self, world: int, size: int, itemsize: int) -> bool:
-        """Whether an all-reduce of `size` bytes is better left to the inner group."""
+    def delegates(self, world: int, size: int, itemsize: int) -> bool:
+        """Return True if the inner group is expected to be faster for an all-reduce of `size` bytes."""
         return False
 
     # ---- formulas, for an all-reduce
 
     @abstractmethod
     def busiest(self, world: int, count: int, itemsize: int) -> Busiest:
-        """Bytes that the busiest rank sends and receives, in closed form."""
+        """Return the bytes that the busiest rank sends and receives, in closed form."""
 
-    def cost(self, world: int, count: int, itemsize: int) -> Cost:
-        """Latencies, path and reduction of the schedule."""
+    def cost(self, world: int, count: int, itemsize: int) -> ScheduleCost:
+        """Return rounds, path and reduction of the schedule."""
         return cost(self.all_reduce(world, count, itemsize), itemsize)
 
     # ---- the plug-in
 
     def unsupported(self, setting: Setting) -> str | None:
         if setting.device == "cuda" and setting.processes > max(1, setting.device_count):
-            return f"NCCL links need a GPU a rank: {setting.processes} ranks, {setting.device_count} GPUs"
+            return f"NCCL needs one GPU per rank: {setting.processes} ranks, {setting.device_count} GPUs"
         return None
 
     def passes_through(self, world: int) -> list[str]:
-        """The collectives left to the inner group, as the plan says them."""
+        """Return the collectives that the inner group runs, by the names that the plan shows."""
         return [operation for operation in OPERATIONS if not self.runs(operation, world)]
 
     def note(self, setting: Setting) -> str | None:
         through = self.passes_through(setting.processes)
         inner = "NCCL" if setting.device == "cuda" else "gloo"
-        return f"{', '.join(through)} and everything rarer pass through to {inner}" if through else None
+        return f"{', '.join(through)} and less common collectives pass through to {inner}" if through else None
 
     def start(self, rank: int, world: int, device: str, timeout_seconds: float) -> None:
         from repro.comm.runtime.group import start_group
@@ -90,7 +90,7 @@ class Algorithm(Comm):
         self._group = start_group(self, rank, world, device, timeout_seconds)
 
     def effective(self) -> str:
-        """Algorithm, inner backend and what ran as whose: counted from the collectives that were called."""
+        """Return the algorithm, the inner backend and which of them ran which of the called collectives."""
         return self._group.describe() if self._group else "none"
 
     def traffic(self) -> dict[str, Any]:
@@ -105,6 +105,6 @@ class Algorithm(Comm):
 
 
 def per_chunk(chunk_kib: float | None, itemsize: int) -> int | None:
-    """Elements of one chunk, at least one; None: no chunks."""
+    """Return the elements of one chunk, at least one; None if there are no chunks."""
     return None if chunk_kib is None else max(1, int(chunk_kib * 1024) // itemsize)
 

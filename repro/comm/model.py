@@ -1,8 +1,8 @@
-"""The alpha-beta-gamma cost model of a network: fitted from what was measured on its very links, then predicting.
+"""Alpha-beta-gamma cost model of a network: fitted to times measured on its links, then used for predictions.
 
 A schedule costs alpha per round (latency), beta per byte on its path (the link's rate) and gamma per reduced byte
-(Hockney 1994; Thakur, Rabenseifner and Gropp, 2005, section 3). What a schedule asks for is read off the schedule that
-runs (`Algorithm.cost`), so prediction and execution cannot drift apart.
+(Hockney 1994; Thakur, Rabenseifner and Gropp, 2005, section 3). Rounds and bytes are read from the schedule that runs
+(`Algorithm.cost`), so that prediction and execution cannot drift apart.
 """
 
 from __future__ import annotations
@@ -14,63 +14,63 @@ from itertools import combinations
 import numpy as np
 
 from repro.comm.algorithm import Algorithm
-from repro.comm.schedule import Cost
+from repro.comm.schedule import ScheduleCost
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Something that was timed, and what it asked of the links."""
+    """One measured time and the cost that it belongs to."""
 
-    cost: Cost
+    cost: ScheduleCost
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class LinkModel:
-    """A network in three numbers, none negative."""
+    """Parameters of a network, none negative."""
 
     alpha: float
-    """Seconds a round."""
+    """Seconds per round."""
     beta: float
-    """Seconds a byte on the busiest link."""
+    """Seconds per byte on the busiest link."""
     gamma: float = 0.0
-    """Seconds a reduced byte."""
+    """Seconds per reduced byte."""
 
     @property
     def bytes_per_second(self) -> float:
-        """The link's rate; infinite where the fit found no cost of bytes."""
+        """Rate of a link; infinite if the fit found no cost of bytes."""
         return 1 / self.beta if self.beta else float("inf")
 
-    def seconds(self, cost: Cost) -> float:
-        """What a schedule takes."""
+    def seconds(self, cost: ScheduleCost) -> float:
+        """Return the modelled seconds of a schedule."""
         return cost.seconds(self.alpha, self.beta, self.gamma)
 
     def predict(self, algorithm: Algorithm, world: int, count: int, itemsize: int) -> float:
-        """Seconds of an all-reduce of `count` elements on `world` ranks."""
+        """Return the modelled seconds of an all-reduce of `count` elements on `world` ranks."""
         return self.seconds(algorithm.cost(world, count, itemsize))
 
 
-def transfer(size: int) -> Cost:
-    """One message of `size` bytes from one rank to another."""
-    return Cost(rounds=1, path_bytes=size, reduced_bytes=0)
+def transfer(size: int) -> ScheduleCost:
+    """Return the cost of one message of `size` bytes from one rank to another."""
+    return ScheduleCost(rounds=1, path_bytes=size, reduced_bytes=0)
 
 
 ROUNDS = 20
 
 
 def fit(samples: Iterable[Sample]) -> LinkModel:
-    """Least squares on the relative error, with no parameter below zero.
+    """Fit by least squares on the relative error, with no parameter below zero.
 
-    Relative, so that a millisecond counts alike at 1 KiB and a second at 64 MiB; and taken by logarithm, |log(predicted
-    / measured)|: by predicted / measured - 1 a time far too short costs at most 1 and one too long without limit, so
-    that scattered samples would be predicted much too fast.
+    The error is relative, so that a millisecond at 1 KiB counts like a second at 64 MiB. It is a logarithm,
+    |log(predicted / measured)|: with predicted / measured - 1 a time far too short costs at most 1 and one too long
+    without limit, so that scattered samples would be predicted much too fast.
 
     1. A first solution by predicted / measured - 1, which is linear.
     2. Gauss-Newton: with x the prediction so far, log(x'/t) is about (x' - x)/x + log(x/t); at most a factor e a step.
     3. Each solution is the best of the unconstrained ones over all subsets of the parameters that are not negative.
 
     Raises:
-        ValueError: nothing to fit, or a time that is no positive number.
+        ValueError: there are no samples, or a time is not a positive number.
     """
     known = list(samples)
     seconds = np.array([sample.seconds for sample in known], dtype=float)
@@ -91,7 +91,7 @@ def fit(samples: Iterable[Sample]) -> LinkModel:
 
 
 def _non_negative(rows: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """3. x >= 0 that minimises |rows x - wanted|; rows: samples by 3."""
+    """3. Return the x >= 0 that minimises |rows x - wanted|; rows: samples by 3."""
     best, least = np.zeros(3), float(np.sum(wanted**2))
     for free in _subsets(3):
         found = np.linalg.lstsq(rows[:, free], wanted, rcond=None)[0]
@@ -103,15 +103,15 @@ def _non_negative(rows: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 def _subsets(count: int) -> list[list[int]]:
-    """All non-empty ones, smaller first: a parameter that does not lower the error stays at zero."""
+    """Return all non-empty subsets, smaller ones first: a parameter that does not lower the error stays at zero."""
     return [list(free) for size in range(1, count + 1) for free in combinations(range(count), size)]
 
 
 def relative_error(predicted: float, measured: float) -> float:
-    """Of the prediction: 0.1 is 10 % too slow, -0.1 is 10 % too fast."""
+    """Return the relative error of the prediction: 0.1 is 10 % too slow, -0.1 is 10 % too fast."""
     return predicted / measured - 1.0
 
 
 def typical_error(model: LinkModel, samples: Sequence[Sample]) -> float:
-    """Median size of the relative error over `samples`."""
+    """Return the median absolute relative error over `samples`."""
     return float(np.median([abs(relative_error(model.seconds(item.cost), item.seconds)) for item in samples]))

@@ -1,8 +1,8 @@
-"""An algorithm as data: who sends which elements to whom in which round. Pure; knows neither torch nor sockets.
+"""An algorithm as data: which rank sends which elements to which rank in which round. Uses neither torch nor sockets.
 
-A schedule lists transfers of the whole group, so every message has its receiver by construction, and bytes, rounds and
-modelled time are read off the very thing that runs. In one round every rank sends what it had before that round
-(bulk-synchronous meaning); the executor overlaps rounds wherever the data allow it.
+A schedule lists the transfers of the whole group, so every message has a receiver by construction, and bytes, rounds
+and modelled time are computed from the schedule that runs. In one round every rank sends what it had before that round
+(bulk-synchronous); the executor overlaps rounds if the data allow it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Transfer(NamedTuple):
-    """Elements [start, stop) of the buffer go from one rank to another."""
+    """One message: elements [start, stop) of the buffer, from one rank to another."""
 
     round: int
     source: int
@@ -21,7 +21,7 @@ class Transfer(NamedTuple):
     start: int
     stop: int
     adds: bool
-    """True: the target reduces them into its own; False: they replace its own."""
+    """True: the target reduces them into its own elements; False: they replace them."""
 
 
 class Span(NamedTuple):
@@ -36,30 +36,30 @@ class Span(NamedTuple):
 
 
 class Busiest(NamedTuple):
-    """What the busiest rank sends, and what the busiest one receives, bytes."""
+    """Most bytes that one rank sends, and most that one rank receives."""
 
     sent: int
     received: int
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
-    """What a schedule asks of the links when all ranks keep step."""
+class ScheduleCost:
+    """Load of a schedule on the links when all ranks run in step."""
 
     rounds: int
-    """Rounds in which anything is sent: latencies paid."""
+    """Rounds with at least one message; each costs one latency."""
     path_bytes: int
-    """Sum over rounds of the most that one rank sends or receives in it: what the link's rate divides."""
+    """Sum over rounds of the most that one rank sends or receives; divided by the link's rate it is a time."""
     reduced_bytes: int
     """Sum over rounds of the most that one rank reduces."""
 
     def seconds(self, alpha: float, beta: float, gamma: float = 0.0) -> float:
-        """alpha x rounds + beta x path + gamma x reduced (Thakur, Rabenseifner and Gropp, 2005, section 3)."""
+        """Return alpha x rounds + beta x path + gamma x reduced (Thakur, Rabenseifner and Gropp, 2005, section 3)."""
         return alpha * self.rounds + beta * self.path_bytes + gamma * self.reduced_bytes
 
 
 def cut(count: int, parts: int, start: int = 0) -> list[Span]:
-    """`count` elements from `start` on in `parts` spans whose sizes differ by at most one, larger ones first."""
+    """Cut `count` elements from `start` on into `parts` spans whose sizes differ by at most one, larger ones first."""
     size, rest = divmod(count, parts)
     spans = []
     for part in range(parts):
@@ -70,19 +70,19 @@ def cut(count: int, parts: int, start: int = 0) -> list[Span]:
 
 
 def chunks(span: Span, size: int | None) -> list[Span]:
-    """`span` in pieces of `size` elements, the last one smaller; in one piece where `size` is None."""
+    """Cut `span` into pieces of `size` elements, the last one smaller; into one piece if `size` is None."""
     if size is None:
         return [span]
     return [Span(at, min(at + size, span.stop)) for at in range(span.start, span.stop, size)]
 
 
-def filled(transfers: Iterable[Transfer]) -> Iterator[Transfer]:
-    """The transfers that carry anything."""
+def nonempty(transfers: Iterable[Transfer]) -> Iterator[Transfer]:
+    """Return the transfers that carry at least one element."""
     return (transfer for transfer in transfers if transfer.start < transfer.stop)
 
 
 def busiest(transfers: Iterable[Transfer], world: int, itemsize: int) -> Busiest:
-    """Most bytes sent, and received, by one rank."""
+    """Return the most bytes that one rank sends, and the most that one rank receives."""
     sent, received = [0] * world, [0] * world
     for transfer in transfers:
         size = (transfer.stop - transfer.start) * itemsize
@@ -91,10 +91,10 @@ def busiest(transfers: Iterable[Transfer], world: int, itemsize: int) -> Busiest
     return Busiest(max(sent), max(received))
 
 
-def cost(transfers: Iterable[Transfer], itemsize: int) -> Cost:
-    """Rounds, path and reduction of a schedule."""
+def cost(transfers: Iterable[Transfer], itemsize: int) -> ScheduleCost:
+    """Compute rounds, path and reduction of a schedule."""
     flows: dict[int, dict[tuple[str, int], int]] = {}
-    for transfer in filled(transfers):
+    for transfer in nonempty(transfers):
         size = (transfer.stop - transfer.start) * itemsize
         flow = flows.setdefault(transfer.round, {})
         keys = [("sends", transfer.source), ("receives", transfer.target)]
@@ -102,4 +102,4 @@ def cost(transfers: Iterable[Transfer], itemsize: int) -> Cost:
             flow[key] = flow.get(key, 0) + size
     path = sum(max(flow.values()) for flow in flows.values())
     added = sum(max((size for (what, _), size in flow.items() if what == "adds"), default=0) for flow in flows.values())
-    return Cost(len(flows), path, added)
+    return ScheduleCost(len(flows), path, added)

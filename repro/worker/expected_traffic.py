@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from repro.comm.algorithm import OPERATIONS, Algorithm
-from repro.comm.formula import asked
+from repro.comm.formula import collective_cost
 from repro.comm.schedule import cut
 from repro.seams.training import Comm
 
@@ -45,7 +45,7 @@ def expected_traffic(
         if not known:
             assumed.append(f"{line['operation']} {line['dtype']}")
         for count, times in sizes.items():
-            one = asked(comm, line["operation"], world, count, ITEMSIZES[line["dtype"]])
+            one = collective_cost(comm, line["operation"], world, count, ITEMSIZES[line["dtype"]])
             sent = [total + times * own for total, own in zip(sent, one.sent, strict=True)]
             received = [total + times * own for total, own in zip(received, one.received, strict=True)]
             totals.update(rounds=times * one.cost.rounds, path_bytes=times * one.cost.path_bytes,

@@ -21,9 +21,9 @@ from repro.comm.algorithms.parameter_server import ParameterServer  # noqa: E402
 from repro.comm.algorithms.ring import Ring  # noqa: E402
 from repro.comm.algorithms.tree import ReductionTree  # noqa: E402
 from repro.comm.runtime.executor import REDUCTIONS, execute  # noqa: E402
+from repro.comm.runtime.memory_wire import MemoryNet, MemoryWire  # noqa: E402
 from repro.comm.runtime.program import compile_program  # noqa: E402
 from repro.comm.runtime.rounds import execute_rounds, own_rounds  # noqa: E402
-from repro.comm.runtime.wire import MemoryNet, MemoryWire  # noqa: E402
 from repro.comm.schedule import Busiest, busiest, cut  # noqa: E402
 from repro.seams.plugin import Setting  # noqa: E402
 
@@ -258,8 +258,8 @@ def test_hybrid_follows_its_model_or_its_measurements() -> None:
                      "backend": [(1 << 12, 3.0), (1 << 18, 5.2), (1 << 20, 23.0)]}
     assert [tried.pick(8, size) for size in (1 << 12, 1 << 18, 1 << 20)] == ["direct", "backend", "ring"]
     assert tried.pick(8, 1 << 24) == "ring", "what fell behind and was not tried any further is not chosen"
-    assert tried.leaves(8, 1 << 18, 4) and not tried.leaves(8, 1 << 20, 4)
+    assert tried.delegates(8, 1 << 18, 4) and not tried.delegates(8, 1 << 20, 4)
     curve = [(10, 1.0), (20, 2.0), (40, 6.0)]
     assert [interpolate(curve, size) for size in (1, 10, 15, 30, 80)] == [1.0, 1.0, 1.5, 4.0, 14.0]
-    with pytest.raises(ValueError, match="belong together"):
+    with pytest.raises(ValueError, match="must be given together"):
         Hybrid(alpha_seconds=1.0)

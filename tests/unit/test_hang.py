@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.launchers.processes import hang
+from repro.launchers.processes import hang, rank
 from repro.launchers.processes.hang import STOPPED, Progress
 from repro.launchers.processes.rank_processes import ends
 from repro.record import post_mortem
@@ -23,7 +23,7 @@ Thread 0x00007f (most recent call first):
 Current thread 0x00008a (most recent call first):
   File "/x/site-packages/torch/distributed/distributed_c10d.py", line 3000 in all_reduce
   File "/x/repro/engines/ddp_session.py", line 12 in step
-  File "/x/repro/launchers/rank.py", line 70 in run
+  File "/x/repro/launchers/processes/rank.py", line 70 in run
   File "/x/site-packages/torch/distributed/elastic/multiprocessing/api.py", line 700 in _wrap
 Extension modules: numpy (total: 1)
 """
@@ -35,6 +35,10 @@ def test_the_stack_of_the_thread_that_was_asked_is_read() -> None:
     assert [text for _, text in hang.innermost(DUMP)] == ["all_reduce (distributed_c10d.py:3000)",
                                                           "step (ddp_session.py:12)"]
     assert hang.innermost("nothing of the kind") == []
+
+
+def test_the_frame_below_which_nothing_is_read_is_the_rank_module() -> None:
+    assert rank.__file__.endswith(hang.BELOW)
 
 
 @pytest.mark.parametrize(("stacks", "blamed"), [

@@ -1,4 +1,4 @@
-"""The machine's own collectives, untouched: the baseline of every other algorithm."""
+"""The backend's own collectives, unchanged: the baseline of every other algorithm."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NcclAlgorithm = Literal["Ring", "Tree", "CollnetDirect", "CollnetChain", "NVLS",
 
 
 class Backend(Comm):
-    """gloo on CPU, NCCL on CUDA, as they come."""
+    """gloo on CPU, NCCL on CUDA."""
 
     nccl_algorithm: NcclAlgorithm | None = Field(None, description="NCCL's own choice of algorithm; null: NCCL decides")
 
@@ -33,9 +33,9 @@ class Backend(Comm):
 
         for name in ("MASTER_ADDR", "MASTER_PORT"):
             if not os.environ.get(name):
-                raise TrialError(f"{name} is not set: the launcher gives every rank the address of rank 0")
+                raise TrialError(f"{name} is not set: the launcher must give every rank the address of rank 0")
         if self.nccl_algorithm:
-            # NCCL reads it when the first communicator is made.
+            # NCCL reads it when the first communicator is created.
             os.environ["NCCL_ALGO"] = self.nccl_algorithm
         if device.startswith("cuda"):
             torch.cuda.set_device(device)
@@ -45,7 +45,7 @@ class Backend(Comm):
         )
 
     def effective(self) -> str:
-        """Name of the default group's backend and, for NCCL, its version."""
+        """Return the name of the default group's backend and, for NCCL, its version."""
         import torch
         import torch.distributed as dist
 

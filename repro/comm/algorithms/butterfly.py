@@ -17,12 +17,12 @@ class Butterfly(Algorithm):
     Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005,
     section 4.5; the fold of ranks past a power of two as in MPICH.
 
-    1. Ranks past the largest power of two q give their buffer to rank r - q.
-    2. In round j the first q ranks exchange their whole sums with the rank that differs in bit j, and add.
+    1. Ranks past the largest power of two q send their buffer to rank r - q.
+    2. In round j the first q ranks exchange their whole sums with the rank that differs in bit j and add them.
        Addition commutes, so both partners hold the same bits.
-    3. Ranks past q get the result back.
-    4. A message goes in pieces: partners then announce what they can take before the link is full of what they send,
-       and sums overlap with transfers.
+    3. Rank r - q sends the result back to rank r.
+    4. A message is sent in pieces: a partner posts its receives before the link is full of its own data, and sums
+       overlap with transfers.
 
     Rounds ceil(log2 p) (+ 2 with a fold), path the same number x S.
     """
@@ -30,7 +30,7 @@ class Butterfly(Algorithm):
     title: ClassVar[str] = "butterfly"
     own: ClassVar[tuple[Operation, ...]] = ("all_reduce", "all_gather", "broadcast")
 
-    chunk_kib: float = Field(256.0, gt=0, description="pieces of a message, so that sums overlap with transfers, KiB")
+    chunk_kib: float = Field(256.0, gt=0, description="piece of a message, so that sums overlap with transfers, KiB")
 
     def all_reduce(self, world: int, count: int, itemsize: int) -> Iterator[Transfer]:
         return in_pieces(self._whole(world, count), per_chunk(self.chunk_kib, itemsize))
@@ -52,29 +52,30 @@ class Butterfly(Algorithm):
         return super().runs(operation, world) and (operation != "all_gather" or largest_power_of_two(world) == world)
 
     def all_gather(self, world: int, count: int, itemsize: int) -> Iterator[Transfer]:
-        """In round j partners exchange the 2^j segments that each has so far."""
+        """Gather by doubling: in round j partners exchange the 2^j segments that each has so far."""
         return in_pieces(doubling(cut(count, world), first_round=0), per_chunk(self.chunk_kib, itemsize))
 
     def broadcast(self, world: int, count: int, itemsize: int, root: int) -> Iterator[Transfer]:
-        """In round j the 2^j ranks that have it send it 2^j further."""
+        """Broadcast by doubling: in round j the 2^j ranks that have the data send them 2^j ranks further."""
         for bit in range((world - 1).bit_length()):
             for place in range(min(1 << bit, world - (1 << bit))):
                 yield Transfer(bit, (root + place) % world, (root + place + (1 << bit)) % world, 0, count, False)
 
     def busiest(self, world: int, count: int, itemsize: int) -> Busiest:
-        """Everything once a bit of q, and once more where a rank takes another one in."""
+        """Return S per bit of q, and S more on a rank that takes in a rank past q."""
         core = largest_power_of_two(world)
         size = (core.bit_length() - 1 + int(core < world)) * count * itemsize
         return Busiest(size, size)
 
 
 def largest_power_of_two(world: int) -> int:
-    """The largest power of two that is at most `world`."""
+    """Return the largest power of two that is at most `world`."""
     return 1 << (world.bit_length() - 1)
 
 
 def in_pieces(transfers: Iterable[Transfer], size: int | None) -> Iterator[Transfer]:
-    """Every transfer cut in pieces of `size` elements; a round becomes as many rounds as its largest one has pieces."""
+    """Cut every transfer into pieces of `size` elements; a round becomes one round per piece of its largest transfer.
+    """
     rounds: dict[int, list[tuple[Transfer, list[Span]]]] = {}
     for item in transfers:
         rounds.setdefault(item.round, []).append((item, chunks(Span(item.start, item.stop), size)))
@@ -87,7 +88,7 @@ def in_pieces(transfers: Iterable[Transfer], size: int | None) -> Iterator[Trans
 
 
 def doubling(segments: Sequence[tuple[int, int]], first_round: int) -> Iterator[Transfer]:
-    """All-gather by recursive doubling; rank r starts with segment r; as many ranks as segments, a power of two."""
+    """All-gather by recursive doubling; rank r starts with segment r; one rank per segment, a power of two."""
     for bit in range(len(segments).bit_length() - 1):
         size = 1 << bit
         for rank in range(len(segments)):

@@ -1,4 +1,4 @@
-"""Recursive halving and doubling (Rabenseifner): the ring's bytes in logarithmically many rounds."""
+"""Recursive halving and doubling (Rabenseifner): the bytes of a ring in a logarithmic number of rounds."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class HalvingDoubling(Algorithm):
     Source: Rabenseifner, "Optimization of collective reduction operations", ICCS 2004; Thakur, Rabenseifner and Gropp,
     2005, section 4.5.
 
-    1. Ranks past the largest power of two q give their buffer to rank r - q.
-    2. Halving: with distance q/2, q/4, ..., 1 partners exchange halves of what they still answer for, each adding the
+    1. Ranks past the largest power of two q send their buffer to rank r - q.
+    2. Halving: with distance q/2, q/4, ..., 1 partners exchange halves of their current block, each adding the
        half it keeps; rank r ends with segment r of q.
-    3. Doubling: with distance 1, 2, ..., q/2 partners exchange what they have finished.
-    4. Ranks past q get the result back.
-    5. Messages go in pieces, as in the butterfly.
+    3. Doubling: with distance 1, 2, ..., q/2 partners exchange their finished segments.
+    4. Rank r - q sends the result back to rank r.
+    5. Messages are sent in pieces, as in the butterfly.
 
     Rounds 2 log2 q, path 2(q-1)/q x S; with a fold 2 rounds and 2 S more.
     """
@@ -31,7 +31,7 @@ class HalvingDoubling(Algorithm):
     title: ClassVar[str] = "halving-doubling"
     own: ClassVar[tuple[Operation, ...]] = ("all_reduce", "all_gather", "reduce_scatter")
 
-    chunk_kib: float = Field(256.0, gt=0, description="pieces of a message, so that sums overlap with transfers, KiB")
+    chunk_kib: float = Field(256.0, gt=0, description="piece of a message, so that sums overlap with transfers, KiB")
 
     def all_reduce(self, world: int, count: int, itemsize: int) -> Iterator[Transfer]:
         # 5. pieces
@@ -62,7 +62,8 @@ class HalvingDoubling(Algorithm):
         return in_pieces(halving(cut(count, world), first_round=0), per_chunk(self.chunk_kib, itemsize))
 
     def busiest(self, world: int, count: int, itemsize: int) -> Busiest:
-        """Rank r sends all but segment r, then its blocks of 1, 2, ..., q/2 segments; S more where it takes one in."""
+        """Rank r sends all but segment r, then blocks of 1, 2, ..., q/2 segments; S more if it takes in a rank past q.
+        """
         core = largest_power_of_two(world)
         segments = cut(count, core)
         found = []
@@ -75,7 +76,7 @@ class HalvingDoubling(Algorithm):
 
 
 def halving(segments: list[Span], first_round: int) -> Iterator[Transfer]:
-    """Reduce-scatter by recursive halving; rank r ends with segment r; as many ranks as segments, a power of two."""
+    """Reduce-scatter by recursive halving; rank r ends with segment r; one rank per segment, a power of two."""
     world = len(segments)
     distance, step = world // 2, 0
     while distance:

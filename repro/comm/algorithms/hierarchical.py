@@ -1,4 +1,4 @@
-"""Hierarchical all-reduce: inside groups first, then between them."""
+"""Hierarchical all-reduce: first inside groups, then between them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class Hierarchical(Algorithm):
     always_shown: ClassVar[tuple[str, ...]] = ("group",)
 
     group: int = Field(2, ge=1, description="ranks of one group; must divide the number of ranks")
-    form: Literal["masters", "torus"] = Field("masters", description="one rank a group talks to others, or all do")
+    form: Literal["masters", "torus"] = Field(
+        "masters", description="masters: one rank per group talks to other groups; torus: every rank does")
 
     def unsupported(self, setting: Setting) -> str | None:
         if setting.processes % self.group:
@@ -76,7 +77,7 @@ class Hierarchical(Algorithm):
             yield from circulate([[span] for span in segments], team, hops + 2 * (len(teams) - 1), 1, adds=False)
 
     def busiest(self, world: int, count: int, itemsize: int) -> Busiest:
-        """Both forms: a rank's ring inside the group plus its ring between groups; the master's also gather, scatter.
+        """Sum a rank's ring inside its group and its ring between groups; a master also gathers and scatters.
 
         With S_i segments of the group, a member at place i sends S - S_(i+1) and S - S_(i+2) and receives S - S_i and
         S - S_(i+1) in its group's rings; a master scatters, and gathers, S - S_1 more.
@@ -100,7 +101,7 @@ class Hierarchical(Algorithm):
 
 
 def whole_ring(span: Span, ranks: list[int], first_round: int) -> Iterator[Transfer]:
-    """A ring all-reduce of one span among `ranks`."""
+    """Schedule a ring all-reduce of one span among `ranks`."""
     segments = [[part] for part in cut(span.size, len(ranks), span.start)]
     yield from circulate(segments, ranks, first_round, shift=0, adds=True)
     yield from circulate(segments, ranks, first_round + len(ranks) - 1, shift=1, adds=False)

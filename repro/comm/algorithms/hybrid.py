@@ -1,4 +1,4 @@
-"""Hybrid: for every message size the algorithm that is fastest on these very links."""
+"""Hybrid: for every message size the algorithm that is fastest on these links."""
 
 from __future__ import annotations
 
@@ -27,22 +27,23 @@ CANDIDATES: Mapping[Name, Algorithm] = {
     # A server on every rank: the ring's bytes in two rounds.
     "direct": ParameterServer(shards=1 << 20), "butterfly": Butterfly(), "halving-doubling": HalvingDoubling(),
     "ring": Ring(), "tree": ReductionTree(), "multicolor": Multicolor(),
-    # The inner group's own; what it does is a ring too (gloo), or NCCL's choice, and costs what a ring costs.
+    # The inner group's all-reduce: a ring (gloo) or NCCL's choice; modelled as a ring.
     "backend": Ring(),
 }
 TRIED_BYTES = (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
 BATCH, MOST_TURNS = 4, 16
-"""Calls of one candidate in a row, and how often its turn comes at one size."""
-OUT = 1.4
-"""After two turns (one, where messages are large) a candidate this much behind the best gets no more: the time is
-better spent on close ones."""
-EVEN = 1.06
-"""Measured times this close are taken as equal."""
+"""Calls of one candidate in a row, and most turns of a candidate at one size."""
+DROP_RATIO = 1.4
+"""After two turns (one for large messages) a candidate this much slower than the best is dropped: the time is better
+spent on close ones."""
+EQUAL_RATIO = 1.06
+"""Measured times within this ratio count as equal."""
 LARGEST_SHARE = 0.6
-"""Of `tuning_seconds`: what one call each may take; sizes past that are extrapolated."""
-KEPT = 1.25
-"""From KEPT_FROM bytes on, a candidate this much behind the best is not tried at larger sizes: bytes decide there."""
-KEPT_FROM = 256 << 10
+"""Share of `tuning_seconds` that one call of each candidate may take; larger sizes are extrapolated."""
+KEEP_RATIO = 1.25
+"""From KEEP_FROM_BYTES on, a candidate this much slower than the best is not tried at larger sizes: bytes decide there.
+"""
+KEEP_FROM_BYTES = 256 << 10
 
 Curve = Sequence[tuple[int, float]]
 """(bytes, seconds) in order of bytes."""
@@ -55,13 +56,13 @@ class Hybrid(Algorithm):
     choice left to measurement: Thakur, Rabenseifner and Gropp, 2005, choose by thresholds found the same way.
 
     1. With `alpha_seconds` and `beta_seconds` given (fitted beforehand, `repro bench comm`), a candidate's time is its
-       alpha-beta-gamma cost. Without, the candidates are timed in turn when the group starts, before any clock runs.
-       A clock never says the same twice, so under `determinism: bitwise` only the first is supported.
+       alpha-beta-gamma cost. Otherwise the candidates are timed in turn when the group starts, before the training
+       clock. Measured times vary, so under `determinism: bitwise` only the first is supported.
     2. Between tried sizes times are interpolated linearly, past the last along the line through the last two. A
-       candidate that fell behind and was no longer tried is not chosen for larger messages.
-    3. A message takes the candidate with the least time; all ranks decide by the slowest rank's times, so alike.
-       Where that is the inner group's own all-reduce, or cannot be told from it, the message is left to it; its bytes
-       are not counted.
+       candidate that was dropped before a size is not chosen for larger messages.
+    3. A message uses the candidate with the least time; all ranks decide by the slowest rank's times, so they agree.
+       If that is the inner group's own all-reduce, or within EQUAL_RATIO of it, the message is delegated to the inner
+       group; its bytes are not counted.
     """
 
     title: ClassVar[str] = "hybrid"
@@ -73,29 +74,29 @@ class Hybrid(Algorithm):
     beta_seconds: float | None = Field(None, ge=0, description="seconds per byte on a link")
     gamma_seconds: float = Field(0.0, ge=0, description="seconds per byte reduced")
 
-    tuning_seconds: float = Field(8.0, gt=0, le=600, description="about how long the candidates are tried at the start")
+    tuning_seconds: float = Field(8.0, gt=0, le=600, description="approximate time of the measurement at the start")
 
     _curves: dict[Name, Curve] = PrivateAttr(default_factory=dict)
     _picked: dict[tuple[int, int, int], Name] = PrivateAttr(default_factory=dict)
-    """What was chosen: a small message takes not much longer than choosing."""
+    """Cache: choosing takes about as long as a small message."""
     _trying: list[Name] = PrivateAttr(default_factory=list)
 
     @model_validator(mode="after")
     def _both_or_none(self) -> Hybrid:
         if (self.alpha_seconds is None) != (self.beta_seconds is None):
-            raise ValueError("alpha_seconds and beta_seconds belong together")
+            raise ValueError("alpha_seconds and beta_seconds must be given together")
         return self
 
     def unsupported(self, setting: Setting) -> str | None:
         if setting.determinism == "bitwise" and setting.processes > 1 and self.alpha_seconds is None:
-            return ("it picks by the clock, so two runs may add in another order, and that is not bitwise; with "
+            return ("it picks by measured times, so two runs may add in a different order, which is not bitwise; with "
                     "alpha_seconds and beta_seconds given (`repro bench comm` fits them) it picks by the model")
         return super().unsupported(setting)
 
     # ---- the choice
 
     def pick(self, world: int, size: int, itemsize: int = 4) -> Name:
-        """The candidate for an all-reduce of `size` bytes."""
+        """Return the candidate for an all-reduce of `size` bytes."""
         if self._trying:
             return self._trying[0]
         key = (world, size, itemsize)
@@ -106,25 +107,25 @@ class Hybrid(Algorithm):
     def _choose(self, world: int, size: int, itemsize: int) -> Name:
         usable = [name for name in self.among if CANDIDATES[name].runs("all_reduce", world)]
         if self._curves:
-            # 2. tried as far as this size asks for
+            # 2. only candidates tried up to this size
             far = min(size, max(curve[-1][0] for curve in self._curves.values()))
             usable = [name for name in usable if name in self._curves and self._curves[name][-1][0] >= far]
-        # 3. the least time; the first named where equal
+        # 3. the least time; the first listed if equal
         times = {name: self.seconds(name, world, size, itemsize) for name in usable}
         best = min(usable, key=times.__getitem__)
-        # What was measured scatters by so much; then the one that needs no interpreter is the safer choice.
-        even = bool(self._curves) and times.get("backend", inf) <= EVEN * times[best]
+        # Within the scatter of measured times, the candidate that needs no interpreter is the safer choice.
+        even = bool(self._curves) and times.get("backend", inf) <= EQUAL_RATIO * times[best]
         return "backend" if even else best
 
-    def leaves(self, world: int, size: int, itemsize: int) -> bool:
+    def delegates(self, world: int, size: int, itemsize: int) -> bool:
         return self.pick(world, size, itemsize) == "backend"
 
     def seconds(self, name: Name, world: int, size: int, itemsize: int = 4) -> float:
-        """What the candidate is expected to take."""
+        """Return the expected seconds of a candidate."""
         # 2. measured
         if name in self._curves:
             return interpolate(self._curves[name], size)
-        # 1. modelled; links nobody knows yet: 100 microseconds and 10 Gbit/s
+        # 1. modelled; on unknown links: 100 microseconds and 10 Gbit/s
         alpha = 1e-4 if self.alpha_seconds is None else self.alpha_seconds
         beta = 8e-10 if self.beta_seconds is None else self.beta_seconds
         return CANDIDATES[name].cost(world, size // itemsize, itemsize).seconds(alpha, beta, self.gamma_seconds)
@@ -146,12 +147,13 @@ class Hybrid(Algorithm):
         return (CANDIDATES["butterfly"] if small else CANDIDATES["ring"]).broadcast(world, count, itemsize, root)
 
     def _for(self, operation: Operation, world: int) -> Algorithm:
-        """Halving and doubling where the ranks allow it: the ring's bytes in fewer rounds."""
+        """Return halving-doubling if the number of ranks allows it (the ring's bytes in fewer rounds), else the ring.
+        """
         wide = CANDIDATES["halving-doubling"]
         return wide if wide.runs(operation, world) else CANDIDATES["ring"]
 
     def state(self) -> dict[str, Any]:
-        """The measured times: others would choose otherwise, and sum in another order."""
+        """Return the measured times: other times would choose other algorithms, which sum in another order."""
         return {"curves": {name: [list(point) for point in curve] for name, curve in self._curves.items()}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -159,7 +161,7 @@ class Hybrid(Algorithm):
                         for name in self.among if name in state["curves"]}
         self._picked.clear()
         if self._group is not None:
-            self._forget()
+            self._reset_group()
 
     # ---- the measurement
 
@@ -169,54 +171,54 @@ class Hybrid(Algorithm):
             self._measure(world, device)
 
     def _measure(self, world: int, device: str) -> None:
-        """Time the candidates at every size, all in turn; the median of what the slowest rank took."""
+        """Time the candidates in turn at every size; keep the median of the slowest rank's times."""
         names = [name for name in self.among if CANDIDATES[name].runs("all_reduce", world)]
         found: dict[Name, list[tuple[int, float]]] = {name: [] for name in names}
         for size in TRIED_BYTES:
-            times, turn_seconds = self._tried(names, size, device)
+            times, turn_seconds = self._time_candidates(names, size, device)
             for name, seconds in times.items():
                 found[name].append((size, seconds))
-            if size >= KEPT_FROM:
+            if size >= KEEP_FROM_BYTES:
                 best = min(times.values())
-                names = [name for name in names if times[name] <= KEPT * best]
+                names = [name for name in names if times[name] <= KEEP_RATIO * best]
             # Four times the bytes take at most four times as long.
             if 4 * turn_seconds * len(names) / len(times) > LARGEST_SHARE * self.tuning_seconds:
                 break
         self._curves = {name: curve for name, curve in found.items() if curve}
         self._picked.clear()
-        self._forget()
+        self._reset_group()
 
-    def _tried(self, names: Sequence[Name], size: int, device: str) -> tuple[dict[Name, float], float]:
-        """Seconds of each candidate at one size, and how long the first turn of all took."""
+    def _time_candidates(self, names: Sequence[Name], size: int, device: str) -> tuple[dict[Name, float], float]:
+        """Return the seconds of each candidate at one size, and the seconds that the first turn of all took."""
         times: dict[Name, list[float]] = {name: [] for name in names}
         begin, first, close = time.perf_counter(), 0.0, list(names)
         for turn in range(MOST_TURNS):
-            # Large messages get one call in the first turn, after which there may not be another.
-            calls = BATCH if turn or size < KEPT_FROM else 1
+            # One call for large messages: the first turn may use up the time.
+            calls = BATCH if turn or size < KEEP_FROM_BYTES else 1
             for name in close:
-                times[name] += self._slowest(self._calls(name, size, calls, device), device)
-            taken = self._slowest([time.perf_counter() - begin], device)[0]
+                times[name] += self._slowest_rank(self._time_calls(name, size, calls, device), device)
+            taken = self._slowest_rank([time.perf_counter() - begin], device)[0]
             first = first or taken
             if taken > self.tuning_seconds / len(TRIED_BYTES):
                 break
-            if turn or size >= KEPT_FROM:  # large messages vary little
+            if turn or size >= KEEP_FROM_BYTES:  # large messages vary little
                 best = min(median(times[name]) for name in close)
-                close = [name for name in close if median(times[name]) <= OUT * best]
+                close = [name for name in close if median(times[name]) <= DROP_RATIO * best]
         return {name: median(seconds) for name, seconds in times.items()}, first
 
-    def _calls(self, name: Name, size: int, calls: int, device: str) -> list[float]:
-        """Seconds of some calls of one candidate on this rank, after one that is not timed."""
+    def _time_calls(self, name: Name, size: int, calls: int, device: str) -> list[float]:
+        """Time calls of one candidate on this rank, after one untimed call."""
         import torch
         import torch.distributed as dist
 
         assert self._group is not None
         self._trying[:] = [name]
-        self._forget()
+        self._reset_group()
         tensor = torch.zeros(size // 4, device=device)
         taken = []
         for _ in range(1 + calls):
-            # All ranks start together and on idle links, as they do where training waits for a sum.
-            with self._group.witness.named():
+            # All ranks start together and on idle links, as when training waits for a sum.
+            with self._group.finder.naming_missing_rank():
                 self._group.inner.barrier().wait()
             begin = time.perf_counter()
             dist.all_reduce(tensor)
@@ -226,12 +228,12 @@ class Hybrid(Algorithm):
         self._trying.clear()
         return taken[1:]
 
-    def _forget(self) -> None:
+    def _reset_group(self) -> None:
         assert self._group is not None
-        self._group.forget()
+        self._group.reset()
 
-    def _slowest(self, seconds: Sequence[float], device: str) -> list[float]:
-        """Number by number the largest of all ranks', the same on all."""
+    def _slowest_rank(self, seconds: Sequence[float], device: str) -> list[float]:
+        """Return the elementwise maximum over all ranks, equal on all of them."""
         import torch
         import torch.distributed as dist
 
@@ -239,7 +241,7 @@ class Hybrid(Algorithm):
         values = torch.tensor(seconds, dtype=torch.float64, device=device)
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MAX  # type: ignore[assignment]  # torch takes the member of its enum
-        with self._group.witness.named():
+        with self._group.finder.naming_missing_rank():
             self._group.inner.allreduce([values], options).wait()
         found: list[float] = values.tolist()
         return found
@@ -248,7 +250,7 @@ class Hybrid(Algorithm):
         return f"{super().effective()}; picks {self.picks()}" if self._group else super().effective()
 
     def picks(self) -> str:
-        """The choice by message size, for example `direct to 32 KiB, ring above`."""
+        """Describe the choice by message size, for example `direct to 32 KiB, ring above`."""
         assert self._group is not None
         sizes = [1 << power for power in range(10, 27)]
         names = [self.pick(self._group.world, size) for size in sizes]
@@ -258,7 +260,7 @@ class Hybrid(Algorithm):
 
 
 def interpolate(curve: Curve, size: int) -> float:
-    """Seconds at `size`: on the line between neighbours, below the first point the first, past the last on its line."""
+    """Return the seconds at `size`: linear between points, constant below the first, extrapolated past the last."""
     if len(curve) == 1 or size <= curve[0][0]:
         return curve[0][1]
     at = min(max(1, bisect_left([point for point, _ in curve], size)), len(curve) - 1)

@@ -1,4 +1,4 @@
-"""Multi-colour all-reduce: several trees at once, so that no rank is in the middle of more than one."""
+"""Multi-colour all-reduce: several trees at once, so that no rank is an inner rank of more than one."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Multicolor(Algorithm):
     Source: Kumar et al. (IBM), "Efficient training of convolutional neural nets on large distributed systems",
     arXiv:1711.00705, section on multi-color all-reduce. The paper does not print the construction; ours:
 
-    1. The buffer is cut in c parts ("colours").
+    1. The buffer is cut into c parts ("colours").
     2. Colour i has the heap k-ary tree over r' = (r - i floor(p/c)) mod p. Inner ranks of two colours are disjoint
        when c ceil((p-1)/k) <= p; more colours are refused.
-    3. Each colour goes up and down its tree in chunks, all colours at the same time.
+    3. Each colour is reduced up and sent down its tree in chunks, all colours at the same time.
 
     The busiest rank sends about (k + c) S / c instead of a single tree's (k + 1) S.
     """
@@ -43,18 +43,18 @@ class Multicolor(Algorithm):
         return super().unsupported(setting)
 
     def most_colors(self, world: int) -> int:
-        """Largest c with c ceil((p-1)/k) <= p."""
+        """Return the largest c with c ceil((p-1)/k) <= p."""
         return world // max(1, -(-(world - 1) // self.arity))
 
     def trees(self, world: int) -> list[Tree]:
-        """One tree a colour; where a group of other size is made inside a trial, as many as fit there."""
+        """Return one tree per colour; fewer in a smaller group made inside a trial, as many as its size allows."""
         colors = min(self.colors, self.most_colors(world))
         # 2. rotated by floor(p / c) a colour
         return [heap_tree(world, self.arity, root=color * (world // colors)) for color in range(colors)]
 
     def all_reduce(self, world: int, count: int, itemsize: int) -> Iterator[Transfer]:
         trees = self.trees(world)
-        # 1. one part a colour
+        # 1. one part per colour
         for tree, part in zip(trees, cut(count, len(trees)), strict=True):
             # 3. up and down
             pieces = chunks(part, per_chunk(self.chunk_kib, itemsize))
@@ -62,7 +62,7 @@ class Multicolor(Algorithm):
             yield from down(tree, pieces, first_round=tree.depth)
 
     def busiest(self, world: int, count: int, itemsize: int) -> Busiest:
-        """Sum over colours of the part's bytes times the links that a rank has in that colour's tree."""
+        """Sum over colours the part's bytes times the rank's links in that colour's tree."""
         trees = self.trees(world)
         degrees = [tree.degrees() for tree in trees]
         sizes = [part.size for part in cut(count, len(trees))]

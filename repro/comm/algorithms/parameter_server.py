@@ -1,4 +1,4 @@
-"""Parameter server with k shards: everybody pushes to the owners, the owners send the sums back."""
+"""Parameter server with k shards: all ranks push to the owners, the owners send the sums back."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class ParameterServer(Algorithm):
     Source: Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014, as the star that
     FireCaffe (CVPR 2016, section 4.1) compares trees with.
 
-    1. The buffer is cut in k shards; rank j owns shard j.
+    1. The buffer is cut into k shards; rank j owns shard j.
     2. Push: every rank sends each shard to its owner, which adds them in rank order.
-    3. Pull: every owner sends its finished shard to all others.
+    3. Pull: each owner sends its finished shard to all others.
 
-    Two rounds; path 2(p-1)/k x S, for one server 2(p-1) S. With k = p it is a direct reduce-scatter and all-gather.
+    Two rounds; path 2(p-1)/k x S, with one server 2(p-1) S. With k = p this is a direct reduce-scatter and all-gather.
     """
 
     title: ClassVar[str] = "parameter server"
@@ -33,7 +33,7 @@ class ParameterServer(Algorithm):
 
     def unsupported(self, setting: Setting) -> str | None:
         if self.shards > setting.processes:
-            return f"{self.shards} shards need as many ranks, and there are {setting.processes}"
+            return f"{self.shards} shards need as many ranks; there are {setting.processes}"
         return super().unsupported(setting)
 
     def all_reduce(self, world: int, count: int, itemsize: int) -> Iterator[Transfer]:
@@ -47,11 +47,13 @@ class ParameterServer(Algorithm):
             yield from (Transfer(1, owner, rank, *shard, False) for rank in others)
 
     def broadcast(self, world: int, count: int, itemsize: int, root: int) -> Iterator[Transfer]:
-        """The pull by itself: the root sends to each."""
+        """Pull only: the root sends to each rank."""
         return (Transfer(0, root, rank, 0, count, False) for rank in range(world) if rank != root)
 
     def busiest(self, world: int, count: int, itemsize: int) -> Busiest:
-        """The owner of the largest shard s: S - s pushed and (p - 1) s sent back, received alike."""
+        """Return the bytes of the owner of the largest shard s: it pushes S - s and sends back (p - 1) s, and receives
+        as many.
+        """
         largest = cut(count, min(self.shards, world))[0].size
         size = (count + (world - 2) * largest) * itemsize if world > 1 else 0
         return Busiest(size, size)

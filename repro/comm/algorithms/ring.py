@@ -1,4 +1,6 @@
-"""Ring all-reduce (Patarasuk and Yuan, 2009): least bytes for the busiest rank, latency that grows with the ranks."""
+"""Ring all-reduce (Patarasuk and Yuan, 2009): fewest bytes for the busiest rank, latency grows with the number of
+ranks.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,17 @@ from repro.comm.algorithm import Algorithm, Operation, per_chunk
 from repro.comm.schedule import Busiest, Span, Transfer, chunks, cut
 
 PIECES, LEAST_BYTES = 2, 64 << 10
-"""Of a segment: with one piece a neighbour waits while the other adds; with many small ones all wait for Python."""
+"""Pieces of a segment. With one piece a neighbour waits while the other adds; with many small ones Python is the limit.
+"""
 
 
 class Ring(Algorithm):
-    """Ring all-reduce, and its halves by themselves.
+    """Ring all-reduce, and its two halves as separate collectives.
 
     Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 2009;
     in deep learning since Gibiansky (Baidu), 2017.
 
-    1. The buffer is cut in p segments, one a rank.
+    1. The buffer is cut into p segments, one per rank.
     2. Reduce-scatter: p - 1 rounds; in each, every rank passes a segment to its right-hand neighbour, which adds it.
     3. All-gather: p - 1 rounds; the finished segments go round once.
 
@@ -30,15 +33,15 @@ class Ring(Algorithm):
     title: ClassVar[str] = "ring"
     own: ClassVar[tuple[Operation, ...]] = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 
-    chunk_kib: float = Field(4096.0, gt=0, description="largest piece of a segment, so that sums overlap with "
-                                                      "transfers, KiB; segments go in two pieces of 64 KiB or more")
+    chunk_kib: float = Field(4096.0, gt=0, description="largest piece of a segment, so that sums overlap transfers, "
+                                                      "KiB; a segment is sent in two pieces of 64 KiB or more")
 
     def _pieces(self, segment: Span, itemsize: int) -> list[Span]:
         most = per_chunk(self.chunk_kib, itemsize) or 1
         return chunks(segment, min(most, max(LEAST_BYTES // itemsize, -(-segment.size // PIECES))))
 
     def all_reduce(self, world: int, count: int, itemsize: int) -> Iterator[Transfer]:
-        # 1. one segment a rank
+        # 1. one segment per rank
         segments = [self._pieces(span, itemsize) for span in cut(count, world)]
         ranks = list(range(world))
         # 2. reduce-scatter
@@ -51,23 +54,23 @@ class Ring(Algorithm):
         return circulate(segments, list(range(world)), first_round=0, shift=0, adds=False)
 
     def reduce_scatter(self, world: int, count: int, itemsize: int) -> Iterator[Transfer]:
-        # Shifted by one against step 2, so that rank r ends with segment r.
+        # Shifted by one relative to step 2, so that rank r ends with segment r.
         segments = [self._pieces(span, itemsize) for span in cut(count, world)]
         return circulate(segments, list(range(world)), first_round=0, shift=-1, adds=True)
 
     def broadcast(self, world: int, count: int, itemsize: int, root: int) -> Iterator[Transfer]:
-        """Down the chain root, root + 1, ..., a chunk a round."""
+        """Send along the chain root, root + 1, ..., one chunk per round."""
         for index, piece in enumerate(chunks(Span(0, count), per_chunk(min(self.chunk_kib, 256.0), itemsize))):
             for hop in range(world - 1):
                 yield Transfer(index + hop, (root + hop) % world, (root + hop + 1) % world, *piece, False)
 
     def busiest(self, world: int, count: int, itemsize: int) -> Busiest:
-        """Rank r sends everything twice but segments r + 1 and r + 2, 2(p-1)/p x S where p divides the elements."""
+        """Rank r sends everything twice except segments r + 1 and r + 2: 2(p-1)/p x S if p divides the elements."""
         return ring_busiest(world, count, itemsize)
 
 
 def ring_busiest(world: int, count: int, itemsize: int) -> Busiest:
-    """Bytes of the busiest rank of a ring: twice everything but two neighbouring segments, the smallest such pair."""
+    """Return the bytes of a ring's busiest rank: everything twice except the smallest pair of neighbouring segments."""
     if world == 1:
         return Busiest(0, 0)
     sizes = [span.size for span in cut(count, world)]
@@ -76,14 +79,16 @@ def ring_busiest(world: int, count: int, itemsize: int) -> Busiest:
 
 
 def rounds(segments: list[list[Span]]) -> int:
-    """Rounds of one circulation: every chunk of the largest segment goes to p - 1 neighbours."""
+    """Return the rounds of one circulation: every chunk of the largest segment passes p - 1 neighbours."""
     return (len(segments) - 1) * max(len(pieces) for pieces in segments)
 
 
 def circulate(
     segments: list[list[Span]], ranks: list[int], first_round: int, shift: int, adds: bool
 ) -> Iterator[Transfer]:
-    """One way round the ring `ranks`: in step s, the rank at place i passes segment i + shift - s to its right."""
+    """Send segments once round the ring `ranks`: in step s, the rank at place i passes segment i + shift - s to its
+    right.
+    """
     world = len(ranks)
     most = max(len(pieces) for pieces in segments)
     for step in range(world - 1):

@@ -1,4 +1,4 @@
-"""Reduction trees and the pipelined way up and down them."""
+"""Reduction trees, and pipelined schedules up and down a tree."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from repro.comm.schedule import Span, Transfer
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Parent of every rank but the root, and when in its wave a rank sends to it."""
+    """Parent of every rank except the root, and the round in which a rank sends to it."""
 
     parents: tuple[int | None, ...]
     wave: tuple[int, ...]
-    """Round after the start of a chunk in which a rank sends it up; a parent's is later than its children's."""
+    """Round, counted from the start of a chunk, in which a rank sends it up; a parent sends later than its children."""
 
     @property
     def depth(self) -> int:
-        """Rounds that a chunk takes to the root."""
+        """Rounds until a chunk reaches the root."""
         return 1 + max((at for at, parent in zip(self.wave, self.parents, strict=True) if parent is not None),
                        default=-1)
 
     def degrees(self) -> list[int]:
-        """Links of every rank: its children and its parent."""
+        """Return the number of links of every rank: its children and its parent."""
         found = [int(parent is not None) for parent in self.parents]
         for parent in self.parents:
             if parent is not None:
@@ -31,12 +31,12 @@ class Tree:
         return found
 
     def internal(self) -> set[int]:
-        """Ranks that have children."""
+        """Return the ranks that have children."""
         return {parent for parent in self.parents if parent is not None}
 
 
 def heap_tree(world: int, arity: int, root: int) -> Tree:
-    """k-ary heap over r' = (r - root) mod p: the children of r' are k r' + 1 .. k r' + k."""
+    """Build the k-ary heap over r' = (r - root) mod p: the children of r' are k r' + 1 .. k r' + k."""
     depths = [0] * world
     for place in range(1, world):
         depths[place] = depths[(place - 1) // arity] + 1
@@ -47,14 +47,16 @@ def heap_tree(world: int, arity: int, root: int) -> Tree:
 
 
 def binomial_tree(world: int, root: int) -> Tree:
-    """The parent of r' is r' without its lowest set bit; in round j all ranks send whose lowest bit is j."""
+    """Build the binomial tree: the parent of r' is r' without its lowest set bit; ranks whose lowest bit is j send in
+    round j.
+    """
     places = [(rank - root) % world for rank in range(world)]
     parents = tuple(((place & (place - 1)) + root) % world if place else None for place in places)
     return Tree(parents, tuple((place & -place).bit_length() - 1 if place else world.bit_length() for place in places))
 
 
 def up(tree: Tree, pieces: Sequence[Span]) -> Iterator[Transfer]:
-    """Every chunk to the root, added on the way; a chunk a round behind the one before it."""
+    """Send every chunk to the root, adding on the way; each chunk starts one round after the one before it."""
     for index, piece in enumerate(pieces):
         for rank, parent in enumerate(tree.parents):
             if parent is not None:
@@ -62,7 +64,7 @@ def up(tree: Tree, pieces: Sequence[Span]) -> Iterator[Transfer]:
 
 
 def down(tree: Tree, pieces: Sequence[Span], first_round: int) -> Iterator[Transfer]:
-    """Every chunk from the root to all, the way up in reverse."""
+    """Send every chunk from the root to all ranks, in reverse order of the way up."""
     for index, piece in enumerate(pieces):
         for rank, parent in enumerate(tree.parents):
             if parent is not None:

@@ -1,4 +1,4 @@
-"""Where a lane's collectives run relative to the caller's own work: nowhere special on a CPU, a side stream on CUDA."""
+"""Order of a lane's collectives relative to the caller's work: immediate on a CPU, a side stream on CUDA."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import torch
 
 
 class OnCpu:
-    """The calling thread's work is done when it hands a tensor over."""
+    """On a CPU the caller's work on a tensor is finished when it submits the tensor."""
 
     def mark(self) -> Any:
-        """A point of the caller's stream."""
+        """Record the current point of the caller's stream."""
         return None
 
     @contextmanager
     def after(self, mark: Any, tensors: Sequence[torch.Tensor]) -> Iterator[None]:
-        """Inside, work on `tensors` comes after `mark`."""
+        """Run the block's work on `tensors` after `mark`."""
         yield
 
     def join(self, mark: Any) -> None:
-        """What the caller does from here on comes after `mark`."""
+        """Run the caller's further work after `mark`."""
 
 
 class OnCuda(OnCpu):
-    """Kernels and NCCL calls go to a stream of their own, ordered by events; the host waits for nothing."""
+    """Kernels and NCCL calls run on a separate stream, ordered by events; the host never waits."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

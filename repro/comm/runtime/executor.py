@@ -1,4 +1,4 @@
-"""Runs a compiled program over a flat tensor on a wire."""
+"""Run a compiled program over a flat tensor on a wire."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from repro.comm.runtime.program import Do, Program
 from repro.comm.runtime.wire import Pending, Wire
 
 Reduce = Callable[[torch.Tensor, torch.Tensor], object]
-"""(mine, received) -> reduces into `mine`."""
+"""(mine, received): reduce `received` into `mine`."""
 
 REDUCTIONS: dict[str, Reduce] = {
     "sum": lambda mine, received: mine.add_(received),
@@ -23,7 +23,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int
 
 
 class LinkBroken(Exception):
-    """The link to `peer` did not do its part."""
+    """The link to `peer` failed or timed out."""
 
     def __init__(self, peer: int, cause: BaseException) -> None:
         super().__init__(f"link to rank {peer}: {cause}")

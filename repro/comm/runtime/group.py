@@ -1,7 +1,7 @@
-"""A torch.distributed process group whose collectives are an algorithm's schedules over an inner group's links."""
+"""Process group for torch.distributed that runs an algorithm's schedules over an inner group's links."""
 
 # mypy: disable-error-code="override"
-# torch declares every spelling of a collective; only the one with options is ever called on a group.
+# torch declares several signatures of a collective; only the one with options is called on a group.
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from repro.core.errors import TrialError
 BACKEND = "repro"
 NAMES = {dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "avg", dist.ReduceOp.PRODUCT: "product",
          dist.ReduceOp.MAX: "max", dist.ReduceOp.MIN: "min"}
-LEFT = (torch.float32, torch.float64, torch.int64, torch.int32)
-"""What any inner group can reduce."""
+DELEGATED_DTYPES = (torch.float32, torch.float64, torch.int64, torch.int32)
+"""Types that every inner group can reduce."""
 _current: list[tuple[Algorithm, Meter, str]] = []
-"""What groups made from here on are made of: the default group and those that engines make below it."""
+"""Algorithm, meter and device of new groups: the default group and the subgroups that engines create."""
 
 
 def start_group(
     algorithm: Algorithm, rank: int, world: int, device: str, timeout_seconds: float
 ) -> AlgorithmGroup:
-    """Make the default process group of this rank."""
+    """Create the default process group of this rank."""
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         if not os.environ.get(name):
-            raise TrialError(f"{name} is not set: the launcher gives every rank the address of rank 0")
+            raise TrialError(f"{name} is not set: the launcher must give every rank the address of rank 0")
     if device.startswith("cuda"):
         torch.cuda.set_device(device)
     if not hasattr(dist.Backend, BACKEND.upper()):
@@ -61,7 +61,7 @@ def _make(store: Store, rank: int, world: int, timeout: timedelta) -> AlgorithmG
 def make_group(
     algorithm: Algorithm, meter: Meter, store: Store, rank: int, world: int, timeout: timedelta, device: str = "cpu"
 ) -> AlgorithmGroup:
-    """A group by itself, unknown to `torch.distributed`; all ranks meet through `store`."""
+    """Create a group that is not registered with `torch.distributed`; its ranks meet through `store`."""
     links = _nccl if device.startswith("cuda") else _gloo
     inner, wire, place = links(PrefixStore("inner", store), rank, world, timeout, torch.device(device))
     return AlgorithmGroup(algorithm, inner, wire, place, meter, store, rank, world, timeout.total_seconds())
@@ -79,7 +79,7 @@ def _nccl(
 ) -> tuple[Any, Wire, OnCpu]:
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = timeout
-    # Only a whole group can put several messages into one NCCL call.
+    # Only dist.ProcessGroup can put several messages into one NCCL call.
     inner = dist.ProcessGroup(store, rank, world)
     inner._set_default_backend(dist.ProcessGroup.BackendType.NCCL)
     nccl = dist.ProcessGroupNCCL(store, rank, world, options)
@@ -88,7 +88,7 @@ def _nccl(
 
 
 class AlgorithmGroup(PassingGroup):
-    """Runs the collectives that are the algorithm's own as its schedules over the inner group's links."""
+    """Process group that runs the algorithm's collectives as schedules and passes the others to the inner group."""
 
     def __init__(
         self, algorithm: Algorithm, inner: Any, wire: Wire, device: OnCpu, meter: Meter, store: Store, rank: int,
@@ -105,13 +105,13 @@ class AlgorithmGroup(PassingGroup):
         return BACKEND
 
     def describe(self) -> str:
-        """What ran as the algorithm's own, and what the inner group did."""
+        """Describe which collectives the algorithm ran, and which the inner group."""
         own = f"{self.algorithm.title}: {'+'.join(sorted(self.ran)) or 'nothing yet'}"
         through = "+".join(sorted(self.passed))
         return f"{own}; {self.inner_name}: {through}" if through else f"{own}; over {self.inner_name}"
 
-    def forget(self) -> None:
-        """Drop compiled schedules and counts: what ran so far was not the trial's."""
+    def reset(self) -> None:
+        """Drop compiled schedules and counts: the collectives so far were not part of the trial."""
         self._program.cache_clear()
         self.meter.take()
         self.ran.clear()
@@ -158,19 +158,19 @@ class AlgorithmGroup(PassingGroup):
 
     def _all_reduce(self, tensor: torch.Tensor, reduction: str) -> None:
         flat = tensor.contiguous().view(-1)
-        if flat.dtype in LEFT and self.algorithm.leaves(self.world, flat.nbytes, flat.element_size()):
-            self._leave(flat, reduction)
+        if flat.dtype in DELEGATED_DTYPES and self.algorithm.delegates(self.world, flat.nbytes, flat.element_size()):
+            self._delegate(flat, reduction)
         else:
             self._run("all_reduce", flat, flat.numel(), reduction)
         self._average(flat, reduction)
-        _put_back(tensor, flat)
+        _copy_back(tensor, flat)
 
-    def _leave(self, flat: torch.Tensor, reduction: str) -> None:
-        """The inner group's own all-reduce; an average is its sum, divided as everywhere here."""
+    def _delegate(self, flat: torch.Tensor, reduction: str) -> None:
+        """Run the inner group's all-reduce; an average is computed as a sum, then divided as for the schedules."""
         wanted = "sum" if reduction == "avg" else reduction
         options = dist.AllreduceOptions()
         options.reduceOp = next(op for op, name in NAMES.items() if name == wanted)  # type: ignore[assignment]
-        with self.witness.named():
+        with self.finder.naming_missing_rank():
             self.inner.allreduce([flat], options).wait()
         self.ran.add(f"all_reduce left to {self.inner_name}")
         self.passed.add("all_reduce")
@@ -180,7 +180,7 @@ class AlgorithmGroup(PassingGroup):
     def _broadcast(self, tensor: torch.Tensor, root: int) -> None:
         flat = tensor.contiguous().view(-1)
         self._run("broadcast", flat, flat.numel(), root=root)
-        _put_back(tensor, flat)
+        _copy_back(tensor, flat)
 
     def _all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
         part = output.view(self.world, -1)[self.place]
@@ -189,7 +189,7 @@ class AlgorithmGroup(PassingGroup):
         self._run("all_gather", output.view(-1), tensor.numel())
 
     def _reduce_scatter(self, output: torch.Tensor, tensor: torch.Tensor, reduction: str) -> None:
-        # The caller's input must stay as it is, and sums happen in place.
+        # Sums happen in place, and the caller's input must not change.
         flat = tensor.clone(memory_format=torch.contiguous_format).view(-1)
         self._run("reduce_scatter", flat, flat.numel(), reduction)
         part = flat.view(self.world, -1)[self.place]
@@ -197,7 +197,7 @@ class AlgorithmGroup(PassingGroup):
         output.copy_(part.view_as(output))
 
     def _average(self, flat: torch.Tensor, reduction: str) -> None:
-        """Divide the sum; every rank has the same bits and gets the same bits."""
+        """Divide the sum; equal bits on all ranks stay equal."""
         if reduction == "avg" and self.world > 1:
             flat.div_(self.world, rounding_mode=None if flat.is_floating_point() else "trunc")
 
@@ -206,7 +206,7 @@ class AlgorithmGroup(PassingGroup):
     ) -> None:
         program = self._program(operation, flat.numel(), flat.element_size(), root)
         sent, received = self.wire.sent, self.wire.received
-        with self.witness.named():
+        with self.finder.naming_missing_rank():
             if isinstance(program, Program):
                 execute(program, flat, self.wire, REDUCTIONS[reduction])
             else:
@@ -224,11 +224,11 @@ class AlgorithmGroup(PassingGroup):
 
 
 def _reduction(opts: Any) -> str | None:
-    """The name of the reduction asked for; None: one that passes through."""
+    """Return the name of the requested reduction; None if it passes through to the inner group."""
     wanted = getattr(opts, "reduceOp", dist.ReduceOp.SUM if opts is None else opts)
     return next((name for op, name in NAMES.items() if wanted == op), None)
 
 
-def _put_back(tensor: torch.Tensor, flat: torch.Tensor) -> None:
+def _copy_back(tensor: torch.Tensor, flat: torch.Tensor) -> None:
     if flat.data_ptr() != tensor.data_ptr():
         tensor.copy_(flat.view(tensor.shape))

@@ -1,7 +1,7 @@
-"""The part of a process group that hands collectives on to an inner group (gloo or NCCL), in their turn."""
+"""Process group that passes collectives to an inner group (gloo or NCCL), in the order of submission."""
 
 # mypy: disable-error-code="override"
-# torch declares every spelling of a collective; only the one with options is ever called on a group.
+# torch declares several signatures of a collective; only the one with options is called on a group.
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import ProcessGroup, Store
 from repro.comm.runtime.device import OnCpu
 from repro.comm.runtime.lane import AlgorithmWork, Lane
 from repro.comm.runtime.meter import Meter
-from repro.comm.runtime.missing_rank import Witness
+from repro.comm.runtime.missing_rank import MissingRankFinder
 from repro.comm.runtime.wire import Wire
 from repro.core.errors import TrialError
 
@@ -22,17 +22,17 @@ Tensors = list[torch.Tensor]
 
 
 class PassingGroup(ProcessGroup):
-    """Every collective is the inner group's; torch calls the methods by these names, from Python and from C++."""
+    """Passes every collective to the inner group; torch calls the methods by these names, from Python and C++."""
 
     inner_name = "gloo"
 
     def __init__(
         self, inner: Any, wire: Wire, device: OnCpu, meter: Meter, store: Store, rank: int, world: int, timeout: float
     ) -> None:
-        super().__init__(rank, world)  # type: ignore[call-arg]  # what a subclass calls is not declared
+        super().__init__(rank, world)  # type: ignore[call-arg]  # torch does not declare the constructor of subclasses
         self.inner, self.meter, self.place, self.world = inner, meter, rank, world
         self.wire = wire
-        self.witness = Witness(store, self.wire, timeout)
+        self.finder = MissingRankFinder(store, self.wire, timeout)
         self.lane = Lane(meter, f"comm of {world} ranks", device)
         self.passed: set[str] = set()
 
@@ -42,10 +42,12 @@ class PassingGroup(ProcessGroup):
     def getSize(self) -> int:  # noqa: N802 - torch's name
         return self.world
 
-    def hand_on(self, operation: str, method: str, results: Tensors, arguments: list[Any], opts: Any) -> AlgorithmWork:
-        """Queue the inner group's `method`; `results` are the tensors it writes."""
+    def pass_through(
+        self, operation: str, method: str, results: Tensors, arguments: list[Any], opts: Any
+    ) -> AlgorithmWork:
+        """Queue the inner group's `method`, which writes the tensors `results`."""
         def job() -> None:
-            with self.witness.named():
+            with self.finder.naming_missing_rank():
                 call: Callable[..., Any] = getattr(self.inner, method)
                 call(*arguments, *(() if opts is None else (opts,))).wait()
             self.passed.add(operation)
@@ -55,46 +57,46 @@ class PassingGroup(ProcessGroup):
         return self.lane.submit(job, results, opts)
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> AlgorithmWork:
-        return self.hand_on("all_reduce", "allreduce", tensors, [tensors], opts)
+        return self.pass_through("all_reduce", "allreduce", tensors, [tensors], opts)
 
     def broadcast(self, tensors: Tensors, opts: Any = None) -> AlgorithmWork:
-        return self.hand_on("broadcast", "broadcast", tensors, [tensors], opts)
+        return self.pass_through("broadcast", "broadcast", tensors, [tensors], opts)
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> AlgorithmWork:
-        return self.hand_on("all_gather", "_allgather_base", [output], [output, tensor], opts)
+        return self.pass_through("all_gather", "_allgather_base", [output], [output, tensor], opts)
 
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> AlgorithmWork:
-        return self.hand_on("reduce_scatter", "_reduce_scatter_base", [output], [output, tensor], opts)
+        return self.pass_through("reduce_scatter", "_reduce_scatter_base", [output], [output, tensor], opts)
 
     def _allgather_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> AlgorithmWork:
-        # torch before 2.13 asks by this name.
+        # Name used by torch before 2.13.
         return self.all_gather_single(output, tensor, opts)
 
     def _reduce_scatter_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> AlgorithmWork:
         return self.reduce_scatter_single(output, tensor, opts)
 
     def reduce(self, tensors: Tensors, opts: Any = None) -> AlgorithmWork:
-        return self.hand_on("reduce", "reduce", tensors, [tensors], opts)
+        return self.pass_through("reduce", "reduce", tensors, [tensors], opts)
 
     def allgather(self, outputs: list[Tensors], tensors: Tensors, opts: Any = None) -> AlgorithmWork:
-        return self.hand_on("all_gather_list", "allgather", _flat(outputs), [outputs, tensors], opts)
+        return self.pass_through("all_gather_list", "allgather", _flat(outputs), [outputs, tensors], opts)
 
     def gather(self, outputs: list[Tensors], tensors: Tensors, opts: Any = None) -> AlgorithmWork:
-        return self.hand_on("gather", "gather", _flat(outputs), [outputs, tensors], opts)
+        return self.pass_through("gather", "gather", _flat(outputs), [outputs, tensors], opts)
 
     def scatter(self, outputs: Tensors, tensors: list[Tensors], opts: Any = None) -> AlgorithmWork:
-        return self.hand_on("scatter", "scatter", outputs, [outputs, tensors], opts)
+        return self.pass_through("scatter", "scatter", outputs, [outputs, tensors], opts)
 
     def reduce_scatter(self, outputs: Tensors, tensors: list[Tensors], opts: Any = None) -> AlgorithmWork:
-        return self.hand_on("reduce_scatter_list", "reduce_scatter", outputs, [outputs, tensors], opts)
+        return self.pass_through("reduce_scatter_list", "reduce_scatter", outputs, [outputs, tensors], opts)
 
     def alltoall(self, outputs: Tensors, tensors: Tensors, opts: Any = None) -> AlgorithmWork:
-        return self.hand_on("all_to_all", "alltoall", outputs, [outputs, tensors], opts)
+        return self.pass_through("all_to_all", "alltoall", outputs, [outputs, tensors], opts)
 
     def alltoall_base(
         self, output: torch.Tensor, tensor: torch.Tensor, out_sizes: list[int], in_sizes: list[int], opts: Any = None
     ) -> AlgorithmWork:
-        return self.hand_on("all_to_all", "alltoall_base", [output], [output, tensor, out_sizes, in_sizes], opts)
+        return self.pass_through("all_to_all", "alltoall_base", [output], [output, tensor, out_sizes, in_sizes], opts)
 
     def all_to_all_single(
         self, output: torch.Tensor, tensor: torch.Tensor, out_sizes: list[int], in_sizes: list[int], opts: Any = None
@@ -102,9 +104,9 @@ class PassingGroup(ProcessGroup):
         return self.alltoall_base(output, tensor, out_sizes, in_sizes, opts)
 
     def barrier(self, opts: Any = None) -> AlgorithmWork:
-        return self.hand_on("barrier", "barrier", [], [], opts)
+        return self.pass_through("barrier", "barrier", [], [], opts)
 
-    # ---- an engine's own messages: not queued, as a receive may wait for what the caller does next
+    # ---- an engine's own messages: not queued, because a receive may depend on the caller's next call
 
     def send(self, tensors: Tensors, peer: int, tag: int = 0) -> Any:
         return self.inner.send(tensors, peer, tag)

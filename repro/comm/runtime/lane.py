@@ -1,4 +1,4 @@
-"""Runs collectives strictly in the order in which they were asked for, in the background or in the caller's wait."""
+"""Queue that runs collectives strictly in the order of submission, in a background thread or in the caller's wait."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from repro.comm.runtime.meter import Meter
 
 
 class AlgorithmWork(torch.distributed.Work):
-    """A collective that has been asked for."""
+    """A submitted collective."""
 
     def __init__(self, lane: Lane, job: Callable[[], None], tensors: list[torch.Tensor]) -> None:
         super().__init__()
         self._lane, self._job, self._tensors = lane, job, tensors
         self._error: BaseException | None = None
         self._done = False
-        self._asked, self._ended = lane.device.mark(), None
+        self._submitted, self._ended = lane.device.mark(), None
         devices = {tensor.device for tensor in tensors if tensor.device.type != "cpu"}
         self._future: torch.futures.Future[Any] = torch.futures.Future(devices=list(devices))
 
     def run(self) -> None:
-        """Do it; called once, by the lane."""
+        """Run the collective; called once, by the lane."""
         start = time.perf_counter()
         try:
             if self._lane.broken:
                 raise self._lane.broken
-            with self._lane.device.after(self._asked, self._tensors):
+            with self._lane.device.after(self._submitted, self._tensors):
                 self._job()
                 self._ended = self._lane.device.mark()
         except Exception as error:
-            # Whatever a schedule, a link or torch raises: kept, raised in whoever waits (the caller's thread, or DDP in
-            # C++ through the future), and by every later collective of the group. Ctrl-C is none of these and ends the
-            # rank as it is.
+            # Any error of a schedule, a link or torch is kept and raised in the thread that waits (the caller's, or DDP
+            # in C++ through the future), and by every later collective of the group. KeyboardInterrupt is not caught
+            # and ends the rank.
             self._error = error
             self._lane.broken = self._lane.broken or error
         self._lane.meter.ran(start, time.perf_counter())
@@ -51,10 +51,10 @@ class AlgorithmWork(torch.distributed.Work):
             self._future.set_exception(self._error)
 
     def wait(self, timeout: Any = None) -> bool:
-        """Block until it is done; runs it right here where the background has not begun it.
+        """Block until the collective is done; run it in this thread if the background has not started it.
 
         Raises:
-            TrialError: a rank is gone; every later collective raises the same.
+            TrialError: a rank is gone; every later collective raises the same error.
         """
         start = time.perf_counter()
         self._lane.finish(self)
@@ -81,10 +81,10 @@ class AlgorithmWork(torch.distributed.Work):
 
 
 class Lane:
-    """The queue of one process group.
+    """Queue of one process group.
 
-    Collectives of one group never overtake one another: that is what makes them meet their counterparts on other ranks.
-    A caller that waits takes the queue over instead of waiting for another thread to be scheduled.
+    Collectives of one group never overtake one another, so that each meets its counterpart on the other ranks. A caller
+    that waits runs the queue itself instead of waiting for another thread to be scheduled.
     """
 
     def __init__(self, meter: Meter, name: str, device: OnCpu) -> None:
@@ -99,10 +99,10 @@ class Lane:
         self._thread.start()
 
     def submit(self, job: Callable[[], None], tensors: list[torch.Tensor], opts: Any = None) -> AlgorithmWork:
-        """Put a collective at the end of the queue; one whose caller waits for it anyway has ended on return."""
+        """Append a collective to the queue; a synchronous one is done on return."""
         work = AlgorithmWork(self, job, tensors)
         if getattr(opts, "asyncOp", True) is False:
-            # torch says so since 2.8. Waking the lane's thread would only let two threads contend for one job.
+            # Set by torch since 2.8. Waking the lane's thread would only make two threads contend for one job.
             self._jobs.append(work)
             start = time.perf_counter()
             self.finish(work)
@@ -120,10 +120,10 @@ class Lane:
 
     @contextmanager
     def inline(self) -> Iterator[None]:
-        """Inside, a collective that this thread asks for has ended when `submit` returns.
+        """Make collectives that this thread submits inside the block finish before `submit` returns.
 
-        For chains of collectives in callbacks of a future (PowerSGD): they would run on the lane's own thread and wait
-        there for what only that thread could do.
+        For chains of collectives in callbacks of a future (PowerSGD): they run on the lane's own thread and would wait
+        there for work that only that thread can do.
         """
         self._inline.add(get_ident())
         try:
@@ -150,7 +150,7 @@ class Lane:
                     self._jobs.popleft().run()
 
     def close(self) -> None:
-        """Finish what is queued and end the thread."""
+        """Finish the queue and end the thread."""
         with self._arrival:
             self._open = False
             self._arrival.notify()

@@ -1,4 +1,4 @@
-"""Says which rank is gone when a link breaks: the first one that was missed, not whoever gave up because of it."""
+"""Find the rank that is gone when a link breaks: the first missing one, not ranks that stopped because of it."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from repro.core.errors import TrialError
 
 KEY = "lost"
 SIGNING_SECONDS = 0.3
-"""In which a rank that has closed its links and lives says so."""
+"""Time in which a live rank that has closed its links signs."""
 
 
-class Witness:
-    """Turns a broken link into a `TrialError` that names the rank.
+class MissingRankFinder:
+    """Turn a broken link into a `TrialError` that names the rank.
 
-    1. The first rank whose link breaks writes the other end's number into the store: that one is gone.
-    2. It closes all its own links, so that ranks that wait for it wake up, find the number in the store and do alike.
-    3. Rank 0, with which the store may die, stays until all others have read it.
-    4. A link that timed out says only that somebody is missing: all ranks that time out sign in the store, and those
-       that have not signed within a grace period are named.
-    5. An inner group's own collective does not say whose link broke: the wire is asked which are broken. A rank that
-       has signed, or does so at once, has closed its links because of another one and is not the one that is gone.
+    1. The first rank whose link breaks writes the other end's number into the store: that rank is gone.
+    2. It closes all its own links, so that ranks that wait for it wake up, find the number in the store and do the
+       same.
+    3. Rank 0, whose end may end the store, stays until all others have read it.
+    4. A timeout does not name a rank: all ranks that time out sign in the store, and those that have not signed within
+       a grace period are named.
+    5. An error of the inner group's own collective does not name the link: the wire lists its broken links. A rank that
+       has signed, or signs at once, closed its links because of another rank and is not the missing one.
     """
 
     def __init__(self, store: Store, wire: Wire, timeout_seconds: float) -> None:
@@ -38,47 +39,47 @@ class Witness:
         self.grace = min(5.0, max(1.0, timeout_seconds / 4))
 
     @contextmanager
-    def named(self) -> Iterator[None]:
-        """Errors of the links inside become errors that name a rank."""
+    def naming_missing_rank(self) -> Iterator[None]:
+        """Turn errors of links inside the block into errors that name the missing rank."""
         try:
             yield
         except LinkBroken as error:
-            raise self._lost(error.peer, str(error.cause)) from error
+            raise self._error(error.peer, str(error.cause)) from error
         except RuntimeError as error:
-            # The inner group's own collective does not say whose link it was.
-            raise self._lost(None, str(error)) from error
+            # The inner group's own collective does not name the link.
+            raise self._error(None, str(error)) from error
 
-    def _lost(self, peer: int | None, cause: str) -> TrialError:
+    def _error(self, peer: int | None, cause: str) -> TrialError:
         try:
-            gone = self._gone(peer, timed_out="imed out" in cause or "imeout" in cause)
+            gone = self._find_gone(peer, timed_out="imed out" in cause or "imeout" in cause)
             # 2. wake those that wait for this rank
             self.wire.close()
             # 3. rank 0 stays
-            self._sign("told")
+            self._sign("read")
             if self.rank == 0:
-                self._unsigned("told", gone, self.grace)
+                self._unsigned("read", gone, self.grace)
         except (RuntimeError, dist.DistError):
             # The store lives with rank 0 or its launcher.
             gone = [0]
             self.wire.close()
-        return TrialError(self._story(gone, peer, cause))
+        return TrialError(self._describe(gone, peer, cause))
 
-    def _story(self, gone: list[int], peer: int | None, cause: str) -> str:
+    def _describe(self, gone: list[int], peer: int | None, cause: str) -> str:
         cause = re.sub(r"^\[[^\]]*\] *", "", cause.splitlines()[0] if cause else "no reason given")
         cause = cause.partition(". This is typically")[0]
         if not gone:
             waited = "" if peer is None else f", rank {self.rank} waited for rank {peer}"
-            return f"communication stopped though every rank is still there{waited}: {cause}"
+            return f"communication stopped although every rank is still running{waited}: {cause}"
         return f"rank {' and '.join(map(str, gone))} {'is' if len(gone) == 1 else 'are'} gone: {cause}"
 
-    def _gone(self, peer: int | None, timed_out: bool) -> list[int]:
+    def _find_gone(self, peer: int | None, timed_out: bool) -> list[int]:
         if self.store.check([KEY]):
             return self._known()
-        # 5. whose links are broken, and who of them says nothing
+        # 5. broken links, and the silent ranks among them
         broken = [] if timed_out else self.wire.broken() if peer is None else [peer]
         silent = self._unsigned("here", set(range(self.world)) - set(broken), SIGNING_SECONDS)
         if silent:
-            # 1. the first to know
+            # 1. this rank is the first to find it
             self.store.set_timeout(timedelta(seconds=self.grace))
             self.store.compare_set(KEY, "", ",".join(map(str, silent)))
             return self._known()
@@ -94,7 +95,7 @@ class Witness:
         self.store.set(f"{sheet}{self.rank}", "1")
 
     def _unsigned(self, sheet: str, excused: Iterable[int], seconds: float) -> list[int]:
-        """Who has not signed when the time is over, or nobody as soon as all have."""
+        """Return the ranks that have not signed within `seconds`; empty as soon as all have."""
         deadline = time.monotonic() + seconds
         missing = [rank for rank in range(self.world) if rank not in excused]
         while missing and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""One rank's schedule compiled to a straight list of instructions: what to post, send and finish in which order."""
+"""Compile one rank's part of a schedule into a list of instructions: the order of posts, sends and waits."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import NamedTuple
 from repro.comm.schedule import Transfer
 
 SCRATCH_BYTES = 8 << 20
-"""Room for receives that wait to be added; more would leave the caches, less would post receives late."""
+"""Memory for receives that are not added yet; more would not fit the caches, less would post receives late."""
 MOST_SLOTS = 32
-SETTLED_ROUNDS = 2
-"""A send this many rounds old has in practice left: waiting for it early costs nothing."""
+SENT_ROUNDS = 2
+"""A send this many rounds old has in practice finished: waiting for it costs nothing."""
 LAG_ROUNDS = 4
-"""A receive this many rounds old is finished: it has in practice come, and its slot serves again."""
+"""A receive this many rounds old has in practice arrived: it is finished, and its slot is used again."""
 WINDOW_BYTES = 512 << 10
-"""Most that the sends of earlier rounds may still hold when a later one begins. Sends under way at the same time share
-the link: the one that somebody waits for would come as late as the last. What has been handed to the kernel keeps the
-link busy meanwhile."""
+"""Most bytes of earlier rounds' sends that may be under way when a later round begins. Concurrent sends share the link,
+so the send that a peer waits for would arrive as late as the last. Data in the kernel's buffers keep the link busy
+meanwhile."""
 
 
 class Do(IntEnum):
-    """What an instruction does."""
+    """Kind of an instruction."""
 
     SEND = 0
     POST = 1
@@ -38,7 +38,7 @@ class Do(IntEnum):
 
 
 class Instruction(NamedTuple):
-    """One step of the executor; `message` says which message it is about."""
+    """One step of the executor; `message` is the index of its message."""
 
     do: Do
     message: int
@@ -50,7 +50,7 @@ class Instruction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What one rank does for one collective of one size."""
+    """Instructions of one rank for one collective of one size."""
 
     instructions: tuple[Instruction, ...]
     messages: int
@@ -60,12 +60,12 @@ class Program:
 
 @dataclass(slots=True)
 class _Message:
-    """A transfer that this rank takes part in, and what its data depend on."""
+    """A transfer of this rank, and the messages that its data depend on."""
 
     transfer: Transfer
     sends: bool
     after: list[int] = field(default_factory=list)
-    """Earlier messages over the same elements: to be finished before this one touches them."""
+    """Earlier messages on the same elements, to be finished before this one touches them."""
     issued: bool = False
     done: bool = False
     slot: int = 0
@@ -76,16 +76,16 @@ class _Message:
 
 
 def compile_program(transfers: Iterable[Transfer], rank: int, itemsize: int) -> Program:
-    """Order a rank's sends and receives.
+    """Compile a rank's sends and receives into an ordered program.
 
-    1. Messages in order of round, sends first; per element, note which earlier messages touch it.
-    2. Walk through: a send first finishes the receives it forwards, and sends of earlier rounds until no more than
-       WINDOW_BYTES of them are under way; receives are posted ahead as far as scratch slots and settled sends allow,
-       always in order, because a link delivers in order, and before what is sent meanwhile.
-    3. Finish what is left.
+    1. Messages in order of round, sends first; for each element, note the earlier messages that touch it.
+    2. In this order: a send first finishes the receives it forwards, and sends of earlier rounds until no more than
+       WINDOW_BYTES of them are under way; receives are posted ahead as far as scratch slots and finished sends allow,
+       always in order, because a link delivers in order, and before the sends of the same round.
+    3. Finish the rest.
 
-    Waiting only for messages of rounds before, after all sends of the round, cannot deadlock: by induction over rounds
-    every peer gets as far.
+    Waiting only for messages of earlier rounds, after all sends of the round, cannot deadlock: by induction over rounds
+    every peer reaches the same round.
     """
     mine = [item for item in transfers if rank in (item.source, item.target) and item.start < item.stop]
     mine.sort(key=lambda item: (item.round, item.source != rank))
@@ -107,7 +107,7 @@ class _Compiler:
         self.posted = self.behind = 0
         self.itemsize = itemsize
         self.under_way: deque[int] = deque()
-        """Sends that nothing has waited for, oldest first."""
+        """Sends that have not been waited for, oldest first."""
 
     def run(self) -> Program:
         # 1. dependencies
@@ -116,8 +116,8 @@ class _Compiler:
         for index, message in enumerate(self.messages):
             self._catch_up(message.transfer.round)
             if message.sends:
-                # What is to be received is announced first: behind data for the same rank the announcement would wait,
-                # and two ranks that exchange something would take turns.
+                # Receives are announced first: behind data for the same rank the announcement would wait, and two ranks
+                # that exchange data would take turns.
                 self._post_ahead(message.transfer.round)
                 self._finish_all([at for at in message.after if not self.messages[at].sends])
                 self._make_way(message.transfer.round)
@@ -151,7 +151,7 @@ class _Compiler:
             message.after = sorted(after)
 
     def _catch_up(self, round_: int) -> None:
-        """Finish receives that are LAG_ROUNDS old, so that their slots can be announced again."""
+        """Finish receives that are LAG_ROUNDS old, so that their slots can be posted again."""
         while self.behind < self.posted:
             index = self.receives[self.behind]
             if self.messages[index].transfer.round > round_ - LAG_ROUNDS:
@@ -185,7 +185,7 @@ class _Compiler:
         if message.done:
             return
         if message.scratch:
-            # Adding writes in place: what reads or writes there comes first, in order, so sums never change order.
+            # Adding writes in place: earlier reads and writes there finish first, so the order of sums never changes.
             self._finish_all(message.after)
         message.done = True
         self._emit(Do.ADD if message.scratch else Do.WAIT, index)
@@ -195,12 +195,12 @@ class _Compiler:
             self._finish(index)
 
     def _post_up_to(self, index: int) -> None:
-        """Post all receives up to this one, whatever has to be waited for."""
+        """Post all receives up to this one, waiting if necessary."""
         while self.posted < len(self.receives) and self.receives[self.posted] <= index:
             self._post(self.receives[self.posted])
 
     def _post_ahead(self, round_: int) -> None:
-        """Post further receives while nothing has to be waited for."""
+        """Post further receives as long as none requires a wait."""
         while self.posted < len(self.receives):
             index = self.receives[self.posted]
             message = self.messages[index]
@@ -208,13 +208,13 @@ class _Compiler:
                 holder = self.holders[self.turn]
                 if holder is not None and not self.messages[holder].done:
                     return
-            elif not all(self._settled(at, round_) for at in message.after):
+            elif not all(self._has_left(at, round_) for at in message.after):
                 return
             self._post(index)
 
-    def _settled(self, index: int, round_: int) -> bool:
+    def _has_left(self, index: int, round_: int) -> bool:
         message = self.messages[index]
-        old = message.transfer.round <= round_ - SETTLED_ROUNDS
+        old = message.transfer.round <= round_ - SENT_ROUNDS
         return message.done or (message.sends and message.issued and old)
 
     def _post(self, index: int) -> None:

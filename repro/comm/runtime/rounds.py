@@ -1,7 +1,7 @@
-"""Runs a schedule over NCCL: all messages of a round in one NCCL group, then the reductions, ordered by the stream.
+"""Run a schedule over NCCL: all messages of a round in one NCCL group, then the reductions, ordered by the stream.
 
-NCCL's sends and receives block their stream until the other side is there; in one group they progress together, and
-as both ends of a message stand in the same round, every group finds its counterpart.
+NCCL's sends and receives block their stream until the other side is there. In one group they progress together, and
+both ends of a message are in the same round, so every group finds its counterpart.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Rounds = tuple[tuple[Transfer, ...], ...]
 
 
 class NcclWire(Wire):
-    """The point-to-point operations of an NCCL group."""
+    """Wire over the point-to-point operations of an NCCL group."""
 
     def __init__(self, inner: Any, rank: int, world: int, device: torch.device) -> None:
         super().__init__(rank, world)
@@ -39,15 +39,15 @@ class NcclWire(Wire):
         work: Pending = self.inner.recv([tensor], peer, 0)
         return work
 
-    def settle(self, pending: Sequence[Pending]) -> None:
-        """The group is waited for as a whole, and by the stream only."""
+    def wait_all(self, pending: Sequence[Pending]) -> None:
+        """Do nothing: the stream waits for the whole group."""
 
     def close(self) -> None:
-        """NCCL's own watchdog ends what waits for a lost rank."""
+        """Do nothing: NCCL's watchdog ends operations that wait for a lost rank."""
 
 
 def own_rounds(transfers: Iterable[Transfer], rank: int) -> Rounds:
-    """What `rank` takes part in, round by round."""
+    """Return the transfers of `rank`, grouped by round."""
     mine = [item for item in transfers if rank in (item.source, item.target) and item.start < item.stop]
     mine.sort(key=lambda item: item.round)
     return tuple(tuple(group) for _, group in groupby(mine, key=lambda item: item.round))
@@ -57,7 +57,7 @@ def execute_rounds(rounds: Rounds, flat: torch.Tensor, wire: Wire, reduce: Reduc
     """Run one rank's part of a collective.
 
     Raises:
-        LinkBroken: the messages of a round were refused; names one of the other ends.
+        LinkBroken: the messages of a round failed; names one of the other ends.
     """
     for items in rounds:
         room = wire.scratch(sum(item.stop - item.start for item in items if _adds(item, wire.rank)), flat)

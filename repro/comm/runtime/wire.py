@@ -1,26 +1,24 @@
-"""What a schedule runs on: non-blocking point-to-point messages between the ranks of one group."""
+"""Links under a schedule: non-blocking point-to-point messages between the ranks of one group."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
-from threading import Event, Lock
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
 TAG = 1 << 24
-"""Set apart from the tags that engines use for their own sends on the same group."""
+"""Differs from the tags that engines use for their own sends on the same group."""
 
 
 class Pending(Protocol):
-    """A message on its way."""
+    """A message under way."""
 
     def wait(self) -> Any:
-        """Block until the buffer may be used again; raises where the link broke or the time ran out."""
+        """Block until the buffer may be used again; raise if the link broke or the time ran out."""
 
 
 class Message(NamedTuple):
@@ -37,7 +35,7 @@ class Wire(ABC):
     def __init__(self, rank: int, world: int) -> None:
         self.rank, self.world = rank, world
         self.sent = self.received = 0
-        """Bytes handed over so far, counted message by message."""
+        """Bytes submitted so far, counted per message."""
         self._scratch: dict[torch.device, torch.Tensor] = {}
 
     def send(self, tensor: torch.Tensor, peer: int) -> Pending:
@@ -56,16 +54,16 @@ class Wire(ABC):
 
     def exchange(self, messages: Sequence[Message]) -> None:
         """Start all messages of a round together and wait for them."""
-        self.settle([self.send(item.tensor, item.peer) if item.sends else self.recv(item.tensor, item.peer)
-                     for item in messages])
+        self.wait_all([self.send(item.tensor, item.peer) if item.sends else self.recv(item.tensor, item.peer)
+                       for item in messages])
 
-    def settle(self, pending: Sequence[Pending]) -> None:
-        """Wait for messages that are on their way."""
+    def wait_all(self, pending: Sequence[Pending]) -> None:
+        """Wait for messages under way."""
         for item in pending:
             item.wait()
 
     def broken(self) -> list[int]:
-        """The ranks to which the link is known to be broken; none where the wire cannot tell."""
+        """Return the ranks whose links are known to be broken; empty if the wire cannot tell."""
         return []
 
     @abstractmethod
@@ -73,7 +71,7 @@ class Wire(ABC):
         """Break all links, so that ranks that wait for this one wake up with an error."""
 
     def scratch(self, elements: int, like: torch.Tensor) -> torch.Tensor:
-        """A buffer of `elements`, kept from call to call; only one collective uses a wire at a time."""
+        """Return a buffer of `elements`, reused between calls; only one collective uses a wire at a time."""
         size = elements * like.element_size()
         kept = self._scratch.get(like.device)
         if kept is None or kept.numel() < size:
@@ -82,7 +80,7 @@ class Wire(ABC):
 
 
 class GroupWire(Wire):
-    """The point-to-point operations of a gloo group."""
+    """Wire over the point-to-point operations of a gloo group."""
 
     def __init__(self, inner: Any, rank: int, world: int) -> None:
         super().__init__(rank, world)
@@ -98,7 +96,7 @@ class GroupWire(Wire):
         return work
 
     def broken(self) -> list[int]:
-        # gloo refuses a message over a broken link at once. What it takes stays unanswered until `close`.
+        # gloo refuses a message over a broken link at once. An accepted one stays unanswered until `close`.
         found = []
         for peer in (peer for peer in range(self.world) if peer != self.rank):
             try:
@@ -108,8 +106,8 @@ class GroupWire(Wire):
         return found
 
     def close(self) -> None:
-        # gloo has no call for it, but a wait that times out closes all links of its group. Over a link that is broken
-        # already nothing is waited for: then the next one.
+        # gloo has no call for this, but a wait that times out closes all links of its group. Over a broken link there
+        # is nothing to wait for: use the next one.
         for hop in range(1, self.world):
             try:
                 work = self.inner.recv([torch.empty(1)], (self.rank + hop) % self.world, TAG + 1)
@@ -118,61 +116,3 @@ class GroupWire(Wire):
             with suppress(RuntimeError):
                 work.wait(timedelta(milliseconds=1))
             return
-
-
-class _Side:
-    """One side of a message in memory."""
-
-    def __init__(self, tensor: torch.Tensor, timeout: float) -> None:
-        self.tensor, self.timeout, self.event = tensor, timeout, Event()
-
-    def wait(self) -> None:
-        if not self.event.wait(self.timeout):
-            raise TimeoutError("nobody on the other side")
-
-
-class MemoryWire(Wire):
-    """Ranks as threads of one process, for tests: as strict as gloo, nothing moves before both sides are there."""
-
-    def __init__(self, rank: int, net: MemoryNet) -> None:
-        super().__init__(rank, net.world)
-        self.net = net
-
-    def _send(self, tensor: torch.Tensor, peer: int) -> Pending:
-        return self.net.meet(self.rank, peer, tensor, sends=True)
-
-    def _recv(self, tensor: torch.Tensor, peer: int) -> Pending:
-        return self.net.meet(peer, self.rank, tensor, sends=False)
-
-    def close(self) -> None:
-        """Threads of one process have no links to break."""
-
-
-class MemoryNet:
-    """All links between `world` threads."""
-
-    def __init__(self, world: int, timeout: float = 10.0) -> None:
-        self.world, self.timeout, self.lock = world, timeout, Lock()
-        self.waiting: dict[tuple[int, int, bool], deque[_Side]] = {}
-
-    def meet(self, source: int, target: int, tensor: torch.Tensor, sends: bool) -> _Side:
-        """Match a send with the oldest receive of the same link, or wait for one."""
-        mine = _Side(tensor, self.timeout)
-        with self.lock:
-            others = self.waiting.setdefault((source, target, not sends), deque())
-            if not others:
-                self.waiting.setdefault((source, target, sends), deque()).append(mine)
-                return mine
-            other = others.popleft()
-            taken, given = (other, mine) if sends else (mine, other)
-            if taken.tensor.numel() != given.tensor.numel():
-                raise ValueError(f"{source} sends {given.tensor.numel()} elements, {target} wants "
-                                 f"{taken.tensor.numel()}")
-            taken.tensor.copy_(given.tensor)
-        mine.event.set()
-        other.event.set()
-        return mine
-
-    def idle(self) -> bool:
-        """Whether every message found its other side."""
-        return not any(self.waiting.values())

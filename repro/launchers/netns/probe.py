@@ -15,6 +15,7 @@ from functools import cache
 from ipaddress import IPv4Network
 from pathlib import Path
 
+import repro
 from repro.launchers.netns.network import Network, Wiring
 
 SYSCTLS = "user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns"
@@ -35,7 +36,7 @@ def ability() -> Ability:
     """Of this machine and this user; found out once a process."""
     if sys.platform != "linux":
         return Ability(f"network namespaces are Linux's; this is {sys.platform}")
-    root = str(Path(__file__).resolve().parents[2])
+    root = str(Path(repro.__file__).resolve().parents[1])
     path = os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH", "")) if part)
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
     try:

@@ -16,8 +16,8 @@ ASK = signal.SIGUSR1
 """Answered by every rank with the stacks of all its threads, in its log; also from inside a call that hangs."""
 ANSWER_SECONDS = 2.0
 """How long ranks have to answer, on a machine that is busy."""
-BELOW = "/repro/launchers/rank.py"
-"""What called the entry, and torch elastic under it, is no place where a rank waits."""
+BELOW = f"/{__name__.rpartition('.')[0].replace('.', '/')}/rank.py"
+"""The frame that called the entry: it and those of torch elastic below it are not where a rank waits."""
 STOPPED = "stopped by a signal"
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)')
 _WAITS = ("/torch/distributed/", "/torch/autograd/", "/repro/comm/", "/deepspeed/comm/")

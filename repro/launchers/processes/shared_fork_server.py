@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import repro
 from repro.core import orphans
 from repro.core.errors import UsageError
 from repro.launchers.processes import fork_server
@@ -115,7 +116,7 @@ def _set_environment(device: str, orders: str) -> None:
     os.environ["REPRO_FORK_SERVER"] = orders
     os.environ[orphans.OWNER] = orphans.identity(os.getpid())
     # The server must find this package before it is told the rest of the path.
-    root = str(Path(__file__).resolve().parents[2])
+    root = str(Path(repro.__file__).resolve().parents[1])
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if "site-packages" not in root and root not in known:
         os.environ["PYTHONPATH"] = os.pathsep.join(part for part in (root, *known) if part)
