@@ -22,7 +22,7 @@ from repro.record.store import RunFolder
 from repro.suite.plan import Plan
 
 from ..page.text import limited, visible
-from .gate import check_scheme
+from .access import check_scheme
 from .server import PAGE, settle, translated
 
 OF_A_RUN = ("plan.json", "suite.yaml", "environment.json", "ledger.jsonl", "incidents.jsonl", "launchers.json",
@@ -106,7 +106,7 @@ def _fetch(client: Any, run: Any, target: Path, wanted: re.Pattern[str], aside: 
     """
     names = [item.path for item in client.list_artifacts(run.info.run_id)
              if not item.is_dir and wanted.fullmatch(item.path)]
-    listed = run.data.tags.get("repro.core.files", "").split(", ")
+    listed = run.data.tags.get("repro.files", "").split(", ")
     lost = [name for name in listed if wanted.fullmatch(name) and name not in names]
     if lost:
         key = visible(limited(run.data.tags["repro.key"], 200))

@@ -160,10 +160,10 @@ def test_a_file_that_the_store_lost_is_missed(
     experiment = client.get_experiment_by_name("sample")
     assert experiment is not None
     run = client.search_runs([experiment.experiment_id], "tags.`repro.level` = 'trial'")[0]
-    assert "result.json" in run.data.tags["repro.core.files"].split(", ")
-    client.set_tag(run.info.run_id, "repro.core.files", run.data.tags["repro.core.files"] + ", system_1.txt")
+    assert "result.json" in run.data.tags["repro.files"].split(", ")
+    client.set_tag(run.info.run_id, "repro.files", run.data.tags["repro.files"] + ", system_1.txt")
     try:
         text = refused(monkeypatch, tmp_path, server, "sample")
         assert f"has no system_1.txt of {run.data.tags['repro.key']}" in text
     finally:
-        client.set_tag(run.info.run_id, "repro.core.files", run.data.tags["repro.core.files"])
+        client.set_tag(run.info.run_id, "repro.files", run.data.tags["repro.files"])
