@@ -18,7 +18,7 @@ LEAST_CELLS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class StepBounds:
     """Seconds of one step of one cell; medians over its trials, None where something they need is not known."""
 
     step: float | None
@@ -47,7 +47,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class CostModel:
     """alpha a round and beta a byte on the path, fitted to this run's own collectives."""
 
     alpha: float
@@ -65,7 +65,7 @@ def ended(results: Sequence[Result]) -> list[Result]:
     return [item for item in results if item.steps and item.status in ("ok", "missed")]
 
 
-def fits(record: Record) -> dict[str, Model]:
+def fits(record: Record) -> dict[str, CostModel]:
     """A model for every launcher of the plan (its canonical text): links of different rates are no one network."""
     cells: dict[str, list[Cell]] = {}
     for cell in record.plan.cells:
@@ -79,7 +79,7 @@ def network_of(cell: Cell) -> str:
     return canonical(cell.choices.launcher)
 
 
-def fit(cells: Sequence[Sequence[Result]]) -> Model | None:
+def fit(cells: Sequence[Sequence[Result]]) -> CostModel | None:
     """Least squares on the relative error of the busy seconds a step, cell by cell; neither parameter below zero.
 
     Hockney's model (1994) on what each cell's schedules ask for: rounds and bytes on the path. Busy seconds are those
@@ -100,13 +100,13 @@ def fit(cells: Sequence[Sequence[Result]]) -> Model | None:
     weights, _ = nnls([[row[0] / scale[0], row[1] / scale[1]] for row in rows], [1.0] * len(rows))
     alpha, beta = (float(weight) / most for weight, most in zip(weights, scale, strict=True))
     error = median(abs(alpha * rounds + beta * path - 1) for rounds, path in rows)
-    return Model(alpha, beta, len(rows), error)
+    return CostModel(alpha, beta, len(rows), error)
 
 
-def bounds(results: Sequence[Result], processes: int, model: Model | None) -> Bounds:
+def bounds(results: Sequence[Result], processes: int, model: CostModel | None) -> StepBounds:
     """Of one cell."""
     items = ended(results)
-    return Bounds(
+    return StepBounds(
         step=_median([item.steps.median_seconds for item in items if item.steps]),
         compute=_median([_compute(item, processes) for item in items]),
         wire=_median([_wire(item, processes) for item in items]),
@@ -140,7 +140,7 @@ def _formula(item: Result) -> Formula | None:
     return item.traffic.formula if item.traffic and known else None
 
 
-def _network(item: Result, processes: int, model: Model | None) -> float | None:
+def _network(item: Result, processes: int, model: CostModel | None) -> float | None:
     assert item.steps is not None
     if processes == 1:
         return 0.0

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from markupsafe import Markup
-
 from repro.bench.comm.options import size_text
 from repro.bench.comm.result import BASELINE, CommOutcome, WorldResult
 from repro.bench.comm.table import HEAD, NOTE, links_text, model_text, mpi_text, origin_text, overall_rows, point_row
 
-from .html_page import inline_json, page_script, plotly_bundle, policy, template
+from .document import page_scripts, rendered
 
 COLORS, DASHES = 8, ("solid", "6px,3px", "2px,2px")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x")
@@ -19,19 +17,11 @@ SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross
 
 def render(outcome: CommOutcome) -> str:
     """The page; works offline, its tables without JavaScript."""
-    from jinja2 import Environment, FunctionLoader, StrictUndefined
-
-    environment = Environment(loader=FunctionLoader(template), autoescape=True, undefined=StrictUndefined,
-                              trim_blocks=True, lstrip_blocks=True)
-    environment.filters["inline_json"] = inline_json
-    scripts = [plotly_bundle(), page_script("report.js")]
-    page = environment.get_template("comm.html.j2").render(
-        policy=policy(scripts), style=Markup(template("report.css")), scripts=[Markup(item) for item in scripts],
-        origin=outcome.origin, where=origin_text(outcome), worlds=[_world(item) for item in outcome.worlds],
-        mpi=[mpi_text(item) for item in outcome.mpi], notes=NOTE, head=HEAD,
-        repeat=f"{outcome.repetitions} repetitions at most, {outcome.seconds:g} s a point, seed {outcome.seed}",
-    )
-    return page.replace("\r\n", "\n")
+    return rendered("comm.html.j2", {
+        "origin": outcome.origin, "where": origin_text(outcome), "worlds": [_world(item) for item in outcome.worlds],
+        "mpi": [mpi_text(item) for item in outcome.mpi], "notes": NOTE, "head": HEAD,
+        "repeat": f"{outcome.repetitions} repetitions at most, {outcome.seconds:g} s a point, seed {outcome.seed}",
+    }, page_scripts("report.js"), show=lambda value: value)
 
 
 def _world(world: WorldResult) -> dict[str, Any]:

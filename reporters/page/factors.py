@@ -66,7 +66,7 @@ def _factor(name: str, path: str, value: float, interval: Bounds | None, inverse
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class SideFigure:
     """One figure beside a ratio."""
 
     name: str
@@ -76,13 +76,13 @@ class Beside:
     note: str = ""
 
 
-def beside(item: Comparison) -> tuple[Beside, ...]:
+def side_figures(item: Comparison) -> tuple[SideFigure, ...]:
     """p, the unpaired ratio, the order of single trials, the log-rank test, equivalence: as far as there are any."""
-    found: list[Beside] = []
+    found: list[SideFigure] = []
     if (p := number(item.p)) is not None:
-        found.append(Beside("p", "p", p, note="alone" if item.primary else "before correction"))
+        found.append(SideFigure("p", "p", p, note="alone" if item.primary else "before correction"))
     if (p := number(item.p_adjusted)) is not None:
-        found.append(Beside("p after Holm", "p_adjusted", p, note=f"over {plural(item.family, 'contrast')}"))
+        found.append(SideFigure("p after Holm", "p_adjusted", p, note=f"over {plural(item.family, 'contrast')}"))
     if item.welch is not None and item.paired:
         found.append(_estimate("Ratio without pairing (Welch on logs)", "welch", item.welch.value,
                                item.welch.interval))
@@ -90,13 +90,13 @@ def beside(item: Comparison) -> tuple[Beside, ...]:
         found.append(_estimate("P(a candidate trial has less)", "probability_less", item.probability_less.value,
                                item.probability_less.interval))
     if (p := number(item.log_rank_p)) is not None:
-        found.append(Beside("Log-rank p", "log_rank_p", p))
+        found.append(SideFigure("Log-rank p", "log_rank_p", p))
     if item.equivalence is not None and (p := number(item.equivalence.p)) is not None:
-        found.append(Beside(f"Same within {item.equivalence.margin:.2g}: p", "equivalence.p", p))
+        found.append(SideFigure(f"Same within {item.equivalence.margin:.2g}: p", "equivalence.p", p))
     return tuple(found)
 
 
-def _estimate(name: str, path: str, value: float, interval: Bounds | None) -> Beside:
+def _estimate(name: str, path: str, value: float, interval: Bounds | None) -> SideFigure:
     values: Sequence[float] = [value, *((interval.low, interval.high) if interval else ())]
     texts = ratios(values) if path == "welch" else [shown for x in values if (shown := number(x, 2)) is not None]
-    return Beside(name, f"{path}.value", texts[0], (texts[1], texts[2]) if interval else None)
+    return SideFigure(name, f"{path}.value", texts[0], (texts[1], texts[2]) if interval else None)

@@ -10,7 +10,7 @@ from repro.record.results import Link, Network
 from repro.record.store import Record
 
 from .cells import marks
-from .setup import spans
+from .settings import spans
 from .text import Number, number
 
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from repro.record.store import Record
 from repro.suite.plan import Cell
 
-from .bounds import Model, fits
+from .bounds import CostModel, fits
 from .cells import COLORS, DASHES, SYMBOLS, CellMark, marks, origins
 from .curves import Chart
 from .scaling_charts import BOUND_LINES, drawn_line, ideal, scaling_chart, step_traces
-from .scaling_line import Line, scaling_line
+from .scaling_line import ScalingLine, scaling_line
 from .text import significant
 
 
@@ -24,7 +24,7 @@ class ScalingPanel:
     name: str
     title: str
     origin: str
-    lines: tuple[Line, ...]
+    lines: tuple[ScalingLine, ...]
     charts: tuple[Chart, ...]
     baseline: str
     keys: tuple[tuple[str, str], ...]
@@ -61,7 +61,7 @@ def scaling(record: Record) -> Scaling:
     )
 
 
-def _model_words(model: Model) -> str:
+def _model_words(model: CostModel) -> str:
     rate = f"{significant(8e-6 / model.beta)} Mbit/s" if model.beta else "no cost of bytes"
     return (f"alpha {significant(model.alpha * 1e3)} ms a round, "
             f"beta {significant(model.beta * 1e9)} ns a byte ({rate}), fitted to the busy seconds of {model.cells} "
@@ -71,7 +71,7 @@ def _model_words(model: Model) -> str:
 # ---- which cells belong together
 
 
-def _same_batch(record: Record, known: dict[str, CellMark], models: dict[str, Model]) -> tuple[ScalingPanel, ...]:
+def _same_batch(record: Record, known: dict[str, CellMark], models: dict[str, CostModel]) -> tuple[ScalingPanel, ...]:
     """A panel for every global batch; in it a line for everything else that varies."""
     panels = []
     for batch in sorted({cell.choices.batch.global_ for cell in record.plan.cells}):
@@ -85,9 +85,9 @@ def _same_batch(record: Record, known: dict[str, CellMark], models: dict[str, Mo
     return tuple(panels)
 
 
-def _larger_batch(record: Record, known: dict[str, CellMark], models: dict[str, Model]) -> tuple[ScalingPanel, ...]:
+def _larger_batch(record: Record, known: dict[str, CellMark], models: dict[str, CostModel]) -> tuple[ScalingPanel, ...]:
     """One panel, where the global batch varies as well: every line against one worker at the smallest batch."""
-    lines: list[Line] = []
+    lines: list[ScalingLine] = []
     for color, cells in enumerate(_grouped(record.plan.cells, ("processes", "batch"))):
         batches = sorted({cell.choices.batch.global_ for cell in cells})
         if len(batches) < 2 or not _spread(cells):
@@ -96,7 +96,7 @@ def _larger_batch(record: Record, known: dict[str, CellMark], models: dict[str, 
         for place, batch in enumerate(batches):
             of_batch = [cell for cell in cells if cell.choices.batch.global_ == batch]
             line = scaling_line(record, known, models, len(lines), of_batch, single, f"batch {batch}")
-            lines.append(Line(line.number, line.label, color % COLORS, DASHES[place % len(DASHES)],
+            lines.append(ScalingLine(line.number, line.label, color % COLORS, DASHES[place % len(DASHES)],
                               SYMBOLS[place % len(SYMBOLS)], line.points))
     return (_larger_panel(tuple(lines)),) if lines else ()
 
@@ -125,7 +125,7 @@ def _single(cells: Sequence[Cell]) -> Cell | None:
 # ---- panels and charts
 
 
-def _same_panel(name: str, batch: int, lines: tuple[Line, ...]) -> ScalingPanel:
+def _same_panel(name: str, batch: int, lines: tuple[ScalingLine, ...]) -> ScalingPanel:
     known = origins([point.mark for line in lines for point in line.points])
     drawn = tuple((dash, words) for field, words, dash in BOUND_LINES
                   if any(getattr(point.bounds, field) is not None and point.processes > 1
@@ -151,7 +151,7 @@ def _same_panel(name: str, batch: int, lines: tuple[Line, ...]) -> ScalingPanel:
                         tuple(chart for chart in charts if chart.figure["data"]), baseline, drawn)
 
 
-def _larger_panel(lines: tuple[Line, ...]) -> ScalingPanel:
+def _larger_panel(lines: tuple[ScalingLine, ...]) -> ScalingPanel:
     known = origins([point.mark for line in lines for point in line.points])
     baseline = _named_baseline(lines)
     charts = (
@@ -171,7 +171,7 @@ def _larger_panel(lines: tuple[Line, ...]) -> ScalingPanel:
                         tuple(chart for chart in charts if chart.figure["data"]), baseline, ())
 
 
-def _speedup_chart(name: str, lines: Sequence[Line], origin: str, baseline: str) -> Chart:
+def _speedup_chart(name: str, lines: Sequence[ScalingLine], origin: str, baseline: str) -> Chart:
     traces = [drawn_line(line, lambda point: point.speedup, intervals=True) for line in lines]
     return scaling_chart(
             f"{name}-speedup", "Speed-up of the time to target",
@@ -179,7 +179,7 @@ def _speedup_chart(name: str, lines: Sequence[Line], origin: str, baseline: str)
                   "times as fast")
 
 
-def _named_baseline(lines: Sequence[Line]) -> str:
+def _named_baseline(lines: Sequence[ScalingLine]) -> str:
     """The single workers, by number: every line against its own."""
     found = dict.fromkeys(point.baseline.number for line in lines for point in line.points if point.baseline)
     if not found:

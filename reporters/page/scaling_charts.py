@@ -8,7 +8,7 @@ from typing import Any
 from .axis import log_ticks, tick_text
 from .curves import DASHES as PATTERNS
 from .curves import Chart
-from .scaling_line import Line, ScalingPoint
+from .scaling_line import ScalingLine, ScalingPoint
 from .text import wrapped
 
 BOUND_LINES = (
@@ -16,11 +16,12 @@ BOUND_LINES = (
     ("one_after_the_other", "compute + bytes over the link's rate", "dash"),
     ("modelled", "compute + fitted cost model", "dashdot"),
 )
-"""(field of Bounds, words, dash)."""
+"""(field of StepBounds, words, dash)."""
 
 
 def scaling_chart(
-    name: str, title: str, counted: str, traces: Sequence[dict[str, Any] | None], lines: Sequence[Line], unit: str
+    name: str, title: str, counted: str, traces: Sequence[dict[str, Any] | None], lines: Sequence[ScalingLine],
+    unit: str,
 ) -> Chart:
     data = [trace for trace in traces if trace]
     ticks = sorted({point.processes for line in lines for point in line.points})
@@ -29,7 +30,7 @@ def scaling_chart(
                  f"{title} against the number of processes, {counted}; {len(lines)} lines, both axes logarithmic")
 
 
-def step_traces(line: Line) -> list[dict[str, Any] | None]:
+def step_traces(line: ScalingLine) -> list[dict[str, Any] | None]:
     every = [(point.processes, 1e3 * value, f"cell {point.mark.number}") for point in line.points
              for value in point.steps]
     trials = {
@@ -49,7 +50,8 @@ def step_traces(line: Line) -> list[dict[str, Any] | None]:
 
 
 def drawn_line(
-    line: Line, value: Callable[[ScalingPoint], float | None], words: str = "", dash: str = "", intervals: bool = False
+    line: ScalingLine, value: Callable[[ScalingPoint], float | None], words: str = "", dash: str = "",
+    intervals: bool = False,
 ) -> dict[str, Any] | None:
     """One line of a chart; None where nothing of it is known."""
     # A logarithmic axis has no place for 0.
@@ -77,7 +79,7 @@ def drawn_line(
     return found
 
 
-def ideal(lines: Sequence[Line], origin: str) -> list[dict[str, Any]]:
+def ideal(lines: Sequence[ScalingLine], origin: str) -> list[dict[str, Any]]:
     """p times as fast; not where several ranks share this machine's cores by design."""
     ticks = sorted({point.processes for line in lines for point in line.points})
     if origin != "measured" or not any(point.speedup for line in lines for point in line.points):

@@ -12,14 +12,14 @@ from repro.record.store import Record
 from repro.seams.training import Workload
 from repro.suite.plan import Cell
 
-from .bounds import Bounds, Model, bounds, ended, network_of
+from .bounds import CostModel, StepBounds, bounds, ended, network_of
 from .cells import COLORS, DASHES, SYMBOLS, CellMark
 from .text import Number, number, ratios, seconds, shortened, without_paths
 from .traffic import counted, kibibytes, milliseconds
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ScalingLine:
     """Cells that differ in their number of processes only; its looks are a cell mark's."""
 
     number: int
@@ -43,7 +43,7 @@ class ScalingPoint:
     processes: int
     batch: int
     n: int
-    bounds: Bounds
+    bounds: StepBounds
     steps: tuple[float, ...]
     """Of every trial."""
     epoch: float | None
@@ -81,10 +81,10 @@ def _label(cell: Cell, more: str = "") -> str:
 
 
 def scaling_line(
-    record: Record, known: dict[str, CellMark], models: dict[str, Model], index: int, cells: Sequence[Cell],
+    record: Record, known: dict[str, CellMark], models: dict[str, CostModel], index: int, cells: Sequence[Cell],
     single: Cell | None, more: str = "",
-) -> Line:
-    return Line(
+) -> ScalingLine:
+    return ScalingLine(
         number=index + 1, label=_label(cells[0], more), color=index % COLORS, dash=DASHES[0],
         symbol=SYMBOLS[index % len(SYMBOLS)],
         points=tuple(_point(record, known, models, cell, single) for cell in cells),
@@ -92,7 +92,7 @@ def scaling_line(
 
 
 def _point(
-    record: Record, known: dict[str, CellMark], models: dict[str, Model], cell: Cell, single: Cell | None
+    record: Record, known: dict[str, CellMark], models: dict[str, CostModel], cell: Cell, single: Cell | None
 ) -> ScalingPoint:
     results = record.of_cell(cell.cell_id)
     items, choices = ended(results), cell.choices

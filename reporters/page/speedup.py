@@ -11,7 +11,7 @@ from repro.record.store import Record
 
 from .axis import Axis, around_one
 from .cells import CellMark, goal, horizon_of, marks
-from .factors import Beside, Factor, beside, drawn_values, factors
+from .factors import Factor, SideFigure, drawn_values, factors, side_figures
 from .text import Number, number, plural, ratios, seconds
 
 CLOCKS = {"tta_wall": "wall clock", "tta_train": "training clock", "tta_cold": "cold start to target"}
@@ -58,7 +58,7 @@ class Ratio:
     """(x per cent, y pixels, what a pointer is told)."""
     words: str
     factors: tuple[Factor, ...]
-    beside: tuple[Beside, ...]
+    beside: tuple[SideFigure, ...]
     trials: tuple[PairRow, ...]
 
 
@@ -170,7 +170,7 @@ def _ratio(
              f"{ratios([pair.candidate / pair.baseline])[0]}")
             for index, pair in enumerate(item.pairs)
         ),
-        words=_words(item, [text.text for text in texts]), factors=factors(item, axis), beside=beside(item),
+        words=_words(item, [text.text for text in texts]), factors=factors(item, axis), beside=side_figures(item),
         trials=_pair_rows(record, item),
     )
 

@@ -15,7 +15,7 @@ OPEN_UP_TO = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class ErrorRate:
     """How often these verdicts are wrong where there is nothing to find."""
 
     sentence: str
@@ -35,7 +35,7 @@ class Verdicts:
     folded: bool
     decided: int
     """Of the others: how many came to a verdict."""
-    rate: Rate | None
+    rate: ErrorRate | None
     """None: not calibrated."""
 
 
@@ -49,8 +49,8 @@ def verdicts(record: Record, forest: Forest) -> Verdicts:
     )
 
 
-def _rate(found: Calibration) -> Rate:
+def _rate(found: Calibration) -> ErrorRate:
     share, low, high = (number(100 * value, 2, "%") for value in
                         (found.false_positives / found.n, found.rate.low, found.rate.high))
     assert share and low and high
-    return Rate(found.sentence(), share, (low, high), found.false_positives, found.n, found.machine)
+    return ErrorRate(found.sentence(), share, (low, high), found.false_positives, found.n, found.machine)

@@ -23,7 +23,7 @@ from repro.suite.plan import Cell
 
 from ..page.text import plural
 from ..tables.rows import comparisons, metric_of, pair_origin, summaries
-from .short_tables import name
+from .brief import name
 
 if TYPE_CHECKING:
     from repro.published.store import Published

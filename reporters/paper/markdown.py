@@ -11,13 +11,13 @@ from repro.core.files import write_text
 from repro.record.store import Record
 from repro.reporting import Reporter
 
-from .short_tables import FOOTNOTE, Brief, Short, brief
+from .brief import FOOTNOTE, Brief, TextTable, brief
 
 if TYPE_CHECKING:
     from repro.compare.merge import Section
     from repro.published.store import Published
 
-    from ..published.short import PublishedBrief
+    from ..published.brief import PublishedBrief
 
 SPECIAL = re.compile(r"[\\`*_\[\]|~$]")
 PINGS = re.compile(r"(?<!&)[@#]")
@@ -45,7 +45,7 @@ class MarkdownPage(Reporter):
         Raises:
             OutputError: `out` cannot be written.
         """
-        from ..published.short import published_brief
+        from ..published.brief import published_brief
         from ..published.tables import apart, own_folders
 
         path, places = out / "published.md", [f"{folder}/report.md" for folder in own_folders(own)]
@@ -109,7 +109,7 @@ def render_published(found: PublishedBrief, own: Sequence[str] = ()) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def rendered(table: Short) -> str:
+def rendered(table: TextTable) -> str:
     """A pipe table."""
     rule = ["---:" if flush else "---" for flush in table.numeric]
     lines = [[escaped(header) for header in table.headers], rule, *([escaped(cell) for cell in row]

@@ -12,7 +12,7 @@ from typing import Any
 
 from repro.published.cells import BatchCost
 from repro.published.record import PublishedPoint, PublishedReference, PublishedResult
-from repro.published.refusal import visible
+from repro.published.untrusted.text import visible
 
 from ..page.axis import log_ticks, tick_text
 from ..page.cells import COLORS, SYMBOLS
@@ -29,7 +29,7 @@ SPAN = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class SystemLine:
     """One cell's place in the figures."""
 
     number: int
@@ -64,7 +64,7 @@ def thinned(points: Sequence[PublishedPoint], most: int) -> list[PublishedPoint]
     return [points[0], *(points[index] for index in middle), points[-2], points[-1]]
 
 
-def curves(name: str, lines: Sequence[Line], most: int) -> list[Chart]:
+def curves(name: str, lines: Sequence[SystemLine], most: int) -> list[Chart]:
     """Quality against minutes, one figure a metric, one trace a cell."""
     metrics = sorted({point.metric for line in lines for run in line.results for point in run.curve})
     found = []
@@ -99,7 +99,7 @@ def curves(name: str, lines: Sequence[Line], most: int) -> list[Chart]:
     return found
 
 
-def _curve(line: Line, metric: str, most: int) -> dict[str, Any] | None:
+def _curve(line: SystemLine, metric: str, most: int) -> dict[str, Any] | None:
     """All runs of a cell in one trace, parted by gaps."""
     x: list[float | None] = []
     y: list[float | None] = []

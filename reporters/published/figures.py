@@ -12,8 +12,8 @@ from repro.published.record import PublishedCell, PublishedResult
 from repro.published.store import Published
 
 from ..page.text import plural
+from ..paper.brief import name
 from ..paper.figures import COLORS, ROWS, Drawing, left_out, rows, shown_text
-from ..paper.short_tables import name
 from .charts import SPAN, batch_ticks
 
 MARKERS = "osD^vPX*"

@@ -8,11 +8,11 @@ from pathlib import Path
 from markupsafe import Markup, escape
 
 from repro.core.files import write_text
-from repro.published.refusal import visible
 from repro.published.store import Published
+from repro.published.untrusted.text import visible
 from repro.record.store import Record
 
-from ..page.html_page import inline_json, page_script, plotly_bundle, policy, template
+from ..page.document import page_scripts, rendered
 from ..page.text import shown
 from .view import view
 
@@ -32,21 +32,11 @@ def write(imports: Sequence[Published], own: Sequence[Record], out: Path) -> lis
 
 def render(imports: Sequence[Published], own: Sequence[Record] = ()) -> str:
     """The page: works offline, its tables without JavaScript, the same bytes for the same folders."""
-    from jinja2 import Environment, FunctionLoader, StrictUndefined
-
-    environment = Environment(loader=FunctionLoader(template), autoescape=True, undefined=StrictUndefined,
-                              trim_blocks=True, lstrip_blocks=True, finalize=_shown)
-    environment.filters["inline_json"] = inline_json
-    environment.filters["breaks"] = _breaks
-    data = view(imports, own)
-    drawn = any(group.charts for item in data["imports"] for group in item.groups) or any(
-        item.overlays for item in data["imports"])
-    scripts = [*([plotly_bundle()] if drawn else []), page_script("published.js")]
-    page = environment.get_template("published.html.j2").render(
-        **data, policy=policy(scripts), style=Markup(template("report.css") + template("published.css")),
-        scripts=[Markup(script) for script in scripts],
-    )
-    return page.replace("\r\n", "\n")
+    values = view(imports, own)
+    charts = any(group.charts for item in values["imports"] for group in item.groups) or any(
+        item.overlays for item in values["imports"])
+    return rendered("published.html.j2", values, page_scripts("published.js", charts),
+                    styles=("report.css", "published.css"), show=_shown, filters={"breaks": _breaks})
 
 
 def _breaks(text: str) -> Markup:

@@ -12,13 +12,13 @@ from repro.published.record import PublishedCell, PublishedResult, PublishedSyst
 from repro.published.store import Published
 from repro.record.store import Record
 
-from ..page import cells as page_cells
 from ..page.axis import Axis, from_zero
-from ..page.cells import COLORS
+from ..page.cells import COLORS, CellRow, origins
+from ..page.cells import rows as cell_rows
 from ..page.curves import DASHES, Chart
 from ..page.text import Number, number, plural, shortened
 from ..page.view import LONG, PRINTED
-from .charts import Line, batch_chart, budget, curves
+from .charts import SystemLine, batch_chart, budget, curves
 
 RUNS_UP_TO = 5_000
 REFUSED_UP_TO = 2_000
@@ -58,7 +58,7 @@ class ScoreRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class BenchmarkGroup:
     """One benchmark of one round: results that answer one question."""
 
     id: str
@@ -92,7 +92,7 @@ class RunRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Import:
+class ImportView:
     """One import on the page."""
 
     id: str
@@ -102,7 +102,7 @@ class Import:
     lead: str
     notices: tuple[tuple[str, str, str], ...]
     """(level, title, text)."""
-    groups: tuple[Group, ...]
+    groups: tuple[BenchmarkGroup, ...]
     overlays: tuple[tuple[str, Chart], ...]
     """(benchmark, batch size against epochs over all rounds)."""
     one_batch: tuple[str, ...]
@@ -118,14 +118,14 @@ class Import:
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class OwnRun:
     """A run of one's own, apart from everything published."""
 
     id: str
     title: str
     origin: str
     place: str
-    rows: tuple[page_cells.CellRow, ...]
+    rows: tuple[CellRow, ...]
     facts: tuple[tuple[str, str], ...]
 
 
@@ -137,19 +137,19 @@ def view(imports: Sequence[Published], own: Sequence[Record]) -> dict[str, Any]:
             "own": [_own(index, item) for index, item in enumerate(own, 1)]}
 
 
-def _import(index: int, published: Published, most: int) -> Import:
+def _import(index: int, published: Published, most: int) -> ImportView:
     record = published.record
     runs: dict[str, list[PublishedResult]] = {}
     for item in published.results:
         runs.setdefault(item.cell_id, []).append(item)
-    lines = {cell.cell_id: Line(at, cell.label, tuple(runs.get(cell.cell_id, ())))
+    lines = {cell.cell_id: SystemLine(at, cell.label, tuple(runs.get(cell.cell_id, ())))
              for at, cell in enumerate(record.cells, 1)}
     grouped: dict[tuple[str, str], list[PublishedCell]] = {}
     for cell in record.cells:
         grouped.setdefault((cell.factors["round"], cell.factors["benchmark"]), []).append(cell)
     rows = _runs(published, lines)
     overlays, one_batch = _overlays(f"i{index}", published)
-    return Import(
+    return ImportView(
         id=f"i{index}", name=record.imported, program=record.program, reader=record.reader, lead=_lead(published),
         notices=_notices(published),
         groups=tuple(_group(f"i{index}-g{at}", key, cells, lines, most)
@@ -194,14 +194,14 @@ def _notices(published: Published) -> tuple[tuple[str, str, str], ...]:
 
 
 def _group(
-    name: str, key: tuple[str, str], cells: Sequence[PublishedCell], lines: dict[str, Line], most: int
-) -> Group:
+    name: str, key: tuple[str, str], cells: Sequence[PublishedCell], lines: dict[str, SystemLine], most: int
+) -> BenchmarkGroup:
     of = [lines[cell.cell_id] for cell in cells]
     minutes = [run.seconds / 60 for line in of for run in line.results if run.seconds]
     axis = from_zero(minutes, right=94.0, letter=4.0)
     targets = sorted({_target(run) for line in of for run in line.results})
     required = {cell.score.required for cell in cells} - {None}
-    return Group(
+    return BenchmarkGroup(
         id=name, round=key[0], benchmark=key[1], targets=" or ".join(targets),
         rows=tuple(_score_row(cell, lines[cell.cell_id], axis) for cell in sorted(cells, key=_by_score)), axis=axis,
         charts=tuple(curves(name, of, most)), required=f"{required.pop()}" if len(required) == 1 else "",
@@ -220,7 +220,7 @@ def _target(run: PublishedResult) -> str:
     return told or "not known"
 
 
-def _score_row(cell: PublishedCell, line: Line, axis: Axis) -> ScoreRow:
+def _score_row(cell: PublishedCell, line: SystemLine, axis: Axis) -> ScoreRow:
     score, of = cell.score, cell.factors
     reached = [run for run in line.results if run.seconds is not None]
     points = tuple(
@@ -256,7 +256,7 @@ def _costs(results: Sequence[PublishedResult]) -> str:
     return ""
 
 
-def _system(line: Line) -> tuple[int, str, int, str]:
+def _system(line: SystemLine) -> tuple[int, str, int, str]:
     times = ", ".join(str(number(run.seconds / 60, 4)) for run in line.results[:50] if run.seconds is not None)
     return line.number, line.label, len(line.results), times
 
@@ -282,7 +282,7 @@ def _overlays(name: str, published: Published) -> tuple[tuple[tuple[str, Chart],
     return tuple(found), tuple(alone)
 
 
-def _runs(published: Published, lines: dict[str, Line]) -> list[RunRow]:
+def _runs(published: Published, lines: dict[str, SystemLine]) -> list[RunRow]:
     """Every log; what has no time first, then as it was read."""
     rows = [
         RunRow(
@@ -302,13 +302,13 @@ def _text(value: int | None) -> str | None:
     return None if value is None else str(value)
 
 
-def _own(index: int, record: Record) -> Own:
-    rows, _ = page_cells.rows(record, "tta_wall")
+def _own(index: int, record: Record) -> OwnRun:
+    rows, _ = cell_rows(record, "tta_wall")
     environment = record.environment
     batches = {str(factors_of(cell)["batch"].get("global")) for cell in record.plan.cells}
-    return Own(
+    return OwnRun(
         id=f"o{index}", title=record.plan.suite.title or record.plan.suite.suite,
-        origin=page_cells.origins([row.mark for row in rows]), place=record.folder.root.name, rows=tuple(rows),
+        origin=origins([row.mark for row in rows]), place=record.folder.root.name, rows=tuple(rows),
         facts=(
             ("Suite", record.plan.suite.suite), ("Suite digest (sha256)", record.plan.digest),
             ("Method", record.plan.method), ("Machine", f"{environment.cpu}, {environment.cores} cores"),

@@ -7,9 +7,9 @@ import time
 from repro.bench.comm.result import CommOutcome, Point, WorldResult, figures
 from repro.core.redact import redacted
 
-from .points import Point as MetricPoint
+from .metric_points import MetricPoint
+from .run_view import RunView
 from .server import Server, translated
-from .view import View
 
 EXPERIMENT = "bench-comm"
 TIMEOUT_SECONDS = 10.0
@@ -37,7 +37,7 @@ def track(outcome: CommOutcome, tracking_uri: str | None = None) -> list[str]:
     return places
 
 
-def _view(outcome: CommOutcome, world: WorldResult, name: str) -> View:
+def _view(outcome: CommOutcome, world: WorldResult, name: str) -> RunView:
     now, model = int(time.time() * 1000), world.model
     params = {
         "algorithm": name, "ranks": world.world, "launcher": outcome.launcher, "cores": outcome.cores,
@@ -46,11 +46,11 @@ def _view(outcome: CommOutcome, world: WorldResult, name: str) -> View:
     }
     tags = {"mlflow.runName": f"{name}, {world.world} ranks", "repro.kind": "bench comm",
             "repro.origin": outcome.origin, "repro.effective": world.effective.get(name, "")}
-    return View(key=f"{name}/{world.world}", start_ms=now, tags=tags, status="FINISHED", end_ms=now,
+    return RunView(key=f"{name}/{world.world}", start_ms=now, tags=tags, status="FINISHED", end_ms=now,
                 params={key: str(value) for key, value in params.items()})
 
 
-def _metrics(point: Point, world: int, view: View) -> list[MetricPoint]:
+def _metrics(point: Point, world: int, view: RunView) -> list[MetricPoint]:
     values = {**figures(point, world), "bound_seconds": point.bound_seconds, "model_seconds": point.model_seconds,
               "sent_bytes": point.sent_bytes}
     if point.ratio:

@@ -20,12 +20,12 @@ from typing import Any
 from repro.compare import SCALES, Comparison, compare
 from repro.record.store import Record
 
-from ..page import curves as page_curves
-from ..page import scaling as page_scaling
-from ..page import survival as page_survival
 from ..page.axis import around_one, tick_text
 from ..page.cells import CellMark, marks
-from ..page.html_page import template
+from ..page.curves import Chart, panels
+from ..page.document import template
+from ..page.scaling import scaling
+from ..page.survival import survival
 from ..page.text import plural, significant, wrapped
 from ..tables.rows import pair_origin
 
@@ -48,14 +48,13 @@ def figures(record: Record) -> dict[str, dict[str, Any]]:
         return {}
     names = {str(mark.number): f"{mark.number} {wrapped(mark.label, 60)}" for mark in marks(record).values()}
     found: dict[str, dict[str, Any]] = {}
-    for index, panel in enumerate(page_curves.panels(record), 1):
+    for index, panel in enumerate(panels(record), 1):
         title = f"{wrapped(panel.metric)} on {wrapped(panel.workload)}, one line a trial [{panel.origin}]"
         found[f"accuracy{f'-{index}' if index > 1 else ''}"] = _sheet(title, panel.charts, names)
     found["speedups"] = _forest(record)
-    survival = page_survival.survival(record)
-    found["reached"] = _sheet("Probability to have reached the target", survival.charts, names)
-    scaling = page_scaling.scaling(record)
-    for part in (*scaling.same, *scaling.larger):
+    found["reached"] = _sheet("Probability of having reached the target", survival(record).charts, names)
+    by_processes = scaling(record)
+    for part in (*by_processes.same, *by_processes.larger):
         found[f"scaling-{part.name}"] = _sheet(f"{wrapped(part.title, 80)} [{part.origin}]", part.charts, {})
     colors = palette()
     return {f"{FOLDER}/{name}.html": _resolved(figure, "", colors) for name, figure in found.items() if figure["data"]}
@@ -89,7 +88,7 @@ def color_of(mark: CellMark) -> str:
     return palette()[f"--c{mark.color}"]
 
 
-def _sheet(title: str, charts: Sequence[page_curves.Chart], names: Mapping[str, str]) -> dict[str, Any]:
+def _sheet(title: str, charts: Sequence[Chart], names: Mapping[str, str]) -> dict[str, Any]:
     """Several charts in one figure, two in a row, with one legend.
 
     Args:
@@ -128,7 +127,7 @@ def _domain(place: int, count: int, gap: float) -> list[float]:
     return [round(place * (width + gap), 4), round(place * (width + gap) + width, 4)]
 
 
-def _heading(chart: page_curves.Chart, left: float, top: float) -> dict[str, Any]:
+def _heading(chart: Chart, left: float, top: float) -> dict[str, Any]:
     return {"text": f"<b>{wrapped(chart.title, 60)}</b>", "xref": "paper", "yref": "paper", "x": left, "y": top,
             "xanchor": "left", "yanchor": "bottom", "yshift": 6, "showarrow": False, "font": {"size": 13}}
 

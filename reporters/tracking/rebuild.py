@@ -22,7 +22,7 @@ from repro.record.store import RunFolder
 from repro.suite.plan import Plan
 
 from ..page.text import limited, visible
-from .gate import check_scheme
+from .access import check_scheme
 from .server import PAGE, settle, translated
 
 OF_A_RUN = ("plan.json", "suite.yaml", "environment.json", "ledger.jsonl", "incidents.jsonl", "launchers.json",

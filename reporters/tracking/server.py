@@ -17,19 +17,19 @@ from repro.core.errors import TrackingError
 from repro.core.redact import redacted
 from repro.record.environment import DataSet
 
-from . import figures as mlflow_figures
-from .gate import alone_at, check_scheme
-from .patience import Passing, Tally
-from .place import NOBODY, advice, artifact_root, passing, reason
-from .points import Point
-from .view import View
+from . import figures
+from .access import alone_at, check_scheme
+from .address import NOBODY, advice, artifact_root, passing, reason
+from .metric_points import MetricPoint
+from .retries import Tally, TransientError
+from .run_view import RunView
 
 DIGEST_LIMIT = 36
 PAGE = 1000
 
 
 @dataclass(slots=True)
-class Image:
+class StoredRun:
     """What the store has of one run, kept up to date with what is sent."""
 
     run_id: str
@@ -56,7 +56,7 @@ def translated(uri: str) -> Iterator[None]:
     except _failures() as error:
         why = reason(error, uri)
         text = f"{redacted(uri)}: {why}; {advice(why, uri)}"
-        raise (Passing(text, why in NOBODY) if passing(why) else TrackingError(text)) from None
+        raise (TransientError(text, why in NOBODY) if passing(why) else TrackingError(text)) from None
 
 
 def _failures() -> tuple[type[Exception], ...]:
@@ -161,7 +161,7 @@ class Server:
                 raise
             return self._usable(found, name)
 
-    def images(self, run: str, known: Mapping[str, str] | None = None) -> dict[str, Image]:
+    def images(self, run: str, known: Mapping[str, str] | None = None) -> dict[str, StoredRun]:
         """Every run of a record that the store has, by its key: found by tags, as tracking.json may be lost.
 
         Where the answer to `create` was lost there may be two of a key. One stays, and the others are deleted.
@@ -190,7 +190,7 @@ class Server:
             self._client.delete_run(double.info.run_id)
         return first
 
-    def create(self, view: View, parent: str | None) -> Image:
+    def create(self, view: RunView, parent: str | None) -> StoredRun:
         """A new run with its tags; start times can be given only here."""
         tags = view.tags | ({"mlflow.parentRunId": parent} if parent else {})
         self._tally.doubt, before = True, self._tally.doubt  # until the answer is there
@@ -199,7 +199,9 @@ class Server:
         self._tally.took()
         return _image(made)
 
-    def send(self, image: Image, view: View, series: Sequence[Point], figures: Sequence[Point]) -> None:
+    def send(
+        self, image: StoredRun, view: RunView, series: Sequence[MetricPoint], figures: Sequence[MetricPoint]
+    ) -> None:
         """Tags, parameters and metric points that the store does not have yet.
 
         Args:
@@ -223,7 +225,7 @@ class Server:
         image.params |= set(params)
         image.metrics |= {point.key: point.value for point in points}
 
-    def _missing(self, image: Image, points: Sequence[Point]) -> list[Point]:
+    def _missing(self, image: StoredRun, points: Sequence[MetricPoint]) -> list[MetricPoint]:
         """Those of `points` the store has not taken: asked, for keys that another process has written to."""
         taken: set[tuple[str, int, int]] = set()
         for key in sorted({point.key for point in points} & image.unsure):
@@ -232,7 +234,7 @@ class Server:
             image.unsure.discard(key)
         return [point for point in points if (point.key, point.step, point.time_ms) not in taken]
 
-    def send_data(self, image: Image, data: Sequence[DataSet]) -> None:
+    def send_data(self, image: StoredRun, data: Sequence[DataSet]) -> None:
         """Data sets as inputs, by OUR digest of their full content: MLflow's own covers the first 10,000 elements."""
         from mlflow.entities import DatasetInput, InputTag
 
@@ -245,20 +247,20 @@ class Server:
             self._tally.took()
         image.data |= {(item.name, item.sha256[:DIGEST_LIMIT]) for item in new}
 
-    def upload(self, image: Image, path: Path) -> None:
+    def upload(self, image: StoredRun, path: Path) -> None:
         self._client.log_artifact(image.run_id, str(path))
         self._tally.took()
 
-    def upload_text(self, image: Image, name: str, text: str) -> None:
+    def upload_text(self, image: StoredRun, name: str, text: str) -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / name
             path.write_text(text, encoding="utf-8")
             self.upload(image, path)
 
-    def log_figure(self, image: Image, name: str, figure: Mapping[str, Any]) -> None:
-        mlflow_figures.log(self._client, image.run_id, name, figure)
+    def log_figure(self, image: StoredRun, name: str, figure: Mapping[str, Any]) -> None:
+        figures.log(self._client, image.run_id, name, figure)
 
-    def set_status(self, image: Image, view: View) -> None:
+    def set_status(self, image: StoredRun, view: RunView) -> None:
         """Running, or how and when it ended."""
         if (image.status, image.end_ms) == (view.status, view.end_ms):
             return
@@ -270,10 +272,10 @@ class Server:
         image.status, image.end_ms = view.status, view.end_ms
 
 
-def _image(run: Any) -> Image:
+def _image(run: Any) -> StoredRun:
     data = run.inputs.dataset_inputs if run.inputs else []
     metrics: Mapping[str, float] = run.data.metrics
-    return Image(
+    return StoredRun(
         run_id=run.info.run_id, tags=dict(run.data.tags), params=set(run.data.params), metrics=dict(metrics),
         status=run.info.status, end_ms=run.info.end_time or None, unsure=set(metrics),
         data={(item.dataset.name, item.dataset.digest) for item in data},

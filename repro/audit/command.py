@@ -12,7 +12,8 @@ from repro.audit.rules import ORDER, Facts, Finding, check_facts, failing_first
 from repro.audit.rules.from_record import record_facts
 from repro.core.errors import Exit, UsageError
 from repro.published.dawnbench import import_entries
-from repro.published.mlperf_folder import Imported, import_folder
+from repro.published.imported import Imported
+from repro.published.mlperf.folder import import_folder
 from repro.published.record import Program
 from repro.published.store import RECORD, read_published
 from repro.record.untrusted import read_inside

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from repro.audit.command import ORIGINS, Audit
-from repro.published.refusal import visible
+from repro.published.untrusted.text import visible
 
 COLORS = {"fail": "red", "cannot tell": "yellow", "pass": "green", "not applicable": "dim"}
 

@@ -202,7 +202,7 @@ def report(runs: tuple[Path, ...], experiment: str | None, targets: str, out: Pa
     """
     from repro.cli.report import rebuild_and_report, report_runs
     from repro.cli.run import write_published_reports
-    from repro.published.compare import any_published
+    from repro.published.comparison.compare import any_published
 
     if bool(runs) == (experiment is not None):
         raise click.UsageError("name one RUN or more, or --from-mlflow EXPERIMENT")
@@ -239,7 +239,7 @@ def compare_(runs: tuple[Path, ...], as_json: bool, candidate: str | None, **ask
     """
     from repro.cli.compare import compare_runs
     from repro.cli.compare_table import print_compared
-    from repro.published import compare as published
+    from repro.published.comparison import compare as published
 
     if published.any_published(runs):
         ended = published.compare_published(runs, candidate=candidate, **asked)

@@ -253,7 +253,7 @@ def write_published_reports(folders: Sequence[Path], targets: list[str], out: Pa
         UsageError: a reporter that writes none.
         OutputError: a folder is neither kind or damaged, or `out` cannot be written.
     """
-    from repro.published.compare import any_published
+    from repro.published.comparison.compare import any_published
     from repro.published.store import read_published
 
     named = {name.strip(): reporter(name.strip()) for name in targets if name.strip()}

@@ -54,15 +54,15 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "fabric": "repro.launchers.emulated:Fabric",
     },
     "reporter": {
-        "html": "repro.reporters.page.html_page:HtmlPage",
-        "mlflow": "repro.reporters.tracking.mlflow_runs:MlflowRuns",
+        "html": "repro.reporters.page.reporter:HtmlPage",
+        "mlflow": "repro.reporters.tracking.reporter:MlflowRuns",
         "markdown": "repro.reporters.paper.markdown:MarkdownPage",
-        "latex": "repro.reporters.paper.latex_paper:LatexPaper",
+        "latex": "repro.reporters.paper.latex:LatexPaper",
         "figures": "repro.reporters.paper.figures:PaperFigures",
-        "csv": "repro.reporters.tables.csv_tables:CsvTables",
-        "parquet": "repro.reporters.tables.parquet_tables:ParquetTables",
+        "csv": "repro.reporters.tables.csv_files:CsvFiles",
+        "parquet": "repro.reporters.tables.parquet_files:ParquetFiles",
         "jsonl": "repro.reporters.tables.json_lines:JsonLines",
-        "mllog": "repro.reporters.mllog.package:MllogPackage",
+        "mllog": "repro.reporters.mllog.reporter:MllogPackage",
     },
 }
 

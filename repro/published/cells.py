@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from repro.published.mlperf_rules import Score
+from repro.published.mlperf.rules import Score
 from repro.published.record import PublishedBracket, PublishedCell, PublishedResult
-from repro.published.refusal import plain
+from repro.published.untrusted.text import plain
 from repro.record.results import Bracket, Result
 from repro.suite.model import Frozen
 

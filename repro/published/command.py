@@ -14,10 +14,11 @@ from rich.text import Text
 from repro.core.errors import UsageError
 from repro.published.cells import batch_costs
 from repro.published.dawnbench import import_entries
-from repro.published.mlperf_folder import Imported, import_folder
+from repro.published.imported import Imported
+from repro.published.mlperf.folder import import_folder
 from repro.published.record import Program, PublishedCell, PublishedResult, PublishedStatus
-from repro.published.refusal import visible
 from repro.published.store import RECORD, REFUSED, Published, make_folder, write
+from repro.published.untrusted.text import visible
 
 READERS: Mapping[Program, Callable[[Path], Imported]] = {"mlperf": import_folder, "dawnbench": import_entries}
 SHOWN_REFUSALS = 8

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from repro.published.cells import CellKey, make_cell, result_id
-from repro.published.mlperf_folder import Imported
-from repro.published.mlperf_rules import Score
+from repro.published.imported import Imported
+from repro.published.mlperf.rules import Score
 from repro.published.record import (
     PublishedBracket,
     PublishedCell,
@@ -25,9 +25,9 @@ from repro.published.record import (
     Refused,
     Setting,
 )
-from repro.published.refusal import Damaged, number, plain
-from repro.published.safe_file import Found, read_small, walk
-from repro.published.strict_json import parse
+from repro.published.untrusted.files import Found, read_small, walk
+from repro.published.untrusted.strict_json import parse
+from repro.published.untrusted.text import Damaged, number, plain
 
 MAX_TSV = 4 << 20
 MAX_JSON = 1 << 20

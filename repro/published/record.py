@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from repro.published.mlperf_rules import Score
+from repro.published.mlperf.rules import Score
 from repro.suite.model import Frozen
 
 Program = Literal["mlperf", "dawnbench"]

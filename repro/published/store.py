@@ -15,14 +15,14 @@ from pydantic import BaseModel
 import repro
 from repro.core.errors import OutputError
 from repro.core.files import parse_model, read_bounded, read_model, write_model, write_text
-from repro.published.mlperf_folder import Imported
+from repro.published.imported import Imported
 from repro.published.record import Program, PublishedRecord, PublishedResult, Refused
-from repro.published.refusal import file_name, plain
-from repro.published.safe_file import full
+from repro.published.untrusted.files import full
+from repro.published.untrusted.text import file_name, plain
 
 Model = TypeVar("Model", bound=BaseModel)
 MAX_RESULTS_BYTES = 256 << 20
-"""What one import may hold (`mlperf_folder.MAX_HELD`), with room for its refusals."""
+"""What one import may hold (`mlperf.folder.MAX_HELD`), with room for its refusals."""
 FACTORS = ("round", "benchmark", "org", "system")
 """What every importer knows of a cell, and every reader asks."""
 RECORD, RESULTS, REFUSED = "published.json", "results.jsonl", "refused.jsonl"

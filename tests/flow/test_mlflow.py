@@ -439,7 +439,7 @@ def test_a_store_that_cannot_be_is_said_at_once(tmp_path: Path, uri: str, said: 
 
 
 def test_a_new_store_is_created_by_one_process_at_a_time(tmp_path: Path) -> None:
-    gate = importlib.import_module("repro.reporters.tracking.gate")
+    gate = importlib.import_module("repro.reporters.tracking.access")
     uri, order = f"sqlite:///{tmp_path}/new.db", []
 
     def second() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from repro.core import registry
-from repro.published.mlperf_folder import import_folder
+from repro.published.mlperf.folder import import_folder
 from repro.record.store import read_record
 from tests.unit.reporters.test_report_mllog import FOREIGN, complaints
 

@@ -299,8 +299,8 @@ def test_whatever_befalls_requests_all_is_there_once(
     seed: int, proxy: Proxy, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if seed == 1:  # the same requests meet the same fates, only what is waited in between is less
-        monkeypatch.setattr("repro.reporters.tracking.patience.FIRST_PAUSE", 0.05)
-        monkeypatch.setattr("repro.reporters.tracking.patience.LONGEST_PAUSE", 0.4)
+        monkeypatch.setattr("repro.reporters.tracking.retries.FIRST_PAUSE", 0.05)
+        monkeypatch.setattr("repro.reporters.tracking.retries.LONGEST_PAUSE", 0.4)
     record = record_of(tmp_path, f"seeded-{seed}", only=1 if seed == 1 else None)
     proxy.plan = seeded(seed, ALL, 0.25)
     for _ in range(10):  # the first contact is not insisted on
@@ -673,7 +673,7 @@ def test_what_is_left_is_told_from_the_folder_alone(tmp_path: Path) -> None:
 def test_patience_ends_and_progress_renews_it(monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib
 
-    module: Any = importlib.import_module("repro.reporters.tracking.patience")
+    module: Any = importlib.import_module("repro.reporters.tracking.retries")
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     tally = module.Tally()

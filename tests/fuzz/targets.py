@@ -33,7 +33,7 @@ from repro.compare.merge import sections
 from repro.core.errors import ReproError
 from repro.core.machine import Machine
 from repro.published import command
-from repro.published.compare import compare_published
+from repro.published.comparison.compare import compare_published
 from repro.published.store import RECORD, RESULTS, read_published
 from repro.record import index as record_index
 from repro.record.resume import other_plan, to_do
@@ -128,7 +128,7 @@ def _patterns(folder: Path) -> list[bytes]:
 
 def _pattern(data: bytes, folder: Path) -> None:
     from repro.compare.condition import parse
-    from repro.published.select import read_factors
+    from repro.published.comparison.selection import read_factors
 
     text = data.decode("utf-8", "replace")
     for read in (read_pattern, parse, lambda item: read_factors(item, "--baseline")):

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from repro.bench.harness.import_scale import ImportScale, Step, make_round, measure, repeat_sample
 from repro.cli.main import cli
 from repro.core.errors import UsageError
-from repro.published.mlperf_folder import import_folder
+from repro.published.mlperf.folder import import_folder
 
 
 def test_the_made_round_is_one_of_valid_scores(tmp_path: Path) -> None:

@@ -251,7 +251,7 @@ def test_pairing_hashes_are_counted_seed_by_seed(plain: Record) -> None:
 
 
 def test_what_differs_between_cells_stands_first(plain: Record) -> None:
-    setup = importlib.import_module("repro.reporters.page.setup")
+    setup = importlib.import_module("repro.reporters.page.settings")
     results = tuple(item.model_copy(update={
         "effective": {"alike": "x", "other": item.cell_id}, "settings": {"A": "1", "B": item.cell_id}})
         for item in plain.results)

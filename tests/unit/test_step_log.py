@@ -19,7 +19,7 @@ from repro.worker import step_log
 from repro.worker.step_log import STEPS_A_LINE, write_rank_steps, write_steps
 from tests.unit.test_results import make_trial
 
-mlflow_points = importlib.import_module("repro.reporters.tracking.points")
+mlflow_points = importlib.import_module("repro.reporters.tracking.metric_points")
 FINE = LaunchResult((RankEnd(0, 0),), 1.0)
 STEP, FED = 0.0008, 0.0002
 

@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any
 
 from repro.core.errors import ReproError, UsageError
-from repro.published.safe_file import walk
+from repro.published.untrusted.files import walk
 from repro.suite.model import Frozen
 
 IMPORT_SECONDS, MEBIBYTES, OPEN_SECONDS, PAGE_MEGABYTES = 60.0, 1024.0, 3.0, 15.0

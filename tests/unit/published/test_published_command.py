@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 
 from repro.cli.main import cli
 from repro.core.errors import OutputError, UsageError
-from repro.published.refusal import visible
 from repro.published.store import read_published
+from repro.published.untrusted.text import visible
 from tests.unit.published.made_logs import entry, log_lines, repository
 
 

@@ -15,8 +15,8 @@ from scipy.stats import ttest_ind
 from repro.cli.main import cli
 from repro.core.errors import OutputError, UsageError
 from repro.published.command import run
-from repro.published.compare import compare_published
-from repro.published.contrast import PublishedContrast
+from repro.published.comparison.compare import compare_published
+from repro.published.comparison.contrast import PublishedContrast
 from tests.unit.published.made_logs import entry, log_lines, repository
 
 SLOW, FAST = (600, 612, 625, 590, 605), (500, 505, 498, 510, 507)

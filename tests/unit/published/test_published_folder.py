@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from repro.core.errors import UsageError
-from repro.published import mlperf_folder, safe_file
 from repro.published.cells import as_cells, as_results, batch_costs
-from repro.published.mlperf_folder import Imported, import_folder
+from repro.published.mlperf import folder as mlperf_folder
+from repro.published.mlperf.folder import Imported, import_folder
+from repro.published.untrusted import files as safe_file
 from tests.unit.published.made_logs import SYSTEM, log_lines, repository
 
 

@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 from repro.reporters.paper.figures import rendered_figure
 from repro.reporters.paper.markdown import render_published
+from repro.reporters.published.brief import REFUSED_UP_TO, published_brief
 from repro.reporters.published.charts import batch_ticks
 from repro.reporters.published.figures import published_figures
 from repro.reporters.published.page import render
-from repro.reporters.published.short import REFUSED_UP_TO, published_brief
 from repro.reporters.published.tables import published_tables
 from repro.reporters.published.view import NO_BATCH
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from repro.published.dawnbench import import_entries
-from repro.published.mlperf_folder import import_folder
+from repro.published.mlperf.folder import import_folder
 
 DATA = Path(os.environ.get("REPRO_SHARED_DATA") or Path(__file__).parents[4] / "shared" / "data")
 ROUND = DATA / "mlperf" / "training_v4.0"
@@ -124,7 +124,7 @@ def test_dawnbench_first_crossings() -> None:
 
 def test_ratios_of_scores_are_the_summarizers(summary: list[dict[str, str]], tmp_path: Path) -> None:
     from repro.published.command import run
-    from repro.published.compare import compare_published
+    from repro.published.comparison.compare import compare_published
 
     run("mlperf", ROUND, tmp_path / "out")
     official = {row["details_url"].rpartition("/")[2].removesuffix(".json"): float(row["resnet"]) for row in summary

@@ -15,7 +15,7 @@ from repro.reporters.published.page import render
 from repro.reporters.published.tables import published_tables
 
 from repro.published.command import run
-from repro.published.mlperf_folder import import_folder
+from repro.published.mlperf.folder import import_folder
 from repro.published.store import read_published
 from tests.unit.published.made_logs import repository
 

@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from repro.published.mlperf_rules import RUNS, TARGETS, Quality, dropped_each_side, epoch_unit, score, targets
+from repro.published.mlperf.rules import RUNS, TARGETS, Quality, dropped_each_side, epoch_unit, score, targets
 
 minutes = st.floats(0.01, 1e4)
 

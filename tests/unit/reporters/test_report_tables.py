@@ -24,7 +24,7 @@ DATA = ("csv", "parquet", "jsonl")
 ALL = (*DATA, "markdown", "latex", "figures", "mllog")
 QUICK = (*DATA, "markdown", "mllog")
 """Those that draw nothing: drawing takes seconds."""
-short_tables = importlib.import_module("repro.reporters.paper.short_tables")
+short_tables = importlib.import_module("repro.reporters.paper.brief")
 tables = importlib.import_module("repro.reporters.tables.rows")
 page_trials = importlib.import_module("repro.reporters.page.trials")
 

@@ -21,11 +21,11 @@ from repro.suite.plan import Cell
 
 from ..page.cells import marks
 from ..paper import markdown as markdown_page
-from ..paper import short_tables
-from ..tables import csv_tables
+from ..paper.brief import brief
+from ..tables import csv_files
 from ..tables import rows as tables
-from . import figures as mlflow_figures
-from .points import levels
+from . import figures as run_figures
+from .metric_points import levels
 
 NOT_A_KEY = r"[^\w\-. :/]"
 """Characters that MLflow takes in no name."""
@@ -40,7 +40,7 @@ QUIET_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class RunView:
     """One run as a tracking store should show it."""
 
     key: str
@@ -59,7 +59,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class AttemptRun:
     """One attempt of one trial, running or ended."""
 
     trial: Trial
@@ -100,18 +100,18 @@ class Course:
         return round(start), round(end)
 
 
-def courses(record: Record) -> dict[str, list[Course]]:
+def attempt_runs(record: Record) -> dict[str, list[AttemptRun]]:
     """Every attempt that has begun, by cell."""
     entries = {(entry.trial_id, entry.attempt): entry for entry in record.attempts}
     results = {result.trial_id: result for result in record.results}
-    found: dict[str, list[Course]] = {}
+    found: dict[str, list[AttemptRun]] = {}
     for trial in record.plan.trials():
         name, folder = trial.trial_id, record.folder
         numbers = {int(path.stem[7:]) for path in folder.trial(name).glob("result_*.txt") if path.stem[7:].isdigit()}
         numbers |= {attempt for trial_id, attempt in entries if trial_id == name}
         result = results.get(name)
         for number in sorted(numbers):
-            found.setdefault(trial.cell_id, []).append(Course(
+            found.setdefault(trial.cell_id, []).append(AttemptRun(
                 trial, number, folder.log(name, number), folder.system_log(name, number),
                 entries.get((name, number)), result if result and result.attempt == number else None,
             ))
@@ -125,7 +125,7 @@ def is_alive(record: Record) -> bool:
     return time.time() - latest < QUIET_SECONDS
 
 
-def trial_view(record: Record, run: str, cell: Cell, course: Course, span: tuple[int, int], alive: bool) -> View:
+def trial_view(record: Record, run: str, cell: Cell, course: AttemptRun, span: tuple[int, int], alive: bool) -> RunView:
     """The run of one attempt."""
     trial, status = course.trial, course.status
     params, long = flat_params(cell, {"repeat": trial.repeat, "master_seed": trial.master_seed,
@@ -139,14 +139,14 @@ def trial_view(record: Record, run: str, cell: Cell, course: Course, span: tuple
         "repro.status": status if course.ended or running else "killed", **_result_tags(course), **_listed(files),
     }
     ended = "KILLED" if not course.ended else "FAILED" if status in FAILED else "FINISHED"
-    return View(
+    return RunView(
         key=course.key, start_ms=span[0], tags=_cut(tags), params=params, data=data_of(record, trial.choices),
         files=files, texts=long, status="RUNNING" if running else ended,
         end_ms=None if running else span[1],
     )
 
 
-def _result_tags(course: Course) -> dict[str, str]:
+def _result_tags(course: AttemptRun) -> dict[str, str]:
     result = course.result
     reason = result.reason if result else course.entry.reason if course.entry and course.ended else ""
     tags = {"repro.reason": reason} if reason else {}
@@ -163,7 +163,7 @@ def _listed(files: Mapping[str, Path]) -> dict[str, str]:
     return {"repro.files": ", ".join(names)} if names else {}
 
 
-def _trial_files(record: Record, course: Course) -> dict[str, Path]:
+def _trial_files(record: Record, course: AttemptRun) -> dict[str, Path]:
     folder, name = record.folder, course.trial.trial_id
     paths = [course.log, course.system_log, folder.trial_file(name), *sorted(folder.trial(name).glob("rank*.log"))]
     if course.result is not None:
@@ -174,7 +174,7 @@ def _trial_files(record: Record, course: Course) -> dict[str, Path]:
 def cell_view(
     record: Record, run: str, cell: Cell, spans: Sequence[tuple[int, int]], comparisons: Sequence[Comparison],
     alive: bool, report: bool,
-) -> View:
+) -> RunView:
     """The run of one cell.
 
     Args:
@@ -197,10 +197,10 @@ def cell_view(
     over = len(results) == record.plan.suite.seeds
     ended = "KILLED" if not over else "FAILED" if any(item.status in FAILED for item in results) else "FINISHED"
     running = alive and not over
-    return View(
+    return RunView(
         key=cell_key(cell), start_ms=min(start for start, _ in spans), tags=_cut(tags), params=params_texts[0],
         data=data_of(record, cell.choices), files=files, texts=params_texts[1] | (_tables(record) if report else {}),
-        figures=mlflow_figures.figures(record) if report else {},
+        figures=run_figures.figures(record) if report else {},
         status="RUNNING" if running else ended, end_ms=None if running else max(end for _, end in spans),
     )
 
@@ -209,9 +209,9 @@ def _tables(record: Record) -> dict[str, str]:
     """Name -> text of the tables that a reader of the tracking store wants; nothing before all trials have run."""
     if record.missing():
         return {}
-    found = {f"{table.name}.csv": csv_tables.text(table) for table in tables.tables(record)
+    found = {f"{table.name}.csv": csv_files.text(table) for table in tables.tables(record)
              if table.name in ("cells", "comparisons", "pairs", "trials")}
-    return found | {"report.md": markdown_page.render(short_tables.brief(record))}
+    return found | {"report.md": markdown_page.render(brief(record))}
 
 
 def cell_key(cell: Cell) -> str:
@@ -239,7 +239,7 @@ def common_tags(record: Record, run: str, key: str, level: str, cell: Cell) -> d
         "repro.run": run, "repro.key": key, "repro.level": level, "repro.suite": record.plan.suite.suite,
         "repro.suite_digest": record.plan.digest, "repro.cell": cell.cell_id, "repro.method": record.plan.method,
         "repro.version": environment.repro_version, "mlflow.source.name": "repro",
-        "repro.label": cell.choices.origin, "mlflow.runColor": mlflow_figures.color_of(marks(record)[cell.cell_id]),
+        "repro.label": cell.choices.origin, "mlflow.runColor": run_figures.color_of(marks(record)[cell.cell_id]),
     }
     data = data_of(record, cell.choices)
     if data:

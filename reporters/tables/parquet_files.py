@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from repro.published.store import Published
 
 
-class ParquetTables(Reporter):
+class ParquetFiles(Reporter):
     """One file a table in `parquet/`; suite, digest, method and origin stand in each file's metadata."""
 
     title: ClassVar[str] = "Parquet files, one a table, with types"

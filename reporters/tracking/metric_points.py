@@ -26,7 +26,7 @@ FIGURES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class MetricPoint:
     """One value of one metric."""
 
     key: str
@@ -35,7 +35,7 @@ class Point:
     time_ms: int
 
 
-def training_points(events: Iterable[Event], batch: int) -> Iterator[Point]:
+def training_points(events: Iterable[Event], batch: int) -> Iterator[MetricPoint]:
     """What rank 0's events say about the course of training.
 
     Args:
@@ -48,7 +48,7 @@ def training_points(events: Iterable[Event], batch: int) -> Iterator[Point]:
             yield from _evaluation(event, batch)
 
 
-def _block(event: Event, batch: int) -> Iterator[Point]:
+def _block(event: Event, batch: int) -> Iterator[MetricPoint]:
     """Loss by step, each at the moment it was there; times and throughput as the block's means at its last step."""
     data = event.value
     spent = [step + fed for step, fed in zip(data["seconds"], data["input_seconds"], strict=True)]
@@ -56,16 +56,16 @@ def _block(event: Event, batch: int) -> Iterator[Point]:
     for index, (seconds, loss) in enumerate(zip(spent, data["loss"], strict=True)):
         left -= seconds  # the event is written when the block ends, so moments are counted back from it
         if loss is not None:
-            yield Point("train/loss", loss, data["first"] + index + 1, round(event.time_ms - left * 1e3))
+            yield MetricPoint("train/loss", loss, data["first"] + index + 1, round(event.time_ms - left * 1e3))
     count, at = len(spent), round(event.time_ms)
     if count and total > 0:
         last = data["first"] + count
-        yield Point("train/step_seconds", sum(data["seconds"]) / count, last, at)
-        yield Point("train/input_seconds", sum(data["input_seconds"]) / count, last, at)
-        yield Point("train/samples_per_second", batch * count / total, last, at)
+        yield MetricPoint("train/step_seconds", sum(data["seconds"]) / count, last, at)
+        yield MetricPoint("train/input_seconds", sum(data["input_seconds"]) / count, last, at)
+        yield MetricPoint("train/samples_per_second", batch * count / total, last, at)
 
 
-def _evaluation(event: Event, batch: int) -> Iterator[Point]:
+def _evaluation(event: Event, batch: int) -> Iterator[MetricPoint]:
     data = event.metadata
     samples = data["samples_count"]
     values = {
@@ -75,7 +75,7 @@ def _evaluation(event: Event, batch: int) -> Iterator[Point]:
     yield from _points(values, round(samples / batch), round(event.time_ms))
 
 
-def system_points(events: Iterable[Event], first: int) -> Iterator[Point]:
+def system_points(events: Iterable[Event], first: int) -> Iterator[MetricPoint]:
     """System metrics, named and numbered as MLflow does with its own: the step counts the samples taken.
 
     Args:
@@ -87,7 +87,7 @@ def system_points(events: Iterable[Event], first: int) -> Iterator[Point]:
                            round(event.time_ms))
 
 
-def result_points(result: Result, time_ms: int) -> list[Point]:
+def result_points(result: Result, time_ms: int) -> list[MetricPoint]:
     """The figures of a finished trial, at step 0: MLflow draws those as bars, others as lines of one point.
 
     A trial that crashed or hung has none: once it ran again its result is no longer in the record, and what a store
@@ -120,7 +120,7 @@ def settled(record: Record, time_ms: int) -> tuple[int, int]:
 
 def cell_points(
     summaries: Sequence[Summary], comparisons: Sequence[Comparison], step: int, time_ms: int
-) -> list[Point]:
+) -> list[MetricPoint]:
     """A cell in figures; the first of `comparisons` under plain names, the others by their baseline.
 
     The first summary's median comes first, as MLflow's comparison draws the first metric that was logged.
@@ -157,8 +157,8 @@ def _bounds(name: str, bounds: Bounds | None) -> dict[str, float]:
     return {f"{name}_low": bounds.low, f"{name}_high": bounds.high} if bounds else {}
 
 
-def _points(values: Mapping[str, Any], step: int, time_ms: int) -> Iterator[Point]:
+def _points(values: Mapping[str, Any], step: int, time_ms: int) -> Iterator[MetricPoint]:
     """A point for every value that is known and finite."""
     for key, value in values.items():
         if isinstance(value, int | float) and math.isfinite(value):
-            yield Point(key, float(value), step, time_ms)
+            yield MetricPoint(key, float(value), step, time_ms)

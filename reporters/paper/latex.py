@@ -12,13 +12,13 @@ from repro.record.store import Record
 from repro.reporting import Reporter
 
 from ..page.text import plural
+from .brief import FOOTNOTE, Brief, TextTable, brief
 from .figures import FOLDER, ROWS, draw, figures
-from .short_tables import FOOTNOTE, Brief, Short, brief
 
 if TYPE_CHECKING:
     from repro.published.store import Published
 
-    from ..published.short import PublishedBrief
+    from ..published.brief import PublishedBrief
 
 SPECIAL = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
@@ -57,8 +57,8 @@ class LatexPaper(Reporter):
         Raises:
             OutputError: `out` cannot be written.
         """
+        from ..published.brief import published_brief
         from ..published.figures import published_figures
-        from ..published.short import published_brief
         from ..published.tables import apart
 
         path, drawn = out / "published.tex", published_figures(imports)
@@ -86,7 +86,7 @@ def render_published(found: PublishedBrief, drawn: list[tuple[str, str]]) -> str
     for table in (*found.scores, *found.costs):
         left = len(table.rows) - ROWS
         more = f" {plural(left, 'row')} left out; the CSV tables have them all." if left > 0 else ""
-        short = Short(table.title, table.headers, table.numeric, table.rows[:ROWS])
+        short = TextTable(table.title, table.headers, table.numeric, table.rows[:ROWS])
         parts.append(_table(short, f"{escaped(table.title)}. All figures \\emph{{published}} by others. "
                                    f"{escaped(facts + '.' + more)}"))
     parts += [*_doubts(found.doubts), *(_figure(name, caption) for name, caption in drawn)]
@@ -100,13 +100,13 @@ def _doubts(found: Sequence[str]) -> list[str]:
     return [f"\\paragraph{{Before you believe it}}\n\\begin{{itemize}}\n{items}\n\\end{{itemize}}"]
 
 
-def _caption(table: Short, found: Brief) -> str:
+def _caption(table: TextTable, found: Brief) -> str:
     facts = "; ".join(f"{key}: {value}" for key, value in found.facts)
     foot = f" {FOOTNOTE}" if table is found.comparisons else ""
     return f"{escaped(table.title)}. All figures \\emph{{{escaped(found.origin)}}}. {escaped(facts + '.' + foot)}"
 
 
-def _table(table: Short, caption: str) -> str:
+def _table(table: TextTable, caption: str) -> str:
     columns = "".join("r" if flush else "l" for flush in table.numeric)
     lines = [" & ".join(escaped(cell) for cell in row) + r" \\" for row in (table.headers, *table.rows)]
     return "\n".join([

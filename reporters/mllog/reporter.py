@@ -22,7 +22,7 @@ from repro.suite.plan import Cell
 
 from ..tables.rows import plain
 from .readme import readme
-from .system import system
+from .system_description import system
 
 FOLDER = "mllog"
 PROGRESS = ("block_start", "block_stop", "epoch_start", "epoch_stop", "eval_start", "eval_stop")

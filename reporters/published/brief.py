@@ -11,7 +11,7 @@ from repro.published.record import PublishedCell, PublishedResult
 from repro.published.store import Published
 
 from ..page.text import plural
-from ..paper.short_tables import NOTHING, Short, name, rounded
+from ..paper.brief import NOTHING, TextTable, name, rounded
 from ..tables.rows import plain
 from .view import NO_BATCH
 
@@ -36,9 +36,9 @@ class PublishedBrief:
     title: str
     facts: tuple[tuple[str, str], ...]
     doubts: tuple[str, ...]
-    scores: tuple[Short, ...]
+    scores: tuple[TextTable, ...]
     """One a benchmark and round."""
-    costs: tuple[Short, ...]
+    costs: tuple[TextTable, ...]
     """Batch size against what the target cost, one a benchmark and round."""
     refused: tuple[tuple[str, str], ...]
     """(file, reason) of the first ones."""
@@ -87,7 +87,7 @@ def _doubts(item: Published) -> Iterator[str]:
                "time")
 
 
-def _scores(item: Published, several: bool) -> Iterator[Short]:
+def _scores(item: Published, several: bool) -> Iterator[TextTable]:
     runs: dict[str, list[PublishedResult]] = {}
     for result in item.results:
         runs.setdefault(result.cell_id, []).append(result)
@@ -95,7 +95,7 @@ def _scores(item: Published, several: bool) -> Iterator[Short]:
     for cell in item.record.cells:
         groups.setdefault((cell.factors["round"], cell.factors["benchmark"]), []).append(cell)
     for (round_name, benchmark), cells in groups.items():
-        yield Short(
+        yield TextTable(
             title=f"{name(benchmark)}, {name(round_name)}" + (f" ({name(item.record.imported)})" if several else ""),
             headers=SCORES, numeric=(False, False, False, False, True, True, True, True, True, False),
             rows=tuple(_score(cell, runs.get(cell.cell_id, ())) for cell in sorted(cells, key=_by_score)),
@@ -126,7 +126,7 @@ def _spread(values: Sequence[float | None]) -> str:
     return f"{low:g}" if low == high else f"{low:g} to {high:g}"
 
 
-def _costs(item: Published, several: bool) -> Iterator[Short]:
+def _costs(item: Published, several: bool) -> Iterator[TextTable]:
     rounds = {result.result_id: result.round for result in item.results}
     for costs in batch_costs(item.results).values():
         unit = "epochs" if any(cost.epochs is not None for cost in costs) else "samples"
@@ -136,7 +136,7 @@ def _costs(item: Published, several: bool) -> Iterator[Short]:
             if value is not None:
                 known.setdefault(cost.global_batch_size, []).append((cost.cell_id, value))
         where = f"{name(costs[0].benchmark)}, {name(rounds[costs[0].result_id])}"
-        yield Short(
+        yield TextTable(
             title=f"{unit.capitalize()} to the target by global batch: {where}"
                   + (f" ({name(item.record.imported)})" if several else ""),
             headers=COSTS, numeric=(True,) * len(COSTS),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from repro.core.errors import UsageError
-from repro.published.refusal import Damaged, file_name
+from repro.published.untrusted.text import Damaged, file_name
 
 MAX_ENTRIES = 200_000
 SKIPPED_FOLDERS = {".git", ".svn", ".hg"}

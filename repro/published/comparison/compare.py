@@ -15,10 +15,10 @@ from rich.text import Text
 from repro.compare import SCALES
 from repro.compare.condition import Condition, parse
 from repro.core.errors import Exit, UsageError, nearest
-from repro.published.contrast import METRICS, PublishedContrast, contrast_all
-from repro.published.refusal import visible
-from repro.published.select import Entry, contrasts, entries, read_factors
+from repro.published.comparison.contrast import METRICS, PublishedContrast, contrast_all
+from repro.published.comparison.selection import Entry, contrasts, entries, read_factors
 from repro.published.store import RECORD, Published, read_published
+from repro.published.untrusted.text import visible
 from repro.suite.model import Metric
 
 

@@ -15,7 +15,7 @@ NOTHING = "-"
 
 
 @dataclass(frozen=True, slots=True)
-class Short:
+class TextTable:
     """A table of text; `numeric` says which columns are set flush right."""
 
     title: str
@@ -25,7 +25,7 @@ class Short:
 
 
 @dataclass(frozen=True, slots=True)
-class Sentence:
+class VerdictText:
     """One verdict: the word for it, which contrast it is about, and why."""
 
     verdict: str
@@ -41,9 +41,9 @@ class Brief:
     origin: str
     facts: tuple[tuple[str, str], ...]
     doubts: tuple[str, ...]
-    verdicts: tuple[Sentence, ...]
-    cells: Short
-    comparisons: Short
+    verdicts: tuple[VerdictText, ...]
+    cells: TextTable
+    comparisons: TextTable
 
 
 def brief(record: Record) -> Brief:
@@ -112,7 +112,7 @@ def _doubts(record: Record, row: Row) -> Iterator[str]:
         yield "the code had uncommitted changes"
 
 
-def _sentence(item: Comparison) -> Sentence:
+def _sentence(item: Comparison) -> VerdictText:
     kind = "declared contrast" if item.primary else "further contrast"
     scale, told = SCALES[item.metric], ""
     if item.ratio is not None:
@@ -121,18 +121,18 @@ def _sentence(item: Comparison) -> Sentence:
     ending = f" To settle it: {plain(item.settles)}." if item.settles else ""
     said = "".join(f" Caution: {plain(text)}." for text in item.cautions)
     pairs = plural(item.n, "pair") if item.paired else f"{item.n} a side, unpaired"
-    return Sentence(
+    return VerdictText(
         verdict=item.verdict,
         contrast=f"{name(item.candidate_label)} against {name(item.baseline_label)} ({kind}, {scale.noun})",
         why=f"{f'{told}, ' if told else ''}{pairs}; {plain(item.because)}.{ending}{said}",
     )
 
 
-def _cells(record: Record) -> Short:
+def _cells(record: Record) -> TextTable:
     metric = metric_of(record)
     scale = SCALES[metric]
     unit = f" ({scale.unit})" if scale.unit else ""
-    return Short(
+    return TextTable(
         title=f"Cells: {scale.noun}",
         headers=("Cell", "Figures", "Reached", f"Median {scale.noun}{unit}", "Interval", "Epochs", "Samples/s",
                  "Final quality"),
@@ -150,8 +150,8 @@ def _cell(record: Record, item: Summary) -> tuple[str, ...]:
     )
 
 
-def _comparisons(record: Record, found: list[Comparison]) -> Short:
-    return Short(
+def _comparisons(record: Record, found: list[Comparison]) -> TextTable:
+    return TextTable(
         title="Comparisons: candidate / baseline",
         headers=("Candidate", "Baseline", "Figures", "Ratio of", "Ratio", "Interval", "n", "p", "Verdict"),
         numeric=(False, False, False, False, True, True, True, True, False),

@@ -21,7 +21,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "
 """First characters by which spreadsheets take text for a formula (OWASP, "CSV Injection"; full-width forms too)."""
 
 
-class CsvTables(Reporter):
+class CsvFiles(Reporter):
     """One file a table in `csv/`: UTF-8, comma, header line, empty for unknown, numbers with all their digits."""
 
     title: ClassVar[str] = "CSV files, one a table: cells, comparisons, pairs, trials, evaluations, ..."

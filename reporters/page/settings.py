@@ -17,7 +17,7 @@ from repro.suite.plan import Cell
 from .cells import CellMark, marks
 from .text import gibibytes, moment, seconds, visible
 
-Row = tuple[str, object]
+Fact = tuple[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,11 @@ class Settings:
 
     differing: tuple[str, ...]
     rows: tuple[tuple[CellMark, tuple[str, ...]], ...]
-    common: tuple[Row, ...]
+    common: tuple[Fact, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Effective:
+class EffectiveSetting:
     """One thing read back from what ran, and the cells in which it was so."""
 
     name: str
@@ -83,12 +83,12 @@ def plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
 
 
-def effective(record: Record) -> list[Effective]:
+def effective(record: Record) -> list[EffectiveSetting]:
     """What ran, read back by the trials; cells that agree in a line share it, and what differs stands first."""
     return _lines(record, lambda result: result.effective, _requested)
 
 
-def rank_settings(record: Record) -> list[Effective]:
+def rank_settings(record: Record) -> list[EffectiveSetting]:
     """Environment variables as the ranks saw them, likewise; empty in records from before they were kept."""
     names = {name for item in record.results for name in item.settings}
     return _lines(record, lambda result: {name: result.settings.get(name, "not set") for name in sorted(names)}
@@ -97,7 +97,7 @@ def rank_settings(record: Record) -> list[Effective]:
 
 def _lines(
     record: Record, read: Callable[[Result], Mapping[str, str]], asked: Callable[[Cell], Mapping[str, str]]
-) -> list[Effective]:
+) -> list[EffectiveSetting]:
     known = marks(record)
     lines: dict[tuple[str, str, str, bool], list[int]] = {}
     for cell in record.plan.cells:
@@ -113,7 +113,7 @@ def _lines(
     order = {name: place for place, name in enumerate(dict.fromkeys(key[0] for key in lines))}
     several = {name for name in order if len({key[2] for key in lines if key[0] == name}) > 1}
     found = [
-        Effective(name, requested, found, spans(cells), steady, name in several)
+        EffectiveSetting(name, requested, found, spans(cells), steady, name in several)
         for (name, requested, found, steady), cells in sorted(lines.items(), key=lambda item: order[item[0][0]])
     ]
     return sorted(found, key=lambda line: not (line.differs or not line.steady))
@@ -144,7 +144,7 @@ def spans(numbers: Sequence[int]) -> str:
     return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 
-def machine(record: Record) -> list[Row]:
+def machine(record: Record) -> list[Fact]:
     """Hardware and system; what is unknown says so."""
     environment = record.environment
     dirty = {True: "with uncommitted changes", False: "clean", None: "state unknown"}[environment.dirty]

@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from markupsafe import Markup
-
 from repro.core.files import write_text
 
+from ..paper.brief import FOOTNOTE, Brief, brief
 from ..paper.figures import figures, rendered_figure
-from ..paper.short_tables import FOOTNOTE, Brief, brief
-from .html_page import policy, template
-from .text import plural, shown
+from .document import rendered
+from .text import plural
 
 if TYPE_CHECKING:
     from repro.compare.merge import Section
@@ -36,7 +34,7 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SectionView:
     """One section on the page."""
 
     number: int
@@ -62,21 +60,14 @@ def write(sections: Sequence[Section], out: Path) -> list[str]:
 
 def render(sections: Sequence[Section]) -> str:
     """The page: the same bytes for the same sections."""
-    from jinja2 import Environment, FunctionLoader, StrictUndefined
-
-    environment = Environment(loader=FunctionLoader(template), autoescape=True, undefined=StrictUndefined,
-                              trim_blocks=True, lstrip_blocks=True, finalize=shown)
     parts = [_part(number, section) for number, section in enumerate(sections, 1)]
-    page = environment.get_template("several.html.j2").render(
-        parts=parts, lead=f"{plural(sum(len(part.sources) for part in parts), 'run')} in "
-                          f"{plural(len(parts), 'section')}",
-        policy=policy([]), style=Markup(template("report.css")), footnote=FOOTNOTE,
-    )
-    return page.replace("\r\n", "\n")
+    runs = plural(sum(len(part.sources) for part in parts), "run")
+    lead = f"{runs} in {plural(len(parts), 'section')}"
+    return rendered("sections.html.j2", {"parts": parts, "lead": lead, "footnote": FOOTNOTE})
 
 
-def _part(number: int, section: Section) -> Part:
-    return Part(
+def _part(number: int, section: Section) -> SectionView:
+    return SectionView(
         number=number, place=section.name, sources=section.sources, why=section.why, notes=section.notes,
         found=brief(section.record),
         pictures=tuple(Picture(_uri(rendered_figure(item, "svg")), item.caption) for item in figures(section.record)),

@@ -10,7 +10,7 @@ from repro.record.results import Result
 from repro.record.store import Record
 
 from .cells import STATUS_WORDS, origin
-from .setup import effective
+from .settings import effective
 from .text import plural, significant
 
 BUSY = 0.25
@@ -28,7 +28,7 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
-class Parity:
+class ParityView:
     """The parity gate in words, and its findings."""
 
     outcome: str
@@ -49,13 +49,13 @@ def notices(record: Record) -> list[Notice]:
     return sorted(found, key=lambda notice: order.index(notice.level))
 
 
-def parity(record: Record) -> Parity:
+def parity(record: Record) -> ParityView:
     """What the gate said, whether it was needed or not."""
     data = record.parity
     if data is None:
-        return Parity("unknown", "no outcome is recorded, so nothing says that the engines train alike", ())
+        return ParityView("unknown", "no outcome is recorded, so nothing says that the engines train alike", ())
     if not data.get("needed"):
-        return Parity("not needed", str(data.get("why", "no reason given")), ())
+        return ParityView("not needed", str(data.get("why", "no reason given")), ())
     found = tuple(
         (str(item["group"]), str(item["reference"]), str(item["candidate"]), str(item["problem"] or ""),
          significant(float(item["largest_difference"]), 2))
@@ -64,8 +64,9 @@ def parity(record: Record) -> Parity:
     limits = f"{data.get('steps', '?')} steps in fp32, relative tolerance {data.get('tolerance', 0):g}"
     bad = sum(bool(item[3]) for item in found)
     if bad:
-        return Parity("failed", f"{bad} of {plural(len(found), 'candidate')} trained differently ({limits})", found)
-    return Parity("passed", f"{plural(len(found), 'candidate')} trained like the reference ({limits})", found)
+        return ParityView("failed", f"{bad} of {plural(len(found), 'candidate')} trained differently ({limits})",
+                          found)
+    return ParityView("passed", f"{plural(len(found), 'candidate')} trained like the reference ({limits})", found)
 
 
 def _parity_notices(record: Record) -> Iterator[Notice]:

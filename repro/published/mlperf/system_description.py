@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from repro.published.record import PublishedSystem
-from repro.published.refusal import Damaged, plain
-from repro.published.strict_json import parse
+from repro.published.untrusted.strict_json import parse
+from repro.published.untrusted.text import Damaged, plain
 
 MAX_BYTES = 1 << 20
 MAX_OTHER = 200

@@ -13,7 +13,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 8.0
 """Seconds; each pause is up to twice the last one, shortened by chance so that several runs do not ask in step."""
 
 
-class Passing(TrackingError):
+class TransientError(TrackingError):
     """A failure that may be over soon: a server that starts again, a database in use, too many requests."""
 
     def __init__(self, text: str, nobody: bool = False) -> None:
@@ -42,7 +42,7 @@ class Tally:
 
 
 @dataclass(slots=True)
-class Patience:
+class Backoff:
     """How long a failing store is asked again without taking anything; whatever it takes starts the count anew."""
 
     seconds: float
@@ -61,7 +61,7 @@ class Patience:
         A store that was not there from the first is given up at once: somebody is waiting for that word.
         """
         met = (self.tally.contacts, self.tally.taken) != self._begun
-        if not isinstance(error, Passing) or (error.nobody and not met):
+        if not isinstance(error, TransientError) or (error.nobody and not met):
             return None
         if self.tally.taken > self._taken or self._since < 0:
             self._since, self._pause, self._taken = time.monotonic(), FIRST_PAUSE, self.tally.taken

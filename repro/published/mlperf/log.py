@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from repro.published.line_stream import EventLines
-from repro.published.refusal import Damaged, number, plain
-from repro.published.strict_json import parse
+from repro.published.mlperf.event_lines import EventLines
+from repro.published.untrusted.strict_json import parse
+from repro.published.untrusted.text import Damaged, number, plain
 
 Form = Literal["v0.5", "v0.6", "mllog"]
 TOKEN = b":::ML"

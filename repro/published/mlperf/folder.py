@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repro.published import mlperf_rules
 from repro.published.cells import CellKey, make_cell, result_id
-from repro.published.mlperf_log import MlperfLog
-from repro.published.mlperf_rules import Version
-from repro.published.mlperf_run import AGREE, STRUCTURE, Run, Telling, listen, settle
-from repro.published.rcp import FILE_NAME, read_references
+from repro.published.imported import Imported
+from repro.published.mlperf import rules
+from repro.published.mlperf.log import MlperfLog
+from repro.published.mlperf.references import FILE_NAME, read_references
+from repro.published.mlperf.rules import Version
+from repro.published.mlperf.run import AGREE, STRUCTURE, LogFacts, RunOutcome, judge_run, read_facts
+from repro.published.mlperf.system_description import MAX_BYTES, read_system
 from repro.published.record import (
     PublishedCell,
     PublishedReference,
@@ -26,10 +28,9 @@ from repro.published.record import (
     Refused,
     Setting,
 )
-from repro.published.refusal import Damaged, number, plain
-from repro.published.safe_file import Found, read_small, walk
-from repro.published.strict_json import parse
-from repro.published.system import MAX_BYTES, read_system
+from repro.published.untrusted.files import Found, read_small, walk
+from repro.published.untrusted.strict_json import parse
+from repro.published.untrusted.text import Damaged, number, plain
 
 LOG_NAME = re.compile(r"result_(.*)\.txt", re.DOTALL)
 ROUND_NAME = re.compile(r"(?:(training|hpc)_)?(?:results_)?v?(\d{1,2})\.(\d{1,2})(?:\.\d+)?")
@@ -39,19 +40,8 @@ UNKNOWN = "unknown"
 OTHERS = "no result log (result_N.txt), system description (systems/NAME.json), scaling.json or rcps_BENCHMARK.json"
 
 
-@dataclass(slots=True)
-class Imported:
-    """What an import found."""
-
-    cells: list[PublishedCell] = field(default_factory=list)
-    systems: list[PublishedSystem] = field(default_factory=list)
-    results: list[PublishedResult] = field(default_factory=list)
-    refused: list[Refused] = field(default_factory=list)
-    references: list[PublishedReference] = field(default_factory=list)
-
-
 @dataclass(frozen=True, slots=True)
-class Place:
+class LogPath:
     """What a log's path says; None: nothing."""
 
     usage: str
@@ -63,7 +53,7 @@ class Place:
     """The organisation's folder."""
 
     @classmethod
-    def of(cls, parts: Sequence[str]) -> Place:
+    def of(cls, parts: Sequence[str]) -> LogPath:
         """Of a log, by the names from the root down to it.
 
         Raises:
@@ -97,7 +87,7 @@ def _name(text: str) -> str:
 
 
 def _benchmark(text: str) -> str:
-    return mlperf_rules.ALIASES.get(text, _name(text))
+    return rules.ALIASES.get(text, _name(text))
 
 
 def import_folder(root: Path) -> Imported:
@@ -173,15 +163,16 @@ class _Reader:
             self._lost.append((found, str(reason)))
 
     def _read(self, found: Found) -> PublishedResult:
-        place = Place.of(found.parts)
+        place = LogPath.of(found.parts)
         log = MlperfLog(found.path)
-        told = listen(log)
+        told = read_facts(log)
         system = self._systems.get((place.home, place.system))
         version = place.version or _version(log)
         division = _word(told, "submission_division") or (system.division if system else None)
-        qualities = mlperf_rules.targets(place.benchmark, version, division)
+        qualities = rules.targets(place.benchmark, version, division)
         train_samples, notes = _train_samples(told, place.benchmark)
-        run = settle(told, log.per_second, qualities, mlperf_rules.epoch_unit(place.benchmark, version), train_samples)
+        unit = rules.epoch_unit(place.benchmark, version)
+        run = judge_run(told, log.per_second, qualities, unit, train_samples)
         org = place.org or _word(told, "submission_org") or UNKNOWN
         round_name = f"{place.usage}_v{version[0]}.{version[1]}" if version else UNKNOWN
         key = self._key(found, CellKey(round_name, org, place.system, place.benchmark))
@@ -226,10 +217,10 @@ class _Reader:
 
     def _lost_key(self, found: Found) -> CellKey:
         try:
-            place = Place.of(found.parts)
+            place = LogPath.of(found.parts)
         except Damaged:  # weak scaling: a cell of its own, never a run of the strong one
-            place = Place.of((*found.parts[:-3], found.parts[-2], found.parts[-1]))
-            place = Place(place.usage, place.version, place.org, place.system, f"{place.benchmark} weak", place.home)
+            place = LogPath.of((*found.parts[:-3], found.parts[-2], found.parts[-1]))
+            place = LogPath(place.usage, place.version, place.org, place.system, f"{place.benchmark} weak", place.home)
         round_name = f"{place.usage}_v{place.version[0]}.{place.version[1]}" if place.version else UNKNOWN
         return self._key(found, CellKey(round_name, place.org or UNKNOWN, place.system, place.benchmark))
 
@@ -241,7 +232,7 @@ class _Reader:
         for folder, key in self._keys.items():
             own, missing = runs.get(key.cell_id, []), lost.get(key, 0)
             times = [None if item.seconds is None else item.seconds / 60 for item in own] + [None] * missing
-            scored = mlperf_rules.score(key.benchmark, times, self._scaling.get(folder, 1.0))
+            scored = rules.score(key.benchmark, times, self._scaling.get(folder, 1.0))
             cells.append(make_cell(key, own, missing, scored))
         return sorted(cells, key=lambda cell: (cell.factors["round"], cell.factors["benchmark"], cell.label))
 
@@ -274,30 +265,30 @@ def _version(log: MlperfLog) -> Version | None:
     return None
 
 
-def _word(told: Telling, key: str) -> str | None:
+def _word(told: LogFacts, key: str) -> str | None:
     value = told.first.get(key)
     return value if isinstance(value, str) and value else None
 
 
-def _whole(told: Telling, key: str, largest: int = 1 << 62) -> int | None:
+def _whole(told: LogFacts, key: str, largest: int = 1 << 62) -> int | None:
     value = number(told.first.get(key))
     return int(value) if value is not None and value.is_integer() and 0 <= value <= largest else None
 
 
-def _train_samples(told: Telling, benchmark: str) -> tuple[int | None, list[str]]:
+def _train_samples(told: LogFacts, benchmark: str) -> tuple[int | None, list[str]]:
     """(samples of one epoch, notes)."""
     found = _whole(told, "train_samples")
     if found or benchmark != "resnet":
         return found or None, []
-    return mlperf_rules.IMAGENET_TRAIN, [
-        f"samples are counted with the benchmark's {mlperf_rules.IMAGENET_TRAIN:,} images: the log does not say"]
+    return rules.IMAGENET_TRAIN, [
+        f"samples are counted with the benchmark's {rules.IMAGENET_TRAIN:,} images: the log does not say"]
 
 
-def _disagreements(told: Telling, log: MlperfLog, place: Place, org: str) -> list[str]:
+def _disagreements(told: LogFacts, log: MlperfLog, place: LogPath, org: str) -> list[str]:
     """Where the log and the folders tell different things."""
     said = _word(told, "submission_benchmark") or log.benchmark
     found = []
-    if said and mlperf_rules.ALIASES.get(said, said) != place.benchmark:
+    if said and rules.ALIASES.get(said, said) != place.benchmark:
         found.append(f"the log says it is {plain(said, 60)!r}, its folder {plain(place.benchmark, 60)!r}; the folder's "
                      "rules are used")
     owner = _word(told, "submission_org")
@@ -306,7 +297,7 @@ def _disagreements(told: Telling, log: MlperfLog, place: Place, org: str) -> lis
     return found
 
 
-def _of_system(system: PublishedSystem | None, told: Telling) -> dict[str, Any]:
+def _of_system(system: PublishedSystem | None, told: LogFacts) -> dict[str, Any]:
     if system is None:
         return {"availability": _word(told, "submission_status")}
     return {
@@ -315,7 +306,7 @@ def _of_system(system: PublishedSystem | None, told: Telling) -> dict[str, Any]:
     }
 
 
-def _of_log(told: Telling) -> dict[str, Any]:
+def _of_log(told: LogFacts) -> dict[str, Any]:
     settings: dict[str, Setting] = {
         key: value for key, value in sorted(told.first.items())
         if value is not None and key not in STRUCTURE and key not in AGREE and key not in told.differ
@@ -325,7 +316,7 @@ def _of_log(told: Telling) -> dict[str, Any]:
             "hyperparameters": settings}
 
 
-def _of_run(run: Run) -> dict[str, Any]:
+def _of_run(run: RunOutcome) -> dict[str, Any]:
     return {
         "status": run.status, "reason": run.reason, "seconds": run.seconds, "run_seconds": run.run_seconds,
         "init_seconds": run.init_seconds, "run_start_ms": run.start_ms, "run_stop_ms": run.stop_ms,

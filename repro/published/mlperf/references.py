@@ -10,10 +10,10 @@ import hashlib
 import re
 from typing import Any, Literal
 
-from repro.published.mlperf_rules import ALIASES, Version, epoch_unit
+from repro.published.mlperf.rules import ALIASES, Version, epoch_unit
 from repro.published.record import PublishedReference
-from repro.published.refusal import Damaged, number, plain
-from repro.published.strict_json import parse
+from repro.published.untrusted.strict_json import parse
+from repro.published.untrusted.text import Damaged, number, plain
 
 FILE_NAME = re.compile(r"rcps_(.{1,100})\.json", re.DOTALL)
 MAX_POINTS, MAX_RUNS = 500, 1000

@@ -14,8 +14,8 @@ from repro.compare.evidence import ComparisonRequest, Evidence, examine
 from repro.compare.two_runs import Named
 from repro.compare.verdict import judged
 from repro.published.cells import SEVERAL, as_results
-from repro.published.mlperf_rules import Score
-from repro.published.select import Entry
+from repro.published.comparison.selection import Entry
+from repro.published.mlperf.rules import Score
 from repro.record.results import Result
 from repro.stats.interval import from_log
 from repro.suite.model import Frozen, Metric

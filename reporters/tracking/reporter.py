@@ -31,13 +31,13 @@ from repro.reporting import Reporter
 from repro.stats import paired_ratio
 from repro.suite.plan import Cell
 
-from . import figures as mlflow_figures
-from .patience import Passing, Patience, Tally
-from .place import experiment_place
-from .points import Point, cell_points, result_points, settled, system_points, training_points
-from .server import Image, Server, each_once, translated
+from .address import experiment_place
+from .figures import digest as figure_digest
+from .metric_points import MetricPoint, cell_points, result_points, settled, system_points, training_points
+from .retries import Backoff, Tally, TransientError
+from .run_view import METRICS, AttemptRun, RunView, attempt_runs, cell_view, is_alive, trial_view
+from .server import Server, StoredRun, each_once, translated
 from .state import Cursor, Sent, State, Store, identity, read_state, remember
-from .view import METRICS, Course, View, cell_view, courses, is_alive, trial_view
 
 
 class MlflowRuns(Reporter):
@@ -51,7 +51,7 @@ class MlflowRuns(Reporter):
     ended: bool = Field(False, description="the run is over: a trial without a result was killed")
 
     _servers: dict[str, Server] = PrivateAttr(default_factory=dict)
-    _images: dict[str, dict[str, Image]] = PrivateAttr(default_factory=dict)
+    _images: dict[str, dict[str, StoredRun]] = PrivateAttr(default_factory=dict)
     _tally: Tally = PrivateAttr(default_factory=Tally)
 
     def check(self, experiment: str = "Default") -> None:
@@ -69,7 +69,7 @@ class MlflowRuns(Reporter):
         Raises:
             TrackingError: the store did not take it, or another process is sending this record.
         """
-        patience = Patience(self.patience_seconds, self._tally)
+        patience = Backoff(self.patience_seconds, self._tally)
         while True:
             try:
                 return self._write(record)
@@ -97,7 +97,7 @@ class MlflowRuns(Reporter):
         state = read_state(record.folder.tracking)
         place = redacted(self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", ""))
         store = state.stores.get(place) or (next(iter(state.stores.values()), Store()) if not place else Store())
-        members = [course for cell in courses(record).values() for course in cell]
+        members = [course for cell in attempt_runs(record).values() for course in cell]
         behind = sum(not _whole(course, store.runs.get(course.key)) for course in members)
         if behind:
             return f"{behind} of {len(members)} trials"
@@ -146,7 +146,7 @@ class MlflowRuns(Reporter):
         if replay.refused:
             raise replay.refused
 
-    def _look(self, server: Server, run: str, store: Store) -> dict[str, Image]:
+    def _look(self, server: Server, run: str, store: Store) -> dict[str, StoredRun]:
         return server.images(run, {key: sent.run_id for key, sent in store.runs.items()})
 
 
@@ -158,7 +158,7 @@ class _Replay:
     server: Server
     state: State
     store: Store
-    images: dict[str, Image]
+    images: dict[str, StoredRun]
     run: str
     alive: bool
     comparisons: dict[str, list[Comparison]] = field(default_factory=dict)
@@ -166,14 +166,14 @@ class _Replay:
     """Why the first file was not taken that the store refused; no further one is tried."""
 
     def all(self) -> None:
-        begun = courses(self.record)
+        begun = attempt_runs(self.record)
         for comparison in compare(self.record.plan, self.record.results, started_ms=self.record.started_ms):
             self.comparisons.setdefault(comparison.candidate, []).append(comparison)
         for cell in self.record.plan.cells:
             if cell.cell_id in begun:
                 self._cell(cell, begun[cell.cell_id], report=cell is self.record.plan.cells[0])
 
-    def _cell(self, cell: Cell, members: Sequence[Course], report: bool) -> None:
+    def _cell(self, cell: Cell, members: Sequence[AttemptRun], report: bool) -> None:
         timed = [(course, span) for course in members if (span := self._span(course))]
         if not timed:
             return
@@ -190,7 +190,7 @@ class _Replay:
         self.server.send(parent, view, (), figures)
         self._settle(parent, sent, view)
 
-    def _span(self, course: Course) -> tuple[int, int] | None:
+    def _span(self, course: AttemptRun) -> tuple[int, int] | None:
         """Start and end of an attempt, without reading its log again once all of it was sent."""
         sent = self.store.runs.get(course.key)
         return (sent.done if sent and course.ended else None) or course.span_ms()
@@ -201,7 +201,7 @@ class _Replay:
         first = primary.metric if primary else METRICS[0]
         return [first, *(metric for metric in METRICS if metric != first)]
 
-    def _trial(self, cell: Cell, course: Course, span: tuple[int, int], parent: str) -> None:
+    def _trial(self, cell: Cell, course: AttemptRun, span: tuple[int, int], parent: str) -> None:
         image, sent = self.images.get(course.key), self.store.runs.get(course.key)
         if image and sent and sent.done and course.ended:
             return
@@ -217,7 +217,7 @@ class _Replay:
         sent.done = span if course.ended and not self.refused else None
         remember(self.record.folder.tracking, self.state)
 
-    def _opened(self, view: View, parent: str | None) -> tuple[Image, Sent]:
+    def _opened(self, view: RunView, parent: str | None) -> tuple[StoredRun, Sent]:
         """The run of a view, created where the store has none."""
         image = self.images.get(view.key)
         if image is None:
@@ -225,7 +225,7 @@ class _Replay:
         sent = self.store.runs.setdefault(view.key, Sent(run_id=image.run_id))
         return image, sent
 
-    def _settle(self, image: Image, sent: Sent, view: View) -> None:
+    def _settle(self, image: StoredRun, sent: Sent, view: RunView) -> None:
         """Data, artifacts and status."""
         self.server.send_data(image, view.data)
         for name, path in view.files.items():
@@ -237,7 +237,7 @@ class _Replay:
             if sent.files.get(name) != digest:
                 self._file(sent, name, digest, partial(self.server.upload_text, image, name, text))
         for name, figure in view.figures.items():
-            digest = mlflow_figures.digest(figure)
+            digest = figure_digest(figure)
             if sent.files.get(name) != digest:
                 self._file(sent, name, digest, partial(self.server.log_figure, image, name, figure))
         self.server.set_status(image, view)
@@ -254,7 +254,7 @@ class _Replay:
             with translated(self.server.uri):
                 send()
         except TrackingError as error:
-            if isinstance(error, Passing) and error.nobody:
+            if isinstance(error, TransientError) and error.nobody:
                 raise
             kind = type(error)
             self.refused = kind(f"{error} (the file {name})")
@@ -262,7 +262,7 @@ class _Replay:
             sent.files[name] = digest
 
 
-def _whole(course: Course, sent: Sent | None) -> bool:
+def _whole(course: AttemptRun, sent: Sent | None) -> bool:
     """Whether all of an attempt is known to have been taken; of one that was cut short, all of its logs."""
     if sent is None or course.ended:
         return sent is not None and sent.done is not None
@@ -270,14 +270,14 @@ def _whole(course: Course, sent: Sent | None) -> bool:
                for path in (course.log, course.system_log) if path.exists())
 
 
-def _training(path: Path, cursor: Cursor, batch: int) -> tuple[list[Point], Cursor]:
+def _training(path: Path, cursor: Cursor, batch: int) -> tuple[list[MetricPoint], Cursor]:
     events, offset = read_events(path, cursor.offset)
     with _of_strangers(path):
         points = list(training_points(events, batch))
     return points, Cursor(offset=offset, count=cursor.count + len(events))
 
 
-def _system(path: Path, cursor: Cursor) -> tuple[list[Point], Cursor]:
+def _system(path: Path, cursor: Cursor) -> tuple[list[MetricPoint], Cursor]:
     events, offset = read_events(path, cursor.offset)
     with _of_strangers(path):
         points = list(system_points(events, cursor.count))

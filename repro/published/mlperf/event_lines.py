@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from repro.published.refusal import Damaged
-from repro.published.safe_file import open_plain
+from repro.published.untrusted.files import open_plain
+from repro.published.untrusted.text import Damaged
 
 CHUNK = 1 << 20
 MAX_LINE = 1 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from repro.published.refusal import Damaged, plain
+from repro.published.untrusted.text import Damaged, plain
 
 MAX_DEPTH = 32
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from repro.published.mlperf_log import LogEvent, MlperfLog
-from repro.published.mlperf_rules import EpochUnit, Quality
+from repro.published.mlperf.log import LogEvent, MlperfLog
+from repro.published.mlperf.rules import EpochUnit, Quality
 from repro.published.record import PublishedBracket, PublishedPoint, PublishedStatus, Setting
-from repro.published.refusal import Damaged, number, plain
+from repro.published.untrusted.text import Damaged, number, plain
 
 EVALUATIONS = {"eval_accuracy", "eval_error"}
 MAX_POINTS = 10_000
@@ -33,7 +33,7 @@ AGREE = (
 
 
 @dataclass(slots=True)
-class Telling:
+class LogFacts:
     """What a log tells, gathered line by line so that a long log costs no memory."""
 
     first: dict[str, Any] = field(default_factory=dict)
@@ -48,13 +48,13 @@ class Telling:
     """Event lines that are more than a second older than one before them, within the run."""
 
 
-def listen(log: MlperfLog) -> Telling:
+def read_facts(log: MlperfLog) -> LogFacts:
     """Read a whole log.
 
     Raises:
         Damaged: as `MlperfLog`; or it holds no event, too many evaluations, too many different keys.
     """
-    told, latest = Telling(), 0.0
+    told, latest = LogFacts(), 0.0
     for event in log:
         key = event.key
         if key in EVALUATIONS:
@@ -76,7 +76,7 @@ def listen(log: MlperfLog) -> Telling:
     return told
 
 
-def _note(told: Telling, event: LogEvent) -> None:
+def _note(told: LogFacts, event: LogEvent) -> None:
     key = plain(event.key, 100)
     if key not in told.first:
         if len(told.first) >= MAX_KEYS:
@@ -97,7 +97,7 @@ def _bounded(value: Any) -> Setting | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunOutcome:
     """What one log comes to."""
 
     status: PublishedStatus
@@ -114,8 +114,8 @@ class Run:
     warnings: tuple[str, ...]
 
 
-def settle(told: Telling, per_second: float, qualities: Sequence[Quality], unit: EpochUnit,
-           train_samples: int | None) -> Run:
+def judge_run(told: LogFacts, per_second: float, qualities: Sequence[Quality], unit: EpochUnit,
+           train_samples: int | None) -> RunOutcome:
     """Decide what a run came to.
 
     Args:
@@ -135,7 +135,7 @@ def settle(told: Telling, per_second: float, qualities: Sequence[Quality], unit:
     elapsed = (stop.time - start.time) / per_second if start and stop else None
     good = status == "ok"
     reached = (rounds[hit][-1] if hit is not None else points[-1] if points else None) if good else None
-    return Run(
+    return RunOutcome(
         status=status, reason=reason, seconds=elapsed if good else None,
         run_seconds=elapsed if elapsed is not None and elapsed > 0 else None,
         init_seconds=_init_seconds(told, per_second),
@@ -147,13 +147,13 @@ def settle(told: Telling, per_second: float, qualities: Sequence[Quality], unit:
     )
 
 
-def _init_seconds(told: Telling, per_second: float) -> float | None:
+def _init_seconds(told: LogFacts, per_second: float) -> float | None:
     if told.init_start is None or not told.starts or told.starts[0].time < told.init_start:
         return None
     return (told.starts[0].time - told.init_start) / per_second
 
 
-def _status(told: Telling, points: Sequence[PublishedPoint], known: bool, hit: bool) -> tuple[PublishedStatus, str]:
+def _status(told: LogFacts, points: Sequence[PublishedPoint], known: bool, hit: bool) -> tuple[PublishedStatus, str]:
     broken = _broken(told, points)
     if broken:
         return "invalid", broken
@@ -166,7 +166,7 @@ def _status(told: Telling, points: Sequence[PublishedPoint], known: bool, hit: b
     return "ok", ""
 
 
-def _broken(told: Telling, points: Sequence[PublishedPoint]) -> str:
+def _broken(told: LogFacts, points: Sequence[PublishedPoint]) -> str:
     """Why the log does not hold together; empty: it does."""
     for name, events in (("run_start", told.starts), ("run_stop", told.stops)):
         if len(events) != 1:
@@ -183,7 +183,7 @@ def _broken(told: Telling, points: Sequence[PublishedPoint]) -> str:
     return f"{conflicts[0]} is logged with different values" if conflicts else ""
 
 
-def _warnings(told: Telling, points: Sequence[PublishedPoint], unchecked: bool) -> list[str]:
+def _warnings(told: LogFacts, points: Sequence[PublishedPoint], unchecked: bool) -> list[str]:
     found = []
     if told.backwards:
         found.append(f"{told.backwards} event lines are more than 1 s older than a line before them")

@@ -1,0 +1,1 @@
+"""MLPerf: logs, results folders, system descriptions, reference convergence points, and the rules of the score."""

@@ -1,0 +1,1 @@
+"""Safe reading of files that others wrote: bounded files, strict JSON, printable text."""
