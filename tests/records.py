@@ -13,7 +13,8 @@ from repro.core.files import write_json, write_model, write_text
 from repro.core.machine import Machine
 from repro.record.derive import derive
 from repro.record.environment import DataSet, Environment
-from repro.record.store import Attempt, Record, RunFolder, read_record
+from repro.record.ledger import Attempt
+from repro.record.store import Record, RunFolder, read_record
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.file import read_suite
 from repro.suite.model import Trial

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from repro.record.results import Result
+from repro.suite.cell import Cell
 from repro.suite.model import Trial
-from repro.suite.plan import Cell
 
 
 @dataclass

@@ -18,7 +18,7 @@ from repro.core.files import write_text
 from repro.record.results import Result
 from repro.record.store import Record
 from repro.reporting import Reporter
-from repro.suite.plan import Cell
+from repro.suite.cell import Cell
 
 from ..tables.rows import plain
 from .readme import readme

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from repro.record.store import Record
-from repro.suite.plan import Cell
+from repro.suite.cell import Cell
 
 from ..page.text import gibibytes
 from ..tables.rows import plain

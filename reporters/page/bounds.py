@@ -8,8 +8,8 @@ from statistics import median
 
 from repro.record.results import Formula, Result
 from repro.record.store import Record
-from repro.suite.model import canonical
-from repro.suite.plan import Cell
+from repro.suite.cell import Cell
+from repro.suite.identity import canonical
 
 from .traffic import NEGLIGIBLE
 

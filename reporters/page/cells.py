@@ -10,8 +10,8 @@ from repro.compare.metric import figure, meaningless
 from repro.record.results import Result
 from repro.record.store import Record
 from repro.seams.training import Workload
-from repro.suite.model import TrialConfig
-from repro.suite.plan import Cell
+from repro.suite.cell import Cell
+from repro.suite.training import TrainingConfig
 
 from .axis import Axis, from_zero
 from .text import Number, limited, number, seconds, shortened, visible, without_paths
@@ -107,7 +107,7 @@ def marks(record: Record) -> dict[str, CellMark]:
     }
 
 
-def origin(choices: TrialConfig) -> str:
+def origin(choices: TrainingConfig) -> str:
     """What the figures of a cell are: of a real run, of an emulated cluster, or invented by an engine."""
     return choices.origin
 
@@ -117,7 +117,7 @@ def origins(found: Sequence[CellMark]) -> str:
     return " and ".join(dict.fromkeys(mark.origin for mark in found)) or "measured"
 
 
-def goal(choices: TrialConfig) -> str:
+def goal(choices: TrainingConfig) -> str:
     """Metric and target as one reads them: `top1 of at least 0.97`."""
     side = "at most" if choices.stop.direction == "lower" else "at least"
     return f"{choices.stop.metric} of {side} {choices.stop.target:g}"

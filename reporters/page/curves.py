@@ -8,7 +8,7 @@ from typing import Any
 
 from repro.record.results import Point, Result
 from repro.record.store import Record
-from repro.suite.plan import Cell
+from repro.suite.cell import Cell
 
 from .bands import band, brackets, thinned
 from .cells import STATUS_WORDS, CellMark, goal, marks, origins

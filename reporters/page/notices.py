@@ -106,7 +106,7 @@ def _doubts(record: Record) -> Iterator[Notice]:
     if record.missing():
         yield Notice("warn", "Partial record", f"{progress(record)}; every figure here may still change", "#trials")
     for note in record.plan.notes:
-        yield Notice("warn", "Smoke test" if record.plan.smoke and "smoke" in note else "Plan", note)
+        yield Notice("warn", "Smoke test" if note == record.plan.smoke_note else "Plan", note)
     for example, alike in _warned(record):
         more = f" (and {plural(len(alike) - 1, 'other trial')} alike)" if len(alike) > 1 else ""
         yield Notice("warn", "Trial", f"{alike[0]}: {example}{more}", "#trials")

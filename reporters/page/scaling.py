@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from repro.record.store import Record
-from repro.suite.plan import Cell
+from repro.suite.cell import Cell
 
 from .bounds import CostModel, fits
 from .cells import COLORS, DASHES, SYMBOLS, CellMark, marks, origins

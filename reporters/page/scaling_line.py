@@ -10,7 +10,7 @@ from repro.compare import Comparison, contrast, summarize
 from repro.record.results import Result
 from repro.record.store import Record
 from repro.seams.training import Workload
-from repro.suite.plan import Cell
+from repro.suite.cell import Cell
 
 from .bounds import CostModel, StepBounds, bounds, ended, network_of
 from .cells import COLORS, DASHES, SYMBOLS, CellMark

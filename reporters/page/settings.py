@@ -11,8 +11,9 @@ import yaml
 
 from repro.record.results import Result
 from repro.record.store import Record
-from repro.suite.model import TrialConfig
-from repro.suite.plan import Cell
+from repro.seams.training import Engine, Precision
+from repro.suite.cell import Cell
+from repro.suite.training import TrainingConfig
 
 from .cells import CellMark, marks
 from .text import gibibytes, moment, seconds, visible
@@ -59,7 +60,7 @@ def settings(record: Record) -> Settings:
     )
 
 
-def _all_fields(choices: TrialConfig) -> dict[str, str]:
+def _all_fields(choices: TrainingConfig) -> dict[str, str]:
     fields = flatten(choices.model_dump(mode="json", by_alias=True))
     return fields | {"learning rate after scaling (derived)": f"{choices.rate:g}"}
 
@@ -121,14 +122,13 @@ def _lines(
 
 def _requested(cell: Cell) -> dict[str, str]:
     """What the suite asked for, under the names that engines use when they read back."""
-    choices, precision = cell.choices, cell.choices.precision.plugin
-    weights = str(getattr(precision, "weights", choices.precision.kind))
-    product = str(getattr(precision, "autocast", None) or weights)
-    stage = getattr(choices.engine.plugin, "stage", None)
+    choices, precision = cell.choices, cell.choices.precision.get(Precision)
+    weights, product = precision.weights, precision.autocast or precision.weights
+    stage = choices.engine.get(Engine).zero_stage()
     asked = {
         "comm": choices.comm.label, "optimizer": choices.optimizer.label, "weight_dtype": weights,
         "matmul_dtype": product, "autocast": product, "engine": choices.engine.label,
-        "tf32": "on" if getattr(precision, "tf32", False) else "off",
+        "tf32": "on" if precision.tf32 else "off",
     }
     return asked | ({"zero_stage": str(stage)} if stage is not None else {})
 

@@ -10,7 +10,7 @@ from repro.compare import SCALES, Metric, MetricSpec, Summary, summarize
 from repro.compare.metric import Observation, course
 from repro.record.results import Result
 from repro.record.store import Record
-from repro.suite.plan import Cell
+from repro.suite.cell import Cell
 
 from .cells import CellMark, goal, horizon_of, marks
 from .curves import DASHES, Chart, layout

@@ -9,8 +9,9 @@ from statistics import mean, median
 from repro.compare import PAIRED_HASHES
 from repro.record.results import Result, Traffic
 from repro.record.store import Record
-from repro.suite.model import canonical
-from repro.suite.plan import Cell
+from repro.seams.training import Comm
+from repro.suite.cell import Cell
+from repro.suite.identity import canonical
 
 from .cells import CellMark, marks
 from .text import Number, number, significant
@@ -131,7 +132,7 @@ def _why(cell: Cell, results: Sequence[Result], known: Sequence[object]) -> str:
         return ""
     if not results:
         return SILENT[0]
-    if cell.choices.comm.kind == "backend":
+    if not cell.choices.comm.get(Comm).own_algorithm:
         return "the backend's own collectives: it counts neither bytes nor waiting"
     return "no trial of this cell recorded its traffic"
 

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from repro.record.ledger import Attempt
 from repro.record.results import Result
-from repro.record.store import Attempt, Record
+from repro.record.store import Record
 
 from .cells import STATUS_WORDS, CellMark, marks
 from .text import Number, gibibytes, moment, number, seconds, share

@@ -19,7 +19,7 @@ from repro.compare import SCALES, Comparison
 from repro.core.files import write_bytes
 from repro.record.store import Record
 from repro.reporting import Reporter
-from repro.suite.plan import Cell
+from repro.suite.cell import Cell
 
 from ..page.text import plural
 from ..tables.rows import comparisons, metric_of, pair_origin, summaries

@@ -29,7 +29,7 @@ from repro.core.redact import redacted
 from repro.record.store import Record
 from repro.reporting import Reporter
 from repro.stats import paired_ratio
-from repro.suite.plan import Cell
+from repro.suite.cell import Cell
 
 from .address import experiment_place
 from .figures import digest as figure_digest

@@ -14,10 +14,12 @@ from repro.compare import Comparison, Metric, summarize
 from repro.compare.calibration import FILE as CALIBRATION
 from repro.core.events import follow
 from repro.record.environment import DataSet
+from repro.record.ledger import Attempt
 from repro.record.results import Result
-from repro.record.store import Attempt, Record
-from repro.suite.model import Trial, TrialConfig
-from repro.suite.plan import Cell
+from repro.record.store import Record
+from repro.suite.cell import Cell
+from repro.suite.model import Trial
+from repro.suite.training import TrainingConfig
 
 from ..page.cells import marks
 from ..paper import markdown as markdown_page
@@ -249,7 +251,7 @@ def common_tags(record: Record, run: str, key: str, level: str, cell: Cell) -> d
     return tags
 
 
-def data_of(record: Record, choices: TrialConfig) -> tuple[DataSet, ...]:
+def data_of(record: Record, choices: TrainingConfig) -> tuple[DataSet, ...]:
     return tuple(item for item in record.environment.data if item.workload == choices.workload.label)
 
 

@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationError
 
 from repro.core.errors import SuiteError
+from repro.core.frozen import Frozen
 from repro.core.yaml_file import dotted, read_yaml
-from repro.suite.model import FieldProblem, Frozen, first_problem
+from repro.suite.field_problem import FieldProblem, describe_error
 
 PLACES = ("metrics", "params", "tags")
 
@@ -125,7 +126,7 @@ def read_mapping(path: Path) -> Mapping:
     try:
         mapping = Mapping.model_validate(data)
     except ValidationError as error:
-        text, where = first_problem(error, Mapping)
+        text, where = describe_error(error, Mapping)
         place = tuple(part for part in where if not str(part).startswith(("function-after", "Given")))
         raise SuiteError(text, file=str(path), line=found.line(place), field=dotted(place)) from error
     if mapping.baseline is not None and len(mapping.baseline) != len(mapping.cell):

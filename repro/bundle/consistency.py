@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from repro.core.events import Event
-from repro.record.store import Attempt, RunFolder
+from repro.record.ledger import Attempt
+from repro.record.store import RunFolder
 from repro.suite.model import Trial
-from repro.suite.plan import Plan, is_part
+from repro.suite.plan import Plan
 
 Contradiction = tuple[str, str, str]
 """(file relative to the run, what is wrong with it, kind as in `verify.Problem`)."""
@@ -30,7 +31,7 @@ def left_out(plan: Plan, lost_cells: Sequence[str]) -> Iterator[Contradiction]:
     Args:
         lost_cells: labels of the cells that the suite expands to and the plan does not have.
     """
-    if is_part(plan):
+    if plan.kind == "reproduction":
         return
     if lost_cells:
         yield "plan.json", f"leaves out cells of its suite: {'; '.join(lost_cells[:8])}", "plan"

@@ -13,7 +13,7 @@ from repro.bundle.contents import scrubber
 from repro.compare import PAIRED_HASHES
 from repro.record.environment import Environment
 from repro.record.store import Record
-from repro.suite.plan import Cell
+from repro.suite.cell import Cell
 
 Area = Literal["code", "libraries", "hardware", "settings", "experiment", "hyper-parameters", "data"]
 AREAS: tuple[Area, ...] = ("code", "libraries", "hardware", "settings", "experiment", "hyper-parameters", "data")

@@ -21,8 +21,8 @@ from repro.compare.two_runs import Named
 from repro.compare.verdict import RESUMED, judged
 from repro.record.results import Result
 from repro.record.store import Record
+from repro.suite.cell import Cell
 from repro.suite.model import Metric, Suite
-from repro.suite.plan import Cell
 
 Answer = Literal["reproduced", "not reproduced", "inconclusive"]
 LEAST_EXACT = 5

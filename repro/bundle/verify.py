@@ -21,20 +21,19 @@ from repro.bundle import archive, crate
 from repro.bundle.consistency import beside, left_out, skipped_attempts, strange_folders, too_soon, unlisted_logs
 from repro.bundle.rederive import differences, unsound
 from repro.compare import PAIRED_HASHES
-from repro.compare.merge import NOT_COUNTED
 from repro.core.errors import OutputError, ReproError
 from repro.core.files import MAX_JSON_BYTES, read_bounded, read_model, refuse_crowded
 from repro.core.machine import Machine
 from repro.record import index as record_index
 from repro.record.environment import Environment, commit
+from repro.record.ledger import Attempt, read_attempts, read_incidents
 from repro.record.results import RERUN, Result
 from repro.record.resume import may_run_again
-from repro.record.store import MAX_TRIALS, Attempt, RunFolder, read_attempts, read_incidents
-from repro.suite.model import Trial, canonical
-from repro.suite.plan import Plan, is_part, make_plan, suite_digest
+from repro.record.store import MAX_TRIALS, RunFolder
+from repro.suite.identity import canonical
+from repro.suite.model import Trial
+from repro.suite.plan import Plan, make_plan, suite_digest
 
-AA = "A/A: cells of "
-"""How the title of a calibration's plan begins: its cells are twins, which no suite expands to."""
 INCIDENTS = "incidents.jsonl"
 BY_CHOICE = ("workload", "batch", "precision")
 """What the hashes of one seed may depend on, besides the seed."""
@@ -185,9 +184,9 @@ def _record(root: Path, found: Verified) -> None:
     elif again := _begun_again(plan, results, attempts or []):
         found.notes.append(f"{again} of {len(plan.order)} trials failed and were yet to run again when the run ended")
     elif found.identity is None and not (root / record_index.NAME).exists():
-        found.add(record_index.NAME,
-                  "is missing, though every trial has ended; where the run was killed at its very end, "
-                  f"`repro {'reproduce SOURCE' if is_part(plan) else 'run'} --resume` makes it", "missing")
+        verb = "reproduce SOURCE" if plan.kind == "reproduction" else "run"
+        found.add(record_index.NAME, "is missing, though every trial has ended; if the run was killed at its very end, "
+                  f"`repro {verb} --resume` makes it", "missing")
     if others := beside(root, (*record_index.TOP, *record_index.BELOW)):
         found.notes.append(f"not part of the record, not checked: {', '.join(ascii(name)[1:-1] for name in others[:8])}"
                            f"{' ...' if len(others) > 8 else ''}")
@@ -257,12 +256,12 @@ def _expansion(plan: Plan, code: str, found: Verified) -> None:
             itself: complete cells, each with its own name, and the digest over them.
     """
     for cell in plan.cells:
-        if cell.cell_id != cell.choices.cell_id:
+        if not cell.well_named:
             found.add("plan.json", f"cell {cell.cell_id} is not what its name says: its choices give "
                       f"{cell.choices.cell_id}", "plan")
     if not _ordered(plan) or len(set(plan.order)) < len(plan.order):
         found.add("plan.json", "order names a trial twice, or one of no cell, or too many", "plan")
-    if plan.suite.title.startswith(AA):
+    if plan.has_twins:
         found.notes.append("a calibration: its cells are twins, so its plan is not expanded again")
         return
     try:
@@ -277,7 +276,7 @@ def _expansion(plan: Plan, code: str, found: Verified) -> None:
     if again.digest == plan.digest and not strange:
         kept = {cell.cell_id for cell in plan.cells}
         lost = [item.label for item in again.cells if item.cell_id not in kept]
-        if is_part(plan):
+        if plan.kind == "reproduction":
             found.notes.append(f"a reproduction of {len(plan.order)} trials of its suite"
                                + (f"; cells left out: {'; '.join(lost[:8])}" if lost else ""))
     elif plan.digest in _digests(plan):
@@ -309,7 +308,7 @@ def _begun_again(plan: Plan, results: Sequence[Result], attempts: Sequence[Attem
     """How many trials with a result have not ended: a later attempt has begun, or the suite wants one."""
     latest, failed = Counter[str](), Counter[str]()
     for item in attempts:
-        if item.reason.startswith("of ") and NOT_COUNTED in item.reason:  # another run's, in a record of several
+        if item.source:  # of another run, in a merged record
             continue
         latest[item.trial_id] = max(latest[item.trial_id], item.attempt)
         failed[item.trial_id] += item.status in RERUN
@@ -389,7 +388,7 @@ def _counted(plan: Plan, results: list[Result], attempts: list[Attempt], found: 
 
 def _pairing(plan: Plan, results: list[Result], found: Verified) -> None:
     """One seed, one workload, one batch: the same initial weights, order and data, whatever the engine."""
-    cells = {cell.choices.cell_id: cell for cell in plan.cells}
+    cells = {cell.cell_id: cell for cell in plan.cells}
     seen: dict[tuple[str, str, int], tuple[str, str]] = {}
     for result in results:
         if result.status != "ok":

@@ -19,8 +19,9 @@ from repro.core.errors import UsageError
 from repro.record import limits
 from repro.record.store import Record, read_record
 from repro.runner.run import prepare
+from repro.suite.cell import Cell
 from repro.suite.model import Metric, Suite
-from repro.suite.plan import Cell, Plan
+from repro.suite.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from typing import Literal
 import psutil
 
 from repro.core import machine, orphans
+from repro.core.frozen import Frozen
 from repro.core.redact import redacted
 from repro.launchers.netns import probe as netns_probe
-from repro.suite.model import Frozen
 
 State = Literal["ok", "note", "missing"]
 

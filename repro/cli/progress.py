@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from repro.record.results import Result
+from repro.suite.cell import Cell
 from repro.suite.model import Trial
-from repro.suite.plan import Cell
 
 
 class TerminalWatcher:

@@ -21,7 +21,7 @@ from repro.core.machine import Machine, detect
 from repro.record.resume import reopen
 from repro.record.store import Record, RunFolder, read_record
 from repro.runner.run import prepare
-from repro.suite.plan import REPRODUCTION, Plan, is_part
+from repro.suite.plan import Plan
 
 FILE = "reproduction.json"
 
@@ -106,7 +106,8 @@ def begun(root: Path, first: Record) -> tuple[RunFolder, Plan]:
     folder, plan = reopen(root)
     have = {(item.cell_id, item.repeat) for item in first.results}
     wanted = {(plan.cells[index].cell_id, repeat) for index, repeat in plan.order}
-    if not is_part(plan) or plan.digest != first.plan.digest or wanted - have or _of(root) != figures_sha256(first):
+    same = plan.digest == first.plan.digest and not wanted - have and _of(root) == figures_sha256(first)
+    if plan.kind != "reproduction" or not same:
         raise UsageError(f"{root}: is no reproduction of this record; without --resume a new one begins")
     reduced(first.plan, sorted(wanted), detect())  # a machine that cannot run it says so before anything is touched
     return folder, plan
@@ -156,25 +157,17 @@ def reduced(plan: Plan, chosen: Sequence[tuple[str, int]], machine: Machine) -> 
     """
     wanted, kept = set(chosen), {name for name, _ in chosen}
     for cell in plan.cells:
-        if cell.cell_id in kept and (why := _cannot(cell.choices, machine)):
+        if cell.cell_id in kept and (why := cell.choices.unsupported(machine)):
             raise UsageError(f"{cell.label}: cannot run here: {why}")
     cells = tuple(cell for cell in plan.cells if cell.cell_id in kept)
     places = {cell.cell_id: place for place, cell in enumerate(cells)}
     order = tuple((places[plan.cells[index].cell_id], repeat) for index, repeat in plan.order
                   if (plan.cells[index].cell_id, repeat) in wanted)
-    note = f"{REPRODUCTION}{len(order)} of {len(plan.order)} trials of a record are run again"
-    return plan.model_copy(update={"cells": cells, "order": order, "notes": (*plan.notes, note), "cores": machine.cores,
-                                   "device_count": machine.device_count})
-
-
-def _cannot(choices: Any, machine: Machine) -> str:
-    if choices.device == "cuda" and machine.device != "cuda":
-        return "it ran on a GPU, and no usable one is here"
-    setting = choices.setting(choices.device, machine.device_count if choices.device == "cuda" else 0)
-    for choice in choices.plugins():
-        if reason := choice.plugin.unsupported(setting):
-            return f"{choice.seam} {choice.kind}: {reason}"
-    return ""
+    note = f"a reproduction: {len(order)} of {len(plan.order)} trials of a record are run again"
+    return plan.model_copy(update={
+        "kind": "reproduction", "cells": cells, "order": order, "notes": (*plan.notes, note), "cores": machine.cores,
+        "device_count": machine.device_count,
+    })
 
 
 def _suite_text(record: Record) -> str:

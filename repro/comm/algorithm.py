@@ -11,7 +11,7 @@ from pydantic import PrivateAttr
 
 from repro.comm.schedule import Busiest, ScheduleCost, Transfer, cost
 from repro.seams.plugin import Setting
-from repro.seams.training import Comm
+from repro.seams.training import Comm, CommRan
 
 if TYPE_CHECKING:
     from repro.comm.runtime.group import AlgorithmGroup
@@ -92,6 +92,9 @@ class Algorithm(Comm):
     def effective(self) -> str:
         """Return the algorithm, the inner backend and which of them ran which of the called collectives."""
         return self._group.describe() if self._group else "none"
+
+    def ran(self) -> CommRan | None:
+        return CommRan(self.title, tuple(sorted(self._group.ran))) if self._group else None
 
     def traffic(self) -> dict[str, Any]:
         return self._group.meter.take() if self._group else {}

@@ -21,12 +21,15 @@ from repro.compare.evidence import NO_SPREAD
 from repro.compare.figures import Bounds
 from repro.core.errors import ReproError, UsageError
 from repro.core.files import read_model, write_model
+from repro.core.frozen import Frozen
 from repro.core.random_streams import Streams
 from repro.record.environment import Environment
 from repro.record.results import Result
 from repro.record.store import Record
-from repro.suite.model import METHOD, Frozen, Suite, canonical
-from repro.suite.plan import Cell, Plan, execution_order
+from repro.suite.cell import Cell
+from repro.suite.identity import METHOD
+from repro.suite.model import Suite
+from repro.suite.plan import Plan, execution_order
 
 DIFFERENT: tuple[Verdict, ...] = ("faster", "slower", "higher", "lower")
 LEAST_PAIRS = 6
@@ -115,8 +118,8 @@ def calibration(suite: str, digest: str, method: str, machine: str, nulls: Itera
 def twin_plan(plan: Plan, cells: Sequence[Cell], pairs: int, nulls: int) -> Plan:
     """Every cell twice, with the same seeds, interleaved like any plan: `nulls` groups of `pairs` seeds each.
 
-    A record names trials by their choices, so the twin's time limit is one second longer: nothing else differs, and no
-    finished trial comes near it. The digest stays the suite's, whose verdicts these nulls are about.
+    The two cells differ in their side only, which is part of the twin's name. The digest stays the suite's, because
+    these nulls are about its verdicts.
 
     Raises:
         UsageError: fewer pairs than can be significant, or more seeds than a suite may have.
@@ -126,24 +129,16 @@ def twin_plan(plan: Plan, cells: Sequence[Cell], pairs: int, nulls: int) -> Plan
                          "nothing")
     if pairs * nulls > 1000:
         raise UsageError(f"{nulls} x {pairs} pairs are {pairs * nulls} seeds; a suite has 1000 at most")
-    both = tuple(item for cell in cells for item in (_named(cell, "A"), _named(_twin(cell), "B")))
+    both = tuple(item for cell in cells for item in cell.twins())
     suite = plan.suite.model_copy(update={
         "title": f"A/A: cells of {plan.suite.suite} against themselves", "seeds": pairs * nulls, "matrix": {},
         "exclude": [], "baseline": {}, "primary": None,
     })
     return plan.model_copy(update={
         "suite": suite, "cells": both, "skipped": (), "order": execution_order(suite, len(both)),
-        "notes": ("A/A calibration: the two cells of a pair differ in nothing but a second of their time limit",),
+        "notes": ("A/A calibration: the two cells of a pair have the same choices and the same seeds",),
+        "kind": "calibration",
     })
-
-
-def _named(cell: Cell, side: str) -> Cell:
-    return cell.model_copy(update={"label": f"{cell.label} [{side}]", "factors": {**cell.factors, "A/A": side}})
-
-
-def _twin(cell: Cell) -> Cell:
-    choices = cell.choices.model_copy(update={"timeout_seconds": cell.choices.timeout_seconds + 1})
-    return cell.model_copy(update={"choices": choices, "cell_id": choices.cell_id})
 
 
 def nulls_of(record: Record, cells: Sequence[Cell], metric: Metric, pairs: int) -> tuple[list[Null], list[str]]:
@@ -156,7 +151,7 @@ def nulls_of(record: Record, cells: Sequence[Cell], metric: Metric, pairs: int) 
     problems: list[str] = []
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
-        groups.setdefault(_untimed(cell), []).append(cell)
+        groups.setdefault(cell.twin_of or cell.cell_id, []).append(cell)
     source = f"{record.plan.digest[:16]}@{record.environment.started_ms:.0f}"
     for group in groups.values():
         made = _twins(record, group[0], group[1], metric, pairs, source) if len(group) > 1 else \
@@ -167,10 +162,6 @@ def nulls_of(record: Record, cells: Sequence[Cell], metric: Metric, pairs: int) 
             else:
                 found.append(item)
     return found, problems
-
-
-def _untimed(cell: Cell) -> str:
-    return canonical(cell.choices.model_copy(update={"timeout_seconds": 1.0}))
 
 
 def _twins(record: Record, one: Cell, other: Cell, metric: Metric, pairs: int, source: str) -> list[Null | str]:
@@ -209,7 +200,7 @@ def _null(cell: Cell, found: Comparison, how: How, source: str) -> Null | str:
     if found.p is None:
         return f"no verdict was possible: {found.because}"
     made = Null(
-        source=source, cell_id=cell.cell_id, label=cell.label.removesuffix(" [A]"), metric=metric_of(found), how=how,
+        source=source, cell_id=cell.cell_id, label=cell.plain_label, metric=metric_of(found), how=how,
         n=found.n, ratio=found.ratio, p=found.p, verdict=found.verdict, pairs=found.pairs,
     )
     return made if not made.void else (

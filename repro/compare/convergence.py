@@ -19,9 +19,10 @@ from repro.compare.evidence import ComparisonRequest, examine
 from repro.compare.figures import Bounds, Pair
 from repro.compare.verdict import judged
 from repro.core import pattern
+from repro.core.frozen import Frozen
 from repro.record.results import Bracket, Result
-from repro.suite.model import Frozen
-from repro.suite.plan import Cell, Plan
+from repro.suite.cell import Cell
+from repro.suite.plan import Plan
 
 Converged = Literal["equivalent", "faster", "slower", "inconclusive"]
 GROUP = ("workload", "batch.global", "precision")

@@ -7,7 +7,8 @@ from typing import Literal
 from pydantic import Field
 
 from repro import stats
-from repro.suite.model import Frozen, Metric
+from repro.core.frozen import Frozen
+from repro.suite.model import Metric
 
 Verdict = Literal["faster", "slower", "higher", "lower", "same", "inconclusive", "exploratory"]
 """faster, slower: times, samples to the target, throughput. higher, lower: final quality. same: equivalence was shown.

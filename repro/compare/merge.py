@@ -16,12 +16,11 @@ from repro.compare.calibration import FILE, beside, machine_of
 from repro.core.errors import OutputError, UsageError
 from repro.core.files import write_json, write_model
 from repro.record.index import seal
-from repro.record.store import Attempt, Record, RunFolder, read_record
+from repro.record.ledger import Attempt
+from repro.record.store import Record, RunFolder, read_record
 from repro.record.untrusted import read_inside
 from repro.suite.plan import Plan
 
-NOT_COUNTED = ", not counted: seed "
-"""In the ledger, of an attempt of a run from which its seed is not taken."""
 LATER = "seeds were added by a later run: whoever saw the earlier one first could choose to, and p does not know of it"
 
 
@@ -218,9 +217,9 @@ def _copy_trials(group: Sequence[Source], folder: RunFolder, plan: Plan) -> None
             for entry in starts:
                 number += 1
                 _copy_file(item.record.folder.log(trial.trial_id, entry.attempt), folder.log(trial.trial_id, number))
-                said = f"of {item.name}{NOT_COUNTED}{trial.repeat} counts from {source.name}"
-                ledger.append(entry.model_copy(update={
-                    "attempt": number, "reason": f"{said}; {entry.reason}" if entry.reason else said}))
+                said = f"of {item.name}, not counted: seed {trial.repeat} counts from {source.name}"
+                reason = f"{said}; {entry.reason}" if entry.reason else said
+                ledger.append(entry.model_copy(update={"attempt": number, "reason": reason, "source": item.name}))
     for entry in sorted(ledger, key=lambda entry: (entry.started_ms, entry.trial_id, entry.attempt)):
         folder.append_attempt(entry)
 

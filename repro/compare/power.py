@@ -12,10 +12,10 @@ from repro import stats
 from repro.compare import Comparison, Metric, compare
 from repro.compare.figures import Bounds
 from repro.core.errors import UsageError
+from repro.core.frozen import Frozen
 from repro.record.store import Record
-from repro.suite.cost import LAUNCH_SECONDS
-from repro.suite.model import Frozen
 from repro.suite.plan import Plan
+from repro.suite.training import LAUNCH_SECONDS
 
 ALPHA, POWER = 0.05, 0.8
 LEAST_PAIRS = 3

@@ -12,8 +12,9 @@ from repro.compare.evidence import claimed
 from repro.compare.figures import Bounds, Estimate, bounds
 from repro.compare.metric import NOT_A_RESULT, SCALES, MetricSpec, course, figure, meaningless, watched
 from repro.compare.missed import censored, common_horizon, cut
+from repro.core.frozen import Frozen
 from repro.record.results import Result
-from repro.suite.model import Frozen, Metric
+from repro.suite.model import Metric
 
 
 class Summary(Frozen):

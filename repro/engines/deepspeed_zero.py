@@ -13,7 +13,7 @@ from repro.engines.zero.config import OWNED, deepspeed_config, owned_keys
 from repro.engines.zero.keys import unknown_keys
 from repro.seams.plugin import Setting
 from repro.seams.training import Engine, Job, Session, TrainingParts
-from repro.suite.model import FieldProblem
+from repro.suite.field_problem import FieldProblem
 
 
 class DeepSpeedZero(Engine):
@@ -61,6 +61,8 @@ class DeepSpeedZero(Engine):
                 "DeepSpeed 0.19 without ZeRO divides fp16 gradients by a loss scale that the loss was never "
                 "multiplied with; use stage 1 to 3"
             )
+        if setting.weights == "float16" and setting.device == "cpu":
+            return "DeepSpeed refuses fp16 on CPUs without float16 matrix instructions, and nearly all are without"
         return self._no_such_communication(setting)
 
     def _no_such_communication(self, setting: Setting) -> str | None:
@@ -76,6 +78,9 @@ class DeepSpeedZero(Engine):
         if setting.overlap and setting.device != "cuda":
             return "DeepSpeed overlaps by CUDA streams; on a CPU its collectives block back-propagation"
         return None
+
+    def zero_stage(self) -> int:
+        return self.stage
 
     def library(self) -> str:
         return f"deepspeed {version('deepspeed')}, torch {version('torch')}"

@@ -69,8 +69,3 @@ class Fp16Master(Precision):
     weights: ClassVar[str] = "float16"
     master: ClassVar[bool] = True
     loss_scaling: ClassVar[bool] = True
-
-    def unsupported(self, setting: Setting) -> str | None:
-        if setting.engine == "deepspeed" and setting.device == "cpu":
-            return "DeepSpeed refuses fp16 on CPUs without float16 matrix instructions, and nearly all are without"
-        return None

@@ -36,6 +36,9 @@ class Inline(Launcher):
             return f"launcher inline runs one process, not {setting.processes}; use launcher local"
         return None
 
+    def rank_logs(self, processes: int) -> int:
+        return 1
+
     def open(self, preload: Sequence[str], device: str) -> None:
         """Import what trials need: a time limit in the middle of an import would leave the next one half a module."""
         for module in preload:

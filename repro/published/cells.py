@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from repro.core.frozen import Frozen
 from repro.published.mlperf.rules import Score
 from repro.published.record import PublishedBracket, PublishedCell, PublishedResult
 from repro.published.untrusted.text import plain
 from repro.record.results import Bracket, Result
-from repro.suite.model import Frozen
 
 SEVERAL = "several"
 """A factor that is not the same over a cell's runs."""

@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from repro.core.frozen import Frozen
 from repro.published.mlperf.rules import Score
-from repro.suite.model import Frozen
 
 Program = Literal["mlperf", "dawnbench"]
 PublishedStatus = Literal["ok", "missed", "invalid"]

@@ -20,8 +20,8 @@ from pydantic import Field
 from repro.core.errors import CheckpointError, CheckpointRefused, OutputError
 from repro.core.events import TOKEN, complete_lines, parse_line
 from repro.core.files import make_durable, read_model, write_model
+from repro.core.frozen import Frozen
 from repro.record.index import file_sha256
-from repro.suite.model import Frozen
 
 MANIFEST, LOG = "checkpoint.json", "log.txt"
 LAUNCHED = "x_launch_ns"

@@ -14,10 +14,11 @@ from pathlib import Path
 from repro.core.errors import OutputError, UsageError
 from repro.core.files import read_model
 from repro.record import index as record_index
+from repro.record.ledger import Attempt, read_attempts
 from repro.record.post_mortem import damage
 from repro.record.results import Result
 from repro.record.resume import SHOWN
-from repro.record.store import Attempt, RunFolder, read_attempts
+from repro.record.store import RunFolder
 from repro.suite.model import Trial
 from repro.suite.plan import Plan
 

@@ -28,7 +28,8 @@ from repro.record.results import (
     Traffic,
 )
 from repro.seams.launching import LaunchResult
-from repro.suite.model import Stop, Trial
+from repro.suite.model import Trial
+from repro.suite.training import Stop
 
 INIT_SECONDS = 1800.0
 """What initialisation may take off the clock; what it takes beyond is charged to the time to the target (MLPerf)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from repro.suite.model import Frozen
+from repro.core.frozen import Frozen
 
 Provenance = Literal["measured", "modelled"]
 OBSERVER_LIMIT = 0.005

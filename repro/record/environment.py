@@ -20,9 +20,9 @@ from typing import Literal
 from pydantic import Field
 
 import repro
+from repro.core.frozen import Frozen
 from repro.core.machine import Machine
 from repro.core.redact import SECRET, Scrubber, secrets
-from repro.suite.model import Frozen
 
 ALLOWED = re.compile(
     r"^(OMP_NUM_THREADS|MKL_NUM_THREADS|KMP_AFFINITY|CUDA_VISIBLE_DEVICES|CUBLAS_WORKSPACE_CONFIG|PYTHONHASHSEED"

@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
+from repro.core.frozen import Frozen
 from repro.record.energy import Energy
-from repro.suite.model import Frozen
 
 Status = Literal["ok", "missed", "diverged", "out_of_memory", "timed_out", "hung", "crashed", "invalid"]
 RERUN = ("crashed", "hung")

@@ -12,8 +12,9 @@ from repro.core.machine import Machine
 from repro.record.environment import Environment
 from repro.record.results import RERUN, Result
 from repro.record.store import Record, RunFolder, check_plan
-from repro.suite.model import METHOD, Trial
-from repro.suite.plan import Plan, is_part, make_plan
+from repro.suite.identity import METHOD
+from repro.suite.model import Trial
+from repro.suite.plan import Plan, make_plan
 
 FACTS = ("repro_version", "python", "system", "cpu", "cores", "memory_bytes", "device", "devices", "commit", "dirty")
 """What of an environment bears on a figure; packages, settings, limits and data are compared one by one."""
@@ -49,7 +50,7 @@ def other_plan(plan: Plan, machine: Machine) -> list[str]:
         return [f"suite digest {plan.digest[:16]}, now {now.digest[:16]}"]
     then, here = {cell.cell_id for cell in plan.cells}, {cell.cell_id for cell in now.cells}
     found = [f"device {plan.device}, now {now.device}"] if plan.device != now.device else []
-    if then - here or (then != here and not is_part(plan)):
+    if then - here or (then != here and plan.kind != "reproduction"):
         found.append(f"{len(then - here)} of {len(then)} cells cannot run here, {len(here - then)} others could")
     elif why := _other_order(plan, now):
         found.append(why)
@@ -60,7 +61,7 @@ def _other_order(plan: Plan, now: Plan) -> str:
     """How the trials that stand in a plan, and their order, are not those that its suite gives; "" where they are."""
     stands, asked = ([(one.cells[index].cell_id, repeat) for index, repeat in one.order] for one in (plan, now))
     chosen = set(stands)
-    if is_part(plan):
+    if plan.kind == "reproduction":
         asked = [item for item in asked if item in chosen]
     if stands == asked:
         return ""

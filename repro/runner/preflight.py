@@ -14,7 +14,7 @@ from repro.core.random_streams import Streams
 from repro.core.throttle import others_on_gpus
 from repro.record.checkpoint import KEPT
 from repro.seams.training import Engine, Workload
-from repro.suite.model import canonical
+from repro.suite.identity import canonical
 from repro.suite.plan import Plan
 
 BUSY = 0.25

@@ -28,15 +28,18 @@ from repro.record.derive import derive, with_energy
 from repro.record.energy import Energy
 from repro.record.environment import DataSet, Environment
 from repro.record.index import seal_again, unseal
+from repro.record.ledger import Attempt
 from repro.record.results import RERUN, Result
-from repro.record.store import Attempt, Record, RunFolder, read_record
+from repro.record.store import Record, RunFolder, read_record
 from repro.runner import preflight
 from repro.runner.energy_meter import EnergyMeter
 from repro.runner.monitor import Monitor
 from repro.seams.launching import Launcher, LaunchRequest, LaunchResult
 from repro.seams.training import Engine, Workload
-from repro.suite.model import Trial, canonical
-from repro.suite.plan import Cell, Plan
+from repro.suite.cell import Cell
+from repro.suite.identity import canonical
+from repro.suite.model import Trial
+from repro.suite.plan import Plan
 from repro.worker import parity
 
 FAILED = ("crashed", "hung", "timed_out", "out_of_memory", "invalid")

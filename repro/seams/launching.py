@@ -77,6 +77,10 @@ class Launcher(Plugin):
     origin: ClassVar[Literal["measured", "emulated", "simulated"]] = "measured"
     """What figures are that were taken under it: every report says so."""
 
+    def rank_logs(self, processes: int) -> int:
+        """Return how many files with printed output a launch of `processes` ranks leaves."""
+        return processes
+
     @property
     def preload_seconds(self) -> float | None:
         """What loading modules ahead cost in `open`; None where nothing is loaded ahead."""

@@ -31,6 +31,8 @@ class Setting:
     compression: str = "none"
     overlap: bool | None = None
     determinism: str = "seeded"
+    weights: str = "float32"
+    """Type of the weights that the model computes with."""
 
 
 class Plugin(BaseModel):

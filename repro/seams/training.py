@@ -128,8 +128,32 @@ class Optimizer(Plugin):
         """A torch optimizer over `named_parameters`, its learning rate still to be set by the engine."""
 
 
+BACKEND = "backend"
+"""What ran if no algorithm of ours did: the collectives of gloo or NCCL."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommRan:
+    """What communication ran on one rank."""
+
+    algorithm: str
+    """`Comm.title` of the algorithm, or `BACKEND`."""
+    collectives: tuple[str, ...] = ()
+    """Collectives that ran by the algorithm's own schedules."""
+
+    def as_effective(self) -> dict[str, str]:
+        """Return the fields that a session reads back in `effective`."""
+        found = {"comm_algorithm": self.algorithm}
+        return found | ({"comm_collectives": ",".join(self.collectives)} if self.collectives else {})
+
+
 class Comm(Plugin):
     """The collective algorithm that every engine's communication goes through."""
+
+    title: ClassVar[str] = ""
+    """Name of the algorithm as it reads back what ran; "": the name that it is registered by."""
+    own_algorithm: ClassVar[bool] = True
+    """False: the collectives are the backend's own, which nothing counts."""
 
     @abstractmethod
     def start(self, rank: int, world: int, device: str, timeout_seconds: float) -> None:
@@ -137,7 +161,11 @@ class Comm(Plugin):
 
     @abstractmethod
     def effective(self) -> str:
-        """What really runs, read back from the process group."""
+        """What really runs, read back from the process group, for people."""
+
+    def ran(self) -> CommRan | None:
+        """What really ran, to be compared with what is requested; None: the algorithm does not tell."""
+        return None
 
     def traffic(self) -> dict[str, Any]:
         """What this rank moved since the last call (JSON-like, `comm.runtime.meter`); empty where nothing counts."""
@@ -291,6 +319,10 @@ class Engine(Plugin):
     """False: the engine invents its figures and wants no model (the fake)."""
     checkpoints: ClassVar[bool] = False
     """True: its sessions can `save` and `load`."""
+
+    def zero_stage(self) -> int | None:
+        """Return how much the engine divides over the ranks, as a stage of ZeRO (0 to 3); None: it has no stages."""
+        return None
 
     def library(self) -> str:
         """Name and version of what trains, for example `torch 2.13.0`."""

@@ -14,10 +14,12 @@ from pydantic import ValidationError
 from repro.core import pattern
 from repro.core.errors import SuiteError, nearest
 from repro.core.yaml_file import FieldPath, YamlFile, dotted, read_yaml
-from repro.suite.model import Suite, TrialConfig, first_problem, known_keys
+from repro.suite.field_problem import FieldProblem, describe_error, known_keys
+from repro.suite.kinds import config_class
+from repro.suite.model import Suite
 
 SUITE_LEVEL = ("seeds", "master_seed")
-"""Keys that an override sets on the suite itself; all others are fields of a trial."""
+"""Keys that an override sets on the suite itself; every other key is a field of a trial."""
 
 
 @dataclass(slots=True)
@@ -30,7 +32,7 @@ class SuiteFile:
     overrides: dict[FieldPath, str] = field(default_factory=dict)
 
     def problem(self, text: str, path: FieldPath) -> SuiteError:
-        """`text` as an error that names file, line and field, or the override that wrote the field."""
+        """Return `text` as an error that names file, line and field, or the override that set the field."""
         for length in range(len(path), 0, -1):
             if path[:length] in self.overrides:
                 return SuiteError(text, file=self.overrides[path[:length]], field=dotted(path))
@@ -42,9 +44,9 @@ class SuiteFile:
         return SuiteError(text, file=self.source.name, line=self.source.line(path), field=dotted(path))
 
     def _behind(self, path: FieldPath) -> str:
-        """The overrides that a problem comes from which shows elsewhere; "" where there are none.
+        """Return the overrides that cause a problem which shows in another field; "" if there are none.
 
-        The global batch must be divisible by two other fields; what a machine cannot run comes from any of them.
+        The global batch must be divisible by two other fields; what a machine cannot run may come from any field.
         """
         parts = {"processes", "accumulation"} if path[-2:] == ("batch", "global") else None
         if parts is None and path != ("trial",):
@@ -55,7 +57,7 @@ class SuiteFile:
 
 
 def bundled() -> list[str]:
-    """Names of the suites that come with the package."""
+    """Return the names of the suites that come with the package."""
     importlib.import_module("repro")
     return sorted(item.name[:-5] for item in files("repro.suites").iterdir() if item.name.endswith(".yaml"))
 
@@ -68,7 +70,7 @@ def read_suite(name_or_path: str, overrides: Sequence[str] = ()) -> SuiteFile:
     """
     source, text = _open(name_or_path)
     if not isinstance(source.data, dict):
-        raise SuiteError("is no suite: a mapping with `suite:` and `trial:` is expected", file=source.name, line=1)
+        raise SuiteError("is not a suite: a mapping with `suite:` and `trial:` is expected", file=source.name, line=1)
     written: dict[FieldPath, str] = {}
     data = dict(source.data)
     for override in overrides:
@@ -77,7 +79,7 @@ def read_suite(name_or_path: str, overrides: Sequence[str] = ()) -> SuiteFile:
     try:
         holder.suite = Suite.model_validate(data)
     except ValidationError as error:
-        problem, path = first_problem(error, Suite)
+        problem, path = describe_error(error, Suite)
         raise holder.problem(problem, path) from error
     _check_factors(holder)
     return holder
@@ -111,18 +113,30 @@ def _apply(data: dict[str, Any], override: str, written: dict[FieldPath, str]) -
         written[(key,)] = shown
         return
     head = key.split(".")[0]
-    if head not in known_keys(TrialConfig, ()):
-        known = [*known_keys(TrialConfig, ()), *SUITE_LEVEL]
-        raise SuiteError(f"no field named {head!r}{nearest(head, known)}", file=shown)
+    try:
+        fields = _fields(data.get("trial"))
+    except FieldProblem:
+        fields = [head]  # a problem of the file, reported when the suite is checked
+    if head not in fields:
+        raise SuiteError(f"no field named {head!r}{nearest(head, [*fields, *SUITE_LEVEL])}", file=shown)
     _set_factor(data, key, values, shown, written)
+
+
+def _fields(trial: Any) -> list[str]:
+    """Return the fields that a trial of this kind has.
+
+    Raises:
+        FieldProblem: no such kind, or one that is not built.
+    """
+    return known_keys(config_class(trial if isinstance(trial, dict) else {}), ())
 
 
 def _set_factor(
     data: dict[str, Any], key: str, values: list[Any], shown: str, written: dict[FieldPath, str]
 ) -> None:
-    """One value fixes a field, several make it a factor; a factor that covers or is covered by the key gives way."""
+    """Set a field to one value, or make it a factor of several; a factor above or below the key is replaced."""
     if not isinstance(data.get("matrix", {}), dict) or not isinstance(data.get("trial", {}), dict):
-        return  # the file itself is wrong, and what it says must not be covered up
+        return  # the file itself is wrong, and the override must not hide that
     matrix, trial = dict(data.get("matrix", {})), dict(data.get("trial", {}))
     covering = next((name for name in matrix if key.startswith(f"{name}.")), None)
     if covering and isinstance(matrix[covering], list) and len(values) == 1:
@@ -148,8 +162,12 @@ def _with(level: Any, key: str, value: Any) -> Any:
 
 
 def _check_factors(holder: SuiteFile) -> None:
-    """Every factor that the suite names must be a field of a trial."""
-    suite, known = holder.suite, known_keys(TrialConfig, ())
+    """Check that every factor of the suite is a field of its kind of trial."""
+    suite = holder.suite
+    try:
+        known = _fields(suite.trial)
+    except FieldProblem as error:
+        raise holder.problem(str(error), ("trial", *error.path)) from error
     named: list[tuple[str, FieldPath]] = [(key, ("matrix", key)) for key in suite.matrix]
     named += [(key, ("trial", key)) for key in suite.trial]
     named += [(key, ("baseline", key)) for key in suite.baseline]

@@ -1,50 +1,30 @@
-"""Suite -> Plan: matrix x seeds, exclusions, unsupported combinations with their reason, order of execution."""
+"""Suite -> Plan: the cells that run, unsupported combinations with their reason, the order of execution."""
 
 from __future__ import annotations
 
-import copy
 import hashlib
-import itertools
 import json
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import Field, model_validator
 
 from repro.core import pattern
 from repro.core.errors import SuiteError
+from repro.core.frozen import Frozen
 from repro.core.machine import Machine
 from repro.core.random_streams import Streams
 from repro.core.yaml_file import FieldPath
-from repro.seams.training import Engine
-from repro.suite.model import METHOD, Choice, Frozen, Suite, Trial, TrialConfig, canonical, first_problem
+from repro.suite import legacy
+from repro.suite.cell import Cell, Skipped
+from repro.suite.identity import METHOD, canonical
+from repro.suite.legacy import PlanKind
+from repro.suite.matrix import Problem, expand_matrix
+from repro.suite.model import Suite, Trial
 
-MAX_CELLS = 5_000
-"""Combinations of a matrix: each takes half a millisecond to check, and years to run."""
-MAX_EXCLUDED = 500_000
-"""Combinations times exclusions."""
-Problem = Callable[[str, FieldPath], SuiteError]
-"""Turns a problem at a path of the suite into an error that names file and line."""
-
-
-class Cell(Frozen):
-    """One combination of factors; its trials differ only in their seed."""
-
-    cell_id: str
-    label: str
-    factors: dict[str, str]
-    """The factors that vary over the plan, as a person reads them."""
-    choices: TrialConfig
-
-
-class Skipped(Frozen):
-    """A combination that was asked for and will not run."""
-
-    label: str
-    factors: dict[str, str]
-    reason: str
+LEAST_SEEDS = 5
+"""Repeats that a result needs (method.md section 3); fewer make a smoke test."""
 
 
 class Plan(Frozen):
@@ -62,33 +42,45 @@ class Plan(Frozen):
     order: tuple[tuple[int, int], ...]
     """(index into cells, repeat) of every trial, in order of execution."""
     notes: tuple[str, ...] = ()
-    """What a reader of the plan must know: declared contrasts that overrides took away, too few repeats."""
+    """For people: declared contrasts that overrides removed, too few repeats, costs. No code searches them."""
+    kind: PlanKind = "suite"
+    """suite: all that a suite expands to. reproduction: chosen trials of another record, run again. calibration: cells
+    of a suite against themselves."""
+
+    @model_validator(mode="after")
+    def _from_older_version(self) -> Plan:
+        if "kind" not in self.model_fields_set:
+            object.__setattr__(self, "kind", legacy.plan_kind(self.suite.title, self.notes))
+            object.__setattr__(self, "cells", legacy.with_sides(self.suite.title, self.cells))
+        return self
 
     def trials(self) -> Iterator[Trial]:
-        """Every trial in order of execution."""
+        """Yield every trial in order of execution."""
         for index, repeat in self.order:
             yield self.trial(self.cells[index], repeat)
 
     def trial(self, cell: Cell, repeat: int) -> Trial:
-        """The trial of one cell and one repeat."""
+        """Return the trial of one cell and one repeat."""
         return Trial(
             suite=self.suite.suite, suite_digest=self.digest, choices=cell.choices, repeat=repeat,
-            master_seed=self.suite.master_seed,
+            master_seed=self.suite.master_seed, side=cell.trial_side,
         )
 
     @property
+    def has_twins(self) -> bool:
+        """Its cells are the two sides of a calibration, which no suite expands to."""
+        return any(cell.side for cell in self.cells)
+
+    @property
     def smoke(self) -> bool:
-        """Fewer repeats than a result needs (method.md section 3)."""
-        return self.suite.seeds < 5
+        """The suite has fewer repeats than a result needs."""
+        return self.suite.seeds < LEAST_SEEDS
 
-
-REPRODUCTION = "a reproduction: "
-"""How the note of a plan begins that runs chosen trials of another record again."""
-
-
-def is_part(plan: Plan) -> bool:
-    """Whether the plan says of itself that it is a part of another one."""
-    return any(note.startswith(REPRODUCTION) for note in plan.notes)
+    @property
+    def smoke_note(self) -> str:
+        """The note of a smoke test; "" if it is none."""
+        return (f"{self.suite.seeds} repeats make a smoke test, not a result; {LEAST_SEEDS} are the least, 10 the "
+                "default") if self.smoke else ""
 
 
 def make_plan(
@@ -98,149 +90,32 @@ def make_plan(
 
     Args:
         problem: makes errors that name file and line.
-        overridden: the suite was changed on the command line; a declared contrast that is gone is then noted, not
-            refused.
+        overridden: the suite was changed on the command line; a declared contrast that no cell matches any more then
+            becomes a note, not an error.
 
     Raises:
         SuiteError: a combination that is wrong in itself, a cell twice, a baseline that no cell matches, or nothing
             left to run.
     """
     problem = problem or (lambda text, path: SuiteError(text, field=".".join(map(str, path))))
-    expanded, used = _expand(suite, problem)
-    asked = _cells(suite, expanded, problem)
+    requested, used = expand_matrix(suite, problem)
     idle = next((index for index in range(len(suite.exclude)) if index not in used), None)
     if idle is not None and not overridden:
         raise problem(f"{json.dumps(suite.exclude[idle])} excludes no combination of this suite", ("exclude", idle))
-    suite, notes = _settled_contrasts(suite, asked, problem, overridden)
-    digest = suite_digest(suite, asked)
-    cells: list[Cell] = []
-    names: set[str] = set()
-    skipped: list[Skipped] = []
-    for cell in asked:
-        reason = _unsupported(cell.choices, machine)
-        if reason:
-            skipped.append(Skipped(label=cell.label, factors=cell.factors, reason=reason))
-            continue
-        settled = _on_machine(cell, machine)
-        if settled.cell_id in names:
-            text = f"the cell {cell.label!r} is asked for twice: device auto is {machine.device} here"
-            raise problem(text, ("matrix", "device"))
-        names.add(settled.cell_id)
-        cells.append(settled)
-    if not cells:
-        raise problem(f"nothing can run on this machine: {skipped[0].label}: {skipped[0].reason}", ("trial",))
-    return Plan(
-        suite=suite, digest=digest, device=machine.device, device_count=machine.device_count, cores=machine.cores,
-        cells=tuple(cells), skipped=tuple(skipped), order=execution_order(suite, len(cells)),
-        notes=(*notes, *_few(suite), *_said(cells, machine), *_unkept(suite, cells)),
+    suite, lost = _keep_contrasts(suite, requested, problem, overridden)
+    cells, skipped = _on_machine(requested, machine, problem)
+    plan = Plan(
+        suite=suite, digest=suite_digest(suite, requested), device=machine.device, device_count=machine.device_count,
+        cores=machine.cores, cells=tuple(cells), skipped=tuple(skipped), order=execution_order(suite, len(cells)),
+        kind="suite",
     )
+    return plan.model_copy(update={"notes": (*lost, *_notes(plan, machine))})
 
 
-def _expand(suite: Suite, problem: Problem) -> tuple[list[TrialConfig], set[int]]:
-    """All combinations of the matrix that are not excluded, validated; and which exclusions excluded something."""
-    found: list[TrialConfig] = []
-    used: set[int] = set()
-    count = math.prod(len(levels) for levels in suite.matrix.values())
-    if count > MAX_CELLS:
-        many = count if count < 1 << 63 else "endlessly many"
-        raise problem(f"its factors have {many} combinations; {MAX_CELLS} are the most", ("matrix",))
-    if count * len(suite.exclude) > MAX_EXCLUDED:
-        raise problem(f"{len(suite.exclude)} exclusions of {count} combinations are too many to be looked through",
-                      ("exclude",))
-    level_lists = [list(enumerate(levels)) for levels in suite.matrix.values()]
-    for combination in itertools.product(*level_lists):
-        levels = dict(zip(suite.matrix, combination, strict=True))
-        data: dict[str, Any] = copy.deepcopy(suite.trial)
-        for key, (_, value) in levels.items():
-            pattern.put(data, key, copy.deepcopy(value))
-        if _excluded(_kinds(data), suite, used):
-            continue
-        try:
-            choices = TrialConfig.model_validate(data)
-        except ValidationError as error:
-            raise _located(error, levels, problem) from error
-        # Once more with the defaults filled in: what an exclusion names need not have been written out.
-        if not _excluded(choices.model_dump(mode="json", by_alias=True), suite, used):
-            found.append(choices)
-    if not found:
-        raise problem("every combination is excluded", ("exclude",))
-    return found, used
-
-
-def _excluded(cell: dict[str, Any], suite: Suite, used: set[int]) -> bool:
-    """Whether an exclusion agrees with the cell; `used` learns which ones did."""
-    hits = {index for index, item in enumerate(suite.exclude) if pattern.matches(cell, item)}
-    used |= hits
-    return bool(hits)
-
-
-def _kinds(data: dict[str, Any]) -> dict[str, Any]:
-    """A trial as written, with plug-ins given by name as mappings, so that patterns read both alike."""
-    seams = ("workload", "engine", "comm", "precision", "optimizer", "launcher")
-    return {key: {"kind": value} if key in seams and isinstance(value, str) else value for key, value in data.items()}
-
-
-def _located(error: ValidationError, levels: dict[str, tuple[int, Any]], problem: Problem) -> SuiteError:
-    text, path = first_problem(error, TrialConfig)
-    where = ".".join(map(str, path))
-    for key, (index, _) in sorted(levels.items(), key=lambda item: -len(item[0])):  # engine.stage before engine
-        if where == key or where.startswith(f"{key}."):
-            rest = path[len(key.split(".")):]
-            return problem(text, ("matrix", key, index, *rest))
-    if levels and "processes" in text:
-        text += f" (with {', '.join(f'{key}={json.dumps(value)}' for key, (_, value) in levels.items())})"
-    return problem(text, ("trial", *path))
-
-
-def _cells(suite: Suite, expanded: list[TrialConfig], problem: Problem) -> list[Cell]:
-    cells: list[Cell] = []
-    seen: dict[str, str] = {}
-    varying = _varying(suite, expanded)
-    for choices in expanded:
-        factors = {key: _shown(choices, key) for key in varying}
-        label = ", ".join(_phrase(key, value) for key, value in factors.items()) or choices.engine.label
-        cell = Cell(cell_id=choices.cell_id, label=label, factors=factors, choices=choices)
-        if canonical(choices) in seen:
-            raise problem(f"the cell {label!r} is asked for twice", ("matrix", *_repeated(suite)))
-        seen[canonical(choices)] = label
-        cells.append(cell)
-    return cells
-
-
-def _varying(suite: Suite, expanded: list[TrialConfig]) -> list[str]:
-    return [key for key in suite.matrix if len({_shown(choices, key) for choices in expanded}) > 1]
-
-
-def _shown(choices: TrialConfig, key: str) -> str:
-    value: Any = getattr(choices, key, None)
-    if isinstance(value, Choice):
-        return value.label
-    value = pattern.get(choices.model_dump(mode="json", by_alias=True), key)
-    return json.dumps(value, sort_keys=True) if isinstance(value, dict | list) else str(value)
-
-
-def _phrase(key: str, value: str) -> str:
-    if key == "processes":
-        return f"{value} process{'es' if value != '1' else ''}"
-    if key in ("engine", "workload", "precision", "comm", "optimizer", "launcher"):
-        return value
-    if key == "batch.global":
-        return f"batch {value}"
-    return f"{key.split('.')[-1].replace('_', ' ')} {value}"
-
-
-def _repeated(suite: Suite) -> tuple[str, ...]:
-    """The first factor that lists one level twice; none where two factors set the same field."""
-    for key, levels in suite.matrix.items():
-        if len({json.dumps(level, sort_keys=True) for level in levels}) < len(levels):
-            return (key,)
-    return ()
-
-
-def _settled_contrasts(
+def _keep_contrasts(
     suite: Suite, cells: list[Cell], problem: Problem, overridden: bool
 ) -> tuple[Suite, list[str]]:
-    """The suite with contrasts that its cells can answer, and a note for each that overrides took away."""
+    """Return the suite with the contrasts that its cells can answer, and a note for each that overrides removed."""
     data = [cell.choices.model_dump(mode="json", by_alias=True) for cell in cells]
     wanted: list[tuple[dict[str, Any], FieldPath]] = [(suite.baseline, ("baseline",))] if suite.baseline else []
     if suite.primary:
@@ -251,38 +126,60 @@ def _settled_contrasts(
         found = [cell.label for cell, choices in zip(cells, data, strict=True) if pattern.matches(choices, item)]
         if len(found) == 1 or (found and path[0] == "baseline"):
             continue
-        what = f"agrees with {len(found)} cells, not one: {'; '.join(found[:8])}" if found else (
-            f"agrees with no cell of this suite; cells: {'; '.join(cell.label for cell in cells[:8])}")
+        what = f"matches {len(found)} cells, not one: {'; '.join(found[:8])}" if found else (
+            f"matches no cell of this suite; cells: {'; '.join(cell.label for cell in cells[:8])}")
         if not overridden:
             raise problem(f"{json.dumps(item)} {what}", path)
-        notes.append(f"the declared {path[0]} is gone: after the overrides {json.dumps(item)} {what}")
+        notes.append(f"the declared {path[0]} is dropped: after the overrides {json.dumps(item)} {what}")
         suite = suite.model_copy(update={"baseline": {}} if path[0] == "baseline" else {"primary": None})
     return suite, notes
 
 
-def _few(suite: Suite) -> list[str]:
-    if suite.seeds < 5:
-        return [f"{suite.seeds} repeats make a smoke test, not a result; 5 are the least, 10 the default"]
-    if suite.seeds == 5:
-        return ["5 pairs cannot be significant at the 5 % level (sign-flip floor 0.0625); 6 can"]
-    return []
+def _on_machine(requested: list[Cell], machine: Machine, problem: Problem) -> tuple[list[Cell], list[Skipped]]:
+    """Return the cells that run on `machine`, with the device they run on, and those that do not."""
+    cells: dict[str, Cell] = {}
+    skipped: list[Skipped] = []
+    for cell in requested:
+        if reason := cell.choices.unsupported(machine):
+            skipped.append(Skipped(label=cell.label, factors=cell.factors, reason=reason))
+            continue
+        here = cell
+        if cell.choices.device == "auto":
+            here = cell.with_choices(cell.choices.model_copy(update={"device": machine.device}))
+        if here.cell_id in cells:
+            raise problem(f"the cell {cell.label!r} is requested twice: device auto is {machine.device} here",
+                          ("matrix", "device"))
+        cells[here.cell_id] = here
+    if not cells:
+        raise problem(f"nothing can run on this machine: {skipped[0].label}: {skipped[0].reason}", ("trial",))
+    return list(cells.values()), skipped
 
 
-def _unkept(suite: Suite, cells: Sequence[Cell]) -> list[str]:
-    """Engines whose trials begin anew, though the suite wants them to go on from checkpoints."""
-    kinds = {cell.choices.engine.kind for cell in cells if not cell.choices.engine.get(Engine).checkpoints}
-    return [f"engine {kind} keeps no checkpoints: a trial of it that fails runs again from its start"
-            for kind in sorted(kinds) if suite.keeps_checkpoints]
+def _notes(plan: Plan, machine: Machine) -> list[str]:
+    """Return what a reader of the plan must know, each once."""
+    found = [plan.smoke_note] if plan.smoke else []
+    if plan.suite.seeds == LEAST_SEEDS:
+        found.append("5 pairs cannot be significant at the 5 % level (sign-flip floor 0.0625); 6 can")
+    found += dict.fromkeys(note for cell in plan.cells for note in cell.choices.notes(machine))
+    return [*found, *_without_checkpoints(plan)]
+
+
+def _without_checkpoints(plan: Plan) -> list[str]:
+    """Return why some trials start from the beginning, although the suite resumes them from checkpoints."""
+    if not plan.suite.keeps_checkpoints:
+        return []
+    reasons = sorted({reason for cell in plan.cells if (reason := cell.choices.why_no_checkpoints())})
+    return [f"{reason}: a trial of it that fails starts from the beginning" for reason in reasons]
 
 
 def suite_digest(suite: Suite, cells: Sequence[Cell]) -> str:
-    """sha256 over what defines the experiment: the cells, complete; not titles, not the number of repeats."""
+    """Return the sha256 of what defines the experiment: the complete cells; not titles, not the number of repeats."""
     data = {
         "suite": suite.suite, "method": METHOD, "master_seed": suite.master_seed, "baseline": suite.baseline,
         "primary": suite.primary.model_dump(mode="json") if suite.primary else None,
         "cells": sorted(canonical(cell.choices) for cell in cells),
     }
-    # Came later: named only where they are not the default, so that older suites keep their digest.
+    # Newer than the first suites: part of the digest only if not the default, so that older suites keep theirs.
     data |= {key: value for key, value in (("margin", suite.margin), ("horizon", suite.horizon))
              if value != Suite.model_fields[key].default}
     if suite.keeps_checkpoints:  # writing them is on the clock of every trial
@@ -290,45 +187,8 @@ def suite_digest(suite: Suite, cells: Sequence[Cell]) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _unsupported(choices: TrialConfig, machine: Machine) -> str | None:
-    if choices.device == "cuda" and machine.device != "cuda":
-        return "device cuda was asked for and no usable GPU is here"
-    device = machine.device if choices.device == "auto" else choices.device
-    setting = choices.setting(device, machine.device_count if device == "cuda" else 0)
-    for choice in choices.plugins():
-        reason = choice.plugin.unsupported(setting)
-        if reason:
-            return f"{choice.seam} {choice.kind}: {reason}"
-    return None
-
-
-BITWISE = ("determinism bitwise costs time, which is in every figure of its cells: deterministic kernels, and hashes "
-           "of the weights in the logging; how much it is here, `repro run determinism` measures")
-
-
-def _said(cells: list[Cell], machine: Machine) -> list[str]:
-    """What the plug-ins of the plan want its reader to know, each once."""
-    found: dict[str, None] = {}
-    if any(cell.choices.determinism == "bitwise" and cell.choices.origin != "simulated" for cell in cells):
-        found[BITWISE] = None
-    for cell in cells:
-        setting = cell.choices.setting(cell.choices.device, machine.device_count)
-        for choice in cell.choices.plugins():
-            if text := choice.plugin.note(setting):
-                found[f"{choice.seam} {choice.label}: {text}"] = None
-    return list(found)
-
-
-def _on_machine(cell: Cell, machine: Machine) -> Cell:
-    """The cell with its device settled, so that a record says where it ran."""
-    if cell.choices.device != "auto":
-        return cell
-    choices = cell.choices.model_copy(update={"device": machine.device})
-    return cell.model_copy(update={"choices": choices, "cell_id": choices.cell_id})
-
-
 def execution_order(suite: Suite, cells: int) -> tuple[tuple[int, int], ...]:
-    """Blocks of one seed over all cells, shuffled inside the block: machine drift hits all cells alike."""
+    """Blocks of one seed over all cells, shuffled inside the block: machine drift affects all cells alike."""
     order: list[tuple[int, int]] = []
     for repeat in range(suite.seeds):
         generator = Streams(suite.master_seed, repeat).generator("execution-order")

@@ -1,33 +1,31 @@
-"""JSON Schema of a suite file, so that editors complete it and mark mistakes while one types."""
+"""JSON Schema of a suite file, so that editors complete it and mark mistakes during typing."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from repro.core import registry
-from repro.suite.model import Suite, TrialConfig
+from repro.suite.field_problem import SCHEDULES
+from repro.suite.model import Suite
+from repro.suite.training import TrainingConfig
 
 EXPONENT = r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"
-SEAM_FIELDS = {
-    "workload": "workload", "engine": "engine", "comm": "comm", "precision": "precision", "optimizer": "optimizer",
-    "launcher": "launcher",
-}
 
 
 def suite_schema() -> dict[str, Any]:
-    """The schema of a whole suite, plug-ins with their options included."""
+    """Return the schema of a whole suite, including the options of its plug-ins."""
     schema = Suite.model_json_schema(by_alias=True)
-    trial = TrialConfig.model_json_schema(by_alias=True)
+    trial = TrainingConfig.model_json_schema(by_alias=True)
     definitions: dict[str, Any] = {**schema.pop("$defs", {}), **trial.pop("$defs", {})}
     definitions.pop("Choice", None)
     definitions.pop("Plugin", None)
-    for field, seam in SEAM_FIELDS.items():
+    for seam in TrainingConfig.plugin_fields:
         definitions[f"{seam}-choice"] = _choice(seam, definitions)
-        described = trial["properties"][field]
-        trial["properties"][field] = {"$ref": f"#/$defs/{seam}-choice", **_default(described)}
+        described = trial["properties"][seam]
+        trial["properties"][seam] = {"$ref": f"#/$defs/{seam}-choice", **_default(described)}
     trial["properties"]["batch"] = {"anyOf": [{"type": "integer", "minimum": 1}, trial["properties"]["batch"]]}
     _schedule_by_name(trial)
-    definitions["Trial"] = {**trial, "required": []}  # what the matrix sets, the template may leave out
+    definitions["Trial"] = {**trial, "required": []}  # the template may leave out what the matrix sets
     schema["properties"]["trial"] = {"$ref": "#/$defs/Trial"}
     schema["properties"]["matrix"] = _matrix(schema["properties"]["matrix"], trial["properties"])
     schema["$defs"] = definitions
@@ -36,7 +34,7 @@ def suite_schema() -> dict[str, Any]:
 
 
 def _matrix(matrix: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
-    """Keys of the matrix are fields of a trial, or dotted paths into one of those that have fields of their own."""
+    """Return the schema of the matrix: its keys are fields of a trial, or dotted paths into one that has fields."""
     described = {key: value for key, value in matrix.items() if key in ("default", "description", "title", "type")}
     whole = {name: {"type": "array", "items": field, "minItems": 1} for name, field in fields.items()}
     deep = "|".join(name for name, field in fields.items() if "$ref" in field or name in ("batch", "schedule"))
@@ -45,7 +43,7 @@ def _matrix(matrix: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_exponents(schema: Any) -> Any:
-    """Every number may also be written 1e-3: YAML 1.1, which editors read, takes that for a word."""
+    """Allow every number to be written as 1e-3 too: YAML 1.1, which editors read, parses that as a string."""
     if isinstance(schema, list):
         return [_with_exponents(item) for item in schema]
     if not isinstance(schema, dict):
@@ -63,12 +61,11 @@ def _default(described: dict[str, Any]) -> dict[str, Any]:
 
 def _schedule_by_name(trial: dict[str, Any]) -> None:
     schedule = trial["properties"]["schedule"]
-    names = ["constant", "step", "polynomial", "cosine"]
-    trial["properties"]["schedule"] = {"anyOf": [{"enum": names}, schedule]}
+    trial["properties"]["schedule"] = {"anyOf": [{"enum": list(SCHEDULES)}, schedule]}
 
 
 def _choice(seam: str, definitions: dict[str, Any]) -> dict[str, Any]:
-    """A plug-in by name, or a mapping with `kind` and that plug-in's options."""
+    """Return the schema of a plug-in: its name, or a mapping with `kind` and its options."""
     variants: list[dict[str, Any]] = [{"enum": registry.names(seam)}]
     for name in registry.names(seam):
         options = registry.load(seam, name).model_json_schema()

@@ -19,7 +19,8 @@ from repro.core.torch_build import torch_build
 from repro.record.checkpoint import Resumption, Saving, from_payload
 from repro.record.environment import settings
 from repro.seams.training import Comm, Engine, Job, Optimizer, Precision, Session, TrainingParts, Workload
-from repro.suite.model import Trial, TrialConfig
+from repro.suite.model import Trial
+from repro.suite.training import TrainingConfig
 from repro.worker.data_order import SampleOrder
 from repro.worker.loop import Loop, weights_sha256
 
@@ -46,7 +47,7 @@ class Place:
     local_rank: int
 
 
-def make_job(choices: TrialConfig, place: Place) -> Job:
+def make_job(choices: TrainingConfig, place: Place) -> Job:
     """What this rank has to do, in an engine's words."""
     assert choices.micro_batch * choices.batch.accumulation * place.world == choices.batch.global_, "global batch"
     return Job(
@@ -58,7 +59,7 @@ def make_job(choices: TrialConfig, place: Place) -> Job:
     )
 
 
-def _device(choices: TrialConfig, place: Place) -> str:
+def _device(choices: TrainingConfig, place: Place) -> str:
     return f"cuda:{place.local_rank}" if choices.device == "cuda" else "cpu"
 
 

@@ -18,9 +18,14 @@ from typing import Any
 from pydantic import ConfigDict
 
 from repro.core.errors import ParityError
-from repro.seams.training import Engine
-from repro.suite.model import Frozen, Trial, TrialConfig, canonical, parse_choice
-from repro.suite.plan import Cell, Plan
+from repro.core.frozen import Frozen
+from repro.seams.training import Comm, Engine
+from repro.suite.cell import Cell
+from repro.suite.choice import parse_choice
+from repro.suite.identity import canonical
+from repro.suite.model import Trial
+from repro.suite.plan import Plan
+from repro.suite.training import TrainingConfig
 
 STEPS = 10
 TOLERANCE = 1e-5
@@ -67,7 +72,7 @@ class Group:
 def name(trial: Trial) -> str:
     """An engine with its algorithm and world size, as messages call it."""
     choices = trial.choices
-    comm = "" if choices.comm.kind == "backend" else f" over {choices.comm.label}"
+    comm = "" if not choices.comm.get(Comm).own_algorithm else f" over {choices.comm.label}"
     return f"{choices.engine.label}{comm} on {choices.processes} process{'es' if choices.processes > 1 else ''}"
 
 
@@ -116,7 +121,7 @@ def passed(plan: Plan, verdict: Mapping[str, Any] | None) -> bool:
     return found == wanted and len(findings) == len(wanted)
 
 
-def _needs_parts(choices: TrialConfig) -> bool:
+def _needs_parts(choices: TrainingConfig) -> bool:
     return choices.engine.get(Engine).needs_parts
 
 
@@ -126,7 +131,7 @@ def _plain(cell: Cell) -> Cell:
               "compression": "none", "compression_rank": 1,  # lossy on purpose
               "schedule": type(cell.choices).model_fields["schedule"].default, "determinism": "seeded"}
     choices = cell.choices.model_copy(update=update)
-    return cell.model_copy(update={"choices": choices, "cell_id": choices.cell_id})
+    return cell.with_choices(choices)
 
 
 def _reference(cell: Cell) -> Cell:
@@ -138,7 +143,7 @@ def _reference(cell: Cell) -> Cell:
         "engine": parse_choice("engine", "single"), "comm": parse_choice("comm", "backend"), "processes": 1,
         "batch": batch, "overlap": None,
     })
-    return plain.model_copy(update={"choices": choices, "cell_id": choices.cell_id})
+    return plain.with_choices(choices)
 
 
 def read_traces(folder: Path, processes: int) -> list[Trace]:

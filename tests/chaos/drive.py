@@ -38,9 +38,10 @@ from repro.bundle.verify import verify
 from repro.core import registry
 from repro.core.errors import ReproError
 from repro.record import index as record_index
+from repro.record.ledger import Attempt, read_attempts
 from repro.record.lock import NAME
 from repro.record.results import RERUN, Result
-from repro.record.store import Attempt, read_attempts, read_record
+from repro.record.store import read_record
 from tests.chaos import faults
 from tests.chaos.faults import ANY_TIME, BETWEEN, SIGNALS, UNSEEN, Fault
 from tests.chaos.server import Server, doubled, points

@@ -17,7 +17,7 @@ from repro.cli.main import cli
 from repro.comm.algorithms.ring import Ring
 from repro.comm.schedule import Transfer
 from repro.core.errors import TrialError, UsageError
-from repro.suite.model import Choice
+from repro.suite.choice import Choice
 
 SIZES = "1k,12,64k"
 

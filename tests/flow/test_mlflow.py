@@ -28,7 +28,8 @@ from repro.core import registry
 from repro.core.errors import TrackingError, UsageError
 from repro.core.events import EventLog, read_events
 from repro.core.redact import redacted
-from repro.record.store import Attempt, Record, RunFolder, read_record
+from repro.record.ledger import Attempt
+from repro.record.store import Record, RunFolder, read_record
 from repro.reporting import Reporter
 from repro.runner import tracking as tracking
 from repro.runner.tracking import Tracker

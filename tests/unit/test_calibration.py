@@ -79,10 +79,9 @@ def test_twins_are_the_same_cell_with_the_same_seeds_interleaved(tmp_path: Path)
     twins = twin_plan(plan, [plan.cells[1]], 6, 2)
     one, other = twins.cells
     assert one.cell_id == plan.cells[1].cell_id != other.cell_id
-    changed = {key: value for key, value in other.choices.model_dump().items()
-               if value != one.choices.model_dump()[key]}
-    assert changed == {"timeout_seconds": one.choices.timeout_seconds + 1}
-    assert twins.digest == plan.digest
+    assert one.choices == other.choices == plan.cells[1].choices
+    assert (one.side, other.side, other.twin_of) == ("A", "B", one.cell_id)
+    assert (twins.kind, twins.digest) == ("calibration", plan.digest)
     trials = list(twins.trials())
     assert len(trials) == 24
     assert {trial.master_seed for trial in trials} == {plan.suite.master_seed}

@@ -139,7 +139,7 @@ def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
     (("run", "bad.yaml", "--no-mlflow"), "error: bad.yaml:5: trial.workload"),
     (("run", "good.yaml", "--no-mlflow", "--out", "."), "error: .: exists and is not an empty folder"),
     (("run", "good.yaml", "--no-mlflow", "--out", "good.yaml/x"), "error: good.yaml/x: cannot be written: Not a"),
-    (("report", "."), "error: .: is no run folder (no plan.json in it)"),
+    (("report", "."), "error: .: is not a run folder (it has no plan.json)"),
     (("report", ".", "--to", "htlm"), "error: no reporter named 'htlm'; did you mean 'html'?"),
     (("report", ".", "--to", ","), "error: --to names no reporter"),
 ])

@@ -20,8 +20,8 @@ from repro.launchers.netns import rate
 from repro.launchers.netns.placement import node_of
 from repro.launchers.netns.probe import Ability
 from repro.seams.plugin import Setting
+from repro.suite.choice import parse_choice
 from repro.suite.file import read_suite
-from repro.suite.model import parse_choice
 from repro.suite.plan import make_plan
 
 

@@ -27,7 +27,8 @@ from repro.published.record import PublishedResult
 from repro.published.store import _read
 from repro.record.results import Result
 from repro.core.files import read_model
-from repro.record.store import Attempt, _read_json, _read_lines
+from repro.record.ledger import Attempt, _read_lines
+from repro.record.store import _read_json
 from repro.record.index import read_sums
 from repro.reporters.tracking.state import read_state
 

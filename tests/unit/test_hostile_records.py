@@ -23,7 +23,8 @@ from repro.record import index
 from repro.record.lock import _read, _who
 from repro.record.store import read_record
 from repro.suite.file import read_suite
-from repro.suite.plan import MAX_CELLS, make_plan
+from repro.suite.matrix import MAX_CELLS
+from repro.suite.plan import make_plan
 from tests.records import SUITE, make_record
 
 SMALL = SUITE.replace("seeds: 6", "seeds: 2").replace("processes: [1, 2]", "processes: [2]")
@@ -82,7 +83,7 @@ def test_a_matrix_without_end_is_refused_before_it_is_multiplied(tmp_path: Path)
     factors = "".join(f"  optimizer.x{number}: [{', '.join(map(str, range(100)))}]\n" for number in range(20))
     (tmp_path / "s.yaml").write_text(SMALL.replace("matrix:\n", f"matrix:\n{factors}"))
     source = read_suite(str(tmp_path / "s.yaml"))
-    with pytest.raises(SuiteError, match=f"endlessly many combinations; {MAX_CELLS} are the most") as caught:
+    with pytest.raises(SuiteError, match=rf"more than 2\^63 combinations; at most {MAX_CELLS} are allowed") as caught:
         make_plan(source.suite, Machine("cpu", 0, 2), source.problem)
     assert "s.yaml:" in str(caught.value)
 
@@ -114,11 +115,11 @@ def order(plan: Any, entry: list[int]) -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (lambda plan: order(plan, [99, 0]), "order: names a trial twice, or one of no cell"),
-        (lambda plan: order(plan, [-1, 0]), "order: names a trial twice, or one of no cell"),
-        (lambda plan: order(plan, plan["order"][0]), "order: names a trial twice, or one of no cell"),
-        (lambda plan: plan["cells"].append(plan["cells"][0]), "cells: names no cell, or one twice"),
-        (lambda plan: plan.update(cells=[], order=[]), "cells: names no cell, or one twice"),
+        (lambda plan: order(plan, [99, 0]), "order: names a trial twice, or one that is of no cell"),
+        (lambda plan: order(plan, [-1, 0]), "order: names a trial twice, or one that is of no cell"),
+        (lambda plan: order(plan, plan["order"][0]), "order: names a trial twice, or one that is of no cell"),
+        (lambda plan: plan["cells"].append(plan["cells"][0]), "cells: must name at least one cell, and none twice"),
+        (lambda plan: plan.update(cells=[], order=[]), "cells: must name at least one cell, and none twice"),
         (lambda plan: plan["cells"][0].update(cell_id="../../x"), "is not what its name says"),
         (lambda plan: plan.update(digest="../../../../etc/passwd"), "digest: String should match pattern"),
     ],
@@ -154,7 +155,7 @@ def test_a_ledger_of_another_run(run: Path) -> None:
             if line["attempt"] != 1
             else json.dumps({**line, "cell_id": "another", "trial_id": "another"}) + "\n"
         )
-    with pytest.raises(OutputError, match=r"ledger\.jsonl: names a cell that the plan has not: another"):
+    with pytest.raises(OutputError, match=r"ledger\.jsonl: names a cell that the plan does not have: another"):
         read_record(run)
 
 

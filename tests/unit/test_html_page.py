@@ -23,9 +23,10 @@ from repro.compare import compare, summarize
 from repro.core import registry
 from repro.core.machine import Machine
 from repro.record.store import Record, read_record
+from repro.suite.cell import Skipped
 from repro.suite.file import read_suite
 from repro.suite.model import Trial
-from repro.suite.plan import Skipped, make_plan
+from repro.suite.plan import make_plan
 from tests.records import SUITE, Course, make_record
 
 SECTIONS = ("cells", "curves", "speedup", "phases", "communication", "scaling", "settings", "effective", "parity",

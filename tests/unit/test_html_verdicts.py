@@ -23,7 +23,8 @@ from repro.core import registry
 from repro.core.files import write_model
 from repro.record.results import Bracket, Point
 from repro.record.store import Record
-from repro.suite.model import METHOD, Trial
+from repro.suite.identity import METHOD
+from repro.suite.model import Trial
 from tests.records import SUITE, Course, make_record
 
 ROOT = Path(__file__).parents[2]

@@ -12,8 +12,9 @@ from pydantic import ValidationError
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
 from repro.suite.file import read_suite
-from repro.suite.model import Suite, TrialConfig
+from repro.suite.model import Suite
 from repro.suite.plan import Plan, make_plan
+from repro.suite.training import TrainingConfig
 
 CALM = settings(max_examples=50, deadline=None, derandomize=True, database=None)
 CPU, GPUS = Machine("cpu", 0, 2), Machine("cuda", 2, 8)
@@ -150,7 +151,7 @@ def test_what_is_unsupported_is_skipped_with_its_reason(tmp_path: Path) -> None:
 
 
 def test_a_plan_of_which_nothing_can_run_is_an_error_with_the_reason(tmp_path: Path) -> None:
-    with pytest.raises(SuiteError, match=r"nothing can run on this machine: .*device cuda was asked for"):
+    with pytest.raises(SuiteError, match=r"nothing can run on this machine: .*device cuda is requested"):
         plan(tmp_path, "  engine: ddp\n", "  engine: ddp\n  device: cuda\n")
 
 
@@ -162,7 +163,7 @@ def test_the_device_is_settled_by_the_machine(tmp_path: Path) -> None:
 
 
 def test_two_devices_that_come_to_the_same_are_one_cell_twice(tmp_path: Path) -> None:
-    with pytest.raises(SuiteError, match=r"s\.yaml:13: matrix.device: .* asked for twice: device auto is cpu here"):
+    with pytest.raises(SuiteError, match=r"s\.yaml:13: matrix.device: .* requested twice: device auto is cpu here"):
         plan(tmp_path, "  processes: [1, 2]", "  device: [auto, cpu]")
 
 
@@ -193,9 +194,9 @@ def test_the_global_batch_is_micro_x_accumulation_x_processes_or_refused(
     }
     if size % (accumulation * ranks):
         with pytest.raises(ValidationError, match="not divisible"):
-            TrialConfig.model_validate(data)
+            TrainingConfig.model_validate(data)
         return
-    choices = TrialConfig.model_validate(data)
+    choices = TrainingConfig.model_validate(data)
     assert choices.micro_batch * accumulation * ranks == size == choices.batch.global_
     assert choices.batch.micro == choices.micro_batch
 
@@ -211,7 +212,7 @@ def test_a_suite_is_frozen(tmp_path: Path) -> None:
 
 
 def test_a_primary_that_several_cells_agree_with_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SuiteError, match=r"primary\.candidate: .*agrees with 2 cells, not one: deepspeed .*1 process"):
+    with pytest.raises(SuiteError, match=r"primary\.candidate: .*matches 2 cells, not one: deepspeed .*1 process"):
         plan(tmp_path, "baseline:", "primary: {candidate: {engine: deepspeed}, baseline: {engine: ddp, processes: 1}}\n"
              "baseline:")
 
@@ -223,7 +224,7 @@ def test_a_primary_made_ambiguous_by_an_override_becomes_a_note(tmp_path: Path) 
     source = read_suite(str(tmp_path / "s.yaml"), ["batch.global=64,128"])
     found = make_plan(source.suite, CPU, source.problem, overridden=True)
     assert found.suite.primary is None
-    assert any("agrees with 2 cells" in note for note in found.notes)
+    assert any("matches 2 cells" in note for note in found.notes)
 
 
 def test_an_exclusion_that_excludes_nothing_is_refused(tmp_path: Path) -> None:

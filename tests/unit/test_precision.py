@@ -47,8 +47,6 @@ def test_every_precision_is_data_with_a_title(name: str) -> None:
 @pytest.mark.parametrize(("precision", "changes", "word"), [
     (Tf32(), {}, "CPU"),
     (Tf32(), {"device": "cuda"}, None),
-    (Fp16Master(), {"engine": "deepspeed"}, "DeepSpeed refuses"),
-    (Fp16Master(), {"engine": "deepspeed", "device": "cuda"}, None),
     (Fp16Master(), {}, None),
     (Fp16Autocast(), {}, None),
     (Bf16Autocast(), {}, None),
@@ -58,6 +56,14 @@ def test_every_precision_is_data_with_a_title(name: str) -> None:
 def test_precision_says_where_it_cannot_run(precision: Precision, changes: dict[str, str], word: str | None) -> None:
     reason = precision.unsupported(setting(**changes))
     assert reason is None if word is None else word in (reason or "")
+
+
+@pytest.mark.parametrize(("changes", "refused"), [
+    ({"weights": "float16"}, True), ({"weights": "float16", "device": "cuda"}, False), ({"weights": "bfloat16"}, False),
+])
+def test_deepspeed_says_itself_which_weights_it_cannot_train_on_a_cpu(changes: dict[str, str], refused: bool) -> None:
+    reason = DeepSpeedZero().unsupported(setting(precision="another", **changes))
+    assert ("DeepSpeed refuses fp16 on CPUs" in (reason or "")) is refused
 
 
 @pytest.mark.parametrize(("stage", "precision", "supported"), [

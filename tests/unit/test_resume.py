@@ -21,8 +21,9 @@ from repro.record import damaged as record_damaged
 from repro.record import environment, resume
 from repro.record import index as record_index
 from repro.record.environment import Environment
+from repro.record.ledger import read_attempts
 from repro.record.results import Result
-from repro.record.store import Record, RunFolder, read_attempts, read_record
+from repro.record.store import Record, RunFolder, read_record
 from repro.runner import preflight
 from repro.runner import run as runner_run
 from repro.runner.preflight import ClockWatch
@@ -30,7 +31,7 @@ from repro.runner.run import Run, prepare
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.file import read_suite
 from repro.suite.model import Trial
-from repro.suite.plan import REPRODUCTION, Plan, make_plan
+from repro.suite.plan import Plan, make_plan
 from tests.watcher import Silent
 
 SUITE = """\
@@ -322,12 +323,12 @@ def test_an_order_that_the_suite_does_not_give_is_refused(
 
 
 def test_an_order_of_no_cell_is_refused(half: Scripted) -> None:
-    with pytest.raises(OutputError, match=r"plan.json: order: names a trial twice, or one of no cell"):
+    with pytest.raises(OutputError, match=r"plan.json: order: names a trial twice, or one that is of no cell"):
         altered_plan(half, lambda data: data["order"].append([7, 0]))
 
 
 def test_a_reproduction_of_some_trials_can_go_on(half: Scripted) -> None:
-    part = half.plan.model_copy(update={"order": half.plan.order[1:3], "notes": (f"{REPRODUCTION}2 of 4 trials",)})
+    part = half.plan.model_copy(update={"order": half.plan.order[1:3], "kind": "reproduction"})
     assert resume.other_plan(part, MACHINE) == []
     turned = part.model_copy(update={"order": part.order[::-1]})
     assert resume.other_plan(turned, MACHINE) == ["plan.json: order is not the one that its suite gives"]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from repro.core.frozen import Frozen
 from repro.engines.fake import Fake
-from repro.suite.model import Choice, Frozen
+from repro.suite.choice import Choice
 
 
 class Interrupted(Fake):

@@ -10,7 +10,8 @@ import pytest
 
 from repro.core.errors import OutputError
 from repro.core.files import read_model, write_json, write_model, write_text
-from repro.record.store import Attempt, Record, RunFolder, read_record
+from repro.record.ledger import Attempt
+from repro.record.store import Record, RunFolder, read_record
 from repro.suite.plan import Plan
 from tests.records import make_record
 
@@ -126,7 +127,7 @@ def test_a_record_without_a_ledger_or_a_verdict_is_still_one(record: Record) -> 
 
 def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none"):
-        with pytest.raises(OutputError, match=r"is no run folder \(no plan\.json in it\)"):
+        with pytest.raises(OutputError, match=r"is not a run folder \(it has no plan\.json\)"):
             read_record(path)
 
 

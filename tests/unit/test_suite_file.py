@@ -106,7 +106,7 @@ MISTAKES = [
     ("metric: top1", "metric: top5", 8, "trial.stop.metric", "no metric 'top5'; did you mean 'top1'?"),
     ("metric: top1", "metric: top1, direction: lower", 8, "trial.stop.direction", "better higher"),
     # duplicate cells, contrasts without cells, nothing left
-    ("processes: [1, 2]", "processes: [2, 2]", 12, "matrix", "'ddp' is asked for twice"),
+    ("processes: [1, 2]", "processes: [2, 2]", 12, "matrix", "'ddp' is requested twice"),
     ("baseline: {engine: ddp}", "baseline: {engine: single}", 15, "baseline", "cells: ddp, 1 process; ddp, 2"),
     ("candidate: {engine: deepspeed", "candidate: {engine: fake", 17, "primary.candidate", "no cell of this suite"),
     ("{engine: deepspeed, processes: 1}", "{processes: [1, 2]}", 13, "exclude", "every combination is excluded"),
@@ -173,7 +173,7 @@ def test_files_that_are_no_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for name, problem in (
         ("quickstar", r"no suite named 'quickstar'; did you mean 'quickstart'\?"),
         ("./none.yaml", "there is no such file"),
-        ("list.yaml", "list.yaml:1: is no suite"), ("folder.yaml", "is a folder, not a suite file"),
+        ("list.yaml", "list.yaml:1: is not a suite"), ("folder.yaml", "is a folder, not a suite file"),
         ("./sub/none", "there is no such file"),
     ):
         with pytest.raises(SuiteError, match=problem):

@@ -11,8 +11,9 @@ from repro.compare import Summary, compare, convergence, summarize
 from repro.record.environment import DataSet, Environment
 from repro.record.results import Result
 from repro.record.store import Record
-from repro.suite.model import TrialConfig, canonical
-from repro.suite.plan import Cell
+from repro.suite.cell import Cell
+from repro.suite.identity import canonical
+from repro.suite.training import TrainingConfig
 
 BROKEN = ("crashed", "hung", "invalid")
 MEANS = {"costs": "median", "rates": "median", "ratios": "geometric mean"}
@@ -88,7 +89,7 @@ def _drawn(hashes: Mapping[str, str]) -> str | None:
     return "/".join(hashes[name] for name in names) if all(name in hashes for name in names) else None
 
 
-def _hyperparameters(choices: TrialConfig, results: Sequence[Result]) -> dict[str, str]:
+def _hyperparameters(choices: TrainingConfig, results: Sequence[Result]) -> dict[str, str]:
     """A record holds all choices with their defaults; what they begin from is known by the hashes of its runs."""
     options: dict[str, Any] = choices.optimizer.model_dump(mode="json")
     momentum = options.get("momentum", options.get("betas"))

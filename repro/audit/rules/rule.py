@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from repro.audit.rules.facts import Facts, Origin
-from repro.suite.model import Frozen
+from repro.core.frozen import Frozen
 
 Verdict = Literal["pass", "fail", "not applicable", "cannot tell"]
 Judged = tuple[Verdict, str]

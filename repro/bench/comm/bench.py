@@ -23,7 +23,7 @@ from repro.core.machine import detect
 from repro.runner.run import why
 from repro.seams.launching import Launcher, LaunchRequest
 from repro.seams.plugin import Setting
-from repro.suite.model import Choice
+from repro.suite.choice import Choice
 
 ENTRY = "repro.bench.comm.rank:measure_rank"
 PRELOAD = ("torch", "torch.distributed", "repro.comm.runtime.group", "repro.bench.comm.rank")

@@ -8,7 +8,9 @@ from repro.bench.comm.result import BASELINE
 from repro.bench.comm.world import tunes
 from repro.core import registry
 from repro.core.errors import UsageError
-from repro.suite.model import Choice, FieldProblem, Frozen, parse_choice
+from repro.core.frozen import Frozen
+from repro.suite.choice import Choice, parse_choice
+from repro.suite.field_problem import FieldProblem
 
 UNITS = {"": 1, "k": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mib": 1 << 20, "g": 1 << 30, "gib": 1 << 30}
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from repro import stats
-from repro.suite.model import Frozen
+from repro.core.frozen import Frozen
 
 BASELINE = "backend"
 GIGA = 1e9

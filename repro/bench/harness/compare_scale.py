@@ -14,10 +14,13 @@ from typing import Any
 import numpy as np
 
 from repro.compare import compare, summarize
+from repro.core.frozen import Frozen
 from repro.core.machine import Machine
 from repro.record.results import Bracket, Result
-from repro.suite.model import Frozen, Suite, TrialConfig
-from repro.suite.plan import Cell, Plan, make_plan
+from repro.suite.cell import Cell
+from repro.suite.model import Suite
+from repro.suite.plan import Plan, make_plan
+from repro.suite.training import TrainingConfig
 
 SECONDS, MEBIBYTES = 10.0, 1024.0
 """What the project promises for 100,000 results over 5,000 cells on two cores."""
@@ -149,7 +152,7 @@ def made_plan(cells: int, seeds: int) -> Plan:
 
 
 def _cell(cell: Cell, distance: int) -> Cell:
-    choices: TrialConfig = cell.choices.model_copy(update={"evaluate_every": distance})
+    choices: TrainingConfig = cell.choices.model_copy(update={"evaluate_every": distance})
     return cell.model_copy(update={"choices": choices, "cell_id": f"{cell.cell_id}-{distance}",
                                    "label": f"{cell.label}, every {distance}"})
 

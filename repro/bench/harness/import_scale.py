@@ -17,8 +17,8 @@ from statistics import median
 from typing import Any
 
 from repro.core.errors import ReproError, UsageError
+from repro.core.frozen import Frozen
 from repro.published.untrusted.files import walk
-from repro.suite.model import Frozen
 
 IMPORT_SECONDS, MEBIBYTES, OPEN_SECONDS, PAGE_MEGABYTES = 60.0, 1024.0, 3.0, 15.0
 """What the project promises for a full round of about 2,000 logs and 0.3 to 0.5 GB on two cores."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from repro import stats
-from repro.suite.model import Frozen
+from repro.core.frozen import Frozen
 
 
 class BenchOutcome(Frozen):

@@ -37,15 +37,17 @@ from repro.bench.harness.trial import bench_trial, preload
 from repro.core import registry
 from repro.core.errors import TrialError
 from repro.core.files import write_model, write_text
+from repro.core.frozen import Frozen
 from repro.core.machine import detect
 from repro.record import environment as record_environment
-from repro.record.store import Attempt, RunFolder
+from repro.record.ledger import Attempt
+from repro.record.store import RunFolder
 from repro.runner.monitor import Monitor
 from repro.runner.run import SYNC_SECONDS, why
 from repro.runner.tracking import Tracker
 from repro.seams.launching import LaunchRequest
 from repro.suite.file import read_suite
-from repro.suite.model import Frozen, Trial
+from repro.suite.model import Trial
 from repro.suite.plan import Plan, make_plan
 from repro.worker.main import Place, build
 

@@ -11,13 +11,14 @@ from repro.core.errors import TrialError
 from repro.core.events import Event, read_events
 from repro.runner.run import WORKER, why
 from repro.seams.launching import Launcher, LaunchRequest
-from repro.suite.model import Trial, TrialConfig
+from repro.suite.model import Trial
+from repro.suite.training import TrainingConfig
 
 
 def bench_trial(processes: int, steps: int, block: int, warmup: bool = True) -> Trial:
     """`steps` steps of the bare script's work, evaluated every `block` steps."""
     samples = registry.load("workload", "digits")().train_samples
-    choices = TrialConfig.model_validate({
+    choices = TrainingConfig.model_validate({
         "workload": {"kind": "digits", "augment": False}, "engine": "ddp", "processes": processes,
         "batch": {"global": bare_ddp.BATCH}, "device": "cpu", "warmup_steps": warmup,
         "optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 5e-4},

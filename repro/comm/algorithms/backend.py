@@ -10,7 +10,7 @@ from pydantic import Field
 
 from repro.core.errors import TrialError
 from repro.seams.plugin import Setting
-from repro.seams.training import Comm
+from repro.seams.training import BACKEND, Comm, CommRan
 
 NcclAlgorithm = Literal["Ring", "Tree", "CollnetDirect", "CollnetChain", "NVLS", "NVLSTree", "PAT"]
 
@@ -20,6 +20,7 @@ class Backend(Comm):
 
     nccl_algorithm: NcclAlgorithm | None = Field(None, description="NCCL's own choice of algorithm; null: NCCL decides")
 
+    own_algorithm: ClassVar[bool] = False
     preload: ClassVar[tuple[str, ...]] = ("torch", "torch.distributed")
 
     def unsupported(self, setting: Setting) -> str | None:
@@ -43,6 +44,12 @@ class Backend(Comm):
             "nccl" if device.startswith("cuda") else "gloo",
             rank=rank, world_size=world, timeout=timedelta(seconds=timeout_seconds),
         )
+
+    def ran(self) -> CommRan | None:
+        """The backend's own collectives, once there is a process group."""
+        import torch.distributed as dist
+
+        return CommRan(BACKEND) if dist.is_initialized() else None
 
     def effective(self) -> str:
         """Return the name of the default group's backend and, for NCCL, its version."""

@@ -173,9 +173,10 @@ class TorchSession(Session):
         return self.job.comm.traffic()
 
     def effective(self) -> dict[str, str]:
-        optimizer = type(self.optimizer)
+        optimizer, ran = type(self.optimizer), self.job.comm.ran()
         return {
             "comm": self.job.comm.effective(),
+            **(ran.as_effective() if ran else {}),
             "comm_dtype": self.watched.types(),
             "threads": str(torch.get_num_threads()),
             "matmul_dtype": self.numerics.probe(),

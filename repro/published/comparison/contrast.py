@@ -13,12 +13,13 @@ from repro.compare import Comparison
 from repro.compare.evidence import ComparisonRequest, Evidence, examine
 from repro.compare.two_runs import Named
 from repro.compare.verdict import judged
+from repro.core.frozen import Frozen
 from repro.published.cells import SEVERAL, as_results
 from repro.published.comparison.selection import Entry
 from repro.published.mlperf.rules import Score
 from repro.record.results import Result
 from repro.stats.interval import from_log
-from repro.suite.model import Frozen, Metric
+from repro.suite.model import Metric
 
 METRICS: tuple[Metric, ...] = ("tta_wall", "samples")
 """What published logs say; their program's clock stands for the wall clock."""

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from repro.core.frozen import Frozen
 from repro.stats import mlperf_score
-from repro.suite.model import Frozen
 
 Version = tuple[int, int]
 EpochUnit = Literal["epochs", "samples", "tokens", "iterations"]

@@ -229,7 +229,7 @@ def test_what_cannot_run_here_is_said_before_anything_runs(tmp_path: Path) -> No
     cell = plan.cells[0]
     choices = cell.choices.model_copy(update={"device": "cuda"})
     plan = plan.model_copy(update={"cells": (cell.model_copy(update={"choices": choices}), *plan.cells[1:])})
-    with pytest.raises(UsageError, match="it ran on a GPU, and no usable one is here"):
+    with pytest.raises(UsageError, match="device cuda is requested, and this machine has no usable GPU"):
         reduced(plan, [(cell.cell_id, 0)], Machine("cpu", 0, 2))
 
 

@@ -157,7 +157,7 @@ def test_one_cell_is_nothing_to_compare(tmp_path: Path) -> None:
 
 
 def test_no_run_folder(tmp_path: Path) -> None:
-    assert "is no run folder" in refused(tmp_path)
+    assert "is not a run folder" in refused(tmp_path)
 
 
 @pytest.mark.parametrize("condition", ["ratio > 5", "p < 0.001", "n < 2"])

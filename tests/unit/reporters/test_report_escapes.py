@@ -20,7 +20,7 @@ from markdown_it import MarkdownIt
 from repro.core import registry
 from repro.core.files import write_model
 from repro.record.store import Record, read_record
-from repro.suite.plan import Cell
+from repro.suite.cell import Cell
 from tests.records import make_record
 
 csv_tables = importlib.import_module("repro.reporters.tables.csv_files")

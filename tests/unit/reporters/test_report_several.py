@@ -18,7 +18,8 @@ from repro.core import registry
 from repro.core.errors import OutputError, UsageError
 from repro.core.files import write_model
 from repro.record import index
-from repro.record.store import Incident, Record, read_record
+from repro.record.ledger import Incident
+from repro.record.store import Record, read_record
 from tests.records import SUITE, Course, make_record
 
 
@@ -178,7 +179,7 @@ def test_what_cannot_be_done_is_one_line(early: Record, late: Record, tmp_path: 
         ([*runs, "--out", str(tmp_path / "out"), "--to", "mlflow"], UsageError, "one run at a time"),
         ([runs[0], runs[0], "--out", str(tmp_path / "out")], UsageError, "named twice"),
         ([*runs, "--out", str(tmp_path / "full")], OutputError, "not an empty folder"),
-        ([runs[0], str(tmp_path), "--out", str(tmp_path / "out")], OutputError, "is no run folder"),
+        ([runs[0], str(tmp_path), "--out", str(tmp_path / "out")], OutputError, "is not a run folder"),
         ([*runs, "--out", str(tmp_path / "out"), "--to", "markdwon"], UsageError, "did you mean 'markdown'"),
     ):
         ended = CliRunner().invoke(cli, ["report", *arguments])

@@ -1,0 +1,40 @@
+"""The base class of everything that is read from or written to a file: immutable, without unknown keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
+from pydantic_core import PydanticSerializationError
+
+
+def fail_fast(schema: Any) -> Any:
+    """Return a core schema in which every list and tuple stops at its first error."""
+    if isinstance(schema, dict):
+        found = {key: fail_fast(value) for key, value in schema.items()}
+        return {**found, "fail_fast": True} if schema.get("type") in ("list", "tuple") else found
+    return [fail_fast(item) for item in schema] if isinstance(schema, list) else schema
+
+
+class Frozen(BaseModel):
+    """Base of all records: immutable; unknown keys are an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    def model_dump(self, **how: Any) -> dict[str, Any]:
+        """Return the fields as pydantic does.
+
+        Raises:
+            KeyboardInterrupt: a signal arrived while one of our serializers ran; pydantic would wrap it in an error.
+        """
+        try:
+            return super().model_dump(**how)
+        except PydanticSerializationError as error:
+            if isinstance(error.__cause__, KeyboardInterrupt):
+                raise error.__cause__ from None
+            raise
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        """Stop validating a list at its first error: one error for each of a million values would fill the memory."""
+        return fail_fast(handler(source))

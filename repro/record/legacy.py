@@ -1,0 +1,26 @@
+"""What logs and ledgers of version 0.1.0 say in sentences and later ones in fields: only this file reads them."""
+
+from __future__ import annotations
+
+from repro.seams.training import BACKEND
+
+_NOT_COUNTED = ", not counted: seed "
+_NOTHING_RAN = "nothing yet"
+
+
+def attempt_source(reason: str) -> str:
+    """Return which run a merged attempt that does not count is of: `of NAME, not counted: seed 3 counts from ...`."""
+    name, mark, _ = reason.partition(_NOT_COUNTED)
+    return name.removeprefix("of ") if mark and name.startswith("of ") else ""
+
+
+def comm_ran(text: str) -> tuple[str, str]:
+    """Return (algorithm, its collectives) from `ring: all_reduce+broadcast; over gloo`.
+
+    Without a colon it names the backend, for example `gloo` or `nccl 2.21.5`.
+    """
+    own, _, _ = text.partition(";")
+    title, colon, collectives = own.partition(": ")
+    if not colon:
+        return BACKEND, ""
+    return title, "" if collectives == _NOTHING_RAN else collectives

@@ -1,0 +1,90 @@
+"""Problems in what a suite says: one sentence and the path to the field, made from pydantic's errors."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from repro.core.errors import nearest
+from repro.core.frozen import Frozen
+from repro.core.strict_numbers import misplaced
+
+SCHEDULES = ("constant", "step", "polynomial", "cosine")
+"""Tags that pydantic adds to the path of a field of a schedule; no suite writes them there."""
+
+
+class FieldProblem(ValueError):
+    """A problem below the field being validated; `path` leads to it."""
+
+    def __init__(self, problem: str, path: tuple[str | int, ...] = ()) -> None:
+        super().__init__(problem)
+        self.path = path
+
+
+class SuitePart(Frozen):
+    """Base of the parts of a suite: numbers are finite, and true is not a number."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _numbers(cls, data: Any) -> Any:
+        return reject_booleans(cls, data)
+
+
+def reject_booleans(model: type[BaseModel], data: Any) -> Any:
+    """Return `data` unchanged.
+
+    Raises:
+        FieldProblem: it has true or false where `model` has a number.
+    """
+    if key := misplaced(model, data):
+        raise FieldProblem(f"must be a number (given: {str(data[key]).lower()})", (key,))
+    return data
+
+
+def describe_error(error: ValidationError, model: type[BaseModel]) -> tuple[str, tuple[str | int, ...]]:
+    """Return the first problem of a pydantic error: one sentence, and the path to the field."""
+    items = error.errors(include_url=False)
+    # If a key is missing because it is misspelt, the misspelling is what to fix.
+    misspelt = [item for item in items if item["type"] == "extra_forbidden" and items[0]["type"] == "missing"]
+    item = (misspelt or items)[0]
+    path = tuple(part for part in item["loc"] if part not in SCHEDULES)
+    cause = (item.get("ctx") or {}).get("error")
+    if isinstance(cause, FieldProblem):
+        return str(cause), (*path, *cause.path)
+    if item["type"] == "extra_forbidden":
+        return f"unknown key{nearest(str(path[-1]), known_keys(model, item['loc'][:-1]))}", path
+    if item["type"] == "missing":
+        return "is missing", path
+    if item["type"] in ("union_tag_invalid", "union_tag_not_found"):
+        return f"kind must be one of {item['ctx'].get('expected_tags', ', '.join(SCHEDULES))}", path
+    text = str(cause) if cause is not None else item["msg"][0].lower() + item["msg"][1:]
+    given = item["input"]
+    shown = f" (given: {as_text(given)[:60]})" if isinstance(given, str | int | float | bool | list) else ""
+    return f"{text}{shown}", path
+
+
+def as_text(value: Any) -> str:
+    """Return lists and mappings as compact JSON, anything else as `str` does."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":")) if isinstance(value, dict | list) else str(value)
+
+
+def known_keys(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
+    """Return the keys that the model at `path` below `model` accepts; none if no single model is there."""
+    models: list[type[BaseModel]] = [model]
+    for part in path:
+        tagged = [item for item in models if "kind" in item.model_fields and item.model_fields["kind"].default == part]
+        models = tagged or [inner for item in models for inner in _models_at(item, part)]
+    if len(models) != 1:
+        return []
+    return [field.alias or name for name, field in models[0].model_fields.items() if not field.exclude]
+
+
+def _models_at(model: type[BaseModel], key: str | int) -> list[type[BaseModel]]:
+    """Return the models allowed at `key`: one, several if there is a choice, none for plain values."""
+    found = [field for name, field in model.model_fields.items() if key in (name, field.alias)]
+    types = [item for field in found for item in (field.annotation, *get_args(field.annotation))]
+    return [item for item in types if isinstance(item, type) and issubclass(item, BaseModel)]

@@ -1,0 +1,34 @@
+"""Names of cells and trials: sha256 of their one canonical JSON text."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from pydantic import BaseModel
+
+METHOD = "1.0"
+"""Version of the measuring method (docs/method.md); records compare only within one major.minor."""
+ADDED_LATER: dict[str, Any] = {"compression": "none", "compression_rank": 1, "overlap": None, "bucket_mib": None,
+                               "nccl_algorithm": None, "stall_seconds": None}
+"""Choices that are newer than the first records, with the value that those records imply. They are part of the JSON
+only with another value, so that a cell keeps its name."""
+
+
+def canonical(model: BaseModel, exclude: set[str] | None = None) -> str:
+    """Return the one JSON text of a model: keys sorted, no spaces."""
+    data = model.model_dump(mode="json", by_alias=True, exclude=exclude)
+    choices = data.get("choices", data)
+    for place in (choices, choices.get("engine"), choices.get("comm")):
+        if isinstance(place, dict):
+            for key in [key for key, value in ADDED_LATER.items() if key in place and place[key] == value]:
+                del place[key]
+    if data.get("side") == "":  # of a trial: only the second twin of a calibration has one
+        del data["side"]
+    return json.dumps(data, sort_keys=True, separators=(",", ":"))
+
+
+def digest(model: BaseModel, exclude: set[str] | None = None) -> str:
+    """Return the sha256 of the canonical JSON, hex."""
+    return hashlib.sha256(canonical(model, exclude).encode()).hexdigest()

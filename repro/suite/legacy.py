@@ -1,0 +1,41 @@
+"""What version 0.1.0 said in sentences and later versions say in fields: the only code that reads those sentences.
+
+Version 0.1.0 marked a reproduction by a note, a calibration by its title and the second cell of a pair by a time limit
+one second longer. Its records keep these words, and the names that follow from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from repro.suite.cell import Cell
+from repro.suite.identity import canonical
+
+PlanKind = Literal["suite", "reproduction", "calibration"]
+
+_REPRODUCTION = "a reproduction: "
+_CALIBRATION = "A/A: cells of "
+
+
+def plan_kind(title: str, notes: Sequence[str]) -> PlanKind:
+    """Return the kind of a plan that does not state one."""
+    if any(note.startswith(_REPRODUCTION) for note in notes):  # which may be one of a calibration
+        return "reproduction"
+    return "calibration" if title.startswith(_CALIBRATION) else "suite"
+
+
+def with_sides(title: str, cells: Sequence[Cell]) -> tuple[Cell, ...]:
+    """Return the cells, those of a calibration with their sides: a twin is its cell with one more second."""
+    if not title.startswith(_CALIBRATION):
+        return tuple(cells)
+    firsts: dict[tuple[str, float], str] = {}
+    """(choices but for the time limit, the time limit of a twin) -> the id of side A."""
+    found = []
+    for cell in cells:
+        untimed, seconds = canonical(cell.choices, exclude={"timeout_seconds"}), cell.choices.timeout_seconds
+        first = firsts.get((untimed, seconds), "")
+        if not first:
+            firsts[untimed, seconds + 1] = cell.cell_id
+        found.append(cell.model_copy(update={"side": "B" if first else "A", "twin_of": first}))
+    return tuple(found)

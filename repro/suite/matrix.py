@@ -1,0 +1,136 @@
+"""Matrix -> cells: every combination of factors that no exclusion takes out, validated and labelled."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from repro.core import pattern
+from repro.core.errors import SuiteError
+from repro.core.yaml_file import FieldPath
+from repro.suite.cell import Cell
+from repro.suite.choice import Choice
+from repro.suite.field_problem import FieldProblem, describe_error
+from repro.suite.identity import canonical
+from repro.suite.kinds import AnyTrialConfig, config_class
+from repro.suite.model import Suite
+
+MAX_CELLS = 5_000
+"""Combinations of a matrix: each takes half a millisecond to check, and years to run."""
+MAX_EXCLUDED = 500_000
+"""Combinations times exclusions."""
+Problem = Callable[[str, FieldPath], SuiteError]
+"""Turns a problem at a path of the suite into an error that names file and line."""
+Levels = dict[str, tuple[int, Any]]
+"""Factor -> (index of its level, the level) of one combination."""
+
+
+def expand_matrix(suite: Suite, problem: Problem) -> tuple[list[Cell], set[int]]:
+    """Return the cells of a suite and the indices of the exclusions that excluded something.
+
+    Raises:
+        SuiteError: too many combinations, one that is wrong in itself, a cell twice, or nothing left.
+    """
+    _check_size(suite, problem)
+    found: list[AnyTrialConfig] = []
+    used: set[int] = set()
+    level_lists = [list(enumerate(levels)) for levels in suite.matrix.values()]
+    for combination in itertools.product(*level_lists):
+        levels = dict(zip(suite.matrix, combination, strict=True))
+        data: dict[str, Any] = copy.deepcopy(suite.trial)
+        for key, (_, value) in levels.items():
+            pattern.put(data, key, copy.deepcopy(value))
+        choices = _parse_combination(data, levels, suite, used, problem)
+        # Again with the defaults filled in: an exclusion may name what the suite does not write out.
+        if choices is not None and not _excluded(choices.model_dump(mode="json", by_alias=True), suite, used):
+            found.append(choices)
+    if not found:
+        raise problem("every combination is excluded", ("exclude",))
+    return _label(suite, found, problem), used
+
+
+def _check_size(suite: Suite, problem: Problem) -> None:
+    count = math.prod(len(levels) for levels in suite.matrix.values())
+    if count > MAX_CELLS:
+        many = count if count < 1 << 63 else "more than 2^63"
+        raise problem(f"its factors have {many} combinations; at most {MAX_CELLS} are allowed", ("matrix",))
+    if count * len(suite.exclude) > MAX_EXCLUDED:
+        raise problem(f"{len(suite.exclude)} exclusions of {count} combinations are too many to check", ("exclude",))
+
+
+def _parse_combination(
+    data: dict[str, Any], levels: Levels, suite: Suite, used: set[int], problem: Problem
+) -> AnyTrialConfig | None:
+    """Return one combination as the configuration of its kind of trial; None if it is excluded as written."""
+    try:
+        cls = config_class(data)
+        if _excluded(_kinds(data, cls.plugin_fields), suite, used):
+            return None
+        return cls.model_validate(data)
+    except FieldProblem as error:
+        raise _located(str(error), error.path, levels, problem) from error
+    except ValidationError as error:
+        raise _located(*describe_error(error, cls), levels, problem) from error
+
+
+def _excluded(cell: dict[str, Any], suite: Suite, used: set[int]) -> bool:
+    """Return whether an exclusion matches the cell; add the indices of those that do to `used`."""
+    hits = {index for index, item in enumerate(suite.exclude) if pattern.matches(cell, item)}
+    used |= hits
+    return bool(hits)
+
+
+def _kinds(data: dict[str, Any], seams: Sequence[str]) -> dict[str, Any]:
+    """Return a trial as written, with plug-ins given by name as mappings, so that patterns read both alike."""
+    return {key: {"kind": value} if key in seams and isinstance(value, str) else value for key, value in data.items()}
+
+
+def _located(text: str, path: tuple[str | int, ...], levels: Levels, problem: Problem) -> SuiteError:
+    where = ".".join(map(str, path))
+    for key, (index, _) in sorted(levels.items(), key=lambda item: -len(item[0])):  # engine.stage before engine
+        if where == key or where.startswith(f"{key}."):
+            rest = path[len(key.split(".")):]
+            return problem(text, ("matrix", key, index, *rest))
+    if levels and "processes" in text:
+        text += f" (with {', '.join(f'{key}={json.dumps(value)}' for key, (_, value) in levels.items())})"
+    return problem(text, ("trial", *path))
+
+
+def _label(suite: Suite, expanded: list[AnyTrialConfig], problem: Problem) -> list[Cell]:
+    cells: list[Cell] = []
+    seen: dict[str, str] = {}
+    varying = _varying(suite, expanded)
+    for choices in expanded:
+        factors = {key: _shown(choices, key) for key in varying}
+        label = ", ".join(choices.phrase(key, value) for key, value in factors.items()) or choices.title
+        if canonical(choices) in seen:
+            raise problem(f"the cell {label!r} is requested twice", ("matrix", *_repeated(suite)))
+        seen[canonical(choices)] = label
+        cells.append(Cell(cell_id=choices.cell_id, label=label, factors=factors, choices=choices))
+    return cells
+
+
+def _varying(suite: Suite, expanded: list[AnyTrialConfig]) -> list[str]:
+    return [key for key in suite.matrix if len({_shown(choices, key) for choices in expanded}) > 1]
+
+
+def _shown(choices: AnyTrialConfig, key: str) -> str:
+    value: Any = getattr(choices, key, None)
+    if isinstance(value, Choice):
+        return value.label
+    value = pattern.get(choices.model_dump(mode="json", by_alias=True), key)
+    return json.dumps(value, sort_keys=True) if isinstance(value, dict | list) else str(value)
+
+
+def _repeated(suite: Suite) -> tuple[str, ...]:
+    """Return the first factor that lists one level twice; () if two factors set the same field."""
+    for key, levels in suite.matrix.items():
+        if len({json.dumps(level, sort_keys=True) for level in levels}) < len(levels):
+            return (key,)
+    return ()

@@ -1,0 +1,218 @@
+"""The kind of trial that trains a model: workload, engine, batch, optimizer and the rule that ends it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from repro.core.errors import nearest
+from repro.core.machine import Machine
+from repro.seams.launching import Launcher
+from repro.seams.plugin import Setting
+from repro.seams.training import Direction, Engine, Optimizer, Precision, Workload
+from repro.suite.choice import (
+    CommChoice,
+    EngineChoice,
+    LauncherChoice,
+    OptimizerChoice,
+    PrecisionChoice,
+    WorkloadChoice,
+)
+from repro.suite.field_problem import FieldProblem, SuitePart
+from repro.suite.schedule import Constant, Scaling, Schedule
+from repro.suite.trial_config import LogSize, TrialConfig
+
+LAUNCH_SECONDS = 0.7
+"""Starting and ending the processes of one trial, roughly."""
+INVENTED_SECONDS = 0.05
+"""A trial whose engine invents its figures, roughly."""
+BITWISE = ("determinism bitwise costs time, which is part of every figure of its cells: deterministic kernels, and "
+           "hashes of the weights while logging; `repro run determinism` measures how much it is on this machine")
+
+
+class Batch(SuitePart):
+    """Samples per optimizer step and how they are cut: global = micro x accumulation x processes."""
+
+    global_: int = Field(alias="global", ge=1, description="samples per optimizer step over all processes")
+    accumulation: int = Field(1, ge=1, description="forward and backward passes per optimizer step")
+    micro: int | None = Field(None, ge=1, description="samples per process and pass; derived if not given")
+
+
+class Stop(SuitePart):
+    """When a trial ends and what counts as success, declared beforehand."""
+
+    metric: str = Field(description="a metric of the workload")
+    target: float = Field(description="the quality to reach")
+    max_epochs: float = Field(gt=0, le=1e6, description="budget in passes over the training data")
+    confirm_evals: int = Field(1, ge=1, description="consecutive evaluations at or past the target that establish it")
+    design: Literal["stop_at_target", "fixed_budget"] = "stop_at_target"
+    direction: Direction | None = Field(None, description="filled in from the workload's metric")
+
+
+class TrainingConfig(TrialConfig):
+    """Everything that defines a cell whose trials train a model."""
+
+    entry: ClassVar[str] = "repro.worker.main:main"
+    plugin_fields: ClassVar[tuple[str, ...]] = ("workload", "engine", "comm", "precision", "optimizer", "launcher")
+
+    # Not in the JSON of a training trial: records had no kinds at first, and cells keep their names.
+    kind: Literal["training"] = Field("training", exclude=True, description="what a trial is; training: a model")
+    workload: WorkloadChoice
+    engine: EngineChoice
+    processes: int = Field(1, ge=1, le=65536, description="ranks")
+    batch: Batch
+    optimizer: OptimizerChoice
+    stop: Stop
+    evaluate_every: int = Field(ge=1, le=1 << 53, description="samples between evaluations, rounded up to whole steps")
+    comm: CommChoice = Field("backend", validate_default=True)  # validated to a Choice
+    precision: PrecisionChoice = Field("fp32", validate_default=True)
+    launcher: LauncherChoice = Field("local", validate_default=True)
+    schedule: Schedule = Constant()
+    scaling: Scaling = Scaling()
+    compression: Literal["none", "fp16", "bf16", "powersgd"] = Field("none", description="what gradients are sent as")
+    compression_rank: int = Field(1, ge=1, description="rank of PowerSGD's factors")
+    overlap: bool | None = Field(None, description="average gradients during back-propagation (true), or only after it "
+                                                   "(false); null: as the engine does it")
+    gradient_clip: float | None = Field(None, gt=0, description="largest global L2 norm of the mean gradient")
+    determinism: Literal["bitwise", "seeded", "free"] = "seeded"
+    warmup_steps: bool = Field(True, description="two steps on synthetic data before the clock starts, then undone")
+    timeout_seconds: float = Field(3600.0, gt=0, le=1e7, description="longest a trial may take, start to end")
+    stall_seconds: float | None = Field(
+        None, gt=0, le=1e7,
+        description="a trial is ended as hung after this long without an event; must be longer than its start and than "
+                    "the longest time between two evaluations; null: only timeout_seconds",
+    )
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    # ---- what may be written
+
+    @field_validator("schedule", mode="before")
+    @classmethod
+    def _schedule_by_name(cls, value: Any) -> Any:
+        return {"kind": value} if isinstance(value, str) else value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _batch_by_number(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and isinstance(data.get("batch"), int):
+            return {**data, "batch": {"global": data["batch"]}}
+        return data
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TrainingConfig:
+        self._check_metric()
+        self._check_batch()
+        if self.compression_rank != 1 and self.compression != "powersgd":
+            raise FieldProblem(f"only powersgd has a rank, not compression {self.compression}", ("compression_rank",))
+        return self
+
+    def _check_metric(self) -> None:
+        workload = self.workload.get(Workload)
+        if self.stop.metric not in workload.metrics:
+            known = nearest(self.stop.metric, workload.metrics)
+            raise FieldProblem(f"workload {self.workload.kind!r} has no metric {self.stop.metric!r}{known}",
+                               ("stop", "metric"))
+        natural = workload.metrics[self.stop.metric]
+        low, high = workload.ranges.get(self.stop.metric, (float("-inf"), float("inf")))
+        if not low <= self.stop.target <= high:
+            share = f"; {self.stop.target:g} % is {self.stop.target / 100:g}" if (low, high) == (0, 1) else ""
+            raise FieldProblem(f"{self.stop.metric} lies between {low:g} and {high:g}{share} "
+                               f"(given: {self.stop.target:g})", ("stop", "target"))
+        if self.stop.direction is None:
+            object.__setattr__(self, "stop", self.stop.model_copy(update={"direction": natural}))
+        elif self.stop.direction != natural:
+            raise FieldProblem(f"{self.stop.metric} is better {natural}", ("stop", "direction"))
+
+    def _check_batch(self) -> None:
+        parts = self.processes * self.batch.accumulation
+        micro, rest = divmod(self.batch.global_, parts)
+        if rest:
+            raise FieldProblem(
+                f"global batch {self.batch.global_} is not divisible by processes x accumulation = "
+                f"{self.processes} x {self.batch.accumulation} = {parts}; "
+                f"{max(1, round(self.batch.global_ / parts)) * parts} would be",
+                ("batch", "global"),
+            )
+        if self.batch.micro not in (None, micro):
+            raise FieldProblem(
+                f"micro {self.batch.micro} x accumulation {self.batch.accumulation} x processes {self.processes} = "
+                f"{self.batch.micro * parts if self.batch.micro else 0}, not the global batch {self.batch.global_}",
+                ("batch", "micro"),
+            )
+        object.__setattr__(self, "batch", self.batch.model_copy(update={"micro": micro}))
+
+    # ---- derived
+
+    @property
+    def micro_batch(self) -> int:
+        """Samples per process and pass."""
+        return self.batch.global_ // (self.processes * self.batch.accumulation)
+
+    @property
+    def rate(self) -> float:
+        """Full learning rate after the scaling rule."""
+        return float(self.optimizer.get(Optimizer).lr * self.scaling.scale(self.batch.global_))
+
+    # ---- as a kind of trial
+
+    @property
+    def slug(self) -> str:
+        stage = self.engine.get(Engine).zero_stage()
+        engine = self.engine.kind if stage is None else f"{self.engine.kind}-z{stage}"
+        return f"{engine}-p{self.processes}-b{self.batch.global_}-{self.precision.kind}"
+
+    @property
+    def title(self) -> str:
+        return self.engine.label
+
+    @classmethod
+    def phrase(cls, field: str, value: str) -> str:
+        return f"batch {value}" if field == "batch.global" else super().phrase(field, value)
+
+    @property
+    def origin(self) -> str:
+        if not self.engine.get(Engine).needs_parts:
+            return "simulated"
+        return self.launcher.get(Launcher).origin
+
+    def why_no_checkpoints(self) -> str:
+        return "" if self.engine.get(Engine).checkpoints else f"engine {self.engine.kind} keeps no checkpoints"
+
+    def setting(self, device: str, device_count: int) -> Setting:
+        return Setting(
+            workload=self.workload.kind, engine=self.engine.kind, comm=self.comm.kind,
+            precision=self.precision.kind, optimizer=self.optimizer.kind, launcher=self.launcher.kind,
+            processes=self.processes, accumulation=self.batch.accumulation, device=device, device_count=device_count,
+            compression=self.compression, overlap=self.overlap, determinism=self.determinism,
+            weights=self.precision.get(Precision).weights,
+        )
+
+    def notes(self, machine: Machine) -> list[str]:
+        costly = self.determinism == "bitwise" and self.origin != "simulated"
+        return [*([BITWISE] if costly else []), *super().notes(machine)]
+
+    @property
+    def always_runs_full_budget(self) -> bool:
+        return self.stop.design == "fixed_budget"
+
+    def full_budget_seconds(self, cores: int) -> float:
+        if not self.engine.get(Engine).needs_parts:
+            return INVENTED_SECONDS
+        workload = self.workload.get(Workload)
+        samples = self.stop.max_epochs * workload.train_samples
+        return LAUNCH_SECONDS + samples / (workload.reference_samples_per_second * min(self.processes, cores))
+
+    def log_size(self) -> LogSize:
+        samples: int = self.workload.get(Workload).train_samples
+        steps = math.ceil(self.stop.max_epochs * samples / self.batch.global_)
+        return LogSize(
+            budget=f"{self.stop.max_epochs:g} epochs", steps=steps,
+            evaluations=math.ceil(steps / math.ceil(self.evaluate_every / self.batch.global_)),
+            fewer_steps="a smaller max_epochs or a larger batch", fewer_evaluations="a larger evaluate_every",
+        )
+
+    def rank_logs(self) -> int:
+        return self.launcher.get(Launcher).rank_logs(self.processes)
