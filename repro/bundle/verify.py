@@ -388,7 +388,7 @@ def _counted(plan: Plan, results: list[Result], attempts: list[Attempt], found: 
 
 def _pairing(plan: Plan, results: list[Result], found: Verified) -> None:
     """One seed, one workload, one batch: the same initial weights, order and data, whatever the engine."""
-    cells = {cell.cell_id: cell for cell in plan.cells}
+    cells = {plan.trial(cell, 0).cell_id: cell for cell in plan.cells}
     seen: dict[tuple[str, str, int], tuple[str, str]] = {}
     for result in results:
         if result.status != "ok":
