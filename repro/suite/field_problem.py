@@ -78,9 +78,7 @@ def known_keys(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]
     for part in path:
         tagged = [item for item in models if "kind" in item.model_fields and item.model_fields["kind"].default == part]
         models = tagged or [inner for item in models for inner in _models_at(item, part)]
-    if len(models) != 1:
-        return []
-    return [field.alias or name for name, field in models[0].model_fields.items() if not field.exclude]
+    return [field.alias or name for name, field in models[0].model_fields.items()] if len(models) == 1 else []
 
 
 def _models_at(model: type[BaseModel], key: str | int) -> list[type[BaseModel]]:

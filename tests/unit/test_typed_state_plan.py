@@ -1,0 +1,227 @@
+"""No sentence decides: other words in notes, titles and ledger lines change nothing, and 0.1.0's words still count."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import pytest
+
+from repro.bundle.verify import verify
+from repro.cli.reproduce import reduced
+from repro.compare.calibration import nulls_of, twin_plan
+from repro.compare.merge import sections
+from repro.core import registry
+from repro.core.errors import SuiteError
+from repro.core.files import read_model, write_model
+from repro.core.machine import Machine
+from repro.record import legacy
+from repro.record.effective import mismatches
+from repro.record.index import seal
+from repro.record.ledger import Attempt, read_attempts
+from repro.record.store import Record, read_record
+from repro.suite.file import read_suite
+from repro.suite.identity import canonical
+from repro.suite.kinds import KINDS
+from repro.suite.model import Trial
+from repro.suite.plan import Plan, make_plan
+from repro.suite.training import TrainingConfig
+from tests.records import SUITE, Course, make_record
+
+MACHINE = Machine("cpu", 0, 2)
+OLD = Path(__file__).parents[1] / "data" / "records-0.1.0"
+OTHER_WORDS = "Quite another sentence."
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    (tmp_path / "s.yaml").write_text(SUITE)
+    return make_plan(read_suite(str(tmp_path / "s.yaml")).suite, MACHINE)
+
+
+def reworded(plan: Plan) -> Plan:
+    """The plan as it is read from a file in which every sentence says something else."""
+    data = plan.model_dump(mode="json", by_alias=True)
+    data["notes"] = [OTHER_WORDS for _ in data["notes"]]
+    data["suite"]["title"] = OTHER_WORDS
+    return Plan.model_validate_json(json.dumps(data))
+
+
+def old_plan(name: str) -> dict[str, Any]:
+    with ZipFile(OLD / f"{name}.zip") as packed:
+        data: dict[str, Any] = json.loads(packed.read("plan.json"))
+    assert "kind" not in data
+    return data
+
+
+# ---- plans
+
+
+def test_a_plan_is_what_its_kind_says(plan: Plan) -> None:
+    part = reduced(plan, [(cell.cell_id, 0) for cell in plan.cells], MACHINE)
+    twins = twin_plan(plan, plan.cells[:2], 6, 1)
+    assert [item.kind for item in (plan, part, twins)] == ["suite", "reproduction", "calibration"]
+    assert [reworded(item).kind for item in (plan, part, twins)] == ["suite", "reproduction", "calibration"]
+    assert [reworded(item).has_twins for item in (plan, part, twins)] == [False, False, True]
+
+
+@pytest.mark.parametrize("words", ["a reproduction: of nothing", "A/A: cells of nothing", "a smoke test"])
+def test_no_words_make_a_suite_another_kind_of_plan(plan: Plan, words: str) -> None:
+    data = plan.model_dump(mode="json", by_alias=True)
+    data["notes"], data["suite"]["title"] = [words], words
+    found = Plan.model_validate(data)
+    assert (found.kind, found.has_twins, found.smoke) == ("suite", False, False)
+
+
+@pytest.mark.parametrize(("name", "kind", "sides"), [
+    ("quickstart", "suite", [""] * 4), ("reproduction", "reproduction", [""] * 4),
+    ("calibrated", "calibration", ["A", "B"]),
+])
+def test_plans_of_the_first_version_are_recognised(name: str, kind: str, sides: list[str]) -> None:
+    data = old_plan(name)
+    found = Plan.model_validate_json(json.dumps(data))
+    assert found.kind == kind
+    assert [cell.side for cell in found.cells] == sides
+    assert [cell.cell_id for cell in found.cells] == [cell["cell_id"] for cell in data["cells"]]
+    with ZipFile(OLD / f"{name}.zip") as packed:
+        names = {path.split("/")[1] for path in packed.namelist() if path.startswith("trials/")}
+    assert {trial.trial_id for trial in found.trials()} == names
+    again = Plan.model_validate_json(found.model_dump_json(by_alias=True))
+    assert again == found == reworded(again).model_copy(update={"notes": found.notes, "suite": found.suite})
+
+
+def test_a_trial_says_its_side_only_where_its_choices_do_not_name_it(plan: Plan) -> None:
+    twins = twin_plan(plan, plan.cells[:1], 6, 1)
+    first, second = (twins.trial(cell, 0) for cell in twins.cells)
+    assert first.choices == second.choices
+    assert (first.side, second.side) == ("", "B")
+    assert first.trial_id == plan.trial(plan.cells[0], 0).trial_id != second.trial_id
+    assert [trial.cell_id for trial in (first, second)] == [cell.cell_id for cell in twins.cells]
+    assert Trial.model_validate_json(second.model_dump_json(by_alias=True)).trial_id == second.trial_id
+    assert '"side"' not in canonical(first)
+
+
+def test_nulls_come_from_twins_whatever_they_are_called(tmp_path: Path) -> None:
+    record = make_record(tmp_path / "run", SUITE)
+    twins = reworded(twin_plan(record.plan, record.plan.cells[:1], 6, 1))
+    cells = [cell.model_copy(update={"label": OTHER_WORDS, "factors": {}}) for cell in twins.cells]
+    results = tuple(
+        record.results[0].model_copy(update={
+            "trial_id": trial.trial_id, "cell_id": trial.cell_id, "repeat": trial.repeat,
+            "tta_wall": 1 + trial.repeat * 0.1 + (0.01 * trial.repeat if trial.side else 0.0)})
+        for trial in twins.trials())
+    twins = twins.model_copy(update={"cells": tuple(cells)})
+    found, problems = nulls_of(replace(record, plan=twins, results=results), twins.cells, "tta_wall", 6)
+    assert ([item.how for item in found], problems) == (["twins"], [])
+
+
+# ---- merged runs
+
+
+def merged(tmp_path: Path) -> Record:
+    early = make_record(tmp_path / "early", SUITE, lambda trial: Course())
+    late = make_record(tmp_path / "late", SUITE, lambda trial: Course())
+    return sections([early.folder.root, late.folder.root], tmp_path / "out")[0].record
+
+
+def test_an_attempt_that_does_not_count_names_its_run(tmp_path: Path) -> None:
+    record = merged(tmp_path)
+    others = [item for item in record.attempts if item.source]
+    assert {item.source for item in others} == {"late"}
+    assert len(others) == len(record.results)
+
+
+def test_verify_reads_the_source_and_not_the_reason(tmp_path: Path) -> None:
+    root = merged(tmp_path).folder.root
+    lines = [json.loads(line) for line in (root / "ledger.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["reason"] = OTHER_WORDS if line["source"] else line["reason"]
+    (root / "ledger.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    seal(read_record(root).folder)
+    found = verify(root)
+    assert found.sound and not any("yet to run" in text for text in found.notes), found
+
+
+def test_merged_ledgers_of_the_first_version_are_recognised(tmp_path: Path) -> None:
+    line = {"trial_id": "t", "cell_id": "c", "repeat": 3, "attempt": 2, "started_ms": 1.0, "seconds": 1.0,
+            "status": "ok", "reason": "of late run, not counted: seed 3 counts from early"}
+    (tmp_path / "l.jsonl").write_text(json.dumps(line) + "\n")
+    assert [item.source for item in read_attempts(tmp_path / "l.jsonl")] == ["late run"]
+    (tmp_path / "l.jsonl").write_text(json.dumps({**line, "source": ""}) + "\n")
+    assert [item.source for item in read_attempts(tmp_path / "l.jsonl")] == [""]
+    assert legacy.attempt_source("rank 1: of course, the disk is full") == ""
+    assert Attempt.model_validate({**line, "reason": "crashed"}).source == ""
+
+
+# ---- what ran
+
+
+@pytest.mark.parametrize(("ran", "sound"), [
+    ({"comm_algorithm": "ring", "comm_collectives": "all_reduce"}, True), ({"comm_algorithm": "ring"}, False),
+    ({"comm_algorithm": "tree", "comm_collectives": "all_reduce"}, False), ({"comm_algorithm": "backend"}, False),
+])
+def test_the_algorithm_that_ran_is_read_from_fields(plan: Plan, ran: dict[str, str], sound: bool) -> None:
+    choices = TrainingConfig.model_validate({**plan.cells[1].choices.model_dump(mode="json", by_alias=True),
+                                             "comm": "ring"})
+    assert choices.processes == 2
+    for words in (OTHER_WORDS, "ring: all_reduce; over gloo", "gloo"):
+        assert (mismatches(choices, {"comm": words, **ran}, {}) == []) is sound
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("ring: all_reduce; over gloo", ("ring", "all_reduce")),
+    ("gloo", ("backend", "")), ("nccl 2.21.5", ("backend", "")),
+    ("tree: nothing yet; gloo: all_reduce", ("tree", "")),
+    ("hybrid: all_reduce left to gloo; gloo: all_reduce; picks backend", ("hybrid", "all_reduce left to gloo")),
+])
+def test_what_ran_in_logs_of_the_first_version(text: str, expected: tuple[str, str]) -> None:
+    assert legacy.comm_ran(text) == expected
+
+
+# ---- kinds of trial
+
+
+@pytest.mark.parametrize(("kind", "problem"), [
+    ("program", r"trial\.kind: kind 'program' \(a command of yours\) is not built in this version of repro"),
+    ("measurement", r"trial\.kind: kind 'measurement' .* is not built in this version"),
+    ("trainng", r"trial\.kind: no kind of trial named 'trainng'; did you mean .*training"),
+])
+def test_a_kind_that_is_not_built_is_one_clear_error(tmp_path: Path, kind: str, problem: str) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(SUITE.replace("trial:\n", f"trial:\n  kind: {kind}\n"))
+    with pytest.raises(SuiteError, match=rf"s\.yaml:\d+: {problem}") as error:
+        read_suite(str(path))
+    assert len(str(error.value).splitlines()) == 1
+    path.write_text(f"suite: s\ntrial: {{kind: {kind}, command: [make]}}\n")
+    with pytest.raises(SuiteError, match=problem):
+        read_suite(str(path))
+
+
+def test_training_named_or_not_is_the_same_trial(plan: Plan, tmp_path: Path) -> None:
+    (tmp_path / "named.yaml").write_text(SUITE.replace("trial:\n", "trial:\n  kind: training\n"))
+    named = make_plan(read_suite(str(tmp_path / "named.yaml")).suite, MACHINE)
+    assert [cell.cell_id for cell in named.cells] == [cell.cell_id for cell in plan.cells]
+    assert named.digest == plan.digest
+    assert "kind" not in json.loads(canonical(plan.cells[0].choices))
+
+
+def test_every_kind_answers_what_planning_needs(plan: Plan) -> None:
+    assert list(KINDS) == ["training"]
+    for cell in plan.cells:
+        choices = cell.choices
+        assert not choices.__abstractmethods__
+        assert choices.cell_id.startswith(choices.slug) and choices.title
+        assert {choice.seam for choice in choices.plugins()} == set(choices.plugin_fields) <= set(registry.SEAMS)
+        assert choices.full_budget_seconds(2) > 0 and choices.log_size().steps > 0 and choices.rank_logs() >= 1
+
+
+# ---- files
+
+
+def test_a_written_plan_is_read_back(plan: Plan, tmp_path: Path) -> None:
+    for item in (plan, twin_plan(plan, plan.cells, 6, 1)):
+        write_model(tmp_path / "plan.json", item)
+        assert read_model(tmp_path / "plan.json", Plan) == item
