@@ -1,4 +1,4 @@
-"""Seam + name -> class: one literal table per seam; a class is imported when it is named, never before.
+"""Seam + name -> class: one literal table per seam; a class is imported only when it is named.
 
 Third parties add names by the entry point groups `repro.engine`, `repro.comm`, ... (one per seam); a built-in name
 cannot be replaced.
@@ -76,18 +76,18 @@ def _third_party(seam: str) -> dict[str, str]:
 
 
 def names(seam: str) -> list[str]:
-    """All names of a seam, built-in ones first, then third parties' in alphabetical order."""
+    """Return all names of a seam: built-in ones first, then third parties' in alphabetical order."""
     if seam not in BUILT_IN:
         raise UnknownName("seam", seam, SEAMS)
     return [*BUILT_IN[seam], *sorted(_third_party(seam))]
 
 
 def load(seam: str, name: str) -> Any:
-    """The class that `name` stands for.
+    """Return the class that `name` stands for.
 
     Raises:
         UnknownName: no such seam or name; the nearest valid one is in the message.
-        UsageError: a third party's entry point names something that cannot be imported.
+        UsageError: a third party's entry point names a class that cannot be imported.
     """
     if name not in names(seam):
         raise UnknownName(seam, name, names(seam))

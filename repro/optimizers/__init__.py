@@ -1,1 +1,1 @@
-"""Update rules: one class a file, each builds a torch optimizer."""
+"""Update rules: one class per file, each builds a torch optimizer."""

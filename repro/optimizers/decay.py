@@ -1,4 +1,4 @@
-"""Which parameters weight decay applies to, and which kernels step them."""
+"""Parameter groups with and without weight decay, and the kernels that update them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     import torch
 
 Decay = Literal["all", "weights"]
-"""`weights`: none on parameters of fewer than two dimensions (biases, scales and shifts of norms)."""
+"""`weights`: no decay on parameters of fewer than two dimensions (biases, scales and shifts of norms)."""
 
 
 def decay_groups(
     named_parameters: Iterable[tuple[str, torch.nn.Parameter]], decay: Decay, weight_decay: float
 ) -> list[dict[str, Any]]:
-    """One parameter group, or one with decay and one without; no group is empty, order is the model's."""
+    """Return one parameter group, or one with decay and one without; none is empty, the order is the model's."""
     parameters = [parameter for _, parameter in named_parameters]
     if decay == "all":
         return [{"params": parameters, "weight_decay": weight_decay}]
@@ -26,10 +26,10 @@ def decay_groups(
 
 
 def kernels(groups: list[dict[str, Any]]) -> dict[str, bool]:
-    """`foreach` and `fused` for torch's optimizers, the same in every engine.
+    """Return `foreach` and `fused` for torch's optimizers, the same in every engine.
 
-    Left to itself torch chooses by the parameters it is given, so an engine that flattens them would step with other
-    kernels than one that does not. On a GPU the fused kernel costs all of them one launch a group; on a CPU the plain
-    loop does the same arithmetic whether parameters are flattened or not.
+    By default torch chooses by the parameters it gets, so an engine that flattens them would use other kernels than one
+    that does not. On a GPU the fused kernel needs one launch per group in every engine; on a CPU the plain loop does
+    the same arithmetic for flattened and separate parameters.
     """
     return {"foreach": False, "fused": bool(groups[0]["params"][0].is_cuda)}

@@ -1,4 +1,4 @@
-"""Learning-rate schedules and batch-size scaling rules as data: the rate is a pure function of samples seen."""
+"""Learning-rate schedules and batch-size scaling rules as data: the rate is a pure function of the samples seen."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class _Schedule(BaseModel):
     warmup_start: float = Field(0.0, ge=0, le=1, description="first rate of the warm-up, as a share of the full rate")
 
     def factor(self, epoch: float, epochs: float) -> float:
-        """Share of the full rate after `epoch` of `epochs` (both real numbers, in passes over the training data)."""
+        """Return the share of the full rate after `epoch` of `epochs` (real numbers, in passes over the training data)."""
         if epoch < self.warmup_epochs:
             return self.warmup_start + (1 - self.warmup_start) * epoch / self.warmup_epochs
         rest = epochs - self.warmup_epochs
         return self.decay(min(1.0, (epoch - self.warmup_epochs) / rest) if rest > 0 else 1.0, epoch)
 
     def decay(self, progress: float, epoch: float) -> float:
-        """Share of the full rate after warm-up; `progress` in 0..1, `epoch` for schedules with milestones."""
+        """Return the share of the full rate after warm-up; `progress` in 0..1, `epoch` for schedules with milestones."""
         return 1.0
 
 
@@ -35,7 +35,7 @@ class Constant(_Schedule):
 
 
 class Step(_Schedule):
-    """The rate times `gamma` at every milestone."""
+    """The rate is multiplied by `gamma` at every milestone."""
 
     kind: Literal["step"] = "step"
     milestones: tuple[float, ...] = Field(..., min_length=1, description="epochs at which the rate drops, ascending")
@@ -44,7 +44,7 @@ class Step(_Schedule):
     @model_validator(mode="after")
     def _ascending(self) -> Step:
         if list(self.milestones) != sorted(set(self.milestones)):
-            raise ValueError("milestones must ascend without repeats")
+            raise ValueError("milestones must ascend, each once")
         return self
 
     def decay(self, progress: float, epoch: float) -> float:
@@ -76,7 +76,7 @@ Schedule = Annotated[Constant | Step | Polynomial | Cosine, Field(discriminator=
 
 
 class Scaling(BaseModel):
-    """How the learning rate follows the global batch: declared, never implied."""
+    """The rule by which the learning rate follows the global batch: declared, never implied."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -92,7 +92,7 @@ class Scaling(BaseModel):
         return self
 
     def scale(self, global_batch: int) -> float:
-        """Factor on the learning rate at `global_batch` samples."""
+        """Return the factor on the learning rate at `global_batch` samples."""
         if self.rule == "none" or self.base_batch is None:
             return 1.0
         ratio = global_batch / self.base_batch

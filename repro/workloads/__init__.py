@@ -1,1 +1,1 @@
-"""Workloads: a model, its data and the metrics it is judged by."""
+"""Workloads: a model, its data and the metrics that judge it."""

@@ -1,4 +1,4 @@
-"""What classifiers share: loss, metric, and initial weights that depend on the seed alone."""
+"""Loss, metric and initial weights of classifiers; the weights depend on the seed alone."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from repro.core.random_streams import Streams
 
 
 def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Mean cross entropy in float32, whatever the model computes in."""
+    """Return the mean cross entropy, in float32 for every precision of the model."""
     return functional.cross_entropy(outputs.float(), targets)
 
 
 def top1(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """How many samples have their target as the largest output."""
+    """Return how many samples have their target as the largest output."""
     return (outputs.argmax(dim=1) == targets).sum()
 
 
 def initialised(make: Callable[[], nn.Module], streams: Streams, device: str) -> nn.Module:
-    """The module that `make` builds, its weights drawn from the stream `init`, on `device`.
+    """Return the module that `make` builds, on `device`, with weights from the stream `init`.
 
-    Drawn on the CPU in float32 from torch's own generator, whose state is put back: engine, world size, device and
-    precision cannot change a bit of it, and nothing drawn later is shifted by the size of the model.
+    The weights are drawn on the CPU in float32 from torch's own generator, whose state is restored. Engine, world size,
+    device and precision therefore cannot change them, and later draws do not depend on the size of the model.
     """
     kind = torch.get_default_dtype()
     try:

@@ -1,4 +1,4 @@
-"""A small convolutional network for images, of stages that halve the picture."""
+"""A small convolutional network for images; each stage halves the image."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ Norm = Literal["group", "batch"]
 
 
 def conv_net(channels: int, widths: Sequence[int], classes: int, norm: Norm) -> nn.Sequential:
-    """3 x 3 convolutions, one a stage, with normalisation, ReLU and 2 x 2 pooling between; a linear layer last.
+    """Return 3 x 3 convolutions, one per stage, with normalisation, ReLU and 2 x 2 pooling, then a linear layer.
 
     Args:
         channels: of the input images.
         widths: channels of each stage.
         classes: number of outputs.
-        norm: "group" normalises within a sample, so that the mathematics is the same however a batch is divided over
+        norm: "group" normalises within a sample, so the mathematics does not depend on how a batch is divided over
             ranks; "batch" normalises over the samples that one rank sees.
     """
     layers: list[nn.Module] = []

@@ -1,4 +1,4 @@
-"""Batches of handwritten digits from tables that live on the trial's device."""
+"""Batches of handwritten digits, looked up in tables on the trial's device."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from repro.seams.training import Batch
 from repro.workloads import digits_data
 
 SHIFTS = tuple((down, right) for down in (-1, 0, 1) for right in (-1, 0, 1))
-"""Augmentation moves an image by at most one pixel; paper moves in at the edge."""
+"""Augmentation moves an image by at most one pixel and fills the edge with paper."""
 
 
 class DigitBatches:
-    """Looks batches up instead of computing them: all nine shifts of all training images are made once.
+    """Batches by look-up: all nine shifts of all training images are computed once.
 
-    Which shift a sample takes in an epoch is drawn for all samples at once from the stream `augmentation`, so it does
-    not depend on who asks, in which order or how many at a time.
+    The shifts of an epoch are drawn for all samples at once from the stream `augmentation`, so they do not depend on
+    the rank, the order or the size of the batches.
     """
 
     def __init__(self, expected_sha256: str, streams: Streams, device: str, *, augment: bool) -> None:
@@ -29,10 +29,10 @@ class DigitBatches:
         self._fed: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
 
     def open(self) -> str:
-        """Read the data onto the device; their sha256. Nothing else here works before.
+        """Read the data onto the device and return their sha256. Must be called first.
 
         Raises:
-            TrialError: the content is not what is expected.
+            TrialError: the content has another hash than expected.
         """
         digits = digits_data.verified(self._expected)
         train = scaled(digits.train.images)
@@ -44,7 +44,7 @@ class DigitBatches:
         return digits.sha256
 
     def train(self, epoch: int, indices: NDArray[np.int64]) -> Batch:
-        """Images [n, 1, 8, 8] as the epoch shifts them, and targets [n]."""
+        """Return images [n, 1, 8, 8], shifted as in this epoch, and targets [n]."""
         if self._augment and epoch != self._epoch:
             self._offsets, self._epoch = self._drawn(epoch) * self._samples, epoch
         offsets = self._offsets[indices]
@@ -56,21 +56,21 @@ class DigitBatches:
         return self._streams.generator("augmentation", epoch).integers(len(SHIFTS), size=self._samples)
 
     def draws(self, epoch: int, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Number in `SHIFTS` of the shift that the seed draws for each sample."""
+        """Return the index in `SHIFTS` that the seed draws for each sample."""
         return self._drawn(epoch)[indices]
 
     def fed(self) -> list[tuple[NDArray[np.int64], NDArray[np.int64] | None]]:
-        """Samples and shifts that `train` has looked up since the last call."""
+        """Return the samples and shifts that `train` has looked up since the last call."""
         fed, self._fed = self._fed, []
         return [(indices, offsets // self._samples if self._augment else None) for indices, offsets in fed]
 
     def evaluation(self, indices: NDArray[np.int64]) -> Batch:
-        """Images [n, 1, 8, 8] as they are, and targets [n]."""
+        """Return unchanged images [n, 1, 8, 8] and targets [n]."""
         rows = self._index(indices)
         return self._eval.index_select(0, rows), self._eval_targets.index_select(0, rows)
 
     def synthetic(self, samples: int) -> Batch:
-        """Noise in the same shape and on the same device, the same each time."""
+        """Return noise of the same shape on the same device, identical in every call."""
         generator = np.random.default_rng(0)
         images = generator.uniform(-1, 1, (samples, 1, digits_data.SIDE, digits_data.SIDE)).astype(np.float32)
         targets = generator.integers(digits_data.CLASSES, size=samples)
@@ -81,7 +81,7 @@ class DigitBatches:
 
 
 def scaled(images: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Pixels from -1 (paper) to 1 (ink), [n, 1, 8, 8]."""
+    """Return pixels from -1 (paper) to 1 (ink), [n, 1, 8, 8]."""
     return (images.astype(np.float32) / (digits_data.GREYS / 2) - 1)[:, None]
 
 

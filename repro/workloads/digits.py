@@ -23,7 +23,7 @@ class Digits(Workload):
     norm: Literal["group", "batch"] = "group"
     """"batch" depends on how many samples a rank sees: its mathematics changes with the world size."""
     augment: bool = True
-    """Move each training image by at most one pixel, drawn anew every epoch."""
+    """Move each training image by at most one pixel, drawn again in every epoch."""
 
     @property
     def train_samples(self) -> int:

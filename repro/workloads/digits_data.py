@@ -1,7 +1,7 @@
-"""The handwritten digits that scikit-learn carries: 1797 real images of 8 x 8 pixels, split once and for all; no torch.
+"""The handwritten digits in scikit-learn's package: 1797 real images of 8 x 8 pixels, with a fixed split; no torch.
 
-The table is read straight from scikit-learn's package data: importing scikit-learn takes a hundred times as long and
-starts a thread, and the declared hash vouches for the content either way.
+The table is read directly from scikit-learn's package data, because importing scikit-learn takes a hundred times as
+long and starts a thread. The declared hash verifies the content in both cases.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """The data set with its split, as read; `verified` refuses it when it is not what is declared."""
+    """The data set with its split, as read; `verified` checks its hash."""
 
     train: Split
     evaluation: Split
@@ -53,7 +53,7 @@ class Digits:
 
 @cache
 def load() -> Digits:
-    """Read and split the data set; nothing is checked.
+    """Read and split the data set without checking it.
 
     Raises:
         TrialError: scikit-learn is not installed.
@@ -70,10 +70,10 @@ def load() -> Digits:
 
 
 def verified(expected: str) -> Digits:
-    """The data set, whose content is known to be `expected`.
+    """Return the data set if its sha256 is `expected`.
 
     Raises:
-        TrialError: it is not.
+        TrialError: it is another one.
     """
     digits = load()
     if digits.sha256 != expected:
@@ -102,10 +102,10 @@ def identity(expected: str) -> DataIdentity:
 
 
 def split(targets: NDArray[np.uint8]) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-    """Indices of the training and of the evaluation samples, ascending.
+    """Return the indices of the training and of the evaluation samples, ascending.
 
-    Of each class, the 36 samples whose index has the smallest sha256 are for evaluation: as good as random, and not at
-    the mercy of any library's random numbers.
+    Of each class, the 36 samples whose index has the smallest sha256 are for evaluation: as good as random, and
+    independent of any library's random numbers.
     """
     keys = [hashlib.sha256(f"{NAME}/{VERSION}/{index}".encode()).digest() for index in range(len(targets))]
     chosen = np.zeros(len(targets), dtype=bool)
@@ -121,17 +121,17 @@ def content(
     train: NDArray[np.uint32],
     evaluation: NDArray[np.uint32],
 ) -> bytes:
-    """The whole data set as canonical bytes: pixels and targets one byte each, indices little-endian 32 bit."""
+    """Return the whole data set as canonical bytes: pixels and targets one byte each, indices little-endian 32 bit."""
     arrays = (images.astype("u1"), targets.astype("u1"), train.astype("<u4"), evaluation.astype("<u4"))
     shapes = ";".join(",".join(map(str, each.shape)) for each in arrays)
     return b"\n".join([shapes.encode(), *(np.ascontiguousarray(each).tobytes() for each in arrays)])
 
 
 def _table() -> NDArray[np.uint8]:
-    """One row an image: 64 pixels and the target."""
+    """Return one row per image: 64 pixels and the target."""
     package = importlib.util.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
-        raise TrialError("the digits need scikit-learn, which carries the data: pip install scikit-learn")
+        raise TrialError("the digits need scikit-learn, which contains the data; install it: pip install scikit-learn")
     path = Path(package.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
     if not path.exists():
         return _through_sklearn()

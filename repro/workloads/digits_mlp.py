@@ -28,7 +28,8 @@ class DigitsMlp(Workload):
     hidden: int = Field(default=1024, ge=8, le=16384)
     depth: int = Field(default=3, ge=1, le=16)
     augment: bool = False
-    """Move each training image by at most one pixel, drawn anew every epoch; takes this model four times as long."""
+    """Move each training image by at most one pixel, drawn again in every epoch; this model then needs four times as
+    long."""
 
     @property
     def train_samples(self) -> int:

@@ -1,4 +1,4 @@
-"""Made-up pictures of any size with a network of any size: for throughput and for trying things out, never a result."""
+"""Synthetic images of any size with a network of any size: for throughput and for experiments, never a result."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from repro.workloads.synthetic_images import Recipe, sha256
 
 
 class Synthetic(Workload):
-    """Each class is a random picture, a sample that picture under noise; the options alone decide the data."""
+    """Each class is a random image, each sample that image plus noise; the options alone determine the data."""
 
-    title: ClassVar[str] = "made-up images, CNN of chosen size"
+    title: ClassVar[str] = "synthetic images, CNN of chosen size"
     metrics: ClassVar[Mapping[str, Direction]] = {"top1": "higher"}
     ranges: ClassVar[Mapping[str, tuple[float, float]]] = {"top1": (0.0, 1.0)}
     synthetic: ClassVar[bool] = True
@@ -35,7 +35,7 @@ class Synthetic(Workload):
     depth: int = Field(default=3, ge=1, le=8)
     """Convolutions."""
     data_seed: int = Field(default=0, ge=0)
-    """Names the data set: like a real one, it does not change with the trial's seed."""
+    """Determines the data set, which, like a real one, does not change with the trial's seed."""
 
     @property
     def train_samples(self) -> int:
@@ -58,9 +58,9 @@ class Synthetic(Workload):
 
     def build(self, streams: Streams, device: str) -> TrainingParts:
         from repro.workloads import classification, conv_net
-        from repro.workloads.synthetic_batches import MadeUpBatches
+        from repro.workloads.synthetic_batches import SyntheticBatches
 
-        batches = MadeUpBatches(self._recipe(), device)
+        batches = SyntheticBatches(self._recipe(), device)
         widths = [self.width * 2**stage for stage in range(self.depth)]
         return TrainingParts(
             model=classification.initialised(

@@ -1,4 +1,4 @@
-"""Batches of made-up images, put together on the trial's device."""
+"""Batches of synthetic images, computed on the trial's device."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from repro.seams.training import Batch
 from repro.workloads import synthetic_images
 
 
-class MadeUpBatches:
-    """Two look-ups and a sum a batch; the same bytes for the same sample, whoever asks."""
+class SyntheticBatches:
+    """Two look-ups and a sum per batch; the same bytes for the same sample on every rank."""
 
     def __init__(self, recipe: synthetic_images.Recipe, device: str) -> None:
         self._recipe, self._device = recipe, device
         self._fed: list[NDArray[np.int64]] = []
 
     def open(self) -> str:
-        """Draw the data and put them on the device; their sha256."""
+        """Draw the data, put them on the device and return their sha256."""
         images = synthetic_images.draw(self._recipe)
         self._pictures = torch.from_numpy(images.pictures).to(self._device)
         self._noises = torch.from_numpy(images.noises).to(self._device)
@@ -26,21 +26,21 @@ class MadeUpBatches:
         return synthetic_images.digest(images)
 
     def train(self, epoch: int, indices: NDArray[np.int64]) -> Batch:
-        """Images [n, channels, side, side] and targets [n]; every epoch alike."""
+        """Return images [n, channels, side, side] and targets [n], the same in every epoch."""
         self._fed.append(indices)
         return self._batch(indices)
 
     def fed(self) -> list[tuple[NDArray[np.int64], NDArray[np.int64] | None]]:
-        """Samples that `train` has looked up since the last call."""
+        """Return the samples that `train` has looked up since the last call."""
         fed, self._fed = self._fed, []
         return [(indices, None) for indices in fed]
 
     def evaluation(self, indices: NDArray[np.int64]) -> Batch:
-        """Images [n, channels, side, side] and targets [n]."""
+        """Return images [n, channels, side, side] and targets [n]."""
         return self._batch(np.asarray(indices) + self._recipe.train_samples)
 
     def synthetic(self, samples: int) -> Batch:
-        """Noise in the same shape and on the same device, the same each time."""
+        """Return noise of the same shape on the same device, identical in every call."""
         recipe, generator = self._recipe, np.random.default_rng(0)
         images = generator.standard_normal((samples, recipe.channels, recipe.side, recipe.side), dtype=np.float32)
         targets = generator.integers(recipe.classes, size=samples)

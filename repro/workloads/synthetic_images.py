@@ -1,4 +1,4 @@
-"""Labelled images that are drawn instead of read: a few arrays from which any sample is looked up; no torch."""
+"""Labelled images that are drawn, not read: any sample is looked up in a few arrays; no torch."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 from repro.core.random_streams import Streams
 
 NOISES = 256
-"""Noise pictures that all samples share: a data set of any size stays small in memory."""
+"""Noise images that all samples share, so that a data set of any size stays small in memory."""
 NOISE_LEVEL = 1.0
-"""Standard deviation of the noise, as large as that of the class pictures."""
+"""Standard deviation of the noise, equal to that of the class images."""
 COARSE = 4
-"""Class pictures are this many blocks a side, so that pooling does not wash them out."""
+"""Blocks per side of a class image, so that pooling does not average it away."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """All that decides the data."""
+    """Everything that determines the data."""
 
     side: int
     channels: int
@@ -43,7 +43,7 @@ class Images:
 
 
 def draw(recipe: Recipe) -> Images:
-    """The data set of `recipe`, each array from a stream of its own."""
+    """Draw the data set of `recipe`, each array from a separate stream."""
     streams = Streams(recipe.seed, 0)
     shape = (recipe.channels, recipe.side, recipe.side)
     coarse = streams.generator("pictures").standard_normal((recipe.classes, recipe.channels, COARSE, COARSE))
@@ -59,12 +59,12 @@ def draw(recipe: Recipe) -> Images:
 
 
 def sha256(recipe: Recipe) -> str:
-    """Hash of every array as little-endian bytes."""
+    """Return the sha256 over every array as little-endian bytes."""
     return digest(draw(recipe))
 
 
 def digest(images: Images) -> str:
-    """Hash of every array as little-endian bytes."""
+    """Return the sha256 over every array as little-endian bytes."""
     hashed = hashlib.sha256()
     for array, kind in (
         (images.pictures, "<f4"), (images.noises, "<f4"), (images.targets, "<i8"), (images.noise, "<i8")
