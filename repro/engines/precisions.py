@@ -1,4 +1,4 @@
-"""The numeric formats: the types of products, weights, gradients and messages.
+"""The numeric formats: what is computed, kept and sent in which type.
 
 The same name means the same thing in every engine. Two rules hold for all of them: the loss and the metrics are
 computed in float32 on the model's outputs, and evaluation runs in the format of training.
@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 from repro.seams.plugin import Setting
-from repro.seams.training import LossScaling, Precision
+from repro.seams.training import Precision
 
 
 class Fp32(Precision):
-    """Everything in IEEE float32: weights, products, gradients, messages, optimizer; TensorFloat-32 is off."""
+    """Everything in IEEE float32: weights, products, gradients, what is sent, optimizer; TensorFloat-32 is off."""
 
     title: ClassVar[str] = "float32"
 
@@ -31,18 +31,22 @@ class Tf32(Precision):
 
 
 class Bf16Autocast(Precision):
-    """Weights, gradients, messages and optimizer in float32; products and convolutions in bfloat16 by autocast."""
+    """Weights, gradients, what is sent and optimizer in float32; products and convolutions in bfloat16 by autocast."""
 
     title: ClassVar[str] = "bfloat16 autocast"
     autocast: ClassVar[str | None] = "bfloat16"
 
 
 class Fp16Autocast(Precision):
-    """As bf16-autocast with float16 products; the loss is scaled dynamically (`LossScaling`)."""
+    """As bf16-autocast with float16 products; the loss is scaled dynamically (65536, halved on overflow).
+
+    A step whose gradients overflow is skipped. The scale doubles after 2000 steps without overflow, as in
+    `torch.amp.GradScaler`.
+    """
 
     title: ClassVar[str] = "float16 autocast"
     autocast: ClassVar[str | None] = "float16"
-    loss_scaling: ClassVar[LossScaling | None] = LossScaling()
+    loss_scaling: ClassVar[bool] = True
 
 
 class Bf16Master(Precision):
@@ -59,9 +63,9 @@ class Bf16Master(Precision):
 
 
 class Fp16Master(Precision):
-    """As bf16-master with float16; the loss is scaled dynamically (`LossScaling`)."""
+    """As bf16-master with float16, and the loss scaled dynamically (65536, halved on overflow, doubled after 2000)."""
 
     title: ClassVar[str] = "float16 with float32 master weights"
     weights: ClassVar[str] = "float16"
     master: ClassVar[bool] = True
-    loss_scaling: ClassVar[LossScaling | None] = LossScaling()
+    loss_scaling: ClassVar[bool] = True

@@ -68,7 +68,7 @@ class TrainingParts:
 
 
 class Workload(Plugin):
-    """A model, its data and the metrics that judge it."""
+    """A model, its data and the metrics it is judged by."""
 
     title: ClassVar[str]
     unit: ClassVar[str] = "images"
@@ -104,18 +104,6 @@ class Workload(Plugin):
         """The parts of one trial; initial weights come from the stream `init`, augmentation from `augmentation`."""
 
 
-@dataclass(frozen=True, slots=True)
-class LossScaling:
-    """Dynamic loss scaling: a step whose gradients overflow is skipped and halves the scale.
-
-    The scale doubles after `growth_steps` steps without an overflow, as in `torch.amp.GradScaler`.
-    """
-
-    initial_power: int = 16
-    """The first scale is 2 to this power."""
-    growth_steps: int = 2000
-
-
 class Precision(Plugin):
     """A numeric format as data: what is computed in which type. Engines read it and do it."""
 
@@ -126,8 +114,7 @@ class Precision(Plugin):
     """Type of the weights and gradients that the model computes with."""
     master: ClassVar[bool] = False
     """True: the optimizer updates a float32 copy of the weights."""
-    loss_scaling: ClassVar[LossScaling | None] = None
-    """None: the loss is not scaled."""
+    loss_scaling: ClassVar[bool] = False
     tf32: ClassVar[bool] = False
 
 

@@ -17,14 +17,14 @@ class _Schedule(BaseModel):
     warmup_start: float = Field(0.0, ge=0, le=1, description="first rate of the warm-up, as a share of the full rate")
 
     def factor(self, epoch: float, epochs: float) -> float:
-        """Return the share of the full rate after `epoch` of `epochs` (real numbers, in passes over the training data)."""
+        """Return the share of the full rate after `epoch` of `epochs` (real numbers of passes over the data)."""
         if epoch < self.warmup_epochs:
             return self.warmup_start + (1 - self.warmup_start) * epoch / self.warmup_epochs
         rest = epochs - self.warmup_epochs
         return self.decay(min(1.0, (epoch - self.warmup_epochs) / rest) if rest > 0 else 1.0, epoch)
 
     def decay(self, progress: float, epoch: float) -> float:
-        """Return the share of the full rate after warm-up; `progress` in 0..1, `epoch` for schedules with milestones."""
+        """Return the share of the full rate after warm-up; `progress` is in 0..1, `epoch` for milestones."""
         return 1.0
 
 

@@ -55,10 +55,7 @@ class LoopSession(TorchSession):
         self.parameters = [parameter for _, parameter in self.trained()]
         self.stepped = self.masters.copies if self.masters else self.parameters
         self.optimizer = job.optimizer.build(self.masters.named if self.masters else self.trained())
-        scaling = job.precision.loss_scaling
-        self.scaler = torch.amp.GradScaler(
-            self.device.type, init_scale=2.0 ** scaling.initial_power, growth_interval=scaling.growth_steps
-        ) if scaling else None
+        self.scaler = torch.amp.GradScaler(self.device.type) if job.precision.loss_scaling else None
         self.wrapped = wrap(self.model)
 
     def forward(self, inputs: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from repro.seams.training import Job, LossScaling
+from repro.seams.training import Job
 
 _PRECISION = "the trial's `precision`"
 _CLOCK = "the harness: nothing but the step's own work is timed, and DeepSpeed prints nothing"
@@ -99,9 +99,7 @@ def _precision(job: Job) -> dict[str, Any]:
             "bf16": {"enabled": True, "check_grad_overflow": False},
         }
     if precision.weights == "float16":
-        given = precision.loss_scaling or LossScaling()
-        scaling = {"loss_scale": 0, "initial_scale_power": given.initial_power,
-                   "loss_scale_window": given.growth_steps, "hysteresis": 1}
+        scaling = {"loss_scale": 0, "initial_scale_power": 16, "loss_scale_window": 2000, "hysteresis": 1}
         return {
             "communication_data_type": "fp16",
             "data_types": {"grad_accum_dtype": "fp16"},
