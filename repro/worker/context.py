@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from repro.core.events import EventLog
 from repro.seams.training import Job, Session, TrainingParts, Workload
-from repro.suite.model import Trial, TrialConfig
+from repro.suite.model import Trial
+from repro.suite.training import TrainingConfig
 from repro.worker.clock import RankClock
 
 
@@ -24,7 +25,7 @@ class TrialContext:
     clock: RankClock
 
     @property
-    def choices(self) -> TrialConfig:
+    def choices(self) -> TrainingConfig:
         return self.trial.choices
 
     @property

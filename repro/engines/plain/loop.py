@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from repro.core.errors import CheckpointRefused
-from repro.engines.plain.numerics import name_of
+from repro.engines.plain.numerics import make_scaler, name_of
 from repro.engines.plain.session import TorchSession, as_array
 from repro.engines.plain.tensor_files import load_tensors, save_tensors
 from repro.seams.training import Batch, Job, TrainingParts
@@ -55,7 +55,7 @@ class LoopSession(TorchSession):
         self.parameters = [parameter for _, parameter in self.trained()]
         self.stepped = self.masters.copies if self.masters else self.parameters
         self.optimizer = job.optimizer.build(self.masters.named if self.masters else self.trained())
-        self.scaler = torch.amp.GradScaler(self.device.type) if job.precision.loss_scaling else None
+        self.scaler = make_scaler(job.precision.loss_scaling, self.device.type) if job.precision.loss_scaling else None
         self.wrapped = wrap(self.model)
 
     def forward(self, inputs: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from repro.seams.training import Precision
+from repro.seams.training import LossScaling, Precision
 
 
 class Numerics:
@@ -55,6 +55,14 @@ class Numerics:
             return "off"
         on = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
         return "on" if all(on) else "mixed" if any(on) else "off"
+
+
+def make_scaler(scaling: LossScaling, device_type: str) -> torch.amp.GradScaler:
+    """Return torch's loss scaler with the values of `scaling`."""
+    return torch.amp.GradScaler(
+        device_type, init_scale=scaling.initial_scale, growth_factor=scaling.GROWTH_FACTOR,
+        backoff_factor=scaling.BACKOFF_FACTOR, growth_interval=scaling.growth_interval,
+    )
 
 
 def cast_floats(value: Any, dtype: torch.dtype) -> Any:

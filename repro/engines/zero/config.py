@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from repro.seams.training import Job
+from repro.seams.training import Job, LossScaling
 
 _PRECISION = "the trial's `precision`"
 _CLOCK = "the harness: nothing but the step's own work is timed, and DeepSpeed prints nothing"
@@ -99,14 +99,21 @@ def _precision(job: Job) -> dict[str, Any]:
             "bf16": {"enabled": True, "check_grad_overflow": False},
         }
     if precision.weights == "float16":
-        scaling = {"loss_scale": 0, "initial_scale_power": 16, "loss_scale_window": 2000, "hysteresis": 1}
         return {
             "communication_data_type": "fp16",
             "data_types": {"grad_accum_dtype": "fp16"},
-            "fp16": {"enabled": True, "auto_cast": False, **scaling},
+            "fp16": {"enabled": True, "auto_cast": False, **_loss_scaling(precision.loss_scaling)},
         }
     # Compression: gradients are rounded for the way and added in the low type, as torch's hooks do.
     return {"communication_data_type": {"none": "fp32"}.get(job.compression, job.compression)}
+
+
+def _loss_scaling(scaling: LossScaling | None) -> dict[str, Any]:
+    if scaling is None:
+        return {"loss_scale": 1.0}  # DeepSpeed scales fp16 dynamically unless the scale is fixed
+    # loss_scale 0 means dynamic; hysteresis 1 lowers the scale at the first overflow, as torch does.
+    return {"loss_scale": 0, "initial_scale_power": scaling.initial_scale_power,
+            "loss_scale_window": scaling.growth_interval, "hysteresis": 1}
 
 
 def _reduction(job: Job, bucket_mib: float | None) -> dict[str, Any]:
