@@ -618,11 +618,11 @@ def test_what_deepspeed_cannot_write_is_told_when_the_ranks_have_met(tmp_path: P
     files, folder = SafeFiles(), tmp_path / "step_000000001" / "model"
     files.save({"a": torch.ones(2)}, str(folder / "a.pt"))  # there is no such folder: RuntimeError by torch
     with pytest.raises(CheckpointError, match="checkpoint step_000000001: model cannot be written: ") as caught:
-        files.written(folder)
+        files.raise_failure(folder)
     assert not isinstance(caught.value, CheckpointRefused)
     files.makedirs(str(folder), exist_ok=True)
     files.save({"a": torch.ones(2)}, str(folder / "a.pt"))
-    files.written(folder)
+    files.raise_failure(folder)
 
 
 # ---- the suite
