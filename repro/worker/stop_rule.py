@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from repro.record.outcome import TrialOutcome
-from repro.suite.model import Stop
+from repro.suite.training import Stop
 
 
 @dataclass(frozen=True, slots=True)
