@@ -1,4 +1,4 @@
-"""An engine that trains nothing: seeded figures on a clock of its own, to test everything around an engine."""
+"""An engine that does not train: seeded figures on a virtual clock, to test everything around an engine."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from repro.seams.training import Engine, Job, Session, TrainingParts
 
 
 class Fake(Engine):
-    """Invented figures, exact and the same every time; rank 0 speaks for all ranks.
+    """Invented figures, exact and identical in every run; rank 0 stands for all ranks.
 
     A step lasts `step_seconds` x exp(`spread` z) for the slowest of the ranks, z standard normal. Accuracy after n
     samples is `final` x (1 - exp(-n / s)) plus noise, with s = `samples_scale` x exp(`spread` z) drawn once a trial.
-    Cells with different options draw different noise, as runs on a machine would.
+    Cells with different options draw different noise, as on a real machine.
     """
 
     title: ClassVar[str] = "Fake (invented figures)"
@@ -42,21 +42,21 @@ class Fake(Engine):
         return "fake 1"
 
     def clock(self, job: Job, streams: Streams) -> Callable[[], int]:
-        """The clock that the next session started will advance."""
+        """Return the clock that the next started session advances."""
         self._waiting[:] = [VirtualClock()]
         return self._waiting[0]
 
     def start(self, parts: TrainingParts | None, job: Job, streams: Streams) -> Session:
         clock = self._waiting.pop() if self._waiting else VirtualClock()
-        return FakeSession(self, job, streams, self._cell(job), clock)
+        return FakeSession(self, job, streams, self._cell_key(job), clock)
 
-    def _cell(self, job: Job) -> int:
-        """A number that is the same for the repeats of one cell and differs between cells."""
+    def _cell_key(self, job: Job) -> int:
+        """Return a number that all repeats of one cell share and that differs between cells."""
         chosen = [self.model_dump(mode="json"), job.world, job.micro_batch, job.accumulation, job.gradient_clip]
         plugins = [(type(plugin).__qualname__, plugin.model_dump(mode="json"))
                    for plugin in (job.precision, job.optimizer, job.comm)]
         return zlib.crc32(json.dumps([chosen, plugins], sort_keys=True).encode())
 
     def accuracy(self, samples: float, scale: float, final: float) -> float:
-        """The noiseless learning curve."""
+        """Return the accuracy after `samples` without noise."""
         return final * -math.expm1(-samples / scale)

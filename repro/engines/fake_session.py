@@ -1,4 +1,4 @@
-"""A training that does not happen, on a clock that does not tick by itself."""
+"""The session of the fake engine: invented figures on a virtual clock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHAPES = {"layer.weight": (8, 4), "layer.bias": (4,)}
 
 
 class VirtualClock:
-    """Nanoseconds that pass only when somebody says so; called like `time.monotonic_ns`."""
+    """A clock that only `advance` moves; called like `time.monotonic_ns`."""
 
     def __init__(self) -> None:
         self.now_ns = 1_000_000_000
@@ -36,7 +36,7 @@ class FakeSession(Session):
     """One trial's invented course.
 
     Args:
-        cell: what distinguishes this cell's draws from another's.
+        cell: key of the random streams; cells with different keys draw different figures.
     """
 
     def __init__(self, options: Fake, job: Job, streams: Streams, cell: int, clock: VirtualClock) -> None:
@@ -53,7 +53,7 @@ class FakeSession(Session):
         return self.steps * self.job.micro_batch * self.job.accumulation * self.job.world
 
     def step_seconds(self) -> float:
-        """Duration of the step after `steps`: the slowest rank's."""
+        """Return the duration of the next step: that of the slowest rank."""
         draws = self.streams.generator("fake-step", self.cell, self.steps).standard_normal(self.job.world)
         return float(self.options.step_seconds * math.exp(self.options.spread * draws.max()))
 
@@ -67,7 +67,7 @@ class FakeSession(Session):
         self.steps += 1
 
     def evaluate(self, batches: Iterable[Batch], metric: str) -> tuple[float, int]:
-        """The whole evaluation set at once, as one sample: sum and number are the value and 1."""
+        """Evaluate the whole set as one sample: the sum is the value, the number is 1."""
         self.clock.advance(self.options.eval_seconds)
         noise = self.streams.generator("fake-evaluation", self.cell, self.evaluations).standard_normal()
         self.evaluations += 1
@@ -76,20 +76,20 @@ class FakeSession(Session):
         return (1.0 - value if metric in ("error", "loss") else value), 1
 
     def total(self, values: Sequence[float]) -> list[float]:
-        """Every rank has what rank 0 has."""
+        """Every rank has the values of rank 0."""
         return [float(value) * self.job.world for value in values]
 
     def gather(self, value: Any) -> list[Any]:
         return [value] * self.job.world
 
     def synchronize(self) -> None:
-        """Nothing runs that could be waited for."""
+        """Do nothing: nothing runs."""
 
     def gradients(self) -> dict[str, np.ndarray]:
         return {name: self._array("fake-gradient", index, self.steps) for index, name in enumerate(SHAPES)}
 
     def weights(self) -> dict[str, np.ndarray]:
-        """Initial weights of the repeat, moved by a fixed amount a step: the same in every cell."""
+        """Return the initial weights of the repeat plus a fixed amount per step: identical in every cell."""
         moved = np.float32(self.steps * 1e-3)
         return {name: self._array("init", index) + moved for index, name in enumerate(SHAPES)}
 
@@ -101,7 +101,7 @@ class FakeSession(Session):
         return {}
 
     def warm_up(self, batches: Sequence[Batch]) -> None:
-        """Takes the time of two steps and leaves nothing behind."""
+        """Advance the clock by two steps and change nothing else."""
         self.clock.advance(2 * self.options.step_seconds)
 
     def effective(self) -> dict[str, str]:
@@ -111,11 +111,11 @@ class FakeSession(Session):
         return {"steps": self.steps, "evaluations": self.evaluations, "now_ns": self.clock.now_ns}
 
     def load(self, folder: Path, own: Mapping[str, Any]) -> None:
-        """On its own clock no time is lost."""
+        """Load the state; on the virtual clock no time is lost."""
         self.steps, self.evaluations, self.clock.now_ns = own["steps"], own["evaluations"], own["now_ns"]
 
     def peak_bytes(self) -> int | None:
         return None
 
     def close(self) -> None:
-        """Nothing was opened."""
+        """Do nothing: nothing was opened."""

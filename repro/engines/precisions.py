@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from repro.seams.plugin import Setting
-from repro.seams.training import Precision
+from repro.seams.training import LossScaling, Precision
 
 
 class Fp32(Precision):
@@ -38,15 +38,11 @@ class Bf16Autocast(Precision):
 
 
 class Fp16Autocast(Precision):
-    """As bf16-autocast with float16 products; the loss is scaled dynamically (65536, halved on overflow).
-
-    A step whose gradients overflow is skipped. The scale doubles after 2000 steps without overflow, as in
-    `torch.amp.GradScaler`.
-    """
+    """As bf16-autocast with float16 products and a dynamically scaled loss (`LossScaling`)."""
 
     title: ClassVar[str] = "float16 autocast"
     autocast: ClassVar[str | None] = "float16"
-    loss_scaling: ClassVar[bool] = True
+    loss_scaling: ClassVar[LossScaling | None] = LossScaling()
 
 
 class Bf16Master(Precision):
@@ -63,9 +59,9 @@ class Bf16Master(Precision):
 
 
 class Fp16Master(Precision):
-    """As bf16-master with float16, and the loss scaled dynamically (65536, halved on overflow, doubled after 2000)."""
+    """As bf16-master with float16 and a dynamically scaled loss (`LossScaling`)."""
 
     title: ClassVar[str] = "float16 with float32 master weights"
     weights: ClassVar[str] = "float16"
     master: ClassVar[bool] = True
-    loss_scaling: ClassVar[bool] = True
+    loss_scaling: ClassVar[LossScaling | None] = LossScaling()

@@ -1,7 +1,8 @@
-"""The checkpoints of one trial: written aside and renamed, the last two kept, every file with its hash.
+"""The checkpoints of one trial: written to a temporary folder and renamed, the last two kept, every file hashed.
 
-A folder holds what the engine wrote, what is each rank's own (`rank<N>.json`), the log up to then (`log.txt`) and
-`checkpoint.json`. Here is decided which one a trial may go on from; what the engine's files say is the engine's own.
+A checkpoint folder holds the engine's files, one file of each rank (`rank<N>.json`), the log up to then (`log.txt`) and
+`checkpoint.json`. This module decides which checkpoint a trial may resume; the content of the engine's files is the
+engine's business.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from repro.record.index import file_sha256
 MANIFEST, LOG = "checkpoint.json", "log.txt"
 LAUNCHED = "x_launch_ns"
 KEPT = 2
-"""The last one may be torn by what ended the trial, or hold what made it fail."""
+"""The last one may be damaged by the failure that ended the trial, or contain its cause."""
 LEAST_BYTES = 1 << 20
 MAX_JSON_BYTES = 256 << 20
 BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -34,7 +35,7 @@ NANO_PER_MS = 1_000_000
 
 
 class Checkpoint(Frozen):
-    """What stands in one checkpoint, and when it was made."""
+    """The manifest of one checkpoint."""
 
     schema_: Literal[1] = Field(default=1, alias="schema")
     trial_id: str
@@ -43,42 +44,43 @@ class Checkpoint(Frozen):
     step: int
     samples: int
     at_ns: int
-    """The log's clock."""
+    """Time of the log's clock, nanoseconds."""
     wall_ms: float
     """Wall clock at the same moment, milliseconds since 1970."""
     shift_ns: int = 0
     """The log's clock minus the machine's monotonic one."""
     boot: str
-    """Names the machine's start: monotonic clocks of two starts have nothing to do with each other. "": not known."""
+    """Identifier of the machine's boot: monotonic clocks of two boots are unrelated. "": unknown."""
     files: dict[str, str]
-    """Every other file in the folder, by name relative to it: sha256."""
+    """sha256 of every other file in the folder, by its relative name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """A checkpoint to go on from, read as far as no engine is needed."""
+    """A checkpoint to resume, read as far as no engine is needed."""
 
     path: Path
     checkpoint: Checkpoint
     shift_ns: int
     clock: Literal["monotonic", "wall"]
-    """By which clock the time since the checkpoint is known."""
+    """The clock that gives the time since the checkpoint."""
 
     def log(self) -> bytes:
-        """The lines that the log had."""
+        """Return the log up to the checkpoint."""
         return (self.path / LOG).read_bytes()
 
     def spent_seconds(self, monotonic: Callable[[], int] = time.monotonic_ns) -> float:
-        """From the trial's very first launch to now on the log's clock, what was lost in between included.
+        """Return the seconds from the trial's first launch to now on the log's clock, lost time included.
 
-        0 where the log does not say. Only of a log on the machine's clock: an engine's own stands still meanwhile.
+        0 if the log does not state the launch. Valid only for a log on the machine's clock: an engine's own clock
+        stands still between two attempts.
         """
         events = (parse_line(line) for line in complete_lines(self.path / LOG))
         launched = next((event.value for event in events if event is not None and event.key == LAUNCHED), None)
         return (monotonic() + self.shift_ns - launched) / 1e9 if isinstance(launched, int) else 0.0
 
     def own(self, rank: int) -> dict[str, Any]:
-        """What one rank wrote of its own.
+        """Return the state of one rank.
 
         Raises:
             CheckpointRefused: it is damaged.
@@ -95,8 +97,8 @@ class Resumption:
         return data
 
 
-def boot() -> str:
-    """What names this start of the machine; "" where nothing does."""
+def boot_id() -> str:
+    """Return the identifier of this boot of the machine; "" if unknown."""
     try:
         return BOOT.read_text(encoding="ascii").strip()
     except OSError:
@@ -110,48 +112,48 @@ class Checkpoints:
         self.root = root
 
     def names(self) -> list[str]:
-        """Finished ones, newest first."""
+        """Return the names of finished checkpoints, newest first."""
         if not self.root.is_dir():
             return []
         return sorted((path.name for path in self.root.iterdir() if path.name.startswith("step_")), reverse=True)
 
-    # ---- writing; rank 0 alone calls `fresh` and `keep`
+    # ---- writing; only rank 0 calls `prepare` and `keep`
 
-    def aside(self, step: int) -> Path:
-        """Where all ranks write."""
+    def partial(self, step: int) -> Path:
+        """Return the temporary folder that all ranks write to."""
         return self.root / f".step_{step:09d}.tmp"
 
-    def fresh(self, step: int, needed: int) -> str:
-        """Make room for a checkpoint of about `needed` bytes; why it cannot be written, or ""."""
+    def prepare(self, step: int, needed_bytes: int) -> str:
+        """Make room for a checkpoint of about `needed_bytes`; return why it cannot be written, or ""."""
         try:
             self.tidy()
-            self.aside(step).mkdir(parents=True)
+            self.partial(step).mkdir(parents=True)
             free = shutil.disk_usage(self.root).free
         except OSError as error:
             return f"{self.root} cannot be written: {error.strerror}"
-        needed = max(needed, LEAST_BYTES)
-        if free < 2 * needed:  # the log and results need some too
-            return f"{free / 1e6:.0f} MB are free, it needs {needed / 1e6:.0f} MB"
+        needed_bytes = max(needed_bytes, LEAST_BYTES)
+        if free < 2 * needed_bytes:  # the log and results need some too
+            return f"{free / 1e6:.0f} MB are free, it needs {needed_bytes / 1e6:.0f} MB"
         return ""
 
     def keep(self, found: Checkpoint) -> int:
-        """Make what all ranks have written a checkpoint, drop older ones; its size in bytes.
+        """Finish the checkpoint that all ranks have written, delete older ones, return its size in bytes.
 
         Raises:
             CheckpointError: it cannot be written.
         """
-        aside, name = self.aside(found.step), f"step_{found.step:09d}"
+        partial, name = self.partial(found.step), f"step_{found.step:09d}"
         try:
-            files = {path.relative_to(aside).as_posix(): path for path in sorted(aside.rglob("*")) if path.is_file()}
-            sums = {where: file_sha256(path) for where, path in files.items()}
-            for path in files.values():
+            files = [path for path in sorted(partial.rglob("*")) if path.is_file()]
+            sums = {path.relative_to(partial).as_posix(): file_sha256(path) for path in files}
+            for path in files:
                 make_durable(path)
-            write_model(aside / MANIFEST, found.model_copy(update={"files": sums}))
-            if (self.root / name).exists():  # from an attempt that got as far and was not gone on from
+            write_model(partial / MANIFEST, found.model_copy(update={"files": sums}))
+            if (self.root / name).exists():  # of an earlier attempt whose later course was discarded
                 shutil.rmtree(self.root / name)
-            aside.rename(self.root / name)
+            partial.rename(self.root / name)
             make_durable(self.root)
-            # Those of later steps are of a course that was not gone on from: they could not be read.
+            # Checkpoints of later steps belong to a discarded course: they could not be resumed.
             later = [other for other in self.names() if other > name]
             for old in [*later, *self.names()[len(later) + KEPT:]]:
                 shutil.rmtree(self.root / old)
@@ -162,7 +164,7 @@ class Checkpoints:
             raise CheckpointError(f"checkpoint {name}: {error}") from error
 
     def tidy(self) -> None:
-        """Take away what was left half written."""
+        """Delete unfinished checkpoints."""
         if self.root.is_dir():
             for path in self.root.glob(".*.tmp"):
                 shutil.rmtree(path, ignore_errors=True)
@@ -170,7 +172,7 @@ class Checkpoints:
     # ---- reading
 
     def newest(self, trial_id: str, world: int) -> tuple[Resumption | None, list[str]]:
-        """The newest checkpoint that the trial may go on from, and why each newer one was passed over."""
+        """Return the newest checkpoint that the trial may resume, and why each newer one was passed over."""
         passed: list[str] = []
         for name in self.names():
             try:
@@ -180,22 +182,22 @@ class Checkpoints:
         return None, passed
 
     def open(self, name: str, trial_id: str, world: int) -> Resumption:
-        """One checkpoint, checked: of this trial and as many ranks, every file as it was written.
+        """Return a checkpoint after checking it: of this trial and as many ranks, every file unmodified.
 
         Raises:
-            CheckpointRefused: it is not; in one line.
+            CheckpointRefused: a check fails; the message is one line.
         """
-        found = self.fitting(name, trial_id, world)
+        found = self.read_manifest(name, trial_id, world)
         path = self.root / name
         for text in chain(_damage(path, found.files), _torn_log(path / LOG)):  # the first is enough
             raise CheckpointRefused(f"checkpoint {name}: {text}")
         return Resumption(path, found, *_clock(name, found))
 
-    def fitting(self, name: str, trial_id: str, world: int) -> Checkpoint:
-        """What a checkpoint says of itself, where it is of this trial and of as many ranks.
+    def read_manifest(self, name: str, trial_id: str, world: int) -> Checkpoint:
+        """Read the manifest of a checkpoint of this trial and as many ranks.
 
         Raises:
-            CheckpointRefused: it is not.
+            CheckpointRefused: it cannot be read, or is of another trial or number of ranks.
         """
         try:
             found = read_model(self.root / name / MANIFEST, Checkpoint)
@@ -203,23 +205,23 @@ class Checkpoints:
             raise CheckpointRefused(f"checkpoint {name}: {str(error).rpartition('/')[2]}") from error
         if found.world != world:
             raise CheckpointRefused(f"checkpoint {name}: was written by {found.world} rank(s), this trial has {world}; "
-                                    "going on with another number of ranks would be another trial")
+                                    "with another number of ranks it would be another trial")
         if found.trial_id != trial_id:
             raise CheckpointRefused(f"checkpoint {name}: is of another trial, {found.trial_id[:100]}")
         return found
 
     def refuse(self, name: str) -> bool:
-        """Take away one that an engine could not go on from; False: it is still there, and would be refused again."""
+        """Delete a checkpoint that an engine refused; return False if it is still there and would be refused again."""
         shutil.rmtree(self.root / name, ignore_errors=True)
         return not (self.root / name).exists()
 
     def remove(self) -> None:
-        """The trial needs none any more."""
+        """Delete all checkpoints."""
         shutil.rmtree(self.root, ignore_errors=True)
 
 
 def _damage(path: Path, files: Mapping[str, str]) -> Iterator[str]:
-    """How the files differ from what was written."""
+    """Yield the differences between the files and the manifest."""
     present = {item.relative_to(path).as_posix(): item for item in path.rglob("*")
                if item.is_symlink() or not item.is_dir()}
     present.pop(MANIFEST, None)
@@ -227,27 +229,27 @@ def _damage(path: Path, files: Mapping[str, str]) -> Iterator[str]:
         if name not in present:
             yield f"{name} is missing"
         elif name not in files or present[name].is_symlink() or not present[name].is_file():
-            yield f"{name} was not written with it"
+            yield f"{name} does not belong to it"
         elif _hash(present[name]) != files[name]:
-            yield f"{name} is torn or was altered"
+            yield f"{name} is damaged or was modified"
     if LOG not in files:
         yield f"{LOG} is missing"
 
 
 def _torn_log(path: Path) -> Iterator[str]:
-    """What is wrong with the log up to then: it may have been touched before it was copied.
+    """Yield the problems of the copied log: it may have been damaged before it was copied.
 
-    A trial that went on from it would come to a damaged log every time, however often it ran.
+    A trial that resumed it would end with a damaged log every time.
     """
     try:
         with path.open(encoding="utf-8") as stream:
             while stream.read(1 << 20):
                 pass
     except ValueError:
-        yield f"{LOG} is not UTF-8 and was not before it was written"
+        yield f"{LOG} is not UTF-8: it was damaged before the checkpoint was written"
     damaged = [not line.startswith(TOKEN) or parse_line(line) is None for line in complete_lines(path)]
     if any(damaged):
-        yield f"{sum(damaged)} of {len(damaged)} lines of {LOG} were damaged before it was written"
+        yield f"{sum(damaged)} of {len(damaged)} lines of {LOG} were damaged before the checkpoint was written"
 
 
 def _hash(path: Path) -> str:
@@ -261,98 +263,17 @@ def _clock(
     name: str, found: Checkpoint, monotonic: Callable[[], int] = time.monotonic_ns,
     wall: Callable[[], float] = time.time,
 ) -> tuple[int, Literal["monotonic", "wall"]]:
-    """What to add to the monotonic clock so that the log's clock runs on, and how the time between is known.
+    """Return the nanoseconds to add to the monotonic clock so that the log's clock continues, and their source.
 
     Raises:
-        CheckpointRefused: it is not known: another start of the machine, and the wall clock went back.
+        CheckpointRefused: the time since the checkpoint is unknown: the machine was rebooted and its wall clock is
+            before the checkpoint.
     """
-    if found.boot and found.boot == boot():
+    if found.boot and found.boot == boot_id():
         return found.shift_ns, "monotonic"
     passed = wall() * 1e3 - found.wall_ms
     if passed < 0:
         raise CheckpointRefused(
-            f"checkpoint {name}: the machine was started anew and its wall clock is {-passed / 1e3:.0f} s before the "
-            "checkpoint; how long the trial stood still is unknown")
+            f"checkpoint {name}: the machine was rebooted and its wall clock is {-passed / 1e3:.0f} s before the "
+            "checkpoint; the time since then is unknown")
     return found.at_ns + round(passed * NANO_PER_MS) - monotonic(), "wall"
-
-
-@dataclass(slots=True)
-class Saving:
-    """How the ranks of one attempt keep checkpoints."""
-
-    folder: Checkpoints
-    every: int
-    """Evaluations from one to the next."""
-    trial_id: str
-    attempt: int
-    rank: int
-    world: int
-    shift_ns: int = 0
-    size: int = 0
-    """Bytes of the last one; 0: none yet."""
-
-    def due(self, evaluations: int) -> bool:
-        return evaluations % self.every == 0
-
-    def fresh(self, step: int, about: int) -> str:
-        """Rank 0's part before a checkpoint; why there will be none, or ""."""
-        return self.folder.fresh(step, self.size or about) if self.rank == 0 else ""
-
-    def write_own(self, step: int, own: Mapping[str, Any], log: bytes) -> Path:
-        """One rank's own files.
-
-        Raises:
-            CheckpointError: they cannot be written.
-        """
-        aside = self.folder.aside(step)
-        try:
-            (aside / f"rank{self.rank}.json").write_text(json.dumps(own, separators=(",", ":")), encoding="utf-8")
-            if self.rank == 0:
-                (aside / LOG).write_bytes(log)
-        except OSError as error:
-            raise CheckpointError(f"checkpoint of step {step}: cannot be written: {error.strerror}") from error
-        return aside
-
-    def room(self) -> str:
-        """What the disk has left: libraries that write do not say why they could not."""
-        try:
-            return f"{shutil.disk_usage(self.folder.root).free / 1e6:.0f} MB are free on its disk"
-        except OSError as error:
-            return f"its disk: {error.strerror}"
-
-    def drop(self) -> None:
-        """Rank 0's part when one could not be written: what there is of it only takes up room."""
-        if self.rank == 0:
-            self.folder.tidy()
-
-    def keep(self, step: int, samples: int, at_ns: int, wall_ms: float) -> None:
-        """Rank 0's part when all have written.
-
-        Raises:
-            CheckpointError: it cannot be written.
-        """
-        if self.rank == 0:
-            self.size = self.folder.keep(Checkpoint(
-                trial_id=self.trial_id, attempt=self.attempt, world=self.world, step=step, samples=samples,
-                at_ns=at_ns, wall_ms=wall_ms, shift_ns=self.shift_ns, boot=boot(), files={},
-            ))
-
-
-def from_payload(payload: Mapping[str, Any], folder: Path, trial_id: str, rank: int,
-                 world: int) -> tuple[Saving | None, Resumption | None]:
-    """What the parent told a rank: whether to keep checkpoints, and which to go on from.
-
-    Raises:
-        CheckpointRefused: the checkpoint is of another trial or another number of ranks.
-    """
-    told = payload.get("checkpoints")
-    if told is None:
-        return None, None
-    kept = Checkpoints(folder / told["folder"])
-    resumed = None
-    if told["resume"]:
-        # The parent has looked at every file; one look at each is enough.
-        found = kept.fitting(told["resume"], trial_id, world)
-        resumed = Resumption(kept.root / told["resume"], found, told["shift_ns"], told["clock"])
-    saving = Saving(kept, told["every"], trial_id, payload["attempt"], rank, world, told["shift_ns"])
-    return saving, resumed

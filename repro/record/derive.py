@@ -11,6 +11,7 @@ import numpy as np
 from repro.core.events import EVALUATION_KEYS, Event
 from repro.record.effective import mismatches
 from repro.record.energy import OBSERVER_LIMIT, Energy
+from repro.record.outcome import read_outcome
 from repro.record.results import (
     CONSERVATION_TOLERANCE,
     LOST,
@@ -116,10 +117,8 @@ def _status(log: _Log, outcome: LaunchResult | None) -> tuple[Status, str]:
         return "crashed", _by_rank(failure) if failure else "ended without run_stop in its log"
     if failure is not None:
         return "crashed", f"after run_stop: {_by_rank(failure)}"
-    if stop.metadata.get("status") == "success":
-        return "ok", ""
-    reason = str(stop.metadata.get("reason", ""))
-    return ("diverged" if reason.startswith("diverged") else "missed"), reason
+    ended = read_outcome(stop)
+    return ("ok", "") if ended == "success" else (ended, str(stop.metadata.get("reason", "")))
 
 
 def _judged(trial: Trial, log: _Log, status: Status, reason: str) -> tuple[Status, str]:

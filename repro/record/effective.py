@@ -62,7 +62,7 @@ def mismatches(choices: TrainingConfig, effective: Mapping[str, str], settings: 
 
 
 def _scaling(choices: TrainingConfig, effective: Mapping[str, str]) -> list[str]:
-    wanted, scale = choices.precision.get(Precision).loss_scaling, effective.get("loss_scale", UNKNOWN)
+    wanted, scale = choices.precision.get(Precision).loss_scaling is not None, effective.get("loss_scale", UNKNOWN)
     if scale == UNKNOWN or wanted == (scale != "none"):
         return []
     return [f"{'a' if wanted else 'no'} loss scale was asked for, {scale} ran"]

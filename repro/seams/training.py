@@ -1,4 +1,9 @@
-"""The classes of training plug-ins: workload, engine, session, communication algorithm, precision, optimizer."""
+"""The classes of training plug-ins: workload, engine, session, communication algorithm, precision, optimizer.
+
+A plug-in draws random numbers only from the streams it is given (`Streams.generator`): the same seed then gives the
+same trial on every engine and number of ranks. The worker seeds the global generators of Python, numpy and torch for
+libraries that draw from them, for example in dropout.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +24,20 @@ if TYPE_CHECKING:
 
 Direction = Literal["higher", "lower"]
 Batch = tuple[Any, Any]
-"""Inputs and targets of one micro-batch on the trial's device; first dimension: samples."""
-
+"""Inputs and targets of one micro-batch on the trial's device; `len(targets)` is the number of samples."""
 
 Fed = tuple["np.ndarray", "np.ndarray | None"]
-"""Of one micro-batch: sample indices [n] int64, and what augmentation drew for each [n] int64 (None: nothing drawn)."""
+"""One consumed micro-batch: sample indices [n] int64, and the augmentation's draws [n] int64 (None: nothing drawn)."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataIdentity:
-    """Which data a workload trains on, by its full content."""
+    """The data set of a workload, identified by its full content."""
 
     name: str
     version: str
     sha256: str
+    """Hash of the content; must equal the return value of `TrainingParts.open_data`."""
     train_samples: int
     eval_samples: int
     licence: str
@@ -41,55 +46,67 @@ class DataIdentity:
 
 @dataclass(slots=True)
 class TrainingParts:
-    """What a workload hands to an engine: an initialised model and the ways to feed and score it."""
+    """A workload's initialised model, and the functions that feed and score it."""
 
     model: torch.nn.Module
+    """On the trial's device, in float32, in training mode or not; the engine casts and wraps it."""
     loss: Callable[[Any, Any], torch.Tensor]
-    """(outputs, targets) -> mean loss over the batch, a scalar."""
+    """(outputs, targets) -> MEAN loss over the micro-batch, a scalar. Outputs are float32."""
     scores: Mapping[str, Callable[[Any, Any], torch.Tensor]]
-    """Metric name -> (outputs, targets) -> SUM of the metric over the batch, a scalar."""
+    """Metric name -> (outputs, targets) -> SUM of the metric over the batch, a scalar (for top-1: the number of correct
+    samples). The worker divides the sum over all batches and ranks by the number of evaluation samples."""
     train_batch: Callable[[int, np.ndarray], Batch]
-    """(epoch, sample indices) -> augmented micro-batch; the same bytes for the same sample on every rank and engine."""
+    """(epoch, sample indices [n] int64) -> augmented micro-batch of n samples in that order. The same sample of the
+    same epoch has the same bytes on every rank and engine. Called inside the timed step."""
     eval_batch: Callable[[np.ndarray], Batch]
+    """(sample indices [n] int64) -> batch of n evaluation samples, without random augmentation."""
     synthetic_batch: Callable[[int], Batch]
-    """A batch of n samples that contains no training data, for warm-up before the clock starts."""
+    """(n) -> batch of n samples of the right shapes and types without training data, for the warm-up before the clock
+    starts."""
     open_data: Callable[[], str]
-    """Read the data onto the device and return their sha256. Called right after `run_start`: touching training data is
-    on the clock (MLPerf), so nothing before it may.
+    """Read the data onto the device and return their sha256. Called right after `run_start`, on the clock: nothing may
+    touch training data before (MLPerf's rule).
 
     Raises:
         TrialError: the content is not what the workload declares.
     """
     fed: Callable[[], Sequence[Fed]] | None = None
-    """What `train_batch` has looked up since the last call, in the order of its calls. None: the workload keeps no
-    account; then what was asked of it counts."""
+    """Return the micro-batches that `train_batch` has looked up since the last call, in the order of its calls; called
+    between blocks of steps. The audit of the data compares them with the seed's order. None: the workload does not
+    record them; the audit then uses the indices that were passed to `train_batch`."""
     draws: Callable[[int, np.ndarray], np.ndarray] | None = None
-    """(epoch, sample indices [n]) -> what the seed draws for them [n] int64, computed anew; None: nothing is drawn."""
+    """(epoch, sample indices [n]) -> the augmentation that the seed draws for them, as [n] int64, computed again from
+    the streams; the audit compares it with the second part of `fed`. None: no augmentation is drawn."""
 
 
 class Workload(Plugin):
     """A model, its data and the metrics it is judged by."""
 
     title: ClassVar[str]
+    """Name in tables and reports."""
     unit: ClassVar[str] = "images"
+    """Plural noun for its samples, for example in throughputs (images/s)."""
     metrics: ClassVar[Mapping[str, Direction]]
+    """Metrics that a trial may stop by, each with its better direction; the names of `TrainingParts.scores`."""
     ranges: ClassVar[Mapping[str, tuple[float, float]]] = {}
-    """Least and largest value that a metric can have; none stated: any target may be asked for."""
+    """Smallest and largest possible value of a metric; a metric without an entry accepts any target."""
     synthetic: ClassVar[bool] = False
-    """True where the data are made up: every figure that follows is labelled so."""
+    """True for generated data: every figure from them is labelled synthetic."""
     test_views: ClassVar[int | None] = None
-    """How often an evaluation shows each test sample to the model: 1 is once, as it is; more are crops, flips and the
-    like. None: not stated, and no report will say that there are no test-time tricks."""
+    """Times that an evaluation shows each test sample to the model: 1 means once, unchanged; more means crops, flips
+    and the like. None: not stated; the checklist then cannot tell whether test-time augmentation is used."""
     reference_samples_per_second: ClassVar[float]
     """Rough training rate of one CPU core, for the cost estimate of `repro plan` (modelled, never a result)."""
 
     @property
     @abstractmethod
-    def train_samples(self) -> int: ...
+    def train_samples(self) -> int:
+        """Number of training samples, known without reading the data."""
 
     @property
     @abstractmethod
-    def eval_samples(self) -> int: ...
+    def eval_samples(self) -> int:
+        """Number of evaluation samples, known without reading the data."""
 
     @abstractmethod
     def identity(self) -> DataIdentity:
@@ -101,31 +118,61 @@ class Workload(Plugin):
 
     @abstractmethod
     def build(self, streams: Streams, device: str) -> TrainingParts:
-        """The parts of one trial; initial weights come from the stream `init`, augmentation from `augmentation`."""
+        """Build the model and the functions of one trial; must not touch training data.
+
+        Args:
+            streams: draw initial weights from stream `init` only and augmentation from stream `augmentation` only.
+            device: "cpu" or "cuda:<index>".
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class LossScaling:
+    """Dynamic scaling of the loss, as in `torch.amp.GradScaler`: a step whose gradients overflow is skipped.
+
+    The defaults are torch's. The factors are fixed because DeepSpeed's scaler knows no other.
+    """
+
+    GROWTH_FACTOR: ClassVar[float] = 2.0
+    """Factor of the scale after `growth_interval` steps without overflow."""
+    BACKOFF_FACTOR: ClassVar[float] = 0.5
+    """Factor of the scale after an overflow."""
+    initial_scale_power: int = 16
+    """The initial scale is 2 to this power: 65536."""
+    growth_interval: int = 2000
+    """Steps without overflow until the scale grows."""
+
+    @property
+    def initial_scale(self) -> float:
+        return float(2 ** self.initial_scale_power)
 
 
 class Precision(Plugin):
-    """A numeric format as data: what is computed in which type. Engines read it and do it."""
+    """A numeric format as data: the types of computation, weights and optimizer. Engines carry it out."""
 
     title: ClassVar[str]
+    """Name in tables and reports."""
     autocast: ClassVar[str | None] = None
     """Type of matrix products and convolutions inside autocast; None: no autocast."""
     weights: ClassVar[str] = "float32"
-    """Type of the weights and gradients that the model computes with."""
+    """Type of the weights and gradients of the model."""
     master: ClassVar[bool] = False
     """True: the optimizer updates a float32 copy of the weights."""
-    loss_scaling: ClassVar[bool] = False
+    loss_scaling: ClassVar[LossScaling | None] = None
+    """None: the loss is not scaled."""
     tf32: ClassVar[bool] = False
+    """True: matrix products and convolutions on NVIDIA GPUs round their inputs to TensorFloat-32."""
 
 
 class Optimizer(Plugin):
     """An update rule; the learning rate of each step comes from the trial's schedule."""
 
     lr: float
+    """Base learning rate."""
 
     @abstractmethod
     def build(self, named_parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> torch.optim.Optimizer:
-        """A torch optimizer over `named_parameters`, its learning rate still to be set by the engine."""
+        """Return a torch optimizer over `named_parameters`; the engine sets its learning rate before every step."""
 
 
 BACKEND = "backend"
@@ -161,45 +208,45 @@ class Comm(Plugin):
 
     @abstractmethod
     def effective(self) -> str:
-        """What really runs, read back from the process group, for people."""
+        """Return the effective algorithm for readers, read back from the process group."""
 
     def ran(self) -> CommRan | None:
-        """What really ran, to be compared with what is requested; None: the algorithm does not tell."""
+        """Return the effective algorithm, to be compared with the requested one; None: it cannot be read back."""
         return None
 
     def traffic(self) -> dict[str, Any]:
-        """What this rank moved since the last call (JSON-like, `comm.runtime.meter`); empty where nothing counts."""
+        """Return this rank's traffic since the last call (JSON-like, `comm.runtime.meter`); empty if not counted."""
         return {}
 
     def state(self) -> dict[str, Any]:
-        """What it found out by itself and sums depend on (JSON-like); a trial that goes on is given it again."""
+        """Return what it measured and results depend on (JSON-like), for checkpoints; a resumed trial restores it."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state`."""
+        """Take over what `state` returned in an earlier attempt."""
 
     def returned(self, since: float | None = None) -> None:
-        """Told by an engine that waits for collectives out of this object's sight, when it goes on.
+        """Note that the engine has finished waiting for collectives, if it waits outside of this object (DDP in C++).
 
         Args:
-            since: when it had nothing left to compute (`time.perf_counter`); None: at its last collective.
+            since: time when the engine had nothing left to compute (`time.perf_counter`); None: at its last collective.
         """
 
     def inline(self) -> AbstractContextManager[None]:
-        """Inside, a collective that this thread asks for has ended when the call returns."""
+        """Inside, every collective of this thread has finished when its call returns."""
         return nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What one rank of one trial has to do, as an engine sees it."""
+    """The task of one rank of one trial, in the terms of an engine."""
 
     rank: int
     world: int
     device: str
     """"cpu" or "cuda:<index>"."""
     micro_batch: int
-    """Samples a rank takes per forward pass."""
+    """Samples of one rank per forward pass."""
     accumulation: int
     """Forward and backward passes per optimizer step; global batch = micro_batch x accumulation x world."""
     gradient_clip: float | None
@@ -208,27 +255,40 @@ class Job:
     optimizer: Optimizer
     comm: Comm
     timeout_seconds: float = 1800.0
+    """Time limit of one collective."""
     compression: str = "none"
-    """What gradients are sent as: none (their own type), fp16, bf16 or powersgd."""
+    """Compression of gradients on the wire: none (their own type), fp16, bf16 or powersgd."""
     compression_rank: int = 1
     """Rank of PowerSGD's factors."""
     overlap: bool | None = None
-    """Gradients are averaged while back-propagation still runs, or only after it; None: as the engine does it."""
+    """True: gradients are averaged during back-propagation; False: only after it; None: the engine's default."""
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Session(ABC):
-    """A model in training on one rank. `step` is all that happens inside the timed step."""
+    """A model in training on one rank.
+
+    `step` is the timed step and must contain nothing else. `total`, `gather`, `synchronize`, `weights`, `gradients`,
+    `save` and `load` may be collective: every rank calls them in the same order.
+    """
 
     def step(self, batches: Sequence[Batch], rate: float) -> Any:
-        """One optimizer step on `accumulation` micro-batches; the mean loss of this rank, not yet synchronised."""
+        """Train one optimizer step.
+
+        Args:
+            batches: `Job.accumulation` micro-batches of `Job.micro_batch` samples; empty if the engine needs no parts.
+            rate: learning rate of this step.
+
+        Returns:
+            The mean loss of this rank (a number or scalar tensor), not yet read from the device.
+        """
         loss = self.backward(batches)
         self.update(rate)
         return loss
 
     @abstractmethod
     def backward(self, batches: Sequence[Batch]) -> Any:
-        """Forward and backward of all micro-batches, gradients averaged over micro-batches and ranks."""
+        """Run forward and backward on all micro-batches and average the gradients over micro-batches and ranks."""
 
     @abstractmethod
     def update(self, rate: float) -> None:
@@ -236,101 +296,116 @@ class Session(ABC):
 
     @abstractmethod
     def evaluate(self, batches: Iterable[Batch], metric: str) -> tuple[float, int]:
-        """Sum of `metric` over this rank's samples, and their number."""
+        """Return the SUM of `metric` over this rank's samples, and their number."""
 
     @abstractmethod
     def total(self, values: Sequence[float]) -> list[float]:
-        """Element-wise sum over ranks; also a barrier."""
+        """Return the element-wise sum over ranks in float64; also a barrier."""
 
     @abstractmethod
     def gather(self, value: Any) -> list[Any]:
-        """`value` of every rank (JSON-like), in rank order, on every rank."""
+        """Return the `value` (JSON-like) of every rank, in rank order, on every rank."""
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Wait for this rank's device; then a barrier over ranks."""
+        """Wait for this rank's device, then for all ranks."""
 
     @abstractmethod
     def gradients(self) -> dict[str, np.ndarray]:
-        """Between `backward` and `update`: the full mean gradient by parameter name, float32, before clipping."""
+        """Return the full mean gradient by parameter name, float32, unclipped; between `backward` and `update`."""
 
     @abstractmethod
     def weights(self) -> dict[str, np.ndarray]:
-        """Full (master) weights by parameter name, float32, the same on every rank."""
+        """Return the full (master) weights by parameter name, float32, identical on every rank."""
 
     @abstractmethod
     def buffers(self) -> dict[str, np.ndarray]:
-        """This rank's own model buffers by name."""
+        """Return this rank's model buffers by name."""
 
     @abstractmethod
     def warm_up(self, batches: Sequence[Batch]) -> None:
-        """Run two steps on made-up data and put weights, optimizer, scaler, buffers and random state back."""
+        """Run two steps on synthetic data and restore weights, optimizer, scaler, buffers and random states."""
 
     @abstractmethod
     def effective(self) -> dict[str, str]:
-        """What happened, read back from what ran: dtypes, stage, optimizer class, process group."""
+        """Return the effective configuration: dtypes, stage, optimizer class, process group.
+
+        Read it back from the running objects and never repeat the requested one: the record compares the two.
+        """
 
     def traffic(self) -> dict[str, Any]:
-        """What this rank's communication moved since the last call (`Comm.traffic`); empty where nothing counts."""
+        """Return this rank's traffic since the last call (`Comm.traffic`); empty if it is not counted."""
         return {}
 
     def save(self, folder: Path) -> dict[str, Any]:
-        """Write what a later session of the same trial needs to go on from here; all ranks take part.
+        """Write the state that a later session of the same trial needs to continue; all ranks take part.
 
         Args:
-            folder: empty, the same for all ranks.
+            folder: empty; the same for all ranks.
 
         Returns:
-            What is this rank's own (JSON-like).
+            The state of this rank alone (JSON-like).
 
         Raises:
-            CheckpointError: it cannot be written, or the engine keeps none (`Engine.checkpoints`). Raised when this
-                rank has done all that others wait for: the trial goes on without this checkpoint.
+            CheckpointError: it cannot be written, or the engine keeps no checkpoints (`Engine.checkpoints`). Raise it
+                only after everything that other ranks wait for: the trial continues without this checkpoint.
         """
         raise CheckpointError(f"{type(self).__name__} keeps no checkpoints")
 
     def load(self, folder: Path, own: Mapping[str, Any]) -> None:
-        """Become what `save` wrote: weights, optimizer, scaler, random states; all ranks take part.
+        """Load what `save` wrote: weights, optimizer, scaler, random states; all ranks take part.
 
-        Nothing is unpickled that could run code. Called after a warm-up, so that all memory is there.
+        The next step must then give the same bits as without the interruption. An implementation must not unpickle
+        anything that could run code. Called after a warm-up, so that all memory is allocated.
+
+        Args:
+            own: the return value of `save` on this rank.
 
         Raises:
-            CheckpointRefused: `folder` is damaged, holds something else, or more than tensors and plain values.
+            CheckpointRefused: `folder` is damaged, or holds something else or more than tensors and plain values.
         """
         raise CheckpointError(f"{type(self).__name__} keeps no checkpoints")
 
     def state_bytes(self) -> int:
-        """About what `save` writes on all ranks together, bytes."""
+        """Estimate the bytes that `save` writes on all ranks together."""
         return 0
 
     @abstractmethod
     def peak_bytes(self) -> int | None:
-        """Largest memory in use on this rank so far, bytes; None where it cannot be known."""
+        """Return the largest memory in use on this rank so far, bytes; None if unknown."""
 
     @abstractmethod
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the process group and release everything: the next trial may run in this process."""
 
 
 class Engine(Plugin):
     """A way to train data-parallel."""
 
     title: ClassVar[str]
+    """Name in tables and reports."""
     needs_parts: ClassVar[bool] = True
-    """False: the engine invents its figures and wants no model (the fake)."""
+    """False: the engine invents its figures and needs no model (the fake)."""
     checkpoints: ClassVar[bool] = False
-    """True: its sessions can `save` and `load`."""
+    """True: its sessions implement `save` and `load`."""
 
     def zero_stage(self) -> int | None:
         """Return how much the engine divides over the ranks, as a stage of ZeRO (0 to 3); None: it has no stages."""
         return None
 
     def library(self) -> str:
-        """Name and version of what trains, for example `torch 2.13.0`."""
+        """Return name and version of the training library, for example `torch 2.13.0`."""
         return ""
 
     @abstractmethod
-    def start(self, parts: TrainingParts | None, job: Job, streams: Streams) -> Session: ...
+    def start(self, parts: TrainingParts | None, job: Job, streams: Streams) -> Session:
+        """Start the session of one rank, its process group included (`job.comm.start`).
+
+        Args:
+            parts: None if `needs_parts` is False.
+            streams: for an engine that draws random numbers itself.
+        """
 
     def clock(self, job: Job, streams: Streams) -> Callable[[], int] | None:
-        """A monotonic clock in nanoseconds to be used instead of the machine's; None: the machine's."""
+        """Return a monotonic clock in nanoseconds that replaces the machine's; None: the machine's."""
         return None

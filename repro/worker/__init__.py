@@ -1,1 +1,1 @@
-"""One rank of one trial: training steps, evaluations, the log."""
+"""One rank of one trial: training steps, evaluations, checkpoints, the log."""

@@ -1,31 +1,32 @@
-"""Step timing and phases: who may touch the clock, and only here."""
+"""Step timing and phases: the only module of the worker that reads the clock during training."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 
 class Stopwatch:
-    """Wall time by phase. Time outside every phase is `other`, kept as carefully as the rest."""
+    """Wall time by phase; time outside every phase counts as `other`."""
 
     def __init__(self, now: Callable[[], int] = time.monotonic_ns) -> None:
         self._now, self._phase, self._since = now, "other", now()
         self._nanoseconds: dict[str, int] = {}
 
     def restart(self, at_ns: int) -> None:
-        """Forget everything; the clock runs from `at_ns` in phase `other`."""
+        """Reset all phases; the clock runs from `at_ns` in phase `other`."""
         self._nanoseconds, self._phase, self._since = {}, "other", at_ns
 
     def state(self) -> dict[str, Any]:
-        """Nanoseconds by phase up to now, and now (JSON-like)."""
+        """Return the nanoseconds by phase up to now, and now (JSON-like)."""
         self._switch(self._phase)
         return {"phases": dict(self._nanoseconds), "at_ns": self._since}
 
     def resume(self, state: Mapping[str, Any]) -> float:
-        """Go on from `state`; what has passed since is `lost`, in seconds."""
+        """Continue from `state`; return the seconds since then, which count as phase `lost`."""
         self._nanoseconds, self._phase, self._since = dict(state["phases"]), "lost", int(state["at_ns"])
         before = self._since
         self._switch("other")
@@ -33,7 +34,7 @@ class Stopwatch:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Charge what happens inside to `name`."""
+        """Charge the time inside to phase `name`."""
         before = self._switch(name)
         try:
             yield
@@ -41,7 +42,7 @@ class Stopwatch:
             self._switch(before)
 
     def seconds(self) -> dict[str, float]:
-        """Seconds by phase up to now."""
+        """Return the seconds by phase up to now."""
         self._switch(self._phase)
         return {name: value / 1e9 for name, value in self._nanoseconds.items()}
 
@@ -53,40 +54,42 @@ class Stopwatch:
 
 
 class StepTimer(Protocol):
-    """Times the steps of one block; read only when the block is over."""
+    """Times the steps of one block; read only after the block."""
 
-    def start(self) -> None: ...
-    def fed(self) -> None:
-        """The step's input is ready."""
+    def start(self) -> None:
+        """Begin a block."""
 
-    def stepped(self) -> None:
-        """The engine's step returned."""
+    def mark_input(self) -> None:
+        """Mark that the step's input is ready."""
 
-    def resumed(self) -> None:
-        """What happened since the last mark was neither input nor step (weights were hashed): not to be counted."""
+    def mark_step(self) -> None:
+        """Mark that the engine's step returned."""
+
+    def exclude_pause(self) -> None:
+        """Exclude the time since the last mark: it was neither input nor step (weights were hashed)."""
 
     def read(self) -> tuple[list[float], list[float]]:
-        """(step seconds, input seconds) of every step since `start`; on a GPU the caller has synchronised before."""
+        """Return (step seconds, input seconds) of every step since `start`; on a GPU the caller synchronises before."""
 
 
 class HostTimer:
-    """perf-counter times: right where the work is done when the call returns (CPU)."""
+    """Host times, for devices whose work is done when the call returns (CPU)."""
 
     def __init__(self, now: Callable[[], int] = time.perf_counter_ns) -> None:
         self._now = now
         self._marks: list[int] = []
-        self._left_out = 0
+        self._excluded_ns = 0
 
     def start(self) -> None:
-        self._marks, self._left_out = [self._now()], 0
+        self._marks, self._excluded_ns = [self._now()], 0
 
-    def fed(self) -> None:
-        self._marks.append(self._now() - self._left_out)
+    def mark_input(self) -> None:
+        self._marks.append(self._now() - self._excluded_ns)
 
-    stepped = fed
+    mark_step = mark_input
 
-    def resumed(self) -> None:
-        self._left_out = self._now() - self._marks[-1]
+    def exclude_pause(self) -> None:
+        self._excluded_ns = self._now() - self._marks[-1]
 
     def read(self) -> tuple[list[float], list[float]]:
         marks = self._marks
@@ -96,8 +99,11 @@ class HostTimer:
 
 
 class CudaTimer:
-    """CUDA events at step boundaries. A step's time runs from boundary to boundary on the device, its input included
-    (the host runs ahead, so host times would say nothing); input seconds are therefore reported as 0."""
+    """CUDA events at step boundaries.
+
+    A step's time runs from boundary to boundary on the device and includes its input. The host runs ahead of the
+    device, so host times mean nothing; input seconds are therefore reported as 0.
+    """
 
     def __init__(self) -> None:
         self._begins: list[Any] = []
@@ -106,19 +112,19 @@ class CudaTimer:
     def start(self) -> None:
         self._begins, self._ends = [self._mark()], []
 
-    def fed(self) -> None:
-        """Nothing to mark: input and step overlap on the device."""
+    def mark_input(self) -> None:
+        """Do nothing: input and step overlap on the device."""
 
-    def stepped(self) -> None:
+    def mark_step(self) -> None:
         event = self._mark()
         self._ends.append(event)
         self._begins.append(event)
 
-    def resumed(self) -> None:
+    def exclude_pause(self) -> None:
         self._begins[-1] = self._mark()
 
     def read(self) -> tuple[list[float], list[float]]:
-        # One more begins than has ended: the step after the last.
+        # There is one more begin than end: the step after the last.
         steps = [begin.elapsed_time(end) / 1e3 for begin, end in zip(self._begins, self._ends, strict=False)]
         return steps, [0.0] * len(steps)
 
@@ -132,7 +138,30 @@ class CudaTimer:
 
 
 def step_timer(device: str, virtual: Callable[[], int] | None) -> StepTimer:
-    """The timer that suits the device; `virtual` is an engine's own clock."""
+    """Return the timer for the device; `virtual` is an engine's own clock, if it has one."""
     if virtual is not None:
         return HostTimer(virtual)
     return CudaTimer() if device.startswith("cuda") else HostTimer()
+
+
+@dataclass(frozen=True, slots=True)
+class RankClock:
+    """The clock of one rank: the time, the phases, the step timer."""
+
+    now: Callable[[], int]
+    """Monotonic nanoseconds of the log."""
+    watch: Stopwatch
+    timer: StepTimer
+
+
+def make_clock(
+    device: str, virtual: Callable[[], int] | None, now: Callable[[], int] = time.monotonic_ns
+) -> RankClock:
+    """Return the clock of a rank on `device`.
+
+    Args:
+        virtual: an engine's own clock; replaces the machine's.
+        now: the machine's clock, shifted if the trial was resumed after a reboot.
+    """
+    now = virtual or now
+    return RankClock(now, Stopwatch(now), step_timer(device, virtual))

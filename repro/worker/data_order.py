@@ -1,4 +1,4 @@
-"""Which samples make up which global batch: an endless chain of shuffled passes, the same for every world size."""
+"""The samples of every global batch: an endless chain of shuffled passes, identical for every world size."""
 
 from __future__ import annotations
 
@@ -21,29 +21,33 @@ class SampleOrder:
         self._streams, self._count, self._batch = streams, train_samples, global_batch
         self._passes: dict[int, np.ndarray] = {}
 
-    def batch(self, step: int) -> tuple[int, np.ndarray]:
-        """(epoch of the first sample, indices [global_batch] int64) of optimizer step `step`, from 0."""
+    def global_batch(self, step: int) -> tuple[int, np.ndarray]:
+        """Return (epoch of the first sample, indices [global_batch] int64) of optimizer step `step`, from 0."""
         start = step * self._batch
         first, last = start // self._count, (start + self._batch - 1) // self._count
-        chain = np.concatenate([self.whole(epoch) for epoch in range(first, last + 1)])
-        offset = start - first * self._count
-        return first, chain[offset:offset + self._batch]
+        spans = [(epoch, epoch * self._count) for epoch in range(first, last + 1)]
+        # Copied: a caller may write into its indices, and the pass is kept for the steps to come.
+        return first, np.concatenate([
+            self.permutation(epoch)[max(0, start - begin):start + self._batch - begin] for epoch, begin in spans])
 
-    def shares(self, step: int, rank: int, world: int, accumulation: int) -> tuple[int, list[np.ndarray]]:
-        """(epoch, this rank's micro-batches) of a step: the global batch cut into accumulation x world equal runs."""
-        epoch, indices = self.batch(step)
+    def micro_batches(self, step: int, rank: int, world: int, accumulation: int) -> tuple[int, list[np.ndarray]]:
+        """Return (epoch, this rank's micro-batches) of a step.
+
+        The global batch is cut into accumulation x world equal runs; micro-batch m of rank r is run m x world + r.
+        """
+        epoch, indices = self.global_batch(step)
         runs = indices.reshape(accumulation, world, -1)
         return epoch, [runs[micro, rank] for micro in range(accumulation)]
 
     def sha256(self, passes: int = 2) -> str:
-        """Hash of the first passes as little-endian int64, for comparing two trials."""
+        """Hash the first passes as little-endian int64, to compare two trials."""
         digest = hashlib.sha256()
         for epoch in range(passes):
-            digest.update(self.whole(epoch).astype("<i8").tobytes())
+            digest.update(self.permutation(epoch).astype("<i8").tobytes())
         return digest.hexdigest()
 
-    def whole(self, epoch: int) -> np.ndarray:
-        """Sample indices [train_samples] int64 of one pass over the data."""
+    def permutation(self, epoch: int) -> np.ndarray:
+        """Return the sample indices [train_samples] int64 of one pass over the data."""
         if epoch not in self._passes:
             self._passes = {old: order for old, order in self._passes.items() if old >= epoch - 1}
             self._passes[epoch] = self._streams.generator("order", epoch).permutation(self._count)

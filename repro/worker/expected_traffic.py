@@ -1,8 +1,8 @@
-"""What the algorithm's formula gives for the collectives that a trial ran: bytes of the busiest rank, and the cost.
+"""The traffic that the algorithm's formula gives for a trial's collectives: bytes of the busiest rank, and the cost.
 
-The meter counts what went over the wire; this is reckoned from the schedules and the messages' sizes alone, so the two
-can be compared. Sizes come from the engine where it says them (DDP its buckets); the rest of a line of the meter is
-taken as messages of one size, and named as such.
+The meter counts bytes on the wire; the formula uses only schedules and message sizes, so the two can be compared. The
+engine reports message sizes if it can (DDP its buckets). Otherwise all messages of a line are assumed to have one size,
+and the line is listed as assumed.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from repro.seams.training import Comm
 
 ITEMSIZES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "bfloat16": 2, "float16": 2}
 BUCKET_ITEMSIZE = 4
-"""Engines report their buckets in bytes of float32 gradients, whatever they are sent as."""
+"""Engines report their buckets in bytes of float32 gradients, independent of compression."""
 
 
 def expected_traffic(
     comm: Comm, world: int, lines: Sequence[Mapping[str, Any]], buckets: Sequence[int], steps: int
 ) -> dict[str, Any] | None:
-    """The algorithm's own formula for one trial's collectives (JSON-like, `repro.record.results.Formula`).
+    """Return the formula's traffic for one trial's collectives (JSON-like, `repro.record.results.Formula`).
 
     Args:
-        comm: the object that ran: one that tunes itself has found out what it does.
+        comm: the object that ran: one that tunes itself has chosen its algorithm by then.
         lines: one rank's lines of the meter, by operation and dtype.
-        buckets: bytes of every bucket of one step, as the engine reports them; empty where it does not.
-        steps: optimizer steps that were counted.
+        buckets: bytes of every bucket of one step, as the engine reports them; empty if it does not.
+        steps: optimizer steps of the meter's lines.
 
     Returns:
-        None where nothing has a formula: the backend's own collectives.
+        None if there is no formula, as for the backend's own collectives.
     """
     if not isinstance(comm, Algorithm) or world < 2:
         return None
@@ -58,13 +58,13 @@ def expected_traffic(
 def message_sizes(
     line: Mapping[str, Any], world: int, buckets: Sequence[int], steps: int
 ) -> tuple[Counter[int], bool]:
-    """(elements of the whole buffer -> messages, whether these sizes are known) of one line of the meter."""
+    """Return (elements of the whole buffer -> messages, True if the sizes are known) of one line of the meter."""
     itemsize, messages = ITEMSIZES[line["dtype"]], int(line["collectives"])
     elements = int(line["payload_bytes"]) // itemsize
     counts = [size // BUCKET_ITEMSIZE for size in buckets]
     if counts and messages == steps * len(counts) and elements == steps * sum(counts):
         sizes = Counter(counts)
         return Counter({count: times * steps for count, times in sizes.items()}), True
-    # An all-gather's payload is what one rank puts in.
+    # The payload of an all-gather is one rank's input.
     whole = elements * world if line["operation"] == "all_gather" else elements
     return Counter(span.size for span in cut(whole, messages)), messages == 1

@@ -1,4 +1,4 @@
-"""Per-step figures in the log: a block is one line, or several where it is long. What no reader takes is lost."""
+"""Per-step figures in the log: one line per block, several for a long block, so that readers accept every line."""
 
 from __future__ import annotations
 
@@ -7,44 +7,45 @@ from collections.abc import Sequence
 from repro.core.events import EventLog
 
 STEPS_A_LINE = 10_000
-"""About half a MiB: readers take 16 MiB (`events.MAX_LINE`), those of published logs one."""
+"""About half a MiB: our readers accept 16 MiB (`events.MAX_LINE`), those of published logs 1 MiB."""
 
 
 def write_steps(
     log: EventLog, first: int, seconds: Sequence[float], inputs: Sequence[float], losses: Sequence[float | None],
     end_ns: int,
 ) -> None:
-    """`x_steps` of one block.
+    """Write the `x_steps` lines of one block.
 
-    Every piece stands for itself, so that a reader may stop behind any of them: it names its first step and stands at
-    the moment when its last one was done, as the only piece of a short block does.
+    Every line is complete in itself, so that a reader may stop after any of them: it names its first step and has the
+    time at which its last step ended, like the only line of a short block.
 
     Args:
         first: number of the block's first step, from 0.
-        end_ns: when the block was over, by the log's clock.
+        end_ns: end of the block on the log's clock, nanoseconds.
     """
     later = sum(seconds) + sum(inputs)
-    for start in _starts(len(seconds)):
+    for start in _line_starts(len(seconds)):
         part = slice(start, start + STEPS_A_LINE)
         last = start + STEPS_A_LINE >= len(seconds)
         later -= sum(seconds[part]) + sum(inputs[part])
-        log.emit("x_steps", {"first": first + start, "seconds": _short(seconds[part]),
-                             "input_seconds": _short(inputs[part]), "loss": list(losses[part])},
+        log.emit("x_steps", {"first": first + start, "seconds": _round_seconds(seconds[part]),
+                             "input_seconds": _round_seconds(inputs[part]), "loss": list(losses[part])},
                  at_ns=end_ns if last else end_ns - round(later * 1e9))
 
 
 def write_rank_steps(log: EventLog, slowest: Sequence[float], fastest: Sequence[float]) -> None:
-    """`x_rank_steps` of one block: seconds of the slowest and of the fastest rank, by step."""
-    for start in _starts(len(slowest)):
+    """Write the `x_rank_steps` lines of one block: seconds of the slowest and of the fastest rank, by step."""
+    for start in _line_starts(len(slowest)):
         part = slice(start, start + STEPS_A_LINE)
-        log.emit("x_rank_steps", {"slowest_seconds": _short(slowest[part]), "fastest_seconds": _short(fastest[part])})
+        log.emit("x_rank_steps", {"slowest_seconds": _round_seconds(slowest[part]),
+                                  "fastest_seconds": _round_seconds(fastest[part])})
 
 
-def _starts(count: int) -> range:
-    """Where pieces begin; a block without steps is one piece too."""
+def _line_starts(count: int) -> range:
+    """Return the first steps of all lines; a block without steps has one line too."""
     return range(0, max(count, 1), STEPS_A_LINE)
 
 
-def _short(seconds: Sequence[float]) -> list[float]:
-    """Nanosecond figures: more digits would only fill the log."""
+def _round_seconds(seconds: Sequence[float]) -> list[float]:
+    """Round to nanoseconds: more digits would only enlarge the log."""
     return [round(value, 9) for value in seconds]

@@ -25,7 +25,7 @@ from repro.core.machine import Machine
 from repro.engines.fake_session import FakeSession
 from repro.launchers.inline import Inline
 from repro.record import checkpoint, environment, resume
-from repro.record.checkpoint import Checkpoints, Saving
+from repro.record.checkpoint import Checkpoints
 from repro.record.index import file_sha256
 from repro.record.store import Record
 from repro.runner import preflight
@@ -36,7 +36,8 @@ from repro.seams.training import Batch
 from repro.suite.file import read_suite
 from repro.suite.model import Trial
 from repro.suite.plan import Plan, make_plan
-from repro.worker.loop import Loop
+from repro.worker.checkpoint_writer import CheckpointWriter
+from repro.worker.checkpointing import find_problem
 from tests.watcher import Silent
 
 SUITE = """\
@@ -182,7 +183,7 @@ def test_a_torn_checkpoint_gives_way_to_the_one_before_and_that_to_a_start_anew(
     record = run.execute()
     assert ledger(record) == [(1, "crashed", ""), (2, "crashed", "step_000000046 of attempt 1"), (3, "ok", "")]
     passed = [item.passed_over for item in record.attempts]
-    assert passed == ["", "checkpoint step_000000092: rank0.json is torn or was altered",
+    assert passed == ["", "checkpoint step_000000092: rank0.json is damaged or was modified",
                       "checkpoint step_000000092: log.txt is missing; checkpoint step_000000046: log.txt is missing"]
     assert next(item.text for item in record.incidents if item.kind == "checkpoint") == passed[1]
 
@@ -203,7 +204,7 @@ def test_a_log_that_was_cut_before_a_checkpoint_copied_it_is_not_gone_on_from(
     failing(120)
     record = run.execute()
     assert ledger(record) == [(1, "crashed", ""), (2, "ok", "step_000000046 of attempt 1")]
-    said = r"checkpoint step_000000092: \d+ of \d+ lines of log.txt were damaged before it was written"
+    said = r"checkpoint step_000000092: \d+ of \d+ lines of log.txt were damaged before the checkpoint was written"
     assert re.fullmatch(said, record.attempts[1].passed_over)
     assert verify(run.folder.root).problems == []
 
@@ -339,9 +340,7 @@ def test_what_one_rank_could_not_write_no_rank_keeps(tmp_path: Path) -> None:
         def gather(self, value: Any) -> list[Any]:
             return [value, "no space"]
 
-    loop = object.__new__(Loop)
-    loop.session = Two()
-    assert loop._failed(lambda: None) == "no space"
+    assert find_problem(Two(), lambda: None, str) == "no space"
 
 
 def test_every_one_refused_is_gone_so_there_is_an_end_to_it(
@@ -374,7 +373,7 @@ def test_a_log_that_is_no_text_any_more_is_not_gone_on_from(
     record = begin().execute()
     assert ledger(record) == [(1, "crashed", ""), (2, "ok", "step_000000046 of attempt 1")]
     assert record.attempts[1].passed_over == \
-        "checkpoint step_000000092: log.txt is not UTF-8 and was not before it was written"
+        "checkpoint step_000000092: log.txt is not UTF-8: it was damaged before the checkpoint was written"
 
 
 # ---- the time limit
@@ -453,17 +452,17 @@ LINE = f"{Event('cache_clear', True, 'POINT_IN_TIME', 0.0, {}).line()}".encode()
 
 
 def written(root: Path, step: int, **changes: Any) -> Checkpoints:
-    saving = Saving(Checkpoints(root), 1, "trial", 1, 0, 2)
-    assert saving.fresh(step, 0) == ""
-    saving.write_own(step, {"step": step}, changes.pop("log", LINE))
-    saving.keep(step, 64 * step, 5_000_000_000, changes.pop("wall_ms", time.time() * 1e3))
-    return saving.folder
+    writer = CheckpointWriter(Checkpoints(root), 1, "trial", 1, 0, 2)
+    assert writer.prepare(step, 0) == ""
+    writer.write_own(step, {"step": step}, changes.pop("log", LINE))
+    writer.keep(step, 64 * step, 5_000_000_000, changes.pop("wall_ms", time.time() * 1e3))
+    return writer.folder
 
 
 def test_the_last_two_are_kept_and_halves_are_taken_away(tmp_path: Path) -> None:
     for step in (1, 2, 30):
         found = written(tmp_path, step)
-    found.aside(31).mkdir()
+    found.partial(31).mkdir()
     found.tidy()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step_000000002", "step_000000030"]
     point, passed = found.newest("trial", 2)
@@ -480,7 +479,7 @@ def test_those_of_later_steps_go_when_an_earlier_one_is_written(tmp_path: Path) 
 
 @pytest.mark.parametrize(("world", "trial", "said"), [
     (4, "trial", r"checkpoint step_000000001: was written by 2 rank\(s\), this trial has 4; "
-                 "going on with another number of ranks would be another trial"),
+                 "with another number of ranks it would be another trial"),
     (2, "other", "checkpoint step_000000001: is of another trial, trial"),
 ])
 def test_another_number_of_ranks_and_another_trial_are_refused(
@@ -493,13 +492,13 @@ def test_another_number_of_ranks_and_another_trial_are_refused(
 
 
 @pytest.mark.parametrize(("damage", "said"), [
-    (lambda path: (path / "rank0.json").write_bytes(b"{}"), "rank0.json is torn or was altered"),
+    (lambda path: (path / "rank0.json").write_bytes(b"{}"), "rank0.json is damaged or was modified"),
     (lambda path: (path / "rank0.json").unlink(), "rank0.json is missing"),
-    (lambda path: (path / "more").write_bytes(b""), "more was not written with it"),
+    (lambda path: (path / "more").write_bytes(b""), "more does not belong to it"),
     (lambda path: (path / "checkpoint.json").write_bytes(b"{"), "checkpoint.json: "),
     (lambda path: (path / "checkpoint.json").unlink(), "checkpoint.json: cannot be read"),
     (lambda path: ((path / "log.txt").unlink(), (path / "log.txt").symlink_to("/etc/hostname")),
-     "log.txt was not written with it"),
+     "log.txt does not belong to it"),
 ])
 def test_damage_is_named(tmp_path: Path, damage: Callable[[Path], object], said: str) -> None:
     found = written(tmp_path, 1)
@@ -515,13 +514,13 @@ def test_damage_is_named(tmp_path: Path, damage: Callable[[Path], object], said:
 
 def test_within_one_start_of_the_machine_the_monotonic_clock_runs_on(tmp_path: Path) -> None:
     point = written(tmp_path, 1).open("step_000000001", "trial", 2)
-    if checkpoint.boot():
+    if checkpoint.boot_id():
         assert (point.shift_ns, point.clock) == (0, "monotonic")
 
 
-def test_after_a_new_start_the_wall_clock_says_what_was_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_reboot_the_wall_clock_gives_the_lost_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = written(tmp_path, 1, wall_ms=(time.time() - 100) * 1e3)
-    monkeypatch.setattr(checkpoint, "boot", lambda: "another")
+    monkeypatch.setattr(checkpoint, "boot_id", lambda: "another")
     point = found.open("step_000000001", "trial", 2)
     assert point.clock == "wall"
     now = time.monotonic_ns() + point.shift_ns
@@ -532,7 +531,7 @@ def test_a_wall_clock_that_went_back_leaves_nothing_to_go_on_by(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = written(tmp_path, 1, wall_ms=(time.time() + 100) * 1e3)
-    monkeypatch.setattr(checkpoint, "boot", lambda: "another")
+    monkeypatch.setattr(checkpoint, "boot_id", lambda: "another")
     with pytest.raises(CheckpointError, match=r"its wall clock is (99|100) s before the checkpoint"):
         found.open("step_000000001", "trial", 2)
 
@@ -619,11 +618,11 @@ def test_what_deepspeed_cannot_write_is_told_when_the_ranks_have_met(tmp_path: P
     files, folder = SafeFiles(), tmp_path / "step_000000001" / "model"
     files.save({"a": torch.ones(2)}, str(folder / "a.pt"))  # there is no such folder: RuntimeError by torch
     with pytest.raises(CheckpointError, match="checkpoint step_000000001: model cannot be written: ") as caught:
-        files.written(folder)
+        files.raise_failure(folder)
     assert not isinstance(caught.value, CheckpointRefused)
     files.makedirs(str(folder), exist_ok=True)
     files.save({"a": torch.ones(2)}, str(folder / "a.pt"))
-    files.written(folder)
+    files.raise_failure(folder)
 
 
 # ---- the suite

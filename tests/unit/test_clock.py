@@ -110,9 +110,9 @@ def test_the_host_timer_tells_steps_from_their_input() -> None:
         timer.start()
         for fed, stepped in steps:
             hand.wait(fed)
-            timer.fed()
+            timer.mark_input()
             hand.wait(stepped)
-            timer.stepped()
+            timer.mark_step()
         seconds, inputs = timer.read()
         assert seconds == pytest.approx([stepped for _, stepped in steps])
         assert inputs == pytest.approx([fed for fed, _ in steps])
@@ -132,3 +132,17 @@ def test_the_timer_suits_the_device_and_an_engines_own_clock_wins() -> None:
 
 def test_this_module_needs_no_torch() -> None:
     assert "torch" not in vars(sys.modules["repro.worker.clock"])
+
+
+def test_a_pause_after_a_step_counts_as_neither_input_nor_step() -> None:
+    hand = Hand()
+    timer = HostTimer(hand)
+    timer.start()
+    for pause in (5.0, 0.0):
+        hand.wait(0.1)
+        timer.mark_input()
+        hand.wait(0.2)
+        timer.mark_step()
+        hand.wait(pause)
+        timer.exclude_pause()
+    assert timer.read() == (pytest.approx([0.2, 0.2]), pytest.approx([0.1, 0.1]))

@@ -1,4 +1,4 @@
-"""The account of what was fed: the same however a run is cut, another for anything else."""
+"""The tallies of the consumed samples: identical however a run is cut, different for anything else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from repro.core.random_streams import Streams
 from repro.seams.training import Fed, TrainingParts
-from repro.worker.data_audit import Account, Tally, draws_sha256, total
+from repro.worker.data_audit import BatchSplit, DataAudit, Tally, add_tallies, draws_sha256
 from repro.worker.data_order import SampleOrder
 
 SAMPLES, STEPS = 37, 9
@@ -44,24 +44,24 @@ def parts(reader: Reader | None) -> TrainingParts:
 
 
 def play(batch: int, world: int, accumulation: int, reader: Any = Reader, swap: bool = False) -> list[Tally]:
-    """fed, expected, drawn, expected of a run of all ranks, settled every two steps."""
+    """fed, expected, drawn, expected of a run of all ranks, counted every two steps."""
     order = SampleOrder(Streams(1, 0), SAMPLES, batch)
     shares = []
     for rank in range(world):
         mine = reader() if reader else None
-        account = Account(parts(mine), order, rank, world, accumulation, batch, SAMPLES)
+        audit = DataAudit(parts(mine), order, BatchSplit(rank, world, accumulation, batch), SAMPLES)
         for step in range(STEPS):
-            epoch, micros = order.shares(step, rank, world, accumulation)
+            epoch, micros = order.micro_batches(step, rank, world, accumulation)
             if swap and step == 4 and rank == 0:
                 micros[0] = micros[0][::-1]
-            account.asks(micros)
+            audit.note_request(micros)
             for indices in micros if mine else ():
                 mine.train(epoch, indices)
             if step % 2:
-                account.settle()
-        account.settle()
-        shares.append(account.sums(STEPS * batch))
-    return [total([share[place] for share in shares]) for place in range(4)]
+                audit.count_consumed()
+        audit.count_consumed()
+        shares.append(audit.tallies(STEPS * batch))
+    return [add_tallies([share[place] for share in shares]) for place in range(4)]
 
 
 @CALM
@@ -85,7 +85,7 @@ def test_other_samples_another_order_and_other_draws_show() -> None:
     assert late[2].lanes != late[3].lanes
 
 
-def test_a_workload_without_an_account_is_taken_at_what_it_was_asked() -> None:
+def test_a_workload_without_fed_is_audited_by_what_was_requested() -> None:
     fed, order, drawn, draws = play(12, 2, 3, None)
     assert fed.lanes == order.lanes
     assert drawn.lanes == draws.lanes == [0, 0]
@@ -93,13 +93,13 @@ def test_a_workload_without_an_account_is_taken_at_what_it_was_asked() -> None:
 
 def test_a_call_too_many_or_too_few_shows() -> None:
     order = SampleOrder(Streams(1, 0), SAMPLES, 4)
-    account = Account(parts(None), order, 0, 1, 1, 4, SAMPLES)
+    audit = DataAudit(parts(None), order, BatchSplit(0, 1, 1, 4), SAMPLES)
     for step in range(3):
-        account.asks(order.shares(step, 0, 1, 1)[1])
-    account.settle()
-    fed, expected, *_ = account.sums(8)
+        audit.note_request(order.micro_batches(step, 0, 1, 1)[1])
+    audit.count_consumed()
+    fed, expected, *_ = audit.tallies(8)
     assert fed != expected
-    assert account.sums(12)[0] == account.sums(12)[1]
+    assert audit.tallies(12)[0] == audit.tallies(12)[1]
 
 
 @CALM
@@ -111,7 +111,7 @@ def test_a_tally_is_a_sum_over_pairs(pairs: list[tuple[int, int]], random: Any) 
         return found
 
     cut = random.randrange(len(pairs) + 1)
-    split = total([tally(part).lanes for part in (pairs[:cut], pairs[cut:]) if part])
+    split = add_tallies([tally(part).lanes for part in (pairs[:cut], pairs[cut:]) if part])
     assert split.lanes == tally(pairs).lanes
     moved = [(pairs[0][0] + 1, pairs[0][1]), *pairs[1:]]
     assert tally(moved).lanes != tally(pairs).lanes

@@ -20,7 +20,7 @@ SIZES = st.tuples(st.integers(3, 200), st.integers(1, 500), st.integers(1, 20))
 def test_batches_chain_shuffled_passes_without_a_gap(sizes: tuple[int, int, int]) -> None:
     count, batch, steps = sizes
     order = SampleOrder(STREAMS, count, batch)
-    taken = [order.batch(step) for step in range(steps)]
+    taken = [order.global_batch(step) for step in range(steps)]
     assert all(len(indices) == batch for _, indices in taken)
     assert [epoch for epoch, _ in taken] == [step * batch // count for step in range(steps)]
     chain = np.concatenate([indices for _, indices in taken])
@@ -30,7 +30,7 @@ def test_batches_chain_shuffled_passes_without_a_gap(sizes: tuple[int, int, int]
 
 def test_passes_differ_from_one_another() -> None:
     order = SampleOrder(STREAMS, 1000, 1000)
-    assert not np.array_equal(order.batch(0)[1], order.batch(1)[1])
+    assert not np.array_equal(order.global_batch(0)[1], order.global_batch(1)[1])
 
 
 @CALM
@@ -39,27 +39,27 @@ def test_any_world_and_accumulation_cut_the_same_global_batch(
     world: int, accumulation: int, micro: int, step: int
 ) -> None:
     order = SampleOrder(STREAMS, 37, world * accumulation * micro)
-    shares = [order.shares(step, rank, world, accumulation) for rank in range(world)]
-    assert {epoch for epoch, _ in shares} == {order.batch(step)[0]}
+    shares = [order.micro_batches(step, rank, world, accumulation) for rank in range(world)]
+    assert {epoch for epoch, _ in shares} == {order.global_batch(step)[0]}
     assert all(len(run) == micro for _, runs in shares for run in runs)
     dealt = [shares[rank][1][number] for number in range(accumulation) for rank in range(world)]
-    assert np.array_equal(np.concatenate(dealt), order.batch(step)[1])
+    assert np.array_equal(np.concatenate(dealt), order.global_batch(step)[1])
 
 
 def test_two_ranks_see_at_once_what_one_process_sees_in_turn() -> None:
     # The parity gate's reference relies on this: p ranks x a micro-batches = 1 process x (p a) micro-batches.
     order = SampleOrder(STREAMS, 50, 24)
-    _, alone = order.shares(1, 0, 1, 6)
+    _, alone = order.micro_batches(1, 0, 1, 6)
     for rank in range(2):
-        for number, run in enumerate(order.shares(1, rank, 2, 3)[1]):
+        for number, run in enumerate(order.micro_batches(1, rank, 2, 3)[1]):
             assert np.array_equal(run, alone[number * 2 + rank])
 
 
 def test_order_does_not_depend_on_what_was_asked_before() -> None:
     fresh, used = SampleOrder(STREAMS, 10, 4), SampleOrder(STREAMS, 10, 4)
     for step in (9, 0, 30, 2):
-        used.batch(step)
-    assert np.array_equal(used.batch(5)[1], fresh.batch(5)[1])
+        used.global_batch(step)
+    assert np.array_equal(used.global_batch(5)[1], fresh.global_batch(5)[1])
 
 
 def test_the_hash_names_the_order() -> None:

@@ -24,7 +24,7 @@ from repro.worker.parity import (
     judge_group,
     read_traces,
     why_not,
-    widened,
+    widen_tolerances,
 )
 from tests.records import SUITE
 
@@ -88,9 +88,9 @@ def put(key: str, index: int, value: object) -> Callable[[dict[str, Any]], objec
     (lambda data: data["weights"]["first.weight"].__setitem__(0, (10.0, math.nan)),
      "step 1: weight of 'first.weight' on rank {rank} has the reference's norm but another direction"),
     (lambda data: data["gradients"].pop("last.weight"),
-     "step 1: gradient 'last.weight' is known to only one of the two"),
+     "step 1: gradient 'last.weight' exists in only one of the two"),
     (lambda data: data["weights"].update(extra=data["weights"]["first.bias"]),
-     "step 1: weight 'extra' is known to only one of the two"),
+     "step 1: weight 'extra' exists in only one of the two"),
 ])
 def test_every_difference_is_named_with_its_step_and_tensor(
     rank: int, change: Callable[[dict[str, Any]], object], beginning: str
@@ -156,7 +156,7 @@ def test_buffers_that_are_not_synchronised_are_found() -> None:
     turned = [trace(0, with_buffer((1.0, 0.2))), trace(1, with_buffer((1.0, -0.2)))]
     assert "has rank 0's norm but another direction" in judge(trace(None, with_buffer((5.0, 1.0))), turned)
     odd = [trace(0), trace(1, with_buffer((1.0, 0.2)))]
-    assert "'norm.running_mean' is known to only one of rank 1 and rank 0" in judge(trace(None), odd)
+    assert "'norm.running_mean' exists only on one of rank 1 and rank 0" in judge(trace(None), odd)
 
 
 def test_with_batch_normalisation_the_reference_scores_with_other_statistics() -> None:
@@ -284,7 +284,7 @@ def test_tolerances_grow_with_what_rounding_does_but_not_on_the_first_step() -> 
             norm, projection = data["gradients"]["last.weight"][step]
             data["gradients"]["last.weight"][step] = (norm * (1 + 1e-6 * 3 ** step), projection)
 
-    tolerances = widened(trace(None), trace(None, blown_up))
+    tolerances = widen_tolerances(trace(None), trace(None, blown_up))
     assert tolerances[0] == TOLERANCE
     assert list(tolerances) == sorted(tolerances)
     assert tolerances[-1] == LARGEST_TOLERANCE

@@ -38,6 +38,8 @@ class Script:
     values: Sequence[float | None] = (0.5, 0.8, 0.91)
     status: str = "success"
     reason: str = ""
+    outcome: str = ""
+    """Empty: not stated, as in logs of version 0.1.0."""
     key: str = "eval_accuracy"
     stop: bool = True
     lost_block: int | None = None
@@ -80,7 +82,8 @@ def play(path: Path, script: Script) -> list[Event]:
         log.emit(script.key, value, samples_count=samples, epoch_num=samples / 2000, phases=dict(phases),
                  eval_stop_ns=at, train_loss=None if value is None else 1.0)
     if script.stop:
-        log.stop("run_stop", status=script.status, reason=script.reason)
+        outcome = {"outcome": script.outcome} if script.outcome else {}
+        log.stop("run_stop", status=script.status, reason=script.reason, **outcome)
         log.emit("x_phases", {name: seconds for name, seconds in phases.items() if name != script.lost_phase})
         log.emit("x_rank_steps", {"slowest_seconds": [0.1, 0.2, 0.3, 0.4], "fastest_seconds": [0.1, 0.1, 0.25, 0.1]})
         log.emit("x_peak_bytes", [100, None, 300])

@@ -22,7 +22,8 @@ from repro.runner.run import why
 from repro.seams.launching import LaunchRequest
 from repro.suite.model import Trial
 from repro.worker.loop import Loop
-from repro.worker.main import Place, build
+from repro.worker.main import build
+from repro.worker.setup import RankPlace
 
 LIMIT = 1.02
 
@@ -56,7 +57,7 @@ def rank(folder: str, payload: Mapping[str, Any]) -> None:
 
     number, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     trial = Trial.model_validate(payload["trial"])
-    loop = build(trial, Place(number, world, number), Path(folder) / payload["log"], payload)
+    loop = build(trial, RankPlace(number, world, number), Path(folder) / payload["log"], payload)
     bare = bare_ddp.Trainer()
     try:
         loop.open_data()
@@ -79,5 +80,5 @@ def _block(loop: Loop) -> float:
     """Seconds of one block, what the harness writes down about it included."""
     loop.session.synchronize()
     begin = time.perf_counter()
-    loop.log_block(*loop.block())
+    loop.steps.log_block(loop.steps.train_block())
     return time.perf_counter() - begin

@@ -49,7 +49,8 @@ from repro.seams.launching import LaunchRequest
 from repro.suite.file import read_suite
 from repro.suite.model import Trial
 from repro.suite.plan import Plan, make_plan
-from repro.worker.main import Place, build
+from repro.worker.main import build
+from repro.worker.setup import RankPlace
 
 ARMS = ("none", "none again", "dead", "slow")
 MARGIN = 0.01
@@ -297,8 +298,8 @@ def _train(
 def rank(folder: str, payload: Mapping[str, Any]) -> None:
     """Entry of one rank: blocks under the harness, before each a word with the parent."""
     number, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    loop = build(Trial.model_validate(payload["trial"]), Place(number, world, number), Path(folder) / payload["log"],
-                 payload)
+    trial, place = Trial.model_validate(payload["trial"]), RankPlace(number, world, number)
+    loop = build(trial, place, Path(folder) / payload["log"], payload)
     try:
         with ExitStack() as stack:
             line = stack.enter_context(socket.socket(socket.AF_UNIX))
@@ -312,7 +313,7 @@ def rank(folder: str, payload: Mapping[str, Any]) -> None:
                     line.recv(1)
                 loop.session.synchronize()
                 begin = time.perf_counter()
-                loop.log_block(*loop.block())
+                loop.steps.log_block(loop.steps.train_block())
                 seconds = time.perf_counter() - begin
                 if out:
                     out.write(f"{seconds!r}\n")

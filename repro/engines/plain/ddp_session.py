@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from repro.engines.plain.hooks import Hooks
 from repro.engines.plain.loop import LoopSession
-from repro.engines.plain.reduction_dtypes import Watched
+from repro.engines.plain.reduction_dtypes import ReductionWatcher
 from repro.seams.training import Batch, Job, TrainingParts
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class DdpSession(LoopSession):
             model,
             device_ids=[self.device.index] if self.device.type == "cuda" else None,
             bucket_cap_mb=self.options.bucket_mib,
-            # Gradients live inside the buckets: one copy and the memory of all gradients saved, values unchanged.
+            # Gradients are stored inside the buckets: saves a copy and the memory of all gradients; values are equal.
             gradient_as_bucket_view=True,
         )
 
@@ -49,7 +49,7 @@ class DdpSession(LoopSession):
         return loss
 
     def warm_up(self, batches: Sequence[Batch]) -> None:
-        self.hooks.watch(Watched(self.watched.elements))
+        self.hooks.watch(ReductionWatcher(self.reductions.elements))
         super().warm_up(batches)
         self.hooks.watch(None)
         self.hooks.reset()
@@ -78,7 +78,7 @@ class DdpSession(LoopSession):
 
     def close(self) -> None:
         # Reducer and gradients (views of its buckets) hold the group. If they outlived it, the last of them would wait
-        # for gloo's threads while holding the interpreter lock that those threads want: seen to hang.
+        # for gloo's threads while it holds the interpreter lock that those threads need: a hang, observed in tests.
         self.clear_gradients()
         self.hooks.close()
         del self.wrapped, self.hooks

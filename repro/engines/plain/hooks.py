@@ -1,6 +1,7 @@
-"""How DDP sends a bucket: torch's own compression hooks, with or without overlap.
+"""Hooks that send DDP's buckets: torch's compression hooks, with or without overlap.
 
-A hook is called by DDP's reducer as soon as a bucket's gradients are there and returns a future of the averaged bucket.
+DDP's reducer calls a hook as soon as all gradients of a bucket are computed; the hook returns a future of the averaged
+bucket.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ PLAIN: dict[str, Callable[[Any, Any], Future]] = {
 
 
 class Hooks:
-    """What is registered with one DDP module; nothing where its own way is asked for (no compression, overlap)."""
+    """The hook of one DDP module; not registered if DDP's default is requested (no compression, overlap)."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.power: PowerSgd | None = None
         self.computed: float | None = None
-        """When back-propagation had handed over its last bucket (`time.perf_counter`)."""
+        """Time of back-propagation's last bucket (`time.perf_counter`)."""
         if job.compression == "powersgd":
             self.power = PowerSgd(job.comm, job.compression_rank)
             self.send: Send = self.power
@@ -50,6 +51,7 @@ class Hooks:
             self.send = Deferred(self.send)
 
     def register(self, wrapped: DistributedDataParallel) -> None:
+        """Register with `wrapped`, if needed."""
         if self.job.compression != "none" or self.job.overlap is False:
             wrapped.register_comm_hook(self, _call)
 
@@ -59,20 +61,20 @@ class Hooks:
         return self.send(bucket)
 
     def watch(self, watched: AbstractContextManager[Any] | None) -> None:
-        """Enter `watched` around what is sent from a thread of its own; None: no more."""
+        """Enter `watched` around everything sent from a separate thread; None: stop."""
         if self.power:
             self.power.watched = watched
 
     def reset(self) -> None:
-        """Forget what earlier steps left behind."""
+        """Reset the state of earlier steps."""
         if self.power:
             self.power.reset()
 
     def compression(self, registered: bool) -> str:
-        """What DDP's gradients really go through.
+        """Return the effective compression of gradients.
 
         Args:
-            registered: DDP says that it has a hook.
+            registered: DDP reports a hook.
         """
         send = self.send.send if isinstance(self.send, Deferred) else self.send
         if not registered:
@@ -82,7 +84,7 @@ class Hooks:
         return next((name for name, hook in PLAIN.items() if getattr(send, "hook", None) is hook), "unknown")
 
     def overlap(self, registered: bool) -> str:
-        """Whether buckets leave while back-propagation still runs."""
+        """Return "on" if buckets are sent while back-propagation still runs, else "off"."""
         return "off" if registered and isinstance(self.send, Deferred) else "on"
 
     def close(self) -> None:
@@ -95,12 +97,12 @@ def _call(hooks: Hooks, bucket: GradBucket) -> torch.futures.Future[torch.Tensor
     return future
 
 
-# DDP checks these; as this module defers annotations, they would be text.
+# DDP checks the annotations at run time; deferred ones would be strings.
 _call.__annotations__ = {"bucket": GradBucket, "return": torch.futures.Future[torch.Tensor]}
 
 
 class Plain:
-    """One of torch's hooks on all ranks."""
+    """One of torch's hooks, on all ranks."""
 
     def __init__(self, hook: Callable[[Any, Any], Future]) -> None:
         self.hook = hook
@@ -110,7 +112,7 @@ class Plain:
 
 
 class Deferred:
-    """Keeps all buckets back until the last one is there: the same buckets, and nothing overlaps."""
+    """Holds all buckets back until the last one is ready: the same buckets without overlap."""
 
     def __init__(self, send: Send) -> None:
         self.send = send
@@ -137,10 +139,10 @@ def _forward(promise: Future) -> Callable[[Future], None]:
 
 
 class PowerSgd:
-    """torch's PowerSGD (Vogels, Karimireddy and Jaggi, 2019), bucket after bucket on a thread of its own.
+    """torch's PowerSGD (Vogels, Karimireddy and Jaggi, 2019), bucket after bucket on a separate thread.
 
-    Its second all-reduce is started when the first has ended. On one thread all ranks start them in the same order,
-    whatever the speed of each.
+    Its second all-reduce starts after the first has ended. With one thread all ranks start them in the same order,
+    independent of their speed.
     """
 
     REMEMBERED = ("error_dict", "p_memory_dict", "q_memory_dict")
@@ -153,24 +155,25 @@ class PowerSgd:
         self.reset()
 
     def reset(self) -> None:
-        # Two plain steps first: DDP lays out its buckets anew after the first, and error feedback goes by bucket.
+        """Start with an empty state."""
+        # Two uncompressed steps first: DDP rebuilds its buckets after the first, and error feedback is kept by bucket.
         self.state = PowerSGDState(
             dist.group.WORLD, matrix_approximation_rank=self.rank, start_powerSGD_iter=2
         )
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """What it remembers of earlier steps, by kind and bucket: errors are each rank's own."""
+        """Return the tensors of earlier steps, by kind and bucket; errors differ between ranks."""
         return {f"{kind}.{bucket}": tensor for kind in self.REMEMBERED
                 for bucket, tensor in getattr(self.state, kind).items()}
 
     def plain(self) -> dict[str, Any]:
-        """The rest of its state (JSON-like)."""
+        """Return the rest of the state (JSON-like)."""
         state: Any = self.state.rng.get_state()
         kind, keys, *rest = state
         return {**{name: getattr(self.state, name) for name in self.COUNTED}, "rng": [kind, keys.tolist(), *rest]}
 
     def load(self, tensors: dict[str, torch.Tensor], plain: Mapping[str, Any], device: torch.device) -> None:
-        """Go on from what `tensors` and `plain` gave."""
+        """Load what `tensors` and `plain` returned."""
         self.reset()
         for name, tensor in tensors.items():
             kind, _, bucket = name.partition(".")
@@ -191,7 +194,7 @@ class PowerSgd:
             with self.watched or nullcontext(), self.comm.inline():
                 promise.set_result(powerSGD_hook(self.state, bucket).wait())
         except Exception as error:
-            # On this thread nobody would see it: DDP, which waits for the promise, raises it in the training's thread.
+            # Raised here it would be lost: DDP, which waits for the promise, raises it in the training thread.
             promise.set_exception(error)
 
     def close(self) -> None:

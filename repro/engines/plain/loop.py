@@ -1,4 +1,4 @@
-"""The plain PyTorch training loop: with a wrapper it is DDP, without one the reference of the parity gate."""
+"""The plain PyTorch training step: inside a wrapper for DDP, without one for the parity gate's reference."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ import numpy as np
 import torch
 
 from repro.core.errors import CheckpointRefused
-from repro.engines.plain.numerics import name_of
+from repro.engines.plain.numerics import make_scaler, name_of
 from repro.engines.plain.session import TorchSession, as_array
 from repro.engines.plain.tensor_files import load_tensors, save_tensors
 from repro.seams.training import Batch, Job, TrainingParts
 
 TENSORS = "tensors"
-"""Folder of a checkpoint that torch.distributed.checkpoint writes."""
+"""Subfolder of a checkpoint, written by torch.distributed.checkpoint."""
 
 
 class MasterCopy:
-    """Float32 copies of low-precision parameters; the optimizer steps these."""
+    """Float32 copies of low-precision parameters; the optimizer updates the copies."""
 
     def __init__(self, named: Sequence[tuple[str, torch.nn.Parameter]]) -> None:
         self.named = [(name, torch.nn.Parameter(parameter.detach().float().clone())) for name, parameter in named]
         self.copies = [copy for _, copy in self.named]
 
-    def take_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Give each copy its parameter's gradient in float32."""
+    def load_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Set each copy's gradient to that of its parameter, in float32."""
         for copy, parameter in zip(self.copies, parameters, strict=True):
             copy.grad = None if parameter.grad is None else parameter.grad.float()
 
     @torch.no_grad()
-    def give_weights(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Round the copies into the parameters and let go of the float32 gradients."""
+    def round_into(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Round the copies into the parameters and free the float32 gradients."""
         for copy, parameter in zip(self.copies, parameters, strict=True):
             parameter.copy_(copy)
             copy.grad = None
 
 
 class LoopSession(TorchSession):
-    """Forward, backward, clip, step, clear: what everybody writes.
+    """Forward, backward, clip, step, clear: the usual training loop.
 
     Args:
-        wrap: what makes the model data-parallel; the identity for a single process.
+        wrap: makes the model data-parallel; the identity for a single process.
     """
 
     def __init__(self, parts: TrainingParts, job: Job, wrap: Callable[[torch.nn.Module], torch.nn.Module]) -> None:
@@ -55,18 +55,18 @@ class LoopSession(TorchSession):
         self.parameters = [parameter for _, parameter in self.trained()]
         self.stepped = self.masters.copies if self.masters else self.parameters
         self.optimizer = job.optimizer.build(self.masters.named if self.masters else self.trained())
-        self.scaler = torch.amp.GradScaler(self.device.type) if job.precision.loss_scaling else None
+        self.scaler = make_scaler(job.precision.loss_scaling, self.device.type) if job.precision.loss_scaling else None
         self.wrapped = wrap(self.model)
 
     def forward(self, inputs: Any) -> Any:
-        # In evaluation the model is called itself: its buffers have been shared, and no gradient is to be reduced.
+        # In evaluation the model itself is called: its buffers are shared already, and there are no gradients.
         module = self.wrapped if self.model.training else self.model
         with self.numerics.autocast():
             outputs = module(self.numerics.inputs(inputs))
         return self.numerics.outputs(outputs)
 
     def local(self) -> AbstractContextManager[Any]:
-        """Around every micro-batch but the last: gradients are accumulated here and not yet averaged over ranks."""
+        """Return the context of all micro-batches but the last: gradients accumulate and are not averaged yet."""
         return nullcontext()
 
     def backward(self, batches: Sequence[Batch]) -> torch.Tensor:
@@ -87,7 +87,7 @@ class LoopSession(TorchSession):
     def update(self, rate: float) -> None:
         self.set_rate(rate)
         if self.masters:
-            self.masters.take_gradients(self.parameters)
+            self.masters.load_gradients(self.parameters)
         if self.job.gradient_clip is not None:
             if self.scaler:
                 self.scaler.unscale_(self.optimizer)
@@ -98,7 +98,7 @@ class LoopSession(TorchSession):
         else:
             self.optimizer.step()
         if self.masters:
-            self.masters.give_weights(self.parameters)
+            self.masters.round_into(self.parameters)
         self.clear_gradients()
 
     def clear_gradients(self) -> None:
@@ -125,7 +125,7 @@ class LoopSession(TorchSession):
     # ---- checkpoints
 
     def state_tensors(self) -> dict[str, torch.Tensor]:
-        """All that is the same on every rank, by name; the very tensors."""
+        """Return all tensors that are identical on every rank, by name; not copies."""
         found = {f"weights.{name}": parameter.detach() for name, parameter in self.model.named_parameters()}
         found |= {f"buffers.{name}": buffer for name, buffer in self.model.named_buffers()}
         if self.masters:
@@ -134,19 +134,19 @@ class LoopSession(TorchSession):
                         for key, value in state.items() if isinstance(value, torch.Tensor)}
 
     def _optimizer_states(self) -> list[tuple[str, dict[str, Any]]]:
-        """What the optimizer keeps for each parameter, by the parameter's name."""
+        """Return the optimizer's state of each parameter, by the parameter's name."""
         names = [name for name, _ in self.trained()]
         return [(name, self.optimizer.state[stepped]) for name, stepped in zip(names, self.stepped, strict=True)]
 
     def own_tensors(self) -> dict[str, torch.Tensor]:
-        """What is this rank's own."""
+        """Return the tensors that differ between ranks."""
         return {}
 
     def load_own(self, tensors: dict[str, torch.Tensor], own: Mapping[str, Any]) -> None:
-        """Put back `own_tensors` and what goes with them."""
+        """Load what `own_tensors` and `own_state` returned."""
 
     def own_state(self) -> dict[str, Any]:
-        """What goes with `own_tensors` (JSON-like)."""
+        """Return the rest of the state that differs between ranks (JSON-like)."""
         return {}
 
     def save_state(self, folder: Path) -> dict[str, Any]:
@@ -161,7 +161,8 @@ class LoopSession(TorchSession):
         if wrong := sorted(name for name in {*there, *shared}
                            if name not in there or name not in shared or there[name].shape != shared[name].shape
                            or there[name].dtype != shared[name].dtype):
-            raise CheckpointRefused(f"checkpoint {folder.name}: {wrong[0]} is not what this trial has under that name")
+            raise CheckpointRefused(f"checkpoint {folder.name}: {wrong[0]} is missing or has another shape or type "
+                                    "than in this trial")
         with torch.no_grad():
             for name, tensor in there.items():
                 tensor.copy_(shared[name])

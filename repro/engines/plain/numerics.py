@@ -1,4 +1,4 @@
-"""A precision made to happen on torch modules and tensors, the same way in every engine."""
+"""A precision applied to torch modules and tensors, in the same way in every engine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from repro.seams.training import Precision
+from repro.seams.training import LossScaling, Precision
 
 
 class Numerics:
@@ -19,46 +19,54 @@ class Numerics:
         self.weights: torch.dtype = getattr(torch, precision.weights)
         self.autocast_dtype: torch.dtype | None = getattr(torch, precision.autocast) if precision.autocast else None
         if self.device_type == "cuda":
-            # torch's default leaves TensorFloat-32 on for convolutions and off for products: neither fp32 nor tf32.
+            # torch's default is TensorFloat-32 for convolutions but not for products: neither fp32 nor tf32.
             torch.backends.cuda.matmul.allow_tf32 = precision.tf32
             torch.backends.cudnn.allow_tf32 = precision.tf32
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """What the forward pass runs under."""
+        """Return the context of the forward pass."""
         if self.autocast_dtype is None:
             return nullcontext()
         return torch.autocast(self.device_type, dtype=self.autocast_dtype)
 
     def inputs(self, value: Any) -> Any:
-        """`value` with floating tensors in the type of the weights."""
+        """Return `value` with floating tensors in the type of the weights."""
         return value if self.weights is torch.float32 else cast_floats(value, self.weights)
 
     def outputs(self, value: Any) -> Any:
-        """`value` with floating tensors in float32, for the loss and the metrics."""
+        """Return `value` with floating tensors in float32, for the loss and the metrics."""
         return cast_floats(value, torch.float32)
 
     def cast_parameters(self, model: torch.nn.Module) -> None:
-        """Round the parameters into the type of the weights; buffers keep theirs."""
+        """Round the parameters to the type of the weights; buffers keep theirs."""
         for parameter in model.parameters():
             if parameter.is_floating_point():
                 parameter.data = parameter.data.to(self.weights)
 
     def probe(self) -> str:
-        """Type that a real matrix product has under this precision's autocast."""
+        """Compute a matrix product under this precision's autocast and return its type."""
         ones = torch.ones(2, 2, dtype=self.weights, device=self.device_type)
         with torch.no_grad(), self.autocast():
             return name_of((ones @ ones).dtype)
 
     def tf32(self) -> str:
-        """Whether TensorFloat-32 is on, read back from torch."""
+        """Return "on", "off" or "mixed": the state of TensorFloat-32, read back from torch."""
         if self.device_type != "cuda":
             return "off"
         on = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
         return "on" if all(on) else "mixed" if any(on) else "off"
 
 
+def make_scaler(scaling: LossScaling, device_type: str) -> torch.amp.GradScaler:
+    """Return torch's loss scaler with the values of `scaling`."""
+    return torch.amp.GradScaler(
+        device_type, init_scale=scaling.initial_scale, growth_factor=scaling.GROWTH_FACTOR,
+        backoff_factor=scaling.BACKOFF_FACTOR, growth_interval=scaling.growth_interval,
+    )
+
+
 def cast_floats(value: Any, dtype: torch.dtype) -> Any:
-    """`value` with every floating tensor in it (also inside tuples, lists and dicts) as `dtype`."""
+    """Return `value` with every floating tensor in it (also inside tuples, lists and dicts) as `dtype`."""
     if isinstance(value, torch.Tensor):
         return value.to(dtype) if value.is_floating_point() else value
     if isinstance(value, dict):
@@ -69,5 +77,5 @@ def cast_floats(value: Any, dtype: torch.dtype) -> Any:
 
 
 def name_of(dtype: torch.dtype) -> str:
-    """`float32` for `torch.float32`."""
+    """Return `float32` for `torch.float32`."""
     return str(dtype).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""Sees in which type gradients are really reduced: every collective that is run during one step."""
+"""The types in which gradients are reduced, observed in the collectives of one step."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from repro.engines.plain.numerics import name_of
 
 REDUCTIONS = ("allreduce_", "allreduce_coalesced_", "reduce_", "reduce_scatter_", "_reduce_scatter_base_",
               "reduce_scatter_tensor_coalesced_")
-"""torch's own operators behind every way to ask a process group for a sum: from Python, and from DDP in C++."""
+"""torch's operators behind every way to request a sum from a process group: from Python, and from DDP in C++."""
 SMALL = 0.01
-"""Share of all reduced elements below which a type is not the gradients': norms, flags of overflow."""
+"""Share of all reduced elements below which a type is not that of gradients but of norms and overflow flags."""
 
 
-class Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own __init_subclass__
-    """While it is entered: counts elements of reductions by type. Costs Python at every operator, so for a warm-up.
+class ReductionWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own __init_subclass__
+    """Counts the elements of reductions by type while entered.
+
+    It runs Python code at every operator and is therefore used in the warm-up only.
 
     Args:
-        elements: where to count; one watcher sees one thread, several may count together.
+        elements: counts to add to; one watcher sees one thread, several may share their counts.
     """
 
     def __init__(self, elements: dict[torch.dtype, int] | None = None) -> None:
@@ -38,8 +40,8 @@ class Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's ow
                     self.elements[leaf.dtype] = self.elements.get(leaf.dtype, 0) + leaf.numel()
         return func(*args, **(kwargs or {}))
 
-    def heard(self, traffic: Mapping[str, Any]) -> None:
-        """Take in what a communication algorithm counted itself: torch hands it collectives without dispatching."""
+    def add_traffic(self, traffic: Mapping[str, Any]) -> None:
+        """Add what a communication algorithm counted itself: torch passes it collectives without dispatching."""
         for line in traffic.get("lines", ()):
             dtype = getattr(torch, line["dtype"], None)
             if line["operation"].startswith(("all_reduce", "reduce")) and dtype is not None and dtype.is_floating_point:
@@ -47,6 +49,6 @@ class Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's ow
                 self.elements[dtype] = self.elements.get(dtype, 0) + count
 
     def types(self) -> str:
-        """Types of the gradients on their way, comma-separated; "unknown" where nothing was seen."""
+        """Return the types of gradients on the wire, comma-separated; "unknown" if nothing was seen."""
         least = SMALL * sum(self.elements.values())
         return ",".join(sorted(name_of(dtype) for dtype, count in self.elements.items() if count >= least)) or "unknown"

@@ -1,4 +1,4 @@
-"""What all engines on torch share: evaluation, sums over ranks, warm-up and its undoing, memory."""
+"""The part that all engines on torch share: evaluation, sums over ranks, checkpoints, warm-up, memory."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ import torch.distributed as dist
 
 from repro.core.errors import CheckpointRefused, TrialError
 from repro.engines.plain.numerics import Numerics, name_of
-from repro.engines.plain.reduction_dtypes import Watched
+from repro.engines.plain.reduction_dtypes import ReductionWatcher
 from repro.engines.plain.state_snapshot import Buffers, OptimizerState, RandomStates, digest
 from repro.seams.training import Batch, Job, Session, TrainingParts
 
 PLAIN = (bool, int, float, str, type(None))
 STATE_BYTES = 4
-"""Bytes of one number of a checkpoint; there are about four of them a weight."""
+"""Bytes of one number in a checkpoint."""
+STATE_NUMBERS = 4
+"""Numbers of a checkpoint per weight: the weight, two moments and a master copy."""
 WARM_UP_STEPS = 2
-"""DDP lays out its buckets anew after the first step; the second one runs with the layout that stays."""
+"""DDP rebuilds its buckets after the first step; the second step runs with the final ones."""
 
 
 class TorchSession(Session):
     """A torch model in training on one rank; an engine adds `forward`, `backward`, `update` and the read-outs."""
 
     optimizer: torch.optim.Optimizer
-    """The trial's own optimizer object, the one that steps."""
+    """The trial's optimizer object, the one that steps."""
 
     def __init__(self, parts: TrainingParts, job: Job) -> None:
         self.parts, self.job = parts, job
@@ -38,26 +40,26 @@ class TorchSession(Session):
         self.device = torch.device(job.device)
         self.numerics = Numerics(job.precision, job.device)
         self.alone = job.world == 1
-        self.watched = Watched()
+        self.reductions = ReductionWatcher()
 
     @abstractmethod
     def forward(self, inputs: Any) -> Any:
-        """The model's outputs in float32, computed in the trial's precision."""
+        """Return the model's outputs in float32, computed in the trial's precision."""
 
     @abstractmethod
     def scaler_state(self) -> dict[str, Any]:
-        """The loss scaler's state; empty without one."""
+        """Return the loss scaler's state; empty without one."""
 
     @abstractmethod
     def load_scaler_state(self, state: dict[str, Any]) -> None:
-        """Put back what `scaler_state` gave."""
+        """Load what `scaler_state` returned."""
 
     def trained(self) -> list[tuple[str, torch.nn.Parameter]]:
-        """Names and parameters that are trained, in the model's order."""
+        """Return names and parameters that are trained, in the model's order."""
         return [(name, parameter) for name, parameter in self.model.named_parameters() if parameter.requires_grad]
 
     def micro_loss(self, batch: Batch) -> torch.Tensor:
-        """The mean loss of one micro-batch, float32."""
+        """Return the mean loss of one micro-batch, float32."""
         inputs, targets = batch
         return self.parts.loss(self.forward(inputs), targets)
 
@@ -71,7 +73,7 @@ class TorchSession(Session):
         score = self.parts.scores[metric]
         self.share_buffers()
         self.model.eval()
-        # Summed on the device in float64: one read-out an evaluation, and 10^7 correct answers still count exactly.
+        # Summed on the device in float64: read once per evaluation, and exact for 10^7 correct samples.
         sum_, samples = torch.zeros((), dtype=torch.float64, device=self.device), 0
         with torch.no_grad():
             for inputs, targets in batches:
@@ -82,13 +84,13 @@ class TorchSession(Session):
         return float(sum_), samples
 
     def finish_evaluation(self) -> None:
-        """Called after the last batch; an engine whose forward pass is collective evens out the ranks here."""
+        """Called after the last batch: an engine with a collective forward pass evens out the ranks here."""
 
     def share_buffers(self) -> None:
-        """Rank 0's buffers on every rank: what DDP evaluates with, whatever the engine.
+        """Copy rank 0's buffers to every rank, in every engine as in DDP.
 
-        Each rank's batch-norm statistics saw its own samples only. Without this step, ranks would score one model
-        with different statistics.
+        The batch-norm statistics of a rank come from its own samples only. Without this step ranks would evaluate one
+        model with different statistics.
         """
         if self.alone:
             return
@@ -128,14 +130,14 @@ class TorchSession(Session):
 
     @abstractmethod
     def save_state(self, folder: Path) -> dict[str, Any]:
-        """Write weights, buffers and optimizer; what is this rank's own and no tensor (JSON-like)."""
+        """Write weights, buffers and optimizer; return the rest of this rank's state (JSON-like)."""
 
     @abstractmethod
     def load_state(self, folder: Path, own: Mapping[str, Any]) -> None:
-        """Become what `save_state` wrote."""
+        """Load what `save_state` wrote."""
 
     def save(self, folder: Path) -> dict[str, Any]:
-        weights = self._weights_hash()  # all ranks take part: after a rank failed to write it would wait for ever
+        weights = self._weights_hash()  # collective: after a failed write the other ranks would wait forever
         own = self.save_state(folder)
         scaler = {name: value for name, value in self.scaler_state().items() if isinstance(value, PLAIN)}
         return {"engine": own, "scaler": scaler, "comm": self.job.comm.state(), "weights": weights,
@@ -146,17 +148,15 @@ class TorchSession(Session):
         self.load_state(folder, own["engine"])
         self.load_scaler_state(own["scaler"])
         if self._weights_hash() != own["weights"]:
-            raise CheckpointRefused(f"checkpoint {folder.name}: the weights are not what they were when it was written")
-        RandomStates.of(own["random"]).restore()
+            raise CheckpointRefused(f"checkpoint {folder.name}: the weights differ from those that were saved")
+        RandomStates.from_plain(own["random"]).restore()
 
     def _weights_hash(self) -> str:
-        """To the last bit."""
         return digest(self.weights())
 
     def state_bytes(self) -> int:
-        """Weights, two moments and a master copy, in float32."""
         sizes = [int(getattr(parameter, "ds_numel", parameter.numel())) for _, parameter in self.trained()]
-        return 4 * STATE_BYTES * sum(sizes)
+        return STATE_NUMBERS * STATE_BYTES * sum(sizes)
 
     # ---- read-outs
 
@@ -177,7 +177,7 @@ class TorchSession(Session):
         return {
             "comm": self.job.comm.effective(),
             **(ran.as_effective() if ran else {}),
-            "comm_dtype": self.watched.types(),
+            "comm_dtype": self.reductions.types(),
             "threads": str(torch.get_num_threads()),
             "matmul_dtype": self.numerics.probe(),
             "tf32": self.numerics.tf32(),
@@ -190,33 +190,33 @@ class TorchSession(Session):
     def warm_up(self, batches: Sequence[Batch]) -> None:
         """Run two steps with learning rate 0 on `batches` (one step's micro-batches) and undo them.
 
-        The first is watched: what is reduced in it, and in which type, is what every later step reduces.
+        The first is watched: every later step reduces the same amounts in the same types.
 
         Raises:
-            TrialError: the weights are not what they were.
+            TrialError: the weights changed.
         """
         before = digest(self.weights())
-        undo = (RandomStates(), Buffers(self.model), OptimizerState(self.optimizer))
+        snapshots = (RandomStates(), Buffers(self.model), OptimizerState(self.optimizer))
         scaler = self.scaler_state()
-        self.traffic()  # what came before is not the step's
-        with self.watched:
+        self.traffic()  # drops what was counted before the step
+        with self.reductions:
             self.step(batches, 0.0)
-        self.watched.heard(self.traffic())
+        self.reductions.add_traffic(self.traffic())
         for _ in range(WARM_UP_STEPS - 1):
             self.step(batches, 0.0)
         self.synchronize()
-        for state in undo:
-            state.restore()
+        for snapshot in snapshots:
+            snapshot.restore()
         self.load_scaler_state(scaler)
         if digest(self.weights()) != before:
-            raise TrialError("warm-up changed the weights: its steps have learning rate 0 and should leave them alone")
+            raise TrialError("warm-up changed the weights: its steps have learning rate 0 and must not")
 
     def close(self) -> None:
-        """End the process group that the engine began."""
+        """End the process group."""
         if dist.is_initialized():
             dist.destroy_process_group()
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:
-    """A float32 copy on the host."""
+    """Return a float32 copy on the host."""
     return tensor.detach().to("cpu", torch.float32).numpy().copy()

@@ -1,4 +1,4 @@
-"""What a warm-up changes and how it is put back: optimizer state, buffers, random states."""
+"""Snapshots of the state that a warm-up changes: optimizer state, buffers, random states."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RandomStates:
         self.cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
 
     def plain(self) -> dict[str, Any]:
-        """All of them, JSON-like; bytes as hexadecimal digits."""
+        """Return all states (JSON-like); bytes as hexadecimal digits."""
         kind, keys, place, has_gauss, gauss = self.numpy
         return {
             "python": [self.python[0], list(self.python[1]), self.python[2]],
@@ -30,8 +30,8 @@ class RandomStates:
         }
 
     @classmethod
-    def of(cls, plain: Mapping[str, Any]) -> RandomStates:
-        """What `plain` told."""
+    def from_plain(cls, plain: Mapping[str, Any]) -> RandomStates:
+        """Return the states that `plain` returned."""
         states = cls()
         version, keys, gauss = plain["python"]
         states.python = (version, tuple(keys), gauss)
@@ -42,7 +42,7 @@ class RandomStates:
         return states
 
     def restore(self) -> None:
-        """Put all of them back."""
+        """Restore all states."""
         random.setstate(self.python)
         np.random.set_state(self.numpy)
         torch.set_rng_state(self.torch)
@@ -59,7 +59,7 @@ def _from_hex(digits: str) -> torch.Tensor:
 
 
 class OptimizerState:
-    """The state of a torch optimizer at one moment; what did not exist then was zero."""
+    """The state of a torch optimizer at one moment; state that is created later is restored to zero."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
@@ -70,7 +70,7 @@ class OptimizerState:
         self.rates = [group["lr"] for group in optimizer.param_groups]
 
     def restore(self) -> None:
-        """Write the old values into the tensors that are there now, so no memory is allocated anew."""
+        """Write the old values into the present tensors, so that no memory is allocated again."""
         for parameter, state in self.optimizer.state.items():
             before = self.before.get(id(parameter), {})
             for key, value in state.items():
@@ -93,14 +93,14 @@ class Buffers:
         self.pairs = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
 
     def restore(self) -> None:
-        """Put the values back into the same tensors."""
+        """Write the old values into the same tensors."""
         with torch.no_grad():
             for buffer, before in self.pairs:
                 buffer.copy_(before)
 
 
 def digest(arrays: Mapping[str, np.ndarray]) -> str:
-    """sha256 over names, shapes and values; a negative zero counts as zero (a step of rate 0 may turn its sign)."""
+    """Hash names, shapes and values; a negative zero counts as zero (a step of rate 0 may change its sign)."""
     found = hashlib.sha256()
     for name, array in sorted(arrays.items()):
         found.update(f"{name}{array.shape}".encode())

@@ -1,14 +1,14 @@
-"""DeepSpeed's configuration of one trial: what the trial says, and below it the user's own fragment."""
+"""DeepSpeed's configuration of one trial: the trial's own settings over the user's fragment."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from repro.seams.training import Job
+from repro.seams.training import Job, LossScaling
 
 _PRECISION = "the trial's `precision`"
-_CLOCK = "the harness: nothing but the step's own work is timed, and DeepSpeed prints nothing"
+_CLOCK = "the harness: only the step's own work is timed, and DeepSpeed prints nothing"
 
 OWNED: dict[str, str] = {
     "train_batch_size": "the trial's `batch.global`",
@@ -16,7 +16,7 @@ OWNED: dict[str, str] = {
     "gradient_accumulation_steps": "the trial's `batch.accumulation`",
     "managed_gradient_accumulation": "the trial's `batch.accumulation`",
     "data_parallel_size": "the trial's `processes`",
-    "sequence_parallel_size": "the harness: every rank trains on samples of its own",
+    "sequence_parallel_size": "the harness: every rank trains on separate samples",
     "gradient_clipping": "the trial's `gradient_clip`",
     "gradient_allreduce_op": "the harness: gradients are means over ranks in every engine",
     "optimizer": "the trial's `optimizer`",
@@ -42,11 +42,11 @@ OWNED: dict[str, str] = {
     "comet": _CLOCK,
     "comms_logger": _CLOCK,
 }
-"""Dotted keys of DeepSpeed's JSON that are decided elsewhere, and where."""
+"""Dotted keys of DeepSpeed's JSON that the user may not set -> what sets them."""
 
 
 def owned_keys(fragment: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The dotted keys of `fragment` that it may not set, each with what decides it."""
+    """Return the dotted keys of `fragment` that it may not set, each with what sets it."""
     return [(key, OWNED[key]) for key in _dotted(fragment) if key in OWNED]
 
 
@@ -60,7 +60,7 @@ def _dotted(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 def deepspeed_config(
     fragment: Mapping[str, Any], stage: int, job: Job, bucket_mib: float | None = None
 ) -> dict[str, Any]:
-    """The configuration handed to `deepspeed.initialize`."""
+    """Return the configuration for `deepspeed.initialize`."""
     trial: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": job.micro_batch,
         "gradient_accumulation_steps": job.accumulation,
@@ -69,9 +69,9 @@ def deepspeed_config(
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
         "zero_optimization": {"stage": stage, **_reduction(job, bucket_mib)},
-        # 2^62: DeepSpeed reports, reading the rate and moments, at every multiple of this.
+        # 2^62: at every multiple DeepSpeed reads the rate and moments to report them.
         "steps_per_print": 1 << 62,
-        # DeepSpeed's throughput timer synchronises the device twice a micro-batch unless it is turned off.
+        # DeepSpeed's throughput timer synchronises the device twice a micro-batch unless disabled.
         "timers": {"throughput": {"enabled": False, "synchronized": False}},
         "wall_clock_breakdown": False,
         **_precision(job),
@@ -87,7 +87,7 @@ def _precision(job: Job) -> dict[str, Any]:
             "torch_autocast": {
                 "enabled": True,
                 "dtype": precision.autocast,
-                # DeepSpeed's default sends gradients of Linear and Conv in the low type; autocast means float32 ones.
+                # DeepSpeed's default sends gradients of Linear and Conv in the low type; autocast requires float32.
                 "lower_precision_safe_modules": [],
             },
         }
@@ -95,22 +95,29 @@ def _precision(job: Job) -> dict[str, Any]:
         return {
             "communication_data_type": "bf16",
             "data_types": {"grad_accum_dtype": "bf16"},
-            # No engine scales a bfloat16 loss, so none skips a step: a run that diverges shows it.
+            # No engine scales a bfloat16 loss, so none skips a step: divergence stays visible.
             "bf16": {"enabled": True, "check_grad_overflow": False},
         }
     if precision.weights == "float16":
-        scaling = {"loss_scale": 0, "initial_scale_power": 16, "loss_scale_window": 2000, "hysteresis": 1}
         return {
             "communication_data_type": "fp16",
             "data_types": {"grad_accum_dtype": "fp16"},
-            "fp16": {"enabled": True, "auto_cast": False, **scaling},
+            "fp16": {"enabled": True, "auto_cast": False, **_loss_scaling(precision.loss_scaling)},
         }
-    # Compression: gradients are rounded for the way and added in the low type, as torch's hooks do.
+    # Compression: gradients are rounded for sending and added in the low type, as in torch's hooks.
     return {"communication_data_type": {"none": "fp32"}.get(job.compression, job.compression)}
 
 
+def _loss_scaling(scaling: LossScaling | None) -> dict[str, Any]:
+    if scaling is None:
+        return {"loss_scale": 1.0}  # DeepSpeed scales fp16 dynamically unless the scale is fixed
+    # loss_scale 0 means dynamic; hysteresis 1 lowers the scale at the first overflow, as torch does.
+    return {"loss_scale": 0, "initial_scale_power": scaling.initial_scale_power,
+            "loss_scale_window": scaling.growth_interval, "hysteresis": 1}
+
+
 def _reduction(job: Job, bucket_mib: float | None) -> dict[str, Any]:
-    """Fusion and overlap, where the trial says something about them."""
+    """Return the settings of fusion and overlap that the trial requests."""
     found: dict[str, Any] = {}
     if bucket_mib is not None:
         found["reduce_bucket_size"] = max(1, int(bucket_mib * (1 << 20)) // 4)
@@ -120,7 +127,7 @@ def _reduction(job: Job, bucket_mib: float | None) -> dict[str, Any]:
 
 
 def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Both trees in one; where both have a leaf, `over` wins."""
+    """Return both trees in one; if both have a leaf, `over` wins."""
     merged = dict(under)
     for key, value in over.items():
         below = merged.get(key)

@@ -1,7 +1,7 @@
 """The keys that DeepSpeed reads in its configuration, so that a misspelt one is found before anything runs.
 
-DeepSpeed passes over a top-level key that it does not know. The table is literal because DeepSpeed takes seconds to
-import; a test holds it against the installed version.
+DeepSpeed ignores unknown top-level keys. The table is literal because importing DeepSpeed takes seconds; a test
+compares it with the installed version.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ OPEN: Keys = {
         "log_level", "datastates_ckpt", "weight_quantization", "tensor_parallel", "expert_parallel", "autotuning",
     )),
 }
-"""What a fragment may set; None: what stands below is DeepSpeed's own to check."""
+"""Keys that a fragment may set; None: DeepSpeed checks everything below itself."""
 
 
 def unknown_keys(
     fragment: Mapping[str, Any], elsewhere: Mapping[str, str]
 ) -> Iterator[tuple[tuple[str, ...], str]]:
-    """(path, "; did you mean ...") of every key that DeepSpeed would pass over or refuse.
+    """Yield (path, "; did you mean ...") of every key that DeepSpeed would ignore or refuse.
 
     Args:
-        elsewhere: dotted keys that exist and are decided elsewhere; they are not unknown.
+        elsewhere: dotted keys that exist and that the trial sets; they are not unknown.
     """
     yield from _unknown(fragment, OPEN, (), elsewhere)
 

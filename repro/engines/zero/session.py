@@ -1,4 +1,4 @@
-"""A model in training under DeepSpeed; everything that depends on DeepSpeed's insides is in this file."""
+"""A model in training under DeepSpeed; all code that depends on DeepSpeed's internals is in this file."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from deepspeed.utils import (
 )
 
 from repro.core.errors import TrialError
-from repro.engines.plain.numerics import name_of
+from repro.engines.plain.numerics import make_scaler, name_of
 from repro.engines.plain.session import TorchSession, as_array
-from repro.engines.zero.checkpoint_files import TAG, SafeFiles, told
+from repro.engines.zero.checkpoint_files import TAG, SafeFiles, refuse_unreadable
 from repro.seams.training import Batch, Job, TrainingParts
 
 
 class DeepSpeedSession(TorchSession):
-    """One DeepSpeed engine and what is needed to read it.
+    """One DeepSpeed engine and the read-outs of its state.
 
     Args:
         config: the complete DeepSpeed configuration, by `deepspeed_config`.
@@ -49,29 +49,31 @@ class DeepSpeedSession(TorchSession):
             self._set_masters(initial)
 
     def _initialize(self) -> None:
-        _quiet()
-        _forget_earlier_trials()
-        # Stage 0 with low-precision weights steps the optimizer once on zero gradients while it is built: with rate 0
-        # the weights stay, and the state it leaves (AdamW's count of steps, decay in the momentum) is dropped.
+        _silence_deepspeed()
+        _reset_autocast()
+        # Stage 0 with low-precision weights steps the optimizer once on zero gradients during initialisation: rate 0
+        # keeps the weights, and the state that it leaves (AdamW's step count, decay in the momentum) is cleared below.
         rates = [group["lr"] for group in self.optimizer.param_groups]
         self.set_rate(0.0)
         self.engine, *_ = deepspeed.initialize(
             model=self.model, optimizer=self.optimizer, config=self.config, dist_init_required=False
         )
         self.files = self.engine.checkpoint_engine = SafeFiles()
-        self.engine._copy_recovery_script = lambda _: None  # code has no place among the data
+        self.engine._copy_recovery_script = lambda _: None  # it would copy a Python script into the checkpoint
         self.optimizer.state.clear()
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         if self.engine.basic_optimizer is not self.optimizer:
             raise TrialError(f"DeepSpeed steps {type(self.engine.basic_optimizer).__name__}, not the trial's optimizer")
+        if (scaling := self.job.precision.loss_scaling) and self.engine.torch_autocast_z0_gradscaler is not None:
+            self.engine.torch_autocast_z0_gradscaler = make_scaler(scaling, self.device.type)
 
     def _set_masters(self, initial: dict[str, torch.Tensor]) -> None:
-        """Start the master weights from the float32 initial ones; DeepSpeed starts them from the rounded ones."""
+        """Set the master weights to the float32 initial weights; DeepSpeed starts from rounded ones."""
         for name, parameter in self.trained():
             value = initial[name]
             if self.stage == 3:
-                # DeepSpeed's own setter for a full value fails where the ranks do not divide the size.
+                # DeepSpeed's setter for a full value fails if the number of ranks does not divide the size.
                 size = parameter.ds_tensor.numel()  # type: ignore[attr-defined]
                 padded = torch.nn.functional.pad(value.flatten(), (0, size * self.job.world - value.numel()))
                 safe_set_local_fp32_param(parameter, padded.narrow(0, self.job.rank * size, size))
@@ -81,7 +83,7 @@ class DeepSpeedSession(TorchSession):
                 self._stage_0_masters()[id(parameter)].detach().copy_(value)
 
     def _stage_0_masters(self) -> dict[int, torch.Tensor]:
-        """Parameter id -> master copy, without ZeRO."""
+        """Return parameter id -> master copy, for stage 0."""
         wrapper = self.engine.optimizer
         return {
             id(parameter): copy
@@ -99,7 +101,7 @@ class DeepSpeedSession(TorchSession):
         losses = []
         for index, batch in enumerate(batches):
             if index:
-                # Between micro-batches DeepSpeed's step only counts.
+                # Between micro-batches DeepSpeed's step only increments a counter.
                 self.engine.step()
             loss = self.micro_loss(batch)
             self.engine.backward(loss)
@@ -110,25 +112,25 @@ class DeepSpeedSession(TorchSession):
         self.set_rate(rate)
         self.engine.step()
 
-    # ---- evaluation: a forward pass in stage 3 gathers weights, so all ranks must make the same number of passes
+    # ---- evaluation: a forward pass in stage 3 gathers weights, so all ranks must run the same number of passes
 
     def evaluate(self, batches: Iterable[Batch], metric: str) -> tuple[float, int]:
-        return super().evaluate(self._in_step(batches), metric)
+        return super().evaluate(self._announce_batches(batches), metric)
 
-    def _in_step(self, batches: Iterable[Batch]) -> Iterable[Batch]:
+    def _announce_batches(self, batches: Iterable[Batch]) -> Iterable[Batch]:
         for batch in batches:
             self.example = batch[0]
-            self._anyone_has_a_batch(True)
+            self._any_rank_has_batch(True)
             yield batch
 
     def finish_evaluation(self) -> None:
-        while self._anyone_has_a_batch(False):
+        while self._any_rank_has_batch(False):
             self.forward(self.example)
 
-    def _anyone_has_a_batch(self, mine: bool) -> bool:
+    def _any_rank_has_batch(self, own: bool) -> bool:
         if self.stage < 3 or self.alone:
             return False
-        flag = torch.tensor(float(mine), device=self.device)
+        flag = torch.tensor(float(own), device=self.device)
         dist.all_reduce(flag, op=dist.ReduceOp.MAX)
         return bool(flag)
 
@@ -136,12 +138,12 @@ class DeepSpeedSession(TorchSession):
 
     def save_state(self, folder: Path) -> dict[str, Any]:
         self.engine.save_checkpoint(str(folder), tag=TAG, save_latest=False)
-        self.files.written(folder / TAG)
+        self.files.raise_failure(folder / TAG)
         return {}
 
     def load_state(self, folder: Path, own: Mapping[str, Any]) -> None:
-        with told(folder / TAG):
-            # What its optimizers kept of the warm-up is what the saved state is copied into.
+        with refuse_unreadable(folder / TAG):
+            # The saved state is copied into the optimizer state that the warm-up has created.
             path, _ = self.engine.load_checkpoint(str(folder), tag=TAG)
             if path is None:
                 raise FileNotFoundError(f"DeepSpeed finds no checkpoint in {folder.name}")
@@ -149,7 +151,7 @@ class DeepSpeedSession(TorchSession):
     # ---- read-outs
 
     def loss_scale(self) -> float:
-        """What the loss is multiplied with before backward; 1 without loss scaling."""
+        """Return the factor of the loss before backward; 1 without loss scaling."""
         if not self.job.precision.loss_scaling:
             return 1.0
         scaler = self.engine.torch_autocast_z0_gradscaler
@@ -201,12 +203,12 @@ class DeepSpeedSession(TorchSession):
         }
 
     def _overlap(self) -> str:
-        """DeepSpeed overlaps by CUDA streams; on a CPU its collectives block back-propagation whatever it is told."""
-        told = bool(getattr(self.engine.optimizer, "overlap_comm", False))
-        return "on" if told and self.device.type == "cuda" else "off"
+        """Return "on" if communication overlaps: DeepSpeed uses CUDA streams, on a CPU its collectives always block."""
+        configured = bool(getattr(self.engine.optimizer, "overlap_comm", False))
+        return "on" if configured and self.device.type == "cuda" else "off"
 
     def _bucket_bytes(self) -> str:
-        """Largest bucket of gradients, bytes; without ZeRO DeepSpeed sends all gradients at once."""
+        """Return the largest bucket of gradients, bytes; "all" without ZeRO: DeepSpeed sends all gradients at once."""
         size = getattr(self.engine.optimizer, "reduce_bucket_size", None)
         return "all" if size is None else str(int(size) * self.numerics.weights.itemsize)
 
@@ -218,28 +220,28 @@ class DeepSpeedSession(TorchSession):
 
 
 def end_group() -> None:
-    """End the process group and make DeepSpeed forget it; nothing where there is none.
+    """End the process group, if there is one, and make DeepSpeed forget it.
 
-    A later trial in this process begins its own; DeepSpeed would go on with the one that is gone.
+    A later trial in this process starts a new group; DeepSpeed would otherwise continue with the old one.
     """
     if dist.is_initialized():
         if deepspeed.comm.comm.cdb is not None:
             deepspeed.comm.destroy_process_group()
-        else:  # the trial failed before DeepSpeed had taken note of the group
+        else:  # the trial failed before DeepSpeed registered the group
             dist.destroy_process_group()
     deepspeed.comm.comm.cdb = None
 
 
-def _quiet() -> None:
-    """Keep DeepSpeed from printing and from compiling what training does not use."""
-    # It warns about every optimizer but its own, though any is only ever stepped; real trouble is raised.
+def _silence_deepspeed() -> None:
+    """Keep DeepSpeed from printing, and from compiling an extension that training does not use."""
+    # It warns about every optimizer but its own, although any optimizer works; real problems are raised.
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed\..*")
-    # A shared-memory all-reduce for inference on CPUs: compiled with g++ at the first start (45 s), never called here.
+    # A shared-memory all-reduce for inference on CPUs: compiled with g++ at the first start (45 s) and never used here.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
-def _forget_earlier_trials() -> None:
-    """An autocast trial before this one in the same process leaves its type behind in DeepSpeed's module."""
+def _reset_autocast() -> None:
+    """Reset DeepSpeed's module state: an earlier autocast trial in this process left its type there."""
     torch_autocast.TORCH_AUTOCAST_INITIALIZED = False
     torch_autocast.TORCH_AUTOCAST_DTYPE = None

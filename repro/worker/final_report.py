@@ -1,0 +1,81 @@
+"""The final report, after the clock has stopped: figures that need all ranks together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from repro.worker.context import TrialContext
+from repro.worker.data_audit import DataAudit, add_tallies, draws_sha256
+from repro.worker.data_order import SampleOrder
+from repro.worker.expected_traffic import expected_traffic
+from repro.worker.step_log import write_rank_steps
+from repro.worker.weights import weights_sha256
+
+
+@dataclass(frozen=True, slots=True)
+class RankFigures:
+    """One rank's figures of a finished trial."""
+
+    step: int
+    block_seconds: Sequence[Sequence[float]]
+    """Step seconds, one list a block."""
+    traffic: Mapping[str, Any]
+    """`TrafficLog.total`."""
+    peak_bytes: int | None
+    order: SampleOrder
+    audit: DataAudit | None
+
+
+def report_final(context: TrialContext, figures: RankFigures) -> None:
+    """Gather the figures of all ranks and log them; all ranks take part."""
+    session, log = context.session, context.log
+    _log_rank_steps(context, figures.block_seconds)
+    effective = session.effective()
+    _log_traffic(context, figures, effective)
+    log.emit("x_peak_bytes", session.gather(figures.peak_bytes))
+    log.emit("x_hashes", {"final_weights": weights_sha256(session.weights())})
+    if figures.audit is None:
+        log.emit("x_hashes", {"data_order": figures.order.sha256()})  # an engine without a model consumes no samples
+    else:
+        _log_consumed(context, figures.audit, context.count_samples(figures.step))
+    log.emit("x_effective", effective)
+    log.flush()
+
+
+def _log_rank_steps(context: TrialContext, block_seconds: Sequence[Sequence[float]]) -> None:
+    blocks = context.session.gather(block_seconds)
+    for index in range(len(block_seconds)):
+        ranks = np.asarray([rank[index] for rank in blocks])
+        write_rank_steps(context.log, ranks.max(axis=0).tolist(), ranks.min(axis=0).tolist())
+
+
+def _log_traffic(context: TrialContext, figures: RankFigures, effective: Mapping[str, str]) -> None:
+    """Log the traffic of all ranks, and next to it what the algorithm's formula gives for the same collectives."""
+    job, traffics = context.job, context.session.gather(figures.traffic)
+    if not any(traffics):
+        return
+    context.log.emit("x_traffic", traffics)
+    if job.rank != 0 or not figures.traffic:  # computed on the rank that writes the log
+        return
+    sizes = [int(part) for part in effective.get("bucket_bytes", "").split(",") if part.isdecimal()]
+    if expected := expected_traffic(job.comm, job.world, figures.traffic["lines"], sizes, figures.step):
+        context.log.emit("x_formula", expected)
+
+
+def _log_consumed(context: TrialContext, audit: DataAudit, samples: int) -> None:
+    """Log the hashes that pair trials: the seed's own if the consumed data follow it, else of what was consumed."""
+    ranks = context.session.gather(audit.tallies(samples))
+    fed, order, drawn, draws = (add_tallies([rank[place] for rank in ranks]) for place in range(4))
+    seeded = {"data_order": fed.lanes == order.lanes}
+    hashes = {"data_order": audit.order.sha256() if seeded["data_order"] else fed.hex()}
+    if audit.parts.draws is not None:
+        seeded["augmentation"] = drawn.lanes == draws.lanes
+        named = draws_sha256(audit.parts.draws, context.workload.train_samples)
+        hashes["augmentation"] = named if seeded["augmentation"] else drawn.hex()
+    context.log.emit("x_hashes", hashes)
+    context.log.emit("x_fed", {"samples": samples, "order": fed.hex(), "augmentation": drawn.hex(),
+                               "as_seeded": seeded})

@@ -1,0 +1,100 @@
+"""Blocks of timed optimizer steps: the input, the timer, the losses, the hashes of a bitwise trial."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from repro.core.events import EventLog
+from repro.seams.training import Batch
+from repro.worker.context import TrialContext
+from repro.worker.data_audit import DataAudit
+from repro.worker.data_order import SampleOrder
+from repro.worker.step_log import write_steps
+from repro.worker.traffic_log import TrafficLog
+from repro.worker.weights import weights_sha256
+
+HASHED_STEPS = (1, 10)
+"""Steps after which a bitwise trial logs the hash of its weights, in addition to the last (method.md section 5)."""
+
+
+class TimedSteps:
+    """Trains blocks of steps and logs each of them; the only part of the worker inside a timed step."""
+
+    def __init__(
+        self, context: TrialContext, order: SampleOrder, audit: DataAudit | None, traffic: TrafficLog
+    ) -> None:
+        self.context, self.order, self.audit, self.traffic = context, order, audit, traffic
+        self.schedule, self.job, self.parts = context.choices.schedule, context.job, context.parts
+        self.session, self.timer = context.session, context.clock.timer
+        self.train_samples, self.global_batch = context.workload.train_samples, context.choices.batch.global_
+        self.base_rate, self.max_epochs = context.choices.rate, context.choices.stop.max_epochs
+        self.hashed = context.choices.determinism == "bitwise"
+        self.step = 0
+        """Optimizer steps so far."""
+        self.losses: list[float] = []
+        """This rank's losses of the last logged block."""
+        self.block_seconds: list[list[float]] = []
+        """Step seconds of this rank, one list a block."""
+
+    @property
+    def samples(self) -> int:
+        return self.context.count_samples(self.step)
+
+    def train_block(self) -> list[Any]:
+        """Train up to the next evaluation or the end of the budget.
+
+        Returns:
+            The loss of every step, not yet read from the device.
+        """
+        session, timer, log = self.session, self.timer, self.context.log
+        count = min(self.context.block_steps, self.context.budget_steps - self.step)
+        log.start("block_start", first_step=self.step, steps=count)
+        losses = []
+        self.traffic.add(session.traffic())
+        timer.start()
+        for _ in range(count):
+            batches, rate = self._load_batches()
+            timer.mark_input()
+            losses.append(session.step(batches, rate))
+            timer.mark_step()
+            self.step += 1
+            if self.hashed and self.step in HASHED_STEPS:
+                self._log_weights_hash(log)
+        # Before the barrier: the wait for the slowest rank there is not communication of a step.
+        self.traffic.add(session.traffic(), training=True)
+        session.synchronize()
+        log.stop("block_stop", samples_count=self.samples)
+        return losses
+
+    def _load_batches(self) -> tuple[list[Batch], float]:
+        """Return the micro-batches and the learning rate of the next step; inside the timed step."""
+        epochs = self.step * self.global_batch / self.train_samples
+        rate = self.base_rate * self.schedule.factor(epochs, self.max_epochs)
+        if self.parts is None:
+            return [], rate
+        job = self.job
+        epoch, shares = self.order.micro_batches(self.step, job.rank, job.world, job.accumulation)
+        if self.audit is not None:
+            self.audit.note_request(shares)
+        return [self.parts.train_batch(epoch, indices) for indices in shares], rate
+
+    def _log_weights_hash(self, log: EventLog) -> None:
+        """Log the hash of the weights; all ranks take part, and the time counts as logging, not as training."""
+        self.traffic.add(self.session.traffic(), training=True)
+        with self.context.clock.watch.phase("logging"):
+            log.emit("x_hashes", {f"weights_step_{self.step}": weights_sha256(self.session.weights())})
+        self.traffic.add(self.session.traffic())
+        self.timer.exclude_pause()
+
+    def log_block(self, losses: list[Any]) -> None:
+        """Read the timer and the losses of a block and log them."""
+        log = self.context.log
+        seconds, inputs = self.timer.read()
+        if self.audit is not None:
+            self.audit.count_consumed()
+        self.losses = [float(loss) for loss in losses]
+        self.block_seconds.append(seconds)
+        finite = [loss if math.isfinite(loss) else None for loss in self.losses]
+        write_steps(log, self.step - len(losses), seconds, inputs, finite, self.context.clock.now())
+        log.flush()

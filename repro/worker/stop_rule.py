@@ -1,0 +1,54 @@
+"""The stop rule: a pure decision after every evaluation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from repro.record.outcome import TrialOutcome
+from repro.suite.training import Stop
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The decision to end a trial."""
+
+    outcome: TrialOutcome
+    reason: str = ""
+    """For the reader; no code reads it. Empty for a success."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The part of a trial's past that the stop rule depends on."""
+
+    hits: int = 0
+    """Evaluations in a row at or past the target."""
+    established: bool = False
+    """The target was reached `confirm_evals` times in a row."""
+
+
+def decide(
+    stop: Stop, progress: Progress, value: float, step: int, budget_steps: int
+) -> tuple[Progress, Ending | None]:
+    """Decide after an evaluation; identical on every rank because `value` is.
+
+    Args:
+        value: the metric over all evaluation samples; NaN if the loss of any rank is not finite.
+        step: optimizer steps so far.
+        budget_steps: the steps that the declared epochs allow.
+
+    Returns:
+        The progress with this evaluation, and the ending; None: the trial continues.
+    """
+    if not math.isfinite(value):
+        return progress, Ending("diverged", f"diverged: loss is not finite at step {step}")
+    hit = value >= stop.target if stop.direction == "higher" else value <= stop.target
+    hits = progress.hits + 1 if hit else 0
+    progress = Progress(hits, progress.established or hits >= stop.confirm_evals)
+    spent = step >= budget_steps
+    if progress.established and (stop.design == "stop_at_target" or spent):
+        return progress, Ending("success")
+    if spent:
+        return progress, Ending("missed", f"missed: {stop.metric} {value:.4f} after {stop.max_epochs:g} epochs")
+    return progress, None

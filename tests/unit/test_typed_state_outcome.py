@@ -1,0 +1,50 @@
+"""How a trial ended is a field of its log: no wording changes a status."""
+
+from __future__ import annotations
+
+import pytest
+
+from repro.core.events import Event
+from repro.record.derive import derive
+from repro.record.outcome import read_outcome
+from repro.seams.launching import LaunchResult, RankEnd
+from repro.worker.stop_rule import Progress, decide
+from tests.unit.test_results import make_trial
+
+FINE = LaunchResult((RankEnd(0, 0),), 3.0)
+
+
+def run_stop(**metadata: object) -> Event:
+    return Event("run_stop", None, "INTERVAL_END", 2.0, {"mono_ns": 2, **metadata})
+
+
+@pytest.mark.parametrize("reason", ["", "missed", "diverged: no", "La perte n'est pas finie", "out of memory"])
+@pytest.mark.parametrize(("outcome", "status"), [
+    ("success", "invalid"), ("missed", "missed"), ("diverged", "diverged")])
+def test_the_status_does_not_depend_on_the_words_of_the_reason(outcome: str, status: str, reason: str) -> None:
+    """Success is invalid here: the log has no evaluation that establishes the target."""
+    start = Event("run_start", None, "INTERVAL_START", 1.0, {"mono_ns": 1})
+    stop = run_stop(status="success" if outcome == "success" else "aborted", outcome=outcome, reason=reason)
+    assert derive(make_trial(), 1, [start, stop], FINE).status == status
+
+
+@pytest.mark.parametrize(("value", "step", "outcome"), [
+    (float("nan"), 10, "diverged"), (0.95, 10, "success"), (0.5, 100, "missed"), (0.5, 10, None)])
+def test_the_stop_rule_names_its_outcome(value: float, step: int, outcome: str | None) -> None:
+    _, ending = decide(make_trial().choices.stop, Progress(), value, step, budget_steps=100)
+    assert (ending.outcome if ending else None) == outcome
+
+
+@pytest.mark.parametrize(("metadata", "outcome"), [
+    ({"status": "success", "reason": ""}, "success"),
+    ({"status": "aborted", "reason": "diverged: loss is not finite at step 20"}, "diverged"),
+    ({"status": "aborted", "reason": "missed: top1 0.8000 after 8 epochs"}, "missed"),
+    ({"status": "aborted"}, "missed"),
+])
+def test_a_log_of_version_0_1_0_is_read_by_its_words(metadata: dict[str, object], outcome: str) -> None:
+    assert read_outcome(run_stop(**metadata)) == outcome
+
+
+def test_an_unknown_outcome_is_an_error_that_lists_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="outcome is 'won'; use one of success, missed, diverged"):
+        read_outcome(run_stop(outcome="won"))
