@@ -1,8 +1,8 @@
 """How often intervals hold the truth and tests reject it, by simulation with fixed seeds, at n = 5, 8, 10, 20.
 
 Every figure of the table in docs/method.md comes from 4,000 samples (standard error 0.35 points at 95 %), through the
-public functions; a slow test compares them. What always runs takes 1,000 samples (0.7 points). With REPRO_COVERAGE=print in the environment, `pytest -s -m
-slow` on this file prints it.
+public functions; a slow test compares them. What always runs takes 1,000 samples (0.7 points). `pytest -s -m slow` on
+this file prints the table with REPRO_COVERAGE=print in the environment.
 """
 
 from __future__ import annotations
