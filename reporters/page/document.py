@@ -7,12 +7,16 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
 from .text import shown, spaced
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 
 def rendered(
@@ -26,16 +30,21 @@ def rendered(
         styles: names of the style sheets.
         show: converts each printed value to what the page shows.
     """
-    from jinja2 import Environment, FunctionLoader, StrictUndefined
-
-    environment = Environment(loader=FunctionLoader(template), autoescape=True, undefined=StrictUndefined,
-                              trim_blocks=True, lstrip_blocks=True, finalize=show)
+    environment = _environment(show)
     environment.filters |= {"inline_json": inline_json, "spaced": spaced, **(filters or {})}
     page = environment.get_template(name).render(
         **values, policy=policy(scripts), style=Markup("".join(map(template, styles))),
         scripts=[Markup(script) for script in scripts],
     )
     return page.replace("\r\n", "\n")
+
+
+@lru_cache(maxsize=4)  # compiling the templates takes longer than filling them in
+def _environment(show: Callable[[object], object]) -> Environment:
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    return Environment(loader=FunctionLoader(template), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+                       lstrip_blocks=True, finalize=show)
 
 
 def template(name: str) -> str:
@@ -48,6 +57,7 @@ def page_scripts(name: str, charts: bool = True) -> list[str]:
     return [*([plotly_bundle()] if charts else []), template("page.js") + template(name)]
 
 
+@cache
 def plotly_bundle() -> str:
     """Return plotly.js in a form that is safe inside a script element."""
     from plotly.offline import get_plotlyjs

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Literal
@@ -93,7 +94,7 @@ class Environment(Frozen):
 
 def take(machine: Machine, data: tuple[DataSet, ...]) -> Environment:
     """The environment of this process and machine."""
-    packages = installed(distributions())
+    packages = _importable(tuple(sys.path))
     return Environment(
         repro_version=repro.__version__,
         python=f"{platform.python_implementation()} {platform.python_version()}",
@@ -108,6 +109,12 @@ def take(machine: Machine, data: tuple[DataSet, ...]) -> Environment:
         started_ms=time.time_ns() // 1_000_000, governor=_first_line(GOVERNOR), limits=_limits(),
         others_sha256=others_sha256(os.environ), diff_sha256=_diff_sha256(),
     )
+
+
+@cache  # every METADATA is parsed: a tenth of a second, and what a process imports from a path it imports only once
+def _importable(_: tuple[str, ...]) -> dict[str, str]:
+    """Package -> version of everything on this import path."""
+    return installed(distributions())
 
 
 def installed(found: Iterable[Distribution]) -> dict[str, str]:

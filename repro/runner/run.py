@@ -514,8 +514,12 @@ def prepare(plan: Plan, suite_text: str, out: Path) -> RunFolder:
 
 
 def preload(plan: Plan) -> list[str]:
-    """Modules that the ranks of this plan will need, in order, each once."""
-    modules = [name for cell in plan.cells for choice in cell.choices.plugins() for name in choice.plugin.preload]
+    """Modules that the ranks of this plan will need, in order, each once.
+
+    An engine without parts trains nothing: its optimizer and workload name modules that no rank of it touches.
+    """
+    modules = [name for cell in plan.cells for choice in cell.choices.plugins() for name in choice.plugin.preload
+               if choice.seam in ("engine", "launcher") or cell.choices.engine.get(Engine).needs_parts]
     return list(dict.fromkeys([*modules, "repro.worker.main", "repro.worker.gate_worker"]))
 
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from repro.bench.comm.bench import measure
+from repro.bench.comm.bench import PRELOAD, measure
 from repro.bench.comm.options import CommOptions, read_algorithms, read_launcher
 from repro.cli.main import cli
 from repro.comm.algorithms.ring import Ring
 from repro.comm.schedule import Transfer
 from repro.core.errors import TrialError, UsageError
+from repro.launchers.local import Local
 from repro.suite.choice import Choice
 
 SIZES = "1k,12,64k"
@@ -33,6 +34,15 @@ class Forgetful(Ring):
 
 def invoke(*arguments: str) -> Any:
     return CliRunner().invoke(cli, ["bench", "comm", *arguments], catch_exceptions=False)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server() -> Iterator[None]:
+    """One warm fork server for all measurements here: starting it takes longer than most of them."""
+    launcher = Local()
+    launcher.open([*PRELOAD, *launcher.preload], "cpu")
+    yield
+    launcher.close()
 
 
 @pytest.fixture(scope="module")

@@ -96,6 +96,6 @@ def test_hybrid_that_picks_by_the_clock_is_not_bitwise(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, 2, ["ring", "hybrid", BY_MODEL], ("ddp",))
     assert [cell.choices.comm.kind for cell in plan.cells] == ["ring", "hybrid"]
     skipped, = plan.skipped
-    assert "picks by the clock" in skipped.reason and "alpha_seconds" in skipped.reason
+    assert "picks by measured times" in skipped.reason and "alpha_seconds" in skipped.reason
     alone = plan_of(tmp_path, 1, ["hybrid", "ring"], ("ddp",))
     assert alone.skipped == (), "one process has nothing to pick"

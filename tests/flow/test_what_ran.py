@@ -74,7 +74,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
 CUTS: list[tuple[Any, int]] = [(engine, processes) for processes in (1, 2, 4) for engine in
                                ("ddp", *({"kind": "deepspeed", "stage": stage} for stage in range(4)))]
-FAST = [("ddp", 1), ("ddp", 4), *(({"kind": "deepspeed", "stage": stage}, 2) for stage in (1, 3))]
+FAST = [("ddp", 1), ("ddp", 4)]
+"""ZeRO 2 and 3 on two ranks are among what runs as requested below, where the same is looked at."""
 
 
 @pytest.fixture(scope="module")
@@ -121,8 +122,12 @@ def test_a_trial_that_was_another_than_asked_is_invalid(
     {"compression": "powersgd", "compression_rank": 2},
     pytest.param({"precision": "fp16-autocast", "processes": 1}, marks=pytest.mark.slow),
 ], ids=str)
-def test_what_runs_as_asked_is_not_accused(run: Run, choices: dict[str, Any]) -> None:
-    found = run(**choices).result
+def test_what_runs_as_requested_is_not_accused(run: Run, first: Ran, choices: dict[str, Any]) -> None:
+    ran = run(**choices)
+    found = ran.result
+    assert ran.fed == first.fed
+    for name in ("data_order", "augmentation", "init_weights", "data"):
+        assert found.hashes[name] == first.result.hashes[name]
     assert (found.status, found.reason.partition(":")[0]) == ("missed", "missed")
     wanted = {"bf16": "bfloat16", "fp16": "float16"}.get(choices.get("compression", ""), "float32")
     if choices.get("precision") == "bf16-master":

@@ -1,4 +1,8 @@
-"""The real command in a process of its own: exit codes, one-line errors, JSON, and no torch where none is needed."""
+"""The real command: exit codes, one-line errors, JSON, and no torch where none is needed.
+
+What a process of its own is the point of (speed, imports, pipes, shells) gets one; all else calls the command's `main`,
+which turns every failure into one line and an exit code, in this process.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +20,7 @@ import pytest
 import yaml
 
 import repro
+from repro.cli.main import main
 from repro.suite.file import bundled, read_suite
 from repro.suite.schema import suite_schema
 from tests.records import SUITE, make_record
@@ -26,6 +33,25 @@ def command(folder: Path, *arguments: str, options: tuple[str, ...] = ()) -> sub
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
     return subprocess.run([sys.executable, *options, "-m", "repro", *arguments], cwd=folder, env=environment,
                           capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL)
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """The command in this process: folder and arguments in; exit code, stdout and stderr out."""
+
+    def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("COLUMNS", "100")
+        monkeypatch.setattr(sys, "argv", ["repro", *arguments])
+        code: Any = 0
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code
+        shown = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, int(code or 0), shown.out, shown.err)
+
+    return call
 
 
 @pytest.fixture
@@ -54,16 +80,27 @@ def answered(folder: Path, *arguments: str) -> float:
     return took - held_back
 
 
-@pytest.mark.parametrize("arguments", [
-    ("--help",), ("list",), ("list", "engines"), ("list", "workloads"), ("list", "reporters"),
-    ("show", "quickstart"), ("plan", "quickstart"), ("schema",),
-])
-def test_no_heavy_library_is_imported_to_show_things(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    ended = command(tmp_path, *arguments, options=("-X", "importtime"))
+SHOWING = [
+    ["--help"], ["list"], ["list", "engines"], ["list", "workloads"], ["list", "reporters"], ["show", "quickstart"],
+    ["plan", "quickstart"], ["schema"],
+]
+ONE_AFTER_ANOTHER = f"""
+import sys
+from repro.cli.main import cli
+for arguments in {SHOWING}:
+    try:
+        cli.main(arguments, standalone_mode=False)
+    except SystemExit as ended:
+        assert not ended.code
+    print(arguments, sorted({set(HEAVY)} & set(sys.modules)), file=sys.stderr)
+"""
+
+
+def test_no_heavy_library_is_imported_to_show_things(tmp_path: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", ONE_AFTER_ANOTHER], cwd=tmp_path, capture_output=True, text=True,
+                           env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60, check=False)
     assert ended.returncode == 0, ended.stderr
-    modules = {line.rpartition("|")[2].strip().partition(".")[0] for line in ended.stderr.splitlines() if "|" in line}
-    assert "click" in modules
-    assert not modules & set(HEAVY)
+    assert ended.stderr.splitlines() == [f"{arguments} []" for arguments in SHOWING]
 
 
 # ---- what is printed
@@ -73,22 +110,22 @@ def test_no_heavy_library_is_imported_to_show_things(tmp_path: Path, arguments: 
     ("list", "--json"), ("list", "engines", "--json"), ("show", "quickstart", "--json"),
     ("plan", "good.yaml", "--json"), ("schema",),
 ])
-def test_json_is_json_and_nothing_else(folder: Path, arguments: tuple[str, ...]) -> None:
-    ended = command(folder, *arguments)
+def test_json_is_json_and_nothing_else(called: Callable[..., Any], folder: Path, arguments: tuple[str, ...]) -> None:
+    ended = called(folder, *arguments)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert json.loads(ended.stdout)
 
 
-def test_a_plan_as_json_has_all_trials_and_their_cost(folder: Path) -> None:
-    data = json.loads(command(folder, "plan", "good.yaml", "--json", "--seeds", "3", "-o", "processes=1").stdout)
+def test_a_plan_as_json_has_all_trials_and_their_cost(called: Callable[..., Any], folder: Path) -> None:
+    data = json.loads(called(folder, "plan", "good.yaml", "--json", "--seeds", "3", "-o", "processes=1").stdout)
     assert len(data["order"]) == 6
     assert data["cost"]["full_budget_seconds"] > 0
     assert data["suite"]["primary"] is None
     assert any("after the overrides" in note for note in data["notes"])
 
 
-def test_a_plan_is_printed_with_what_is_skipped_and_why(folder: Path) -> None:
-    text = command(folder, "plan", "good.yaml", "-o", "engine=ddp,single", "-o", "precision=fp32,tf32",
+def test_a_plan_is_printed_with_what_is_skipped_and_why(called: Callable[..., Any], folder: Path) -> None:
+    text = called(folder, "plan", "good.yaml", "-o", "engine=ddp,single", "-o", "precision=fp32,tf32",
                    "-o", "device=cpu").stdout
     assert "ddp, 2 processes" in text
     assert "engine single trains in one process, not 2" in text
@@ -97,10 +134,10 @@ def test_a_plan_is_printed_with_what_is_skipped_and_why(folder: Path) -> None:
     assert "suite digest" in text
 
 
-def test_every_bundled_suite_and_every_plug_in_is_listed(tmp_path: Path) -> None:
-    names = [row["name"] for row in json.loads(command(tmp_path, "list", "--json").stdout)]
+def test_every_bundled_suite_and_every_plug_in_is_listed(called: Callable[..., Any], tmp_path: Path) -> None:
+    names = [row["name"] for row in json.loads(called(tmp_path, "list", "--json").stdout)]
     assert names == bundled()
-    assert "ddp" in command(tmp_path, "list", "engines").stdout
+    assert "ddp" in called(tmp_path, "list", "engines").stdout
 
 
 def test_the_version_is_the_packages(tmp_path: Path) -> None:
@@ -108,8 +145,8 @@ def test_the_version_is_the_packages(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_is_a_script(tmp_path: Path, shell: str) -> None:
-    ended = command(tmp_path, "completion", shell)
+def test_completion_is_a_script(called: Callable[..., Any], tmp_path: Path, shell: str) -> None:
+    ended = called(tmp_path, "completion", shell)
     assert ended.returncode == 0
     assert "_REPRO_COMPLETE" in ended.stdout
 
@@ -143,8 +180,10 @@ def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
     (("report", ".", "--to", "htlm"), "error: no reporter named 'htlm'; did you mean 'html'?"),
     (("report", ".", "--to", ","), "error: --to names no reporter"),
 ])
-def test_a_mistake_is_one_line_and_exit_code_2(folder: Path, arguments: tuple[str, ...], problem: str) -> None:
-    ended = command(folder, *arguments)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    called: Callable[..., Any], folder: Path, arguments: tuple[str, ...], problem: str
+) -> None:
+    ended = called(folder, *arguments)
     assert ended.returncode == 2
     assert ended.stdout == ""
     last = ended.stderr.strip().splitlines()[-1]
@@ -155,10 +194,15 @@ def test_a_mistake_is_one_line_and_exit_code_2(folder: Path, arguments: tuple[st
     assert sorted(path.name for path in folder.iterdir()) == ["bad.yaml", "good.yaml"]
 
 
-def test_a_damaged_record_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+def test_a_process_ends_with_the_exit_code_of_a_mistake(folder: Path) -> None:
+    ended = command(folder, "show", "quickstar")
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
+
+
+def test_a_damaged_record_is_one_line_and_exit_code_2(called: Callable[..., Any], tmp_path: Path) -> None:
     record = make_record(tmp_path / "run", only=2)
     record.folder.parity_verdict.write_text("{")
-    ended = command(tmp_path, "report", "run")
+    ended = called(tmp_path, "report", "run")
     assert ended.returncode == 2
     assert ended.stderr.startswith("error: run/parity.json: not JSON")
     assert ended.stderr.count("\n") == 1
@@ -167,6 +211,7 @@ def test_a_damaged_record_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
 # ---- the schema for editors
 
 
+@cache
 def validator() -> Any:
     jsonschema = pytest.importorskip("jsonschema")
     schema = suite_schema()

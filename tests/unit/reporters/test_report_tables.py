@@ -79,6 +79,20 @@ def rows(record: Record, kind: str, out: Path) -> dict[str, list[dict[str, Any]]
     return {Path(place).stem: list(csv.DictReader(io.StringIO(Path(place).read_text()))) for place in places}
 
 
+@pytest.fixture(scope="module")
+def read_back() -> dict[tuple[Path, str], dict[str, list[dict[str, Any]]]]:
+    return {}
+
+
+@pytest.fixture
+def found(record: Record, kind: str, read_back: Any, tmp_path: Path) -> dict[str, list[dict[str, Any]]]:
+    """The tables of a record in one format, written and read back once for all tests."""
+    key = record.folder.root, kind
+    if key not in read_back:
+        read_back[key] = rows(record, kind, tmp_path)
+    return dict(read_back[key])
+
+
 def same(ours: Any, theirs: Any) -> bool:
     """One figure in two formats; CSV has text, and nothing for the unknown."""
     if theirs is None:
@@ -92,9 +106,8 @@ def same(ours: Any, theirs: Any) -> bool:
 
 @pytest.mark.parametrize("kind", DATA)
 def test_figures_are_those_of_compare_to_the_last_digit(
-    record: Record, compared: dict[str, Any], kind: str, tmp_path: Path
+    compared: dict[str, Any], found: dict[str, list[dict[str, Any]]]
 ) -> None:
-    found = rows(record, kind, tmp_path)
     assert len(found["comparisons"]) == len(compared["comparisons"]) > 0
     for ours, theirs in zip(found["comparisons"], compared["comparisons"], strict=True):
         for name in ("candidate", "baseline", "metric", "n", "ratio", "verdict", "refused", "because", "p",
@@ -129,8 +142,9 @@ def test_what_an_attempt_took_is_unknown_where_nobody_wrote_its_end_down(
 
 
 @pytest.mark.parametrize("kind", DATA)
-def test_every_trial_attempt_and_evaluation_is_there(record: Record, kind: str, tmp_path: Path) -> None:
-    found = rows(record, kind, tmp_path)
+def test_every_trial_attempt_and_evaluation_is_there(
+    record: Record, found: dict[str, list[dict[str, Any]]]
+) -> None:
     assert {row["trial_id"] for row in found["trials"]} == {item.trial_id for item in record.results}
     assert len(found["attempts"]) == len(record.attempts)
     assert len(found["evaluations"]) == sum(len(item.curve) for item in record.results)
@@ -139,8 +153,9 @@ def test_every_trial_attempt_and_evaluation_is_there(record: Record, kind: str, 
 
 
 @pytest.mark.parametrize("kind", DATA)
-def test_every_row_with_a_figure_says_what_the_figure_is(record: Record, kind: str, tmp_path: Path) -> None:
-    found = rows(record, kind, tmp_path)
+def test_every_row_with_a_figure_says_what_the_figure_is(
+    record: Record, found: dict[str, list[dict[str, Any]]]
+) -> None:
     wanted = {cell.cell_id: cell.choices.origin for cell in record.plan.cells}
     for name in ("cells", "trials", "evaluations"):
         assert all(row["origin"] == wanted[row["cell_id"]] for row in found[name])

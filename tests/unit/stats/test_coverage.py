@@ -1,15 +1,17 @@
 """How often intervals hold the truth and tests reject it, by simulation with fixed seeds, at n = 5, 8, 10, 20.
 
-Every figure comes from 4,000 samples (standard error 0.35 points at 95 %), through the public functions. The table of
-docs/method.md holds the same figures; a test compares them. With REPRO_COVERAGE=print in the environment, `pytest -s -m
-slow` on this file prints it.
+Every figure of the table in docs/method.md comes from 4,000 samples (standard error 0.35 points at 95 %), through the
+public functions; a slow test compares them. What always runs takes 1,000 samples (0.7 points). `pytest -s -m slow` on
+this file prints the table with REPRO_COVERAGE=print in the environment.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +39,7 @@ from repro.stats import (
 from repro.stats.interval import Interval
 
 SAMPLES = 4000
+FEWER_SAMPLES = 1000
 COUNTS = (5, 8, 10, 20)
 SPREAD = 0.3
 """Coefficient of variation of times, or standard deviation of their logs."""
@@ -62,6 +65,7 @@ def rounded(generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarra
 SHAPES: dict[str, Draw] = {"log-normal": lognormal, "gamma": gamma, "on a grid": rounded}
 
 
+@cache
 def big(draw: Draw) -> np.ndarray:
     return draw(np.random.default_rng(99), (1_000_000,))
 
@@ -244,6 +248,12 @@ def check(name: str, found: float) -> None:
         assert 0.93 <= found <= 0.97, name
 
 
+@pytest.fixture
+def fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "SAMPLES", FEWER_SAMPLES)
+
+
+@pytest.mark.usefixtures("fewer")
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", QUICK)
 def test_coverage_without_misses(name: str, shape: str) -> None:
@@ -251,11 +261,13 @@ def test_coverage_without_misses(name: str, shape: str) -> None:
         check(name, TABLE[name](SHAPES[shape], count))
 
 
+@pytest.mark.usefixtures("fewer")
 @pytest.mark.parametrize(("count", "missed"), [(5, 0.0), (5, 0.3), (10, 0.3)])
 def test_coverage_of_restricted_means(count: int, missed: float) -> None:
     check("restricted", restricted_pair(missed)(lognormal, count))
 
 
+@pytest.mark.usefixtures("fewer")
 def test_false_positives_of_log_rank() -> None:
     check("false positives: log-rank", curves_differ(0.3)(lognormal, 5))
 

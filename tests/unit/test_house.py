@@ -1,0 +1,82 @@
+"""The measures of the house: few rooms, short files, short constructors, click in one room, no exempt import."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CODE = sorted(path for folder in ("repro", "reporters") for path in (ROOT / folder).rglob("*.py"))
+MOST_ENTRIES = 22
+MOST_PARAMETERS = 6
+HEAVY = {"torch", "deepspeed", "sklearn"}
+
+
+def named(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def imported(nodes: Iterator[ast.AST] | list[ast.stmt]) -> set[str]:
+    """The top-level names of what these statements import."""
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def anywhere(path: Path) -> set[str]:
+    """What a file imports, inside functions too."""
+    return imported(ast.walk(ast.parse(path.read_text())))
+
+
+def test_the_package_has_few_entries() -> None:
+    entries = sorted(path.name for path in (ROOT / "repro").iterdir() if path.name != "__pycache__")
+    assert len(entries) <= MOST_ENTRIES, entries
+
+
+def long_constructors(text: str) -> Iterator[int]:
+    """Yield the line of each `__init__` that takes too much and gives no reason in a comment on or above its line."""
+    lines = text.splitlines()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+            count = len([*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]) - 1
+            near = lines[max(0, node.lineno - 2):node.lineno]
+            if count > MOST_PARAMETERS and not any("# " in line for line in near):
+                yield node.lineno
+
+
+@pytest.mark.parametrize(("text", "found"), [
+    ("class A:\n    def __init__(self, a, b, c, d, e, f): ...\n", []),
+    ("class A:\n    def __init__(self, a, b, c, d, e, *, f, g): ...\n", [2]),
+    ("class A:\n    # One for each column.\n    def __init__(self, a, b, c, d, e, f, g): ...\n", []),
+])
+def test_a_long_constructor_is_found(text: str, found: list[int]) -> None:
+    assert list(long_constructors(text)) == found
+
+
+def test_only_the_command_line_imports_click() -> None:
+    room = ROOT / "repro" / "cli"
+    assert [named(path) for path in CODE if "click" in anywhere(path) and room not in path.parents] == []
+
+
+def test_reporters_import_nothing_that_trains_and_mlflow_in_functions_only() -> None:
+    reporters = [path for path in CODE if path.is_relative_to(ROOT / "reporters")]
+    assert len(reporters) > 40
+    assert [named(path) for path in reporters if anywhere(path) & HEAVY] == []
+    assert [named(path) for path in reporters if "mlflow" in imported(ast.parse(path.read_text()).body)] == []
+
+
+def test_no_import_is_exempt_from_the_layers() -> None:
+    """An import for type checkers that points up would be an exemption or an exclusion here."""
+    tomllib: Any = pytest.importorskip("tomllib", reason="reading pyproject.toml takes Python 3.11")
+    linter = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    assert not linter.get("exclude_type_checking_imports", False)
+    layers = [contract for contract in linter["contracts"] if contract["type"] == "layers"]
+    assert layers and all("ignore_imports" not in contract for contract in layers)
