@@ -94,7 +94,7 @@ def attempts(record: Record) -> list[AttemptRow]:
 def _told(item: Attempt) -> str:
     """How an attempt began where it did not begin anew, and how it ended."""
     began = f"went on from {item.resumed_from}" if item.resumed_from else ""
-    return "; ".join(part for part in (began, item.passed_over, item.reason) if part)
+    return "; ".join(part for part in (began, *item.passed_over, item.reason) if part)
 
 
 def trials(record: Record) -> list[TrialRow]:

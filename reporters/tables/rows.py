@@ -215,7 +215,7 @@ def _attempts(record: Record) -> Iterable[Row]:
             "trial_id": item.trial_id, "cell_id": item.cell_id, "seed": item.repeat, "attempt": item.attempt,
             "started_ms": item.started_ms, "seconds": item.known_seconds, "status": item.status,
             "counted": (item.trial_id, item.attempt) in counted, "resumed_from": item.resumed_from,
-            "passed_over": plain(item.passed_over), "reason": plain(item.reason),
+            "passed_over": plain("; ".join(item.passed_over)), "reason": plain(item.reason),
         }
 
 

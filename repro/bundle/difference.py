@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from repro.bundle.contents import scrubber
 from repro.compare import PAIRED_HASHES
+from repro.record.differences import DifferenceKind
 from repro.record.environment import Environment
 from repro.record.store import Record
 from repro.suite.cell import Cell
@@ -21,11 +22,9 @@ ENVIRONMENT: tuple[Area, ...] = ("code", "libraries", "hardware", "settings", "d
 """Areas in which two executions of one plan can differ."""
 ABSENT = "absent"
 WITHIN = "between its own starts"
-WORDED: dict[str, Area] = {
-    "setting ": "settings", "library ": "libraries", "package": "libraries", "python ": "libraries", "data of ": "data",
-    **dict.fromkeys(("cpu ", "cores ", "memory ", "device", "limit ", "system "), "hardware"),
-}
-"""How differences begin that let a run go on by force only, and what they are of."""
+AREA_OF: dict[DifferenceKind, Area] = {"code": "code", "libraries": "libraries", "hardware": "hardware",
+                                       "settings": "settings", "data": "data", "plan": "code", "record": "code"}
+"""The area of a difference with which a run was resumed by `--force`."""
 PLACE = re.compile(r"_CACHE_DIR\b")
 """Settings that say where something is kept and no more; a bundle has such places taken out."""
 NEAREST = 8
@@ -66,16 +65,11 @@ def between_executions(first: Record, second: Record) -> list[Difference]:
 
 
 def _forced(first: Record, second: Record) -> list[Difference]:
-    """How either execution differed within itself: it went on elsewhere, by `--force`."""
-    one, other = ({item.text: _area(item.text) for item in side.incidents if item.kind == "difference"}
+    """Differences between the starts of one execution, which was resumed by `--force`."""
+    one, other = ({item.text: AREA_OF[item.difference] for item in side.incidents if item.difference}
                   for side in (first, second))
     return [Difference(area, WITHIN, text if text in one else ABSENT, text if text in other else ABSENT)
             for text, area in {**one, **other}.items()]
-
-
-def _area(text: str) -> Area:
-    """Of a difference as `resume` words it."""
-    return next((area for begin, area in WORDED.items() if text.startswith(begin)), "code")
 
 
 def environment_differences(first: Environment, second: Environment) -> list[Difference]:

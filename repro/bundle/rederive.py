@@ -14,7 +14,7 @@ from repro.core.events import Event, complete_lines, parse_line
 from repro.record import index, post_mortem
 from repro.record.derive import derive, with_energy
 from repro.record.results import CONSERVATION_TOLERANCE, Result
-from repro.seams.launching import LaunchResult, RankEnd
+from repro.seams.launching import LaunchResult, RankCause, RankEnd
 from repro.suite.model import Trial
 
 UNSOUND = ("step records cover", "the clock went backwards")
@@ -45,7 +45,7 @@ def differences(trial: Trial, stored: Result, log: Path) -> list[str]:
     Raises:
         OutputError: the log cannot be read, or holds nothing that a result could come from.
     """
-    if stored.model_copy(update=BESIDE) == _nothing(stored) and post_mortem.damage(log):
+    if stored.model_copy(update=BESIDE) == _nothing(stored) and post_mortem.log_damage(log):
         return []  # it failed before its log began, or because that was damaged; no figure is taken from it
     again = rederived(trial, stored, log)
     if stored.energy is not None:
@@ -68,7 +68,7 @@ def rederived(trial: Trial, stored: Result, log: Path) -> Result:
     Raises:
         OutputError: as `differences`.
     """
-    if stored.status == "crashed" and stored.reason.endswith(LOST) and post_mortem.damage(log):
+    if stored.status == "crashed" and stored.reason.endswith(LOST) and post_mortem.log_damage(log):
         return Result(trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=stored.attempt,
                       status="crashed", reason=stored.reason)
     events = _events(log, stored.status in FAILED)
@@ -137,8 +137,8 @@ def _outcome(stored: Result, stopped: bool) -> LaunchResult | None:
         return LaunchResult(
             (), 0.0, timed_out=stored.status == "timed_out", hung=stored.status == "hung", network=network)
     if stored.status in ("crashed", "out_of_memory"):
-        reason = "out of memory" if stored.status == "out_of_memory" else "crashed"
-        return LaunchResult((RankEnd(0, 1, reason),), 0.0, network=network)
+        cause: RankCause = "out_of_memory" if stored.status == "out_of_memory" else "failed"
+        return LaunchResult((RankEnd(0, 1, cause=cause),), 0.0, network=network)
     return LaunchResult((RankEnd(0, 0),), 0.0, network=network) if stopped else None
 
 

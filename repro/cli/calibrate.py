@@ -86,8 +86,8 @@ def calibrate(
     limits.refuse(twins)
     folder = prepare(twins, suite_text, Path("runs") / f"{plan.suite.suite}-calibrate-{time.strftime('%Y%m%d-%H%M%S')}")
     record = headless.execute(twins, folder,
-                              f"no null is kept; what has run stays in {folder.root}, and the same command "
-                           f"with --from {quote(str(folder.root))} takes its nulls from there")
+                              kept=f"no null is kept; completed trials stay in {folder.root}",
+                              next_step=f"for their nulls repeat the command with --from {quote(str(folder.root))}")
     found = _kept(record, twins.cells, metric_of(plan.suite), pairs or max(plan.suite.seeds, 6), plan.suite,
                   to or place_for(plan.digest), folder.root)
     if keep:

@@ -82,7 +82,8 @@ def reproduce(
         told = {"source": source.name, "identity": checked.identity, "of": figures_sha256(first)}
         write_json(folder.root / FILE, {**told, "answer": None})  # what is begun has no answer, whatever it had before
         on = command(f"reproduce {quote(str(source))} --resume {quote(str(folder.root))}")
-        second = headless.execute(plan, folder, f"nothing is judged; what has run is kept, {on} goes on", force)
+        second = headless.execute(plan, folder, kept="nothing is judged; completed trials are kept",
+                                  next_step=f"resume with: {on}", force=force)
         found = judge(first, second, chosen)
     write_json(folder.root / FILE, {**told, **found.as_json()})
     return Reproduced(found, str(source), checked.identity, folder.root)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,17 +15,18 @@ from repro.cli.text import command, outcome_text
 from repro.compare import Comparison, Summary, compare, summarize
 from repro.compare.calibration import Calibration, beside, keep_beside
 from repro.core import registry
-from repro.core.errors import Exit, OutputError, ReproError, UsageError, interrupter
+from repro.core.errors import Exit, UsageError
 from repro.core.machine import detect
-from repro.record import damaged, limits
-from repro.record.index import seal, seal_again, unseal
-from repro.record.lock import RunLock
-from repro.record.resume import other_plan, refuse, reopen
+from repro.record import limits
+from repro.record.index import seal, unseal
+from repro.record.resume import plan_differences, reopen
 from repro.record.store import Record, RunFolder, read_record
 from repro.record.untrusted import read_inside, refuse_links
 from repro.reporting import Reporter
+from repro.runner.context import Options, Watcher
 from repro.runner.energy_meter import EnergyMeter
 from repro.runner.run import Run, exit_code, prepare
+from repro.runner.session import Messages, Session, open_session
 from repro.runner.signals import Interrupts
 from repro.runner.tracking import Tracker, TrackingEnd
 from repro.suite.plan import Plan
@@ -82,139 +82,94 @@ class Ended:
 def run_suite(
     plan: Plan, suite_text: str, out: Path | None, track: bool, strict: bool = False, energy: bool = False
 ) -> Ended:
-    """Run a plan to its end, or to Ctrl-C: then report what there is.
+    """Run a plan to its end, or to Ctrl-C; then report the completed trials.
 
     Args:
-        energy: track it, by CodeCarbon in a process of its own.
+        energy: measure it with CodeCarbon in a separate process.
 
     Raises:
-        UsageError: the plan is more than one run can be.
+        UsageError: the plan is larger than one run can be.
         ReproError: the run could not be started, or the parity gate stopped it.
     """
     if energy:
         EnergyMeter.needed()  # before a folder is made
     limits.refuse(plan)
     folder = prepare(plan, suite_text, out or Path("runs") / f"{plan.suite.suite}-{time.strftime('%Y%m%d-%H%M%S')}")
-    with RunLock(folder.root).acquire() as lock:
-        watcher = TerminalWatcher()
+    with TerminalWatcher() as watcher, open_session(folder, watcher, _messages(folder)) as session:
         for text in limits.warnings(plan):
             watcher.stage(f"warning: {text}")
-        return _carry_out(Run(plan, folder, detect(), watcher, strict=strict), lock, track, energy)
+        run = Run(plan, folder, detect(), watcher, Options(strict=strict, energy=energy))
+        return _carry_out(run, session, track)
 
 
 def resume_suite(
     root: Path, track: bool, force: bool = False, again: bool = False, strict: bool = False, energy: bool = False
 ) -> Ended:
-    """Go on with a run: what has ended stands, what is missing runs, under the plan that it began with.
+    """Resume a run under the plan that it began with: completed trials are kept, missing ones run.
 
     Args:
-        force: also where machine, code or plan are not what they were.
+        force: also if machine, code, plan or record have changed.
         again: also start trials again that crashed or hung.
 
     Raises:
-        ReproError: it cannot go on: no run folder, another writer, another machine.
+        ReproError: it cannot be resumed: no run folder, another writer, another machine.
     """
     folder, plan = reopen(root)
-    machine = detect()
-    with RunLock(root).acquire(force) as lock:
-        other = [*other_plan(plan, machine), *damaged.refuse(folder, plan, force)]
-        refuse(root, other, force)
-        befell = [("difference", text) for text in other]
-        if lock.stale:
-            befell.insert(0, ("lock", f"the lock of {lock.stale}, which no longer runs, was taken over"))
-        run = Run(plan, folder, machine, TerminalWatcher(), force=force, again=again, strict=strict, befell=befell)
-        return _carry_out(run, lock, track, energy)
+    machine, options = detect(), Options(force=force, again=again, strict=strict, energy=energy)
+    with TerminalWatcher() as watcher, open_session(folder, watcher, _messages(folder), force) as session:
+        session.accept(plan, plan_differences(plan, machine), force)
+        return _carry_out(Run(plan, folder, machine, watcher, options), session, track)
 
 
-def _carry_out(run: Run, lock: RunLock, track: bool, energy: bool) -> Ended:
-    """Execute and conclude; signals end the run as `Interrupts` says."""
-    page, folder, watcher = reporter("html"), run.folder, run.watcher
-    assert isinstance(watcher, TerminalWatcher)
-    run.tracking = tracker = Tracker(folder.root) if track else None
-    record: Record | None = None
-    code, by, problem = Exit.INTERRUPTED, "", None
-    with watcher, Interrupts(lock) as interrupts:
-        try:
-            try:
-                with _energy(run, energy):
-                    record = run.execute()
-                watcher.stage("writing the report")
-            except ReproError as error:
-                problem = error
-            interrupts.ended()  # up to here a signal is an exception, from here on it is only answered
-        except KeyboardInterrupt as error:
-            interrupts.ended()
-            by = interrupter(error)
-            watcher.stage(_interrupted(folder, by, begun=folder.environment.is_file()))
-        if run.begun:
-            try:
-                seal_again(folder)  # the signal may have come in the middle of it
-            except OutputError as error:  # the report is written all the same
-                problem = problem or error
-        if not folder.environment.is_file() or (problem and not run.begun):
-            # Nothing to report, or refused: then the folder stays as it was.
-            if tracker:
-                tracker.finish(0.0)
-            raise problem or KeyboardInterrupt
-        paths, tracking = _conclude(folder, page, tracker, interrupts, watcher)
-        if problem is not None:
-            raise problem
-        record = record or read_record(folder.root)
-        if not by:
-            code = exit_code(record.results, len(run.plan.order))
-        return _ended(record, code, paths, tracking)
-
-
-def _interrupted(folder: RunFolder, by: str, begun: bool) -> str:
-    """What is told of a run that a signal ended, with how to go on."""
+def _messages(folder: RunFolder) -> Messages:
     again = command(f"run --resume {shlex.quote(str(folder.root))}")
-    what = "reporting what there is" if begun else "nothing has run yet"
-    return f"interrupted by {by}; {what}, {again} goes on"
+    return Messages(kept="reporting the completed trials", next_step=f"resume with: {again}",
+                    closing="the report is being written")
 
 
-@contextmanager
-def _energy(run: Run, wanted: bool) -> Iterator[None]:
-    """The run's meter, for as long as the context.
-
-    Raises:
-        UsageError: CodeCarbon is not there.
-    """
-    if not wanted:
-        yield
-        return
-    run.energy = EnergyMeter()
-    try:
-        yield
-    finally:
-        run.energy.close()
+def _carry_out(run: Run, session: Session, track: bool) -> Ended:
+    """Execute a run, then write its report and finish tracking, unless the run was refused."""
+    page, folder, watcher = reporter("html"), run.folder, run.watcher
+    run.tracking = tracker = Tracker(folder.root) if track else None
+    ended = session.execute(run)
+    if not folder.environment.is_file() or (ended.problem and not run.has_written):
+        if tracker:
+            tracker.finish(0.0)
+        raise ended.problem or ended.interrupt or KeyboardInterrupt
+    if ended.interrupt is None and ended.problem is None:
+        watcher.stage("writing the report")
+    paths, tracking = _conclude(folder, page, tracker, session.interrupts, watcher)
+    if ended.problem is not None:
+        raise ended.problem
+    record = ended.record or read_record(folder.root)
+    code = Exit.INTERRUPTED if ended.interrupt else exit_code(record.results, len(run.plan.order))
+    return _ended(record, code, paths, tracking)
 
 
 def _conclude(
-    folder: RunFolder, page: Reporter, tracker: Tracker | None, interrupts: Interrupts, watcher: TerminalWatcher
+    folder: RunFolder, page: Reporter, tracker: Tracker | None, interrupts: Interrupts, watcher: Watcher
 ) -> tuple[list[str], TrackingEnd | None]:
-    """The report, where there is enough of a record to make one, and the last replay.
+    """Write the report and finish the last replay.
 
-    What the user has measured of this suite's false positives is put beside the record first, so that the page, the
-    end of the run and `repro compare` say the same of them, also where the run folder is taken elsewhere.
+    The user's calibration of this suite is copied next to the record first, so that the page, the end of the run and
+    `repro compare` say the same of false positives, also if the run folder is moved to another machine.
     """
-    paths = [""]
-    if folder.environment.is_file():
+    record = read_record(folder.root)
+    if problem := keep_beside(record):
+        unseal(folder)  # a process that is killed here must not leave an index that does not hold
+        folder.append_incident("calibration", problem)
+        seal(folder)
         record = read_record(folder.root)
-        if problem := keep_beside(record):
-            unseal(folder)  # it was sealed before: whoever is killed here leaves no index that does not hold
-            folder.append_incident("calibration", problem)
-            seal(folder)
-            record = read_record(folder.root)
-        paths = page.write(record, folder.reports)
-    tracking: TrackingEnd | None = None
+    paths = page.write(record, folder.reports)
+    if tracker is None:
+        return paths, None
+    end: TrackingEnd | None = None
     try:
-        if tracker is not None:
-            with interrupts.heard():
-                tracking = tracker.finish(FINISH_SECONDS, watcher.stage)
-    except KeyboardInterrupt:  # all is in the folder; only the replay is cut short
-        assert tracker is not None
-        tracking = tracking or tracker.finish(0.0)
-    return paths, tracking
+        with interrupts.interruptible():
+            end = tracker.finish(FINISH_SECONDS, watcher.stage)
+    except KeyboardInterrupt:  # the record is complete; only the replay is interrupted
+        end = end or tracker.finish(0.0)
+    return paths, end
 
 
 def _ended(record: Record, code: Exit, paths: list[str], tracking: TrackingEnd | None) -> Ended:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import ClassVar, TextIO
 
-from repro.launchers.processes.entry import exit_code, reason, resolve
+from repro.launchers.processes.entry import cause, exit_code, reason, resolve
 from repro.launchers.processes.hang import Progress
 from repro.seams.launching import Launcher, LaunchRequest, LaunchResult, RankEnd
 from repro.seams.plugin import Setting
@@ -32,7 +32,7 @@ class Inline(Launcher):
     title: ClassVar[str] = "in the calling process"
 
     def unsupported(self, setting: Setting) -> str | None:
-        if setting.processes > 1 and setting.engine != "fake":
+        if setting.processes > 1 and not setting.simulated:
             return f"launcher inline runs one process, not {setting.processes}; use launcher local"
         return None
 
@@ -83,7 +83,7 @@ def _call(order: LaunchRequest) -> RankEnd:
         return RankEnd(0, code, f"exit code {code}" if code else "")
     except Exception as error:  # whatever a plug-in raises ends its rank, and is told as a rank's
         traceback.print_exc()
-        return RankEnd(0, 1, reason(error))
+        return RankEnd(0, 1, reason(error), cause=cause(error))
     return RankEnd(0, 0)
 
 

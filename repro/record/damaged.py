@@ -1,8 +1,7 @@
-"""Results that a run cannot go on from: cut, altered, gone, or without their log. Such trials run again, and it shows.
+"""Damaged results found before resuming: truncated, modified, missing, or without their log.
 
-What a run's folder says of a trial that had ended is its record. Where a disk or a hand has damaged it, neither the
-figures nor their absence may pass for the trial's: the result is set aside, the ledger and the incidents say so, and
-the trial is run again as the next attempt.
+Neither the figures of a damaged result nor their absence may count as the trial's. The result is set aside, ledger and
+incidents record it, and the trial runs again as the next attempt.
 """
 
 from __future__ import annotations
@@ -10,40 +9,42 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from repro.core.errors import OutputError, UsageError
+from repro.core.errors import OutputError
 from repro.core.files import read_model
 from repro.record import index as record_index
+from repro.record.differences import Difference
 from repro.record.ledger import Attempt, read_attempts
-from repro.record.post_mortem import damage
+from repro.record.post_mortem import log_damage
 from repro.record.results import Result
-from repro.record.resume import SHOWN
+from repro.record.resume import require_same
 from repro.record.store import RunFolder
 from repro.suite.model import Trial
 from repro.suite.plan import Plan
 
 WHOLE = ("ok", "missed")
-"""Ends whose log goes from its first event to its last."""
+"""Statuses whose log is complete."""
 ENDED = (*WHOLE, "diverged", "timed_out", "out_of_memory", "invalid")
-"""Ends that stand: where the ledger has one there is a result."""
-STATUS = "lost"
-"""Of an attempt whose result is no longer there, in the ledger; the last line of an attempt counts."""
-GONE, ALTERED = "is gone", "was altered since the run ended"
+"""Statuses that are final: a trial with one in the ledger has a result."""
+STATUS: Final = "lost"
+"""The status in the ledger of an attempt whose result was set aside; the last line of an attempt counts."""
+MISSING, MODIFIED = "is missing", "was modified since the run ended"
 INCIDENTS = "incidents.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    """A trial that had ended and is to run again."""
+class Damaged:
+    """A trial that had ended and whose result is damaged: it has to run again."""
 
     trial_id: str
     attempt: int
     why: str
-    """What is damaged, one phrase with the file's name."""
+    """The damage, with the file's name."""
 
 
-def find(folder: RunFolder, plan: Plan) -> list[Lost]:
-    """Trials whose result can no longer be trusted, in the plan's order; reads only.
+def find(folder: RunFolder, plan: Plan) -> list[Damaged]:
+    """List trials whose result is damaged, in the plan's order; reads only.
 
     Raises:
         OutputError: the ledger or the index itself is damaged.
@@ -54,35 +55,35 @@ def find(folder: RunFolder, plan: Plan) -> list[Lost]:
     return [found for trial in plan.trials() if (found := _look(folder, trial, index, attempts)) is not None]
 
 
-def _look(folder: RunFolder, trial: Trial, index: Mapping[str, str], attempts: Sequence[Attempt]) -> Lost | None:
+def _look(folder: RunFolder, trial: Trial, index: Mapping[str, str], attempts: Sequence[Attempt]) -> Damaged | None:
     path = folder.result(trial.trial_id)
     mine = [item for item in attempts if item.trial_id == trial.trial_id]
     ended = max((item.attempt for item in mine if item.status in ENDED), default=None)
     if not path.exists():
-        return None if ended is None else Lost(trial.trial_id, ended, f"{path.name} is gone")
+        return None if ended is None else Damaged(trial.trial_id, ended, f"{path.name} is missing")
     try:
         result = read_model(path, Result)
     except OutputError:
         number = ended if ended is not None else max((item.attempt for item in mine), default=1)
-        return Lost(trial.trial_id, number, f"{path.name} is cut or damaged")
-    why = _altered(folder, result, index) or _of_another(result, trial)
+        return Damaged(trial.trial_id, number, f"{path.name} is truncated or damaged")
+    why = _modified(folder, result, index) or _of_another(result, trial)
     if not why and result.status in WHOLE:
         log = folder.log(trial.trial_id, result.attempt)
-        why = f"{log.name}: {problem}" if (problem := damage(log)) else ""
-    return Lost(trial.trial_id, result.attempt, why) if why else None
+        why = f"{log.name}: {problem}" if (problem := log_damage(log)) else ""
+    return Damaged(trial.trial_id, result.attempt, why) if why else None
 
 
-def _altered(folder: RunFolder, result: Result, index: Mapping[str, str]) -> str:
-    """Which of the files that a result consists of is not what it was when the run ended; "" where all are."""
+def _modified(folder: RunFolder, result: Result, index: Mapping[str, str]) -> str:
+    """Name the first file of a result that was modified since the run ended; "" if none was."""
     files = (folder.result(result.trial_id), folder.log(result.trial_id, result.attempt))
     for path in files:
         known = index.get(path.relative_to(folder.root).as_posix())
         if known is None:
             continue
         if not path.is_file():
-            return f"{path.name} {GONE}"
+            return f"{path.name} {MISSING}"
         if record_index.file_sha256(path) != known:
-            return f"{path.name} {ALTERED}"
+            return f"{path.name} {MODIFIED}"
     return ""
 
 
@@ -91,11 +92,12 @@ def _of_another(result: Result, trial: Trial) -> str:
     return "" if same else "result.json is the result of another trial"
 
 
-def altered(folder: RunFolder, plan: Plan) -> list[str]:
-    """How the record is not what it was when the run ended, a phrase a file; reads only.
+def modifications(folder: RunFolder, plan: Plan) -> list[Difference]:
+    """List the files of the record that were modified, added or removed since the run ended; reads only.
 
-    All of the index against all of the record: what is sealed anew without a word would pass for measured. Left out
-    is the damage for which a trial runs again, which is told: its result, that one's log, and whatever of it is gone.
+    The whole index is compared with the whole record: a modified file that is sealed again would pass for measured.
+    Not listed is the damage for which a trial runs again, because an incident records it: its result, the log of that
+    result, and its missing files.
 
     Raises:
         OutputError: the index or one of the files cannot be read.
@@ -103,96 +105,94 @@ def altered(folder: RunFolder, plan: Plan) -> list[str]:
     if not (folder.root / record_index.NAME).exists():
         return []
     index = record_index.read_sums(folder.root / record_index.NAME)
-    found = dict(_unlike(folder.root, index))
+    found = dict(_modified_files(folder.root, index))
     for item in _run_again(folder, plan, index) if found else ():
         own = {path.relative_to(folder.root).as_posix() for path in (
-            folder.result(item.trial_id), folder.log(item.trial_id, item.attempt), aside(folder, item))}
+            folder.result(item.trial_id), folder.log(item.trial_id, item.attempt), aside_path(folder, item))}
         below = f"trials/{item.trial_id}/"
         found = {name: how for name, how in found.items()
-                 if name not in own and not (how == GONE and name.startswith(below))}
-    return [f"{name if name.isprintable() else ascii(name)[1:-1]} {how}" for name, how in sorted(found.items())]
+                 if name not in own and not (how == MISSING and name.startswith(below))}
+    return [Difference("record", f"{name if name.isprintable() else ascii(name)[1:-1]} {how}")
+            for name, how in sorted(found.items())]
 
 
-def _unlike(root: Path, index: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """(name, how it differs) of every file on which the index and the record do not agree."""
+def _modified_files(root: Path, index: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield (name, modification) of every file on which the index and the record disagree."""
     present = {item.name: item for item in record_index.members(root)}
     for name, known in index.items():
         member = present.get(name)
         path = member.path if member else root / name
         if member is None and ("/" in name or not path.is_file()):
-            yield name, GONE
+            yield name, MISSING
         elif (member and member.refusal) or record_index.file_sha256(path) != known:
-            yield name, ALTERED
+            yield name, MODIFIED
     for name in present.keys() - index.keys():
-        # What cannot be in an index `verify` names, sealed anew or not; an old index has no incidents.
+        # `verify` names files that cannot be in an index, sealed again or not; an old index does not list incidents.
         if not present[name].refusal and name != INCIDENTS:
             yield name, "was added since the run ended"
 
 
-def _run_again(folder: RunFolder, plan: Plan, index: Mapping[str, str]) -> list[Lost]:
-    """What `find` names, and what a start that was killed had set aside while the index still stood."""
+def _run_again(folder: RunFolder, plan: Plan, index: Mapping[str, str]) -> list[Damaged]:
+    """List what `find` names, and what a killed start had set aside before it removed the index."""
     try:
         found = find(folder, plan)
-    except OutputError:  # the ledger is damaged: all that differs is named
+    except OutputError:  # the ledger is damaged: every modified file is listed
         return []
     for trial in plan.trials():
         for path in folder.trial(trial.trial_id).glob("lost_*.json"):
             if path.relative_to(folder.root).as_posix() not in index and (number := _number(path)):
-                found.append(Lost(trial.trial_id, number, "was set aside"))
+                found.append(Damaged(trial.trial_id, number, "was set aside"))
     return found
 
 
 def _number(path: Path) -> int:
-    """The attempt whose result a file holds that was set aside; 0: none."""
+    """Return the attempt whose result was set aside as `path`; 0 if the name has none."""
     return int(path.stem[5:]) if path.stem[5:].isdecimal() else 0
 
 
-def refuse(folder: RunFolder, plan: Plan, force: bool) -> list[str]:
-    """What of the record was altered; nothing, or all of it where somebody insists.
+def require_unmodified(folder: RunFolder, plan: Plan, force: bool) -> list[Difference]:
+    """Refuse a record that was modified since the run ended, unless `--force` is given; list the modifications.
 
     Raises:
-        UsageError: something was, and nobody insists.
+        UsageError: a file was modified, and `force` is False.
         OutputError: the index or one of the files cannot be read.
     """
-    found = altered(folder, plan)
-    if found and not force:
-        more = f" (and {len(found) - SHOWN} more)" if len(found) > SHOWN else ""
-        raise UsageError(f"{folder.root}: cannot be resumed as the same run: {'; '.join(found[:SHOWN])}{more} (`repro "
-                         "verify` says all); --force goes on, and the report says so")
+    found = modifications(folder, plan)
+    require_same(folder.root, found, force, hint=" (`repro verify` lists all)")
     return found
 
 
-def set_aside(folder: RunFolder, lost: Sequence[Lost]) -> None:
-    """Take the results away from where they would count; nothing is deleted.
+def set_aside(folder: RunFolder, found: Sequence[Damaged]) -> None:
+    """Rename damaged results, so that they no longer count; nothing is deleted.
 
-    Only renames: whoever is killed in the middle finds the same state again, see `write_down`.
+    A start that is killed in between leaves a state that the next start can finish, see `record_set_aside`.
 
     Raises:
         OutputError: the folder cannot be written.
     """
-    for item in lost:
+    for item in found:
         path = folder.result(item.trial_id)
         try:
             if path.exists():
-                path.replace(aside(folder, item))
+                path.replace(aside_path(folder, item))
             else:
-                aside(folder, item).touch()
+                aside_path(folder, item).touch()
         except OSError as error:
             raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def aside(folder: RunFolder, item: Lost) -> Path:
-    """Where a damaged result goes."""
+def aside_path(folder: RunFolder, item: Damaged) -> Path:
+    """Return the file that a damaged result is renamed to."""
     return folder.trial(item.trial_id) / f"lost_{item.attempt}.json"
 
 
-def write_down(folder: RunFolder, plan: Plan, lost: Sequence[Lost]) -> None:
-    """A line in the ledger and an incident for every result that was set aside, now or by a start that was killed.
+def record_set_aside(folder: RunFolder, plan: Plan, found: Sequence[Damaged]) -> None:
+    """Append a ledger line and an incident for every result that was set aside, now or by a start that was killed.
 
     Raises:
         OutputError: the folder cannot be written.
     """
-    why = {(item.trial_id, item.attempt): item.why for item in lost}
+    why = {(item.trial_id, item.attempt): item.why for item in found}
     known = {(item.trial_id, item.attempt): item for item in read_attempts(folder.ledger)}
     for trial in plan.trials():
         for path in sorted(folder.trial(trial.trial_id).glob("lost_*.json")):
@@ -202,18 +202,18 @@ def write_down(folder: RunFolder, plan: Plan, lost: Sequence[Lost]) -> None:
                 continue
             text = why.get((trial.trial_id, number), "its result was damaged")
             if line is None:
-                told = Attempt(trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=number,
-                               started_ms=0, seconds=0, status=STATUS, reason=text)
+                entry = Attempt(trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=number,
+                                started_ms=0, seconds=0, status=STATUS, reason=text)
             else:
                 reason = f"{text}; it had ended as {line.status}"
-                told = line.model_copy(update={"status": STATUS, "reason": reason})
-            folder.append_incident(STATUS, f"attempt {number}: {told.reason}; the trial was run again",
+                entry = line.model_copy(update={"status": STATUS, "reason": reason})
+            folder.append_incident(STATUS, f"attempt {number}: {entry.reason}; the trial was run again",
                                    trial.trial_id)
-            folder.append_attempt(told)
+            folder.append_attempt(entry)
 
 
-def settle(folder: RunFolder, plan: Plan) -> None:
-    """The ledger's line for every result that a run wrote, and was ended before it could write the line.
+def complete_ledger(folder: RunFolder, plan: Plan) -> None:
+    """Append the ledger line of every result that a killed run had written without its line.
 
     Raises:
         OutputError: the folder cannot be written.

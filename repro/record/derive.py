@@ -105,14 +105,15 @@ class _Log:
 def _status(log: _Log, outcome: LaunchResult | None) -> tuple[Status, str]:
     """From exit codes AND the last event: a trial without `run_stop` failed, whatever its exit code says."""
     stop = log.last("run_stop")
-    failure = outcome.cause if outcome else None
+    failure = outcome.first_failure if outcome else None
     if outcome is not None and outcome.timed_out:
         return "timed_out", f"ended after {outcome.seconds:.0f} s, its time limit"
     if outcome is not None and outcome.hung:
         return "hung", _by_rank(failure) if failure else "no event for longer than stall_seconds"
     if stop is None:
         reason = failure.reason if failure else ""
-        if any(word in reason.lower() for word in OUT_OF_MEMORY):
+        # The words are those of torch, Python and the C library: an exception's type alone does not tell.
+        if failure and (failure.cause == "out_of_memory" or any(word in reason.lower() for word in OUT_OF_MEMORY)):
             return "out_of_memory", _by_rank(failure)
         return "crashed", _by_rank(failure) if failure else "ended without run_stop in its log"
     if failure is not None:

@@ -7,13 +7,15 @@ import io
 import json
 import os
 from pathlib import Path
+from typing import Annotated, Literal
 
-from pydantic import ValidationError
+from pydantic import BeforeValidator, ValidationError
 
 from repro.core.errors import OutputError
 from repro.core.files import Model, read_bounded, refuse_absurd
 from repro.core.frozen import Frozen
 from repro.record import legacy
+from repro.record.differences import DifferenceKind
 
 MAX_LINES_BYTES = 64 << 20
 MAX_LINE_BYTES = 1 << 20
@@ -33,9 +35,9 @@ class Attempt(Frozen):
     status: str
     reason: str = ""
     resumed_from: str = ""
-    """The checkpoint that it was resumed from: name and owner; "" for a start from the beginning."""
-    passed_over: str = ""
-    """Newer checkpoints that it could not be resumed from, and why."""
+    """The checkpoint that it was resumed from: name and attempt; "" for a start from the beginning."""
+    passed_over: Annotated[tuple[str, ...], BeforeValidator(legacy.passed_over)] = ()
+    """Newer checkpoints that it could not be resumed from, each with its reason."""
     source: str = ""
     """In a record merged from several runs: the run that this attempt is of, if its seed counts from another one."""
 
@@ -45,15 +47,21 @@ class Attempt(Frozen):
         return None if self.status == "started" else self.seconds
 
 
+IncidentKind = Literal["resumed", "difference", "lock", "lost", "machine", "clock", "throttled", "energy", "rerun",
+                       "stopped", "calibration", "checkpoint"]
+
+
 class Incident(Frozen):
     """Something that happened to a run and that a reader of its figures should know: a line of incidents.jsonl."""
 
     at_ms: float
     """Wall clock, milliseconds since 1970."""
     kind: str
-    """resumed, difference, lock, lost, machine, clock, throttled, energy, rerun, stopped, calibration, checkpoint."""
+    """One of `IncidentKind`."""
     text: str
     trial_id: str = ""
+    difference: DifferenceKind | None = None
+    """What differs; None for an incident of another kind."""
 
 
 def append_line(path: Path, line: Frozen) -> None:
@@ -62,7 +70,7 @@ def append_line(path: Path, line: Frozen) -> None:
     Raises:
         OutputError: it cannot be written.
     """
-    text = (json.dumps(line.model_dump(mode="json"), sort_keys=True) + "\n").encode()
+    text = (json.dumps(line.model_dump(mode="json", exclude_none=True), sort_keys=True) + "\n").encode()
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
@@ -112,7 +120,13 @@ def read_incidents(path: Path) -> list[Incident]:
     Raises:
         OutputError: a line is not an incident.
     """
-    return _read_lines(path, Incident)
+    return [_with_difference(found) for found in _read_lines(path, Incident)]
+
+
+def _with_difference(found: Incident) -> Incident:
+    if found.kind != "difference" or found.difference is not None:
+        return found
+    return found.model_copy(update={"difference": legacy.difference_kind(found.text)})
 
 
 def _read_lines(path: Path, cls: type[Model]) -> list[Model]:

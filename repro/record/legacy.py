@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from repro.record.differences import DifferenceKind
 from repro.seams.training import BACKEND
 
 _NOT_COUNTED = ", not counted: seed "
 _NOTHING_RAN = "nothing yet"
+_DIFFERENCES: dict[str, DifferenceKind] = {
+    "setting ": "settings", "library ": "libraries", "package": "libraries", "python ": "libraries", "data of ": "data",
+    **dict.fromkeys(("cpu ", "cores ", "memory ", "device", "limit ", "system "), "hardware"),
+}
 
 
 def attempt_source(reason: str) -> str:
@@ -24,3 +31,15 @@ def comm_ran(text: str) -> tuple[str, str]:
     if not colon:
         return BACKEND, ""
     return title, "" if collectives == _NOTHING_RAN else collectives
+
+
+def difference_kind(text: str) -> DifferenceKind:
+    """Return the kind of a difference with which a run was resumed, for example `library torch 1, now 2`."""
+    return next((kind for begin, kind in _DIFFERENCES.items() if text.startswith(begin)), "code")
+
+
+def passed_over(value: Any) -> Any:
+    """Return the checkpoints passed over as a tuple; they used to be one text, joined by `; `."""
+    if isinstance(value, str):
+        return (value,) if value else ()
+    return value

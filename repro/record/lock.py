@@ -1,7 +1,7 @@
-"""One writer a run folder: a lock file that names its owner, and is void as soon as the owner is gone.
+"""One writer per run folder: a lock file that names its owner and is stale as soon as the owner has ended.
 
-The kernel's lock on the file decides on one machine (it ends with the process, kill -9 included). The text in it is for
-people, and for a folder that two machines share, where the kernel's lock may not be seen.
+On one machine the kernel's lock on the file decides; it ends with the process, also after SIGKILL. The text in the file
+is for people, and for a folder that two machines share, where the kernel's lock may be invisible.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ NAME = "run.lock"
 
 
 class RunLock:
-    """The right to write a run folder, held from `acquire` to `release`."""
+    """The lock of a run folder, held from `acquire` to `release`."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / NAME
         self.stale: str = ""
-        """Whose lock was found that no longer runs, in words; "" where there was none."""
+        """The ended owner whose lock was found, in words; "" if there was none."""
         self._handle: int | None = None
 
     def acquire(self, force: bool = False) -> RunLock:
-        """Take the lock, also from an owner that is gone.
+        """Take the lock; the lock of an owner that has ended is replaced.
 
         Args:
-            force: take it also from an owner on another machine, of which nobody here can know whether it runs.
+            force: replace the lock of an owner on another machine, too; from here it cannot be seen whether it runs.
 
         Raises:
-            OutputError: somebody else writes this folder (who, and since when), or it cannot be written.
+            OutputError: another process writes this folder (which, and since when), or it cannot be written.
         """
         try:
             handle = self._locked()
@@ -60,7 +60,7 @@ class RunLock:
         return self
 
     def _locked(self) -> int:
-        """An open file that has the kernel's lock and still stands under its name."""
+        """Open the lock file under its name with the kernel's lock on it."""
         while True:
             handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
@@ -68,7 +68,8 @@ class RunLock:
             except BlockingIOError:
                 owner = _read(handle)
                 os.close(handle)
-                raise OutputError(f"{self.path.parent}: is being written by {_who(owner)}; wait for it, or end it") \
+                raise OutputError(f"{self.path.parent}: is being written by {_owner_text(owner)}; wait for its "
+                                  "end, or end it") \
                     from None
             with contextlib.suppress(FileNotFoundError):
                 if os.fstat(handle).st_ino == self.path.stat().st_ino:
@@ -79,12 +80,12 @@ class RunLock:
         if not owner:
             return
         if owner.get("host") != socket.gethostname() and not force:
-            raise OutputError(f"{self.path.parent}: is locked by {_who(owner)}, which cannot be asked from here; if it "
-                              "no longer runs: --force")
-        self.stale = _who(owner)
+            raise OutputError(f"{self.path.parent}: is locked by {_owner_text(owner)}, whose state cannot be seen from "
+                              "here; if it no longer runs: --force")
+        self.stale = _owner_text(owner)
 
     def release(self) -> None:
-        """Remove the file and the lock; may be called again."""
+        """Remove the file and the lock; may be called twice."""
         handle, self._handle = self._handle, None
         if handle is not None:
             with contextlib.suppress(OSError):
@@ -99,7 +100,7 @@ class RunLock:
 
 
 def _read(handle: int) -> dict[str, Any]:
-    """What the lock says of its owner; empty where it is new, or half written by an owner that ended."""
+    """Read the owner of a lock; empty if the file is new, or was half written by an owner that ended."""
     try:
         found = json.loads(os.pread(handle, 4096, 0) or b"{}")
     except (ValueError, RecursionError):
@@ -107,7 +108,7 @@ def _read(handle: int) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _who(owner: dict[str, Any]) -> str:
+def _owner_text(owner: dict[str, Any]) -> str:
     since = owner.get("since_ms")
     at = ""
     if isinstance(since, int) and 0 <= since < 1 << 47:  # the year 6429; far beyond it there are no dates

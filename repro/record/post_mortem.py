@@ -1,4 +1,4 @@
-"""Why a launch failed, as far as the machine can tell afterwards: what the rank printed last, what the kernel did."""
+"""Evidence of why a launch failed: the last lines that a rank printed, OOM kills, a damaged log."""
 
 from __future__ import annotations
 
@@ -14,48 +14,49 @@ from repro.core.redact import HIDDEN, masked, secrets
 from repro.seams.launching import LaunchResult, RankEnd
 
 FIRST, LAST = "cache_clear", "x_effective"
-"""The events that a worker's log begins and ends with."""
+"""The first and the last event of a worker's log."""
 LINES = 3
 LONGEST = 300
 _READ = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
-    """How things stood before a launch."""
+class Snapshot:
+    """Log sizes and the kernel's count before a launch."""
 
     folder: Path
     sizes: dict[str, int]
-    """Bytes by name of every rank's log: attempts of one trial print into the same file."""
+    """Bytes of every rank's log, by name: attempts of one trial print into the same file."""
     oom_kills: int | None
 
 
-def before(folder: Path) -> Before:
-    """Take note of the ranks' logs in `folder` and of the kernel's count."""
-    return Before(folder, {path.name: path.stat().st_size for path in folder.glob("rank*.log")}, oom_kills())
+def take_snapshot(folder: Path) -> Snapshot:
+    """Record the sizes of the ranks' logs in `folder` and the kernel's count of OOM kills."""
+    return Snapshot(folder, {path.name: path.stat().st_size for path in folder.glob("rank*.log")}, oom_kills())
 
 
-def explained(outcome: LaunchResult, then: Before) -> LaunchResult:
-    """The outcome with the last words of the rank that failed first, and with the kernel's part where it had one."""
-    cause = outcome.cause
-    if cause is None or outcome.timed_out or outcome.hung:
+def explain(outcome: LaunchResult, before: Snapshot) -> LaunchResult:
+    """Add the last lines of the rank that failed first to `outcome`, and its OOM kill if there was one."""
+    first = outcome.first_failure
+    if first is None or outcome.timed_out or outcome.hung:
         return outcome
-    reason = _by_the_kernel(cause, then) or cause.reason
-    told = replace(cause, reason=reason, tail=tail(then, cause.rank, reason))
-    return replace(outcome, ends=tuple(told if end is cause else end for end in outcome.ends))
+    found = _with_oom_kill(first, before)
+    found = replace(found, tail=tail(before, found.rank, found.reason))
+    return replace(outcome, ends=tuple(found if end is first else end for end in outcome.ends))
 
 
-def _by_the_kernel(end: RankEnd, then: Before) -> str:
-    """A rank that was killed while the kernel was ending processes for want of memory."""
+def _with_oom_kill(end: RankEnd, before: Snapshot) -> RankEnd:
+    """Mark a rank as out of memory if SIGKILL ended it while the kernel's count of OOM kills rose."""
     now = oom_kills()
-    if end.exit_code != -signal.SIGKILL or now is None or then.oom_kills is None or now <= then.oom_kills:
-        return ""
-    ended = now - then.oom_kills
-    return f"out of memory: killed by SIGKILL while the kernel ended {ended} process(es) for want of memory"
+    if end.exit_code != -signal.SIGKILL or now is None or before.oom_kills is None or now <= before.oom_kills:
+        return end
+    count = now - before.oom_kills
+    reason = f"out of memory: killed by SIGKILL while the OOM killer ended {count} process{'es' if count > 1 else ''}"
+    return replace(end, cause="out_of_memory", reason=reason)
 
 
 def oom_kills() -> int | None:
-    """Processes that the kernel has killed since boot because memory ran out; None: it does not say."""
+    """Return the number of OOM kills since boot; None if the kernel does not report it."""
     try:
         lines = Path("/proc/vmstat").read_text().splitlines()
     except OSError:
@@ -63,10 +64,10 @@ def oom_kills() -> int | None:
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
 
 
-def tail(then: Before, rank: int, reason: str = "") -> str:
-    """The last lines that a rank printed since `then`, joined by " | "; without what `reason` says already."""
-    path = then.folder / f"rank{rank}.log"
-    start = then.sizes.get(path.name, 0)
+def tail(before: Snapshot, rank: int, reason: str = "") -> str:
+    """Return the last lines that a rank printed since `before`, joined by " | ", without what `reason` contains."""
+    path = before.folder / f"rank{rank}.log"
+    start = before.sizes.get(path.name, 0)
     try:
         with path.open("rb") as stream:
             stream.seek(max(start, path.stat().st_size - _READ))
@@ -78,19 +79,19 @@ def tail(then: Before, rank: int, reason: str = "") -> str:
     return " | ".join(lines[-LINES:])[-LONGEST:]
 
 
-def hide(folder: Path) -> None:
-    """Take the environment's credentials out of what the ranks of a launch printed.
+def mask_secrets(folder: Path) -> None:
+    """Mask the environment's credentials in the printed output of the ranks.
 
-    Libraries print the addresses they use, and a traceback the values it was about; nobody reads a thousand logs before
-    passing them on. While the ranks live the files are theirs; a run that is killed outright leaves them as they are.
+    Libraries print the addresses they use, a traceback prints values, and logs are published unread. Called after the
+    ranks have ended, because they write these files; a run that is killed with SIGKILL leaves them unmasked.
     """
     values = [value.encode() for value in secrets(os.environ)]
     for path in sorted(folder.glob("rank*.log")) if values else ():
         with contextlib.suppress(OSError):
-            _hide(path, values)
+            _mask(path, values)
 
 
-def _hide(path: Path, values: Sequence[bytes]) -> None:
+def _mask(path: Path, values: Sequence[bytes]) -> None:
     with path.open("rb") as source:
         if not any(value in line for line in source for value in values):
             return
@@ -104,11 +105,11 @@ def _hide(path: Path, values: Sequence[bytes]) -> None:
     aside.replace(path)
 
 
-def damage(log: Path) -> str:
-    """What is wrong with the log of a trial whose ranks all ended well; "" when it is whole.
+def log_damage(log: Path) -> str:
+    """Return the damage of the log of a trial whose ranks all ended with success; "" if it is complete.
 
-    Lines that no longer start where they should, or cannot be read, were touched from outside: a trial whose log has
-    lost an evaluation could be given a later time than it took.
+    A line that does not start with the token or cannot be parsed was modified after it was written. With an evaluation
+    missing from its log, a trial would get a later time to the target than it took.
     """
     first = last = ""
     lines = bad = 0

@@ -1,157 +1,116 @@
-"""Going on with a run that was cut short: what is missing, and whether machine and code are still what they were."""
+"""Resuming an interrupted run: the trials that are missing, and the refusal if machine, code or plan differ."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
 from repro.core.errors import OutputError, ReproError, UsageError
 from repro.core.files import read_model
 from repro.core.machine import Machine
-from repro.record.environment import Environment
+from repro.record.differences import Difference
 from repro.record.results import RERUN, Result
 from repro.record.store import Record, RunFolder, check_plan
 from repro.suite.identity import METHOD
 from repro.suite.model import Trial
 from repro.suite.plan import Plan, make_plan
 
-FACTS = ("repro_version", "python", "system", "cpu", "cores", "memory_bytes", "device", "devices", "commit", "dirty")
-"""What of an environment bears on a figure; packages, settings, limits and data are compared one by one."""
-OWN = "repro-harness"
 SHOWN = 4
-"""Things that an error names of a kind."""
+"""The number of differences that an error names."""
 
 
 def reopen(root: Path) -> tuple[RunFolder, Plan]:
-    """The folder and the plan of a run to go on with.
+    """Open the folder of a run to be resumed, and read its plan.
 
     Raises:
         OutputError: it is no run folder, or its plan is damaged.
     """
     folder = RunFolder(root)
     if not folder.plan.is_file():
-        raise OutputError(f"{root}: is no run folder (no plan.json in it): there is nothing to resume; `repro run "
-                          "SUITE` begins one, with another --out or when this folder is gone")
+        raise OutputError(f"{root}: is no run folder (no plan.json in it): there is nothing to resume; start a run "
+                          "with `repro run SUITE`, with another --out or after removing this folder")
     plan = read_model(folder.plan, Plan)
     check_plan(folder.plan, plan)
     return folder, plan
 
 
-def other_plan(plan: Plan, machine: Machine) -> list[str]:
-    """How the plan that this code makes of the same suite on this machine differs from the one of the run."""
+def plan_differences(plan: Plan, machine: Machine) -> list[Difference]:
+    """List the differences of a run's plan from the plan that this code makes of its suite on this machine."""
     if plan.method != METHOD:
-        return [f"method {plan.method}, now {METHOD}"]
+        return [Difference("plan", f"method {plan.method}, now {METHOD}")]
     try:
         now = make_plan(plan.suite, machine, overridden=True)
     except ReproError as error:
-        return [f"the suite cannot be planned here any more: {error}"]
+        return [Difference("plan", f"the suite can no longer be planned here: {error}")]
     if now.digest != plan.digest:
-        return [f"suite digest {plan.digest[:16]}, now {now.digest[:16]}"]
+        return [Difference("plan", f"suite digest {plan.digest[:16]}, now {now.digest[:16]}")]
     then, here = {cell.cell_id for cell in plan.cells}, {cell.cell_id for cell in now.cells}
-    found = [f"device {plan.device}, now {now.device}"] if plan.device != now.device else []
+    found = [Difference("hardware", f"device {plan.device}, now {now.device}")] if plan.device != now.device else []
     if then - here or (then != here and plan.kind != "reproduction"):
-        found.append(f"{len(then - here)} of {len(then)} cells cannot run here, {len(here - then)} others could")
-    elif why := _other_order(plan, now):
-        found.append(why)
+        found.append(Difference("plan", f"{len(then - here)} of {len(then)} cells cannot run here, "
+                                        f"{len(here - then)} others could"))
+    elif text := _order_difference(plan, now):
+        found.append(Difference("plan", text))
     return found
 
 
-def _other_order(plan: Plan, now: Plan) -> str:
-    """How the trials that stand in a plan, and their order, are not those that its suite gives; "" where they are."""
-    stands, asked = ([(one.cells[index].cell_id, repeat) for index, repeat in one.order] for one in (plan, now))
-    chosen = set(stands)
+def _order_difference(plan: Plan, now: Plan) -> str:
+    """Compare the trials of a plan and their order with those that its suite gives; "" if they are equal."""
+    planned, expected = ([(one.cells[index].cell_id, repeat) for index, repeat in one.order] for one in (plan, now))
+    chosen = set(planned)
     if plan.kind == "reproduction":
-        asked = [item for item in asked if item in chosen]
-    if stands == asked:
+        expected = [item for item in expected if item in chosen]
+    if planned == expected:
         return ""
-    if chosen != set(asked) or len(stands) != len(asked):
-        return (f"plan.json: order has {len(stands)} trials, {len(chosen - set(asked))} of them not its suite's, whose "
-                f"seeds: {plan.suite.seeds} gives {len(asked)}")
+    if chosen != set(expected) or len(planned) != len(expected):
+        return (f"plan.json: order has {len(planned)} trials, {len(chosen - set(expected))} of them not its suite's, "
+                f"whose seeds: {plan.suite.seeds} gives {len(expected)}")
     return "plan.json: order is not the one that its suite gives"
 
 
-def differences(then: Environment, now: Environment) -> list[str]:
-    """Machine facts that matter to figures and are not what they were, a phrase each."""
-    return list(_differences(then, now))
+def require_same(folder: Path, found: Sequence[Difference], force: bool, hint: str = "") -> None:
+    """Refuse to resume a run if something differs and `--force` is not given.
 
-
-def _differences(then: Environment, now: Environment) -> Iterator[str]:
-    for name in FACTS:
-        old, new = getattr(then, name), getattr(now, name)
-        if old != new:
-            yield f"{name.replace('_', ' ')} {_shown(old)}, now {_shown(new)}"
-    if then.diff_sha256 and now.diff_sha256 and then.diff_sha256 != now.diff_sha256:
-        yield f"uncommitted changes {then.diff_sha256[:12]}, now {now.diff_sha256[:12]}"
-    tables = [("library", then.libraries, now.libraries), ("setting", then.settings, now.settings)]
-    if "limits" in then.model_fields_set:  # a record from before there were any does not say
-        tables.append(("limit", then.limits, now.limits))
-    for what, olds, news in tables:
-        for name in sorted({*olds, *news}):
-            if olds.get(name) != news.get(name):
-                yield f"{what} {name} {_shown(olds.get(name))}, now {_shown(news.get(name))}"
-    yield from _packages(then, now)
-    hashes = {item.workload: item.sha256 for item in now.data}
-    for item in then.data:
-        if hashes.get(item.workload) != item.sha256:
-            yield f"data of {item.workload} {item.sha256[:12]}, now {_shown(hashes.get(item.workload))[:12]}"
-
-
-def _packages(then: Environment, now: Environment) -> Iterator[str]:
-    """One phrase for all that was installed, taken away or replaced, where both say; libraries are told by name.
-
-    The harness itself is told by its version and commit: whether it is found as a package depends on the folder that
-    it is called from.
-    """
-    told = {re.sub(r"[-_.]+", "-", name).lower() for name in (*then.libraries, *now.libraries, OWN)}
-    olds, news = ({re.sub(r"[-_.]+", "-", name).lower(): number for name, _, number in
-                   (text.partition("==") for text in item.packages)} for item in (then, now))
-    if not olds or not news:
-        return
-    found = [f"{name} {_shown(olds.get(name))}, now {_shown(news.get(name))}"
-             for name in sorted({*olds, *news} - told) if olds.get(name) != news.get(name)]
-    if found:
-        more = f" (and {len(found) - SHOWN} more)" if len(found) > SHOWN else ""
-        yield f"package{'s' if len(found) > 1 else ''} {'; '.join(found[:SHOWN])}{more}"
-
-
-def _shown(value: object) -> str:
-    return "unknown" if value is None else str(value)
-
-
-def refuse(folder: Path, found: list[str], force: bool) -> None:
-    """Raise where something differs and nobody insists.
+    Args:
+        hint: how to see all differences.
 
     Raises:
-        UsageError: what differs, and how to go on all the same.
+        UsageError: the differences, and how to resume in spite of them.
     """
     if found and not force:
         more = f" (and {len(found) - SHOWN} more)" if len(found) > SHOWN else ""
-        raise UsageError(f"{folder}: cannot be resumed as the same run: {'; '.join(found[:SHOWN])}{more}; --force goes "
-                         "on, and the report says so")
+        texts = "; ".join(item.text for item in found[:SHOWN])
+        raise UsageError(f"{folder}: cannot be resumed as the same run: {texts}{more}{hint}; to resume it all the same, "
+                         "and have the report show the differences: --force")
 
 
-def to_do(record: Record, again: bool) -> list[Trial]:
-    """The trials of the plan that have to run, in its order.
+def trials_to_run(record: Record, again: bool) -> list[Trial]:
+    """List the trials of the plan that have to run, in its order.
 
     Args:
-        again: also those that crashed or hung, whatever the suite says.
+        again: include those that crashed or hung, whatever the suite says.
     """
     results = {result.trial_id: result for result in record.results}
-    return [trial for trial in record.plan.trials() if _wanted(record, results.get(trial.trial_id), again)]
+    return [trial for trial in record.plan.trials() if _has_to_run(record, results.get(trial.trial_id), again)]
 
 
-def _wanted(record: Record, result: Result | None, again: bool) -> bool:
+def _has_to_run(record: Record, result: Result | None, again: bool) -> bool:
     if result is None:
         return True
-    return result.status in RERUN and (again or may_run_again(record.plan, failures(record, result.trial_id)))
+    return result.status in RERUN and (
+        again or may_run_again(record.plan, failed_starts(record, result.trial_id)))
 
 
-def failures(record: Record, trial_id: str) -> int:
-    """Starts of a trial that crashed or hung; those that the run's own end cut short are not held against it."""
+def failed_starts(record: Record, trial_id: str) -> int:
+    """Count the starts of a trial that crashed or hung; starts that the end of the run interrupted do not count."""
     return sum(item.trial_id == trial_id and item.status in RERUN for item in record.attempts)
 
 
 def may_run_again(plan: Plan, failed: int) -> bool:
-    """Whether the suite wants a trial that failed so often to be started once more."""
+    """Return True if the suite allows another start of a trial that failed so often."""
     return plan.suite.on_failure in ("rerun", "resume_from_checkpoint") and failed < plan.suite.attempts
+
+
+def began_elsewhere(record: Record) -> bool:
+    """Return True if machine, code or record differed between two starts of this run."""
+    return any(item.kind == "difference" for item in record.incidents)

@@ -14,8 +14,17 @@ from pydantic import ConfigDict, Field, ValidationError
 from repro.core.errors import OutputError
 from repro.core.files import read_bounded, read_model, refuse_crowded
 from repro.core.frozen import Frozen
+from repro.record.differences import DifferenceKind
 from repro.record.environment import Environment
-from repro.record.ledger import Attempt, Incident, append_line, cut_torn_line, read_attempts, read_incidents
+from repro.record.ledger import (
+    Attempt,
+    Incident,
+    IncidentKind,
+    append_line,
+    cut_torn_line,
+    read_attempts,
+    read_incidents,
+)
 from repro.record.results import Result
 from repro.suite.cell import Cell
 from repro.suite.model import Trial
@@ -86,13 +95,16 @@ class RunFolder:
         """
         append_line(self.ledger, attempt)
 
-    def append_incident(self, kind: str, text: str, trial_id: str = "") -> None:
+    def append_incident(
+        self, kind: IncidentKind, text: str, trial_id: str = "", difference: DifferenceKind | None = None
+    ) -> None:
         """Append a line to the incidents of the run, durable before this returns.
 
         Raises:
             OutputError: it cannot be written.
         """
-        self.keep_incident(Incident(at_ms=round(time.time() * 1e3), kind=kind, text=text, trial_id=trial_id))
+        self.keep_incident(Incident(at_ms=round(time.time() * 1e3), kind=kind, text=text, trial_id=trial_id,
+                                    difference=difference))
 
     def keep_incident(self, incident: Incident) -> None:
         """Append an incident that has its own time.

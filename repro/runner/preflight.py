@@ -1,39 +1,94 @@
-"""What of the machine would spoil a run: looked at before it, and between its trials."""
+"""Preflight checks: data, machine and code before a run starts or is resumed."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from repro.core.errors import GuardError
+from repro.core.files import read_model
 from repro.core.machine import Machine
 from repro.core.random_streams import Streams
 from repro.core.throttle import others_on_gpus
+from repro.record import environment, resume
 from repro.record.checkpoint import KEPT
+from repro.record.differences import Difference, differences
+from repro.record.environment import DataSet, Environment
+from repro.record.store import RunFolder
+from repro.runner.context import Options
 from repro.seams.training import Engine, Workload
 from repro.suite.identity import canonical
 from repro.suite.plan import Plan
 
 BUSY = 0.25
-"""Load a core above which the report calls a machine busy."""
+"""Load per core above which a machine is busy."""
 DISK_BYTES = 256 << 20
-"""What a run folder should find free, and a megabyte a trial."""
+"""Free space that a run folder needs, plus `TRIAL_BYTES` per trial."""
 TRIAL_BYTES = 1 << 20
 WEIGHT_BYTES = 16
-"""What a checkpoint holds of one weight: itself, two moments and a master copy, in float32."""
+"""Bytes of a checkpoint per weight: the weight, two moments and a master copy, in float32."""
 SHARED_BYTES = 64 << 20
-"""Shared memory that NCCL and loaders of a rank may want on a GPU machine; a sixteenth of it elsewhere."""
-STEP_SECONDS = 0.5
-"""A wall clock that moves so far from the monotonic one was set, not slewed."""
-SLEW = 1e-3
-"""What adjusting a clock gently may come to, a second (NTP: 500 ppm)."""
+"""Shared memory that NCCL and loaders of a rank may need on a GPU machine; a sixteenth of it elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preflight:
+    """The findings of the checks before a start."""
+
+    environment: Environment
+    differences: tuple[Difference, ...]
+    """Differences of machine and code from those the run began with."""
+    warnings: tuple[str, ...]
+    """Conditions of the machine that may spoil figures."""
+
+
+def check(plan: Plan, machine: Machine, folder: RunFolder, options: Options) -> Preflight:
+    """Check data, machine and code before a run starts or is resumed; writes nothing.
+
+    Raises:
+        TrialError: the data are not what the workload declares.
+        UsageError: the run began on another machine or with other code, and `options.force` is False.
+        GuardError: `options.strict`, and a condition may spoil figures.
+    """
+    now = environment.take(machine, tuple(data_sets(plan)))
+    load = max(now.load_1min or 0.0, load_now() or 0.0) if options.strict else None
+    warnings = before(plan, machine, folder.root, load)
+    if options.strict and warnings:
+        raise GuardError(f"--strict: this machine is not fit for the run: {'; '.join(warnings)}")
+    found: list[Difference] = []
+    if folder.environment.is_file():
+        found = differences(read_model(folder.environment, Environment), now)
+        resume.require_same(folder.root, found, options.force)
+    return Preflight(now, tuple(found), tuple(warnings))
+
+
+def data_sets(plan: Plan) -> Iterator[DataSet]:
+    """Yield the identity of every data set in the plan; its content is checked.
+
+    Raises:
+        TrialError: the content is not what the workload declares.
+    """
+    seen: set[str] = set()
+    for cell in plan.cells:
+        choice = cell.choices.workload
+        workload = choice.get(Workload)
+        if canonical(choice) in seen or not cell.choices.engine.get(Engine).needs_parts:
+            continue
+        seen.add(canonical(choice))
+        identity = workload.identity()
+        yield DataSet(
+            workload=choice.label, name=identity.name, version=identity.version, sha256=identity.sha256,
+            train_samples=identity.train_samples, eval_samples=identity.eval_samples, licence=identity.licence,
+            source=identity.source, synthetic=workload.synthetic, test_views=workload.test_views,
+        )
 
 
 def before(plan: Plan, machine: Machine, folder: Path, load: float | None) -> list[str]:
-    """What speaks against starting `plan` here now, a sentence each.
+    """List the conditions of this machine that may spoil figures of `plan`, one sentence each.
 
     Args:
         load: processes that ran or waited, mean of the last minute; None: not known.
@@ -43,9 +98,9 @@ def before(plan: Plan, machine: Machine, folder: Path, load: float | None) -> li
 
 
 def load_now(seconds: float = 0.5, stat: Path = Path("/proc/stat")) -> float | None:
-    """Cores that were busy over the next `seconds`; None where the kernel does not say.
+    """Measure the number of busy cores over `seconds`; None if the kernel does not report it.
 
-    The load of the last minute says nothing yet of what began a moment ago, and still tells of what has ended.
+    The load of the last minute does not show work that began a moment ago, and still shows work that has ended.
     """
     before = _ticks(stat)
     time.sleep(seconds)
@@ -56,7 +111,7 @@ def load_now(seconds: float = 0.5, stat: Path = Path("/proc/stat")) -> float | N
 
 
 def _ticks(stat: Path) -> tuple[int, int] | None:
-    """(busy, all) clock ticks of all processors since boot."""
+    """Read (busy, all) clock ticks of all processors since boot."""
     try:
         fields = [int(part) for part in stat.read_text().partition("\n")[0].split()[1:9]]
     except (OSError, ValueError):
@@ -79,7 +134,7 @@ def _busy(load: float | None, machine: Machine) -> str:
 
 
 def _cores(plan: Plan, machine: Machine) -> str:
-    """Ranks on the CPU that have to share cores measure each other."""
+    """Warn if ranks on the CPU have to share cores: they would slow each other down."""
     threads = os.environ.get("OMP_NUM_THREADS", "")
     each = int(threads) if threads.isdecimal() and int(threads) > 0 else 1
     needed = max((cell.choices.processes * each for cell in plan.cells
@@ -98,7 +153,7 @@ def _disk(plan: Plan, folder: Path) -> str:
 
 
 def checkpoint_bytes(plan: Plan) -> int:
-    """About what the checkpoints of the largest model in `plan` take: those kept, and one that is being written."""
+    """Estimate the size of the checkpoints of the largest model in `plan`: those kept, and one being written."""
     if not plan.suite.keeps_checkpoints:
         return 0
     chosen = {canonical(cell.choices.workload): cell.choices.workload.get(Workload) for cell in plan.cells
@@ -120,43 +175,3 @@ def _shared(plan: Plan) -> str:
     if free >= needed:
         return ""
     return f"{free / 1e6:.0f} MB of shared memory are free, {ranks} ranks may need {needed / 1e6:.0f} MB"
-
-
-@dataclass(slots=True)
-class ClockWatch:
-    """Tells when the wall clock was set, or the machine slept, since the last look. No duration hangs on either: they
-    are taken from the monotonic clock; dates in the ledger and in MLflow do."""
-
-    wall: Callable[[], float] = time.time
-    monotonic: Callable[[], float] = time.monotonic
-    _offset: float = 0.0
-    _asleep: float = 0.0
-    _at: float = 0.0
-
-    def __post_init__(self) -> None:
-        self._take()
-
-    def _take(self) -> None:
-        self._at = self.monotonic()
-        self._offset, self._asleep = self.wall() - self._at, _asleep()
-
-    def look(self) -> list[str]:
-        """What happened since the last look, a sentence each."""
-        at, offset, asleep = self._at, self._offset, self._asleep
-        self._take()
-        return list(_moved(self._offset - offset, self._asleep - asleep, self._at - at))
-
-
-def _moved(step: float, slept: float, elapsed: float) -> Iterator[str]:
-    if slept > STEP_SECONDS:
-        yield f"the machine slept for {slept:.1f} s"
-    step -= slept
-    if abs(step) > STEP_SECONDS + SLEW * elapsed:
-        yield f"the wall clock was set {'forward' if step > 0 else 'back'} by {abs(step):.1f} s"
-
-
-def _asleep() -> float:
-    """Seconds since boot in which the monotonic clock stood still."""
-    if not hasattr(time, "CLOCK_BOOTTIME"):
-        return 0.0
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)

@@ -1,4 +1,4 @@
-"""How signals end a run: as an exception in the middle of it, as an answer while its report is written."""
+"""Signals that end a run: an exception while trials run, only an answer while the report is written."""
 
 from __future__ import annotations
 
@@ -6,36 +6,38 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from repro.core.errors import Exit, Interrupted
 from repro.record.lock import RunLock
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-RESUME, REPORTING = "repro run --resume goes on", "the report is being written"
+Found = TypeVar("Found")
 
 
 class Interrupts:
-    """SIGTERM and SIGHUP end a run as Ctrl-C does: ledger, report, exit code. What a caller ignores stays ignored.
+    """SIGTERM and SIGHUP end a run as Ctrl-C does: ledger, report, exit code. Signals that the caller ignores stay so.
 
-    The first one ends the trial that runs, and with it the run. A second one while ranks are still being ended kills
-    everything at once; the record stays readable and can be resumed. While the report is written further ones are
+    The first signal ends the trial that runs, and with it the run. A second one while the ranks are being ended kills
+    everything at once; the record stays readable and can be resumed. While the report is written, further signals are
     answered and do nothing: an impatient Ctrl-C would leave a record without a report.
 
-    A second signal is noticed through the interpreter's wake-up descriptor, by a thread: while a launch ends, torch
-    elastic has put its own handlers in place of these, and the main thread may be waiting.
+    A thread notices the second signal through the interpreter's wake-up descriptor: while a launch ends, torch elastic
+    has replaced the handlers by its own, and the main thread may be waiting.
     """
 
-    def __init__(self, lock: RunLock, killed: str = RESUME, ending: str = REPORTING) -> None:
-        """
+    def __init__(self, lock: RunLock, next_step: str, closing: str) -> None:
+        """Prepare to handle signals.
+
         Args:
-            killed: what is told when a second signal kills: how to go on.
-            ending: what is told of one that comes when all has run.
+            lock: released when a second signal kills this process.
+            next_step: how to continue after that; shown to the user.
+            closing: the answer to a signal after the last trial: what is being done.
         """
-        self._lock, self._killed, self._ending = lock, killed, ending
-        self._deaf = self._reporting = False
+        self._lock, self._next_step, self._closing_text = lock, next_step, closing
+        self._only_answers = self._closing = False
         self._before: dict[signal.Signals, Any] = {}
         self._ours, self._theirs = socket.socketpair()
         self._wakeup = -1
@@ -56,38 +58,66 @@ class Interrupts:
         for each, handler in self._before.items():
             signal.signal(each, handler)
 
-    def ended(self) -> None:
-        """The run is over, only its report is to come: that is finished, whatever arrives."""
-        self._deaf = self._reporting = True
+    def finish(self) -> None:
+        """Only answer signals from here on: all trials have run, and the report has to be completed."""
+        self._only_answers = self._closing = True
 
     @contextmanager
-    def heard(self) -> Iterator[None]:
-        """What happens inside may be cut short: a signal interrupts it, and is the caller's to catch."""
-        self._deaf = False
+    def interruptible(self) -> Iterator[None]:
+        """Let a signal raise KeyboardInterrupt inside this context, after `finish`; the caller catches it."""
+        self._only_answers = False
         try:
             yield
         finally:
-            self._deaf = True
+            self._only_answers = True
 
     def _received(self, number: int, frame: object) -> None:
-        if self._deaf:
+        if self._only_answers:
             # Not by print: the handler may run in the middle of another one.
-            os.write(2, f"ending: {self._ending}, a moment (Ctrl-\\ gives up)\n".encode())
+            os.write(2, f"ending: {self._closing_text}, please wait (Ctrl-\\ aborts)\n".encode())
             return
-        self._deaf = True
+        self._only_answers = True
         raise Interrupted(number)
 
     def _listen(self) -> None:
-        """Count the signals that end; other signals wake the interpreter too and are not meant."""
+        """Count the signals that end a run; others wake the interpreter, too, and are not counted."""
         count, wanted = 0, {int(each) for each, handler in self._before.items() if handler is not signal.SIG_IGN}
         with self._ours:
             while received := self._ours.recv(64):
                 count += sum(number in wanted for number in received)
-                if count > 1 and not self._reporting:
+                if count > 1 and not self._closing:
                     self._kill()
 
     def _kill(self) -> None:
-        """End now: every rank watches this process and goes with it, and so does the fork server."""
-        os.write(2, f"killed; what has ended is kept ({self._killed})\n".encode())
+        """End now: every rank and the fork server watch this process and end with it."""
+        os.write(2, f"killed; completed trials are kept; {self._next_step}\n".encode())
         self._lock.release()
         os._exit(Exit.INTERRUPTED)
+
+
+class DeferredInterrupt:
+    """A KeyboardInterrupt that arrived while something had to be completed, to be delivered afterwards."""
+
+    def __init__(self) -> None:
+        self._caught: KeyboardInterrupt | None = None
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Catch an interrupt that arrives inside this context."""
+        try:
+            yield
+        except KeyboardInterrupt as error:
+            self._caught = error
+
+    def complete(self, function: Callable[[], Found]) -> Found:
+        """Call `function`, and again if an interrupt arrived in it: `Interrupts` raises one only."""
+        try:
+            return function()
+        except KeyboardInterrupt as error:
+            self._caught = error
+            return function()
+
+    def deliver(self) -> None:
+        """Raise the interrupt that was caught, if any."""
+        if self._caught is not None:
+            raise self._caught

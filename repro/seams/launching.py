@@ -1,4 +1,4 @@
-"""The classes of a launcher plug-in: what it is asked to start, and how it reports the end of every rank."""
+"""The classes of a launcher plug-in: the request to start an entry point, and the end of every rank."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from repro.seams.plugin import Plugin
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
-    """One start of one entry point on all ranks."""
+    """A request to start one entry point on all ranks."""
 
     entry: str
     """ "module:function", called as function(rank_folder, payload) in every rank."""
@@ -21,61 +21,89 @@ class LaunchRequest:
     processes: int
     device: str
     folder: Path
-    """Where each rank's printed output goes, as rank<N>.log."""
+    """Receives the printed output of each rank, as rank<N>.log."""
     timeout_seconds: float
     environment: Mapping[str, str] = field(default_factory=dict)
     stall_seconds: float | None = None
-    """Ended as hung when `progress` has not changed for so long; None: not watched."""
+    """The launch is ended as hung if `progress` has not grown for this time; None: not watched."""
     progress: Path | None = None
-    """The file that grows while the entry gets on."""
+    """The file that grows while the entry makes progress."""
 
 
-AFTER = "after rank "
-"""How the reason of a rank begins that was ended because another one failed."""
+RankCause = Literal["failed", "ended_after_another_rank", "checkpoint_refused", "out_of_memory"]
+"""Why a rank did not end with exit code 0:
+
+- `failed`: by itself, for the reason given.
+- `ended_after_another_rank`: it was stopped because another rank had failed or hung.
+- `checkpoint_refused`: it raised `CheckpointRefused` while it read the checkpoint to resume from.
+- `out_of_memory`: the kernel's OOM killer ended it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RankEnd:
-    """How one rank ended."""
+    """The end of one rank."""
 
     rank: int
     exit_code: int
-    """0 fine; negative: killed by that signal."""
+    """0: success; negative: killed by that signal."""
     reason: str = ""
+    """For people, in one line; decisions depend on `cause` alone."""
     tail: str = ""
-    """What it printed last, in one line; filled in for the rank that failed first."""
+    """The last lines that it printed, joined; filled in for the rank that failed first."""
+    cause: RankCause = "failed"
+    """Has a meaning only if `exit_code` is not 0."""
+
+    @property
+    def failed(self) -> bool:
+        return self.exit_code != 0
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchResult:
-    """How a launch ended."""
+    """The end of a launch."""
 
     ends: tuple[RankEnd, ...]
     seconds: float
     timed_out: bool = False
     hung: bool = False
-    """Ended because nothing got on for `stall_seconds`."""
+    """Ended because `progress` did not grow for `stall_seconds`."""
     network: Mapping[str, Any] | None = None
-    """What a launcher with a network of its own knows of it: rates stated and measured, bytes by node (JSON-like, at
-    least the fields of `repro.record.results.Network` that have no default)."""
+    """Measured by a launcher that emulates a network: rates requested and measured, bytes by node (JSON-like, at least
+    the fields of `repro.record.results.Network` that have no default)."""
 
     @property
     def ok(self) -> bool:
-        return not self.timed_out and not self.hung and all(end.exit_code == 0 for end in self.ends)
+        return not self.timed_out and not self.hung and not any(end.failed for end in self.ends)
 
     @property
-    def cause(self) -> RankEnd | None:
-        """The rank that failed first, not one that was ended because of it; None when none failed."""
-        failed = [end for end in self.ends if end.exit_code != 0]
-        return next((end for end in failed if not end.reason.startswith(AFTER)), failed[0] if failed else None)
+    def first_failure(self) -> RankEnd | None:
+        """The rank that failed by itself, not one that was stopped because of it; None if no rank failed."""
+        failed = [end for end in self.ends if end.failed]
+        return next((end for end in failed if end.cause != "ended_after_another_rank"), failed[0] if failed else None)
+
+    @property
+    def refused_checkpoint(self) -> str:
+        """The reason why a rank refused the checkpoint to resume from; "" if none did."""
+        return next((end.reason for end in self.ends if end.failed and end.cause == "checkpoint_refused"), "")
+
+    def failure_text(self) -> str:
+        """Describe the rank that failed first and its reason in one line."""
+        if self.timed_out:
+            return f"timed out after {self.seconds:.0f} s"
+        first = self.first_failure
+        if first is None:
+            return "no rank failed"
+        tail = f"; its log ends: {first.tail}" if first.tail else ""
+        return f"rank {first.rank}: {first.reason or f'exit code {first.exit_code}'}{tail}"
 
 
 class Launcher(Plugin):
-    """Starts the ranks and reports how each ended. Opened once a run, used for every trial."""
+    """Starts the ranks and reports the end of each. Opened once per run, used for every trial."""
 
     title: ClassVar[str]
     origin: ClassVar[Literal["measured", "emulated", "simulated"]] = "measured"
-    """What figures are that were taken under it: every report says so."""
+    """The label of figures taken under it; every report shows it."""
 
     def rank_logs(self, processes: int) -> int:
         """Return how many files with printed output a launch of `processes` ranks leaves."""
@@ -83,14 +111,14 @@ class Launcher(Plugin):
 
     @property
     def preload_seconds(self) -> float | None:
-        """What loading modules ahead cost in `open`; None where nothing is loaded ahead."""
+        """Time that `open` took to load modules ahead; None if it loads none."""
         return None
 
     def open(self, preload: Sequence[str], device: str) -> None:
         """Prepare (a fork server, namespaces); called once before the first launch."""
 
     def prepare(self, processes: int) -> None:
-        """Get ready for launches of so many ranks, off every clock; called after `open`, once for each number."""
+        """Prepare for launches of `processes` ranks, off every clock; called after `open`, once for each number."""
 
     @abstractmethod
     def launch(self, order: LaunchRequest) -> LaunchResult: ...

@@ -33,6 +33,8 @@ class Setting:
     determinism: str = "seeded"
     weights: str = "float32"
     """Type of the weights that the model computes with."""
+    simulated: bool = False
+    """True: the engine simulates all ranks in one process."""
 
 
 class Plugin(BaseModel):

@@ -187,7 +187,7 @@ class TrainingConfig(TrialConfig):
             precision=self.precision.kind, optimizer=self.optimizer.kind, launcher=self.launcher.kind,
             processes=self.processes, accumulation=self.batch.accumulation, device=device, device_count=device_count,
             compression=self.compression, overlap=self.overlap, determinism=self.determinism,
-            weights=self.precision.get(Precision).weights,
+            weights=self.precision.get(Precision).weights, simulated=self.origin == "simulated",
         )
 
     def notes(self, machine: Machine) -> list[str]:

@@ -339,7 +339,7 @@ class Drive:
             time.sleep(0.1)
         if self.world.launcher != "local":
             self._must("no namespace", not kept, f"{run}: namespaces left: {kept}")
-        if code == 130 and "killed; what has ended" not in said and (run / "environment.json").is_file():
+        if code == 130 and "killed; completed trials" not in said and (run / "environment.json").is_file():
             self._must("report", (run / "report" / "report.html").is_file(), f"{run}: interrupted, no report: {said}")
         for name, text in self.ended.items():
             path = run / "trials" / name / "result.json"

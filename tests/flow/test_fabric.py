@@ -253,7 +253,7 @@ def test_a_keeper_that_cannot_hand_over_is_one_line(server: None, monkeypatch: p
 def test_another_number_of_ranks_and_trials_after_a_failure(opened: Callable[..., Fabric], tmp_path: Path) -> None:
     launcher = opened()
     failed = _launch(launcher, tmp_path / "a", hold_on, 2, fail=True)
-    assert failed.cause is not None and failed.cause.reason == "ValueError: as told"
+    assert failed.first_failure is not None and failed.first_failure.reason == "ValueError: as told"
     outcome = _launch(launcher, tmp_path / "b", send, 3, bytes=4)
     assert outcome.ok and outcome.network, outcome
     assert len(outcome.network["sent_bytes"]) == 3

@@ -127,7 +127,7 @@ def test_an_owner_on_another_machine_is_named_and_can_be_overruled(run: Path) ->
     record = read_record(run)
     assert not record.missing() and not (run / NAME).exists()
     assert [item.text for item in record.incidents if item.kind == "lock"] == [
-        "the lock of process 1 on elsewhere since 1970-01-01 00:00:00, which no longer runs, was taken over"]
+        "the lock of process 1 on elsewhere since 1970-01-01 00:00:00, which no longer runs, was replaced"]
     assert {name: text for name, text in results(run).items() if name in before} == before
     assert command(run.parent, "verify", "run")[0] == 0
     assert command(run.parent, "bundle", "run", "-o", "b.zip")[0] == 0
@@ -234,7 +234,7 @@ def test_killed_resumed_verified_bundled_reported_compared(small: Path) -> None:
         code, out, error = command(small, *arguments)
         assert code == (2 if arguments == ("compare", "run", "run") else 0), (arguments, out, error)
     page = (small / "run" / "report" / "report.html").read_text()
-    assert "which no longer runs, was taken over" in page and "trials had ended" in page
+    assert "which no longer runs, was replaced" in page and "trials had ended" in page
 
 
 @pytest.mark.slow
@@ -253,7 +253,7 @@ def test_ctrl_c_ends_the_trial_and_a_second_one_ends_at_once(small: Path, twice:
     error = process.communicate(timeout=60)[1]
     assert process.returncode == 130, error
     if twice:
-        assert "killed; what has ended is kept" in error and time.monotonic() - begin < 3.0
+        assert "killed; completed trials are kept" in error and time.monotonic() - begin < 3.0
     else:
         assert (small / "run" / "report" / "report.html").is_file()
         assert [item.status for item in read_record(small / "run").attempts][-1] == "interrupted"

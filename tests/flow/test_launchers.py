@@ -206,7 +206,7 @@ def test_ranks_that_hang_are_asked_where_and_ended(local: Local, tmp_path: Path,
     assert outcome.hung and not outcome.timed_out and not outcome.ok
     assert 1 <= outcome.seconds < 20
     first, second = outcome.ends
-    assert outcome.cause == second, "the one that the other waited for"
+    assert outcome.first_failure == second, "the one that the other waited for"
     assert second.reason.startswith(f"hung: no event for 1 s, {why}")
     assert first.reason.startswith("after rank 1: hung: no event for 1 s, it stood in ")
     assert "all_reduce" in (tmp_path / "rank0.log").read_text(), "every rank's stacks are in its log"
@@ -340,7 +340,7 @@ def test_warming_up_is_timed(local: Local) -> None:
         (Local(), {"processes": 100_000}, "too many"),
         (Local(), {"processes": 8}, None),
         (Inline(), {"processes": 2}, "use launcher local"),
-        (Inline(), {"processes": 64, "engine": "fake"}, None),
+        (Inline(), {"processes": 64, "engine": "fake", "simulated": True}, None),
         (Inline(), {"processes": 1}, None),
     ],
 )

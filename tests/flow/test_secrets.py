@@ -23,7 +23,7 @@ import pytest
 
 import repro
 from repro.core.redact import HIDDEN, Scrubber, masked, redacted, secrets
-from repro.record.post_mortem import hide
+from repro.record.post_mortem import mask_secrets
 from tests.tracking_server import serving
 
 ROOT = Path(repro.__file__).parents[1]
@@ -290,7 +290,7 @@ def test_what_ranks_printed_is_masked_when_they_have_ended(tmp_path: Path, monke
     log.write_bytes(b"\xff a planted-key and planted-key\nb\n")
     other.write_bytes(b"nothing\n")
     before = other.stat().st_ino
-    hide(tmp_path)
+    mask_secrets(tmp_path)
     assert log.read_bytes() == f"\xff a {HIDDEN} and {HIDDEN}\nb\n".encode("latin-1")
     assert other.stat().st_ino == before and sorted(path.name for path in tmp_path.iterdir()) == [
         "rank0.log",

@@ -13,7 +13,7 @@ from repro.launchers.processes import hang, rank
 from repro.launchers.processes.hang import STOPPED, Progress
 from repro.launchers.processes.rank_processes import ends
 from repro.record import post_mortem
-from repro.seams.launching import AFTER, LaunchResult, RankEnd
+from repro.seams.launching import LaunchResult, RankEnd
 
 DUMP = """\
 something printed before
@@ -57,10 +57,10 @@ def test_each_rank_says_where_it_stood_and_the_others_whom_they_waited_for(tmp_p
     stacks = {0: WAITS, 1: [("", STOPPED)]}
     first, second, third = ends([-9, -9, None], tmp_path, hang.to_blame(stacks), "", hang.reasons(stacks, 3, 2.5))
     assert second.reason == "hung: no event for 2.5 s, it was stopped by a signal"
-    assert first.reason == (f"{AFTER}1: hung: no event for 2.5 s, it stood in all_reduce (distributed_c10d.py:3000); "
+    assert first.reason == ("after rank 1: hung: no event for 2.5 s, it stood in all_reduce (distributed_c10d.py:3000); "
                             "all stacks are in its log")
-    assert (third.exit_code, third.reason) == (-9, f"{AFTER}1: hung: no event for 2.5 s, and it did not answer")
-    assert LaunchResult((first, second, third), 3.0, hung=True).cause == second
+    assert (third.exit_code, third.reason) == (-9, "after rank 1: hung: no event for 2.5 s, and it did not answer")
+    assert LaunchResult((first, second, third), 3.0, hung=True).first_failure == second
 
 
 def test_a_file_that_grows_is_progress(tmp_path: Path) -> None:
@@ -79,14 +79,14 @@ def test_a_file_that_grows_is_progress(tmp_path: Path) -> None:
 def failed(folder: Path, printed: bytes, code: int = 1, reason: str = "") -> RankEnd:
     """How rank 1 is said to have failed, which printed something in an earlier attempt as well."""
     (folder / "rank1.log").write_bytes(b"words of an earlier attempt\n")
-    then = post_mortem.before(folder)
+    then = post_mortem.take_snapshot(folder)
     with (folder / "rank1.log").open("ab") as stream:
         stream.write(printed)
-    ends = (RankEnd(0, -15, f"{AFTER}1: killed"), RankEnd(1, code, reason))
-    outcome = post_mortem.explained(LaunchResult(ends, 1.0), then)
+    ends = (RankEnd(0, -15, "after rank 1: killed", cause="ended_after_another_rank"), RankEnd(1, code, reason))
+    outcome = post_mortem.explain(LaunchResult(ends, 1.0), then)
     assert outcome.ends[0].tail == ""
-    assert outcome.cause is not None
-    return outcome.cause
+    assert outcome.first_failure is not None
+    return outcome.first_failure
 
 
 def test_the_tail_of_the_log_of_the_rank_that_failed_first(tmp_path: Path) -> None:
@@ -127,12 +127,12 @@ WHOLE = "".join(EVENT.format(key) for key in ("cache_clear", "run_start", "run_s
 def test_a_log_that_was_touched_is_damaged(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "result_1.txt"
     path.write_text(text)
-    found = post_mortem.damage(path)
+    found = post_mortem.log_damage(path)
     assert said in found if said else found == ""
 
 
 def test_a_log_that_is_gone_is_damaged(tmp_path: Path) -> None:
-    assert "cannot be read: No such file" in post_mortem.damage(tmp_path / "none")
+    assert "cannot be read: No such file" in post_mortem.log_damage(tmp_path / "none")
 
 
 def test_a_process_that_is_stopped_is_known_by_its_state() -> None:

@@ -20,7 +20,7 @@ from repro.core.files import MAX_JSON_BYTES
 from repro.core.machine import Machine
 from repro.core.yaml_file import YamlFile
 from repro.record import index
-from repro.record.lock import _read, _who
+from repro.record.lock import _owner_text, _read
 from repro.record.store import read_record
 from repro.suite.file import read_suite
 from repro.suite.matrix import MAX_CELLS
@@ -240,5 +240,5 @@ def test_a_lock_that_says_nothing(tmp_path: Path, text: bytes) -> None:
 
 
 def test_a_lock_of_no_time() -> None:
-    assert "since" not in _who({"since_ms": 10**30, "pid": 1})
-    assert "since" in _who({"since_ms": 1_700_000_000_000, "pid": 1})
+    assert "since" not in _owner_text({"since_ms": 10**30, "pid": 1})
+    assert "since" in _owner_text({"since_ms": 1_700_000_000_000, "pid": 1})

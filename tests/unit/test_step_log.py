@@ -11,7 +11,7 @@ import pytest
 from repro.bundle.rederive import differences
 from repro.core.events import MAX_LINE, EventLog, read_events
 from repro.record.derive import derive
-from repro.record.post_mortem import damage
+from repro.record.post_mortem import log_damage
 from repro.record.results import Result
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.model import Trial
@@ -57,7 +57,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trial, Path]:
 
 def test_no_step_of_a_long_block_is_lost(long: tuple[Trial, Path]) -> None:
     trial, path = long
-    assert damage(path) == ""
+    assert log_damage(path) == ""
     with path.open("rb") as stream:
         assert max(map(len, stream)) < MAX_LINE / 16
     result = derived(trial, path)

@@ -20,7 +20,6 @@ from repro.bench.comm.result import BASELINE, CommOutcome, MpiResult, WorldResul
 from repro.bench.comm.world import world_result
 from repro.core.errors import TrialError, UsageError
 from repro.core.machine import detect
-from repro.runner.run import why
 from repro.seams.launching import Launcher, LaunchRequest
 from repro.seams.plugin import Setting
 from repro.suite.choice import Choice
@@ -86,7 +85,7 @@ def _world(launcher: Launcher, options: CommOptions, world: int, show: Show) -> 
                 timeout_seconds=LONGEST_SECONDS,
             ))
         if not outcome.ok:
-            raise TrialError(f"{world} ranks: {why(outcome)}")
+            raise TrialError(f"{world} ranks: {outcome.failure_text()}")
         lines = [json.loads(line) for line in found.read_text(encoding="utf-8").splitlines()]
     skipped = [{"algorithm": name, "size": None, "reason": reason} for name, reason in reasons.items() if reason]
     return world_result(world, lines, skipped, outcome.network)

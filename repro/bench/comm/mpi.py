@@ -17,7 +17,6 @@ from importlib.resources import files
 from pathlib import Path
 
 from repro.bench.comm.result import MpiResult
-from repro.runner.run import why
 from repro.seams.launching import Launcher, LaunchRequest
 
 ENTRY = "repro.bench.comm.mpi_rank:serve_rank"
@@ -43,7 +42,7 @@ def measure(
             entry=ENTRY, payload=payload, processes=world, device="cpu", folder=folder, timeout_seconds=limit,
         ))
         if not outcome.ok:
-            return MpiResult(world=world, problem=why(outcome))
+            return MpiResult(world=world, problem=outcome.failure_text())
         return read_times(world, version(), (folder / FOUND).read_text(encoding="utf-8"))
 
 

@@ -18,7 +18,6 @@ from repro.bench.harness.outcome import BenchOutcome, outcome
 from repro.bench.harness.trial import bench_trial, preload
 from repro.core import registry
 from repro.core.errors import TrialError
-from repro.runner.run import why
 from repro.seams.launching import LaunchRequest
 from repro.suite.model import Trial
 from repro.worker.loop import Loop
@@ -42,7 +41,7 @@ def measure(pairs: int, steps: int, processes: int) -> BenchOutcome:
                 timeout_seconds=3600.0,
             ))
             if not outcome_.ok:
-                raise TrialError(f"the benchmark failed: {why(outcome_)}")
+                raise TrialError(f"the benchmark failed: {outcome_.failure_text()}")
             found: dict[str, list[float]] = json.loads(Path(scratch, "seconds.json").read_text())
     finally:
         launcher.close()

@@ -43,7 +43,7 @@ from repro.record import environment as record_environment
 from repro.record.ledger import Attempt
 from repro.record.store import RunFolder
 from repro.runner.monitor import Monitor
-from repro.runner.run import SYNC_SECONDS, why
+from repro.runner.replays import PERIOD_SECONDS
 from repro.runner.tracking import Tracker
 from repro.seams.launching import LaunchRequest
 from repro.suite.file import read_suite
@@ -130,7 +130,7 @@ def measure(rounds: int, steps: int, processes: int, delay: float, every: float 
         launcher = registry.load("launcher", "local")()
         launcher.open([*preload(), "repro.bench.harness.tracking"], "cpu")
         stack.callback(launcher.close)
-        conductor = _Conductor(order, trackers, server.pid, SYNC_SECONDS if every is None else every,
+        conductor = _Conductor(order, trackers, server.pid, PERIOD_SECONDS if every is None else every,
                                lambda: bar.advance(task))
         stack.callback(conductor.all_go_on)  # who is stopped cannot end
         seconds = _train(scratch, folders["slow"], trial, conductor, launcher, steps)
@@ -287,7 +287,7 @@ def _train(
             )
             with suppress(KeyboardInterrupt):  # the rounds until then are what there is
                 if not (ended := launcher.launch(order)).ok:
-                    raise TrialError(f"the benchmark failed: {why(ended)}")
+                    raise TrialError(f"the benchmark failed: {ended.failure_text()}")
     lines = (scratch / "seconds").read_text().split("\n")[:-1] if (scratch / "seconds").is_file() else []
     rounds = len(lines) // len(ARMS)
     if rounds < WARMUP + 2:

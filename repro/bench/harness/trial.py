@@ -9,7 +9,7 @@ from repro.bench.harness import bare_ddp
 from repro.core import registry
 from repro.core.errors import TrialError
 from repro.core.events import Event, read_events
-from repro.runner.run import WORKER, why
+from repro.runner.launching import WORKER
 from repro.seams.launching import Launcher, LaunchRequest
 from repro.suite.model import Trial
 from repro.suite.training import TrainingConfig
@@ -49,5 +49,5 @@ def run_trial(launcher: Launcher, trial: Trial, folder: Path) -> tuple[float, li
     ))
     seconds = time.perf_counter() - begin
     if not outcome.ok:
-        raise TrialError(f"the benchmark's trial failed: {why(outcome)}")
+        raise TrialError(f"the benchmark's trial failed: {outcome.failure_text()}")
     return seconds, read_events(folder / "result.txt")[0]

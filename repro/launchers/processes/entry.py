@@ -1,4 +1,4 @@
-"""An entry point named in text, and an exception told in one line."""
+"""An entry point named in text, and an exception as the reason and cause of a rank's end."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from repro.core.errors import CheckpointRefused
 from repro.core.redact import masked
+from repro.seams.launching import RankCause
 
 Entry = Callable[[str, Mapping[str, Any]], object]
 LONGEST_REASON = 500
@@ -20,10 +22,20 @@ def resolve(entry: str) -> Entry:
 
 
 def reason(error: BaseException) -> str:
-    """Type and first line of what an exception says; without credentials, because it goes into the record."""
+    """Return type and first line of an exception; without credentials, because it goes into the record.
+
+    The type is left out for a refused checkpoint: `cause` says so already.
+    """
     lines = masked(str(error)).strip().splitlines()
     kind = type(error).__name__
+    if lines and cause(error) == "checkpoint_refused":
+        return lines[0][:LONGEST_REASON]
     return f"{kind}: {lines[0]}"[:LONGEST_REASON] if lines else kind
+
+
+def cause(error: BaseException) -> RankCause:
+    """Return the cause of a rank's end that `error` stands for."""
+    return "checkpoint_refused" if isinstance(error, CheckpointRefused) else "failed"
 
 
 def exit_code(error: SystemExit) -> int:

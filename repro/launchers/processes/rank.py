@@ -20,7 +20,8 @@ from typing import Any, ClassVar, Protocol
 
 from repro.core import child_process
 from repro.launchers.processes import hang
-from repro.launchers.processes.entry import exit_code, reason, resolve
+from repro.launchers.processes.entry import cause, exit_code, reason, resolve
+from repro.seams.launching import RankCause
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +77,10 @@ def run(assignment: Assignment, _roll: object, place: Place) -> None:
         resolve(assignment.entry)(assignment.folder, assignment.payload)
     except SystemExit as error:
         if code := exit_code(error):
-            _write(report, f"exit code {code}")
+            _write(report, f"exit code {code}", "failed")
         raise
     except Exception as error:  # whatever a plug-in raises is why this rank ended
-        _write(report, reason(error))
+        _write(report, reason(error), cause(error))
         traceback.print_exc()
         raise SystemExit(1) from None
     finally:
@@ -128,8 +129,9 @@ def _set_environment(environment: Mapping[str, str]) -> None:
         torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
 
 
-def _write(report: Path, why: str) -> None:
-    report.write_text(json.dumps({"reason": why, "nanoseconds": time.monotonic_ns()}), encoding="utf-8")
+def _write(report: Path, why: str, cause: RankCause) -> None:
+    told = {"reason": why, "cause": cause, "nanoseconds": time.monotonic_ns()}
+    report.write_text(json.dumps(told), encoding="utf-8")
 
 
 def _flush() -> None:

@@ -12,7 +12,7 @@ from multiprocessing.context import get_spawning_popen
 from pathlib import Path
 from typing import Any
 
-from repro.seams.launching import AFTER, RankEnd
+from repro.seams.launching import RankCause, RankEnd
 
 
 class Roll:
@@ -74,17 +74,23 @@ def ends(
             that kept the others waiting, None where that is not known.
     """
     if each:
-        return tuple(
-            RankEnd(rank, -int(signal.SIGKILL) if code is None else code,
-                    why if suspect in (None, rank) else f"{AFTER}{suspect}: {why}")
-            for rank, (code, why) in enumerate(zip(codes, each, strict=True))
-        )
+        return tuple(_end(rank, code, why, "failed", suspect)
+                     for rank, (code, why) in enumerate(zip(codes, each, strict=True)))
     told = [_read(reports / f"rank{rank}.json") for rank in range(len(codes))]
     cause = None if late else _cause(codes, told, suspect)
     return tuple(
-        RankEnd(rank, -int(signal.SIGKILL) if code is None else code, _reason(rank, code, report, cause, late))
+        RankEnd(rank, 0) if code == 0 else
+        _end(rank, code, report.get("reason") or late or _without_report(code), report.get("cause", "failed"), cause)
         for rank, (code, report) in enumerate(zip(codes, told, strict=True))
     )
+
+
+def _end(rank: int, code: int | None, reason: str, cause: RankCause, first: int | None) -> RankEnd:
+    """Return the end of a rank; `first`: the rank that failed by itself, None if unknown."""
+    code = -int(signal.SIGKILL) if code is None else code
+    if first in (None, rank):
+        return RankEnd(rank, code, reason, cause=cause)
+    return RankEnd(rank, code, f"after rank {first}: {reason}", cause="ended_after_another_rank")
 
 
 def _read(report: Path) -> dict[str, Any]:
@@ -106,13 +112,6 @@ def _cause(codes: list[int | None], told: list[dict[str, Any]], suspect: int | N
 
     failed = [rank for rank, code in enumerate(codes) if code != 0]
     return min(failed, key=lambda rank: (when(rank), rank != suspect), default=None)
-
-
-def _reason(rank: int, code: int | None, report: dict[str, Any], cause: int | None, late: str) -> str:
-    if code == 0:
-        return ""
-    why = report.get("reason") or late or _without_report(code)
-    return why if cause in (None, rank) else f"after rank {cause}: {why}"
 
 
 def _without_report(code: int | None) -> str:

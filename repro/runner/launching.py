@@ -1,0 +1,81 @@
+"""The launchers of a plan: each is opened once per run and launches entry points on all ranks of a trial."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from repro.record import post_mortem
+from repro.seams.launching import Launcher, LaunchRequest, LaunchResult
+from repro.seams.training import Engine
+from repro.suite.identity import canonical
+from repro.suite.model import Trial
+from repro.suite.plan import Plan
+
+WORKER = "repro.worker.main:main"
+PARITY_WORKER = "repro.worker.gate_worker:main"
+
+
+class Launchers:
+    """The open launchers of one run, by their options."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Launcher] = {}
+
+    def open(self, plan: Plan) -> float | None:
+        """Open every launcher of the plan; return the time it took to load modules, None if none were loaded.
+
+        Raises:
+            UsageError: a launcher cannot be opened on this machine.
+        """
+        modules = _modules(plan)
+        for cell in plan.cells:
+            key = canonical(cell.choices.launcher)
+            if key not in self._open:
+                self._open[key] = cell.choices.launcher.get(Launcher)
+                self._open[key].open(modules, plan.device)
+            self._open[key].prepare(cell.choices.processes)
+        seconds = [known for item in self._open.values() if (known := item.preload_seconds) is not None]
+        return sum(seconds) if seconds else None
+
+    def close(self) -> None:
+        """Close every launcher that was opened."""
+        for launcher in self._open.values():
+            launcher.close()
+
+    def launch(self, trial: Trial, entry: str, folder: Path, payload: dict[str, Any]) -> LaunchResult:
+        """Start an entry point on all ranks of a trial and wait for their end.
+
+        Args:
+            folder: receives the ranks' output.
+            payload: its `spent_seconds`, if any, are subtracted from the trial's time limit.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        before = post_mortem.take_snapshot(folder)
+        try:
+            outcome = self._open[canonical(trial.choices.launcher)].launch(_request(trial, entry, folder, payload))
+        finally:
+            post_mortem.mask_secrets(folder)
+        return post_mortem.explain(outcome, before)
+
+
+def _request(trial: Trial, entry: str, folder: Path, payload: dict[str, Any]) -> LaunchRequest:
+    choices = trial.choices
+    return LaunchRequest(
+        entry=entry, processes=choices.processes, device=choices.device, folder=folder,
+        payload={**payload, "trial": trial.model_dump(mode="json", by_alias=True),
+                 "simulated": choices.origin == "simulated", "launched_ns": time.monotonic_ns()},
+        timeout_seconds=choices.timeout_seconds - payload.get("spent_seconds", 0.0),
+        stall_seconds=choices.stall_seconds, progress=folder / payload["log"] if "log" in payload else None,
+    )
+
+
+def _modules(plan: Plan) -> list[str]:
+    """List the modules that the ranks of this plan will import, in order, each once.
+
+    An engine without parts trains nothing: no rank imports the modules of its optimizer and its workload.
+    """
+    modules = [name for cell in plan.cells for choice in cell.choices.plugins() for name in choice.plugin.preload
+               if choice.seam in ("engine", "launcher") or cell.choices.engine.get(Engine).needs_parts]
+    return list(dict.fromkeys([*modules, "repro.worker.main", "repro.worker.gate_worker"]))

@@ -1,0 +1,59 @@
+"""The run folder between two sealed states: repaired after a killed start, sealed again at the end of this one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from repro.core.files import write_model
+from repro.record import damaged
+from repro.record.damaged import Damaged
+from repro.record.differences import Difference
+from repro.record.index import seal_again, unseal
+from repro.runner.context import RunContext
+from repro.runner.preflight import Preflight
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Findings of a session before a run starts, recorded as soon as the run is known to be allowed."""
+
+    stale_lock: str = ""
+    """The ended owner whose lock was replaced; "" if there was none."""
+    differences: tuple[Difference, ...] = ()
+    """Differences of plan and record with which the run is resumed by `--force`."""
+
+
+@contextmanager
+def unsealed(context: RunContext, damage: Sequence[Damaged]) -> Iterator[None]:
+    """Open the folder for writing: repair it, remove the index that no longer holds; seal it at the end.
+
+    Raises:
+        OutputError: the folder cannot be written.
+    """
+    folder, plan = context.folder, context.plan
+    damaged.set_aside(folder, damage)
+    try:
+        unseal(folder)
+        folder.mend()
+        damaged.record_set_aside(folder, plan, damage)
+        damaged.complete_ledger(folder, plan)
+        for item in damage:
+            context.watcher.stage(f"warning: {item.trial_id}: {item.why}; set aside, the trial runs again")
+        yield
+    finally:
+        seal_again(folder)
+
+
+def record_start(context: RunContext, findings: Findings, preflight: Preflight) -> None:
+    """Record the environment, or its differences from the first start, and the warnings of the checks."""
+    folder = context.folder
+    if findings.stale_lock:
+        folder.append_incident("lock", f"the lock of {findings.stale_lock}, which no longer runs, was replaced")
+    if not folder.environment.is_file():
+        write_model(folder.environment, preflight.environment)
+    for item in (*findings.differences, *preflight.differences):
+        folder.append_incident("difference", item.text, difference=item.kind)
+    for text in preflight.warnings:
+        context.warn("machine", text)

@@ -1,0 +1,72 @@
+"""The trials of a run in their order: each is started as often as the suite allows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from repro.record.results import RERUN, Result
+from repro.record.resume import failed_starts, may_run_again
+from repro.record.store import Record
+from repro.runner.attempt import TrialStarter
+from repro.runner.context import RunContext
+from repro.runner.machine_watch import MachineWatch
+from repro.suite.model import Trial
+
+FAILED_WORDS = {"crashed": "crashed", "hung": "hung", "timed_out": "ran into its time limit",
+                "out_of_memory": "ran out of memory", "invalid": "left an invalid log"}
+"""The statuses of a failed trial, as predicates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """Runs trials one after another."""
+
+    context: RunContext
+    starter: TrialStarter
+    watch: MachineWatch
+    strict: bool
+
+    def run(self, record: Record, trials: Sequence[Trial]) -> None:
+        """Run `trials`, the last ones of the plan; stop after a failure if the suite says so.
+
+        Raises:
+            GuardError: strict, and the clock was set or the machine throttled while a trial ran.
+        """
+        plan = self.context.plan
+        self.watch.begin(plan.device)
+        for number, trial in enumerate(trials, len(plan.order) - len(trials) + 1):
+            result = self._run_trial(record, trial, number)
+            if plan.suite.on_failure == "stop" and result.status in FAILED_WORDS:
+                text = f"stopped after a trial that {FAILED_WORDS[result.status]}, as the suite's on_failure says"
+                self.context.warn("stopped", text, trial.trial_id)
+                return
+
+    def _run_trial(self, record: Record, trial: Trial, number: int) -> Result:
+        """Start a trial until its result is final or no more starts are allowed."""
+        plan = self.context.plan
+        failed, attempt = failed_starts(record, trial.trial_id), record.next_attempt(trial.trial_id)
+        while True:
+            result = self._start(trial, attempt, number)
+            if result is not None:
+                failed += result.status in RERUN
+                if result.status not in RERUN or not may_run_again(plan, failed):
+                    return result
+                text = f"attempt {attempt} {result.status} ({result.reason}); starting again"
+                if plan.suite.keeps_checkpoints:
+                    text += ", from its last checkpoint if there is one"
+                self.context.warn("rerun", text, trial.trial_id)
+            attempt += 1
+
+    def _start(self, trial: Trial, attempt: int, number: int) -> Result | None:
+        plan, watcher = self.context.plan, self.context.watcher
+        cell = next(cell for cell in plan.cells if cell.cell_id == trial.cell_id)
+        watcher.trial_started(number, len(plan.order), trial, cell)
+        begin = time.monotonic()
+        result = self.starter.start(trial, attempt)
+        if result is not None:
+            watcher.trial_ended(result, time.monotonic() - begin)
+            self.watch.check(self.context, trial.trial_id, self.strict)
+            self.starter.replays.after_trial()
+        return result
