@@ -80,8 +80,8 @@ def require_same(folder: Path, found: Sequence[Difference], force: bool, hint: s
     if found and not force:
         more = f" (and {len(found) - SHOWN} more)" if len(found) > SHOWN else ""
         texts = "; ".join(item.text for item in found[:SHOWN])
-        raise UsageError(f"{folder}: cannot be resumed as the same run: {texts}{more}{hint}; to resume it all the same, "
-                         "and have the report show the differences: --force")
+        raise UsageError(f"{folder}: cannot be resumed as the same run: {texts}{more}{hint}; to resume it in "
+                         "spite of that, and have the report show it: --force")
 
 
 def trials_to_run(record: Record, again: bool) -> list[Trial]:

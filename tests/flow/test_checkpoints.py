@@ -28,6 +28,7 @@ from repro.record.index import file_sha256
 from repro.record.results import Result
 from repro.record.store import Record
 from repro.runner import preflight
+from repro.runner.context import Options
 from repro.runner.run import Run, prepare
 from repro.suite.file import read_suite
 from repro.suite.plan import make_plan
@@ -267,13 +268,13 @@ def test_a_planted_bomb_and_another_number_of_ranks_are_refused_each_in_a_line(t
     forge(kept.root / newest, files={victim.relative_to(kept.root / newest).as_posix(): file_sha256(victim)})
     for name in kept.names()[1:]:
         forge(kept.root / name, world=4)
-    record = Run(run.plan, run.folder, MACHINE, Silent(), again=True).execute()
+    record = Run(run.plan, run.folder, MACHINE, Silent(), Options(again=True)).execute()
     assert not (tmp_path / "gone-off").exists()
     refused, last = record.attempts[1:]
     assert (refused.status, last.resumed_from) == ("refused", "")
     assert f"checkpoint {newest}: " in refused.reason and "holds more than tensors and plain values" in refused.reason
     if kept.names()[1:]:
-        assert "was written by 4 rank(s), this trial has 1" in last.passed_over
+        assert "was written by 4 rank(s), this trial has 1" in last.passed_over[0]
     assert hashes(record) == hashes(whole)
 
 

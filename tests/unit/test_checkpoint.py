@@ -11,7 +11,6 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +27,11 @@ from repro.record import checkpoint, environment, resume
 from repro.record.checkpoint import Checkpoints
 from repro.record.index import file_sha256
 from repro.record.store import Record
+from repro.runner import attempt as runner_attempt
 from repro.runner import preflight
-from repro.runner import run as runner_run
-from repro.runner.run import PARITY_WORKER, WORKER, Run, prepare
+from repro.runner.context import Options
+from repro.runner.launching import PARITY_WORKER, WORKER, Launchers
+from repro.runner.run import Run, prepare
 from repro.seams.launching import LaunchRequest, LaunchResult
 from repro.seams.training import Batch
 from repro.suite.file import read_suite
@@ -162,7 +163,7 @@ def test_no_more_starts_than_the_suite_allows(begin: Callable[..., Run], failing
     run = begin()
     assert [status for _, status, _ in ledger(run.execute())] == ["crashed"] * 3
     assert kept(run).names() == ["step_000000092", "step_000000046"], "--rerun-failed can still go on"
-    record = Run(run.plan, run.folder, MACHINE, Silent(), again=True).execute()
+    record = Run(run.plan, run.folder, MACHINE, Silent(), Options(again=True)).execute()
     assert ledger(record)[3:] == [(4, "crashed", "step_000000092 of attempt 1")]
 
 
@@ -183,9 +184,10 @@ def test_a_torn_checkpoint_gives_way_to_the_one_before_and_that_to_a_start_anew(
     record = run.execute()
     assert ledger(record) == [(1, "crashed", ""), (2, "crashed", "step_000000046 of attempt 1"), (3, "ok", "")]
     passed = [item.passed_over for item in record.attempts]
-    assert passed == ["", "checkpoint step_000000092: rank0.json is damaged or was modified",
-                      "checkpoint step_000000092: log.txt is missing; checkpoint step_000000046: log.txt is missing"]
-    assert next(item.text for item in record.incidents if item.kind == "checkpoint") == passed[1]
+    assert passed == [(), ("checkpoint step_000000092: rank0.json is damaged or was modified",),
+                      ("checkpoint step_000000092: log.txt is missing",
+                       "checkpoint step_000000046: log.txt is missing")]
+    assert next(item.text for item in record.incidents if item.kind == "checkpoint") == passed[1][0]
 
 
 def test_a_log_that_was_cut_before_a_checkpoint_copied_it_is_not_gone_on_from(
@@ -205,7 +207,7 @@ def test_a_log_that_was_cut_before_a_checkpoint_copied_it_is_not_gone_on_from(
     record = run.execute()
     assert ledger(record) == [(1, "crashed", ""), (2, "ok", "step_000000046 of attempt 1")]
     said = r"checkpoint step_000000092: \d+ of \d+ lines of log.txt were damaged before the checkpoint was written"
-    assert re.fullmatch(said, record.attempts[1].passed_over)
+    assert re.fullmatch(said, record.attempts[1].passed_over[0])
     assert verify(run.folder.root).problems == []
 
 
@@ -243,7 +245,7 @@ def test_what_was_being_written_when_the_trial_failed_is_none(
     run = begin()
     record = run.execute()
     assert ledger(record) == [(1, "crashed", ""), (2, "ok", "step_000000046 of attempt 1")]
-    assert not any(folder.exists() for folder in calls) and record.attempts[1].passed_over == ""
+    assert not any(folder.exists() for folder in calls) and record.attempts[1].passed_over == ()
 
 
 def test_a_whole_file_with_something_else_in_it_is_refused(
@@ -372,8 +374,8 @@ def test_a_log_that_is_no_text_any_more_is_not_gone_on_from(
     failing(120)
     record = begin().execute()
     assert ledger(record) == [(1, "crashed", ""), (2, "ok", "step_000000046 of attempt 1")]
-    assert record.attempts[1].passed_over == \
-        "checkpoint step_000000092: log.txt is not UTF-8: it was damaged before the checkpoint was written"
+    assert record.attempts[1].passed_over == (
+        "checkpoint step_000000092: log.txt is not UTF-8: it was damaged before the checkpoint was written",)
 
 
 # ---- the time limit
@@ -390,7 +392,7 @@ def test_an_attempt_that_goes_on_has_what_is_left_of_the_limit(
         return real(self, dataclasses.replace(order, timeout_seconds=3600.0))
 
     monkeypatch.setattr(Inline, "launch", launch)
-    monkeypatch.setattr(runner_run, "_spent", lambda _, point: spent if point else 0.0)
+    monkeypatch.setattr(runner_attempt, "spent_seconds", lambda _, point: spent if point else 0.0)
     failing(120)
     begin().execute()
     assert given == [3600.0, pytest.approx(left, rel=1e-6)]
@@ -425,13 +427,13 @@ def test_the_machine_s_clock_says_what_is_left(
 def test_an_attempt_that_has_nothing_left_is_not_started(
     begin: Callable[..., Run], failing: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner_run, "_spent", lambda _, point: 4000.0 if point else 0.0)
+    monkeypatch.setattr(runner_attempt, "spent_seconds", lambda _, point: 4000.0 if point else 0.0)
     failing(120)
     record = begin().execute()
     assert ledger(record) == [(1, "crashed", ""), (2, "timed_out", "step_000000092 of attempt 1")]
     result = record.results[0]
-    assert result.reason == ("nothing was left of its time limit of 3600 s when it went on: 4000 s had passed "
-                             "since it was first started")
+    assert result.reason == ("nothing was left of its time limit of 3600 s when it was resumed: 4000 s had "
+                             "passed since its first start")
     assert len(result.curve) == 4, "what is known of it up to the checkpoint"
     assert verify(record.folder.root).problems == []
 
@@ -648,18 +650,17 @@ def test_a_wrong_period_is_refused(begin: Callable[..., Run], every: str) -> Non
 # ---- the gate, when a run goes on
 
 
-@dataclass(slots=True)
-class Counting(Run):
-    """A run that counts launches of the gate, and whose trials are interrupted."""
+class Counting(Launchers):
+    """Counts launches of the gate; trials are interrupted."""
 
-    gates: int = 0
+    gates = 0
 
     def launch(self, trial: Trial, entry: str, folder: Path, payload: dict[str, Any]) -> LaunchResult:
         if entry == WORKER:
             raise KeyboardInterrupt
         assert entry == PARITY_WORKER
         self.gates += 1
-        return super(Counting, self).launch(trial, entry, folder, payload)
+        return super().launch(trial, entry, folder, payload)
 
 
 def test_a_gate_that_was_passed_is_not_run_again(begin: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -670,13 +671,15 @@ def test_a_gate_that_was_passed_is_not_run_again(begin: Callable[..., Run], monk
     folder = prepare(plan, "", first.folder.root.parent / "gate")
     gates = []
     for _ in range(2):
-        run = Counting(plan, folder, MACHINE, Silent())
+        run = Run(plan, folder, MACHINE, Silent())
+        run.launchers = launchers = Counting()
         with pytest.raises(KeyboardInterrupt):
             run.execute()
-        gates.append(run.gates)
+        gates.append(launchers.gates)
     assert gates == [2, 0]
     monkeypatch.setattr("repro.worker.parity.STEPS", 2)  # another gate than the one that was passed
     monkeypatch.setattr("repro.worker.parity.judge", lambda *_: "planted")
-    run = Counting(plan, folder, MACHINE, Silent())
+    run = Run(plan, folder, MACHINE, Silent())
+    run.launchers = Counting()
     with pytest.raises(ParityError, match="planted; no more trials are timed"):
         run.execute()

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from repro.core.machine import Machine
-from repro.runner import preflight
-from repro.runner.preflight import ClockWatch
+from repro.runner import machine_watch, preflight
+from repro.runner.machine_watch import ClockWatch
 from repro.suite.plan import Plan, make_plan
 from tests.records import make_record
 
@@ -63,7 +63,7 @@ def test_too_little_room(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> tuple[ClockWatch, dict[str, float]]:
     at = {"wall": 1e9, "monotonic": 5.0, "asleep": 3.0}
-    monkeypatch.setattr(preflight, "_asleep", lambda: at["asleep"])
+    monkeypatch.setattr(machine_watch, "_asleep", lambda: at["asleep"])
     return ClockWatch(lambda: at["wall"], lambda: at["monotonic"]), at
 
 

@@ -24,8 +24,10 @@ from repro.record import environment, index, resume
 from repro.record.store import Record, read_record
 from repro.runner import preflight
 from repro.runner import run as runner_run
+from repro.runner.launching import Launchers
 from repro.runner.run import Run
 from repro.runner.signals import Interrupts
+from repro.runner.trials import Trials
 from repro.suite.file import read_suite
 from repro.suite.plan import make_plan
 from tests.unit.test_resume import SUITE
@@ -93,14 +95,14 @@ def test_the_ledger_the_terminal_and_the_report_name_the_signal(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int,
     name: str,
 ) -> None:
-    after(monkeypatch, Run, "launch", 2, number)
+    after(monkeypatch, Launchers, "launch", 2, number)
     ended = begin()
     assert ended.exit_code == 130
     attempts = read_record(tmp_path / "run").attempts
     assert [(item.status, item.reason) for item in attempts] == [("ok", ""), ("interrupted", name)]
     said = " ".join(capsys.readouterr().err.split())
-    assert f"interrupted by {name}; reporting what there is," in said
-    assert "run --resume" in said and "goes on" in said
+    assert f"interrupted by {name}; reporting the completed trials; resume with: " in said
+    assert "run --resume" in said
     assert name in (tmp_path / "run" / "report" / "report.html").read_text()
 
 
@@ -125,9 +127,9 @@ def test_a_signal_while_the_start_is_written_down_is_named_too(
 
 
 @pytest.mark.parametrize(("place", "name", "count"), [
-    (Run, "execute", 1), (TerminalWatcher, "stage", 2), (index, "seal", 1), (Interrupts, "ended", 1),
+    (Run, "execute", 1), (TerminalWatcher, "stage", 2), (index, "seal", 1), (Interrupts, "finish", 1),
     *(pytest.param(*case, marks=pytest.mark.slow)
-      for case in ((cli_run, "exit_code", 1), (runner_run, "read_record", 2), (Run, "_close", 1))),
+      for case in ((cli_run, "exit_code", 1), (runner_run, "read_record", 2), (Launchers, "close", 1))),
 ])
 def test_a_signal_after_the_last_trial_leaves_record_and_report(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, count: int
@@ -135,7 +137,7 @@ def test_a_signal_after_the_last_trial_leaves_record_and_report(
     after(monkeypatch, place, name, count)
     ended = begin()
     # Once only the report is left to be written, a signal is answered and changes nothing.
-    assert ended.exit_code == (0 if name in ("ended", "exit_code") else 130)
+    assert ended.exit_code == (0 if name in ("finish", "stage", "exit_code") else 130)
     record = read_record(tmp_path / "run")
     assert record.missing() == [] and ended.trials == {"ok": 4}
     assert (tmp_path / "run" / "report" / "report.html").read_text().rstrip().endswith("</html>")
@@ -158,15 +160,15 @@ def test_a_signal_after_a_gate_that_failed_does_not_hide_why(
     def fails(*_: Any) -> None:
         raise ParityError("parity gate: made to fail")
 
-    monkeypatch.setattr(Run, "_trials", fails)
-    real = Interrupts.ended
+    monkeypatch.setattr(Trials, "run", fails)
+    real = Interrupts.finish
 
     def late(self: Any) -> None:
-        if not self._deaf:
+        if not self._only_answers:
             send()
         real(self)
 
-    monkeypatch.setattr(Interrupts, "ended", late)
+    monkeypatch.setattr(Interrupts, "finish", late)
     with pytest.raises(ParityError, match="made to fail"):
         begin()
     assert (tmp_path / "run" / "report" / "report.html").is_file()
@@ -176,11 +178,11 @@ def test_a_signal_after_a_gate_that_failed_does_not_hide_why(
 def test_a_signal_before_anything_ran_says_how_to_go_on(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    after(monkeypatch, Run, "_checked", 1, signal.SIGTERM)
+    after(monkeypatch, preflight, "check", 1, signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt):
         begin()
     said = " ".join(capsys.readouterr().err.split())
-    assert "interrupted by SIGTERM; nothing has run yet," in said and "goes on" in said
+    assert "interrupted by SIGTERM; nothing has run yet; resume with: " in said
     monkeypatch.undo()
     for place in (cli_run, reproduce, headless):
         monkeypatch.setattr(place, "detect", lambda: MACHINE)
@@ -198,15 +200,15 @@ def contents(root: Path) -> dict[str, bytes]:
 def test_a_resume_that_is_refused_leaves_every_file_as_it_was(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    after(monkeypatch, Run, "launch", 2)
+    after(monkeypatch, Launchers, "launch", 2)
     begin()
     (tmp_path / "run" / "report" / "report.html").write_text("as it was")
     before = contents(tmp_path / "run")
 
-    def refused(self: Run, now: Any) -> Any:
+    def refused(*_: Any) -> Any:
         raise OutputError("refused")
 
-    monkeypatch.setattr(Run, "_checked", refused)
+    monkeypatch.setattr(preflight, "check", refused)
     with pytest.raises(OutputError, match="refused"):
         resume_suite(tmp_path / "run", track=False)
     assert contents(tmp_path / "run") == before
@@ -217,14 +219,14 @@ def test_a_reproduction_that_a_signal_ends_is_not_judged_and_keeps_what_has_run(
 ) -> None:
     assert begin().exit_code == 0
     with monkeypatch.context() as here:
-        after(here, Run, "launch", 2, signal.SIGTERM)
+        after(here, Launchers, "launch", 2, signal.SIGTERM)
         before = signal.getsignal(signal.SIGTERM)
         with pytest.raises(Interrupted):
             reproduce.reproduce(tmp_path / "run", None, tmp_path / "again")
     assert signal.getsignal(signal.SIGTERM) == before
     said = " ".join(capsys.readouterr().err.split())
-    assert "ended by SIGTERM: nothing is judged; what has run is kept, " in said
-    assert "repro reproduce " in said and " --resume " in said and "/again goes on" in said
+    assert "interrupted by SIGTERM; nothing is judged; completed trials are kept; resume with: " in said
+    assert "repro reproduce " in said and " --resume " in said and "/again" in said
     attempts = read_record(tmp_path / "again").attempts
     assert [(item.status, item.reason) for item in attempts] == [("ok", ""), ("interrupted", "SIGTERM")]
     assert verify(tmp_path / "again").sound
@@ -267,7 +269,7 @@ def test_a_reproduction_ended_while_it_is_sealed_has_its_index(
             reproduce.reproduce(tmp_path / "run", "1", tmp_path / "again")
     assert "nothing is judged" in capsys.readouterr().err
     assert verify(tmp_path / "again").sound and (tmp_path / "again" / index.NAME).is_file()
-    other = resume.other_plan(read_record(tmp_path / "again").plan, MACHINE)
+    other = resume.plan_differences(read_record(tmp_path / "again").plan, MACHINE)
     assert other == [], "some cells of a suite are a plan that can be gone on with"
 
 
@@ -276,7 +278,7 @@ def test_a_reproduction_that_went_on_elsewhere_does_not_claim_sameness(
 ) -> None:
     assert begin().exit_code == 0
     with monkeypatch.context() as here:
-        after(here, Run, "launch", 2)
+        after(here, Launchers, "launch", 2)
         with pytest.raises(Interrupted):
             reproduce.reproduce(tmp_path / "run", None, tmp_path / "again")
     monkeypatch.setenv("OMP_NUM_THREADS", "77")
@@ -297,12 +299,12 @@ def test_a_calibration_that_a_signal_ends_keeps_what_has_run_and_no_null(
     (tmp_path / "suite.yaml").write_text(SUITE.format(more=""))
     source = read_suite(str(tmp_path / "suite.yaml"), ())
     plan = make_plan(source.suite, MACHINE, source.problem)
-    after(monkeypatch, Run, "launch", 3, signal.SIGTERM)
+    after(monkeypatch, Launchers, "launch", 3, signal.SIGTERM)
     with pytest.raises(Interrupted):
         calibrate.calibrate(plan, source.text, None, 6, 1, keep=False, to=tmp_path / "nulls.json")
     said = " ".join(capsys.readouterr().err.split())
-    assert "ended by SIGTERM: no null is kept; what has run stays in runs/" in said
-    assert "the same command with --from runs/" in said
+    assert "interrupted by SIGTERM; no null is kept; completed trials stay in runs/" in said
+    assert "repeat the command with --from runs/" in said
     run = next((tmp_path / "runs").iterdir())
     assert [item.status for item in read_record(run).attempts] == ["ok", "ok", "interrupted"]
     assert verify(run).sound and not (tmp_path / "nulls.json").exists()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,18 @@ from repro.core.errors import GuardError, OutputError, UsageError
 from repro.core.files import read_model, write_model
 from repro.core.machine import Machine
 from repro.record import damaged as record_damaged
-from repro.record import environment, resume
+from repro.record import differences, environment, resume
 from repro.record import index as record_index
 from repro.record.environment import Environment
 from repro.record.ledger import read_attempts
 from repro.record.results import Result
 from repro.record.store import Record, RunFolder, read_record
-from repro.runner import preflight
-from repro.runner import run as runner_run
-from repro.runner.preflight import ClockWatch
-from repro.runner.run import Run, prepare
+from repro.runner import attempt, preflight
+from repro.runner.context import Options
+from repro.runner.launching import Launchers
+from repro.runner.machine_watch import ClockWatch
+from repro.runner.run import Run, exit_code, prepare
+from repro.runner.trials import Trials
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.file import read_suite
 from repro.suite.model import Trial
@@ -53,11 +54,12 @@ matrix:
 MACHINE = Machine(device="cpu", device_count=0, cores=2)
 
 
-@dataclass(slots=True)
-class Scripted(Run):
-    """A run whose launches do as told, in order; "" is a launch as it is, and so is all that follows the script."""
+class ScriptedLaunchers(Launchers):
+    """Launches as the script says, in order; "" is a launch as it is, and so is all that follows the script."""
 
-    script: list[str] = field(default_factory=list)
+    def __init__(self, script: list[str]) -> None:
+        super().__init__()
+        self.script = script
 
     def launch(self, trial: Trial, entry: str, folder: Path, payload: dict[str, Any]) -> LaunchResult:
         told = self.script.pop(0) if self.script else ""
@@ -67,11 +69,19 @@ class Scripted(Run):
             return LaunchResult((RankEnd(0, -9, "killed by SIGKILL", "last words"),), 0.1)
         if told == "hang":
             return LaunchResult((RankEnd(0, -9, "hung: no event for 5 s"),), 0.1, hung=True)
-        outcome = super(Scripted, self).launch(trial, entry, folder, payload)
+        outcome = super().launch(trial, entry, folder, payload)
         if told == "hole":
             log = folder / payload["log"]
             log.write_bytes(b"\0" * 500 + log.read_bytes()[500:])
         return outcome
+
+
+class Scripted(Run):
+    """A run with scripted launches."""
+
+    def __init__(self, plan: Plan, folder: RunFolder, script: Sequence[str] = (), **options: bool) -> None:
+        super().__init__(plan, folder, MACHINE, Silent(), Options(**options))
+        self.launchers = ScriptedLaunchers(list(script))
 
 
 @pytest.fixture
@@ -84,15 +94,18 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Scri
         (tmp_path / "suite.yaml").write_text(SUITE.format(more=more))
         source = read_suite(str(tmp_path / "suite.yaml"), ())
         plan = make_plan(source.suite, MACHINE, source.problem)
-        return Scripted(plan, prepare(plan, source.text, tmp_path / "run"), MACHINE, Silent(), script=list(script),
-                        **options)
+        return Scripted(plan, prepare(plan, source.text, tmp_path / "run"), script, **options)
 
     return make
 
 
 def go_on(run: Scripted, *script: str, **options: Any) -> Record:
     folder, plan = resume.reopen(run.folder.root)
-    return Scripted(plan, folder, MACHINE, Silent(), script=list(script), **options).execute()
+    return Scripted(plan, folder, script, **options).execute()
+
+
+def texts(found: Sequence[differences.Difference]) -> list[str]:
+    return [item.text for item in found]
 
 
 def ledger(record: Record) -> list[tuple[int, str]]:
@@ -123,7 +136,7 @@ def test_a_failure_is_run_again_and_both_attempts_stand_in_the_ledger(begin: Cal
     assert ledger(record) == [(1, "ok"), (1, "crashed"), (2, "hung"), (3, "ok"), (1, "crashed"), (2, "ok"), (1, "ok")]
     assert sorted(result.attempt for result in record.results) == [1, 1, 2, 3]
     assert [item.kind for item in record.incidents] == ["rerun"] * 3
-    assert "attempt 1 crashed (rank 0: killed by SIGKILL; its log ends: last words); started again" in \
+    assert "attempt 1 crashed (rank 0: killed by SIGKILL; its log ends: last words); starting again" in \
         record.incidents[0].text
     assert "lines of its log are damaged, though every rank ended well" in record.incidents[2].text
 
@@ -137,7 +150,7 @@ def test_a_trial_is_not_run_again_for_ever(begin: Callable[..., Scripted]) -> No
 
 
 def begin_at(record: Record) -> Scripted:
-    return Scripted(record.plan, record.folder, MACHINE, Silent())
+    return Scripted(record.plan, record.folder)
 
 
 def test_a_failure_can_end_the_run_and_what_is_left_can_be_run_later(begin: Callable[..., Scripted]) -> None:
@@ -145,7 +158,7 @@ def test_a_failure_can_end_the_run_and_what_is_left_can_be_run_later(begin: Call
     record = run.execute()
     assert ledger(record) == [(1, "ok"), (1, "crashed")]
     assert [item.kind for item in record.incidents] == ["stopped"]
-    assert runner_run.exit_code(record.results, 4) == 1
+    assert exit_code(record.results, 4) == 1
     assert ledger(go_on(run)) == [(1, "ok"), (1, "crashed"), (1, "ok"), (1, "ok")]
     assert ledger(go_on(run, again=True)) == [(1, "ok"), (1, "crashed"), (2, "ok"), (1, "ok"), (1, "ok")]
 
@@ -163,7 +176,7 @@ def test_exactly_what_is_missing_runs(begin: Callable[..., Scripted]) -> None:
     assert ledger(record) == [(1, "ok"), (1, "ok"), (1, "interrupted"), (2, "ok"), (1, "ok")]
     after = results(run.folder)
     assert {name: after[name] for name in before} == before
-    assert [item.text for item in record.incidents] == ["went on after 2 of 4 trials had ended"]
+    assert [item.text for item in record.incidents] == ["resumed after 2 of 4 trials had ended"]
     assert go_on(run, "crash").attempts == record.attempts, "nothing was missing, nothing was launched"
 
 
@@ -247,25 +260,26 @@ def test_code_edited_between_two_starts_is_noticed_in_a_tree_that_was_dirty_befo
     then: str | None, now: str | None, said: list[str]
 ) -> None:
     here = environment.take(MACHINE, ()).model_copy(update={"dirty": True})
-    assert resume.differences(here.model_copy(update={"diff_sha256": then}),
-                              here.model_copy(update={"diff_sha256": now})) == said
+    assert texts(differences.differences(here.model_copy(update={"diff_sha256": then}),
+                                         here.model_copy(update={"diff_sha256": now}))) == said
 
 
 def test_packages_are_one_phrase_and_what_is_told_elsewhere_is_left_out() -> None:
     here = environment.take(MACHINE, ())
     then = here.model_copy(update={"packages": ("Repro_Harness==0.0", "torch==0.1", "a==1", "b_c==2")})
     now = here.model_copy(update={"packages": ("torch==0.2", "a==2", "B-c==2", "d==1")})
-    assert resume.differences(then, now) == ["packages a 1, now 2; d unknown, now 1"]
+    assert texts(differences.differences(then, now)) == ["packages a 1, now 2; d unknown, now 1"]
     many = here.model_copy(update={"packages": tuple(f"p{number}==1" for number in range(9))})
-    assert resume.differences(many, now.model_copy(update={"packages": ("a==2",)}))[0].endswith(" (and 6 more)")
+    found = differences.differences(many, now.model_copy(update={"packages": ("a==2",)}))
+    assert found[0].text.endswith(" (and 6 more)")
 
 
 def test_limits_are_compared_where_both_records_say() -> None:
     here = environment.take(MACHINE, ())
     bare, boxed = (here.model_copy(update={"limits": limits}) for limits in ({}, {"cpu.max": "50000 100000"}))
-    assert resume.differences(bare, boxed) == ["limit cpu.max unknown, now 50000 100000"]
+    assert texts(differences.differences(bare, boxed)) == ["limit cpu.max unknown, now 50000 100000"]
     old = Environment.model_validate(here.model_dump(by_alias=True, exclude={"limits"}))
-    assert resume.differences(old, boxed) == []
+    assert differences.differences(old, boxed) == []
 
 
 def test_two_fingerprints_taken_one_after_the_other_do_not_differ(
@@ -277,8 +291,8 @@ def test_two_fingerprints_taken_one_after_the_other_do_not_differ(
     monkeypatch.chdir(tmp_path)
     second = environment.take(MACHINE, ())
     assert first.packages
-    assert resume.differences(first, second) == []
-    assert resume.differences(read_model(tmp_path / "environment.json", Environment), second) == []
+    assert differences.differences(first, second) == []
+    assert differences.differences(read_model(tmp_path / "environment.json", Environment), second) == []
 
 
 def test_load_and_time_are_no_differences(half: Scripted) -> None:
@@ -289,9 +303,10 @@ def test_load_and_time_are_no_differences(half: Scripted) -> None:
 
 def test_a_plan_that_is_made_differently_now_is_noticed(half: Scripted) -> None:
     plan = half.plan
-    assert resume.other_plan(plan, MACHINE) == []
-    assert resume.other_plan(plan.model_copy(update={"digest": "0" * 64}), MACHINE)[0].startswith("suite digest 0000")
-    assert resume.other_plan(plan.model_copy(update={"method": "0.1"}), MACHINE)[0].startswith("method 0.1, now ")
+    assert resume.plan_differences(plan, MACHINE) == []
+    for change, said in (({"digest": "0" * 64}, "suite digest 0000"), ({"method": "0.1"}, "method 0.1, now ")):
+        (found,) = resume.plan_differences(plan.model_copy(update=change), MACHINE)
+        assert found.text.startswith(said) and found.kind == "plan"
 
 
 def altered_plan(half: Scripted, change: Callable[[dict[str, Any]], None]) -> Plan:
@@ -317,9 +332,9 @@ def test_an_order_that_the_suite_does_not_give_is_refused(
     half: Scripted, change: Callable[[dict[str, Any]], None], said: str
 ) -> None:
     plan = altered_plan(half, change)
-    assert resume.other_plan(plan, MACHINE) == [said]
+    assert texts(resume.plan_differences(plan, MACHINE)) == [said]
     with pytest.raises(UsageError, match=r"cannot be resumed as the same run: plan\.json: order"):
-        resume.refuse(half.folder.root, resume.other_plan(plan, MACHINE), force=False)
+        resume.require_same(half.folder.root, resume.plan_differences(plan, MACHINE), force=False)
 
 
 def test_an_order_of_no_cell_is_refused(half: Scripted) -> None:
@@ -329,17 +344,18 @@ def test_an_order_of_no_cell_is_refused(half: Scripted) -> None:
 
 def test_a_reproduction_of_some_trials_can_go_on(half: Scripted) -> None:
     part = half.plan.model_copy(update={"order": half.plan.order[1:3], "kind": "reproduction"})
-    assert resume.other_plan(part, MACHINE) == []
+    assert resume.plan_differences(part, MACHINE) == []
     turned = part.model_copy(update={"order": part.order[::-1]})
-    assert resume.other_plan(turned, MACHINE) == ["plan.json: order is not the one that its suite gives"]
+    assert texts(resume.plan_differences(turned, MACHINE)) == ["plan.json: order is not the one that its suite gives"]
     more = part.model_copy(update={"order": (*part.order, (0, 9))})
-    assert resume.other_plan(more, MACHINE)[0].startswith("plan.json: order has 3 trials, 1 of them not its suite's")
+    (found,) = resume.plan_differences(more, MACHINE)
+    assert found.text.startswith("plan.json: order has 3 trials, 1 of them not its suite's")
 
 
 # ---- the index of sums stands whatever happens
 
 
-@pytest.mark.parametrize("where", ["mend", "write_down", "settle"])
+@pytest.mark.parametrize("where", ["mend", "record_set_aside", "complete_ledger"])
 def test_a_start_that_fails_while_it_reopens_leaves_an_index(
     half: Scripted, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -347,10 +363,10 @@ def test_a_start_that_fails_while_it_reopens_leaves_an_index(
         raise OutputError("ledger.jsonl: damage was found")
 
     monkeypatch.setattr(RunFolder if where == "mend" else record_damaged, where, damaged)
-    run = Scripted(half.plan, half.folder, MACHINE, Silent())
+    run = Scripted(half.plan, half.folder)
     with pytest.raises(OutputError, match="damage was found"):
         run.execute()
-    assert run.begun and (half.folder.root / record_index.NAME).is_file()
+    assert run.has_written and (half.folder.root / record_index.NAME).is_file()
     assert not [item for item in verify(half.folder.root).problems if item.kind not in ("missing", "ledger")]
 
 
@@ -391,13 +407,13 @@ def test_what_is_no_run_cannot_be_resumed(tmp_path: Path, text: str | None, said
 
 
 @pytest.mark.parametrize(("damage", "sealed", "said"), [
-    (lambda folder: cut(folder / "result.json"), True, "result.json is cut or damaged"),
-    (lambda folder: cut(folder / "result.json"), False, "result.json is cut or damaged"),
-    (lambda folder: cut(folder / "result_1.txt"), True, "result_1.txt was altered since the run ended"),
+    (lambda folder: cut(folder / "result.json"), True, "result.json is truncated or damaged"),
+    (lambda folder: cut(folder / "result.json"), False, "result.json is truncated or damaged"),
+    (lambda folder: cut(folder / "result_1.txt"), True, "result_1.txt was modified since the run ended"),
     (lambda folder: cut(folder / "result_1.txt"), False, "result_1.txt: its log ends in the middle of a line"),
-    (lambda folder: (folder / "result_1.txt").unlink(), True, "result_1.txt is gone"),
-    (lambda folder: (folder / "result.json").unlink(), False, "result.json is gone"),
-    (lambda folder: edit(folder / "result.json"), True, "result.json was altered since the run ended"),
+    (lambda folder: (folder / "result_1.txt").unlink(), True, "result_1.txt is missing"),
+    (lambda folder: (folder / "result.json").unlink(), False, "result.json is missing"),
+    (lambda folder: edit(folder / "result.json"), True, "result.json was modified since the run ended"),
 ])
 def test_a_result_that_was_damaged_is_set_aside_and_its_trial_runs_again(
     half: Scripted, damage: Callable[[Path], object], sealed: bool, said: str
@@ -428,11 +444,11 @@ def edit(path: Path) -> None:
 
 def test_killed_between_setting_aside_and_writing_it_down(half: Scripted) -> None:
     (name,) = results(half.folder)
-    found = [record_damaged.Lost(name, 1, "told before the end")]
+    found = [record_damaged.Damaged(name, 1, "told before the end")]
     record_damaged.set_aside(half.folder, found)
     record = go_on(half)
     assert [(item.attempt, item.status, item.reason) for item in record.attempts if item.trial_id == name] == [
-        (1, "lost", "result.json is gone; it had ended as ok"), (2, "ok", "")]
+        (1, "lost", "result.json is missing; it had ended as ok"), (2, "ok", "")]
 
 
 def test_an_attempt_that_was_lost_still_says_where_it_had_begun(half: Scripted) -> None:
@@ -461,7 +477,7 @@ def test_ctrl_c_after_a_trial_has_ended_does_not_cost_its_result(
     begin: Callable[..., Scripted], monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     run = begin()
-    real, calls = getattr(runner_run, where), [0]
+    real, calls = getattr(attempt, where), [0]
 
     def once(*arguments: Any) -> Any:
         found = real(*arguments)
@@ -471,7 +487,7 @@ def test_ctrl_c_after_a_trial_has_ended_does_not_cost_its_result(
                 raise KeyboardInterrupt
         return found
 
-    monkeypatch.setattr(runner_run, where, once)
+    monkeypatch.setattr(attempt, where, once)
     with pytest.raises(KeyboardInterrupt):
         run.execute()
     record = read_record(run.folder.root)
@@ -500,7 +516,7 @@ def test_checkpoints_made_elsewhere_are_not_gone_on_from(half: Scripted) -> None
     record = go_on(half, force=True)
     assert not left.parent.exists() and record.missing() == []
     assert [(item.trial_id, item.text) for item in record.incidents if item.kind == "checkpoint"] == [
-        (waiting, "step_000000012 may be of another machine or other code: the trial begins anew")]
+        (waiting, "step_000000012 may be of another machine or other code: the trial starts from the beginning")]
 
 
 def test_nor_are_those_of_a_start_elsewhere_once_it_is_back(half: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -509,7 +525,7 @@ def test_nor_are_those_of_a_start_elsewhere_once_it_is_back(half: Scripted, monk
     here = read_model(half.folder.environment, Environment)
     write_model(half.folder.environment, here.model_copy(update={"cpu": "Another"}))
     with monkeypatch.context() as cut_short:
-        cut_short.setattr(Run, "_trials", lambda *_: None)
+        cut_short.setattr(Trials, "run", lambda *_: None)
         go_on(half, force=True)
     write_model(half.folder.environment, here)
     left = half.folder.checkpoints(waiting) / "step_000000012"
@@ -517,7 +533,7 @@ def test_nor_are_those_of_a_start_elsewhere_once_it_is_back(half: Scripted, monk
     record_index.seal(half.folder)
     record = go_on(half)
     assert not left.parent.exists() and record.missing() == []
-    assert (waiting, "step_000000012 may be of another machine or other code: the trial begins anew") in [
+    assert (waiting, "step_000000012 may be of another machine or other code: the trial starts from the beginning") in [
         (item.trial_id, item.text) for item in record.incidents if item.kind == "checkpoint"]
 
 
@@ -525,7 +541,7 @@ def test_checkpoints_that_stay_where_nothing_differs(half: Scripted, monkeypatch
     waiting = read_record(half.folder.root).missing()[-1].trial_id
     left = half.folder.checkpoints(waiting) / "step_000000012"
     left.mkdir(parents=True)
-    monkeypatch.setattr(Run, "_trials", lambda *_: None)
+    monkeypatch.setattr(Trials, "run", lambda *_: None)
     go_on(half)
     assert left.exists()
 
@@ -541,24 +557,24 @@ def test_a_run_that_is_refused_leaves_its_folder_as_it_is(half: Scripted) -> Non
 
 
 @pytest.mark.parametrize(("hand", "said"), [
-    (lambda root, trial: append(root / "ledger.jsonl"), "ledger.jsonl was altered since the run ended"),
-    (lambda root, trial: append(trial / "trial.json"), "{trial}/trial.json was altered since the run ended"),
-    (lambda root, trial: (trial / "trial.json").unlink(), "{trial}/trial.json is gone"),
+    (lambda root, trial: append(root / "ledger.jsonl"), "ledger.jsonl was modified since the run ended"),
+    (lambda root, trial: append(trial / "trial.json"), "{trial}/trial.json was modified since the run ended"),
+    (lambda root, trial: (trial / "trial.json").unlink(), "{trial}/trial.json is missing"),
     (lambda root, trial: (trial / "added.json").write_text("{}"), "{trial}/added.json was added since the run ended"),
     (lambda root, trial: (root / "trials" / "other").write_text(""), "trials/other was added since the run ended"),
-    (lambda root, trial: append(trial / "rank0.log"), "{trial}/rank0.log was altered since the run ended"),
+    (lambda root, trial: append(trial / "rank0.log"), "{trial}/rank0.log was modified since the run ended"),
 ])
 def test_a_record_that_was_altered_is_not_sealed_anew(
     half: Scripted, hand: Callable[[Path, Path], object], said: str
 ) -> None:
-    assert record_damaged.refuse(half.folder, half.plan, force=False) == []
+    assert record_damaged.require_unmodified(half.folder, half.plan, force=False) == []
     (name,) = results(half.folder)
     hand(half.folder.root, half.folder.trial(name))
     said = said.format(trial=f"trials/{name}")
-    with pytest.raises(UsageError, match=f"as the same run: .*{re.escape(said)}.*--force goes on") as caught:
-        record_damaged.refuse(half.folder, half.plan, force=False)
+    with pytest.raises(UsageError, match=f"as the same run: .*{re.escape(said)}.*: --force") as caught:
+        record_damaged.require_unmodified(half.folder, half.plan, force=False)
     assert "\n" not in str(caught.value)
-    assert said in record_damaged.refuse(half.folder, half.plan, force=True)
+    assert said in texts(record_damaged.require_unmodified(half.folder, half.plan, force=True))
 
 
 def test_many_altered_files_are_one_line(half: Scripted) -> None:
@@ -566,7 +582,7 @@ def test_many_altered_files_are_one_line(half: Scripted) -> None:
         (half.folder.trials / f"{number}\x1b.json").write_text("{}")
         (half.folder.trials / f"{number}.json").write_text("{}")
     with pytest.raises(UsageError, match=r"trials/0\.json was added since the run ended; .* \(and 5 more\)"):
-        record_damaged.refuse(half.folder, half.plan, force=False)
+        record_damaged.require_unmodified(half.folder, half.plan, force=False)
 
 
 def test_what_is_run_again_anyway_is_not_refused_and_all_else_is(half: Scripted) -> None:
@@ -574,12 +590,12 @@ def test_what_is_run_again_anyway_is_not_refused_and_all_else_is(half: Scripted)
     cut(half.folder.result(name))
     cut(half.folder.log(name, 1))
     half.folder.trial_file(name).unlink()
-    assert record_damaged.refuse(half.folder, half.plan, force=False) == []
+    assert record_damaged.require_unmodified(half.folder, half.plan, force=False) == []
     found = record_damaged.find(half.folder, half.plan)
     record_damaged.set_aside(half.folder, found)  # killed here, the index still stands
-    assert record_damaged.refuse(half.folder, half.plan, force=False) == []
+    assert record_damaged.require_unmodified(half.folder, half.plan, force=False) == []
     append(half.folder.log(name, 2))
-    assert record_damaged.refuse(half.folder, half.plan, force=True) == [
+    assert texts(record_damaged.require_unmodified(half.folder, half.plan, force=True)) == [
         f"trials/{name}/result_2.txt was added since the run ended"]
 
 
@@ -588,7 +604,7 @@ def test_a_failed_trial_whose_result_was_set_aside_by_a_killed_start(begin: Call
     name = next(item.trial_id for item in run.execute().results if item.status == "crashed")
     cut(run.folder.result(name))
     record_damaged.set_aside(run.folder, record_damaged.find(run.folder, run.plan))
-    assert record_damaged.refuse(run.folder, run.plan, force=False) == []
+    assert record_damaged.require_unmodified(run.folder, run.plan, force=False) == []
     assert record_damaged.find(run.folder, run.plan) == []
 
 
@@ -596,7 +612,7 @@ def test_what_is_half_written_or_from_before_incidents_were_listed_is_not_refuse
     (half.folder.trials / ".x.tmp").write_text("")
     (half.folder.root / ".plan.json.tmp").write_text("")
     half.folder.append_incident("machine", "a word")
-    assert record_damaged.refuse(half.folder, half.plan, force=False) == []
+    assert record_damaged.require_unmodified(half.folder, half.plan, force=False) == []
 
 
 def test_the_command_refuses_a_complete_run_that_was_altered(
@@ -651,7 +667,7 @@ def test_strict_refuses_a_machine_that_is_not_fit(
     with pytest.raises(GuardError, match="--strict: this machine is not fit for the run: its load is 9"):
         run.execute()
     assert not run.folder.ledger.exists()
-    run.strict = False
+    run.options = Options()
     record = run.execute()
     assert [(item.kind, item.text) for item in record.incidents] == [("machine", "its load is 9 on 2 core(s)")]
 
@@ -660,7 +676,7 @@ def test_strict_refuses_a_machine_that_is_not_fit(
 def test_a_clock_that_is_set_is_told_and_strict_stops(begin: Callable[..., Scripted], strict: bool) -> None:
     run = begin(strict=strict)
     steps = iter([0.0, 0.0, 60.0, 60.0, 60.0])
-    run._clock = ClockWatch(lambda: time.monotonic() + next(steps))
+    run.watch.clock = ClockWatch(lambda: time.monotonic() + next(steps))
     if strict:
         with pytest.raises(GuardError, match=r"--strict: the wall clock was set forward by 60\.0 s during "):
             run.execute()
