@@ -36,7 +36,7 @@ from repro.published import command
 from repro.published.comparison.compare import compare_published
 from repro.published.store import RECORD, RESULTS, read_published
 from repro.record import index as record_index
-from repro.record.resume import other_plan, to_do
+from repro.record.resume import plan_differences, trials_to_run
 from repro.record.store import read_record
 from repro.suite.cost import estimate
 from repro.suite.file import bundled, read_suite
@@ -362,8 +362,8 @@ def _read(data: bytes, folder: Path) -> None:
             lambda: audit(str(root)).as_json(),
             lambda: calibration_of(record),
             lambda: text_of(differences(read_record(folder / "same"), record), "a", "b"),
-            lambda: to_do(record, True),
-            lambda: other_plan(record.plan, MACHINE),
+            lambda: trials_to_run(record, True),
+            lambda: plan_differences(record.plan, MACHINE),
             lambda: [record.next_attempt(trial.trial_id) for trial in record.plan.trials()],
             lambda: reduced(record.plan, choose(record, "1"), MACHINE),
         ]

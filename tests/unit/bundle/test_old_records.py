@@ -21,7 +21,7 @@ import pytest
 from repro.bundle.archive import unpack
 from repro.cli.main import main
 from repro.core.machine import Machine
-from repro.record.resume import other_plan, reopen
+from repro.record.resume import plan_differences, reopen
 
 STORED = Path(__file__).parents[2] / "data" / "records-0.1.0"
 NAMES = ("quickstart", "outcomes", "resumed", "interrupted", "calibrated", "reproduction")
@@ -156,7 +156,7 @@ def test_the_stored_calibration_follows_from_its_run(
 
 def test_the_plan_of_an_unfinished_run_is_made_alike_today(unpacked: dict[str, Path]) -> None:
     _, plan = reopen(unpacked["unfinished"])
-    assert other_plan(plan, Machine("cpu", 0, 2)) == []
+    assert plan_differences(plan, Machine("cpu", 0, 2)) == []
 
 
 def test_an_unfinished_run_is_refused_in_one_line_on_another_machine_or_commit(
