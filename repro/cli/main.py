@@ -644,7 +644,7 @@ def _print_bench(found: Any, as_json: bool) -> None:
 @click.argument("run", type=click.Path(path_type=Path))
 def track(run: Path) -> None:
     """Replay RUN to MLflow on request; the parent talks to this process over its pipes."""
-    from repro.runner.tracking import serve
+    from repro.runner.tracking_process import serve
 
     serve(run, sys.stdin, sys.stdout)
 

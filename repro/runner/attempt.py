@@ -68,7 +68,7 @@ class TrialStarter:
 
         Returns:
             The result; None if a rank refused the checkpoint to resume from. That checkpoint is removed, so that the
-            next start takes an older one or begins anew.
+            next start takes an older one or none.
 
         Raises:
             KeyboardInterrupt: a signal ended the run; what is known of this start is stored.

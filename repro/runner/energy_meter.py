@@ -1,4 +1,4 @@
-"""The run's side of energy tracking: starts the tracker's process, asks it before and after every trial."""
+"""The run's side of energy tracking: start the tracker's process, query it before and after every trial."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from repro.runner.energy_process import PREFIX
 
 READY_SECONDS, ANSWER_SECONDS = 90.0, 20.0
 KEPT = ("PATH", "LANG", "LC_ALL", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH")
-"""What the tracker's process gets of the environment."""
+"""Environment variables that the tracker's process inherits."""
 
 
 class EnergyMeter:
-    """One tracker for one run; every question has an answer or a reason, and none can stop a trial."""
+    """One tracker for one run; every query returns an answer or a reason, and none can stop a trial."""
 
     def __init__(self, command: tuple[str, ...] = (sys.executable, "-m", "repro.runner.energy_process")) -> None:
         """Start the tracker.
@@ -41,7 +41,7 @@ class EnergyMeter:
             stderr=subprocess.DEVNULL, text=True, bufsize=1, start_new_session=True,
         )
         self.problem = ""
-        """Why a figure is missing; "" when none is."""
+        """Why a figure is missing; "" if none is."""
         if self._answer(READY_SECONDS) is None:
             problem = self.problem
             self.close()
@@ -49,7 +49,11 @@ class EnergyMeter:
 
     @staticmethod
     def needed() -> None:
-        """Raises UsageError where CodeCarbon is not installed."""
+        """Check that CodeCarbon is installed.
+
+        Raises:
+            UsageError: it is not.
+        """
         if find_spec("codecarbon") is None:
             raise UsageError("--energy needs CodeCarbon, which is not installed: pip install 'repro-harness[energy]'")
 
@@ -60,11 +64,11 @@ class EnergyMeter:
                 "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
 
     def start(self) -> None:
-        """A trial is about to start."""
+        """Begin to measure a trial."""
         self._ask("start")
 
     def stop(self) -> Energy | None:
-        """Since `start`; None where the tracker gave no answer (`problem` says why)."""
+        """Return the energy since `start`; None if the tracker gave no answer (`problem` says why)."""
         answer = self._ask("stop")
         try:
             return None if answer is None else Energy.model_validate(answer)
@@ -98,7 +102,7 @@ class EnergyMeter:
         return self._answer(ANSWER_SECONDS)
 
     def _answer(self, patience: float) -> dict[str, Any] | None:
-        """One line of JSON; None, and a problem, when none comes."""
+        """Read one line of JSON; None, and a problem, if none comes in time."""
         assert self._child.stdout is not None
         begin = time.monotonic()
         if not select.select([self._child.stdout], [], [], patience)[0]:

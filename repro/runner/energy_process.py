@@ -1,8 +1,8 @@
-"""CodeCarbon in a process of its own: one a node, at idle priority, offline. It is told and answers by lines.
+"""CodeCarbon in a separate process: one per node, at idle priority, offline.
 
-`start` and `stop` on standard input; a line of JSON for each on standard output. It ends when its input does, so it
-cannot outlive the run. `energy_meter` starts it with an environment of its own: CodeCarbon would take settings
-(a server to send to, for one) from the user's home, the working folder and variables.
+It reads `start` and `stop` from standard input and answers each with a line of JSON on standard output. It ends when
+its input ends, so it cannot outlive the run. `energy_meter` starts it with a reduced environment: CodeCarbon would read
+settings, for example a server to send to, from the user's home, the working folder and variables.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from pathlib import Path
 from typing import Any
 
 PREFIX = "repro-energy-"
-"""Of the name of the folder that this process is given as its home."""
+"""The prefix of the folder that serves as this process's home."""
 JOULES = 3.6e6
 """A kilowatt-hour."""
 COUNTRY = "FRA"
-"""An offline tracker must have one; it decides about emissions only, which are not taken from it."""
+"""An offline tracker requires one; it bears on emissions only, which are not used."""
 NEVER = 1e9
-"""Seconds between measurements beside those asked for; the power of hardware without a counter is sampled every
-second while a task runs, whatever stands here."""
+"""Seconds between measurements in addition to the requested ones; the power of hardware without a counter is sampled
+every second while a task runs, whatever this value is."""
 
 
 def main() -> None:
     """Serve until standard input ends."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # nothing that a library prints may look like an answer
+    os.dup2(2, 1)  # the output of a library must not look like an answer
     os.nice(19)
     logging.disable(logging.CRITICAL)
     tracker, number, busy = _tracker(), 0, 0.0
@@ -42,12 +42,12 @@ def main() -> None:
             print(json.dumps({"started": number}), file=answers)
         elif line.strip() == "stop":
             data = tracker.stop_task(str(number))
-            print(json.dumps(_told(tracker, data, time.process_time() - busy)), file=answers)
+            print(json.dumps(_answer(tracker, data, time.process_time() - busy)), file=answers)
     _leave(Path.cwd())
 
 
 def _leave(home: Path) -> None:
-    """Take the folder away that was made for this process: a parent that was killed cannot."""
+    """Remove this process's home: a parent that was killed cannot do it."""
     if home.name.startswith(PREFIX) and os.environ.get("HOME") == str(home):
         shutil.rmtree(home, ignore_errors=True)
 
@@ -59,12 +59,12 @@ def _tracker() -> Any:
         country_iso_code=COUNTRY, output_methods=[], tracking_mode="machine", log_level="critical",
         measure_power_secs=NEVER, allow_multiple_runs=True,
     )
-    tracker.start_task("first")  # looks for hardware, which takes seconds: not while a trial runs
+    tracker.start_task("first")  # detects the hardware, which takes seconds: not while a trial runs
     tracker.stop_task("first")
     return tracker
 
 
-def _told(tracker: Any, data: Any, busy: float) -> dict[str, Any]:
+def _answer(tracker: Any, data: Any, busy: float) -> dict[str, Any]:
     from importlib.metadata import version
 
     parts = {}
@@ -81,7 +81,7 @@ def _told(tracker: Any, data: Any, busy: float) -> dict[str, Any]:
 
 
 def _how(kind: str, hardware: Any) -> tuple[str, str]:
-    """Whether a counter is behind a figure, and which or what else."""
+    """Return (measured or modelled, by which counter or model)."""
     if kind == "gpu":
         return "measured", "NVML energy counter"
     if kind == "ram":

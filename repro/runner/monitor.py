@@ -1,4 +1,4 @@
-"""Watch one running trial from the parent: its log's tail, and what the machine is doing, once a second."""
+"""Watch one running trial from the parent, once a second: the tail of its log and the load of the machine."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ class Monitor:
         """Prepare to watch.
 
         Args:
-            log: rank 0's events, read as they come.
-            system_log: where system metrics go.
-            tick: told (last value, epochs, samples per second).
-            live: called every second, for what wants to follow a long trial.
+            log: events of rank 0, read as they are written.
+            system_log: receives system metrics.
+            tick: called with (last value, epochs, samples per second) of the newest evaluation.
+            live: called every second.
         """
         self._log, self._system_log, self._tick, self._live = log, system_log, tick, live
         self.unwritten = ""
-        """Why no more system metrics are written; "" where they are."""
+        """Why system metrics are no longer written; "" if they are."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="repro-monitor", daemon=True)
 
     def __enter__(self) -> Monitor:
         try:
             self._thread.start()
-        except BaseException:  # a signal while the thread begins: nobody would ever stop it
+        except BaseException:  # a signal while the thread starts: it would never be stopped
             self._stop.set()
-            with contextlib.suppress(RuntimeError):  # not begun
+            with contextlib.suppress(RuntimeError):  # not started
                 self._thread.join()
             raise
         return self
@@ -50,7 +50,7 @@ class Monitor:
         self._stop.set()
         try:
             self._thread.join()
-        except BaseException:  # a signal while it is waited for: it must not write into a run that is sealed
+        except BaseException:  # a signal during the wait: the thread must not write into a sealed run
             self._thread.join()
             raise
 
@@ -69,7 +69,7 @@ class Monitor:
                     start_ns = event.nanoseconds
                 elif event is not None and event.key in EVALUATION_KEYS:
                     latest = event
-            self._tell(start_ns, latest)
+            self._report(start_ns, latest)
             self._live()
         if system is not None:
             try:
@@ -79,7 +79,7 @@ class Monitor:
                 self.unwritten = error.strerror or type(error).__name__
 
     def _sample(self, system: EventLog | None) -> EventLog | None:
-        """One more line of system metrics, as long as the disk takes them: they are no part of what is measured."""
+        """Write a line of system metrics; a full disk ends them, not the trial."""
         try:
             system = system or EventLog(self._system_log)
             sample_system(system)
@@ -90,8 +90,8 @@ class Monitor:
             return None
         return system
 
-    def _tell(self, start_ns: int | None, latest: Event | None) -> None:
-        """The newest evaluation to whoever shows progress."""
+    def _report(self, start_ns: int | None, latest: Event | None) -> None:
+        """Pass the newest evaluation to `tick`."""
         if latest is None or latest.nanoseconds is None or start_ns is None:
             return
         seconds = (latest.nanoseconds - start_ns) / 1e9
@@ -100,7 +100,7 @@ class Monitor:
 
 
 def sample_system(log: EventLog) -> None:
-    """One line of system metrics, named as MLflow names its own."""
+    """Write one line of system metrics under the names that MLflow uses."""
     memory = psutil.virtual_memory()
     log.emit("x_system", {
         "cpu_utilization_percentage": psutil.cpu_percent(),

@@ -22,7 +22,7 @@ from repro.suite.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """The words of a command for the user who interrupts it."""
+    """The texts that a command shows to the user who interrupts it."""
 
     kept: str
     """What becomes of the trials that have run."""

@@ -34,7 +34,7 @@ class Interrupts:
         Args:
             lock: released when a second signal kills this process.
             next_step: how to continue after that; shown to the user.
-            closing: the answer to a signal after the last trial: what is being done.
+            closing: the answer to a signal after the last trial: the work that remains.
         """
         self._lock, self._next_step, self._closing_text = lock, next_step, closing
         self._only_answers = self._closing = False

@@ -1,71 +1,63 @@
-"""The tracking server's reader of a run, in a process of its own: the run asks it to replay and never waits for long.
+"""The run's side of tracking: request replays from a separate process, and never wait long for an answer.
 
-Parent and child talk one JSON line a request and an answer over pipes. Whatever happens to the server or to the child,
-the run goes on; the record is complete without them.
+Parent and child exchange one JSON line per request and answer over pipes. Whatever happens to the server or to the
+child, the run continues; the record is complete without them.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import queue
 import select
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import redirect_stdout, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import IO, Any
 
 import repro
-from repro.core import child_process, registry
+from repro.core import registry
 from repro.core.errors import ReproError
-from repro.core.files import read_model
 from repro.core.redact import Scrubber, redacted, secrets
-from repro.record.store import RunFolder, read_record
-from repro.suite.plan import Plan
+from repro.record.store import read_record
 
 RETRY_SECONDS, LONGEST_RETRY_SECONDS = 30.0, 240.0
-"""After a failure the server is left in peace for so long, twice as long after the next, and nobody waits for it."""
+"""Pause after the first failure, doubled after each further one up to the second value; the run does not wait."""
 STILL_SECONDS = 30.0
-"""At the end of a run the last replay is given up when nothing is taken for so long."""
-PATIENCE_SECONDS = 15.0
-"""At the end of a run a server that fails is asked again for so long in vain; one that is not there, not at all."""
+"""At the end of a run the last replay is aborted after this time without progress."""
 QUIET_SECONDS = 1.0
-"""What the end of a run waits without a word."""
+"""How long the end of a run waits before it says so."""
 STARTS = 4
-"""Tracking processes a run starts at most: one that is killed is started again."""
-GRACE_SECONDS = 10.0
-"""How long an orphaned child may go on with the replay it is in."""
+"""The most tracking processes that a run starts: one that is killed is replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrackingEnd:
-    """How tracking stood when the run ended."""
+    """The state of tracking at the end of a run."""
 
     uri: str
-    """Where to look at the runs, without credentials."""
+    """The address of the tracking server, without credentials."""
     problem: str
-    """Why the last replay failed, in one line; "" when it did not."""
+    """Why the last replay failed, in one line; "" if it did not."""
     pending: bool
-    """True: not all of the record is known to have been taken."""
+    """True: the server may not have received all of the record."""
     left: str = ""
-    """What of the record is still to be replayed, in words."""
+    """The part of the record that is still to be replayed, in words."""
 
 
 class Tracker:
-    """Asks a child process to replay a run folder to MLflow; implements `runner.Tracking`."""
+    """Requests replays of a run folder to MLflow from a child process; implements `replays.Tracking`."""
 
     def __init__(self, run: Path, uri: str | None = None, retry_seconds: float = RETRY_SECONDS) -> None:
-        """Start the child; it connects and sets up on its own, at the lowest priority.
+        """Start the child; it connects by itself, at the lowest priority.
 
         Args:
-            uri: tracking store; None: as MLFLOW_TRACKING_URI says.
+            uri: tracking store; None: the value of MLFLOW_TRACKING_URI.
             retry_seconds: pause after the first failure.
         """
         self._run, self._retry_seconds = run, retry_seconds
@@ -84,7 +76,7 @@ class Tracker:
         self._start()
 
     def _start(self) -> bool:
-        """A child, where one may still be started."""
+        """Start a child; False if none may be started any more."""
         if self._starts >= STARTS:
             return False
         self._starts += 1
@@ -103,14 +95,14 @@ class Tracker:
 
     @property
     def pid(self) -> int | None:
-        """The child that replays; None when there is none."""
+        """The process id of the child; None if there is none."""
         return self._child.pid if self._child else None
 
     def sync(self, wait_seconds: float = 0.0) -> None:
-        """Ask for a replay of what is new; wait for it at most so long.
+        """Request a replay of what is new; wait for it at most `wait_seconds`.
 
-        While a replay is going on no second one is asked for: the next call, or `finish`, asks for what it left. A
-        server that kept the run waiting in vain once is not waited for again before the end.
+        While a replay is running, no second one is requested: the next call, or `finish`, requests the rest. After one
+        wait without an answer, the run does not wait for this server again before its end.
         """
         with self._lock:
             begun = time.monotonic()
@@ -123,16 +115,16 @@ class Tracker:
 
     @property
     def problem(self) -> str:
-        """Why the last replay failed, in one line; "" when it did not, or none has ended yet."""
+        """Why the last replay failed, in one line; "" if it did not, or if none has ended yet."""
         return self._problem
 
     def finish(self, wait_seconds: float, say: Callable[[str], None] | None = None) -> TrackingEnd:
-        """A last replay, waited for at most so long; then the child is ended, whatever it does.
+        """Request a last replay and wait for it at most `wait_seconds`; then end the child.
 
-        Nothing is waited for when the server is not there, or when it takes nothing for `STILL_SECONDS`.
+        The wait ends early if the server does not exist, or if nothing progresses for `STILL_SECONDS`.
 
         Args:
-            say: told what is waited for, where it takes longer than a moment.
+            say: called with a message if the wait takes longer than `QUIET_SECONDS`.
         """
         with self._lock:
             begun = self._moved = time.monotonic()
@@ -155,7 +147,7 @@ class Tracker:
                                left="" if done else self._left())
 
     def _left(self) -> str:
-        """What is still to be replayed; "" where the record cannot tell."""
+        """Describe what is still to be replayed; "" if the record cannot be read."""
         try:
             reporter: Any = registry.load("reporter", "mlflow")(tracking_uri=self._base.get("MLFLOW_TRACKING_URI"))
             return str(reporter.left(read_record(self._run)))
@@ -163,11 +155,11 @@ class Tracker:
             return ""
 
     def _ask(self, what: str, deadline: float) -> bool:
-        """Whether `what` is answered before `deadline`, and before nothing has moved for `STILL_SECONDS`.
+        """Return True if `what` is answered before `deadline`, with progress at least every `STILL_SECONDS`.
 
-        A request that is still open is waited for first. For `finish` a child that is lost is started again.
+        An earlier request that is still open is waited for first. For `finish` a lost child is replaced.
         """
-        self._collect(0.0)  # notices a child that is gone
+        self._collect(0.0)  # notices a child that has ended
         ours = self._outstanding == what == "finish"
         while True:
             if not self._outstanding:
@@ -197,7 +189,7 @@ class Tracker:
         return True
 
     def _collect(self, wait_seconds: float) -> bool:
-        """Take in what the child has said, waiting for something at most so long; False: it said nothing."""
+        """Read what the child has written, waiting at most `wait_seconds`; False if it wrote nothing."""
         child = self._child
         if child is None or child.stdout is None:
             return False
@@ -211,7 +203,7 @@ class Tracker:
         self._moved = time.monotonic()
         *lines, self._buffer = (self._buffer + read).split(b"\n")
         for line in lines:
-            with suppress(ValueError):  # a library that prints is no answer
+            with suppress(ValueError):  # a line that a library printed
                 self._take(json.loads(line))
         return True
 
@@ -225,7 +217,7 @@ class Tracker:
         self._judge()
 
     def _judge(self) -> None:
-        """The pause after one failure more, or none."""
+        """Set the pause: longer after a failure, none after a success."""
         if self._problem:
             self._pause = min(2 * self._pause, LONGEST_RETRY_SECONDS) if self._failed_at else self._retry_seconds
             self._failed_at = time.monotonic()
@@ -233,7 +225,7 @@ class Tracker:
             self._failed_at = 0.0
 
     def _lost(self) -> None:
-        """The child is gone: say why, and go on without."""
+        """Record why the child has ended, and continue without it."""
         self._end(kill=True)
         self._outstanding = ""
         self._problem = f"the tracking process ended: {self._last_words()}"
@@ -266,89 +258,9 @@ class Tracker:
 
 
 def _environment(base: Mapping[str, str]) -> dict[str, str]:
-    """One thread, no stranger's `./repro` by `python -m`, and this package also where it runs from a checkout."""
+    """Return the child's environment: one thread, no foreign `./repro`, and this package also in a checkout."""
     found = {**base, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
     root = Path(repro.__file__).resolve().parent.parent
     if (root / "reporters").is_dir():
         found["PYTHONPATH"] = os.pathsep.join(part for part in (str(root), base.get("PYTHONPATH", "")) if part)
     return found
-
-
-def serve(run: Path, stdin: TextIO, stdout: TextIO) -> None:
-    """The child: replay `run` whenever a line on `stdin` asks, answer each with a line; ends with `stdin`."""
-    give_way()
-    child_process.at_its_end(signal.SIGCONT)  # a stopped process would not notice that its input has ended
-    over = threading.Event()
-    requests: queue.SimpleQueue[str] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(stdin, requests, over), daemon=True).start()
-    try:
-        with redirect_stdout(sys.stderr):
-            replayer = _Replayer(run, _Pulse(stdout))
-            replayer.prepare()
-            while line := requests.get():
-                _tell(stdout, replayer.answer(json.loads(line)["do"]))
-    except BrokenPipeError:
-        pass  # nobody is left to be answered
-    finally:
-        over.set()
-
-
-def _tell(stdout: TextIO, what: Mapping[str, Any]) -> None:
-    stdout.write(json.dumps(what) + "\n")
-    stdout.flush()
-
-
-class _Pulse:
-    """Says that something is taken, once a second: the parent may be busy, and a pipe holds only so much."""
-
-    def __init__(self, stdout: TextIO) -> None:
-        self._stdout, self._said_at = stdout, 0.0
-
-    def __call__(self, taken: int) -> None:
-        if time.monotonic() - self._said_at >= 1:
-            self._said_at = time.monotonic()
-            _tell(self._stdout, {"taken": taken})
-
-
-def give_way() -> None:
-    """Run only on time that nothing else wants: a measured step must not wait for this process."""
-    with suppress(OSError):
-        os.nice(19)
-    with suppress(OSError, AttributeError):
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-
-
-def _listen(stdin: TextIO, requests: queue.SimpleQueue[str], over: threading.Event) -> None:
-    """Pass requests on. The parent's end closes `stdin`: a replay may still end in peace, then this process must."""
-    for line in stdin:
-        requests.put(line)
-    requests.put("")
-    if not over.wait(GRACE_SECONDS):
-        os._exit(1)
-
-
-class _Replayer:
-    """Reads the record anew at every request, and hands it to the reporter."""
-
-    def __init__(self, run: Path, told: Callable[[int], None]) -> None:
-        self._folder = RunFolder(run)
-        self._reporter: Any = registry.load("reporter", "mlflow")(patience_seconds=0)  # the next request asks again
-        self._reporter.follow(told)
-        self._uri = ""
-
-    def prepare(self) -> None:
-        """What is slow, before anything is timed; a failure shows, and may have passed, at the first request."""
-        with suppress(ReproError):
-            self._reporter.check(read_model(self._folder.plan, Plan).suite.suite)
-
-    def answer(self, what: str) -> dict[str, str]:
-        """One replay; `finish`: the run is over, so what is unfinished was killed."""
-        try:
-            if self._folder.environment.is_file():  # else the run is still being set up
-                last = {"ended": True, "patience_seconds": PATIENCE_SECONDS}
-                reporter = self._reporter.model_copy(update=last) if what == "finish" else self._reporter
-                record = read_record(self._folder.root)
-                self._uri = reporter.write(record, self._folder.reports)[0]
-        except ReproError as error:
-            return {"uri": self._uri, "problem": str(error)}
-        return {"uri": self._uri, "problem": ""}

@@ -21,7 +21,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from repro.core import child_process
-from repro.runner.tracking import give_way
+from repro.runner.tracking_process import give_way
 
 REQUEST = re.compile(rb"(?:GET|POST|PUT|PATCH|DELETE) /")
 START_SECONDS = 180.0
