@@ -13,12 +13,16 @@ from repro.core.errors import OutputError
 from repro.core.events import Event, complete_lines, parse_line
 from repro.record import index, post_mortem
 from repro.record.derive import derive, with_energy
-from repro.record.results import CONSERVATION_TOLERANCE, Result
+from repro.record.result_warnings import upgrade_warnings
+from repro.record.results import CONSERVATION_TOLERANCE, LogFault, Result
 from repro.seams.launching import LaunchResult, RankCause, RankEnd
 from repro.suite.model import Trial
 
-UNSOUND = ("step records cover", "the clock went backwards")
-"""Warnings of a result that no sound log gives rise to."""
+LOG_FAULTS: dict[LogFault, str] = {
+    "steps_missing": "step records cover another number of samples than the evaluations",
+    "clock_backwards": "the clock went backwards between evaluations",
+}
+"""Faults that no unmodified log has, in words."""
 NOT_IN_THE_LOG = ("network", "reason", "energy")
 """Fields that come from how the processes ended, which the log does not hold."""
 BESIDE = {"network": None, "energy": None}
@@ -50,7 +54,7 @@ def differences(trial: Trial, stored: Result, log: Path) -> list[str]:
     again = rederived(trial, stored, log)
     if stored.energy is not None:
         again = with_energy(again, stored.energy)
-    before, after = (json.loads(item.model_dump_json(by_alias=True)) for item in (stored, again))
+    before, after = (json.loads(item.model_dump_json(by_alias=True)) for item in (upgrade_warnings(stored), again))
     names = [name for name in before if name not in NOT_IN_THE_LOG and not _equal(before[name], after[name])]
     return [_told(name, before[name], after[name]) for name in names]
 
@@ -173,4 +177,4 @@ def unsound(result: Result) -> list[str]:
     if result.conservation_error is not None and result.conservation_error > CONSERVATION_TOLERANCE:
         found.append(f"the phases explain the wall clock only to {result.conservation_error:.1%} "
                      f"(limit {CONSERVATION_TOLERANCE:.0%})")
-    return [*found, *(text for text in result.warnings if text.startswith(UNSOUND))]
+    return [*found, *(LOG_FAULTS[fault] for fault in upgrade_warnings(result).log_faults)]

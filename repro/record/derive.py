@@ -1,9 +1,8 @@
-"""Events of one trial -> Result: all clocks, derived afterwards from one log."""
+"""Derives the result of a trial, all of its clocks included, from the events of its log."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,19 @@ from repro.core.events import EVALUATION_KEYS, Event
 from repro.record.effective import mismatches
 from repro.record.energy import OBSERVER_LIMIT, Energy
 from repro.record.outcome import read_outcome
+from repro.record.result_warnings import (
+    ENERGY_RESUMED,
+    describe_initialisation,
+    describe_log_fault,
+    describe_measurement,
+    describe_resumed,
+    describe_skipped,
+    describe_unassigned,
+    find_log_faults,
+    init_excess,
+)
 from repro.record.results import (
-    CONSERVATION_TOLERANCE,
     LOST,
-    OTHER_SHARE,
     PHASES,
     Bracket,
     Formula,
@@ -32,18 +40,16 @@ from repro.seams.launching import LaunchResult
 from repro.suite.model import Trial
 from repro.suite.training import Stop
 
-INIT_SECONDS = 1800.0
-"""What initialisation may take off the clock; what it takes beyond is charged to the time to the target (MLPerf)."""
 OUT_OF_MEMORY = ("out of memory", "outofmemory", "memoryerror", "can't allocate memory", "not enough memory",
                  "cannot allocate memory")
-"""How CUDA, Python, torch's CPU allocator and the C library say it, in lower case."""
+"""Phrases of CUDA, Python, torch's CPU allocator and the C library, in lower case."""
 
 
 def derive(trial: Trial, attempt: int, events: Sequence[Event], outcome: LaunchResult | None) -> Result:
-    """The result of one attempt, from its log and from how its processes ended.
+    """Return the result of one attempt, from its log and from how its processes ended.
 
     Args:
-        outcome: None when it is not known (a folder found later); the log alone then decides.
+        outcome: None if unknown (a folder found later); the log alone then decides.
     """
     log = _Log(events)
     base: dict[str, Any] = {
@@ -63,16 +69,16 @@ def derive(trial: Trial, attempt: int, events: Sequence[Event], outcome: LaunchR
     if status == "ok" and crossing is None:
         status, reason = "invalid", "the log ends in success but no evaluation establishes the target"
     warnings = _warnings(trial, log, points, measured)
-    return Result(**base, **measured, **clocks, status=status, reason=reason, curve=points, warnings=warnings)
+    return Result(**base, **measured, **clocks, **warnings, status=status, reason=reason, curve=points)
 
 
 def with_energy(result: Result, energy: Energy) -> Result:
-    """The result with what the run's tracker says of it, and a warning where the tracker took too much."""
+    """Return the result with its energy, and a warning if the tracker used too much of a core."""
     share, warnings = energy.observer_share, result.warnings
     if share is not None and share > OBSERVER_LIMIT:
         warnings = (*warnings, f"energy tracking took {share:.1%} of a core (limit {OBSERVER_LIMIT:.1%})")
     if result.resumed:
-        warnings = (*warnings, "its energy is that of the last start alone: what earlier attempts used is not in it")
+        warnings = (*warnings, ENERGY_RESUMED)
     return result.model_copy(update={"energy": energy, "warnings": warnings})
 
 
@@ -103,11 +109,11 @@ class _Log:
 
 
 def _status(log: _Log, outcome: LaunchResult | None) -> tuple[Status, str]:
-    """From exit codes AND the last event: a trial without `run_stop` failed, whatever its exit code says."""
+    """Decide by exit codes AND the last event: a trial without `run_stop` failed even if its exit code is 0."""
     stop = log.last("run_stop")
     failure = outcome.first_failure if outcome else None
     if outcome is not None and outcome.timed_out:
-        return "timed_out", f"ended after {outcome.seconds:.0f} s, its time limit"
+        return "timed_out", f"ended at its time limit, after {outcome.seconds:.0f} s"
     if outcome is not None and outcome.hung:
         return "hung", _by_rank(failure) if failure else "no event for longer than stall_seconds"
     if stop is None:
@@ -123,19 +129,19 @@ def _status(log: _Log, outcome: LaunchResult | None) -> tuple[Status, str]:
 
 
 def _judged(trial: Trial, log: _Log, status: Status, reason: str) -> tuple[Status, str]:
-    """Invalid where a trial that ran to its end was another one than it is called."""
+    """Make a trial invalid if it trained to its end, but with other data or settings than requested."""
     if status not in ("ok", "missed", "diverged"):
         return status, reason
-    wrong = [*_misfed(log), *mismatches(trial.choices, log.mapping("x_effective"), log.mapping("x_settings"))]
+    wrong = [*_wrong_data(log), *mismatches(trial.choices, log.mapping("x_effective"), log.mapping("x_settings"))]
     return ("invalid", "; ".join(wrong)) if wrong else (status, reason)
 
 
-def _misfed(log: _Log) -> list[str]:
-    """What the model was fed that the seed does not say."""
+def _wrong_data(log: _Log) -> list[str]:
+    """Return the differences between the consumed data and the seed."""
     event = log.last("x_fed")
     seeded = event.value.get("as_seeded", {}) if event else {}
-    named = {"data_order": "the samples fed, or their order,", "augmentation": "the augmentation fed"}
-    return [f"{named.get(what, what)} differed from what the seed says" for what, fine in seeded.items() if not fine]
+    names = {"data_order": "the consumed samples or their order", "augmentation": "the consumed augmentation"}
+    return [f"{names.get(kind, kind)} differed from the seed's" for kind, equal in seeded.items() if not equal]
 
 
 def _by_rank(end: Any) -> str:
@@ -164,14 +170,14 @@ def _curve(log: _Log) -> tuple[Point, ...]:
 
 
 def reached(value: float | None, stop: Stop) -> bool:
-    """Whether one evaluation is at or past the target."""
+    """Return True if an evaluation is at or past the target."""
     if value is None:
         return False
     return value >= stop.target if stop.direction == "higher" else value <= stop.target
 
 
 def _crossing(points: Sequence[Point], stop: Stop) -> tuple[int, int] | None:
-    """(first hit, establishing evaluation): the first run of `confirm_evals` hits; None: never established."""
+    """Return (first hit, establishing evaluation) of the first `confirm_evals` hits in a row; None: no such row."""
     run = 0
     for index, point in enumerate(points):
         run = run + 1 if reached(point.value, stop) else 0
@@ -185,7 +191,7 @@ def _clocks(log: _Log, points: Sequence[Point], crossing: tuple[int, int]) -> di
     miss = points[crossing[0] - 1] if crossing[0] else None
     launch = log.last("x_launch_ns")
     assert log.run_start is not None
-    excess = _init_excess(_init_seconds(log))
+    excess = init_excess(_init_seconds(log))
     return {
         "tta_wall": established.wall_seconds + excess,
         "tta_train": established.train_seconds + excess,
@@ -205,12 +211,8 @@ def _init_seconds(log: _Log) -> float | None:
     return (log.run_start - log.init_start) / 1e9
 
 
-def _init_excess(seconds: float | None) -> float:
-    return max(0.0, (seconds or 0.0) - INIT_SECONDS)
-
-
 def _measured(log: _Log, points: Sequence[Point], stop: Stop) -> dict[str, Any]:
-    """Figures that need no target: phases, throughput, step times, memory."""
+    """Return the figures that need no target: phases, throughput, step times, memory, traffic."""
     found: dict[str, Any] = {"steps": _steps(log)}
     values = [point.value for point in points if point.value is not None]
     if values and points:
@@ -267,9 +269,11 @@ def _formula(log: _Log) -> Formula | None:
 
 
 def _phases(log: _Log) -> dict[str, float]:
-    """Seconds by phase. Training is what the steps and their input took, summed from the per-step figures; what the
-    training loop spent around them is `other`. A lost block of steps therefore swells `other`; that it was lost shows
-    in the samples, which are counted apart."""
+    """Return the seconds by phase.
+
+    Training is the sum of the steps and their input; the rest of the training loop counts as `other`. A missing block
+    of steps therefore enlarges `other`; `find_log_faults` reports it.
+    """
     event = log.last("x_phases")
     watched = {name: float(event.value.get(name, 0.0)) for name in PHASES} if event else dict.fromkeys(PHASES, 0.0)
     if event and LOST in event.value:
@@ -294,39 +298,23 @@ def _steps(log: _Log) -> Steps | None:
     )
 
 
-def _interrupted(log: _Log) -> list[str]:
-    """What checkpoints say of the trial's clocks."""
-    found = []
-    for event in log.all("x_resumed"):
-        item = Resumed.model_validate(event.value)
-        by = "" if item.clock == "monotonic" else ", by the wall clock, as the machine was started anew"
-        found.append(f"went on from the checkpoint of attempt {item.attempt} at step {item.step}; the "
-                     f"{item.lost_seconds:.1f} s from there to the new start are on all its clocks{by}")
+def _counted_samples(trial: Trial, log: _Log) -> int | None:
+    """Return the samples of all step records; None if the run did not end."""
+    if log.run_stop is None:
+        return None
+    return sum(len(event.value["seconds"]) for event in log.all("x_steps")) * trial.choices.batch.global_
+
+
+def _warnings(trial: Trial, log: _Log, points: Sequence[Point], measured: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields `warnings` and `log_faults`."""
+    counted = _counted_samples(trial, log)
+    faults = find_log_faults(points, counted)
     skipped = [event.value for event in log.all("x_checkpoint") if event.value.get("skipped")]
-    if skipped:
-        found.append(f"{len(skipped)} checkpoint(s) were not written, the first at step {skipped[0]['step']}: "
-                     f"{skipped[0]['skipped']}")
-    return found
-
-
-def _warnings(trial: Trial, log: _Log, points: Sequence[Point], measured: dict[str, Any]) -> tuple[str, ...]:
-    found: list[str] = []
-    error, observer = measured.get("conservation_error"), measured.get("observer_effect")
-    if error is not None and error > CONSERVATION_TOLERANCE:
-        found.append(f"phases explain the wall clock only to {error:.1%} (limit {CONSERVATION_TOLERANCE:.0%})")
-    if observer is not None and observer > 0.005:
-        found.append(f"logging took {observer:.1%} of the run (limit 0.5 %)")
-    counted = sum(len(event.value["seconds"]) for event in log.all("x_steps")) * trial.choices.batch.global_
-    if log.run_stop is not None and points and counted != points[-1].samples:
-        found.append(f"step records cover {counted} samples, evaluations {points[-1].samples}")
-    if any(later.wall_seconds < earlier.wall_seconds for earlier, later in pairwise(points)):
-        found.append("the clock went backwards between evaluations")
-    if excess := _init_excess(measured.get("init_seconds")):
-        found.append(f"initialisation took {excess:.0f} s more than its {INIT_SECONDS:.0f} s; they are charged to the "
-                     "time to the target")
-    found += _interrupted(log)
-    wall, other = measured.get("run_seconds"), measured.get("phases", {}).get("other", 0.0)
-    if wall and other > OTHER_SHARE * wall:
-        found.append(f"{other / wall:.0%} of the wall clock went to neither training, evaluation, checkpoints nor "
-                     f"logging (limit {OTHER_SHARE:.0%})")
-    return tuple(found)
+    return {"log_faults": faults, "warnings": (
+        *describe_measurement(measured),
+        *(describe_log_fault(fault, points, counted) for fault in faults),
+        *describe_initialisation(measured.get("init_seconds")),
+        *(describe_resumed(Resumed.model_validate(event.value)) for event in log.all("x_resumed")),
+        *describe_skipped(skipped),
+        *describe_unassigned(measured),
+    )}

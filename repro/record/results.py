@@ -12,6 +12,8 @@ from repro.record.energy import Energy
 Status = Literal["ok", "missed", "diverged", "out_of_memory", "timed_out", "hung", "crashed", "invalid"]
 RERUN = ("crashed", "hung")
 """Ends that say something of the machine and nothing of the cell; only these are ever run again."""
+LogFault = Literal["steps_missing", "clock_backwards"]
+"""Step records do not cover the evaluations' samples; an evaluation is before its predecessor."""
 PHASES = ("train", "eval", "checkpoint", "logging", "other")
 LOST = "lost"
 """A sixth phase, of trials that went on from a checkpoint only: from the checkpoint to where they went on."""
@@ -245,6 +247,9 @@ class Result(Frozen):
     build: dict[str, str] = Field(default_factory=dict)
     """How the library that trains was built, as rank 0 found it; empty in records from before it was kept."""
     warnings: tuple[str, ...] = ()
+    """For readers; no code reads them."""
+    log_faults: tuple[LogFault, ...] = ()
+    """Faults that an unmodified log never has; empty in results of version 0.1.0, which only warn of them."""
     resumed: tuple[Resumed, ...] = ()
     """Where it went on from, in order; its log holds what came before."""
 

@@ -176,12 +176,12 @@ class Optimizer(Plugin):
 
 
 BACKEND = "backend"
-"""What ran if no algorithm of ours did: the collectives of gloo or NCCL."""
+"""`CommRan.algorithm` of the collectives of gloo or NCCL."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommRan:
-    """What communication ran on one rank."""
+    """The effective communication of one rank."""
 
     algorithm: str
     """`Comm.title` of the algorithm, or `BACKEND`."""
@@ -198,9 +198,9 @@ class Comm(Plugin):
     """The collective algorithm that every engine's communication goes through."""
 
     title: ClassVar[str] = ""
-    """Name of the algorithm as it reads back what ran; "": the name that it is registered by."""
+    """Name of the algorithm in `CommRan`; "": the name in the registry."""
     own_algorithm: ClassVar[bool] = True
-    """False: the collectives are the backend's own, which nothing counts."""
+    """False: the collectives are the backend's own, whose traffic is not counted."""
 
     @abstractmethod
     def start(self, rank: int, world: int, device: str, timeout_seconds: float) -> None:

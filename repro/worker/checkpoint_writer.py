@@ -1,4 +1,4 @@
-"""How the ranks of one attempt write checkpoints; rank 0 makes room, finishes and drops them."""
+"""The writer of one attempt's checkpoints: every rank writes its own files; rank 0 makes room, finishes and deletes."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def save_checkpoint(
         state: this rank's own state (JSON-like), its stopwatch under `watch`.
 
     Returns:
-        `bytes` of the checkpoint, or `skipped` with the reason why there is none (JSON-like).
+        `bytes` of the checkpoint, or `skipped` with the reason that there is none (JSON-like).
     """
     session, wall_ms = context.session, time.time() * 1e3
     problem = writer.prepare(step, session.state_bytes())
@@ -59,7 +59,7 @@ def find_problem(session: Session, part: Callable[[], None], describe_room: Call
 
 
 def read_own_state(context: TrialContext, resumed: Resumption) -> dict[str, Any]:
-    """Read what this rank wrote; of an engine without a model rank 0 alone writes.
+    """Read this rank's state; for an engine without a model only rank 0 has written one.
 
     Raises:
         CheckpointRefused: it is damaged.

@@ -33,9 +33,9 @@ class Tally:
 
     def add(self, positions: np.ndarray, values: np.ndarray) -> None:
         """Add `values` [n] int64 at `positions` [n] int64."""
-        where, what = positions.astype(np.uint64), values.astype(np.int64).view(np.uint64)
+        places, contents = positions.astype(np.uint64), values.astype(np.int64).view(np.uint64)
         for lane, key in enumerate(LANES):
-            mixed = _mix(_mix(where ^ np.uint64(key)) + what)
+            mixed = _mix(_mix(places ^ np.uint64(key)) + contents)
             self.lanes[lane] = (self.lanes[lane] + int(np.add.reduce(mixed, initial=np.uint64(0)))) & MASK
 
     def hex(self) -> str:
@@ -58,7 +58,7 @@ def _mix(values: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class BatchSplit:
-    """How a global batch is cut, and which share is this rank's."""
+    """The cut of a global batch into micro-batches, and the share of this rank."""
 
     rank: int
     world: int

@@ -88,7 +88,7 @@ class Loop:
         self.log.emit("x_phases", phases)
 
     def save(self, writer: CheckpointWriter) -> None:
-        """Write a checkpoint and log what it took."""
+        """Write a checkpoint and log its size and duration."""
         self.traffic.add(self.session.traffic())
         with self.watch.phase("checkpoint"):
             start_ns = self.context.clock.now()

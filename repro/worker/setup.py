@@ -86,7 +86,7 @@ def seed_libraries(streams: Streams, determinism: str, with_torch: bool, rank: i
     if determinism == "bitwise":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-        # Otherwise torch writes NaN over all fresh memory, in every step also over DeepSpeed's bucket of 2 GB: measured
-        # 17 times the step time. It changes no result of a program that reads only what it wrote; a program that does
-        # not shows in the hashes.
+        # Otherwise torch fills all fresh memory with NaN, in every step also DeepSpeed's bucket of 2 GB: measured 17
+        # times the step time. The filling changes results only if a program reads memory that it has not written, and
+        # then the hashes differ.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

@@ -143,7 +143,7 @@ def check_clock(run: Run, result: Result) -> None:
     lost = sum(item.lost_seconds for item in result.resumed)
     assert lost > 0.2, "a new start takes a while"
     assert result.phases["lost"] == pytest.approx(lost, abs=0.01)
-    assert any("went on from the checkpoint of attempt 1" in text for text in result.warnings)
+    assert any("resumed from the checkpoint of attempt 1" in text for text in result.warnings)
     assert not any(text.startswith("step records") for text in result.warnings)
     spans = [item for item in map(json.loads, run.folder.ledger.read_text().splitlines())
              if item["trial_id"] == result.trial_id and item["status"] != "started"]

@@ -99,8 +99,8 @@ def test_every_engine_is_fed_the_same_on_any_number_of_ranks(
 
 
 @pytest.mark.parametrize(("defect", "choices", "reason"), [
-    ("data", {}, "the samples fed, or their order, differed from what the seed says"),
-    ("augmentation", {}, "the augmentation fed differed from what the seed says"),
+    ("data", {}, "the consumed samples or their order differed from the seed's"),
+    ("augmentation", {}, "the consumed augmentation differed from the seed's"),
     ("precision", {"precision": "bf16-autocast"}, "matmul_dtype bfloat16 was asked for, float32 ran"),
     ("wire", {}, "comm_dtype float32 was asked for, bfloat16 ran"),
 ])

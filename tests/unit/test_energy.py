@@ -135,7 +135,7 @@ def test_the_energy_of_a_resumed_trial_is_not_taken_for_all_of_it(tracked: Path)
     lost = Resumed(attempt=1, step=12, samples=768, lost_seconds=61.3, clock="monotonic")
     before = record.results[0].model_copy(update={"resumed": (lost,), "warnings": ()})
     assert before.energy is not None
-    assert "what earlier attempts used is not in it" in with_energy(before, before.energy).warnings[-1]
+    assert "that of earlier attempts is not included" in with_energy(before, before.energy).warnings[-1]
 
 
 def test_it_is_in_the_result_the_page_the_tables_and_the_metrics_with_its_label(tracked: Path) -> None:

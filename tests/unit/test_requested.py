@@ -95,4 +95,4 @@ def test_what_was_fed_otherwise_than_the_seed_says_makes_a_trial_invalid(tmp_pat
 
     found = derive(make_trial(), 1, play(tmp_path / "log", Script(after=after)), FINE)
     assert found.status == "invalid"
-    assert "differed from what the seed says" in found.reason
+    assert "differed from the seed's" in found.reason

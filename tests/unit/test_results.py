@@ -235,7 +235,7 @@ def test_out_of_memory_is_a_result_of_its_own(result: Make, reason: str) -> None
 
 def test_a_trial_over_its_time_limit_timed_out(result: Make) -> None:
     found = result(Script(stop=False), LaunchResult((RankEnd(0, -9),), 61.2, timed_out=True))
-    assert (found.status, found.reason) == ("timed_out", "ended after 61 s, its time limit")
+    assert (found.status, found.reason) == ("timed_out", "ended at its time limit, after 61 s")
 
 
 @pytest.mark.parametrize(("reason", "status"), [

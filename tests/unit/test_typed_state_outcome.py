@@ -1,15 +1,20 @@
-"""How a trial ended is a field of its log: no wording changes a status."""
+"""How a trial ended and what is wrong with its log are fields: no wording changes a status."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from repro.bundle.rederive import unsound
 from repro.core.events import Event
 from repro.record.derive import derive
 from repro.record.outcome import read_outcome
+from repro.record.result_warnings import ENERGY_RESUMED, describe_resumed, upgrade_warnings
+from repro.record.results import Result, Resumed
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.worker.stop_rule import Progress, decide
-from tests.unit.test_results import make_trial
+from tests.unit.test_results import Script, make_trial, play
 
 FINE = LaunchResult((RankEnd(0, 0),), 3.0)
 
@@ -48,3 +53,35 @@ def test_a_log_of_version_0_1_0_is_read_by_its_words(metadata: dict[str, object]
 def test_an_unknown_outcome_is_an_error_that_lists_the_known_ones() -> None:
     with pytest.raises(ValueError, match="outcome is 'won'; use one of success, missed, diverged"):
         read_outcome(run_stop(outcome="won"))
+
+
+# ---- faults of a log
+
+
+@pytest.fixture
+def reworded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All warnings in other words."""
+    for name in ("describe_log_fault", "describe_resumed"):
+        monkeypatch.setattr(f"repro.record.derive.{name}", lambda *_: "autre chose")
+
+
+@pytest.mark.usefixtures("reworded")
+def test_a_fault_of_a_log_does_not_depend_on_the_words_of_its_warning(tmp_path: Path) -> None:
+    script = Script(values=(0.5, 0.8, 0.91), lost_block=1)
+    found = derive(make_trial(), 1, play(tmp_path / "log.txt", script), FINE)
+    assert "autre chose" in found.warnings
+    assert found.log_faults == ("steps_missing",)
+    assert unsound(found) == ["step records cover another number of samples than the evaluations"]
+
+
+def test_warnings_of_version_0_1_0_are_read_by_their_words() -> None:
+    resumed = Resumed(attempt=1, step=60, samples=3840, lost_seconds=8.8, clock="monotonic")
+    old = Result(trial_id="t", cell_id="c", repeat=0, attempt=2, status="ok", resumed=(resumed,), warnings=(
+        "step records cover 2000 samples, evaluations 3000",
+        "went on from the checkpoint of attempt 1 at step 60; the 8.8 s from there to the new start are on all its "
+        "clocks",
+        "its energy is that of the last start alone: what earlier attempts used is not in it", "other"))
+    found = upgrade_warnings(old)
+    assert found.log_faults == ("steps_missing",)
+    assert found.warnings == (old.warnings[0], describe_resumed(resumed), ENERGY_RESUMED, "other")
+    assert upgrade_warnings(found) == found
