@@ -1,7 +1,7 @@
-"""A/A calibration: how often a comparison of a cell with itself gives a difference, where there is none to find.
+"""A/A calibration: how often a comparison of a cell with itself reports a difference, although there is none.
 
-A null is one comparison, through the same code as any other, whose two sides are trials of one cell. Every verdict of
-a difference on a null is wrong; their share, with Wilson's interval, is the false-positive rate of the harness here.
+A null is one comparison, by the same code as any other, whose two sides are trials of one cell. Every reported
+difference on a null is wrong; their share, with Wilson's interval, is the harness's false-positive rate on a machine.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ DIFFERENT: tuple[Verdict, ...] = ("faster", "slower", "higher", "lower")
 LEAST_PAIRS = 6
 """Fewer pairs can never be significant: as nulls they would only make the rate look low."""
 LEAST_HALVES = 5
-"""Trials a side that the unpaired comparison needs."""
+"""Trials per side that the unpaired comparison needs."""
 FILE = "calibration.json"
 
 How = Literal["twins", "drawn pairs", "halves"]
-"""twins: one cell run twice with the same seeds, interleaved. drawn pairs, halves: one cell's repeats, dealt out to two
+"""twins: one cell run twice with the same seeds, interleaved. drawn pairs, halves: one cell's repeats, assigned to two
 sides at random."""
 
 
@@ -47,13 +47,13 @@ class Null(Frozen):
     """One comparison of a cell with itself."""
 
     source: str
-    """The run it was taken from, and which part of it: the same source is never counted twice."""
+    """The run, and the part of it, that the null is from: no source counts twice."""
     cell_id: str
     label: str
     metric: Metric
     how: How
     n: int
-    """Trials a side."""
+    """Trials per side."""
     ratio: float | None
     p: float | None
     verdict: Verdict
@@ -65,13 +65,13 @@ class Null(Frozen):
 
     @property
     def void(self) -> bool:
-        """Both sides have one figure in every pair: no difference could have been found, whatever the harness does."""
+        """Both sides have the same figure in every pair: no harness could have found a difference."""
         return bool(self.pairs) and all(math.isclose(pair.candidate, pair.baseline, rel_tol=NO_SPREAD)
                                         for pair in self.pairs)
 
 
 class Calibration(Frozen):
-    """The nulls of one suite on one machine, and the rate they come to."""
+    """The nulls of one suite on one machine, and their false-positive rate."""
 
     schema_: Literal[1] = Field(default=1, alias="schema")
     suite: str
@@ -93,13 +93,13 @@ class Calibration(Frozen):
 
 
 def machine_of(environment: Environment) -> str:
-    """What a false-positive rate is bound to."""
+    """Return the name of the machine that a false-positive rate is valid for."""
     devices = ", ".join(dict.fromkeys(str(device) for device in environment.devices))
     return f"{environment.cpu}, {environment.cores} cores, {environment.device}{f' ({devices})' if devices else ''}"
 
 
 def calibration(suite: str, digest: str, method: str, machine: str, nulls: Iterable[Null]) -> Calibration:
-    """Count the nulls; void ones, which older files may hold, are left out.
+    """Count the nulls; void ones, which older files may hold, are excluded.
 
     Raises:
         UsageError: there is none.
@@ -116,7 +116,7 @@ def calibration(suite: str, digest: str, method: str, machine: str, nulls: Itera
 
 
 def twin_plan(plan: Plan, cells: Sequence[Cell], pairs: int, nulls: int) -> Plan:
-    """Every cell twice, with the same seeds, interleaved like any plan: `nulls` groups of `pairs` seeds each.
+    """Return a plan of every cell twice with the same seeds, interleaved: `nulls` groups of `pairs` seeds each.
 
     The two cells differ in their side only, which is part of the twin's name. The digest stays the suite's, because
     these nulls are about its verdicts.
@@ -142,10 +142,10 @@ def twin_plan(plan: Plan, cells: Sequence[Cell], pairs: int, nulls: int) -> Plan
 
 
 def nulls_of(record: Record, cells: Sequence[Cell], metric: Metric, pairs: int) -> tuple[list[Null], list[str]]:
-    """(nulls that a record holds, why some cells gave none).
+    """Return (the nulls of a record, why some cells gave none).
 
-    Twins are compared in groups of `pairs` seeds. The repeats of a cell without a twin are dealt out to two sides once,
-    at random: a second deal of the same trials would be no new null. With 12 repeats they make pairs, with 10 halves.
+    Twins are compared in groups of `pairs` seeds. The repeats of a cell without a twin are assigned to two sides once,
+    at random: a second assignment of the same trials would not be a new null. 12 repeats make pairs, 10 make halves.
     """
     found: list[Null] = []
     problems: list[str] = []
@@ -192,7 +192,7 @@ def _dealt(record: Record, cell: Cell, metric: Metric, source: str) -> Null | st
 
 
 def _renumbered(results: Sequence[Result]) -> list[Result]:
-    """Trials as if they shared seeds with the other side: any two trials of one cell are alike but for chance."""
+    """Return trials with the seeds of the other side: any two trials of one cell differ by chance only."""
     return [item.model_copy(update={"repeat": number, "hashes": {}}) for number, item in enumerate(results)]
 
 
@@ -205,7 +205,7 @@ def _null(cell: Cell, found: Comparison, how: How, source: str) -> Null | str:
     )
     return made if not made.void else (
         f"both sides have exactly the same {SCALES[made.metric].noun} in all {made.n} pairs: figures without chance "
-        "say nothing of how often chance is taken for a difference")
+        "do not show how often chance is taken for a difference")
 
 
 def metric_of(found: Comparison) -> Metric:
@@ -215,13 +215,13 @@ def metric_of(found: Comparison) -> Metric:
 
 
 def place_for(digest: str) -> Path:
-    """Where a user's calibrations of a suite are kept."""
+    """Return the file of a user's calibrations of a suite."""
     home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     return Path(home) / "repro" / "calibration" / f"{digest}.json"
 
 
 def add(path: Path, found: Calibration) -> Calibration:
-    """Put nulls into a file, beside those it has; what is there of the same source is replaced.
+    """Add nulls to those in a file; nulls of the same source are replaced.
 
     Raises:
         UsageError: the file holds nulls of another suite, method or machine.
@@ -249,9 +249,9 @@ def _minor(method: str) -> str:
 
 
 def calibration_of(record: Record) -> Calibration | None:
-    """The calibration that stands beside a record, else the user's own for its suite; None: not calibrated.
+    """Return the calibration in the run folder, else the user's own for its suite; None: not calibrated.
 
-    One of another suite, method or machine says nothing of this record and is passed over.
+    One of another suite, method or machine says nothing about this record and is ignored.
 
     Raises:
         OutputError: a file is damaged.
@@ -260,23 +260,23 @@ def calibration_of(record: Record) -> Calibration | None:
 
 
 def beside(record: Record) -> Calibration | None:
-    """The calibration in the run folder: all that a report may read, so that it stays a function of the record."""
+    """Return the calibration in the run folder; a report reads no other, so that it depends on the record alone."""
     return _fitting(record.folder.root / FILE, record)
 
 
 def keep_beside(record: Record) -> str:
-    """Copy the user's own calibration into the run folder, where it fits and none stands there yet.
+    """Copy the user's own calibration into the run folder, if it fits and the folder has none yet.
 
     Returns:
-        Why it could not be done; "" where it was, or there was nothing to do. A run that has ended never fails by it.
+        Why it could not be copied, else "". A run that has ended never fails because of it.
     """
     target = record.folder.root / FILE
     try:
         found = None if os.path.lexists(target) else _fitting(place_for(record.plan.digest), record)
         if found is not None:
             write_model(target, found)
-    except (ReproError, OSError, RuntimeError) as error:  # RuntimeError: nobody knows where home is
-        return f"the calibration kept for this suite was not taken: {error}"
+    except (ReproError, OSError, RuntimeError) as error:  # RuntimeError: the home folder is unknown
+        return f"the calibration of this suite was not copied into the run folder: {error}"
     return ""
 
 
@@ -294,5 +294,5 @@ def _fitting(path: Path, record: Record) -> Calibration | None:
 
 
 def calibrated(record: Record, suite: Suite, digest: str, nulls: Sequence[Null]) -> Calibration:
-    """The nulls of one record as a calibration."""
+    """Return the nulls of one record as a calibration."""
     return calibration(suite.suite, digest, METHOD, machine_of(record.environment), nulls)

@@ -1,8 +1,8 @@
-"""Several runs -> sections: runs of one experiment on one machine become one record, others stand apart with a reason.
+"""Several runs -> sections: runs of one experiment on one machine become one record, others a section with a reason.
 
-A section is a run folder of its own, so that everything that reads a run reads it too. No seed counts twice: a seed's
-trials are all taken from one run, the earliest that has them all. Which run counts does not depend on how it came out,
-and trials that do not count stay in the ledger and name the run they are of.
+Every section is a run folder, so that everything that reads a run can read it. No seed counts twice: all trials of a
+seed are taken from one run, the earliest that has them all. Which run counts does not depend on its results. Trials
+that do not count stay in the ledger, with the name of their run.
 """
 
 from __future__ import annotations
@@ -21,26 +21,27 @@ from repro.record.store import Record, RunFolder, read_record
 from repro.record.untrusted import read_inside
 from repro.suite.plan import Plan
 
-LATER = "seeds were added by a later run: whoever saw the earlier one first could choose to, and p does not know of it"
+LATER = ("seeds were added by a later run: this may have been decided after seeing the earlier results, and p does not "
+         "account for that")
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Runs that are one record now."""
+    """Runs that form one record."""
 
     name: str
     sources: tuple[str, ...]
     """Names of the runs, the earliest first."""
     why: str
-    """Why it does not stand with the first section; "" for the first."""
+    """Why it is not part of the first section; "" for the first."""
     notes: tuple[str, ...]
-    """What a reader must know of the merging; () for a single run."""
+    """What a reader must know about the merge; () for a single run."""
     record: Record
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One run under the name it is told by."""
+    """One run and the name that the report uses for it."""
 
     name: str
     record: Record
@@ -51,7 +52,7 @@ def sections(roots: Sequence[Path], out: Path) -> list[Section]:
 
     Raises:
         UsageError: a run is named twice.
-        OutputError: no run folder, a damaged one, or `out` is not empty or cannot be written.
+        OutputError: not a run folder, a damaged one, or `out` is not empty or cannot be written.
     """
     places = [root.resolve() for root in roots]
     twice = next((root for index, root in enumerate(roots) if places[index] in places[:index]), None)
@@ -66,14 +67,14 @@ def sections(roots: Sequence[Path], out: Path) -> list[Section]:
 
 
 def _names(places: Sequence[Path]) -> list[str]:
-    """Folder names; numbered where those are alike. No path: a report is passed on."""
+    """Return folder names, numbered if several are equal. Not paths, because a report is given to others."""
     short = [place.name or "run" for place in places]
     return [name if short.count(name) == 1 else f"{name} ({short[:index + 1].count(name)})"
             for index, name in enumerate(short)]
 
 
 def _grouped(found: Sequence[Source]) -> list[list[Source]]:
-    """Groups in the order in which their first run was named; inside, the earliest run first."""
+    """Return groups in the order in which their first run was given; in a group the earliest run comes first."""
     groups: list[list[Source]] = []
     for source in found:
         mates = next((group for group in groups if not unlike(group[0].record, source.record)), None)
@@ -85,7 +86,7 @@ def _grouped(found: Sequence[Source]) -> list[list[Source]]:
 
 
 def unlike(first: Record, second: Record) -> str:
-    """Why trials of two runs are not of one record; "" where they are."""
+    """Return why trials of two runs cannot be in one record; "" if they can."""
     one, other = first.plan, second.plan
     if one.digest != other.digest:
         return (f"another suite or version of it: {other.suite.suite!r}, digest {other.digest[:16]} against "
@@ -96,7 +97,7 @@ def unlike(first: Record, second: Record) -> str:
     if machines[0] != machines[1]:
         return f"another machine: {machines[1]} against {machines[0]}"
     if {cell.cell_id for cell in one.cells} != {cell.cell_id for cell in other.cells}:
-        return "other cells of the suite could run"
+        return "other cells of the suite ran"
     return ""
 
 
@@ -109,7 +110,7 @@ def _section(group: Sequence[Source], first: Source, out: Path, number: int) -> 
 
 
 def counted(group: Sequence[Source]) -> dict[int, Source]:
-    """Seed -> the run it is taken from: the earliest with a result in every cell, else the one with most."""
+    """Return seed -> the run it is taken from: the earliest with a result in every cell, else the one with most."""
     cells = len(group[0].record.plan.cells)
     seeds = sorted({item.repeat for source in group for item in source.record.results})
     found = {}
@@ -150,7 +151,7 @@ def _differing(group: Sequence[Source]) -> Iterator[str]:
 
 
 def spans(numbers: Sequence[int]) -> str:
-    """0, 1, 2, 5 as `0 to 2, 5`."""
+    """Return 0, 1, 2, 5 as `0 to 2, 5`."""
     runs: list[list[int]] = []
     for value in sorted(numbers):
         if runs and value == runs[-1][-1] + 1:
@@ -161,7 +162,7 @@ def spans(numbers: Sequence[int]) -> str:
 
 
 def merge(group: Sequence[Source], root: Path, notes: Sequence[str] = ()) -> Record:
-    """Write the runs, the earliest first, as one run folder with an index of its own.
+    """Write the runs, the earliest first, as one run folder with its own index.
 
     Raises:
         OutputError: `root` is not empty or cannot be written, or a run cannot be read.
@@ -192,7 +193,7 @@ def merge(group: Sequence[Source], root: Path, notes: Sequence[str] = ()) -> Rec
 
 
 def _parity(group: Sequence[Source]) -> Mapping[str, object] | None:
-    """The worst outcome of the gates: what failed once is not passed, and what one run does not say is unknown."""
+    """Return the worst outcome of the gates: one failure means not passed, one missing verdict means unknown."""
     found = [item.record.parity for item in group]
     failed = [data for data in found if data and any(item.get("problem") for item in data.get("findings", ()))]
     if failed:
@@ -202,7 +203,7 @@ def _parity(group: Sequence[Source]) -> Mapping[str, object] | None:
 
 
 def _copy_trials(group: Sequence[Source], folder: RunFolder, plan: Plan) -> None:
-    """Trials that count as they are; of the others the logs of their attempts, under further attempt numbers."""
+    """Copy trials that count unchanged; of the others copy the logs, under further attempt numbers."""
     chosen, ledger = counted(group), list[Attempt]()
     for trial in plan.trials():
         source = chosen.get(trial.repeat, group[0])
@@ -225,7 +226,7 @@ def _copy_trials(group: Sequence[Source], folder: RunFolder, plan: Plan) -> None
 
 
 def _copy_incidents(group: Sequence[Source], folder: RunFolder) -> None:
-    """What befell any of the runs, by the clock; where there are several, with the name of the run."""
+    """Copy the incidents of all runs in order of time; if there are several runs, with the name of the run."""
     told = [(item, source) for source in group for item in source.record.incidents]
     for item, source in sorted(told, key=lambda pair: pair[0].at_ms):
         text = f"{source.name}: {item.text}" if len(group) > 1 else item.text
@@ -233,7 +234,7 @@ def _copy_incidents(group: Sequence[Source], folder: RunFolder) -> None:
 
 
 def _copy_folder(source: Path, target: Path) -> None:
-    """Files of one folder, links as what they stand for: `read_inside` refused those that lead out of the run."""
+    """Copy the files of one folder; links become files: `read_inside` refused those that lead out of the run."""
     for path in sorted(source.iterdir()) if source.is_dir() else ():
         _copy_file(path, target / path.name)
 

@@ -1,4 +1,4 @@
-"""Whether two records may be compared at all, and what a reader must know where they are."""
+"""Comparison of the same cells of two runs: when it is allowed, and what a reader must know about it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from repro.suite.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A cell under a name that tells which run it is of."""
+    """A cell with a name that includes its run."""
 
     cell_id: str
     label: str
@@ -38,17 +38,17 @@ class Ran:
 
 
 def versus(first: Ran, second: Ran, metric: Metric | None = None, force: bool = False) -> list[Comparison]:
-    """Every cell of the second run against the same cell of the first: one family, Holm over it.
+    """Compare every cell of the second run with the same cell of the first: one family, with Holm's correction.
 
-    Trials are paired by seed where both runs have the same seeds and their hashes agree; else Welch on logs.
+    Trials are paired by seed if both runs have the same seeds and their hashes agree; else Welch on logs.
 
     Args:
-        force: compare runs of different suites or methods all the same, with a caution on every comparison.
+        force: compare runs of different suites or methods too, with a caution on every comparison.
 
     Raises:
-        UsageError: the suite digests or the methods differ and nothing is forced, or the runs share no cell.
+        UsageError: the suite digests or the methods differ without `force`, or the runs share no cell.
     """
-    cautions = (*_unlike(first, second, force), *_apart(first, second))
+    cautions = (*_forced(first, second, force), *_cautions(first, second))
     declared = second.plan.suite.primary
     chosen: Metric = metric or (declared.metric if declared else "tta_wall")
     earlier = {cell.cell_id: cell for cell in first.plan.cells}
@@ -61,13 +61,13 @@ def versus(first: Ran, second: Ran, metric: Metric | None = None, force: bool = 
             Named(cell.cell_id, f"{cell.label} [{second.name}]", cell.choices),
             Named(cell.cell_id, f"{earlier[cell.cell_id].label} [{first.name}]", earlier[cell.cell_id].choices),
             after.get(cell.cell_id, []), before.get(cell.cell_id, []),
-            _asked(first, second, after.get(cell.cell_id, []), before.get(cell.cell_id, []), chosen, cautions),
+            _request(first, second, after.get(cell.cell_id, []), before.get(cell.cell_id, []), chosen, cautions),
         )
         for cell in shared
     ])
 
 
-def _asked(first: Ran, second: Ran, after: Sequence[Result], before: Sequence[Result], metric: Metric,
+def _request(first: Ran, second: Ran, after: Sequence[Result], before: Sequence[Result], metric: Metric,
            cautions: tuple[str, ...]) -> ComparisonRequest:
     suite = second.plan.suite
     unpaired = why_unpaired(after, before, metric)
@@ -80,7 +80,7 @@ def _asked(first: Ran, second: Ran, after: Sequence[Result], before: Sequence[Re
 
 
 def why_unpaired(candidate: Sequence[Result], baseline: Sequence[Result], metric: Metric) -> str:
-    """Why trials of one seed of two runs are no pairs; "" where they are."""
+    """Return why trials of one seed of two runs are not pairs; "" if they are."""
     ours, theirs = (side(name, found, SCALES[metric]) for name, found in (("", candidate), ("", baseline)))
     if ours.results.keys() != theirs.results.keys():
         return f"{ours.n} seeds in one run and {theirs.n} in the other, not the same ones"
@@ -89,11 +89,11 @@ def why_unpaired(candidate: Sequence[Result], baseline: Sequence[Result], metric
     return void(ours, theirs)[0].partition(", so they")[0] if known else "not all trials have their hashes"
 
 
-def _unlike(first: Ran, second: Ran, force: bool) -> tuple[str, ...]:
-    """A caution for what must be forced.
+def _forced(first: Ran, second: Ran, force: bool) -> tuple[str, ...]:
+    """Return a caution about differences that only `force` allows.
 
     Raises:
-        UsageError: it was not.
+        UsageError: there are differences, and nothing is forced.
     """
     found = []
     if first.plan.digest != second.plan.digest:
@@ -103,13 +103,13 @@ def _unlike(first: Ran, second: Ran, force: bool) -> tuple[str, ...]:
     if len({tuple(method.split(".")[:2]) for method in methods}) > 1:
         found.append(f"method {methods[0]} against {methods[1]}")
     if found and not force:
-        raise UsageError(f"{first.name} and {second.name} do not compare: {'; '.join(found)}. Only runs of one suite "
-                         "and one method do; --force compares all the same and says so")
+        raise UsageError(f"{first.name} and {second.name} cannot be compared: {'; '.join(found)}. Only runs of one "
+                         "suite and one method can; --force compares them anyway and marks the result")
     return (f"FORCED: these runs are of different experiments ({'; '.join(found)})",) if found else ()
 
 
-def _apart(first: Ran, second: Ran) -> tuple[str, ...]:
-    """Two runs were never interleaved, and may be of different machines."""
+def _cautions(first: Ran, second: Ran) -> tuple[str, ...]:
+    """Return cautions: two runs are never interleaved, and may be from different machines."""
     found = ["the runs were made one after the other, not interleaved: a change of the machine looks like a change of "
              "the cells"]
     one, other = first.environment, second.environment

@@ -97,7 +97,7 @@ def _located(text: str, path: tuple[str | int, ...], levels: Levels, problem: Pr
         if where == key or where.startswith(f"{key}."):
             rest = path[len(key.split(".")):]
             return problem(text, ("matrix", key, index, *rest))
-    if levels and "processes" in text:
+    if levels and path[:1] == ("batch",):  # the batch is checked against processes and accumulation
         text += f" (with {', '.join(f'{key}={json.dumps(value)}' for key, (_, value) in levels.items())})"
     return problem(text, ("trial", *path))
 

@@ -255,4 +255,4 @@ def test_a_damaged_calibration_does_not_cost_the_report(folder: Path, record: Re
     assert process.returncode == 0, error
     assert "not calibrated" in out
     page = (folder / "four" / "report" / "report.html").read_text()
-    assert "the calibration kept for this suite was not taken" in page
+    assert "the calibration of this suite was not copied into the run folder" in page

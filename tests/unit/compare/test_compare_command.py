@@ -142,7 +142,7 @@ def test_invented_figures_are_alike_in_two_runs_and_those_are_no_copies(tmp_path
 
 def test_runs_of_different_suites(old: Record, tmp_path: Path) -> None:
     other = make_record(tmp_path / "other", SUITE + "margin: 0.1\n", slower)
-    assert "--force compares all the same" in refused(old.folder.root, other.folder.root)
+    assert "--force compares them anyway" in refused(old.folder.root, other.folder.root)
     ended = run(old.folder.root, other.folder.root, "--force")
     assert ended.exit_code == 0, ended.output
     assert "caution: FORCED: these runs are of different experiments" in ended.output
