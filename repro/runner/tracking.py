@@ -277,7 +277,7 @@ def _environment(base: Mapping[str, str]) -> dict[str, str]:
 def serve(run: Path, stdin: TextIO, stdout: TextIO) -> None:
     """The child: replay `run` whenever a line on `stdin` asks, answer each with a line; ends with `stdin`."""
     give_way()
-    child_process.at_its_end(signal.SIGCONT)  # a stopped process would not notice that its input has ended
+    child_process.signal_at_parent_exit(signal.SIGCONT)  # a stopped process would not notice that its input has ended
     over = threading.Event()
     requests: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(stdin, requests, over), daemon=True).start()

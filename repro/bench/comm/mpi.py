@@ -50,7 +50,7 @@ def measure(
 def compile_program(folder: Path) -> str:
     """Build the C program in `folder`; what went wrong, empty where nothing did."""
     source = folder / f"{PROGRAM}.c"
-    source.write_text(files("repro.bench").joinpath("allreduce.c").read_text(encoding="utf-8"), encoding="utf-8")
+    source.write_text(files("repro.bench.comm").joinpath("allreduce.c").read_text(encoding="utf-8"), encoding="utf-8")
     command = ["mpicc", "-O2", "-o", str(folder / PROGRAM), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False)
     return f"mpicc failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}" if done.returncode else ""

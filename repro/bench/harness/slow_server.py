@@ -37,7 +37,7 @@ def free_port() -> int:
 def main() -> None:
     folder, seconds = Path(sys.argv[1]), float(sys.argv[2])
     give_way()
-    child_process.at_its_end(signal.SIGCONT)  # it may be stopped just then
+    child_process.signal_at_parent_exit(signal.SIGCONT)  # it may be stopped just then
     port = free_port()
     command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1", "--backend-store-uri",
                f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "files")]

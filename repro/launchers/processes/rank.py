@@ -67,7 +67,7 @@ def run(assignment: Assignment, _roll: object, place: Place) -> None:
     rank = os.environ["RANK"]
     _print_to(Path(assignment.folder) / f"rank{rank}.log")
     _lead_a_group()
-    hang.answer_when_asked()
+    hang.dump_stacks_on_signal()
     report = Path(assignment.reports) / f"rank{rank}.json"
     try:
         place.enter()
@@ -109,7 +109,7 @@ def _die_with_the_parent() -> None:
     The kernel's parent is the fork server, so its death is watched by prctl; the launching process is watched through
     the pipe that multiprocessing keeps open for as long as it lives.
     """
-    child_process.at_its_end(signal.SIGKILL)
+    child_process.signal_at_parent_exit(signal.SIGKILL)
     threading.Thread(target=_watch_parent, name="repro-parent-watch", daemon=True).start()
 
 
