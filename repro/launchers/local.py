@@ -21,8 +21,8 @@ from repro.core.errors import TrialError
 from repro.launchers.processes import hang, shared_fork_server
 from repro.launchers.processes.entry import reason
 from repro.launchers.processes.hang import Progress
-from repro.launchers.processes.rank import Assignment, Here, run
-from repro.launchers.processes.rank_processes import Roll, ends
+from repro.launchers.processes.rank import Assignment, SamePlace, run
+from repro.launchers.processes.rank_processes import RankProcesses, ends
 from repro.launchers.processes.shared_fork_server import WarmServer
 from repro.seams.launching import Launcher, LaunchRequest, LaunchResult
 from repro.seams.plugin import Setting
@@ -85,7 +85,7 @@ class Local(Launcher):
         Raises:
             TrialError: elastic itself failed before or after the ranks ran.
         """
-        return self._run(order, Here(), _loopback())
+        return self._run(order, SamePlace(), _loopback())
 
     def close(self) -> None:
         """Release the fork server; the last launcher that does so stops it and restores the environment."""
@@ -99,15 +99,15 @@ class Local(Launcher):
         order.folder.mkdir(parents=True, exist_ok=True)
         self._server.revive()
         begin = time.monotonic()
-        roll, suspect = Roll(), None
+        ranks, suspect = RankProcesses(), None
         with tempfile.TemporaryDirectory(dir=self._server.folder) as reports:
             work = Assignment(
                 order.entry, order.payload, str(order.folder), reports, {**environment, **order.environment}
             )
             late = _Late()
-            with _signals_delivered(late), _deadline(roll, order, late):
-                suspect = self._elastic(order.processes, work, roll, place)
-            codes = roll.exit_codes(order.processes)
+            with _signals_delivered(late), _deadline(ranks, order, late):
+                suspect = self._elastic(order.processes, work, ranks, place)
+            codes = ranks.exit_codes(order.processes)
             if late.stacks is not None:
                 each = hang.reasons(late.stacks, order.processes, order.stall_seconds or 0.0)
                 ended = ends(codes, Path(reports), hang.find_hung_rank(late.stacks), "", each)
@@ -116,14 +116,14 @@ class Local(Launcher):
             ended = ends(codes, Path(reports), suspect, why)
         return LaunchResult(ended, time.monotonic() - begin, late.is_set())
 
-    def _elastic(self, processes: int, work: Assignment, roll: Roll, place: object) -> int | None:
+    def _elastic(self, processes: int, work: Assignment, ranks: RankProcesses, place: object) -> int | None:
         """Launch and wait; return the rank that elastic saw fail first."""
         from torch.distributed.elastic.multiprocessing.api import SignalException
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.launcher.api import elastic_launch
 
         try:
-            elastic_launch(self._configuration(processes), run)(work, roll, place)
+            elastic_launch(self._configuration(processes), run)(work, ranks, place)
         except ChildFailedError as failed:
             return min(failed.failures, default=None)
         except SignalException:
@@ -131,8 +131,8 @@ class Local(Launcher):
         except Exception as error:  # torch elastic passes on errors of its store, its agent and the system
             raise TrialError(f"torch elastic could not launch: {reason(error)}") from error
         finally:
-            roll.kill()
-            roll.reap(self.grace_seconds)
+            ranks.kill()
+            ranks.reap(self.grace_seconds)
         return None
 
     def _configuration(self, processes: int) -> Any:
@@ -200,7 +200,7 @@ def _signals_delivered(late: _Late) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _deadline(roll: Roll, order: LaunchRequest, late: _Late) -> Iterator[None]:
+def _deadline(ranks: RankProcesses, order: LaunchRequest, late: _Late) -> Iterator[None]:
     """Kill all ranks at the time limit or when they make no progress, and set `late`.
 
     Elastic waits for ever for a rank that ended with exit code 0 before its entry returned, and no process is left
@@ -209,11 +209,11 @@ def _deadline(roll: Roll, order: LaunchRequest, late: _Late) -> Iterator[None]:
     done = threading.Event()
 
     def watch() -> None:
-        if _in_time(roll, order, late, done):
+        if _in_time(ranks, order, late, done):
             return
         late.set()
         for turn in itertools.count():
-            roll.kill()
+            ranks.kill()
             if done.wait(0.1):
                 return
             if turn == LEAVE_ELASTIC_AFTER and threading.main_thread().ident is not None:
@@ -229,7 +229,7 @@ def _deadline(roll: Roll, order: LaunchRequest, late: _Late) -> Iterator[None]:
         thread.join()
 
 
-def _in_time(roll: Roll, order: LaunchRequest, late: _Late, done: threading.Event) -> bool:
+def _in_time(ranks: RankProcesses, order: LaunchRequest, late: _Late, done: threading.Event) -> bool:
     """Wait for the end of the launch; return False if it is late, with the stacks of hung ranks in `late`."""
     if order.stall_seconds is None or order.progress is None:
         return done.wait(order.timeout_seconds)
@@ -237,7 +237,7 @@ def _in_time(roll: Roll, order: LaunchRequest, late: _Late, done: threading.Even
     progress, period = Progress(order.progress, order.stall_seconds), min(0.5, order.stall_seconds / 4)
     while not done.wait(min(period, max(0.0, end - time.monotonic()))):
         if progress.stalled():
-            late.stacks = hang.ask(roll.pids(), order.folder)
+            late.stacks = hang.ask(ranks.pids(), order.folder)
             return False
         if time.monotonic() >= end:
             return False
