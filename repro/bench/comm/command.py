@@ -1,4 +1,4 @@
-"""Work of the command `repro bench comm`: measure, then write a page and tracked runs."""
+"""What the command `repro bench comm` does with what was found: a table, a page, tracked runs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def read_options(
     algorithms: tuple[str, ...], sizes: str, world: str | None, fabric: str | None, repetitions: int, seconds: float,
     seed: int, mpi: bool,
 ) -> CommOptions:
-    """Parse the text of the command line.
+    """The command line's text as checked values.
 
     Raises:
-        UsageError: an option that cannot be measured.
+        UsageError: something that cannot be measured.
     """
     launcher = read_launcher(fabric)
     return CommOptions(
@@ -29,17 +29,17 @@ def read_options(
 
 
 def run(options: CommOptions, html: Path | None, mlflow: bool) -> CommOutcome:
-    """Measure, write the requested outputs, and print their places on stderr.
+    """Measure, and write what was asked for; where it lies is said on stderr.
 
     Raises:
-        OutputError: the page cannot be written; checked before the measurement.
-        TrackingError: the tracking store refused the runs.
+        OutputError: the page cannot be written; found out before anything is measured.
+        TrackingError: the tracking store did not take the runs.
     """
     if html:
-        _check_writable(html)
+        _writable(html)
     outcome = measure(options, _show)
     if html:
-        # Reporters are plug-ins: loaded by name.
+        # Reporters are plug-ins: torch-free, and reached by name.
         page = importlib.import_module("repro.reporters.page.comm_bench").render(outcome)
         html.write_text(page, encoding="utf-8")
         _show(f"page: {html}")
@@ -49,7 +49,7 @@ def run(options: CommOptions, html: Path | None, mlflow: bool) -> CommOutcome:
     return outcome
 
 
-def _check_writable(path: Path) -> None:
+def _writable(path: Path) -> None:
     try:
         with path.open("a", encoding="utf-8"):
             return
