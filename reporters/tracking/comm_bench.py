@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from repro.bench.comm.result import CommOutcome, Point, WorldResult, figures
+from repro.bench.comm.result import CommOutcome, CommPoint, WorldResult, figures
 from repro.core.redact import redacted
 
 from .metric_points import MetricPoint
@@ -50,7 +50,7 @@ def _view(outcome: CommOutcome, world: WorldResult, name: str) -> RunView:
                 params={key: str(value) for key, value in params.items()})
 
 
-def _metrics(point: Point, world: int, view: RunView) -> list[MetricPoint]:
+def _metrics(point: CommPoint, world: int, view: RunView) -> list[MetricPoint]:
     values = {**figures(point, world), "bound_seconds": point.bound_seconds, "model_seconds": point.model_seconds,
               "sent_bytes": point.sent_bytes}
     if point.ratio:

@@ -1,1 +1,1 @@
-"""The harness measured against bare alternatives: ratios in one session, interleaved, with intervals."""
+"""`repro bench`: cost of the harness against bare alternatives, and of communication algorithms."""

@@ -1,1 +1,1 @@
-"""Ground floor: errors, events, files, processes, the registry. Imports nothing else of this project."""
+"""Ground floor: errors, events, files, processes and the registry. Imports nothing else of this project."""

@@ -1,4 +1,4 @@
-"""What the kernel does for a process when the one that started it ends, however that one ends."""
+"""Signal to a process when its parent ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 _PR_SET_PDEATHSIG = 1
 
 
-def at_its_end(number: signal.Signals) -> None:
-    """Be sent this signal when the process, or thread, ends that this process was forked from (Linux, prctl(2))."""
+def signal_at_parent_exit(number: signal.Signals) -> None:
+    """Have the kernel send this process a signal when the process or thread that forked it ends (Linux, prctl(2))."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number))

@@ -1,7 +1,8 @@
-"""The event log: MLPerf's `:::MLLOG` lines; write one, read many (ours and published ones).
+"""Event log in MLPerf's `:::MLLOG` lines: write our own, read our own and published ones.
 
-One line is `:::MLLOG {"namespace", "time_ms", "event_type", "key", "value", "metadata"}`. Keys are MLPerf's own where
-MLPerf has one (docs/method.md section 2), ours start with `x_`. Monotonic nanoseconds and the rank stand in `metadata`.
+One line is `:::MLLOG {"namespace", "time_ms", "event_type", "key", "value", "metadata"}`. Keys are MLPerf's own if
+MLPerf has one (docs/method.md section 2); our keys start with `x_`. `metadata` holds monotonic nanoseconds and the
+rank.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from typing import Any, Literal
 
 TOKEN = ":::MLLOG "
 EVALUATION_KEYS = ("eval_accuracy", "eval_error")
-"""MLPerf's keys of a quality: higher is better, lower is better."""
+"""MLPerf's keys of a quality metric: higher is better, lower is better."""
 MAX_LINE = 16 << 20
 LIMIT = MAX_LINE + len(TOKEN) + 1
-"""Bytes of the longest line with an event, newline included."""
+"""Most bytes of a line with an event, newline included."""
 MAX_PARTS = 200_000
-"""Lists and objects in one line: a stranger's empty ones take twenty times their text in memory."""
+"""Most lists and objects in one line: empty ones take twenty times their text in memory."""
 EventType = Literal["POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"]
 
 
@@ -41,12 +42,12 @@ class Event:
 
     @property
     def nanoseconds(self) -> int | None:
-        """Monotonic time of the rank that wrote it; None in logs of others."""
+        """Monotonic time of the rank that wrote it; None in logs of other programs."""
         value = self.metadata.get("mono_ns")
         return value if isinstance(value, int) else None
 
     def line(self) -> str:
-        """The event as it stands in the file, newline included."""
+        """Return the event as a line of the file, newline included."""
         body = {
             "namespace": self.namespace, "time_ms": self.time_ms, "event_type": self.event_type, "key": self.key,
             "value": self.value, "metadata": dict(self.metadata),
@@ -55,19 +56,19 @@ class Event:
 
 
 class EventLog:
-    """Writes one rank's events; lines stay in memory until `flush`, so that writing is never inside a timed step."""
+    """Log of one rank; lines stay in memory until `flush`, so that no write happens inside a timed step."""
 
     def __init__(
         self, path: Path | None, rank: int = 0, now: Callable[[], int] = time.monotonic_ns,
         anchor_ms: float | None = None, before: bytes = b"",
     ) -> None:
-        """Open `path` anew.
+        """Create `path`, or overwrite it.
 
         Args:
-            path: None for a rank that keeps no log; its events go nowhere.
+            path: None for a rank without a log; its events are dropped.
             now: monotonic clock, nanoseconds.
-            anchor_ms: wall clock, milliseconds since 1970, at this moment; None: asked of the machine, once.
-            before: lines of an earlier attempt that this one goes on from.
+            anchor_ms: wall clock, milliseconds since 1970, at this moment; None: read once from the machine.
+            before: lines of the earlier attempt that this one resumes.
         """
         self._path = path
         self._stream: io.TextIOWrapper | None = path.open("w", encoding="utf-8") if path else None
@@ -82,7 +83,7 @@ class EventLog:
         self, key: str, value: Any = None, event_type: EventType = "POINT_IN_TIME", at_ns: int | None = None,
         **metadata: Any,
     ) -> int:
-        """Remember one event; its monotonic time in nanoseconds."""
+        """Record one event; return its monotonic time in nanoseconds."""
         at = self._now() if at_ns is None else at_ns
         if self._stream is None:
             return at
@@ -98,7 +99,7 @@ class EventLog:
         return self.emit(key, value, "INTERVAL_END", **metadata)
 
     def flush(self) -> None:
-        """Hand the remembered lines to the operating system."""
+        """Pass the recorded lines to the operating system."""
         if self._stream is None:
             return
         self._stream.write("".join(self._lines))
@@ -106,18 +107,18 @@ class EventLog:
         self._stream.flush()
 
     def text(self) -> bytes:
-        """All lines up to now; empty for a rank that keeps no log."""
+        """Return all lines so far; empty for a rank without a log."""
         self.flush()
         return self._path.read_bytes() if self._path else b""
 
     def abandon(self) -> None:
-        """Close a log that can no longer be written; what it still held is lost."""
+        """Close a log that cannot be written any more; its unwritten lines are lost."""
         if self._stream is not None:
             with contextlib.suppress(OSError):
                 self._stream.close()
 
     def close(self) -> None:
-        """Flush, make it durable, close."""
+        """Flush, make the file durable, close it."""
         if self._stream is None:
             return
         self.flush()
@@ -126,7 +127,7 @@ class EventLog:
 
 
 def parse_line(line: str) -> Event | None:
-    """The event in a line, wherever in the line it starts; None when there is none or it is damaged."""
+    """Parse the event in a line, wherever in the line it starts; return None if there is none or it is damaged."""
     _, token, body = line.partition(":::MLLOG")
     if not token or len(body) > MAX_LINE or body.count("[") + body.count("{") > MAX_PARTS:
         return None
@@ -148,10 +149,10 @@ def parse_line(line: str) -> Event | None:
 
 
 def complete_lines(path: Path) -> Iterator[str]:
-    """Lines of a log one after another, without their newlines, whatever its size; of one that is longer than any event
-    only its beginning, which is none.
+    """Yield the lines of a log without their newlines, in bounded memory; of a line longer than any event, only its
+    beginning, which is no event.
 
-    A last line without its newline is left out.
+    A last line without its newline is skipped.
 
     Raises:
         OSError: it cannot be read.
@@ -160,7 +161,7 @@ def complete_lines(path: Path) -> Iterator[str]:
 
 
 def _lines(path: Path, offset: int) -> Iterator[tuple[str, int]]:
-    """Complete lines from byte `offset` on, each with the offset behind it; one is held in memory at a time."""
+    """Yield complete lines from byte `offset` on, each with the offset after it; one at a time is in memory."""
     with path.open("rb") as stream:
         stream.seek(offset)
         while raw := stream.readline(LIMIT):
@@ -168,20 +169,20 @@ def _lines(path: Path, offset: int) -> Iterator[tuple[str, int]]:
             cut = False
             rest = raw
             while not rest.endswith(b"\n"):
-                if len(rest) < LIMIT:  # the end of the file, now: who writes may be in the middle of this line
+                if len(rest) < LIMIT:  # end of the file: this line may still be being written
                     return
                 rest = stream.readline(LIMIT)
                 cut = True
                 offset += len(rest)
             text = raw.removesuffix(b"\n").decode("utf-8", errors="replace")
-            # What was cut off must not turn a line into an event that the whole line is not.
+            # A cut line must not become an event that the whole line is not.
             yield (f"{text} ...", offset) if cut else (text, offset)
 
 
 def follow(path: Path, offset: int = 0) -> Iterator[tuple[Event | None, int]]:
-    """Events from byte `offset` on, each with the offset to go on from after it; None for a line that is no event.
+    """Yield events from byte `offset` on, each with the offset after it; None for a line without an event.
 
-    A last line without its newline is still being written: it is left for the next call. Nothing where there is no log.
+    A last line without its newline is still being written and left for the next call. Yields nothing without a log.
     """
     try:
         for line, after in _lines(path, offset):
@@ -191,7 +192,7 @@ def follow(path: Path, offset: int = 0) -> Iterator[tuple[Event | None, int]]:
 
 
 def read_events(path: Path, offset: int = 0) -> tuple[list[Event], int]:
-    """Events from byte `offset` on, and the offset to go on from, as `follow`. Damaged lines are passed over."""
+    """Return the events from byte `offset` on and the next offset, as `follow`. Damaged lines are skipped."""
     events: list[Event] = []
     for event, after in follow(path, offset):
         offset = after

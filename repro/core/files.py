@@ -1,4 +1,4 @@
-"""The files of a record: written aside and renamed, read within bounds that no run reaches and a stranger's may."""
+"""Files of a record: written atomically, and read within bounds that only a hostile file exceeds."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from repro.core.errors import OutputError
 
 Model = TypeVar("Model", bound=BaseModel)
 MAX_JSON_BYTES = 32 << 20
-"""Of one file of a record; the plan of 5,000 cells with 20 seeds has half of it."""
+"""Largest file of a record; the plan of 5,000 cells with 20 seeds has half of it."""
 MAX_PARTS = 400_000
-"""Lists and objects in one file or line; the largest plan (MAX_TRIALS) has 325,000."""
+"""Most lists and objects in one file or line; the largest plan (MAX_TRIALS) has 325,000."""
 MAX_VALUES = 1_500_000
-"""Values in one. A stranger's short ones take up to seventy times their text in memory."""
+"""Most values in one file. Short values take up to seventy times their text in memory."""
 MAX_ENTRIES = 20_000
-"""Of one object."""
+"""Most entries of one object."""
 SMALL_BYTES = 1 << 20
 SMALL_VALUES = 50_000
-"""What is no larger than both may be wrong in all of its values: an error for each of them has room in memory."""
+"""In a file within both limits every value may be wrong: an error for each fits in memory."""
 LARGEST = 1e100
-"""No figure of a run is larger; a count has 63 bits. What is larger turns arithmetic into infinities."""
+"""Largest number that a run writes; a count has 63 bits. Larger numbers turn arithmetic into infinities."""
 _SUSPECT = re.compile(rb"NaN|Infinity|[eE]\+?[0-9]{3}|[0-9]{19}")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Text as UTF-8, as `write_bytes` writes."""
+    """Write text as UTF-8, atomically."""
     write_bytes(path, text.encode("utf-8"))
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write aside, make durable, rename: a reader sees the old file or the new one, never half of one."""
+    """Write a temporary file, make it durable, rename it: a reader sees the old file or the new one, never a part."""
     aside = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,11 +55,11 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def make_durable(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk: a new name survives a power cut only once its
-    folder is there as well.
+    """Wait until a file, or the names in a folder, are on the disk: a new name survives a power cut only after its
+    folder has been synchronised too.
 
     Raises:
-        OSError: it cannot be made so.
+        OSError: the file system refuses.
     """
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -69,7 +69,7 @@ def make_durable(path: Path) -> None:
 
 
 def write_model(path: Path, model: BaseModel) -> None:
-    """A model as indented JSON, keys in the order of the class."""
+    """Write a model as indented JSON, keys in the order of the class."""
     write_text(path, json.dumps(model.model_dump(mode="json", by_alias=True), indent=1) + "\n")
 
 
@@ -78,22 +78,22 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def read_model(path: Path, cls: type[Model]) -> Model:
-    """Read what `write_model` wrote.
+    """Read a file written by `write_model`.
 
     Raises:
-        OutputError: no such file, or not what it should be.
+        OutputError: the file is missing or invalid.
     """
     return parse_model(str(path), read_bounded(path), cls)
 
 
 def parse_model(place: str, raw: bytes, cls: type[Model]) -> Model:
-    """A model out of JSON that a stranger may have written, in bounded memory.
+    """Parse a model from untrusted JSON, in bounded memory.
 
     Args:
-        place: the file, and the line where it has several; for errors.
+        place: the file, and its line if it has several; for errors.
 
     Raises:
-        OutputError: it is none, or more of it than any run writes.
+        OutputError: not such a model, or larger than any run writes.
     """
     refuse_crowded(place, raw)
     try:
@@ -103,7 +103,7 @@ def parse_model(place: str, raw: bytes, cls: type[Model]) -> Model:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ": ".join(part for part in (place, ".".join(map(str, first["loc"]))) if part)
-        raise OutputError(f"{where}: {first['msg']}") from None  # what it holds on to is as large as the file
+        raise OutputError(f"{where}: {first['msg']}") from None  # the error keeps values as large as the file
     except (ValueError, RecursionError) as error:
         raise OutputError(f"{place}: not JSON: {error}") from error
     refuse_absurd(place, raw)
@@ -111,11 +111,11 @@ def parse_model(place: str, raw: bytes, cls: type[Model]) -> Model:
 
 
 def _gate(place: str, cls: type[Model], data: Any) -> None:
-    """Validate once so that what is wrong shows in bounded memory: an error of pydantic's takes a kilobyte, and from
-    JSON also a copy of what it is about.
+    """Validate parsed data first, so that errors show in bounded memory: an error of pydantic's takes a kilobyte, and
+    from JSON also a copy of the value.
 
     Raises:
-        ValidationError: as the model's own.
+        ValidationError: raised by the model.
         OutputError: an object with more entries than any run writes.
     """
     waiting = [data]
@@ -123,7 +123,7 @@ def _gate(place: str, cls: type[Model], data: Any) -> None:
         value = waiting.pop()
         if isinstance(value, dict):
             if len(value) > MAX_ENTRIES:
-                raise OutputError(f"{place}: an object of {len(value):,} entries; no run writes one of more than "
+                raise OutputError(f"{place}: an object of {len(value):,} entries; a run writes at most "
                                   f"{MAX_ENTRIES:,}")
             waiting += (inner for inner in value.values() if isinstance(inner, dict | list))
         elif isinstance(value, list):
@@ -132,27 +132,27 @@ def _gate(place: str, cls: type[Model], data: Any) -> None:
 
 
 def _values(raw: bytes) -> int:
-    """About how many values a JSON text has; signs inside of strings count too."""
+    """Estimate the number of values in a JSON text; characters inside strings count too."""
     return raw.count(b",") + raw.count(b"[") + raw.count(b"{")
 
 
 def refuse_crowded(place: str, raw: bytes) -> None:
-    """Refuse a JSON text that would take a multiple of its size in memory.
+    """Refuse a JSON text that would take many times its size in memory.
 
     Raises:
         OutputError: more lists and objects, or values, than any file of a run has.
     """
     parts = raw.count(b"[") + raw.count(b"{")
     if parts > MAX_PARTS or parts + raw.count(b",") > MAX_VALUES:
-        raise OutputError(f"{place}: holds more values than any file of a run ({MAX_VALUES:,}, of them {MAX_PARTS:,} "
-                          "lists and objects, are the most)")
+        raise OutputError(f"{place}: holds more values than any file of a run (at most {MAX_VALUES:,}, of which "
+                          f"{MAX_PARTS:,} lists and objects)")
 
 
 def read_bounded(path: Path, limit: int = MAX_JSON_BYTES) -> bytes:
-    """The bytes of a plain file that a stranger may have written.
+    """Read an untrusted plain file, within `limit` bytes.
 
     Raises:
-        OutputError: it cannot be read, is no plain file (a pipe would be waited for), or is larger than any of a run.
+        OutputError: it is unreadable, no plain file (a pipe would block), or larger than `limit`.
     """
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
@@ -166,7 +166,7 @@ def read_bounded(path: Path, limit: int = MAX_JSON_BYTES) -> bytes:
 
 
 def refuse_absurd(place: str, raw: bytes) -> None:
-    """Refuse numbers that nothing measures; a look at the text spares most files the walk.
+    """Refuse numbers that no run writes; a search of the text avoids the walk for most files.
 
     Raises:
         OutputError: NaN, an infinity, or a number beyond LARGEST or 63 bits.
@@ -181,4 +181,4 @@ def refuse_absurd(place: str, raw: bytes) -> None:
         elif isinstance(value, list):
             waiting += [(path, inner) for inner in value]
         elif isinstance(value, int | float) and not abs(value) <= (LARGEST if isinstance(value, float) else 1 << 63):
-            raise OutputError(f"{place}: {path}: a number that no run gives (not finite, or too large)")
+            raise OutputError(f"{place}: {path}: a number that no run writes (not finite, or too large)")

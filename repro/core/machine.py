@@ -1,4 +1,4 @@
-"""What this machine offers for training, found out without importing torch."""
+"""Devices and cores of this machine, detected without importing torch."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Devices that trials can be planned on."""
+    """Devices and cores that trials can be planned on."""
 
     device: str
-    """"cuda" when a GPU can be used by the installed torch, else "cpu"."""
+    """"cuda" if the installed torch can use a GPU, else "cpu"."""
     device_count: int
     """Usable GPUs; 0 on "cpu"."""
     cores: int
-    """CPU cores this process may use."""
+    """CPU cores that this process may use."""
 
 
 def detect() -> Machine:
-    """Look at this machine: environment, driver, installed torch build."""
+    """Detect the devices of this machine from environment, driver and installed torch build."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     gpus = 0 if _torch_is_cpu_only() else _visible_gpus()
     return Machine(device="cuda" if gpus else "cpu", device_count=gpus, cores=cores)

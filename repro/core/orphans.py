@@ -1,9 +1,9 @@
-"""Processes that outlived the run they belong to, found by a mark in their environment, and ended.
+"""Orphaned processes: find those that outlived their run by a mark in their environment, and end them.
 
-Nothing that a launcher makes needs clearing up by name: namespaces, bridges and links have none outside the processes
-in them and vanish with the last one. What can remain after kill -9 is a process that a rank started and detached; it
-would also keep its node's namespace alive. Every process of a run inherits OWNER = pid and start time of the launching
-process, so that a recycled pid is not taken for the owner.
+Nothing that a launcher makes needs removal by name: namespaces, bridges and links exist only as long as the processes
+in them. What can remain after kill -9 is a process that a rank started and detached; it also keeps its node's
+namespace. Every process of a run inherits OWNER = pid and start time of the launching process, so that a recycled pid
+is not taken for the owner.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ OWNER = "REPRO_OWNER"
 
 
 def identity(pid: int) -> str:
-    """Which process `pid` is, as "pid:start"; start: clock ticks after boot where the kernel tells, else empty."""
+    """Return the identity of a process as "pid:start"; start: clock ticks after boot, empty if unknown."""
     return f"{pid}:{_start(pid)}"
 
 
 def find() -> list[int]:
-    """Processes of this user whose run is over; those of live runs, of other users and containers are left out."""
+    """Return the processes of this user whose run has ended; excludes live runs, other users and containers."""
     if sys.platform != "linux":
         return []
     found: list[int] = []
@@ -42,7 +42,7 @@ def find() -> list[int]:
 
 
 def end(pids: Sequence[int], seconds: float = 5.0) -> list[int]:
-    """Kill these processes and wait until they are gone; those that remain."""
+    """Kill these processes and wait until they have ended; return those that remain."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
@@ -58,7 +58,7 @@ def _is_over(owner: str) -> bool:
 
 
 def _ours(pid: int) -> bool:
-    """Whether the process is this user's and counts pids as this process does: not one inside a container."""
+    """Return True if the process is of this user and in this pid namespace, not in a container."""
     try:
         same_user = Path(f"/proc/{pid}").stat().st_uid == os.geteuid()
         return same_user and Path(f"/proc/{pid}/ns/pid").readlink() == Path("/proc/self/ns/pid").readlink()

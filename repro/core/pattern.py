@@ -1,4 +1,4 @@
-"""Patterns over factors: `{engine: ddp, processes: 1}` picks the cells that agree with it."""
+"""Patterns over factors: `{engine: ddp, processes: 1}` selects the cells that have these values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def get(data: Mapping[str, Any], key: str) -> Any:
-    """The value at a dotted path, None where the path ends early."""
+    """Return the value at a dotted path; None if the path ends early."""
     value: Any = data
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
@@ -15,7 +15,7 @@ def get(data: Mapping[str, Any], key: str) -> Any:
 
 
 def put(data: dict[str, Any], key: str, value: Any) -> None:
-    """Set the value at a dotted path; a plug-in given by name alone becomes a mapping on the way."""
+    """Set the value at a dotted path; a plug-in given as a name becomes a mapping."""
     *parents, last = key.split(".")
     for part in parents:
         inner = data.get(part)
@@ -27,7 +27,7 @@ def put(data: dict[str, Any], key: str, value: Any) -> None:
 
 
 def agrees(value: Any, wanted: Any) -> bool:
-    """Whether a value of a cell is what a pattern asks for; a plug-in may be asked for by name alone."""
+    """Return True if a cell's value matches a pattern's; a plug-in may be given as a name."""
     if isinstance(value, Mapping) and isinstance(wanted, str):
         return value.get("kind") == wanted
     if isinstance(value, Mapping) and isinstance(wanted, Mapping):
@@ -38,5 +38,5 @@ def agrees(value: Any, wanted: Any) -> bool:
 
 
 def matches(cell: Mapping[str, Any], pattern: Mapping[str, Any]) -> bool:
-    """Whether the cell (its choices as JSON) agrees with every factor that the pattern names."""
+    """Return True if the cell (its choices as JSON) matches every factor of the pattern."""
     return all(agrees(get(cell, key), wanted) for key, wanted in pattern.items())

@@ -1,4 +1,4 @@
-"""Named random streams: one master seed and a repeat number give every random draw of a trial its own generator."""
+"""Named random streams: each kind of random draw in a trial has a generator seeded by master seed and repeat."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """The random streams of one repeat.
+    """Random streams of one repeat.
 
-    Two trials with the same `master_seed` and `repeat` draw the same numbers from a stream of the same name, whatever
-    their engine, world size or precision. A stream is a `numpy.random.SeedSequence` whose entropy is the master seed
+    Two trials with the same `master_seed` and `repeat` draw the same numbers from a stream of the same name, for any
+    engine, world size and precision. A stream is a `numpy.random.SeedSequence` whose entropy is the master seed
     and whose spawn key is (repeat, crc32(name), *keys), so streams never overlap and never depend on the order of use.
     """
 
@@ -21,15 +21,15 @@ class Streams:
     repeat: int
 
     def sequence(self, name: str, *keys: int) -> np.random.SeedSequence:
-        """The seed sequence of stream `name`, split further by `keys` (an epoch, a rank)."""
+        """Return the seed sequence of stream `name`, split further by `keys` (an epoch, a rank)."""
         return np.random.SeedSequence(
             entropy=self.master_seed, spawn_key=(self.repeat, zlib.crc32(name.encode()), *keys)
         )
 
     def generator(self, name: str, *keys: int) -> np.random.Generator:
-        """A fresh PCG64 generator at the start of stream `name`."""
+        """Return a new PCG64 generator at the start of stream `name`."""
         return np.random.default_rng(self.sequence(name, *keys))
 
     def seed(self, name: str, *keys: int) -> int:
-        """A 63-bit integer for libraries that take one number."""
+        """Return a 63-bit integer, for libraries that take one number."""
         return int(self.sequence(name, *keys).generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -1,7 +1,14 @@
-"""Seam + name -> class: one literal table per seam; a class is imported only when it is named.
+"""Registry of plug-ins: one literal table per seam, name -> "module:Class". A class is imported when it is first named.
 
-Third parties add names by the entry point groups `repro.engine`, `repro.comm`, ... (one per seam); a built-in name
-cannot be replaced.
+To add a plug-in:
+
+1. Write a class that derives from the seam's base class: `Workload`, `Engine`, `Comm`, `Precision` or `Optimizer` in
+   `repro.seams.training`, `Launcher` in `repro.seams.launching`, `Reporter` in `repro.reporting`. Keep heavy imports
+   (torch, deepspeed, mlflow) inside its methods. Its fields are its options in a suite.
+2. Add one line to `BUILT_IN` under the seam; in a package of a third party, declare an entry point in the group
+   `repro.SEAM` instead (`repro.engine`, `repro.comm`, ...). A built-in name cannot be replaced.
+
+The name is what a suite writes: `engine: ddp`. The rest of the harness never asks for a plug-in by its name.
 """
 
 from __future__ import annotations
@@ -83,10 +90,10 @@ def names(seam: str) -> list[str]:
 
 
 def load(seam: str, name: str) -> Any:
-    """Return the class that `name` stands for.
+    """Import and return the class that `name` stands for.
 
     Raises:
-        UnknownName: no such seam or name; the nearest valid one is in the message.
+        UnknownName: no such seam or name; the message names the nearest valid one.
         UsageError: a third party's entry point names a class that cannot be imported.
     """
     if name not in names(seam):

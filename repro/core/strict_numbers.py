@@ -1,4 +1,4 @@
-"""Python takes true for 1; nobody who writes `processes: true` means one process."""
+"""Find booleans given for numbers: Python treats true as 1, but `processes: true` does not mean one process."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 
 
-def misplaced(model: type[BaseModel], data: Any) -> str | None:
-    """The first key of `data` that says yes or no where `model` wants a number; None: none does."""
+def find_misplaced_boolean(model: type[BaseModel], data: Any) -> str | None:
+    """Return the first key of `data` with a boolean where `model` needs a number; None if there is none."""
     if not isinstance(data, Mapping):
         return None
     for name, field in model.model_fields.items():
@@ -21,7 +21,7 @@ def misplaced(model: type[BaseModel], data: Any) -> str | None:
 
 
 def _only_numbers(annotation: Any) -> bool:
-    """Whether only numbers (or nothing) may stand there."""
+    """Return True if the field allows only numbers (or null)."""
     origin = get_origin(annotation)
     if origin is Annotated:
         return _only_numbers(get_args(annotation)[0])

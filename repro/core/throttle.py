@@ -1,7 +1,7 @@
-"""What held the machine back while a trial ran: heat, power, a control group's limit, the hypervisor.
+"""Causes that slowed the machine during a trial: heat, power, a control group's limit, the hypervisor.
 
-All of it is read from counters that only grow, before and after: what happened in between cannot be missed. Where the
-kernel or the driver keeps no counter nothing is said.
+All of it is computed from counters that only grow, read before and after, so that no event in between is missed.
+Without a counter in the kernel or the driver nothing is reported.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 HELD_SHARE = 0.01
-"""Of the time between two looks: what a control group may hold processes back, or a GPU its clock."""
+"""Tolerated share of the elapsed time for which a control group held processes back, or a GPU its clock."""
 STOLEN_SHARE = 0.02
-"""Of the processors' time: what a hypervisor may give to others."""
+"""Tolerated share of the processors' time that a hypervisor gave to other guests."""
 LEAST_SECONDS = 0.05
-"""Shorter than this is nothing: counters are read a moment apart."""
+"""Shorter times are ignored: counters are not read at the same moment."""
 REASONS = {"hw_thermal_slowdown": "heat (hardware)", "sw_thermal_slowdown": "heat (driver)",
            "hw_power_brake_slowdown": "its power supply's brake", "sw_power_cap": "its power limit"}
 """nvidia-smi's counters of microseconds, `clocks_event_reasons_counters.*`; recent drivers have them."""
 MASK = {0x08: "a hardware slowdown", 0x20: "heat (driver)", 0x40: "heat (hardware)", 0x80: "its power supply's brake"}
-"""Bits of `clocks_throttle_reasons.active` (NVML, nvmlClocksThrottleReasons) that older drivers have: the moment's."""
+"""Bits of `clocks_throttle_reasons.active` (NVML, nvmlClocksThrottleReasons) of older drivers: the current state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Everything that only grows."""
+    """Values of the counters at one time."""
 
     at: float
     heat: int
-    """Times that a core or its package was slowed down by heat."""
+    """Number of times that heat slowed a core or its package."""
     held: float
-    """Seconds that a control group's limit held this process's group back."""
+    """Seconds for which a control group's limit held this process's group back."""
     stolen: float
-    """Seconds of all processors together that a hypervisor gave to others."""
+    """Seconds of all processors that a hypervisor gave to other guests."""
     gpus: dict[str, float] = field(default_factory=dict)
     """`GPU 0 by heat (driver)` -> seconds."""
 
 
 @dataclass(slots=True)
 class ThrottleWatch:
-    """Tells what held the machine back since the last look."""
+    """Compares the counters with those of the previous call."""
 
     device: str = "cpu"
     root: Path = Path("/")
@@ -51,16 +51,16 @@ class ThrottleWatch:
     _last: Counters | None = None
 
     def begin(self) -> None:
-        """From here on."""
+        """Start watching."""
         self._last = self._take()
 
     def look(self) -> list[str]:
-        """What happened since the last look, a sentence each."""
+        """Return what slowed the machine since the last call, one sentence each."""
         before, now = self._last, self._take()
         self._last = now
         if before is None:
             return []
-        return [*_told(before, now, os.cpu_count() or 1), *(self._gpus_now() if not now.gpus else [])]
+        return [*_describe(before, now, os.cpu_count() or 1), *(self._gpus_now() if not now.gpus else [])]
 
     def _take(self) -> Counters:
         return Counters(
@@ -80,7 +80,7 @@ class ThrottleWatch:
                 yield f"GPU {index} is held back by {', '.join(reasons)}"
 
 
-def _told(before: Counters, now: Counters, cores: int) -> Iterator[str]:
+def _describe(before: Counters, now: Counters, cores: int) -> Iterator[str]:
     elapsed = max(now.at - before.at, 1e-9)
     if now.heat > before.heat:
         yield f"heat slowed the processor down {now.heat - before.heat} times"
@@ -97,18 +97,18 @@ def _told(before: Counters, now: Counters, cores: int) -> Iterator[str]:
 
 
 def _heat(root: Path) -> int:
-    """Intel's counters; other processors keep none that is read here."""
+    """Read Intel's counters; those of other processors are not read."""
     places = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle/*_throttle_count")
     return sum(int(text) for path in places if (text := _text(path).strip()).isdecimal())
 
 
 def _held(root: Path) -> float:
-    """Seconds, of this process's own group; version 2 counts microseconds, version 1 nanoseconds."""
+    """Return the seconds of this process's group; version 2 counts microseconds, version 1 nanoseconds."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         controllers, _, group = line.partition(":")[2].partition(":")
         inner = group.lstrip("/")
         if controllers in ("", "cpu", "cpu,cpuacct", "cpuacct,cpu"):
-            # In a container the group's own name is not visible and its folder is the top.
+            # In a container the group's name is not visible and its folder is the top.
             for base in (f"sys/fs/cgroup/{controllers}", "sys/fs/cgroup", "sys/fs/cgroup/unified"):
                 for place in (root / base / inner / "cpu.stat", root / base / "cpu.stat"):
                     found = dict(pair for row in _text(place).splitlines() if len(pair := row.split()) == 2)
@@ -120,13 +120,13 @@ def _held(root: Path) -> float:
 
 
 def _stolen(root: Path) -> float:
-    """Seconds: the eighth figure of /proc/stat's first line, in clock ticks."""
+    """Return seconds from the eighth figure of /proc/stat's first line, which is in clock ticks."""
     fields = _text(root / "proc/stat").partition("\n")[0].split()
     return int(fields[8]) / os.sysconf("SC_CLK_TCK") if len(fields) > 8 and fields[8].isdecimal() else 0.0
 
 
 def _gpu_counters() -> dict[str, float]:
-    """Empty where the driver does not keep them."""
+    """Return the seconds of each reason by GPU; empty if the driver has no such counters."""
     found: dict[str, float] = {}
     for index, *values in _nvidia_smi("index", *(f"clocks_event_reasons_counters.{name}" for name in REASONS)):
         for words, value in zip(REASONS.values(), values, strict=False):
@@ -137,13 +137,13 @@ def _gpu_counters() -> dict[str, float]:
 
 
 def others_on_gpus() -> list[str]:
-    """Processes that compute on a GPU just now, as `name (pid)`."""
+    """Return the processes that compute on a GPU now, as `name (pid)`."""
     rows = _nvidia_smi("pid", "process_name", query="--query-compute-apps")
     return [f"{Path(row[1]).name or 'a process'} ({row[0]})" for row in rows if len(row) > 1]
 
 
 def _nvidia_smi(*fields: str, query: str = "--query-gpu") -> list[list[str]]:
-    """Rows of an answer; none where there is no driver, or it does not know a field."""
+    """Query nvidia-smi and return its rows; none without a driver, or if it does not know a field."""
     try:
         done = subprocess.run(["nvidia-smi", f"{query}={','.join(fields)}", "--format=csv,noheader"],
                               capture_output=True, text=True, timeout=20, check=False)

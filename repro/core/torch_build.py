@@ -1,4 +1,4 @@
-"""How torch was built and what it uses of this processor: two builds of one version may differ in the last bits."""
+"""Build of torch and its use of this processor: two builds of one version may differ in the last bits."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import re
 
 
 def torch_build() -> dict[str, str]:
-    """Compiler, BLAS, instruction set in use, commit, and a hash over all that torch says of its build.
+    """Return compiler, BLAS, instruction set in use, commit, and a hash over torch's build configuration.
 
-    Loads torch; for processes that have it loaded anyway.
+    Loads torch, so it is for processes that have it loaded.
     """
     import torch
 
-    told = torch.__config__.show()
+    configuration = torch.__config__.show()
     found = {
         "torch_cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "torch_commit": str(torch.version.git_version), "torch_cuda": str(torch.version.cuda),
-        "torch_config_sha256": hashlib.sha256(told.encode()).hexdigest()[:16],
+        "torch_config_sha256": hashlib.sha256(configuration.encode()).hexdigest()[:16],
     }
     for name, pattern in (("torch_compiler", r"- (GCC [\d.]+|clang [\d.]+)"), ("torch_blas", r"BLAS_INFO=(\w+)"),
                           ("torch_mkl", r"Math Kernel Library Version (\S+)"), ("torch_mkldnn", r"MKL-DNN v(\S+)")):
-        if match := re.search(pattern, told):
+        if match := re.search(pattern, configuration):
             found[name] = match[1]
     return found

@@ -1,4 +1,4 @@
-"""Read a YAML file into plain data and remember on which line every field stands."""
+"""Read a YAML file into plain data, and keep the line of every field."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import yaml
 from repro.core.errors import SuiteError
 
 MAX_BYTES = 1 << 18
-"""PyYAML reads some 300 kB a second of the worst text: nobody waits for more than a second or two."""
+"""PyYAML reads about 300 kB a second of the worst text, so a file takes a second at most."""
 MAX_DEPTH = 20
 MAX_NODES = 10_000
 MAX_DIGITS = 100
-"""Characters of a number. YAML 1.1 counts in sixties (1:59:59), which takes time with the square of the length."""
+"""Most characters of a number. YAML 1.1 has base 60 (1:59:59), whose time grows with the square of the length."""
 NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 PLAIN_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 
 FieldPath = tuple[Hashable, ...]
 
 
-class _Guarded(yaml.SafeLoader):
-    """Stops while it reads, not afterwards, at what no suite needs."""
+class _BoundedLoader(yaml.SafeLoader):
+    """Loader that rejects constructs that no suite needs, while reading, not afterwards."""
 
     def __init__(self, text: str, name: str) -> None:
         super().__init__(text)
@@ -49,20 +49,20 @@ class _Guarded(yaml.SafeLoader):
 
 
 class YamlFile:
-    """Plain data and the line (from 1) of every key and list item, by path."""
+    """Plain data of a YAML file, and the line (from 1) of every key and list item, by path."""
 
     def __init__(self, name: str, text: str) -> None:
-        """Parse `text`; `name` stands in messages.
+        """Parse `text`; `name` is the file's name in messages.
 
         Raises:
-            SuiteError: not YAML, too large or too deep, a key twice, an alias, or a tag that builds objects.
+            SuiteError: not YAML, too large or too deep, a duplicate key, an alias, or a tag that builds objects.
         """
         self.name = name
         self.lines: dict[FieldPath, int] = {}
         if len(text.encode("utf-8", "replace")) > MAX_BYTES:
             raise SuiteError(f"larger than {MAX_BYTES} bytes, which no suite needs", file=name)
         try:
-            loader = _Guarded(text, name)
+            loader = _BoundedLoader(text, name)
             root = loader.get_single_node()
             self.data: Any = self._plain(root, ()) if root is not None else None
         except yaml.MarkedYAMLError as error:
@@ -74,7 +74,7 @@ class YamlFile:
             raise SuiteError(f"not valid YAML: {str(error).splitlines()[0]}", file=name) from error
 
     def line(self, path: FieldPath) -> int | None:
-        """The line of `path`, or of its nearest parent that is in the file."""
+        """Return the line of `path`, or of its nearest parent in the file."""
         for length in range(len(path), -1, -1):
             if path[:length] in self.lines:
                 return self.lines[path[:length]]
@@ -95,18 +95,18 @@ class YamlFile:
         line = node.start_mark.line + 1
         if node.tag in NUMBERS and len(node.value) > MAX_DIGITS:
             raise SuiteError(f"a number of more than {MAX_DIGITS} characters", file=self.name, line=line)
-        self._writable(node)
+        self._check_encodable(node)
         try:
             return _value(node)
         except (ValueError, LookupError, AttributeError, OverflowError) as error:  # !!int x, !!bool x, 2024-13-45
-            what = f"{node.value[:40]!r} is no {node.tag.rpartition(':')[2]}"
+            what = f"{node.value[:40]!r} is not a valid {node.tag.rpartition(':')[2]}"
             raise SuiteError(f"not valid YAML: {what}", file=self.name, line=line) from error
 
-    def _writable(self, node: yaml.ScalarNode) -> None:
-        """Half a character ("\\ud800") can be read and never be written."""
+    def _check_encodable(self, node: yaml.ScalarNode) -> None:
+        """Reject lone surrogates ("\\ud800"), which can be read but not written."""
         if any("\ud800" <= sign <= "\udfff" for sign in node.value):
             line = node.start_mark.line + 1
-            raise SuiteError("not valid YAML: a lone surrogate is no character", file=self.name, line=line)
+            raise SuiteError("not valid YAML: a lone surrogate is not a character", file=self.name, line=line)
 
     def _mapping(self, node: yaml.MappingNode, path: FieldPath) -> dict[Any, Any]:
         result: dict[Any, Any] = {}
@@ -114,7 +114,7 @@ class YamlFile:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
                 raise SuiteError("a key must be a plain word", file=self.name, line=line)
-            self._writable(key_node)
+            self._check_encodable(key_node)
             key = str(key_node.value)
             if key in result:
                 raise SuiteError(f"{key!r} is given twice", file=self.name, line=line, field=dotted(path))
@@ -129,11 +129,11 @@ def _value(node: yaml.ScalarNode) -> Any:
         return _number(value)
     if isinstance(value, str | int | float | bool) or value is None:
         return value
-    return str(node.value)  # dates and the like: as they stand
+    return str(node.value)  # dates and the like: as written
 
 
 def _number(text: str) -> str | float:
-    # YAML 1.1 reads 1.0e-3 as a number but 1e-3 as a word; nobody means the word.
+    # YAML 1.1 reads 1.0e-3 as a number but 1e-3 as a string; a number is meant.
     if text[:1] in "+-.0123456789" and "e" in text.lower():
         try:
             return float(text)
@@ -158,7 +158,7 @@ def read_yaml(path: Path, name: str | None = None) -> YamlFile:
 
 
 def dotted(path: FieldPath) -> str:
-    """A path as a person writes it: matrix.engine[1].stage."""
+    """Format a path, for example matrix.engine[1].stage."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else (f".{part}" if text else str(part))

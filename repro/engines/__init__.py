@@ -1,1 +1,1 @@
-"""Ways to train data-parallel: one engine a file."""
+"""Engines: ways to train data-parallel, one per file."""

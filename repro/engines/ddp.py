@@ -1,4 +1,4 @@
-"""PyTorch's DistributedDataParallel (Li et al., 2020): gradients averaged in buckets while backward still runs."""
+"""PyTorch's DistributedDataParallel (Li et al., 2020): gradients averaged in buckets during the backward pass."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from repro.seams.training import Engine, Job, Session, TrainingParts
 
 
 class Ddp(Engine):
-    """DDP around the plain loop, also with one process."""
+    """DDP around the plain loop, with one process or more."""
 
     title: ClassVar[str] = "PyTorch DDP"
     checkpoints: ClassVar[bool] = True
     preload: ClassVar[tuple[str, ...]] = ("torch", "torch._dynamo", "repro.engines.plain.ddp_session")
 
-    bucket_mib: float = Field(25.0, gt=0, description="gradients averaged in one all-reduce, MiB")
+    bucket_mib: float = Field(25.0, gt=0, description="size of gradients averaged in one all-reduce, MiB")
 
     def unsupported(self, setting: Setting) -> str | None:
         if setting.compression != "none" and setting.precision.endswith("-master"):
-            return f"under {setting.precision} gradients already have 16 bits; compression is for fp32 ones"
+            return f"under {setting.precision} gradients already have 16 bits; compression needs fp32 gradients"
         return None
 
     def library(self) -> str:

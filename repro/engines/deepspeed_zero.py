@@ -1,4 +1,4 @@
-"""DeepSpeed with ZeRO (Rajbhandari et al., 2020): optimizer state, gradients and weights divided over the ranks."""
+"""DeepSpeed with ZeRO (Rajbhandari et al., 2020): optimizer state, gradients and weights partitioned over the ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from repro.suite.field_problem import FieldProblem
 class DeepSpeedZero(Engine):
     """DeepSpeed's engine around the trial's own model and torch optimizer.
 
-    Stage 0 divides nothing, 1 the optimizer state, 2 gradients too, 3 weights too.
+    Stage 0 partitions nothing, 1 the optimizer state, 2 also gradients, 3 also weights.
     """
 
     title: ClassVar[str] = "DeepSpeed ZeRO"
@@ -31,11 +31,11 @@ class DeepSpeedZero(Engine):
     stage: Literal[0, 1, 2, 3] = 1
     bucket_mib: float | None = Field(None, gt=0, description="gradients averaged in one collective, MiB of fp32; null: "
                                                              "DeepSpeed's default")
-    config: dict[str, Any] = Field(default_factory=dict, description="your own DeepSpeed JSON, for what is left open")
+    config: dict[str, Any] = Field(default_factory=dict, description="further DeepSpeed JSON, for keys left open")
 
     @field_validator("config")
     @classmethod
-    def _leaves_the_trials_keys(cls, value: dict[str, Any]) -> dict[str, Any]:
+    def _has_no_owned_keys(cls, value: dict[str, Any]) -> dict[str, Any]:
         taken = owned_keys(value)
         if taken:
             raise ValueError("; ".join(f"key {key!r} is decided by {owner}" for key, owner in taken))
@@ -46,19 +46,19 @@ class DeepSpeedZero(Engine):
     @model_validator(mode="after")
     def _one_bucket_size(self) -> DeepSpeedZero:
         if self.bucket_mib is not None and "reduce_bucket_size" in self.config.get("zero_optimization", {}):
-            raise ValueError("bucket_mib and config's zero_optimization.reduce_bucket_size say the same; leave one out")
+            raise ValueError("bucket_mib and config's zero_optimization.reduce_bucket_size set the same; remove one")
         return self
 
     def unsupported(self, setting: Setting) -> str | None:
         if setting.precision == "fp16-autocast" and self.stage > 0:
             return (
-                f"DeepSpeed 0.19 scales the loss under fp16 autocast wrongly in ZeRO {self.stage}: it clips scaled "
-                "gradients, steps its scaler once a parameter group, and after an overflow never lowers the scale; "
+                f"DeepSpeed 0.19 scales the loss wrongly under fp16 autocast in ZeRO {self.stage}: it clips scaled "
+                "gradients, steps its scaler once per parameter group, and never lowers the scale after an overflow; "
                 "use stage 0 or bf16-autocast"
             )
         if setting.precision == "fp16-master" and self.stage == 0:
             return (
-                "DeepSpeed 0.19 without ZeRO divides fp16 gradients by a loss scale that the loss was never "
+                "DeepSpeed 0.19 without ZeRO divides fp16 gradients by a loss scale that the loss was not "
                 "multiplied with; use stage 1 to 3"
             )
         if setting.weights == "float16" and setting.device == "cpu":
@@ -66,7 +66,7 @@ class DeepSpeedZero(Engine):
         return self._no_such_communication(setting)
 
     def _no_such_communication(self, setting: Setting) -> str | None:
-        """What DeepSpeed cannot take of compression, fusion and overlap."""
+        """Return why DeepSpeed does not support the compression, bucket size or overlap; None if it does."""
         if setting.compression == "powersgd":
             return "DeepSpeed averages gradients in its own buckets, which torch's PowerSGD hook does not reach"
         if setting.compression != "none" and setting.precision not in ("fp32", "tf32"):
@@ -87,7 +87,7 @@ class DeepSpeedZero(Engine):
 
     def start(self, parts: TrainingParts | None, job: Job, streams: Streams) -> Session:
         assert parts is not None
-        # DeepSpeed reads both when it is imported or initialised; elsewhere nothing depends on them.
+        # DeepSpeed reads both when it is imported or initialised; nothing else depends on them.
         os.environ.setdefault("DS_ACCELERATOR", "cuda" if job.device.startswith("cuda") else "cpu")
         os.environ["LOCAL_RANK"] = job.device.partition(":")[2] or os.environ.get("LOCAL_RANK", str(job.rank))
         from repro.engines.zero.session import DeepSpeedSession, end_group

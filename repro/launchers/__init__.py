@@ -1,1 +1,1 @@
-"""Launchers: how the ranks of a trial are started, and how each of them ended."""
+"""Launchers: start the ranks of a trial and report how each of them ended."""

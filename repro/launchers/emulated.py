@@ -1,6 +1,6 @@
-"""An emulated cluster on this machine: each node's ranks in a network namespace of their own, every link shaped.
+"""Emulated cluster on this machine: one network namespace per node, every link shaped.
 
-Everything measured on it is emulated: links have the stated rate, all nodes share this machine's processors and memory.
+Results are labelled emulated: links have the stated rate, but all nodes share this machine's processors and memory.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_
 
 from repro.launchers.local import Local
 from repro.launchers.netns import rate
-from repro.launchers.netns.link_probe import Link
-from repro.launchers.netns.network import CONTROL_NET, DATA, MTU, Traffic, Wiring
-from repro.launchers.netns.network_process import Keeper
+from repro.launchers.netns.link_probe import LinkMeasurement
+from repro.launchers.netns.network import CONTROL_NET, DATA, MTU, LinkBytes, NetworkSpec
+from repro.launchers.netns.network_process import NetworkProcess
 from repro.launchers.netns.placement import Placement, node_of
 from repro.launchers.netns.probe import ability
 from repro.seams.launching import LaunchRequest, LaunchResult
@@ -40,10 +40,10 @@ RECORD = "network.json"
 
 
 class Fabric(Local):
-    """`nodes` computers around one switch, each on a link of `rate`; ranks are dealt to them in equal blocks.
+    """`nodes` computers around one switch, each on a link of `rate`; ranks are placed on them in equal blocks.
 
-    Data travel over the links; rendezvous has a network of its own that is not shaped. Ranks cannot reach anything
-    outside, so data sets must be on this machine before. As an ordinary user all of it is inside a user namespace.
+    Data travel over the links; rendezvous uses a separate network that is not shaped. Ranks cannot reach anything
+    outside, so data sets must be on this machine before the run. Without root, the network is inside a user namespace.
     """
 
     title: ClassVar[str] = "an emulated cluster on this machine (network namespaces, shaped links)"
@@ -52,28 +52,28 @@ class Fabric(Local):
     always_shown: ClassVar[tuple[str, ...]] = ("rate",)
 
     nodes: int | None = Field(default=None, ge=1)
-    """None: as many as there are processes."""
+    """None: one node per process."""
     rate: Rate = "1gbit"
-    """Of every link, both ways at once, frames' headers included."""
+    """Rate of every link, in each direction, frame headers included."""
     rates: dict[int, Rate] = Field(default_factory=dict)
     """Rates of nodes (counted from 0) that differ."""
     slowdown: dict[int, Annotated[float, Field(ge=1, le=100)]] = Field(default_factory=dict)
-    """By rank: how many times as long its computing takes."""
+    """By rank: factor by which its computation takes longer."""
     delay: Delay | None = None
     """Added to every frame on its way to a node; needs a kernel with netem."""
     subnet: IPv4Network = IPv4Network("10.77.0.0/24")
-    """Addresses of the nodes; nobody else sees them."""
+    """Addresses of the nodes; not visible outside."""
 
-    _keeper: Keeper | None = PrivateAttr(default=None)
-    _links: list[Link] = PrivateAttr(default_factory=list)
+    _network: NetworkProcess | None = PrivateAttr(default=None)
+    _links: list[LinkMeasurement] = PrivateAttr(default_factory=list)
 
     @field_validator("subnet")
     @classmethod
-    def _apart(cls, value: IPv4Network) -> IPv4Network:
+    def _is_usable(cls, value: IPv4Network) -> IPv4Network:
         if value.overlaps(CONTROL_NET):
-            raise ValueError(f"overlaps {CONTROL_NET}, which rendezvous uses")
+            raise ValueError(f"overlaps {CONTROL_NET}, which the rendezvous uses")
         if value.is_loopback or value.is_multicast or value.is_reserved or value.is_unspecified:
-            raise ValueError("is no subnet for nodes; 10.77.0.0/24 would be")
+            raise ValueError("is no subnet for nodes; use for example 10.77.0.0/24")
         return value
 
     @model_validator(mode="after")
@@ -90,7 +90,7 @@ class Fabric(Local):
         addresses = min(max(0, self.subnet.num_addresses - 2), CONTROL_NET.num_addresses - 3, 1023)
         if nodes <= addresses:
             return None
-        return f"{nodes} nodes are more than {self.subnet} has addresses for ({addresses})"
+        return f"{nodes} nodes need more addresses than {self.subnet} has ({addresses})"
 
     def unsupported(self, setting: Setting) -> str | None:
         return self._wrong_shape(setting.processes) or super().unsupported(setting) or self._unable(setting)
@@ -98,9 +98,9 @@ class Fabric(Local):
     def _wrong_shape(self, processes: int) -> str | None:
         nodes = self.nodes or processes
         if nodes > processes:
-            return f"{nodes} nodes are more than {processes} processes; leave nodes out to have one a process"
+            return f"{nodes} nodes are more than {processes} processes; omit nodes to get one per process"
         if processes % nodes:
-            return f"{processes} processes cannot be dealt to {nodes} nodes in equal blocks"
+            return f"{processes} processes cannot be placed on {nodes} nodes in equal blocks"
         if wrong := [rank for rank in self.slowdown if not 0 <= rank < processes]:
             return f"slowdown names rank {wrong[0]}; {processes} ranks are counted 0 to {processes - 1}"
         if wrong := [node for node in self.rates if not 0 <= node < nodes]:
@@ -109,44 +109,45 @@ class Fabric(Local):
 
     def _unable(self, setting: Setting) -> str | None:
         if setting.device == "cuda" and any(factor > 1 for factor in self.slowdown.values()):
-            return "slowdown stops a rank's processor time, which does not slow its GPU"
+            return "slowdown stops a rank's CPU process, which does not slow its GPU"
         found = ability()
         return found.problem or (found.netem if self.delay else "") or None
 
     def prepare(self, processes: int) -> None:
-        """Build what is missing of the network for so many ranks, and measure its links; all of it where it was killed.
+        """Build the missing part of the network for `processes` ranks (all of it if it was killed) and measure its
+        links.
 
         Raises:
             TrialError: it cannot be built.
         """
-        if self._keeper is not None and not self._keeper.alive:
+        if self._network is not None and not self._network.alive:
             self._drop()
         try:
-            if self._keeper is None:
-                self._keeper = Keeper(self._wiring())
-            self._links = self._keeper.grow(self.nodes or processes) or self._links
+            if self._network is None:
+                self._network = NetworkProcess(self._spec())
+            self._links = self._network.grow(self.nodes or processes) or self._links
         except BaseException:
-            # Interrupted in the middle of a question: what is to come over the pipe is unknown.
+            # Interrupted in the middle of a request: the content of the pipe is unknown.
             self._drop()
             raise
 
     def launch(self, order: LaunchRequest) -> LaunchResult:
-        """Run the entry in one fresh process a rank, each on its node, and count what the links carried.
+        """Run the entry in one new process per rank, each on its node, and count the bytes on the links.
 
         Raises:
             TrialError: the network or torch elastic failed.
         """
         self.prepare(order.processes)
-        assert self._keeper is not None
+        assert self._network is not None
         try:
-            environment = {"MASTER_ADDR": self._wiring().control_address, "MASTER_PORT": str(self._keeper.store())}
-            before = self._keeper.traffic()
+            environment = {"MASTER_ADDR": self._spec().control_address, "MASTER_PORT": str(self._network.store())}
+            before = self._network.traffic()
             outcome = self._run(order, self._placement(order), {**environment, **_SOCKETS})
-            if not self._keeper.alive:
+            if not self._network.alive:
                 return self._without_network(outcome)
-            return self._recorded(order, outcome, before, self._keeper.traffic())
+            return self._recorded(order, outcome, before, self._network.traffic())
         except BaseException:
-            # Ctrl-C too: the counts and the store are in an unknown state, the next launch builds anew.
+            # Ctrl-C too: the counts and the store are in an unknown state, so the next launch builds a new network.
             self._drop()
             raise
 
@@ -156,44 +157,44 @@ class Fabric(Local):
         super().close()
 
     def _drop(self) -> None:
-        if self._keeper is not None:
-            keeper, self._keeper, self._links = self._keeper, None, []
-            keeper.close()
+        if self._network is not None:
+            network, self._network, self._links = self._network, None, []
+            network.close()
 
-    def _wiring(self) -> Wiring:
-        return Wiring(
+    def _spec(self) -> NetworkSpec:
+        return NetworkSpec(
             bits_per_second=rate.bits_per_second(self.rate), subnet=self.subnet,
             of_node={node: rate.bits_per_second(text) for node, text in self.rates.items()},
             delay_seconds=rate.seconds(self.delay) if self.delay else 0.0,
         )
 
     def _placement(self, order: LaunchRequest) -> Placement:
-        assert self._keeper is not None
+        assert self._network is not None
         nodes = self.nodes or order.processes
         dealt = [node_of(rank, order.processes, nodes) for rank in range(order.processes)]
         environment = [
-            # NCCL takes ranks for neighbours by the machine's name; on different nodes they are to use the network.
+            # NCCL treats ranks with one host id as neighbours; ranks on different nodes must use the network.
             {"REPRO_NODE": str(node), "REPRO_NODES": str(nodes), "NCCL_HOSTID": f"repro-node-{node}"} for node in dealt
         ]
-        return Placement(self._keeper.user, [self._keeper.nodes[node] for node in dealt], environment, self.slowdown)
+        return Placement(self._network.user, [self._network.nodes[node] for node in dealt], environment, self.slowdown)
 
     def _without_network(self, outcome: LaunchResult) -> LaunchResult:
-        """The trial has failed, whatever its ranks say: what its links carried is not known, nor whether they held."""
+        """Return the outcome as failed: the traffic on the links, and their state during the trial, are unknown."""
         self._drop()
-        why = "the process that keeps the emulated network was killed"
+        why = "the process that holds the emulated network was killed"
         ends = tuple(end if end.exit_code else replace(end, exit_code=1, reason=why) for end in outcome.ends)
         return replace(outcome, ends=ends)
 
     def _recorded(
-        self, order: LaunchRequest, outcome: LaunchResult, before: Sequence[Traffic], after: Sequence[Traffic]
+        self, order: LaunchRequest, outcome: LaunchResult, before: Sequence[LinkBytes], after: Sequence[LinkBytes]
     ) -> LaunchResult:
-        """The outcome with what is known of the network, which is also left in the order's folder."""
-        nodes, wiring = self.nodes or order.processes, self._wiring()
+        """Return the outcome with the network's figures, which are also written to the order's folder."""
+        nodes, spec = self.nodes or order.processes, self._spec()
         network: dict[str, Any] = {
             "origin": self.origin,
             "frame_bytes": MTU,
             "node_of_rank": [node_of(rank, order.processes, nodes) for rank in range(order.processes)],
-            "stated_bits_per_second": [wiring.rate(node) for node in range(nodes)],
+            "stated_bits_per_second": [spec.rate(node) for node in range(nodes)],
             "sent_bytes": [after[node].sent_bytes - before[node].sent_bytes for node in range(nodes)],
             "received_bytes": [after[node].received_bytes - before[node].received_bytes for node in range(nodes)],
             "links": [asdict(link) for link in self._links],
@@ -205,6 +206,6 @@ class Fabric(Local):
 _SOCKETS = {
     "GLOO_SOCKET_IFNAME": DATA,
     "NCCL_SOCKET_IFNAME": DATA,
-    # InfiniBand would go past the emulated links.
+    # InfiniBand would bypass the emulated links.
     "NCCL_IB_DISABLE": "1",
 }

@@ -1,4 +1,4 @@
-"""Runs the entry in this very process: no start-up cost, no isolation; for one rank, tests and simulated clusters."""
+"""Launcher that runs the entry in the calling process: no start-up cost, no isolation; for one rank and for tests."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ HUNG = signal.SIGUSR1
 
 
 class Inline(Launcher):
-    """One process, this one; every rank of the fake engine is simulated in it.
+    """Runs one rank in the calling process; the fake engine simulates all its ranks there.
 
-    The time-out interrupts Python code on the main thread only: a call that hangs outside the interpreter, and a launch
-    from another thread, are not stopped.
+    The time-out interrupts Python code on the main thread only. It does not stop a call that hangs outside the
+    interpreter, or a launch from another thread.
     """
 
     title: ClassVar[str] = "in the calling process"
@@ -40,9 +40,11 @@ class Inline(Launcher):
         return 1
 
     def open(self, preload: Sequence[str], device: str) -> None:
-        """Import what trials need: a time limit in the middle of an import would leave the next one half a module."""
+        """Import the modules of the trials now: a time limit during an import would leave half a module to the next
+        trial.
+        """
         for module in preload:
-            with contextlib.suppress(Exception):  # whatever it is, the trial that needs the module will say so
+            with contextlib.suppress(Exception):  # the trial that needs the module reports the error
                 importlib.import_module(module)
 
     def launch(self, order: LaunchRequest) -> LaunchResult:
@@ -68,11 +70,11 @@ class Inline(Launcher):
 
 
 class _TimedOut(BaseException):
-    """Raised in the entry when its time is up; no `except Exception` on the way may swallow it."""
+    """Raised in the entry when its time is up; not an Exception, so that no `except Exception` swallows it."""
 
 
 class _Hung(_TimedOut):
-    """Raised in the entry when nothing got on."""
+    """Raised in the entry when it makes no progress."""
 
 
 def _call(order: LaunchRequest) -> RankEnd:
@@ -89,9 +91,9 @@ def _call(order: LaunchRequest) -> RankEnd:
 
 @contextlib.contextmanager
 def _environment(order: LaunchRequest) -> Iterator[None]:
-    """What a rank finds in its environment; the caller's own is put back afterwards.
+    """Set the environment of a rank inside the block, and restore the caller's afterwards.
 
-    Port 0 lets the store of a one-rank process group take any free port: nobody else has to find it.
+    Port 0 lets the store of a one-rank process group take any free port: no other process has to find it.
     """
     ours = {
         "RANK": "0",

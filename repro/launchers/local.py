@@ -1,4 +1,4 @@
-"""Starts the ranks on this machine with torch elastic, each a fresh process forked from a warm server."""
+"""Launcher that starts ranks on this machine with torch elastic, each a new process forked from a warm server."""
 
 from __future__ import annotations
 
@@ -19,50 +19,50 @@ from pydantic import Field, PrivateAttr
 
 from repro.core.errors import TrialError
 from repro.launchers.processes import hang, shared_fork_server
-from repro.launchers.processes.entry import reason as told
+from repro.launchers.processes.entry import reason
 from repro.launchers.processes.hang import Progress
-from repro.launchers.processes.rank import Assignment, Here, run
-from repro.launchers.processes.rank_processes import Roll, ends
+from repro.launchers.processes.rank import Assignment, SamePlace, run
+from repro.launchers.processes.rank_processes import RankProcesses, ends
 from repro.launchers.processes.shared_fork_server import WarmServer
 from repro.seams.launching import Launcher, LaunchRequest, LaunchResult
 from repro.seams.plugin import Setting
 
 LEAVE_ELASTIC_AFTER = 20
-"""Tenths of a second after the deadline at which a launch that still has not ended is interrupted."""
+"""Tenths of a second after the deadline until a launch that has not ended is interrupted."""
 LEAVING = signal.SIGTERM
-"""The signal for that."""
+"""Signal that interrupts it."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""What elastic turns into the end of a launch."""
+"""Signals that make elastic end a launch."""
 
 
 class Local(Launcher):
-    """One process a rank on this machine.
+    """One process per rank on this machine.
 
-    Ranks see the environment as it was at `open`, elastic's variables, and the order's on top.
+    Ranks get the environment as it was at `open`, then elastic's variables, then the order's.
     """
 
     title: ClassVar[str] = "torch elastic on this machine"
     monitor_seconds: float = Field(default=0.05, gt=0, le=5)
-    """How often elastic looks whether ranks have ended: adds half of it to a launch on average."""
+    """Interval at which elastic checks for ended ranks; adds half of it to a launch on average."""
     grace_seconds: int = Field(default=5, ge=1)
-    """Time a rank has to end after a signal to the launcher, before it is killed."""
+    """Time between a signal to the launcher and the killing of its ranks."""
 
     _server: WarmServer | None = PrivateAttr(default=None)
     _first: bool = PrivateAttr(default=False)
 
     @property
     def preload_seconds(self) -> float:
-        """What `open` cost, once a run; 0 for a launcher that found the server running."""
+        """Duration of `open`, counted once per run; 0 for a launcher that found the server running."""
         return self._server.seconds if self._server and self._first else 0.0
 
     @property
     def module_seconds(self) -> Mapping[str, float]:
-        """Import time of each preloaded module, in the order they were loaded."""
+        """Import time of each preloaded module, in loading order."""
         return self._server.module_seconds if self._server else {}
 
     def unsupported(self, setting: Setting) -> str | None:
         if setting.device == "cuda" and setting.processes > setting.device_count:
-            return f"{setting.processes} processes need a GPU each, this machine has {setting.device_count}"
+            return f"{setting.processes} processes need one GPU each; this machine has {setting.device_count}"
         most = max(8, 4 * _cores())
         if setting.device == "cpu" and setting.processes > most:
             return f"{setting.processes} processes are too many for {_cores()} cores; at most {most}"
@@ -72,67 +72,67 @@ class Local(Launcher):
         """Start the fork server and return when it is warm.
 
         Raises:
-            UsageError: a module cannot be loaded, or loading it starts CUDA, or a launcher with others is open.
+            UsageError: a module cannot be loaded, loading it starts CUDA, or a launcher with other modules is open.
         """
         self._server = shared_fork_server.acquire(preload, device)
         self._first = self._server.users == 1
 
     def launch(self, order: LaunchRequest) -> LaunchResult:
-        """Run the entry in one fresh process a rank and wait for all of them.
+        """Run the entry in one new process per rank and wait for all of them.
 
-        A signal that ends the launch is delivered again when every rank is gone: SIGINT becomes KeyboardInterrupt.
+        A signal that ends the launch is delivered again after every rank has ended: SIGINT becomes KeyboardInterrupt.
 
         Raises:
             TrialError: elastic itself failed before or after the ranks ran.
         """
-        return self._run(order, Here(), _loopback())
+        return self._run(order, SamePlace(), _loopback())
 
     def close(self) -> None:
-        """Give the fork server back; the last launcher that does stops it and puts the environment back."""
+        """Release the fork server; the last launcher that does so stops it and restores the environment."""
         if self._server is not None:
             server, self._server = self._server, None
             shared_fork_server.release(server)
 
     def _run(self, order: LaunchRequest, place: object, environment: Mapping[str, str]) -> LaunchResult:
-        """Launch with ranks at `place`, seeing `environment` below the order's own."""
+        """Launch ranks at `place`; the order's environment overrides `environment`."""
         assert self._server is not None, "launch comes after open"
         order.folder.mkdir(parents=True, exist_ok=True)
         self._server.revive()
         begin = time.monotonic()
-        roll, suspect = Roll(), None
+        ranks, suspect = RankProcesses(), None
         with tempfile.TemporaryDirectory(dir=self._server.folder) as reports:
             work = Assignment(
                 order.entry, order.payload, str(order.folder), reports, {**environment, **order.environment}
             )
             late = _Late()
-            with _signals_delivered(late), _deadline(roll, order, late):
-                suspect = self._elastic(order.processes, work, roll, place)
-            codes = roll.exit_codes(order.processes)
+            with _signals_delivered(late), _deadline(ranks, order, late):
+                suspect = self._elastic(order.processes, work, ranks, place)
+            codes = ranks.exit_codes(order.processes)
             if late.stacks is not None:
                 each = hang.reasons(late.stacks, order.processes, order.stall_seconds or 0.0)
-                ended = ends(codes, Path(reports), hang.to_blame(late.stacks), "", each)
+                ended = ends(codes, Path(reports), hang.find_hung_rank(late.stacks), "", each)
                 return LaunchResult(ended, time.monotonic() - begin, hung=True)
             why = f"not finished after {order.timeout_seconds:g} s" if late.is_set() else ""
             ended = ends(codes, Path(reports), suspect, why)
         return LaunchResult(ended, time.monotonic() - begin, late.is_set())
 
-    def _elastic(self, processes: int, work: Assignment, roll: Roll, place: object) -> int | None:
-        """Launch and wait; the rank that failed first as far as elastic knows."""
+    def _elastic(self, processes: int, work: Assignment, ranks: RankProcesses, place: object) -> int | None:
+        """Launch and wait; return the rank that elastic saw fail first."""
         from torch.distributed.elastic.multiprocessing.api import SignalException
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.launcher.api import elastic_launch
 
         try:
-            elastic_launch(self._configuration(processes), run)(work, roll, place)
+            elastic_launch(self._configuration(processes), run)(work, ranks, place)
         except ChildFailedError as failed:
             return min(failed.failures, default=None)
         except SignalException:
             raise
-        except Exception as error:  # torch elastic raises what its store, its agent and the system raise
-            raise TrialError(f"torch elastic could not launch: {told(error)}") from error
+        except Exception as error:  # torch elastic passes on errors of its store, its agent and the system
+            raise TrialError(f"torch elastic could not launch: {reason(error)}") from error
         finally:
-            roll.kill()
-            roll.reap(self.grace_seconds)
+            ranks.kill()
+            ranks.reap(self.grace_seconds)
         return None
 
     def _configuration(self, processes: int) -> Any:
@@ -162,22 +162,22 @@ def _cores() -> int:
 
 
 def _loopback() -> dict[str, str]:
-    """Keep gloo and NCCL on the loopback interface, which the one-node rendezvous is bound to."""
+    """Return variables that keep gloo and NCCL on the loopback interface, to which the rendezvous is bound."""
     names = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
     wanted = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
     return {key: names[0] for key in wanted if names and key not in os.environ}
 
 
 def _signals_to_handle() -> str:
-    """Those that the caller does not ignore: under nohup, SIGHUP must stay harmless."""
+    """Return the signals that the caller does not ignore: under nohup, SIGHUP must stay harmless."""
     return ",".join(each.name for each in SIGNALS if signal.getsignal(each) is not signal.SIG_IGN)
 
 
 @contextlib.contextmanager
 def _signals_delivered(late: _Late) -> Iterator[None]:
-    """Put back the handlers that elastic replaces, then deliver the signal that ended the launch to them.
+    """Restore the handlers that elastic replaces, then deliver the signal that ended the launch to them.
 
-    The deadline's own, sent to get out of elastic, is nobody else's; one that a user sends meanwhile is.
+    The deadline's own signal, sent to leave elastic, is not delivered; one that a user sends meanwhile is.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
 
@@ -194,26 +194,26 @@ def _signals_delivered(late: _Late) -> Iterator[None]:
     if caught is not None and not (late.left and caught == LEAVING):
         handler = before[caught]
         if callable(handler):
-            handler(caught, None)  # not raised anew: it would count as a second one
+            handler(caught, None)  # not raised again: it would count as a second signal
         else:
             signal.raise_signal(caught)
 
 
 @contextlib.contextmanager
-def _deadline(roll: Roll, order: LaunchRequest, late: _Late) -> Iterator[None]:
-    """Kill all ranks when their time is over, or when nothing gets on; `late` tells whether that happened.
+def _deadline(ranks: RankProcesses, order: LaunchRequest, late: _Late) -> Iterator[None]:
+    """Kill all ranks at the time limit or when they make no progress, and set `late`.
 
-    Elastic waits for ever for a rank that ended with exit code 0 before its entry returned, and nothing is left to kill
-    that would wake it: after the ranks are gone, its own signal handler is used to leave it.
+    Elastic waits for ever for a rank that ended with exit code 0 before its entry returned, and no process is left
+    whose end would wake it: after all ranks have ended, elastic is left through its own signal handler.
     """
     done = threading.Event()
 
     def watch() -> None:
-        if _in_time(roll, order, late, done):
+        if _in_time(ranks, order, late, done):
             return
         late.set()
         for turn in itertools.count():
-            roll.kill()
+            ranks.kill()
             if done.wait(0.1):
                 return
             if turn == LEAVE_ELASTIC_AFTER and threading.main_thread().ident is not None:
@@ -229,15 +229,15 @@ def _deadline(roll: Roll, order: LaunchRequest, late: _Late) -> Iterator[None]:
         thread.join()
 
 
-def _in_time(roll: Roll, order: LaunchRequest, late: _Late, done: threading.Event) -> bool:
-    """Wait for the end of the launch; False: it did not come in time, and where the ranks hang is in `late`."""
+def _in_time(ranks: RankProcesses, order: LaunchRequest, late: _Late, done: threading.Event) -> bool:
+    """Wait for the end of the launch; return False if it is late, with the stacks of hung ranks in `late`."""
     if order.stall_seconds is None or order.progress is None:
         return done.wait(order.timeout_seconds)
     end = time.monotonic() + order.timeout_seconds
     progress, period = Progress(order.progress, order.stall_seconds), min(0.5, order.stall_seconds / 4)
     while not done.wait(min(period, max(0.0, end - time.monotonic()))):
         if progress.stalled():
-            late.stacks = hang.ask(roll.pids(), order.folder)
+            late.stacks = hang.ask(ranks.pids(), order.folder)
             return False
         if time.monotonic() >= end:
             return False
@@ -245,9 +245,9 @@ def _in_time(roll: Roll, order: LaunchRequest, late: _Late, done: threading.Even
 
 
 class _Late(threading.Event):
-    """Set when the ranks of a launch were killed for taking too long."""
+    """Event: the ranks of a launch were killed because they took too long."""
 
     stacks: dict[int, list[tuple[str, str]]] | None = None
-    """Where each rank stood, when it was because nothing got on."""
+    """Stack of each rank, if they made no progress."""
     left = False
-    """Whether elastic was told to leave by a signal."""
+    """True: elastic was interrupted by a signal."""

@@ -29,7 +29,7 @@ GRACE_SECONDS = 10.0
 def serve(run: Path, stdin: TextIO, stdout: TextIO) -> None:
     """Replay `run` for every line on `stdin` and answer each with a line; end with `stdin`."""
     give_way()
-    child_process.at_its_end(signal.SIGCONT)  # a stopped process would not notice that its input has ended
+    child_process.signal_at_parent_exit(signal.SIGCONT)  # a stopped process would not notice that its input has ended
     over = threading.Event()
     requests: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(stdin, requests, over), daemon=True).start()

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from repro.core.errors import nearest
 from repro.core.frozen import Frozen
-from repro.core.strict_numbers import misplaced
+from repro.core.strict_numbers import find_misplaced_boolean
 
 SCHEDULES = ("constant", "step", "polynomial", "cosine")
 """Tags that pydantic adds to the path of a field of a schedule; no suite writes them there."""
@@ -40,7 +40,7 @@ def reject_booleans(model: type[BaseModel], data: Any) -> Any:
     Raises:
         FieldProblem: it has true or false where `model` has a number.
     """
-    if key := misplaced(model, data):
+    if key := find_misplaced_boolean(model, data):
         raise FieldProblem(f"must be a number (given: {str(data[key]).lower()})", (key,))
     return data
 

@@ -22,7 +22,7 @@ from repro.core import orphans
 from repro.core.errors import TrialError
 from repro.launchers.emulated import Fabric
 from repro.launchers.local import Local
-from repro.launchers.netns.network_process import Keeper
+from repro.launchers.netns.network_process import NetworkProcess
 from repro.launchers.netns.probe import ability
 from repro.record.results import Network
 from repro.record.store import read_record
@@ -236,18 +236,18 @@ def test_a_straggler_computes_slower(opened: Callable[..., Fabric], tmp_path: Pa
     assert slow > 2.5 * usual, "also on a busy machine"
 
 
-def test_a_keeper_that_cannot_hand_over_is_one_line(server: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_process_without_files_is_one_line(server: None, monkeypatch: pytest.MonkeyPatch) -> None:
     fabric = Fabric()
-    keeper = Keeper(fabric._wiring())
+    network = NetworkProcess(fabric._spec())
     try:
         def gone(_: object) -> int:
             raise EOFError
 
         monkeypatch.setattr("repro.launchers.netns.network_process.recv_handle", gone)
-        with pytest.raises(TrialError, match="namespaces could not be handed over: EOFError"):
-            keeper.grow(1)
+        with pytest.raises(TrialError, match="namespaces could not be received: EOFError"):
+            network.grow(1)
     finally:
-        keeper.close()
+        network.close()
 
 
 def test_another_number_of_ranks_and_trials_after_a_failure(opened: Callable[..., Fabric], tmp_path: Path) -> None:

@@ -151,7 +151,8 @@ def test_backend_is_always_measured() -> None:
 
 @pytest.mark.parametrize(("wrong", "why"), [
     (["rnig"], "did you mean 'ring'"), (["{kind: tree, arity: 0}"], "arity"), (["{kind: tree"], "cannot be read"),
-    (["tree", "{kind: tree, arity: 2}"], "twice"), (["hybrid", "{kind: hybrid, among: [ring]}"], "one of them a run"),
+    (["tree", "{kind: tree, arity: 2}"], "twice"),
+    (["hybrid", "{kind: hybrid, among: [ring]}"], "only one of them per run"),
 ])
 def test_algorithms_refused(wrong: list[str], why: str) -> None:
     with pytest.raises(UsageError, match=why):
@@ -165,7 +166,9 @@ def test_worlds_follow_the_fabric() -> None:
     assert read_worlds("2,4,2", fabric) == (2, 4)
 
 
-@pytest.mark.parametrize(("wrong", "why"), [("rate=fast", "no rate"), ("nodes", "no option"), ("nodse=2", "nodes")])
+@pytest.mark.parametrize(("wrong", "why"), [
+    ("rate=fast", "not a rate"), ("nodes", "not an option"), ("nodse=2", "nodes"),
+])
 def test_fabric_refused(wrong: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         read_launcher(wrong)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from repro.bench.harness.import_scale import ImportScale, Step, make_round, measure, repeat_sample
+from repro.bench.harness.import_scale import CommandCost, ImportScale, make_round, measure, repeat_sample
 from repro.cli.main import cli
 from repro.core.errors import UsageError
 from repro.published.mlperf.folder import import_folder
@@ -35,10 +35,11 @@ def test_a_sample_is_repeated_under_other_names_and_scores_the_same(tmp_path: Pa
 
 def test_a_broken_promise_is_named() -> None:
     good = ImportScale(made_of="x", logs=1, systems=1, megabytes=1.0, page_megabytes=1.0, open_seconds=None,
-                       not_opened="no browser", steps=(Step(command="import", seconds=1.0, peak_mebibytes=10.0),))
+                       not_opened="no browser",
+                       steps=(CommandCost(command="import", seconds=1.0, peak_mebibytes=10.0),))
     assert good.broken() == () and "not measured: no browser" in good.text() and "not held" not in good.text()
     bad = good.model_copy(update={"open_seconds": 4.0, "page_megabytes": 16.0, "steps": (
-        Step(command="import", seconds=61.0, peak_mebibytes=2000.0),)})
+        CommandCost(command="import", seconds=61.0, peak_mebibytes=2000.0),)})
     assert len(bad.broken()) == 4 and bad.text().count("not held") == 4
 
 

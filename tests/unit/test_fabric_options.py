@@ -49,7 +49,7 @@ def test_rates_are_read(text: str, bits: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "fast", "100", "100mb", "-1mbit", "1e9", "nan mbit", "1gbit/s", "mbit"])
 def test_what_is_no_rate_is_refused(text: str) -> None:
-    with pytest.raises(ValidationError, match="is no rate; write a number and kbit, mbit or gbit"):
+    with pytest.raises(ValidationError, match="is not a rate; write a number and kbit, mbit or gbit"):
         Fabric(rate=text)
 
 
@@ -63,16 +63,16 @@ def test_a_rate_no_link_can_have_is_refused(text: str) -> None:
     ("options", "why"),
     [
         ({"nodes": 0}, "greater than or equal to 1"),
-        ({"nodes": 255}, r"255 nodes are more than 10.77.0.0/24 has addresses for \(254\)"),
-        ({"nodes": 3, "subnet": "10.0.0.0/30"}, r"has addresses for \(2\)"),
-        ({"nodes": 1, "subnet": "10.0.0.0/32"}, r"has addresses for \(0\)"),
-        ({"subnet": "169.254.7.0/24"}, "which rendezvous uses"),
+        ({"nodes": 255}, r"255 nodes need more addresses than 10.77.0.0/24 has \(254\)"),
+        ({"nodes": 3, "subnet": "10.0.0.0/30"}, r"has \(2\)"),
+        ({"nodes": 1, "subnet": "10.0.0.0/32"}, r"has \(0\)"),
+        ({"subnet": "169.254.7.0/24"}, "which the rendezvous uses"),
         ({"subnet": "127.0.0.0/24"}, "no subnet for nodes"),
         ({"nodes": 2, "rates": {2: "1gbit"}}, "rates names node 2; 2 nodes are counted 0 to 1"),
         ({"slowdown": {0: 0.5}}, "greater than or equal to 1"),
         ({"slowdown": {0: "slow"}}, "valid number"),
-        ({"delay": "long"}, "is no delay"),
-        ({"delay": "11s"}, "outside 1us to 10s"),
+        ({"delay": "long"}, "is not a delay"),
+        ({"delay": "11s"}, "outside the supported range, 1us to 10s"),
         ({"speed": "1gbit"}, "Extra inputs"),
     ],
 )
@@ -86,8 +86,8 @@ def test_options_that_are_wrong_in_themselves(options: dict[str, Any], why: str)
     ("options", "processes", "why"),
     [
         ({"nodes": 4}, 2, "4 nodes are more than 2 processes"),
-        ({"nodes": 4}, 6, "6 processes cannot be dealt to 4 nodes in equal blocks"),
-        ({"subnet": "10.0.0.0/30"}, 4, "4 nodes are more than 10.0.0.0/30 has addresses for (2)"),
+        ({"nodes": 4}, 6, "6 processes cannot be placed on 4 nodes in equal blocks"),
+        ({"subnet": "10.0.0.0/30"}, 4, "4 nodes need more addresses than 10.0.0.0/30 has (2)"),
         ({"rates": {4: "1mbit"}}, 4, "rates names node 4"),
         ({"slowdown": {2: 2.0}}, 2, "slowdown names rank 2; 2 ranks are counted 0 to 1"),
         ({"delay": "1ms"}, 2, "no netem here"),
@@ -114,7 +114,7 @@ def test_a_kernel_that_cannot_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_suite_says_where_its_rate_is_wrong() -> None:
     source = read_suite("quickstart", ("launcher.kind=fabric", "launcher.rate=1gb"))
-    with pytest.raises(SuiteError, match=r"launcher.rate.*'1gb' is no rate"):
+    with pytest.raises(SuiteError, match=r"launcher.rate.*'1gb' is not a rate"):
         make_plan(source.suite, Machine("cpu", 0, 2), source.problem, True)
 
 

@@ -1,7 +1,8 @@
-"""Communication algorithms against one another and the backend's own: sizes x world sizes, on loopback or a fabric.
+"""Communication algorithms against each other and the backend's all-reduce: sizes x world sizes, on loopback or a
+fabric.
 
-One launch per world size. Its ranks keep a process group for every algorithm and run repetitions of all of them in
-turn, so that whatever else the machine does hits all alike; ratios are paired by repetition.
+One launch per world size. Its ranks keep one process group per algorithm and run repetitions of all algorithms in turn,
+so that other work on the machine affects all alike; ratios are paired by repetition.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ Show = Callable[[str], None]
 
 
 def measure(options: CommOptions, show: Show) -> CommOutcome:
-    """Run it; `show` is told what has been found while it goes on.
+    """Run the benchmark; `show` receives each finding as text while it runs.
 
     Raises:
-        UsageError: a world size that the launcher cannot start.
+        UsageError: the launcher cannot start a world size.
         TrialError: a rank failed, or a sum was wrong.
     """
     launcher = options.launcher.get(Launcher)
@@ -79,7 +80,7 @@ def _world(launcher: Launcher, options: CommOptions, world: int, show: Show) -> 
     }
     with tempfile.TemporaryDirectory(prefix="repro-bench-") as scratch:
         found = Path(scratch, FOUND)
-        with Following(found, lambda line: show(_told(world, line))):
+        with Following(found, lambda line: show(_describe(world, line))):
             outcome = launcher.launch(LaunchRequest(
                 entry=ENTRY, payload=payload, processes=world, device="cpu", folder=Path(scratch),
                 timeout_seconds=LONGEST_SECONDS,
@@ -97,7 +98,7 @@ def _contender(item: Choice) -> dict[str, Any]:
             "options": item.plugin.model_dump(mode="json")}
 
 
-def _told(world: int, line: Mapping[str, Any]) -> str:
+def _describe(world: int, line: Mapping[str, Any]) -> str:
     if line["kind"] == "effective":
         return f"{world} ranks, {line['algorithm']}: {line['text']}"
     if line["kind"] == "links":

@@ -1,4 +1,4 @@
-"""One algorithm on one rank, with a process group of its own, and the numbers it is given to add."""
+"""One algorithm on one rank, with a separate process group, and the numbers that it sums."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DTYPE = torch.float32
 
 
 class Contender:
-    """An algorithm, or the backend's own all-reduce, over links of its own."""
+    """An algorithm, or the backend's all-reduce, over separate links."""
 
     def __init__(self, chosen: Mapping[str, Any]) -> None:
         self.label = str(chosen["label"])
@@ -33,13 +33,13 @@ class Contender:
         self._options.asyncOp = False
 
     def lead(self, rank: int, world: int, timeout: float) -> None:
-        """Be the default group: an algorithm that tries its links out does so in its `start`, on that group."""
+        """Create the default group: an algorithm that measures its links does so in `start`, on that group."""
         assert self.algorithm is not None
         self.algorithm.start(rank, world, "cpu", timeout)
         self._group = dist.distributed_c10d._get_default_group()
 
     def join(self, index: int, rank: int, world: int, timeout: float) -> None:
-        """Make a group of its own, number `index`."""
+        """Create a separate group, number `index`."""
         store = PrefixStore(f"bench{index}", dist.distributed_c10d._get_default_store())
         limit = timedelta(seconds=timeout)
         if self.algorithm is None:
@@ -51,27 +51,28 @@ class Contender:
         self._group = make_group(self.algorithm, Meter(), store, rank, world, limit)
 
     def reduce(self, tensor: torch.Tensor) -> None:
-        """Sum over ranks, in place, as `dist.all_reduce` asks for it."""
+        """Sum over ranks, in place, with the options of `dist.all_reduce`."""
         self._group.allreduce([tensor], self._options).wait()
 
     def sent(self) -> int | None:
-        """Bytes this rank has sent since the last call; None: the backend does not count."""
+        """Return the bytes that this rank has sent since the last call; None: the backend does not count."""
         if self.algorithm is None:
             return None
         known = [line["sent_bytes"] for line in self._group.meter.take()["lines"]]
         return None if None in known else sum(known)
 
     def effective(self) -> str:
-        """What ran, read back from the group."""
+        """Describe what ran, as read from the group."""
         if self.algorithm is None:
             return "gloo"
         return self.algorithm.effective() if self.tunes else str(self._group.describe())
 
 
 class Numbers:
-    """What is summed at one size: whole numbers, so that the sum is exact in any order.
+    """Numbers summed at one size: integers, so that the sum is exact in any order.
 
-    Rank r adds (r + 1) x_i + r with x_i = i mod 13 - 6; a rank left out, taken twice or moved shows.
+    Rank r adds (r + 1) x_i + r with x_i = i mod 13 - 6; a rank that is missing, added twice or misplaced changes the
+    sum.
     """
 
     def __init__(self, count: int, calls: int, rank: int, world: int, control: Any) -> None:
@@ -82,7 +83,7 @@ class Numbers:
         self.buffers = torch.empty(calls, count, dtype=DTYPE)
 
     def timed(self, contender: Contender) -> float:
-        """Seconds of one call on fresh numbers, all ranks starting together; the sums are checked afterwards.
+        """Time one call on new numbers, all ranks starting together; check the sums afterwards.
 
         Raises:
             TrialError: a sum is wrong.
@@ -103,5 +104,5 @@ class Numbers:
                 at = int(torch.nonzero(row != self.expected)[0])
                 raise TrialError(
                     f"{label} on {self.world} ranks, {len(row) * ITEMSIZE} bytes: element {at} on rank {self.rank} is "
-                    f"{float(row[at]):g}, the sum is {float(self.expected[at]):g}"
+                    f"{float(row[at]):g}, not {float(self.expected[at]):g}"
                 )

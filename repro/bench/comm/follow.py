@@ -1,4 +1,4 @@
-"""Follows a file of JSON lines while another process writes it."""
+"""Follow a file of JSON lines while another process writes it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Following:
-    """Hands every JSON line that is appended to a file on, while the block runs."""
+    """Passes every JSON line appended to a file to `tell` while the block runs."""
 
     def __init__(self, path: Path, tell: Callable[[dict[str, Any]], None]) -> None:
         self._path, self._tell, self._read = path, tell, 0

@@ -1,4 +1,4 @@
-"""The links before any collective: messages there and back between neighbours, one link at a time."""
+"""Measure the links before any collective: round trips between neighbours, one link at a time."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import torch.distributed as dist
 
 SIZES = (1024, 16384, 262144)
 LONG_SECONDS, LEAST, MOST = 0.15, 1 << 19, 1 << 24
-"""The largest message keeps the slowest link busy for so long, within so many bytes."""
+"""The large message keeps the slowest link busy for LONG_SECONDS, within LEAST and MOST bytes."""
 POINT_SECONDS = 0.3
 
 
 def links(world: int) -> list[tuple[int, int]]:
-    """Every rank to the next; with two ranks there is one link."""
+    """Return the links from every rank to the next; two ranks have one link."""
     return [(sender, (sender + 1) % world) for sender in range(world if world > 2 else world - 1)]
 
 
 def measure_links(rank: int, world: int, group: Any) -> list[dict[str, Any]]:
-    """One entry a link and size with seconds one way, the same on every rank.
+    """Measure every link; return one entry per link and size with one-way seconds, equal on all ranks.
 
     1. Small messages, for latency.
-    2. From the slowest link: how large a message must be to show the rate.
+    2. The size of a message large enough to show the rate, from the slowest link.
     3. That message over every link.
     """
     # 1. latency
@@ -38,7 +38,7 @@ def measure_links(rank: int, world: int, group: Any) -> list[dict[str, Any]]:
 
 
 def _known(group: Any, found: list[dict[str, Any] | None]) -> list[dict[str, Any]]:
-    """What all ranks timed, from what this one did."""
+    """Gather the times of all ranks."""
     mine = [item for item in found if item is not None]
     gathered: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, mine, group=group)
@@ -46,7 +46,7 @@ def _known(group: Any, found: list[dict[str, Any] | None]) -> list[dict[str, Any
 
 
 def _time(group: Any, rank: int, sender: int, receiver: int, size: int) -> dict[str, Any] | None:
-    """Half round trips of one message; timed by the sender, None on all other ranks."""
+    """Time half round trips of one message; returns None on all ranks but the sender."""
     block = torch.zeros(size, dtype=torch.uint8)
     dist.barrier(group)
     if rank not in (sender, receiver):
@@ -59,7 +59,7 @@ def _time(group: Any, rank: int, sender: int, receiver: int, size: int) -> dict[
 
 
 def _trips(first: float, group: Any, rank: int, sender: int, receiver: int) -> int:
-    """How many, as the sender says: the first trip was for warming up."""
+    """Return the number of trips, decided by the sender from the first (warm-up) trip."""
     box = torch.tensor([min(12, max(3, int(POINT_SECONDS / max(first, 1e-6))))])
     if rank == sender:
         dist.send(box, receiver, group=group)

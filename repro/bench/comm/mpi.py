@@ -1,9 +1,9 @@
-"""Open MPI's MPI_Allreduce over TCP on the very ranks of a launch, for comparison, where it is installed.
+"""Open MPI's MPI_Allreduce over TCP on the ranks of a launch, for comparison, if it is installed.
 
 mpirun reaches other computers by `ssh host command`. Here hosts are ranks of a launch, each in its place (its node of
-an emulated cluster, or loopback): every rank listens on a socket file, and what mpirun takes for ssh hands the command
-to the rank of that host (`repro.bench.comm.mpi_rank`). So MPI's processes run in the same namespaces, over the same
-shaped links.
+an emulated cluster, or loopback). Every rank listens on a socket file, and the program that replaces ssh passes the
+command to the rank of that host (`repro.bench.comm.mpi_rank`). So MPI's processes run in the same namespaces, over the
+same shaped links.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COMPILE_SECONDS = 120.0
 def measure(
     launcher: Launcher, world: int, sizes: Sequence[int], repetitions: int, seconds: float, show: Callable[[str], None]
 ) -> MpiResult:
-    """Time it at every size; where it cannot be done, why."""
+    """Time MPI_Allreduce at every size; the result names the problem if that is impossible."""
     if missing := [name for name in ("mpicc", "mpirun") if shutil.which(name) is None]:
         return MpiResult(world=world, problem=f"{' and '.join(missing)} not installed (Debian: openmpi-bin, "
                                               "libopenmpi-dev)")
@@ -47,26 +47,26 @@ def measure(
 
 
 def compile_program(folder: Path) -> str:
-    """Build the C program in `folder`; what went wrong, empty where nothing did."""
+    """Build the C program in `folder`; return the error, "" if there is none."""
     source = folder / f"{PROGRAM}.c"
-    source.write_text(files("repro.bench").joinpath("allreduce.c").read_text(encoding="utf-8"), encoding="utf-8")
+    source.write_text(files("repro.bench.comm").joinpath("allreduce.c").read_text(encoding="utf-8"), encoding="utf-8")
     command = ["mpicc", "-O2", "-o", str(folder / PROGRAM), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False)
     return f"mpicc failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}" if done.returncode else ""
 
 
 def version() -> str:
-    """What mpirun calls itself."""
+    """Return the version that mpirun reports."""
     done = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, timeout=30, check=False)
     return (done.stdout.strip().splitlines() or ["unknown"])[0].removeprefix("mpirun (").replace(")", "")
 
 
 def read_times(world: int, called: str, text: str) -> MpiResult:
-    """Lines of the C program: `size seconds`, one a repetition."""
+    """Parse the C program's lines, `size seconds`, one per repetition."""
     times: dict[int, list[float]] = {}
     for line in text.splitlines():
         size, _, seconds = line.partition(" ")
         times.setdefault(int(size), []).append(float(json.loads(seconds)))
-    problem = "" if times else "mpirun ended without a figure"
+    problem = "" if times else "mpirun ended without a result"
     return MpiResult(world=world, version=called, problem=problem,
                      seconds={size: tuple(items) for size, items in times.items()})

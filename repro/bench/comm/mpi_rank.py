@@ -1,4 +1,4 @@
-"""One rank's part in running MPI beside: it executes what mpirun wants run on its host; rank 0 also starts mpirun."""
+"""One rank's part in running MPI: it executes mpirun's commands for its host; rank 0 also starts mpirun."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def serve_rank(folder: str, payload: Mapping[str, Any]) -> None:
     dist.all_gather_object(addresses, _address(device))
     hosts = list(dict.fromkeys(addresses))
     server = socket.socket(socket.AF_UNIX)
-    # One host, one agent: the first of the ranks that share an address.
+    # One agent per host: the first of the ranks that share an address.
     agent = addresses.index(addresses[rank]) == rank
     if agent:
         server.bind(str(Path(folder, f"{addresses[rank]}.sock")))
@@ -54,7 +54,7 @@ def _address(device: str) -> str:
 
 
 def _lead(folder: str, payload: Mapping[str, Any], device: str, hosts: list[tuple[str, int]]) -> None:
-    """Run mpirun; whatever comes of it, the other ranks are told that it is over."""
+    """Run mpirun, and signal its end to the other ranks even if it fails."""
     errors = Path(folder, "mpirun.txt")
     try:
         with errors.open("wb") as stderr, Path(folder, FOUND).open("wb") as stdout:
@@ -68,7 +68,7 @@ def _lead(folder: str, payload: Mapping[str, Any], device: str, hosts: list[tupl
 
 
 def command(folder: str, payload: Mapping[str, Any], device: str, hosts: list[tuple[str, int]]) -> list[str]:
-    """TCP only, over the links' interface only, also between processes of one host."""
+    """Return mpirun's command: TCP over the links' interface only, also between processes of one host."""
     settings = {
         "plm_rsh_agent": f"{sys.executable} -m repro.bench.comm.mpi_rank", "btl": "tcp,self", "pml": "ob1",
         "btl_tcp_if_include": device, "oob_tcp_if_include": device, "hwloc_base_binding_policy": "none",
@@ -77,14 +77,14 @@ def command(folder: str, payload: Mapping[str, Any], device: str, hosts: list[tu
     options = [part for key, value in settings.items() for part in ("--mca", key, value)]
     where = ",".join(f"{host}:{slots}" for host, slots in hosts)
     program = [str(Path(folder, PROGRAM)), str(payload["repetitions"]), str(payload["seconds"])]
-    # Attached, its daemons end with the ranks that started them.
+    # Attached daemons end with the ranks that started them.
     return ["mpirun", "--allow-run-as-root", "--oversubscribe", "--leave-session-attached",
             "-np", str(sum(slots for _, slots in hosts)), "--host", where, *options, *program,
             *map(str, payload["sizes"])]
 
 
 def _follow(server: socket.socket, done: Path) -> None:
-    """Execute every command that arrives, until mpirun is over."""
+    """Execute every command that arrives until mpirun has ended."""
     server.settimeout(0.2)
     running: list[subprocess.Popen[bytes]] = []
     while not done.exists():
@@ -93,19 +93,19 @@ def _follow(server: socket.socket, done: Path) -> None:
         except TimeoutError:
             continue
         with connection:
-            asked = json.loads(connection.makefile().readline())
-            running.append(subprocess.Popen(["/bin/sh", "-c", asked], env=dict(os.environ)))
+            requested = json.loads(connection.makefile().readline())
+            running.append(subprocess.Popen(["/bin/sh", "-c", requested], env=dict(os.environ)))
     for process in running:
         process.terminate()
         process.wait()
 
 
 def main() -> None:
-    """What mpirun takes for ssh: `host command ...`; the host's rank executes it, here nothing remains to be done."""
+    """Replace ssh for mpirun: pass `host command ...` to the rank of that host, which executes it."""
     host, *words = sys.argv[1:]
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(Path(os.environ["REPRO_MPI_FOLDER"], f"{host}.sock")))
-        # Like ssh: one text for the other side's shell, which mpirun has quoted for.
+        # Like ssh: one text, quoted by mpirun for the other side's shell.
         client.sendall(json.dumps(" ".join(words)).encode() + b"\n")
 
 

@@ -1,4 +1,4 @@
-"""What `repro bench comm` is asked to measure: the command line's text, read into checked values."""
+"""Options of `repro bench comm`, parsed from the text of the command line."""
 
 from __future__ import annotations
 
@@ -16,57 +16,57 @@ UNITS = {"": 1, "k": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mib": 1 << 20, "g":
 
 
 class CommOptions(Frozen):
-    """What to measure."""
+    """Algorithms, sizes, world sizes and limits of one benchmark."""
 
     algorithms: tuple[Choice, ...]
-    """The backend's own is always among them: it is what the others are compared with."""
+    """Always includes the backend's all-reduce, the baseline of the others."""
     sizes: tuple[int, ...]
-    """Bytes of every rank's buffer; multiples of 4."""
+    """Size of every rank's buffer in bytes; multiples of 4."""
     worlds: tuple[int, ...]
     launcher: Choice
     repetitions: int = 10
     seconds: float = 20.0
-    """Longest that one algorithm may take at one size and world size."""
+    """Most time of one algorithm at one size and world size."""
     seed: int = 20151102
     mpi: bool = False
 
 
 def read_algorithms(texts: Sequence[str]) -> tuple[Choice, ...]:
-    """`ring` or `{kind: tree, arity: 4}` each; none: all that need no options. The backend comes first.
+    """Parse `ring` or `{kind: tree, arity: 4}` each; an empty list means all without options. The backend comes first.
 
     Raises:
-        UsageError: no such algorithm or option, or one twice.
+        UsageError: an unknown algorithm or option, or an algorithm given twice.
     """
     wanted = list(texts) or registry.names("comm")
     chosen = [_choice("comm", text) for text in dict.fromkeys([BASELINE, *wanted])]
     labels = [item.label for item in chosen]
     if twice := next((name for name in labels if labels.count(name) > 1), None):
-        raise UsageError(f"{twice} is asked for twice")
+        raise UsageError(f"{twice} is given twice")
     if len(tuning := [item.label for item in chosen if tunes(item.plugin)]) > 1:
-        raise UsageError(f"{' and '.join(tuning)} each try the links out at their start: one of them a run")
+        raise UsageError(f"{' and '.join(tuning)} each measure the links at their start; give only one of them per run")
     return tuple(chosen)
 
 
 def read_launcher(fabric: str | None) -> Choice:
-    """`nodes=8,rate=200mbit` -> the emulated cluster; None: this machine's loopback.
+    """Parse `nodes=8,rate=200mbit` into the emulated cluster; None: this machine's loopback.
 
     Raises:
-        UsageError: no such option, or a value that cannot be.
+        UsageError: an unknown option, or an invalid value.
     """
     if fabric is None:
         return _choice("launcher", "local")
     options = [part.strip() for part in fabric.split(",") if part.strip()]
     if wrong := next((part for part in options if "=" not in part), None):
-        raise UsageError(f"--fabric: {wrong!r} is no option; write for example nodes=8,rate=200mbit")
+        raise UsageError(f"--fabric: {wrong!r} is not an option; write for example nodes=8,rate=200mbit")
     written = [part.replace("=", ": ", 1) for part in options]
     return _choice("launcher", "{" + ", ".join(["kind: fabric", *written]) + "}")
 
 
 def read_worlds(text: str | None, launcher: Choice) -> tuple[int, ...]:
-    """World sizes as written; by default as many ranks as the fabric has nodes, else 2 and 4.
+    """Parse world sizes; by default as many ranks as the fabric has nodes, else 2 and 4.
 
     Raises:
-        UsageError: no number, or fewer than two ranks.
+        UsageError: not a number, or fewer than two ranks.
     """
     nodes = getattr(launcher.plugin, "nodes", None)
     if text is None:
@@ -74,17 +74,17 @@ def read_worlds(text: str | None, launcher: Choice) -> tuple[int, ...]:
     try:
         found = tuple(dict.fromkeys(int(part) for part in text.split(",")))
     except ValueError:
-        raise UsageError(f"--world: {text!r} is no list of numbers; write for example 2,4,8") from None
+        raise UsageError(f"--world: {text!r} is not a list of numbers; write for example 2,4,8") from None
     if min(found) < 2:
         raise UsageError(f"--world: an all-reduce needs at least 2 ranks, not {min(found)}")
     return found
 
 
 def read_sizes(text: str) -> tuple[int, ...]:
-    """`1k:64m` is every power of 4 in between; `4k,1m` are those two.
+    """Parse sizes: `1k:64m` is every fourfold size in between, `4k,1m` are those two.
 
     Raises:
-        UsageError: no size, or one that is no multiple of 4 bytes.
+        UsageError: not a size, or not a multiple of 4 bytes.
     """
     if ":" not in text:
         return tuple(sorted({_size(part) for part in text.split(",")}))
@@ -104,15 +104,15 @@ def _size(text: str) -> int:
     plain = text.strip().lower()
     digits = plain.rstrip("kmgib")
     if not digits.isdecimal() or plain[len(digits):] not in UNITS:
-        raise UsageError(f"--sizes: {text!r} is no size; write for example 4k, 1m or 4096")
+        raise UsageError(f"--sizes: {text!r} is not a size; write for example 4k, 1m or 4096")
     size = int(digits) * UNITS[plain[len(digits):]]
     if size < 4 or size % 4:
-        raise UsageError(f"--sizes: {text.strip()} is no multiple of 4 bytes, the size of one number")
+        raise UsageError(f"--sizes: {text.strip()} is not a multiple of 4 bytes, the size of one number")
     return size
 
 
 def size_text(size: int) -> str:
-    """As a person writes it."""
+    """Format a size in bytes, for example `4 KiB`."""
     for unit, factor in (("MiB", 1 << 20), ("KiB", 1 << 10)):
         if size >= factor and size % factor == 0:
             return f"{size // factor} {unit}"

@@ -1,6 +1,6 @@
-"""What one rank of `repro bench comm` does: links first, then every size with all algorithms in turn.
+"""Entry of one rank of `repro bench comm`: links first, then every size with all algorithms in turn.
 
-Rank 0 writes a JSON line for all that is found, when it is found: the launching process follows that file.
+Rank 0 writes every finding at once as a JSON line; the launching process follows that file.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from repro.comm.model import LinkModel, Sample, fit, transfer, typical_error
 from repro.core.random_streams import Streams
 
 PROBES = (3072, 49152, 393216, 1572864)
-"""Bytes of the small collectives that the model is fitted to: between the sizes that are measured later."""
+"""Bytes of the small collectives to which the model is fitted; they lie between the sizes measured later."""
 PROBE_SECONDS = 0.5
 SHORT_SECONDS, MOST_CALLS, MOST_BYTES = 0.004, 16, 4 << 20
-"""Calls shorter than this are timed several at once, as nccl-tests does: a clock read between them would count."""
+"""Shorter calls are timed several at once, as in nccl-tests: reading the clock between them would count."""
 
 
 def measure_rank(folder: str, payload: Mapping[str, Any]) -> None:
@@ -41,7 +41,7 @@ def measure_rank(folder: str, payload: Mapping[str, Any]) -> None:
     torch.set_num_threads(1)
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     contenders, control = _groups(payload, rank, world)
-    # A collection of all that torch has loaded takes tens of milliseconds.
+    # Collecting garbage among everything that torch has loaded takes tens of milliseconds.
     gc.freeze()
     with Path(folder, FOUND if rank == 0 else os.devnull).open("a", encoding="utf-8") as out:
         RankBench(rank, world, contenders, control, payload, out).run()
@@ -50,7 +50,7 @@ def measure_rank(folder: str, payload: Mapping[str, Any]) -> None:
 
 
 def _groups(payload: Mapping[str, Any], rank: int, world: int) -> tuple[list[Contender], Any]:
-    """The contenders, each with its group, and a gloo group for everything that is not measured."""
+    """Create the contenders, each with its group, and a gloo group for everything that is not measured."""
     timeout = timedelta(seconds=payload["timeout"])
     contenders = [Contender(chosen) for chosen in payload["contenders"]]
     leader = next((item for item in contenders if item.tunes), None)
@@ -75,28 +75,28 @@ class RankBench:
         self.model = LinkModel(0.0, 0.0)
 
     def run(self) -> None:
-        """Links, model, every size, and what ran."""
+        """Measure links, model and every size, and report what ran."""
         self.fit()
         for size in self.payload["sizes"]:
             self.size(size)
         for contender in self.contenders:
-            self._tell("effective", algorithm=contender.label, text=contender.effective())
+            self._report("effective", algorithm=contender.label, text=contender.effective())
 
     def fit(self) -> None:
-        """Measure the links and small collectives on them; all ranks end with the same model."""
+        """Fit the model to the links and small collectives on them; all ranks get the same model."""
         links = measure_links(self.rank, self.world, self.control)
         samples = [Sample(transfer(item["size"]), item["median"]) for item in links]
         self.model = fit(samples)
         for size in PROBES:
             samples += self._probe(size // ITEMSIZE)
         self.model = fit(samples)
-        self._tell("links", links=links, model={
+        self._report("links", links=links, model={
             "alpha": self.model.alpha, "beta": self.model.beta, "gamma": self.model.gamma, "samples": len(samples),
             "error": typical_error(self.model, samples),
         })
 
     def _probe(self, count: int) -> list[Sample]:
-        """Every algorithm that the links alone let expect short times of, at one size."""
+        """Time every algorithm that the links' model predicts to be short, at one size."""
         numbers = Numbers(count, 1, self.rank, self.world, self.control)
         found = []
         for contender in self.contenders:
@@ -110,7 +110,7 @@ class RankBench:
         return found
 
     def size(self, size: int) -> None:
-        """All algorithms at one size, in an order that is drawn anew for every repetition."""
+        """Time all algorithms at one size, in an order drawn for every repetition."""
         count = size // ITEMSIZE
         chosen = [item for item in self.contenders if self._affordable(item, count)]
         numbers = Numbers(count, 1, self.rank, self.world, self.control)
@@ -125,11 +125,11 @@ class RankBench:
                 times[index][repetition] = numbers.timed(chosen[index])
         slowest, busiest = self._slowest(times), self._busiest(sent)
         for item, seconds, most in zip(chosen, slowest, busiest, strict=True):
-            self._tell("point", algorithm=item.label, size=size, seconds=seconds, calls=calls, sent_bytes=most,
+            self._report("point", algorithm=item.label, size=size, seconds=seconds, calls=calls, sent_bytes=most,
                        **self._formulas(item, count))
 
     def _formulas(self, contender: Contender, count: int) -> dict[str, Any]:
-        """By the object that ran: one that tunes itself has found out here what it does."""
+        """Compute formulas from the object that ran: a tuned algorithm has chosen its schedule there."""
         algorithm = contender.algorithm
         if algorithm is None:
             return {"formula_bytes": None, "path_bytes": None, "model_seconds": None}
@@ -138,18 +138,18 @@ class RankBench:
                 "model_seconds": self.model.seconds(cost)}
 
     def _affordable(self, contender: Contender, count: int) -> bool:
-        """Whether the budget has room for three calls, by the model; all ranks reckon the same."""
+        """Return True if three modelled calls fit the budget; equal on all ranks."""
         if contender.algorithm is None:
             return True
         modelled = self.model.predict(contender.algorithm, self.world, count, ITEMSIZE)
         budget = float(self.payload["seconds"])
         if 3 * modelled > budget:
-            self._tell("skipped", algorithm=contender.label, size=count * ITEMSIZE,
-                       reason=f"modelled {modelled:.3g} s a call: three are over the budget of {budget:g} s")
+            self._report("skipped", algorithm=contender.label, size=count * ITEMSIZE,
+                       reason=f"modelled {modelled:.3g} s per call: three exceed the budget of {budget:g} s")
         return 3 * modelled <= budget
 
     def _first(self, contender: Contender, numbers: Numbers) -> int | None:
-        """Bytes of one call, which also warms up."""
+        """Return the bytes of one call, which is also the warm-up."""
         contender.sent()
         numbers.timed(contender)
         return contender.sent()
@@ -158,24 +158,24 @@ class RankBench:
         return [numbers.timed(contender) for _ in range(2)]
 
     def _slowest(self, times: list[list[float]]) -> list[list[float]]:
-        """Element by element the largest over ranks, on every rank."""
+        """Return the elementwise maximum over ranks, on every rank."""
         box = torch.tensor(times, dtype=torch.float64)
         dist.all_reduce(box, op=dist.ReduceOp.MAX, group=self.control)
         found: list[list[float]] = box.tolist()
         return found
 
     def _busiest(self, sent: Sequence[int | None]) -> list[int | None]:
-        """The most over ranks."""
+        """Return the maximum over ranks."""
         box = torch.tensor([-1 if item is None else item for item in sent], dtype=torch.int64)
         dist.all_reduce(box, op=dist.ReduceOp.MAX, group=self.control)
         return [None if item < 0 else int(item) for item in box.tolist()]
 
-    def _tell(self, kind: str, **what: Any) -> None:
-        print(json.dumps({"kind": kind, **what}), file=self.out, flush=True)
+    def _report(self, kind: str, **values: Any) -> None:
+        print(json.dumps({"kind": kind, **values}), file=self.out, flush=True)
 
 
 def how_often(pilots: Sequence[float], size: int, seconds: float, most: int) -> tuple[int, int]:
-    """(calls timed at once, repetitions), the same for all algorithms at a size: pairs compare like with like."""
+    """Return (calls timed at once, repetitions), equal for all algorithms at a size so that pairs are comparable."""
     calls = math.ceil(SHORT_SECONDS / min(pilots))
     calls = max(1, min(calls, MOST_CALLS, MOST_BYTES // size))
     return calls, max(2, min(most, int(seconds / (max(pilots) * calls))))

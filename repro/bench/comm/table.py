@@ -1,33 +1,33 @@
-"""The communication benchmark as plain text."""
+"""Plain-text tables of the communication benchmark."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from repro.bench.comm.options import size_text
-from repro.bench.comm.result import CommOutcome, MpiResult, Point, Ratio, WorldResult
+from repro.bench.comm.result import CommOutcome, CommPoint, MpiResult, PairedRatio, WorldResult
 
 HEAD = ("size", "algorithm", "n", "time ms", "algbw GB/s", "busbw GB/s", "/bound", "/own", "/backend", "95 % interval",
         "busiest sent B", "model ms", "error")
 NOTE = (
-    "time: median over n repetitions of the slowest rank's; sums checked on every call",
+    "time: median over n repetitions of the slowest rank's; sums are checked on every call",
     "GB = 10^9 B; busbw = algbw x 2(p-1)/p (nccl-tests)",
-    "/bound: time over 2(p-1)/p S/B; /own: over the bytes of the algorithm's own path / B; B measured as above",
-    "/backend: geometric mean over repetitions of time / the backend's own, paired, with its t interval",
-    "busiest sent B: counted by the meter; = formula where it equals the closed form",
+    "/bound: time over 2(p-1)/p S/B; /own: over the bytes of the algorithm's own path / B; B is measured as above",
+    "/backend: geometric mean over repetitions of time / the backend's time, paired, with its t interval",
+    "busiest sent B: counted by the meter; = formula if it equals the closed form",
     "model: alpha-beta-gamma, fitted to transfers and small collectives on these links, error (model - time) / time",
 )
 
 
 def text(outcome: CommOutcome) -> str:
-    """All tables, one a world size, with what their figures mean."""
+    """Format all tables, one per world size, and explain their figures."""
     blocks = [_world(world) for world in outcome.worlds]
     blocks += [mpi_text(item) for item in outcome.mpi]
     return "\n\n".join([*blocks, "\n".join([*NOTE, origin_text(outcome)])])
 
 
 def origin_text(outcome: CommOutcome) -> str:
-    """Where it was measured, and how busy that was."""
+    """Describe where it was measured, and the load there."""
     before, after = outcome.load
     shared = "" if outcome.origin == "emulated" else "; ranks share its cores, so bounds by B hold for one pair only"
     return (f"{outcome.origin}: {outcome.place}, {outcome.cores} cores{shared}; load average {before:.1f} before, "
@@ -43,7 +43,7 @@ def _world(world: WorldResult) -> str:
 
 
 def links_text(world: WorldResult) -> str:
-    """What the links gave before any collective."""
+    """Describe the links, as measured before any collective."""
     rates = [link.bytes_per_second for link in world.links]
     latency = sorted(link.latency_seconds for link in world.links)[len(rates) // 2]
     spread = f" (fastest {rate_text(max(rates))})" if max(rates) > 1.05 * min(rates) else ""
@@ -52,19 +52,19 @@ def links_text(world: WorldResult) -> str:
 
 
 def model_text(world: WorldResult) -> str:
-    """The fit and how well it does."""
+    """Describe the fitted model and its error."""
     model = world.model
-    return (f"model: alpha {1e6 * model.alpha:.3g} us a round, beta {1e9 * model.beta:.4g} ns a byte, gamma "
-            f"{1e9 * model.gamma:.3g} ns a reduced byte; median error {model.error:.0%} over {model.samples} samples")
+    return (f"model: alpha {1e6 * model.alpha:.3g} us per round, beta {1e9 * model.beta:.4g} ns per byte, gamma "
+            f"{1e9 * model.gamma:.3g} ns per reduced byte; median error {model.error:.0%} over {model.samples} samples")
 
 
 def rate_text(value: float) -> str:
-    """Bytes per second as a link's rate is written."""
+    """Format bytes per second as the rate of a link."""
     return f"{value * 8e-9:.3g} Gbit/s" if value * 8 >= 1e9 else f"{value * 8e-6:.4g} Mbit/s"
 
 
-def point_row(point: Point, world: int) -> tuple[str, ...]:
-    """One line of the table, under `HEAD`."""
+def point_row(point: CommPoint, world: int) -> tuple[str, ...]:
+    """Return one row of the table, with the columns of `HEAD`."""
     sent = "-" if point.sent_bytes is None else str(point.sent_bytes)
     if point.sent_bytes is not None and point.formula_bytes is not None:
         same = point.sent_bytes == point.formula_bytes
@@ -76,13 +76,13 @@ def point_row(point: Point, world: int) -> tuple[str, ...]:
     )
 
 
-def ratio_cells(ratio: Ratio | None) -> tuple[str, str]:
-    """The ratio and its interval; its precision follows the interval's width no further than three decimals."""
+def ratio_cells(ratio: PairedRatio | None) -> tuple[str, str]:
+    """Format a ratio and its interval, to three decimals."""
     return ("-", "-") if ratio is None else (f"{ratio.value:.3f}", f"{ratio.low:.3f} to {ratio.high:.3f}")
 
 
 def overall_rows(world: WorldResult) -> list[tuple[str, ...]]:
-    """Over all sizes: ratio to the backend, and the worst place against the best algorithm; headings first."""
+    """Return headings and one row per algorithm: ratio to the backend over all sizes, and its worst size."""
     rows: list[tuple[str, ...]] = [("algorithm", "/backend, all sizes", "95 % interval", "at worst /best", "there")]
     for name in world.algorithms:
         worst = world.behind_best(name)
@@ -92,7 +92,7 @@ def overall_rows(world: WorldResult) -> list[tuple[str, ...]]:
 
 
 def mpi_text(item: MpiResult) -> str:
-    """Open MPI's times, or why there are none."""
+    """Format Open MPI's times, or the problem."""
     head = f"{item.world} ranks, MPI_Allreduce over TCP"
     if item.problem:
         return f"{head}: not measured: {item.problem}"
@@ -108,7 +108,7 @@ def _shown(value: float | None, form: str, factor: float = 1.0) -> str:
 
 
 def columns(rows: Iterable[Sequence[str]], left: Sequence[int]) -> list[str]:
-    """Lines with columns as wide as they need to be; those in `left` start at the left."""
+    """Align rows in columns; columns in `left` are left-justified."""
     table = list(rows)
     widths = [max(len(row[at]) for row in table) for at in range(len(table[0]))]
     return [

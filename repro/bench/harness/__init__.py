@@ -1,1 +1,1 @@
-"""`repro bench`: the cost of the harness itself, against bare alternatives."""
+"""Benchmarks of the harness against bare alternatives: ratios in one session, interleaved, with intervals."""

@@ -1,7 +1,7 @@
-"""A DDP training script as anyone would write it by hand: what the harness is measured against.
+"""Hand-written DDP training script that the harness is measured against.
 
 Run it by `torchrun --nproc-per-node 2 bare_ddp.py --steps 100`. The network has the layers of the workload `digits`;
-the images are random, because only the time is of interest.
+the images are random, because only the time matters.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ IMAGES = 1437
 
 
 def network() -> nn.Module:
-    """Three convolutions with group normalisation, as in the workload `digits`."""
+    """Build three convolutions with group normalisation, as in the workload `digits`."""
     return nn.Sequential(
         nn.Conv2d(1, 32, 3, padding=1, bias=False), nn.GroupNorm(4, 32), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(32, 64, 3, padding=1, bias=False), nn.GroupNorm(8, 64), nn.ReLU(), nn.MaxPool2d(2),
@@ -45,7 +45,7 @@ class Trainer:
         self.step = 0
 
     def block(self, steps: int) -> float:
-        """Train `steps` steps; seconds from barrier to barrier."""
+        """Train `steps` steps; return the seconds from barrier to barrier."""
         dist.barrier()
         begin = time.perf_counter()
         for _ in range(steps):
@@ -60,7 +60,7 @@ class Trainer:
         return time.perf_counter() - begin
 
     def close(self) -> None:
-        """Let go of DDP's reducer before its process group ends: the other way round gloo has been seen to hang."""
+        """Release DDP's reducer before its process group ends: in the other order gloo has been seen to hang."""
         del self.model, self.optimizer
         gc.collect()
 

@@ -1,4 +1,4 @@
-"""How long comparing takes as records grow: results made in memory, one fresh process a size."""
+"""Time of comparing as records grow: results made in memory, one new process per size."""
 
 from __future__ import annotations
 
@@ -23,40 +23,40 @@ from repro.suite.plan import Plan, make_plan
 from repro.suite.training import TrainingConfig
 
 SECONDS, MEBIBYTES = 10.0, 1024.0
-"""What the project promises for 100,000 results over 5,000 cells on two cores."""
+"""Limits promised by the project for 100,000 results over 5,000 cells on two cores."""
 SEED = 20151102
 
 
 class Size(Frozen):
-    """One record's size and what comparing it took."""
+    """Size of one record, and the time and memory of comparing it."""
 
     results: int
     cells: int
     contrasts: int
     seconds: float
-    """Comparisons and summaries of every cell; the least of the repetitions."""
+    """Time of comparisons and summaries of all cells; least of the repetitions."""
     cpu_seconds: float
-    """The same in processor time of this one process: what other work on the machine leaves alone."""
+    """Processor time of the same in this process, independent of other work on the machine."""
     peak_mebibytes: float
-    """Of the whole process, the results themselves included."""
+    """Memory of the whole process, including the results."""
     made_mebibytes: float
-    """Of the process when the results were made, before anything was compared."""
+    """Memory of the process with the results, before comparing."""
 
 
 class CompareScale(Frozen):
-    """Seconds over sizes, and how they grow."""
+    """Seconds by size, and their growth."""
 
     sizes: tuple[Size, ...]
     exponent: float
     """Slope of log CPU seconds over log results, least squares."""
     exponent_interval: tuple[float, float] | None
-    """95 %, t; None with two sizes."""
+    """95 % t interval; None for two sizes."""
     n_log_n: float
-    """The slope that n log n has over the same sizes."""
+    """Slope of n log n over the same sizes."""
 
     def text(self) -> str:
-        """For the terminal."""
-        lines = ["comparing all cells of a record made in memory, one fresh process a size",
+        """Format the result for the terminal."""
+        lines = ["comparing all cells of a record made in memory, one new process per size",
                  f"{'results':>9} {'cells':>7} {'contrasts':>9} {'seconds':>8} {'CPU s':>8} {'peak MiB':>9} "
                  f"{'before MiB':>10}"]
         lines += [f"{item.results:>9,} {item.cells:>7,} {item.contrasts:>9,} {item.seconds:>8.2f} "
@@ -72,14 +72,14 @@ class CompareScale(Frozen):
 
 
 def measure(cells: int, seeds: int, sizes: int, repetitions: int) -> CompareScale:
-    """Compare records of `cells` cells and halves of that, `sizes` in all, each in a process of its own.
+    """Compare records of `cells` cells and repeated halves of that, `sizes` in all, each in a separate process.
 
     Raises:
         ValueError: fewer than two sizes, or too few cells to halve.
     """
     counts = [cells >> shift for shift in reversed(range(sizes))]
     if sizes < 2 or counts[0] < 8:
-        raise ValueError("at least two sizes, and eight cells in the smallest")
+        raise ValueError("needs at least two sizes, and eight cells in the smallest")
     context = multiprocessing.get_context("spawn")
     found = []
     for count in counts:
@@ -89,7 +89,7 @@ def measure(cells: int, seeds: int, sizes: int, repetitions: int) -> CompareScal
 
 
 def summary(sizes: Sequence[Size]) -> CompareScale:
-    """The slope of log CPU seconds over log results, beside that of n log n."""
+    """Compute the slope of log CPU seconds over log results, and that of n log n."""
     logs = [math.log(item.results) for item in sizes]
     slope, interval = _slope(logs, [math.log(item.cpu_seconds) for item in sizes])
     expected, _ = _slope(logs, [math.log(item.results * math.log(item.results)) for item in sizes])
@@ -108,10 +108,10 @@ def _slope(x: Sequence[float], y: Sequence[float]) -> tuple[float, tuple[float, 
 
 
 def one_size(cells: int, seeds: int, repetitions: int) -> Size:
-    """Make a record of about `cells` cells and compare it; runs in a process of its own."""
+    """Make a record of about `cells` cells and compare it; runs in a separate process."""
     plan = made_plan(cells, seeds)
     results = made_results(plan)
-    compare(plan, results[:seeds * 8])  # loads what is imported on first use
+    compare(plan, results[:seeds * 8])  # loads modules imported on first use
     made = peak_mebibytes()
     best, cpu, contrasts = math.inf, math.inf, 0
     for _ in range(repetitions):
@@ -129,13 +129,13 @@ def one_size(cells: int, seeds: int, repetitions: int) -> Size:
 
 
 def peak_mebibytes() -> float:
-    """Largest resident size of this process so far."""
+    """Return the largest resident size of this process so far."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)
 
 
 def made_plan(cells: int, seeds: int) -> Plan:
-    """A plan of engine x processes x evaluation distance with about `cells` cells, four a distance."""
+    """Make a plan of engine x processes x evaluation distance with about `cells` cells, four per distance."""
     distances = list(range(1, max(1, cells // 4) + 1))
     suite = Suite.model_validate({
         "suite": "made-for-a-benchmark", "seeds": seeds, "baseline": {"engine": "ddp"},
@@ -158,7 +158,9 @@ def _cell(cell: Cell, distance: int) -> Cell:
 
 
 def made_results(plan: Plan) -> list[Result]:
-    """One result a trial, log-normal times of 5 % spread; every tenth seed of each eighth cell missed its target."""
+    """Make one result per trial: log-normal times of 5 % spread; every tenth seed of every eighth cell misses its
+    target.
+    """
     generator = np.random.default_rng(SEED)
     found = []
     for index, repeat in plan.order:

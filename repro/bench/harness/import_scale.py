@@ -1,5 +1,6 @@
-"""How long a full round of published results takes to import, to report and to open: a round made on the spot, or a
-sample repeated, each command in a process of its own."""
+"""Time to import, report and open a full round of published results: a round made up, or a sample repeated, each
+command in a separate process.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +22,15 @@ from repro.core.frozen import Frozen
 from repro.published.untrusted.files import walk
 
 IMPORT_SECONDS, MEBIBYTES, OPEN_SECONDS, PAGE_MEGABYTES = 60.0, 1024.0, 3.0, 15.0
-"""What the project promises for a full round of about 2,000 logs and 0.3 to 0.5 GB on two cores."""
+"""Limits promised by the project for a full round of about 2,000 logs and 0.3 to 0.5 GB on two cores."""
 RUNS = 5
-"""Logs of one made system."""
+"""Logs of one made-up system."""
 START_MS = 1_700_000_000_000
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
-class Step(Frozen):
-    """One command in a process of its own."""
+class CommandCost(Frozen):
+    """Time and memory of one command in a separate process."""
 
     command: str
     seconds: float
@@ -37,23 +38,23 @@ class Step(Frozen):
 
 
 class ImportScale(Frozen):
-    """A round, what reading it took, and what its page is like."""
+    """Size of a round, the cost of reading it, and the size of its page."""
 
     made_of: str
     logs: int
     systems: int
     megabytes: float
-    """10^6 bytes, of all files."""
-    steps: tuple[Step, ...]
+    """Size of all files, 10^6 bytes."""
+    steps: tuple[CommandCost, ...]
     page_megabytes: float
     open_seconds: float | None
-    """From asking for the page to its `load` event in headless Chromium, the middle one of three windows that share
+    """Time from the request for the page to its `load` event in headless Chromium, median of three windows that share
     nothing; None: not measured."""
     not_opened: str = ""
-    """Why not."""
+    """Reason why the page was not opened."""
 
     def text(self) -> str:
-        """For the terminal."""
+        """Format the result for the terminal."""
         opened = f"not measured: {self.not_opened}" if self.open_seconds is None else f"{self.open_seconds:.2f} s"
         return "\n".join([
             f"a round of {self.logs:,} logs of {self.systems:,} systems, {self.megabytes:,.0f} MB, made of "
@@ -68,7 +69,7 @@ class ImportScale(Frozen):
         ])
 
     def broken(self) -> tuple[str, ...]:
-        """Promises that did not hold here; a page that was not opened breaks none."""
+        """Return the promises that did not hold; a page that was not opened breaks none."""
         step = self.steps[0]
         found = ((step.seconds < IMPORT_SECONDS, f"the import took {step.seconds:.1f} s"),
                  (max(item.peak_mebibytes for item in self.steps) < MEBIBYTES, "more memory than promised"),
@@ -81,7 +82,7 @@ def measure(logs: int, megabytes: float, sample: Path | None = None) -> ImportSc
     """Make a round of at least `logs` logs and about `megabytes` (10^6 bytes), import it, report it, open the page.
 
     Args:
-        sample: a folder of result logs to repeat; None: logs made up here.
+        sample: a folder of result logs to repeat; None: made-up logs.
 
     Raises:
         UsageError: no log below `sample`.
@@ -107,7 +108,7 @@ def measure(logs: int, megabytes: float, sample: Path | None = None) -> ImportSc
 
 
 def make_round(root: Path, logs: int, megabytes: float) -> None:
-    """A round of closed ResNet results; after their events, logs hold lines of other programs up to the size wanted."""
+    """Write a round of closed ResNet results; logs are filled with lines of other programs up to the size."""
     each = int(megabytes * 1e6 / max(1, logs))
     for system in range(math.ceil(logs / RUNS)):
         home = root / "training_v4.0" / f"Org{system % 40:02d}"
@@ -123,10 +124,10 @@ def make_round(root: Path, logs: int, megabytes: float) -> None:
 
 
 def repeat_sample(sample: Path, root: Path, logs: int, megabytes: float) -> None:
-    """Copies of every file of `sample`, each copy under organisations of its own, lines of other programs added.
+    """Write copies of every file of `sample`, each under separate organisations, filled with lines of other programs.
 
     Raises:
-        UsageError: no log below it.
+        UsageError: no log below `sample`.
     """
     found = [item for item in walk(sample) if not item.refusal]
     counted = sum(item.parts[-1].startswith("result_") for item in found)
@@ -147,7 +148,7 @@ def repeat_sample(sample: Path, root: Path, logs: int, megabytes: float) -> None
 
 
 def filled(text: str, size: int) -> str:
-    """`text` and lines of another program after it, at least `size` characters in all."""
+    """Append lines of another program to `text` until it has at least `size` characters."""
     line = "[12:00:00] INFO step 1000 loss 0.693147 images/s 20480 lr 0.1\n"
     return text + line * max(0, math.ceil((size - len(text)) / len(line)))
 
@@ -174,21 +175,21 @@ def _event(key: str, value: Any, at: float, **metadata: Any) -> str:
     return f":::MLLOG {json.dumps(data)}\n"
 
 
-def _timed(name: str, arguments: Sequence[str]) -> Step:
-    """Run `repro` once; its wall seconds and its own largest resident size."""
+def _timed(name: str, arguments: Sequence[str]) -> CommandCost:
+    """Run `repro` once; return its wall seconds and largest resident size."""
     began = time.perf_counter()
     process = subprocess.Popen([sys.executable, "-m", "repro", *arguments], stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - began
-    process.returncode = os.waitstatus_to_exitcode(status)  # it was waited for here
+    process.returncode = os.waitstatus_to_exitcode(status)  # already waited for
     if process.returncode:
         raise ReproError(f"repro {arguments[0]} ended with {process.returncode}")
-    return Step(command=name, seconds=seconds,
+    return CommandCost(command=name, seconds=seconds,
                 peak_mebibytes=usage.ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10))
 
 
 def opened(page: Path) -> tuple[float | None, str]:
-    """(seconds to the page's `load` event, why not): in headless Chromium, where playwright and one are installed."""
+    """Open a page in headless Chromium; return (seconds to its `load` event, reason why it was not opened)."""
     try:
         from playwright.sync_api import Error, sync_playwright
     except ImportError:

@@ -1,4 +1,4 @@
-"""What a benchmark of the harness found: a ratio over interleaved pairs, with its interval."""
+"""Result of a benchmark of the harness: a ratio over interleaved pairs, with its interval."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from repro.core.frozen import Frozen
 
 
 class BenchOutcome(Frozen):
-    """Ours over theirs, pair by pair."""
+    """Ratio of our time to theirs, pair by pair."""
 
     what: str
     ours: str
@@ -25,7 +25,7 @@ class BenchOutcome(Frozen):
     level: float
     median_ratio: float
     limit: float
-    """What the project promises."""
+    """Largest ratio promised by the project."""
 
     def text(self) -> str:
         pairs = len(self.ours_values)
@@ -42,7 +42,7 @@ class BenchOutcome(Frozen):
 def outcome(
     what: str, ours: tuple[str, Sequence[float]], theirs: tuple[str, Sequence[float]], unit: str, limit: float
 ) -> BenchOutcome:
-    """Pair the two lists and put the interval on their ratio."""
+    """Pair the two lists and compute their ratio with its interval."""
     ratio, interval = stats.paired_ratio(ours[1], theirs[1])
     ratios = [a / b for a, b in zip(ours[1], theirs[1], strict=True)]
     return BenchOutcome(

@@ -1,7 +1,7 @@
-"""Step time under the harness over a bare hand-written DDP script's: same network, same batch, interleaved.
+"""Step time under the harness over that of a bare DDP script: same network, same batch, interleaved.
 
-Both train in the same processes, a block of steps each in turn, so that whatever else the machine does hits both alike:
-separate processes one after the other differed by 10 % on a machine with other work, which hides what is asked.
+Both train in the same processes, one block of steps each in turn, so that other work on the machine affects both alike:
+separate processes one after the other differed by 10 % on a busy machine, more than the difference of interest.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LIMIT = 1.02
 
 
 def measure(pairs: int, steps: int, processes: int) -> BenchOutcome:
-    """`pairs` blocks of `steps` steps each way; the order inside a pair alternates, the first pair is warm-up."""
+    """Time `pairs` blocks of `steps` steps each way; the order inside a pair alternates, the first pair is warm-up."""
     launcher = registry.load("launcher", "local")()
     trial = bench_trial(processes, (pairs + 1) * steps, steps)
     launcher.open([*preload(), "repro.bench.harness.overhead", "repro.bench.harness.bare_ddp"], "cpu")
@@ -47,11 +47,11 @@ def measure(pairs: int, steps: int, processes: int) -> BenchOutcome:
         launcher.close()
     ours, theirs = ([1e3 * seconds / steps for seconds in found[name]] for name in ("ours", "theirs"))
     what = f"overhead: DDP, {processes} processes, batch 64, blocks of {steps} steps in turn in the same processes"
-    return outcome(what, ("repro", ours), ("bare DDP loop", theirs), "ms a step", LIMIT)
+    return outcome(what, ("repro", ours), ("bare DDP loop", theirs), "ms per step", LIMIT)
 
 
 def rank(folder: str, payload: Mapping[str, Any]) -> None:
-    """Entry of one rank: a block under the harness and a block of the bare loop, in turn."""
+    """Run one rank: blocks under the harness and blocks of the bare loop, in turn."""
     from repro.bench.harness import bare_ddp
 
     number, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -76,7 +76,7 @@ def rank(folder: str, payload: Mapping[str, Any]) -> None:
 
 
 def _block(loop: Loop) -> float:
-    """Seconds of one block, what the harness writes down about it included."""
+    """Time one block, including the harness's logging."""
     loop.session.synchronize()
     begin = time.perf_counter()
     loop.steps.log_block(loop.steps.train_block())

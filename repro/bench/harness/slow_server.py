@@ -1,9 +1,9 @@
-"""MLflow's own tracking server behind a line that delays every request, both at idle priority, in a process of its own.
+"""MLflow's tracking server behind a proxy that delays every request, at idle priority, in a separate process.
 
     python -m repro.bench.harness.slow_server FOLDER SECONDS
 
-As the leader of a session: at the end it kills its whole group. Prints the port once the server answers, counts
-requests in FOLDER/requests, and ends with its standard input.
+Runs as the leader of a session: at the end it kills its whole group. Prints the port once the server answers, counts
+requests in FOLDER/requests, and ends when its standard input ends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TICK_SECONDS = 0.05
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on, now."""
+    """Return a loopback port that is free now."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 
@@ -37,7 +37,7 @@ def free_port() -> int:
 def main() -> None:
     folder, seconds = Path(sys.argv[1]), float(sys.argv[2])
     give_way()
-    child_process.at_its_end(signal.SIGCONT)  # it may be stopped just then
+    child_process.signal_at_parent_exit(signal.SIGCONT)  # it may be stopped at that moment
     port = free_port()
     command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1", "--backend-store-uri",
                f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "files")]
@@ -69,7 +69,7 @@ async def _serve(folder: Path, port: int, seconds: float) -> None:
         there, onward = await asyncio.open_connection("127.0.0.1", port)
         back = asyncio.create_task(_copy(there, writer))
         waiting: list[asyncio.Task[None]] = []
-        with suppress(OSError):  # who asked has gone
+        with suppress(OSError):  # the client has closed the connection
             while data := await reader.read(1 << 16):
                 if REQUEST.match(data):
                     count += 1
@@ -85,7 +85,7 @@ async def _serve(folder: Path, port: int, seconds: float) -> None:
 
 
 async def _later(seconds: float, onward: asyncio.StreamWriter, data: bytes) -> None:
-    """Write after so long of this process's own time: while it is stopped no more than a tick passes."""
+    """Write after `seconds` of this process's running time: while it is stopped, at most one tick passes."""
     for _ in range(round(seconds / TICK_SECONDS)):
         await asyncio.sleep(TICK_SECONDS)
     onward.write(data)

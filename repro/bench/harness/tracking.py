@@ -1,11 +1,11 @@
-"""Step time with a dead and with a slow tracking server over that without any: one training, arms in turn.
+"""Step time with a dead and with a slow tracking server over that without one: one training, arms in turn.
 
-Everything is as in a run: ranks write their events, the parent samples the machine, a tracking process at idle priority
-reads the folder and replays. All arms are in the same processes, a block of steps each in a shuffled order, and the
-tracking process of an arm is stopped (SIGSTOP) while it is not its turn; so drift of the machine hits all arms alike.
-The arm `none` is there twice: what the method finds between these two is its own error. An arm asks for replays
-as often as a run does, by the time that it has worked itself. A dead server is asked every time: a run leaves it in
-peace for longer after every failure, so here it is more than what a run feels.
+Everything runs as in a run: ranks write their events, the parent samples the machine, a tracking process at idle
+priority reads the folder and replays. All arms use the same processes, one block of steps each in a shuffled order, and
+the tracking process of an arm is stopped (SIGSTOP) outside its turn; so drift of the machine affects all arms alike.
+The arm `none` is there twice: the difference between the two is the error of the method. An arm requests replays as
+often as a run does, by its own working time. A dead server is asked every time, whereas a run waits longer after every
+failure: here the load is higher than in a run.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ from repro.worker.setup import RankPlace
 
 ARMS = ("none", "none again", "dead", "slow")
 MARGIN = 0.01
-"""What the project promises: the ratio is within 1 +- this."""
+"""Promised by the project: the ratio is within 1 +- MARGIN."""
 WARMUP = 2
-"""Rounds that do not count."""
+"""Rounds that are not counted."""
 SEED = 20151102
 LONGEST_SECONDS = 24 * 3600.0
 
 
 class TrackingOutcome(Frozen):
-    """Three ratios over `none`, and what the tracking processes did meanwhile."""
+    """Three ratios over `none`, and the work of the tracking processes."""
 
     control: BenchOutcome
     dead: BenchOutcome
@@ -71,13 +71,13 @@ class TrackingOutcome(Frozen):
     rounds: int
     steps: int
     seconds: float
-    """All blocks together."""
+    """Sum over all blocks."""
     replays: dict[str, int]
-    """Arm -> replays that ended, in success or failure."""
+    """Arm -> replays that ended, successful or failed."""
     requests: int
-    """That the slow server was sent."""
+    """Requests sent to the slow server."""
     cpu_seconds: dict[str, float]
-    """Arm -> of its tracking process, while blocks were timed."""
+    """Arm -> processor time of its tracking process while blocks were timed."""
 
     def text(self) -> str:
         lines = [self.control.what]
@@ -88,26 +88,26 @@ class TrackingOutcome(Frozen):
                   f"{self.seconds:.0f} s",
                   *(f"  {name}: {self.replays[name]} replays ended, {self.cpu_seconds[name]:.1f} s of CPU"
                     for name in ("dead", "slow")),
-                  f"  the slow server was sent {self.requests} requests",
+                  f"  {self.requests} requests were sent to the slow server",
                   "  measured on this machine, now"]
         return "\n".join(lines)
 
     def verdict(self, item: BenchOutcome) -> str:
-        """What the whole interval says of the promise."""
+        """Compare the whole interval with the promise."""
         if 1 - self.margin <= item.low and item.high <= 1 + self.margin:
             return "holds"
         if item.high < 1 - self.margin or item.low > 1 + self.margin:
             return "does not hold"
-        return "cannot be told, the interval is too wide"
+        return "inconclusive, the interval is too wide"
 
 
 def measure(rounds: int, steps: int, processes: int, delay: float, every: float | None = None) -> TrackingOutcome:
-    """`rounds` of one block in each arm, in an order drawn anew each time; fewer where Ctrl-C ends it before.
+    """Run `rounds` of one block in each arm, in an order drawn for each round; fewer if Ctrl-C ends it.
 
     Args:
-        steps: in a block.
-        delay: seconds that the slow server takes for a request.
-        every: seconds that an arm works between two replays it asks for; None: as a run.
+        steps: steps per block.
+        delay: seconds per request of the slow server.
+        every: seconds of an arm's work between two replay requests; None: as in a run.
 
     Raises:
         TrialError: ranks or the slow server failed.
@@ -126,13 +126,13 @@ def measure(rounds: int, steps: int, processes: int, delay: float, every: float 
         trackers = {arm: Tracker(folders[arm].root, uri, retry_seconds=0.0) for arm, uri in uris.items()}
         for tracker in trackers.values():
             stack.callback(tracker.finish, 0.0)
-            tracker.sync(wait_seconds=START_SECONDS)  # all that is slow once, as before the first trial of a run
+            tracker.sync(wait_seconds=START_SECONDS)  # slow the first time, as before the first trial of a run
         launcher = registry.load("launcher", "local")()
         launcher.open([*preload(), "repro.bench.harness.tracking"], "cpu")
         stack.callback(launcher.close)
         conductor = _Conductor(order, trackers, server.pid, PERIOD_SECONDS if every is None else every,
                                lambda: bar.advance(task))
-        stack.callback(conductor.all_go_on)  # who is stopped cannot end
+        stack.callback(conductor.resume_all)  # a stopped process cannot end
         seconds = _train(scratch, folders["slow"], trial, conductor, launcher, steps)
         replays = {arm: tracker.answers for arm, tracker in trackers.items()}
         cpu_seconds = conductor.cpu_seconds()
@@ -141,7 +141,7 @@ def measure(rounds: int, steps: int, processes: int, delay: float, every: float 
 
 
 def _plan(scratch: Path, processes: int, total: int, steps: int) -> Plan:
-    """A suite of one cell and one seed, with `bench_trial`'s choices."""
+    """Make a suite of one cell and one seed, with `bench_trial`'s choices."""
     choices = bench_trial(processes, total, steps).choices.model_dump(mode="json", by_alias=True)
     kept = ("workload", "engine", "processes", "batch", "device", "warmup_steps", "optimizer", "stop", "evaluate_every")
     suite = {"suite": "bench-tracking", "seeds": 1, "trial": {name: choices[name] for name in kept}}
@@ -151,7 +151,7 @@ def _plan(scratch: Path, processes: int, total: int, steps: int) -> Plan:
 
 
 def _folders(scratch: Path, plan: Plan, trial: Trial) -> dict[str, RunFolder]:
-    """A run folder for each arm that replays; they share the trial, and nothing else."""
+    """Create a run folder for each arm that replays; they share the trial and nothing else."""
     folders = {arm: RunFolder.create(scratch / arm) for arm in ("slow", "dead")}
     environment = record_environment.take(detect(), ())
     for arm, folder in folders.items():
@@ -176,13 +176,13 @@ def _folders(scratch: Path, plan: Plan, trial: Trial) -> dict[str, RunFolder]:
 class _SlowServer:
     folder: Path
     pid: int
-    """Of the line to it; leader of its processes."""
+    """Pid of the proxy, the leader of its processes."""
     port: int
 
 
 @contextmanager
 def _slow_server(scratch: Path, delay: float) -> Iterator[_SlowServer]:
-    """A tracking server that takes `delay` seconds for every request.
+    """Start a tracking server that takes `delay` seconds for every request.
 
     Raises:
         TrialError: it does not start.
@@ -208,28 +208,28 @@ def _slow_server(scratch: Path, delay: float) -> Iterator[_SlowServer]:
 
 @dataclass(slots=True)
 class _Conductor:
-    """Lets one arm work at a time, at the word of rank 0."""
+    """Runs one arm at a time, when rank 0 requests it."""
 
     order: Sequence[str]
     trackers: Mapping[str, Tracker]
-    line: int
-    """Process that delays the slow server's requests."""
+    proxy: int
+    """Pid of the process that delays the slow server's requests."""
     every: float
-    told: Callable[[], object]
-    """After every block."""
+    after_block: Callable[[], object]
+    """Called after every block."""
     _worked: dict[str, float] = field(default_factory=dict)
-    """Seconds that an arm has worked since it asked last."""
+    """Seconds that an arm has worked since its last request."""
     _before: dict[str, float] = field(default_factory=dict)
 
     def conduct(self, line: socket.socket) -> None:
-        """Answer each byte of rank 0 with one, when the arm of the next block is the only one that works."""
+        """Answer each byte of rank 0 with one, when only the arm of the next block runs."""
         with line:
             for turn, arm in enumerate([*self.order, "none"]):
                 if not line.recv(1):
                     return
                 if turn == WARMUP * len(ARMS):
                     self._before = self._cpu()
-                self.told()
+                self.after_block()
                 for other in self.trackers:
                     self._let(other, other == arm)
                 if arm in self.trackers and self._worked.get(arm, self.every) >= self.every:
@@ -245,20 +245,20 @@ class _Conductor:
         pid = self.trackers[arm].pid
         if pid is not None:
             os.kill(pid, number)
-        if arm == "slow":  # the line to the server; the server itself is another machine's, on no arm's account
-            os.kill(self.line, number)
+        if arm == "slow":  # the proxy only; the server itself stands for another machine and is on no arm's account
+            os.kill(self.proxy, number)
 
-    def all_go_on(self) -> None:
+    def resume_all(self) -> None:
         for arm in self.trackers:
             with suppress(ProcessLookupError):
                 self._let(arm, work=True)
 
     def cpu_seconds(self) -> dict[str, float]:
-        """Arm -> of its tracking process, since rounds count."""
+        """Return the processor time of each arm's tracking process since rounds are counted."""
         return {arm: seconds - self._before.get(arm, 0.0) for arm, seconds in self._cpu().items()}
 
     def _cpu(self) -> dict[str, float]:
-        """Seconds of every tracking process so far."""
+        """Return the processor seconds of every tracking process so far."""
         found = {}
         for arm, tracker in self.trackers.items():
             if tracker.pid is not None:
@@ -270,7 +270,7 @@ class _Conductor:
 def _train(
     scratch: Path, folder: RunFolder, trial: Trial, conductor: _Conductor, launcher: Any, steps: int
 ) -> list[float]:
-    """Seconds of every block, in order; the parent does what it does during any trial."""
+    """Train; return the seconds of every block, in order. The parent works as during any trial."""
     place, log = folder.trial(trial.trial_id), folder.log(trial.trial_id, 1)
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(str(scratch / "door"))
@@ -285,18 +285,18 @@ def _train(
                          "launched_ns": time.monotonic_ns()},
                 timeout_seconds=LONGEST_SECONDS,
             )
-            with suppress(KeyboardInterrupt):  # the rounds until then are what there is
+            with suppress(KeyboardInterrupt):  # the rounds until then are used
                 if not (ended := launcher.launch(order)).ok:
                     raise TrialError(f"the benchmark failed: {ended.failure_text()}")
     lines = (scratch / "seconds").read_text().split("\n")[:-1] if (scratch / "seconds").is_file() else []
     rounds = len(lines) // len(ARMS)
     if rounds < WARMUP + 2:
-        raise TrialError(f"ended after {max(0, rounds - WARMUP)} rounds that count; 2 is the least")
+        raise TrialError(f"ended after {max(0, rounds - WARMUP)} counted rounds; at least 2 are needed")
     return [float(line) for line in lines[:rounds * len(ARMS)]]
 
 
 def rank(folder: str, payload: Mapping[str, Any]) -> None:
-    """Entry of one rank: blocks under the harness, before each a word with the parent."""
+    """Run one rank: blocks under the harness, each after a request to the parent."""
     number, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     trial, place = Trial.model_validate(payload["trial"]), RankPlace(number, world, number)
     loop = build(trial, place, Path(folder) / payload["log"], payload)
@@ -329,14 +329,14 @@ def _outcome(
     order: Sequence[str], seconds: Sequence[float], steps: int, processes: int, delay: float,
     replays: dict[str, int], requests: int, cpu_seconds: dict[str, float],
 ) -> TrackingOutcome:
-    """The blocks of a round are paired."""
+    """Compute the result; the blocks of a round are paired."""
     first, order = WARMUP * len(ARMS), order[:len(seconds)]
     by_arm: dict[str, list[float]] = {arm: [] for arm in ARMS}
     for arm, taken in zip(order[first:], seconds[first:], strict=True):
         by_arm[arm].append(1e3 * taken / steps)
-    what = (f"tracking: DDP, {processes} processes, batch 64; step time with a dead and with a {delay:g}-s-a-request "
+    what = (f"tracking: DDP, {processes} processes, batch 64; step time with a dead and with a {delay:g}-s-per-request "
             "tracking server over none")
-    control, dead, slow = (outcome(what, (arm, by_arm[arm]), ("none", by_arm["none"]), "ms a step", 1 + MARGIN)
+    control, dead, slow = (outcome(what, (arm, by_arm[arm]), ("none", by_arm["none"]), "ms per step", 1 + MARGIN)
                            for arm in ARMS[1:])
     return TrackingOutcome(
         control=control, dead=dead, slow=slow, rounds=len(by_arm["none"]), steps=steps, seconds=sum(seconds[first:]),

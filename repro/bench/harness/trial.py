@@ -1,4 +1,4 @@
-"""The trial that the benchmarks run: the network of `digits` under DDP, a fixed number of steps."""
+"""Trial of the benchmarks: the network of `digits` under DDP, a fixed number of steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from repro.suite.training import TrainingConfig
 
 
 def bench_trial(processes: int, steps: int, block: int, warmup: bool = True) -> Trial:
-    """`steps` steps of the bare script's work, evaluated every `block` steps."""
+    """Return a trial of `steps` steps with the bare script's work, evaluated every `block` steps."""
     samples = registry.load("workload", "digits")().train_samples
     choices = TrainingConfig.model_validate({
         "workload": {"kind": "digits", "augment": False}, "engine": "ddp", "processes": processes,
@@ -30,13 +30,13 @@ def bench_trial(processes: int, steps: int, block: int, warmup: bool = True) -> 
 
 
 def preload() -> list[str]:
-    """Modules that `bench_trial` needs in its ranks."""
+    """Return the modules that ranks of `bench_trial` need."""
     choices = bench_trial(1, 1, 1).choices
     return [*dict.fromkeys(name for choice in choices.plugins() for name in choice.plugin.preload), "repro.worker.main"]
 
 
 def run_trial(launcher: Launcher, trial: Trial, folder: Path) -> tuple[float, list[Event]]:
-    """(seconds from asking to the last process gone, rank 0's events).
+    """Run a trial; return (seconds from the request to the end of the last process, rank 0's events).
 
     Raises:
         TrialError: a rank failed.

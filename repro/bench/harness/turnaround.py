@@ -1,4 +1,4 @@
-"""What a trial costs beside its training: a 2-rank trial of one step, over a bare `torchrun` of the same work."""
+"""Cost of a trial in addition to training: a 2-rank trial of one step over a bare `torchrun` of the same work."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ LIMIT = 0.30
 
 
 def measure(pairs: int) -> BenchOutcome:
-    """Seconds from asking to all processes gone; the order inside a pair alternates.
+    """Measure the seconds from the request to the end of all processes; the order inside a pair alternates.
 
-    The fork server is loaded before the first pair, as it is before the first trial of a run; what that cost is said.
+    The fork server is loaded before the first pair, as before the first trial of a run; its time is reported.
     """
     launcher = registry.load("launcher", "local")()
     launcher.open(preload(), "cpu")
@@ -38,7 +38,7 @@ def measure(pairs: int) -> BenchOutcome:
     finally:
         launcher.close()
     loaded = launcher.preload_seconds
-    what = f"turnaround: one step on 2 processes, start to end (fork server loaded once a run in {loaded:.1f} s)"
+    what = f"turnaround: one step on 2 processes, start to end (fork server loaded once per run in {loaded:.1f} s)"
     return outcome(what, ("repro", ours), ("torchrun", theirs), "s", LIMIT)
 
 

@@ -18,12 +18,12 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from repro.comm.algorithm import Algorithm, Operation
 from repro.comm.runtime.device import OnCpu, OnCuda
 from repro.comm.runtime.executor import DTYPES, REDUCTIONS, execute
-from repro.comm.runtime.inner import PassingGroup, Tensors
+from repro.comm.runtime.inner import Links, PassingGroup, Tensors
 from repro.comm.runtime.lane import AlgorithmWork
 from repro.comm.runtime.meter import Meter
 from repro.comm.runtime.program import Program, compile_program
 from repro.comm.runtime.rounds import NcclWire, Rounds, execute_rounds, own_rounds
-from repro.comm.runtime.wire import GroupWire, Wire
+from repro.comm.runtime.wire import GroupWire
 from repro.core.errors import TrialError
 
 BACKEND = "repro"
@@ -62,21 +62,17 @@ def make_group(
     algorithm: Algorithm, meter: Meter, store: Store, rank: int, world: int, timeout: timedelta, device: str = "cpu"
 ) -> AlgorithmGroup:
     """Create a group that is not registered with `torch.distributed`; its ranks meet through `store`."""
-    links = _nccl if device.startswith("cuda") else _gloo
-    inner, wire, place = links(PrefixStore("inner", store), rank, world, timeout, torch.device(device))
-    return AlgorithmGroup(algorithm, inner, wire, place, meter, store, rank, world, timeout.total_seconds())
+    connect = _connect_nccl if device.startswith("cuda") else _connect_gloo
+    links = connect(PrefixStore("inner", store), rank, world, timeout, torch.device(device))
+    return AlgorithmGroup(algorithm, links, meter, store, timeout.total_seconds())
 
 
-def _gloo(
-    store: Store, rank: int, world: int, timeout: timedelta, device: torch.device
-) -> tuple[Any, Wire, OnCpu]:
+def _connect_gloo(store: Store, rank: int, world: int, timeout: timedelta, device: torch.device) -> Links:
     inner = dist.ProcessGroupGloo(store, rank, world, timeout)
-    return inner, GroupWire(inner, rank, world), OnCpu()
+    return Links(inner, GroupWire(inner, rank, world), OnCpu())
 
 
-def _nccl(
-    store: Store, rank: int, world: int, timeout: timedelta, device: torch.device
-) -> tuple[Any, Wire, OnCpu]:
+def _connect_nccl(store: Store, rank: int, world: int, timeout: timedelta, device: torch.device) -> Links:
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = timeout
     # Only dist.ProcessGroup can put several messages into one NCCL call.
@@ -84,19 +80,18 @@ def _nccl(
     inner._set_default_backend(dist.ProcessGroup.BackendType.NCCL)
     nccl = dist.ProcessGroupNCCL(store, rank, world, options)
     inner._register_backend(torch.device("cuda"), dist.ProcessGroup.BackendType.NCCL, nccl)
-    return inner, NcclWire(inner, rank, world, device), OnCuda(device)
+    return Links(inner, NcclWire(inner, rank, world, device), OnCuda(device))
 
 
 class AlgorithmGroup(PassingGroup):
     """Process group that runs the algorithm's collectives as schedules and passes the others to the inner group."""
 
     def __init__(
-        self, algorithm: Algorithm, inner: Any, wire: Wire, device: OnCpu, meter: Meter, store: Store, rank: int,
-        world: int, timeout: float,
+        self, algorithm: Algorithm, links: Links, meter: Meter, store: Store, timeout_seconds: float
     ) -> None:
-        super().__init__(inner, wire, device, meter, store, rank, world, timeout)
+        super().__init__(links, meter, store, timeout_seconds)
         self.algorithm = algorithm
-        self.by_rounds = isinstance(wire, NcclWire)
+        self.by_rounds = isinstance(links.wire, NcclWire)
         self.inner_name = "nccl" if self.by_rounds else "gloo"
         self.ran: set[str] = set()
         self._program = lru_cache(maxsize=256)(self._compile)

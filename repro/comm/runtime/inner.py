@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._C._distributed_c10d import ProcessGroup, Store
@@ -21,19 +21,28 @@ from repro.core.errors import TrialError
 Tensors = list[torch.Tensor]
 
 
+class Links(NamedTuple):
+    """Connection of one rank to the others."""
+
+    inner: Any
+    """The inner process group (gloo or NCCL)."""
+    wire: Wire
+    """Its point-to-point messages."""
+    device: OnCpu
+    """Order of its work relative to the caller's."""
+
+
 class PassingGroup(ProcessGroup):
     """Passes every collective to the inner group; torch calls the methods by these names, from Python and C++."""
 
     inner_name = "gloo"
 
-    def __init__(
-        self, inner: Any, wire: Wire, device: OnCpu, meter: Meter, store: Store, rank: int, world: int, timeout: float
-    ) -> None:
+    def __init__(self, links: Links, meter: Meter, store: Store, timeout_seconds: float) -> None:
+        rank, world = links.wire.rank, links.wire.world
         super().__init__(rank, world)  # type: ignore[call-arg]  # torch does not declare the constructor of subclasses
-        self.inner, self.meter, self.place, self.world = inner, meter, rank, world
-        self.wire = wire
-        self.finder = MissingRankFinder(store, self.wire, timeout)
-        self.lane = Lane(meter, f"comm of {world} ranks", device)
+        self.inner, self.wire, self.meter, self.place, self.world = links.inner, links.wire, meter, rank, world
+        self.finder = MissingRankFinder(store, self.wire, timeout_seconds)
+        self.lane = Lane(meter, f"comm of {world} ranks", links.device)
         self.passed: set[str] = set()
 
     def getRank(self) -> int:  # noqa: N802 - torch's name

@@ -1,4 +1,4 @@
-"""What a TCP stream gets over a link: measured from node to node before a run, so that results have a true bound."""
+"""Measure the rate of a TCP stream over each link before a run, so that results have a measured bound."""
 
 from __future__ import annotations
 
@@ -9,36 +9,37 @@ import time
 from dataclasses import dataclass
 
 from repro.launchers.netns import namespaces
-from repro.launchers.netns.network import FRAME_BYTES, Network
+from repro.launchers.netns.network import FRAME_BYTES, EmulatedNetwork
 
 SECONDS = 0.12
 FRAMES = 40
-"""At least so many frames: a slow link needs longer for a figure of the same precision."""
+"""Fewest frames of a transfer: a slow link needs longer for the same precision."""
 LONGEST = 2.0
 TRIES, ENOUGH = 3, 0.97
-"""A transfer below this share of the stated rate was held up by the machine, not by the link: repeated, best one kept.
-Nothing can make a link faster than it is shaped to be."""
+"""A transfer below this share of the stated rate was slowed by the machine, not by the link: it is repeated and the
+best is kept. A link cannot be faster than its shaped rate."""
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """A transfer from one node to another."""
+class LinkMeasurement:
+    """Measured transfer from one node to another."""
 
     sender: int
     receiver: int
     stated_bits_per_second: float
-    """The lower of both ends' rates."""
+    """Lower of the rates of both ends."""
     measured_bits_per_second: float
-    """Payload of one TCP stream, without its start."""
+    """Payload rate of one TCP stream, without its start."""
 
 
-def measure(network: Network) -> list[Link]:
-    """Every node to the next, the last to the first, one after the other: each link in both directions."""
+def measure(network: EmulatedNetwork) -> list[LinkMeasurement]:
+    """Measure from every node to the next, and from the last to the first, one at a time: each link in both directions.
+    """
     count = len(network.nodes)
     return [_best(network, node, (node + 1) % count) for node in range(count)] if count > 1 else []
 
 
-def _best(network: Network, sender: int, receiver: int) -> Link:
+def _best(network: EmulatedNetwork, sender: int, receiver: int) -> LinkMeasurement:
     best = _measure(network, sender, receiver)
     for _ in range(TRIES - 1):
         if best.measured_bits_per_second < ENOUGH * best.stated_bits_per_second:
@@ -47,8 +48,8 @@ def _best(network: Network, sender: int, receiver: int) -> Link:
     return best
 
 
-def _measure(network: Network, sender: int, receiver: int) -> Link:
-    stated = min(network.wiring.rate(sender), network.wiring.rate(receiver))
+def _measure(network: EmulatedNetwork, sender: int, receiver: int) -> LinkMeasurement:
+    stated = min(network.spec.rate(sender), network.spec.rate(receiver))
     seconds = min(LONGEST, max(SECONDS, FRAMES * FRAME_BYTES * 8 / stated))
     source, sink = _connection(network, sender, receiver)
     thread = threading.Thread(target=_send, args=(source,), name="repro-link-test", daemon=True)
@@ -57,21 +58,21 @@ def _measure(network: Network, sender: int, receiver: int) -> Link:
         bits = _receive(sink, seconds)
     finally:
         sink.close()
-        # Wakes the sender out of a send that nobody reads any more.
+        # Ends a send that is not read any more.
         with contextlib.suppress(OSError):
             source.shutdown(socket.SHUT_RDWR)
         thread.join()
         source.close()
-    return Link(sender, receiver, stated, bits)
+    return LinkMeasurement(sender, receiver, stated, bits)
 
 
-def _connection(network: Network, sender: int, receiver: int) -> tuple[socket.socket, socket.socket]:
+def _connection(network: EmulatedNetwork, sender: int, receiver: int) -> tuple[socket.socket, socket.socket]:
     with namespaces.inside(network.nodes[receiver]):
-        server = socket.create_server((network.wiring.address(receiver), 0))
+        server = socket.create_server((network.spec.address(receiver), 0))
     with server:
         server.settimeout(10)
         with namespaces.inside(network.nodes[sender]):
-            # A connection is established by the kernels alone: nobody need have accepted it yet.
+            # The kernel establishes a connection before it is accepted.
             source = socket.create_connection(server.getsockname(), timeout=10)
         sink, _ = server.accept()
     sink.settimeout(10)
@@ -87,7 +88,7 @@ def _send(source: socket.socket) -> None:
 
 
 def _receive(sink: socket.socket, seconds: float) -> float:
-    """Bits per second, from the first arrival after a quarter of the time to the last one."""
+    """Return bits per second, from the first arrival after a quarter of the time to the last arrival."""
     buffer, begin = bytearray(1 << 20), time.perf_counter()
     first, last, received = 0.0, 0.0, 0
     while last < begin + 1.25 * seconds:

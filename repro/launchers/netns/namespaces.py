@@ -1,7 +1,7 @@
-"""Network namespaces without names: made by unshare, kept by open files, gone with the last process that uses them.
+"""Unnamed network namespaces: made by unshare, kept by open files, removed with the last process that uses them.
 
-An ordinary user may make network namespaces inside a user namespace of its own, in which it has every capability; its
-uid and gid stand for themselves there, so files look and behave as before. Needs no other program.
+An ordinary user may make network namespaces inside a new user namespace, in which it has every capability. Its uid and
+gid map to themselves there, so files behave as before. No other program is needed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ def leave() -> int | None:
     """Move this process, which must have one thread, into a new network namespace.
 
     Returns:
-        None where that was allowed as it is (root); else an open file of the user namespace that it took.
+        None if that was allowed directly (root); else an open file of the user namespace that was needed.
 
     Raises:
-        OSError: the kernel has no such namespaces, or this user may not make them.
+        OSError: the kernel has no such namespaces, or this user must not make them.
     """
     try:
         _call("unshare", _NEW_NET)
@@ -38,12 +38,12 @@ def leave() -> int | None:
 
 
 def here() -> int:
-    """An open file of this thread's network namespace."""
+    """Return an open file of this thread's network namespace."""
     return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def another() -> int:
-    """An open file of a new network namespace; this thread stays where it is."""
+    """Return an open file of a new network namespace; this thread does not move."""
     home = here()
     try:
         _call("unshare", _NEW_NET)
@@ -55,7 +55,7 @@ def another() -> int:
 
 
 def enter(user: int | None, net: int) -> None:
-    """Move this process (one thread, where there is a user namespace to enter) into these namespaces."""
+    """Move this process into these namespaces; it must have one thread if there is a user namespace."""
     if user is not None:
         _call("setns", user, _NEW_USER)
     _call("setns", net, _NEW_NET)
@@ -63,7 +63,7 @@ def enter(user: int | None, net: int) -> None:
 
 @contextmanager
 def inside(net: int) -> Iterator[None]:
-    """This thread in another network namespace for a while; a socket made there stays there."""
+    """Move this thread to another network namespace inside the block; a socket made there stays there."""
     home = here()
     try:
         _call("setns", net, _NEW_NET)
@@ -74,12 +74,12 @@ def inside(net: int) -> Iterator[None]:
 
 
 def _write(file: str, text: str) -> None:
-    # In one write each: the kernel takes these files whole.
+    # One write each: the kernel accepts no partial writes to these files.
     Path(file).write_text(text)
 
 
 def _call(name: str, *arguments: int) -> None:
-    """A system call that returns 0 or sets errno; Python itself has these two only since 3.12."""
+    """Make a system call that returns 0 or sets errno; Python has these two only since 3.12."""
     if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments):
         number = ctypes.get_errno()
         raise OSError(number, f"{name}: {os.strerror(number)}")

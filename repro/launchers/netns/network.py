@@ -1,16 +1,16 @@
-"""The emulated cluster's network: one namespace a node, and one more with the two bridges that stand for the switch.
+"""The emulated cluster's network: one namespace per node, and one for the switch, which is two bridges.
 
-Data: every node's `fabric0` is a veth whose other end is a port of the data bridge. Both ends shape what they send with
-tbf, so a node's link has its rate in both directions, and several senders to one node share that node's rate, as at a
-switch. Control: `control0`, the same without shaping, carries rendezvous only; so control traffic neither takes
-bandwidth from the links nor appears in their counters. Ranks of one node reach each other over its own addresses,
-which the kernel keeps on that node's loopback: unshaped.
+Data: every node's `fabric0` is a veth whose other end is a port of the data bridge. Both ends shape their outgoing data
+with tbf. So a node's link has its rate in both directions, and several senders to one node share that node's rate, as
+at a switch. Control: `control0`, built the same way without shaping, carries the rendezvous only, so that control
+traffic neither takes bandwidth from the links nor appears in their counters. Ranks of one node reach each other over
+the node's addresses, which the kernel keeps on that node's loopback: unshaped.
 
-Frames are 9000 bytes (jumbo), which leaves 99.3 % of the rate to a TCP stream. tbf's bucket holds what passes without
-waiting after a pause: two frames, or a millisecond's worth where that is more. A smaller one loses rate when a timer is
-late; from 64 KiB on (0.5 Gbit/s) it also takes the kernel's large packets uncut, without which two cores cannot fill
-eight links of 1 Gbit/s. The price: a message smaller than the bucket that follows a pause is not slowed. The queue
-holds 0.1 s (1 MiB at least), so that many senders to one node do not run into TCP's 0.2 s retransmission time.
+Frames are 9000 bytes (jumbo), which leaves 99.3 % of the rate to a TCP stream. tbf's bucket is the amount that passes
+without delay after a pause: two frames, or a millisecond's worth if that is more. A smaller bucket loses rate when a
+timer is late. From 64 KiB on (0.5 Gbit/s) it also takes the kernel's large packets uncut; without them two cores cannot
+fill eight links of 1 Gbit/s. The price: a message smaller than the bucket that follows a pause is not slowed. The queue
+holds 0.1 s (at least 1 MiB), so that many senders to one node do not run into TCP's 0.2 s retransmission time.
 """
 
 from __future__ import annotations
@@ -33,59 +33,60 @@ QUEUE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Wiring:
-    """What is to be built, whatever the number of nodes."""
+class NetworkSpec:
+    """Rates, delay and addresses of a network, for any number of nodes."""
 
     bits_per_second: float
     of_node: dict[int, float]
-    """Rates of nodes that differ."""
+    """Rates of nodes that differ from it."""
     subnet: IPv4Network
     delay_seconds: float = 0.0
 
     def rate(self, node: int) -> float:
-        """Bits per second of one node's link."""
+        """Return the bits per second of one node's link."""
         return self.of_node.get(node, self.bits_per_second)
 
     def address(self, node: int) -> str:
-        """Of a node's data interface."""
+        """Return the address of a node's data interface."""
         return str(self.subnet[node + 1])
 
     @property
     def control_address(self) -> str:
-        """Of the switch, on the control network."""
+        """Address of the switch on the control network."""
         return str(CONTROL_NET[-2])
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
-    """What the kernel counted on one node's link since the network was built: bytes of frames, headers included."""
+class LinkBytes:
+    """Kernel counters of one node's link since the network was built: bytes of frames, headers included."""
 
     sent_bytes: int
     received_bytes: int
 
 
-class Network:
-    """Built in the calling process, which moves to the switch's namespace for good; gone when that process is.
+class EmulatedNetwork:
+    """Network built by the calling process, which stays in the switch's namespace; removed when the process
+    ends.
 
     Raises:
-        OSError, NetlinkError: the kernel refuses; `step` says at what.
+        OSError, NetlinkError: the kernel refuses; `step` names the failed step.
     """
 
-    def __init__(self, wiring: Wiring) -> None:
-        self.wiring, self.step = wiring, ""
+    def __init__(self, spec: NetworkSpec) -> None:
+        self.spec, self.step = spec, ""
         self.nodes: list[int] = []
         """An open file of each node's network namespace."""
 
     def build(self) -> None:
-        """The switch, without nodes."""
+        """Build the switch, without nodes."""
         self.step = "make a network namespace"
         self.user = namespaces.leave()
         self.step = "make a bridge"
         self._links = _links()
-        _calm()
+        _set_sysctls()
         self._up(self._links, "lo")
         self._bridges = {name: self._bridge(name) for name in ("data", "control")}
-        self._links.addr("add", index=self._bridges["control"], address=self.wiring.control_address,
+        self._links.addr("add", index=self._bridges["control"], address=self.spec.control_address,
                          prefixlen=CONTROL_NET.prefixlen)
         self._ports: list[int] = []
 
@@ -94,10 +95,11 @@ class Network:
         while len(self.nodes) < count:
             self._add(len(self.nodes))
 
-    def traffic(self) -> list[Traffic]:
-        """By node, as its port of the bridge counted: what a node sends, its port receives."""
+    def traffic(self) -> list[LinkBytes]:
+        """Return the bytes of every node, as counted by its port of the bridge: what a node sends, its port receives.
+        """
         counted = {link["index"]: link.get_attr("IFLA_STATS64") for link in self._links.get_links()}
-        return [Traffic(counted[port]["rx_bytes"], counted[port]["tx_bytes"]) for port in self._ports]
+        return [LinkBytes(counted[port]["rx_bytes"], counted[port]["tx_bytes"]) for port in self._ports]
 
     def _add(self, node: int) -> None:
         self.step = "make a network namespace"
@@ -105,23 +107,23 @@ class Network:
         self.nodes.append(net)
         with namespaces.inside(net):
             inner = _links()
-            _calm()
+            _set_sysctls()
         with contextlib.closing(inner):
             self._up(inner, "lo")
             self.step = "make a veth pair"
             port = self._plug(node, net, DATA, "data")
             self._plug(node, net, CONTROL, "control")
             for name, address, width in (
-                (DATA, self.wiring.address(node), self.wiring.subnet.prefixlen),
+                (DATA, self.spec.address(node), self.spec.subnet.prefixlen),
                 (CONTROL, str(CONTROL_NET[node + 1]), CONTROL_NET.prefixlen),
             ):
                 inner.addr("add", index=_index(inner, name), address=address, prefixlen=width)
                 self._up(inner, name)
             self.step = "shape a link with tbf"
-            shape(inner, _index(inner, DATA), self.wiring.rate(node))
-        if self.wiring.delay_seconds:
+            shape(inner, _index(inner, DATA), self.spec.rate(node))
+        if self.spec.delay_seconds:
             self.step = "delay a link with netem"
-        shape(self._links, port, self.wiring.rate(node), self.wiring.delay_seconds)
+        shape(self._links, port, self.spec.rate(node), self.spec.delay_seconds)
         self._ports.append(port)
 
     def _bridge(self, name: str) -> int:
@@ -130,7 +132,7 @@ class Network:
         return _index(self._links, name)
 
     def _plug(self, node: int, net: int, inner: str, bridge: str) -> int:
-        """A cable from the node's interface `inner` to a bridge; the index of the port."""
+        """Connect the node's interface `inner` to a bridge; return the index of the port."""
         name = f"{bridge}{node}"
         self._links.link("add", ifname=name, kind="veth", mtu=MTU, peer={"ifname": inner, "net_ns_fd": net, "mtu": MTU})
         port = _index(self._links, name)
@@ -142,7 +144,7 @@ class Network:
 
 
 def shape(links: Any, index: int, bits: float, delay_seconds: float = 0.0) -> None:
-    """Let an interface send at `bits` per second, each frame `delay_seconds` late."""
+    """Limit an interface to `bits` per second and delay each frame by `delay_seconds`."""
     bytes_per_second = bits / 8
     how = {
         "rate": round(bytes_per_second),
@@ -159,7 +161,7 @@ def shape(links: Any, index: int, bits: float, delay_seconds: float = 0.0) -> No
 
 
 def _links() -> Any:
-    """The kernel's interfaces in this thread's namespace, and there for good."""
+    """Open the kernel's interface to the links of this thread's namespace; it stays bound to that namespace."""
     from pyroute2 import IPRoute
 
     return IPRoute()
@@ -169,15 +171,15 @@ def _index(links: Any, name: str) -> int:
     return int(links.link_lookup(ifname=name)[0])
 
 
-def _calm() -> None:
-    """Settings of this thread's namespace for equal trials; where /proc/sys is read-only, things work without."""
+def _set_sysctls() -> None:
+    """Set this thread's namespace up for equal trials; skipped if /proc/sys is read-only."""
     for name, value in (
-        # No router solicitations and the like in the counters.
+        # Keeps router solicitations and the like out of the counters.
         ("ipv6/conf/default/disable_ipv6", "1"),
-        # What TCP learnt about a path in one trial is not to speed up or slow down the next.
+        # Keeps what TCP learnt about a path in one trial from changing the next.
         ("ipv4/tcp_no_metrics_save", "1"),
-        # A socket takes no more than this ahead of what is on its way. Otherwise megabytes wait inside a slow link's
-        # sockets, and a message for one rank shares the link with the rest of one that its sender thinks is gone.
+        # Most unsent data in a socket. Otherwise megabytes wait inside a slow link's sockets, and a message for one
+        # rank shares the link with the rest of another whose receiver is gone.
         ("ipv4/tcp_notsent_lowat", "131072"),
     ):
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""The process that holds an emulated network for a run: forked from the warm server, told what to do over a pipe.
+"""Process that holds an emulated network for a run: forked from the warm server, controlled over a pipe.
 
-It exists because an ordinary user's namespaces can be built and looked into only from inside their user namespace,
-which a process with threads cannot enter. It ends with the launching process, and everything it holds with it.
+An ordinary user's namespaces can be built and read only from inside their user namespace, which a process with threads
+cannot enter. The process ends with the launching process, and the network with it.
 """
 
 from __future__ import annotations
@@ -18,64 +18,66 @@ from typing import Any
 
 from repro.core import child_process
 from repro.core.errors import TrialError
-from repro.launchers.netns.link_probe import Link, measure
-from repro.launchers.netns.network import Network, Traffic, Wiring
+from repro.launchers.netns.link_probe import LinkMeasurement, measure
+from repro.launchers.netns.network import EmulatedNetwork, LinkBytes, NetworkSpec
 from repro.launchers.processes.entry import reason
 
 ANSWER_SECONDS = 120.0
 
 
-class Keeper:
-    """The launching process's end: every method is one question, answered before it returns.
+class NetworkProcess:
+    """Launching process's handle of the network process; every method is one request and waits for the answer.
 
     Raises:
-        TrialError: the network cannot be built, or the keeper is gone.
+        TrialError: the network cannot be built, or its process has ended.
     """
 
-    def __init__(self, wiring: Wiring) -> None:
+    def __init__(self, spec: NetworkSpec) -> None:
         context = multiprocessing.get_context("forkserver")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, wiring), name="repro-keeper", daemon=True)
+        self._process = context.Process(target=_serve, args=(theirs, spec), name="repro-network", daemon=True)
         self.user: int | None = None
-        """An open file of the user namespace that all others belong to; None as root."""
+        """Open file of the user namespace that all others belong to; None as root."""
         self.nodes: list[int] = []
-        """An open file of each node's network namespace."""
+        """Open file of each node's network namespace."""
         self._process.start()
         theirs.close()
         try:
             if self._ask("build"):
                 self.user = self._file()
         except BaseException:
-            # Ctrl-C too: no process may be left that nobody holds.
+            # Ctrl-C too: the process must not stay without an owner.
             self.close()
             raise
 
     @property
     def alive(self) -> bool:
-        """False: it was killed; only a new one can help."""
+        """False if the process was killed; a new one is needed then."""
         return self._process.is_alive()
 
-    def grow(self, count: int) -> list[Link]:
-        """Have at least `count` nodes; where that took new ones, every link measured."""
+    def grow(self, count: int) -> list[LinkMeasurement]:
+        """Grow to at least `count` nodes; return new measurements of every link if nodes were added, else an empty
+        list.
+        """
         new = max(0, count - len(self.nodes))
         if not new:
             return []
         self._ask("grow", count)
         self.nodes += [self._file() for _ in range(new)]
-        links: list[Link] = self._ask("measure")
+        links: list[LinkMeasurement] = self._ask("measure")
         return links
 
     def store(self) -> int:
-        """The port of a fresh store on the control network; the one before is closed."""
+        """Open a new store on the control network, closing the previous one, and return its port."""
         return int(self._ask("store"))
 
-    def traffic(self) -> list[Traffic]:
-        """The interface counters by node."""
-        found: list[Traffic] = self._ask("traffic")
+    def traffic(self) -> list[LinkBytes]:
+        """Return the interface counters by node."""
+        found: list[LinkBytes] = self._ask("traffic")
         return found
 
     def close(self) -> None:
-        """End the keeper and let go of the namespaces: they are gone when the last rank is."""
+        """End the process and close the namespaces, which are removed when the last rank has ended."""
         self._pipe.close()
         if self._process.pid is not None:
             self._process.kill()
@@ -85,73 +87,73 @@ class Keeper:
         self.nodes, self.user = [], None
 
     def _file(self) -> int:
-        """An open file that follows an answer."""
+        """Receive an open file that follows an answer."""
         try:
             return recv_handle(self._pipe)
         except (EOFError, OSError, RuntimeError) as error:
-            raise TrialError(f"the emulated network's namespaces could not be handed over: {reason(error)}") from None
+            raise TrialError(f"the emulated network's namespaces could not be received: {reason(error)}") from None
 
-    def _ask(self, question: str, *details: Any) -> Any:
+    def _ask(self, request: str, *details: Any) -> Any:
         try:
-            self._pipe.send((question, details))
+            self._pipe.send((request, details))
             if not self._pipe.poll(ANSWER_SECONDS):
-                raise TrialError(f"the emulated network gave no answer to {question!r} for {ANSWER_SECONDS:g} s")
+                raise TrialError(f"the emulated network did not answer {request!r} within {ANSWER_SECONDS:g} s")
             fine, answer = self._pipe.recv()
         except (EOFError, OSError):
-            raise TrialError("the process that keeps the emulated network has ended; killed by hand?") from None
+            raise TrialError("the process that holds the emulated network has ended; it may have been killed") from None
         if not fine:
             raise TrialError(f"emulated network: {answer}")
         return answer
 
 
-def _serve(pipe: Connection, wiring: Wiring) -> None:
-    """The keeper's own life: answer until the pipe closes."""
-    os.setpgid(0, 0)  # Ctrl-C in a terminal is the launching process's business
+def _serve(pipe: Connection, spec: NetworkSpec) -> None:
+    """Answer requests until the pipe closes; the main function of the process."""
+    os.setpgid(0, 0)  # only the launching process handles Ctrl-C in a terminal
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    network = Network(wiring)
+    network = EmulatedNetwork(spec)
     service = _Service(network, pipe)
-    # Only a pipe that closes ends it in silence: then nobody is left to be told.
+    # A closed pipe ends the process silently: no reader is left.
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
-            question, details = pipe.recv()
+            request, details = pipe.recv()
             try:
-                answer = getattr(service, question)(*details)
+                answer = getattr(service, request)(*details)
             except Exception as error:
-                # Anything that building or asking a network raises (netlink, OSError, torch's store) is the answer.
+                # Any error of the network (netlink, OSError, torch's store) is sent as the answer.
                 pipe.send((False, f"cannot {network.step}: {reason(error)}"))
                 return
             pipe.send((True, answer))
-            service.hand_over()
+            service.send_files()
 
 
 class _Service:
-    """What the keeper can be asked; each method is one question."""
+    """Requests that the network process answers, one per method."""
 
-    def __init__(self, network: Network, pipe: Connection) -> None:
+    def __init__(self, network: EmulatedNetwork, pipe: Connection) -> None:
         self._network, self._pipe = network, pipe
         self._store: Any = None
         self._due: list[int] = []
         self._over: Callable[[int], None] = lambda file: send_handle(pipe, file, None)
 
     def build(self) -> bool:
-        """Whether a user namespace was needed, which then follows."""
+        """Build the network; return True if a user namespace was needed, whose file then follows."""
         self._network.build()
-        # A change of credentials has made the kernel forget it.
-        child_process.at_its_end(signal.SIGKILL)
+        # A change of credentials has reset it in the kernel.
+        child_process.signal_at_parent_exit(signal.SIGKILL)
         self._due = [] if self._network.user is None else [self._network.user]
         return self._network.user is not None
 
     def grow(self, count: int) -> None:
-        """The new nodes' namespaces follow."""
+        """Add nodes; the files of their namespaces follow."""
         known = len(self._network.nodes)
         self._network.grow(count)
         self._due = self._network.nodes[known:]
 
-    def measure(self) -> list[Link]:
+    def measure(self) -> list[LinkMeasurement]:
         self._network.step = "measure the links"
         return measure(self._network)
 
-    def traffic(self) -> list[Traffic]:
+    def traffic(self) -> list[LinkBytes]:
         self._network.step = "read the interface counters"
         return self._network.traffic()
 
@@ -159,14 +161,14 @@ class _Service:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, not marked so
 
         self._network.step = "open a store on the control network"
-        self._store = None  # first: the old one's port and thread go
+        self._store = None  # first, to free the port and thread of the old store
         self._store = TCPStore(
-            self._network.wiring.control_address, 0, is_master=True, wait_for_workers=False,
+            self._network.spec.control_address, 0, is_master=True, wait_for_workers=False,
             timeout=timedelta(seconds=60), multi_tenant=False,
         )
         return int(self._store.port)
 
-    def hand_over(self) -> None:
+    def send_files(self) -> None:
         """Send the files that belong to the last answer."""
         for file in self._due:
             self._over(file)

@@ -1,4 +1,4 @@
-"""Which node each rank runs on, and how a rank gets there."""
+"""Assignment of ranks to nodes, and the way a rank moves to its node."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from repro.launchers.netns import namespaces, straggler
 
 
 def node_of(rank: int, processes: int, nodes: int) -> int:
-    """Ranks are dealt to nodes in blocks: with 2 a node, ranks 0 and 1 are on node 0."""
+    """Return the node of a rank; nodes hold blocks of ranks: with 2 per node, ranks 0 and 1 are on node 0."""
     return rank * nodes // processes
 
 
 class Placement:
-    """Given to every rank alike; what arrives in a rank is its own `Ticket`.
+    """Argument given to every rank; each rank receives its own `Ticket` from it.
 
-    Torch elastic starts ranks in order, by pickling their arguments for the fork server, which can carry open files:
-    each pickling is the next rank's, and takes along the namespaces of that rank's node and no others.
+    Torch elastic starts ranks in order, by pickling their arguments for the fork server, which can carry open files.
+    Each pickling is for the next rank and carries the namespaces of that rank's node only.
     """
 
     def __init__(
         self, user: int | None, nodes: Sequence[int], environment: Sequence[Mapping[str, str]],
         slowdown: Mapping[int, float],
     ) -> None:
-        """Args: `nodes` and `environment` by rank; `slowdown` of the ranks that have one."""
+        """`nodes` and `environment` are by rank; `slowdown` names the slowed ranks only."""
         self._user, self._nodes, self._environment, self._slowdown = user, nodes, environment, slowdown
         self._issued = 0
 
@@ -40,13 +40,13 @@ class Placement:
 
 
 class Ticket:
-    """One rank's way to its node."""
+    """Namespaces, environment and slowdown of one rank."""
 
     def __init__(self, user: Any, net: Any, environment: Mapping[str, str], slowdown: float) -> None:
         self._user, self._net, self.environment, self._slowdown = user, net, environment, slowdown
 
     def enter(self) -> None:
-        """Move this process to its node, before it has a second thread.
+        """Move this process to its node; to be called before it has a second thread.
 
         Raises:
             OSError: the kernel refuses.

@@ -1,4 +1,4 @@
-"""What this kernel and this user can do for an emulated cluster: tried for real, in a process that ends at once.
+"""Check that this kernel and user can build an emulated cluster, by building one in a short-lived process.
 
 Run as `python -m repro.launchers.netns.probe`: prints {"problem", "netem"} as JSON. Needs no torch.
 """
@@ -16,26 +16,26 @@ from ipaddress import IPv4Network
 from pathlib import Path
 
 import repro
-from repro.launchers.netns.network import Network, Wiring
+from repro.launchers.netns.network import EmulatedNetwork, NetworkSpec
 
 SYSCTLS = "user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns"
 
 
 @dataclass(frozen=True, slots=True)
 class Ability:
-    """Whether an emulated cluster can be built here."""
+    """Ability of this machine to run an emulated cluster."""
 
     problem: str = ""
-    """Why none can be; empty when one can."""
+    """Reason why it cannot; empty if it can."""
     netem: str = ""
-    """Why links cannot be delayed; empty when they can."""
+    """Reason why links cannot be delayed; empty if they can."""
 
 
 @cache
 def ability() -> Ability:
-    """Of this machine and this user; found out once a process."""
+    """Return the ability of this machine and user; probed once per process."""
     if sys.platform != "linux":
-        return Ability(f"network namespaces are Linux's; this is {sys.platform}")
+        return Ability(f"network namespaces need Linux; this is {sys.platform}")
     root = str(Path(repro.__file__).resolve().parents[1])
     path = os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH", "")) if part)
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
@@ -43,36 +43,36 @@ def ability() -> Ability:
         done = subprocess.run([sys.executable, "-m", __name__], capture_output=True, text=True, timeout=30,
                               check=False, env=environment)
     except subprocess.TimeoutExpired:
-        return Ability("trying to build an emulated network took longer than 30 s")
+        return Ability("building an emulated network for a test took longer than 30 s")
     if done.returncode:
-        return Ability((done.stderr.strip().splitlines() or ["the probe ended without a word"])[-1])
+        return Ability((done.stderr.strip().splitlines() or ["the probe ended without a message"])[-1])
     return Ability(**json.loads(done.stdout))
 
 
 def attempt() -> Ability:
-    """Build a network of one node in this process, which is to end afterwards."""
+    """Build a network of one node in this process, which must end afterwards."""
     try:
         from pyroute2.netlink.exceptions import NetlinkError
     except ImportError as error:
         return Ability(f"needs pyroute2 ({error}): pip install -c constraints.txt pyroute2")
-    network = Network(Wiring(1e9, {}, IPv4Network("10.77.0.0/24")))
+    network = EmulatedNetwork(NetworkSpec(1e9, {}, IPv4Network("10.77.0.0/24")))
     try:
         network.build()
         network.grow(1)
     except (OSError, NetlinkError) as error:
         return Ability(_explained(network.step, error))
     try:
-        network.wiring = Wiring(1e9, {}, network.wiring.subnet, delay_seconds=0.001)
+        network.spec = NetworkSpec(1e9, {}, network.spec.subnet, delay_seconds=0.001)
         network.grow(2)
     except (OSError, NetlinkError) as error:
-        return Ability(netem=f"this kernel cannot {network.step} ({_said(error)}), so latency cannot be added")
+        return Ability(netem=f"this kernel cannot {network.step} ({_said(error)}), so delay cannot be added")
     return Ability()
 
 
 def _explained(step: str, error: Exception) -> str:
     made = step == "make a network namespace"
     if _number(error) in (errno.EPERM, errno.EACCES) or (made and _number(error) in (errno.ENOSPC, errno.EINVAL)):
-        return f"cannot {step} ({_said(error)}): run as root, or let users have user namespaces (sysctl: {SYSCTLS})"
+        return f"cannot {step} ({_said(error)}): run as root, or allow user namespaces to users (sysctl: {SYSCTLS})"
     return f"this kernel cannot {step} ({_said(error)})"
 
 
@@ -82,7 +82,7 @@ def _said(error: Exception) -> str:
 
 
 def _number(error: Exception) -> int | None:
-    """The error number; pyroute2 calls it `code`."""
+    """Return the error number, which pyroute2 calls `code`."""
     number = getattr(error, "errno", None) or getattr(error, "code", None)
     return number if isinstance(number, int) else None
 

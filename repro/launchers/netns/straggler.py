@@ -1,9 +1,9 @@
-"""Makes one rank slow: for every second of processor time it uses, it is stopped for (factor - 1) seconds.
+"""Slow one rank down: for every second of processor time it uses, it is stopped for (factor - 1) seconds.
 
-A small process beside the rank reads the rank's processor clock every few milliseconds and stops the rank by SIGSTOP
-for what it owes. So all that the rank computes takes `factor` times as long, its data loading and the processor's share
-of its communication included, whatever engine runs in it and however busy the machine is; time spent waiting for other
-ranks is not stretched. Several threads that work at once count once. Owed time is paid in pauses of some milliseconds:
+A small process next to the rank reads the rank's processor clock every few milliseconds and stops the rank by SIGSTOP
+for the time owed. So all computation of the rank takes `factor` times as long, including its data loading and the
+processor's share of its communication, for any engine and however busy the machine is; time spent waiting for other
+ranks is not stretched. Threads that work at the same time count once. Owed time is paid in pauses of some milliseconds:
 that is the resolution.
 """
 
@@ -20,12 +20,12 @@ QUANTUM_SECONDS = 0.004
 
 
 def slow_down(factor: float) -> None:
-    """Slow this process, which must have one thread, from now on; ends with it."""
+    """Slow this process from now until it ends; it must have one thread."""
     rank = os.getpid()
     if os.fork():
         return
-    child_process.at_its_end(signal.SIGKILL)
-    # The rank may have ended before the line above; processor clocks of processes that are gone raise OSError.
+    child_process.signal_at_parent_exit(signal.SIGKILL)
+    # The rank may have ended before the line above; the processor clock of an ended process raises OSError.
     with contextlib.suppress(OSError):
         if os.getppid() == rank:
             _pace(rank, factor)

@@ -1,1 +1,1 @@
-"""Rank processes: the fork server, their start, their end."""
+"""Rank processes: the fork server, the start of ranks and their end."""

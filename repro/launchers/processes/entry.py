@@ -15,7 +15,7 @@ LONGEST_REASON = 500
 
 
 def resolve(entry: str) -> Entry:
-    """The function that "module:function" stands for."""
+    """Import and return the function named by "module:function"."""
     module, _, name = entry.partition(":")
     function: Entry = getattr(importlib.import_module(module), name)
     return function
@@ -39,7 +39,7 @@ def cause(error: BaseException) -> RankCause:
 
 
 def exit_code(error: SystemExit) -> int:
-    """The code a process ends with when it raises `error`, as the interpreter counts it."""
+    """Return the exit code of a process that raises `error`, as the interpreter computes it."""
     if error.code is None:
         return 0
     return error.code if isinstance(error.code, int) else 1

@@ -1,7 +1,7 @@
-"""The process that ranks are forked from: started warm, checked, and stopped without a trace.
+"""Process that ranks are forked from: start it warm, check it, stop it completely.
 
-`multiprocessing` has one fork server a process. Its start is asynchronous and silent about modules that it could not
-load, so a first small process is sent through it that brings back the report of `repro.launchers.processes.preload`.
+`multiprocessing` has one fork server per process. It starts asynchronously and does not report modules that it could
+not load, so a first small process brings back the report of `repro.launchers.processes.preload`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PRELOAD = "repro.launchers.processes.preload"
 
 
 def orders(modules: Sequence[str], log: Path) -> str:
-    """What the server shall do when it starts, as the text of its environment variable."""
+    """Return the server's orders at its start, as the text of its environment variable."""
     about = spawn.get_preparation_data("rank")
     return json.dumps(
         {
@@ -40,9 +40,9 @@ def orders(modules: Sequence[str], log: Path) -> str:
 
 
 def begin() -> None:
-    """Start the server with the present environment and return at once; it loads its modules meanwhile.
+    """Start the server with the current environment and return at once; it loads its modules in the meantime.
 
-    A server that somebody else started is stopped first: it has other modules and another environment.
+    A running server is stopped first: it has other modules and another environment.
     """
     stop()
     forkserver.set_forkserver_preload([PRELOAD])
@@ -50,7 +50,7 @@ def begin() -> None:
 
 
 def finish(log: Path) -> dict[str, Any]:
-    """Wait until the server is warm; its report.
+    """Wait until the server is warm; return its report.
 
     Raises:
         UsageError: a module could not be loaded, or loading it started CUDA or ended the server.
@@ -64,7 +64,7 @@ def finish(log: Path) -> dict[str, Any]:
         report: dict[str, Any] = ours.recv()
         probe.join()
     except EOFError:
-        raise UsageError(f"the fork server ended while it loaded its modules:\n{_tail(log)}") from None
+        raise UsageError(f"the fork server ended while loading its modules:\n{_tail(log)}") from None
     finally:
         ours.close()
     _check(report, log)
@@ -72,7 +72,7 @@ def finish(log: Path) -> dict[str, Any]:
 
 
 def alive() -> bool:
-    """Whether the server that was started still runs."""
+    """Return True if the server runs."""
     server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
     try:
         return server is not None and psutil.Process(server).status() != psutil.STATUS_ZOMBIE
@@ -81,18 +81,18 @@ def alive() -> bool:
 
 
 def stop() -> None:
-    """End the server, and before it whatever it still has running.
+    """End the server's remaining processes, then the server.
 
-    A signal can land between the server's fork and the moment the parent learns the new process's number. Such a rank
+    A signal can arrive between the server's fork and the moment the parent learns the new process's number. Such a rank
     would hold the server's pipe open, and the server would wait for it for ever.
     """
     kill_ranks()
-    # The one way there is: multiprocessing offers no public call to stop its fork server.
+    # multiprocessing has no public call to stop its fork server.
     forkserver._forkserver._stop()  # type: ignore[attr-defined]
 
 
 def kill_ranks() -> None:
-    """Kill every process that the server has forked and that is still there."""
+    """Kill every process forked by the server that is still running."""
     server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
     if server is None:
         return
@@ -103,7 +103,7 @@ def kill_ranks() -> None:
 
 
 def _report(pipe: Connection) -> None:
-    """In a process forked from the server: send what the server noted when it loaded."""
+    """Send the server's loading report; runs in a process forked from the server."""
     module = sys.modules.get(PRELOAD)
     pipe.send(module.REPORT if module is not None else {"failed": {PRELOAD: "not importable in a new process"}})
     pipe.close()
@@ -115,7 +115,7 @@ def _check(report: dict[str, Any], log: Path) -> None:
         raise UsageError(f"cannot be loaded in the fork server: {each}\n{_tail(log)}".rstrip())
     if report["cuda_started"]:
         names = ", ".join(report["seconds"])
-        raise UsageError(f"one of these modules starts CUDA when imported, so ranks cannot be forked after it: {names}")
+        raise UsageError(f"one of these modules starts CUDA at import, after which ranks cannot be forked: {names}")
 
 
 def _tail(log: Path, lines: int = 15) -> str:

@@ -1,4 +1,4 @@
-"""Ranks that do not get on: noticed by a file that stops growing, asked where they stand, told apart by the answer."""
+"""Find hung ranks: a file stops growing, every rank dumps its stacks, and the stacks show which rank hangs."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ASK = signal.SIGUSR1
-"""Answered by every rank with the stacks of all its threads, in its log; also from inside a call that hangs."""
+"""Signal at which a rank writes the stacks of all its threads to its log, even inside a call that hangs."""
 ANSWER_SECONDS = 2.0
-"""How long ranks have to answer, on a machine that is busy."""
+"""Time for the answer, enough on a busy machine."""
 BELOW = f"/{__name__.rpartition('.')[0].replace('.', '/')}/rank.py"
 """The frame that called the entry: it and those of torch elastic below it are not where a rank waits."""
 STOPPED = "stopped by a signal"
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)')
 _WAITS = ("/torch/distributed/", "/torch/autograd/", "/repro/comm/", "/deepspeed/comm/")
-"""Where a rank stands that waits for the others: in a collective, or in a backward pass whose hooks are waiting."""
+"""Files on the stack of a rank that waits for others: in a collective, or in a backward pass with waiting hooks."""
 
 
-def answer_when_asked() -> None:
-    """In a rank: print all stacks on `ASK`, and when it dies of a fatal signal, to what is standard error now."""
+def dump_stacks_on_signal() -> None:
+    """Make this rank print all stacks to the current standard error on `ASK` and on a fatal signal."""
     faulthandler.enable(file=2, all_threads=True)
     if sys.platform != "win32":
         faulthandler.register(ASK, file=2, all_threads=True, chain=False)
 
 
 class Progress:
-    """Whether a file still grows."""
+    """Watches the growth of a file."""
 
     def __init__(self, path: Path, seconds: float) -> None:
         self._path, self._seconds = path, seconds
         self._seen, self._since = self._state(), time.monotonic()
 
     def stalled(self) -> bool:
-        """True when nothing has changed for the declared time."""
+        """Return True if the file has not changed for the declared time."""
         state, now = self._state(), time.monotonic()
         if state != self._seen:
             self._seen, self._since = state, now
@@ -54,14 +54,14 @@ class Progress:
 
 
 def ask(pids: Sequence[int | None], folder: Path) -> dict[int, list[tuple[str, str]]]:
-    """The stack of every rank's main thread, innermost first, as (file, "function (file:line)").
+    """Return the stack of every rank's main thread, innermost first, as (file, "function (file:line)").
 
-    All stacks of all threads are in the ranks' logs afterwards. A rank that is stopped has the one frame `STOPPED`, one
-    that does not answer has none.
+    The stacks of all threads are in the ranks' logs afterwards. A stopped rank has the one frame `STOPPED`; a rank that
+    does not answer has none.
 
     Args:
         pids: by rank; None: not started.
-        folder: where rank<N>.log is.
+        folder: folder of rank<N>.log.
     """
     logs = {rank: folder / f"rank{rank}.log" for rank in range(len(pids))}
     before = {rank: _size(path) for rank, path in logs.items()}
@@ -86,7 +86,7 @@ def ask(pids: Sequence[int | None], folder: Path) -> dict[int, list[tuple[str, s
 
 
 def innermost(dump: str) -> list[tuple[str, str]]:
-    """Frames of the thread that was asked, down to the entry, from faulthandler's text."""
+    """Return the frames of the signalled thread, down to the entry, from faulthandler's text."""
     _, mark, text = dump.partition("Current thread ")
     frames: list[tuple[str, str]] = []
     for line in text.splitlines()[1:] if mark else []:
@@ -98,8 +98,8 @@ def innermost(dump: str) -> list[tuple[str, str]]:
     return frames
 
 
-def to_blame(stacks: Mapping[int, Sequence[tuple[str, str]]]) -> int | None:
-    """The one rank that keeps the others waiting: stopped, or alone outside every collective; None: not known."""
+def find_hung_rank(stacks: Mapping[int, Sequence[tuple[str, str]]]) -> int | None:
+    """Return the rank that the others wait for: stopped, or alone outside every collective; None if unknown."""
     stopped = [rank for rank, frames in stacks.items() if frames and frames[0][1] == STOPPED]
     if stopped:
         return stopped[0]
@@ -108,7 +108,7 @@ def to_blame(stacks: Mapping[int, Sequence[tuple[str, str]]]) -> int | None:
 
 
 def reasons(stacks: Mapping[int, Sequence[tuple[str, str]]], processes: int, seconds: float) -> list[str]:
-    """One line a rank: for how long nothing got on, and where it stood."""
+    """Return one line per rank: the time without progress, and the frame it was in."""
     return [f"hung: no event for {seconds:g} s, {_where(stacks.get(rank, ()))}" for rank in range(processes)]
 
 

@@ -1,8 +1,8 @@
-"""Torch elastic for exactly one node: the agent hosts the store on a port that the kernel picks; ranks keep their logs.
+"""Torch elastic for exactly one node: the agent hosts the store on a port chosen by the kernel.
 
-Elastic's `c10d` rendezvous sleeps a random 0 to 0.3 s before its first round, to spread many nodes' first requests, and
-asks the store whether nodes are waiting at every poll. With one node there is nobody to meet. The store is bound
-before its port is published, so two suites on one machine never race for a port.
+Elastic's `c10d` rendezvous sleeps a random 0 to 0.3 s before its first round, to spread the first requests of many
+nodes, and asks the store for waiting nodes at every poll. With one node both are useless. The store is bound before its
+port is published, so two suites on one machine never race for a port.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ADDRESS = "127.0.0.1"
 
 
 class OneNode(RendezvousHandler):
-    """Rank 0 of a world of one node, with the store that its workers share."""
+    """Rank 0 of a world of one node, with the store shared by its workers."""
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
@@ -36,7 +36,7 @@ class OneNode(RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        """True: the ranks are clients of the agent's store, none of them binds a port for it."""
+        """True: the ranks are clients of the agent's store; none binds a port for it."""
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
@@ -50,7 +50,7 @@ class OneNode(RendezvousHandler):
         return False
 
     def set_closed(self) -> None:
-        """Nothing to close: there is no second round."""
+        """Do nothing: there is no second round."""
 
     def num_nodes_waiting(self) -> int:
         return 0
@@ -64,10 +64,10 @@ class OneNode(RendezvousHandler):
 
 
 class NoLogs(LogsSpecs):
-    """Elastic writes and follows nothing: each rank redirects its own output and reports its own failure.
+    """Makes elastic write and follow no logs: each rank redirects its own output and reports its own failure.
 
-    Elastic's default leaves folders behind in /tmp, and follows log files with a thread a stream that wakes ten times a
-    second and holds up the end of a launch for as long.
+    Elastic's default leaves folders behind in /tmp and follows log files with one thread per stream, which wakes ten
+    times a second and delays the end of a launch by as much.
     """
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
@@ -86,6 +86,6 @@ def _create(parameters: RendezvousParameters) -> RendezvousHandler:
 
 
 def register() -> str:
-    """Make the rendezvous known to elastic (once a process); its name."""
+    """Register the rendezvous with elastic (once per process); return its name."""
     rendezvous_handler_registry.register(BACKEND, _create)
     return BACKEND

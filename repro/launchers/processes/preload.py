@@ -1,7 +1,7 @@
-"""Imported in the fork server only, by name: importing it IS the preloading.
+"""Module whose import preloads the fork server; imported there only, by name.
 
-`multiprocessing` swallows an ImportError of a preloaded module. This one imports the modules itself, keeps what failed
-and how long each took in `REPORT`, and leaves the server in the state that every rank is forked from.
+`multiprocessing` swallows an ImportError of a preloaded module. This module imports them itself, keeps failures and
+times in `REPORT`, and leaves the server in the state that every rank is forked from.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ASK_SECONDS = 0.3
 
 
 def _redirect(log: str) -> None:
-    """What libraries print while they are imported is kept beside, off the user's terminal."""
+    """Send the output of imports to `log` instead of the user's terminal."""
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
@@ -36,9 +36,9 @@ def _redirect(log: str) -> None:
 
 
 def _forget_main(path: str | None, name: str | None) -> None:
-    """Make a rank believe that the caller's main module is loaded: entries are named, so nothing of it is needed.
+    """Make ranks treat the caller's main module as loaded; they need nothing of it, because entries are given by name.
 
-    Otherwise every rank would run the caller's script, or import pytest, once more.
+    Otherwise every rank would run the caller's script, or import pytest, again.
     """
     main = sys.modules["__main__"]
     if path is not None:
@@ -54,7 +54,7 @@ def _import_all(modules: list[str]) -> tuple[dict[str, float], dict[str, str]]:
         begin = time.monotonic()
         try:
             importlib.import_module(module)
-        except Exception as error:  # a third party's module may raise anything; the rank that needs it will say so
+        except Exception as error:  # a third party's module may raise anything; reported by the rank that needs it
             traceback.print_exc()
             failed[module] = f"{type(error).__name__}: {error}"
         seconds[module] = round(time.monotonic() - begin, 4)
@@ -62,9 +62,10 @@ def _import_all(modules: list[str]) -> tuple[dict[str, float], dict[str, str]]:
 
 
 @contextmanager
-def _while_wanted(owner: int, folder: Path) -> Iterator[None]:
-    """End this process where the one that started it is gone: the server itself asks only when all is loaded, which
-    takes seconds, and a minute on a machine with other work."""
+def _ending_with_owner(owner: int, folder: Path) -> Iterator[None]:
+    """End this process if the owner ends inside the block. The server itself checks only after loading, which takes
+    seconds, and a minute on a busy machine.
+    """
     over = threading.Event()
 
     def watch() -> None:
@@ -90,15 +91,15 @@ def _cuda_started() -> bool:
 def _work() -> dict[str, Any]:
     orders = json.loads(os.environ[ORDERS])
     _redirect(orders["log"])
-    # The server outlives a launcher that is killed, by a moment: the last one out clears up. Ranks never run this.
+    # The server outlives a killed launcher by a moment and removes the folder. Ranks never run this.
     atexit.register(shutil.rmtree, Path(orders["log"]).parent, ignore_errors=True)
     sys.path[:] = orders["path"]
     _forget_main(orders["main_path"], orders["main_name"])
-    with _while_wanted(orders["owner"], Path(orders["log"]).parent):
+    with _ending_with_owner(orders["owner"], Path(orders["log"]).parent):
         seconds, failed = _import_all(orders["modules"])
     sys.stdout.flush()
     sys.stderr.flush()
-    # Objects that exist now never become garbage: keep the ranks' collector from walking and copying them.
+    # Objects that exist now never become garbage: keep the ranks' collector from visiting and copying them.
     gc.collect()
     gc.freeze()
     return {"pid": os.getpid(), "seconds": seconds, "failed": failed, "cuda_started": _cuda_started()}

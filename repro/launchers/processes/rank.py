@@ -1,4 +1,4 @@
-"""One rank's side of a launch: what happens in a fresh process before and after the entry."""
+"""One rank's side of a launch: set-up before the entry in a new process, and its report afterwards."""
 
 from __future__ import annotations
 
@@ -26,49 +26,49 @@ from repro.seams.launching import RankCause
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a rank is told to do, and where."""
+    """Entry, payload and folders of one rank."""
 
     entry: str
     payload: Mapping[str, Any]
     folder: str
-    """Receives rank<N>.log."""
+    """Folder of rank<N>.log."""
     reports: str
-    """Receives rank<N>.json from a rank that fails."""
+    """Folder of rank<N>.json, written by a rank that fails."""
     environment: Mapping[str, str]
 
 
-class Place(Protocol):
-    """Where on the (emulated) cluster a rank runs."""
+class RankPlace(Protocol):
+    """Place of a rank on the (emulated) cluster."""
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What ranks there find in their environment, above all else."""
+        """Environment of ranks there; overrides all other settings."""
 
     def enter(self) -> None:
-        """Go there; called before this process has a second thread, and before it touches the network."""
+        """Move there; called before this process has a second thread and before it uses the network."""
 
 
-class Here:
-    """Where the process was started."""
+class SamePlace:
+    """The place where the process was started."""
 
     environment: ClassVar[Mapping[str, str]] = {}
 
     def enter(self) -> None:
-        """Stay."""
+        """Do nothing."""
 
 
-def run(assignment: Assignment, _roll: object, place: Place) -> None:
-    """Carry out `assignment` in this process; torch elastic calls it once in every rank.
+def run(assignment: Assignment, _processes: object, place: RankPlace) -> None:
+    """Run `assignment` in this process; torch elastic calls it once in every rank.
 
-    `_roll` is worth nothing here: that it was pickled on its way told the parent which process this is.
+    `_processes` is unused here: pickling it on the way showed the parent which process this is.
 
     Raises:
         SystemExit: the entry failed; the reason is in the report, the traceback in the log.
     """
     rank = os.environ["RANK"]
     _print_to(Path(assignment.folder) / f"rank{rank}.log")
-    _lead_a_group()
-    hang.answer_when_asked()
+    _lead_process_group()
+    hang.dump_stacks_on_signal()
     report = Path(assignment.reports) / f"rank{rank}.json"
     try:
         place.enter()
@@ -88,7 +88,7 @@ def run(assignment: Assignment, _roll: object, place: Place) -> None:
 
 
 def _print_to(log: Path) -> None:
-    """Send all that this process prints to `log`, appended, Python's part of it unbuffered."""
+    """Append all output of this process to `log`, unbuffered on Python's side."""
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
@@ -97,20 +97,20 @@ def _print_to(log: Path) -> None:
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", write_through=True)  # type: ignore[union-attr]
 
 
-def _lead_a_group() -> None:
-    """What this rank starts ends with it, and Ctrl-C in a terminal reaches the launcher alone, which ends the ranks."""
+def _lead_process_group() -> None:
+    """Make this rank's children end with it, and Ctrl-C in a terminal reach only the launcher, which ends the ranks."""
     os.setpgid(0, 0)
-    # Elastic and multiprocessing turn SIGINT into a quiet exit 0; a rank told to stop has not succeeded.
+    # Elastic and multiprocessing turn SIGINT into a quiet exit 0; an interrupted rank has not succeeded.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _die_with_the_parent() -> None:
-    """Arrange that no rank outlives who started it, however that one ends.
+    """End this rank when the process that started it ends, in any way.
 
-    The kernel's parent is the fork server, so its death is watched by prctl; the launching process is watched through
-    the pipe that multiprocessing keeps open for as long as it lives.
+    The kernel's parent is the fork server, whose end is watched by prctl. The launching process is watched through the
+    pipe that multiprocessing keeps open for as long as it lives.
     """
-    child_process.at_its_end(signal.SIGKILL)
+    child_process.signal_at_parent_exit(signal.SIGKILL)
     threading.Thread(target=_watch_parent, name="repro-parent-watch", daemon=True).start()
 
 
@@ -125,7 +125,7 @@ def _set_environment(environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
     torch = sys.modules.get("torch")
     if torch is not None and environment.get("OMP_NUM_THREADS", "").isdigit():
-        # The library was loaded in the fork server and has read its environment there.
+        # torch was loaded in the fork server and has read its environment there.
         torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
 
 
@@ -135,7 +135,7 @@ def _write(report: Path, why: str, cause: RankCause) -> None:
 
 
 def _flush() -> None:
-    """A forked process ends without C's exit(): what C libraries have buffered would be lost."""
+    """Flush all buffers: a forked process ends without C's exit(), which would lose the buffers of C libraries."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()

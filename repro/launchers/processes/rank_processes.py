@@ -1,4 +1,4 @@
-"""The roll of one launch: which processes are its ranks, how each ended and why; and the way to end them all."""
+"""Rank processes of one launch: find them, end them all, and report how each ended and why."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from typing import Any
 from repro.seams.launching import RankCause, RankEnd
 
 
-class Roll:
-    """Fills itself while the ranks are started.
+class RankProcesses:
+    """Processes of the ranks of one launch; collects them while they are started.
 
     Torch elastic reports the first rank that failed and hides the rest. It starts each rank by pickling the entry's
-    arguments, so an argument that is pickled learns which process it is pickled for: the same hook by which
-    multiprocessing's own locks and queues travel.
+    arguments, so a pickled argument learns the process that it is pickled for: the hook that multiprocessing's own
+    locks and queues use.
     """
 
     def __init__(self) -> None:
@@ -28,12 +28,12 @@ class Roll:
 
     def __reduce__(self) -> tuple[type[object], tuple[()]]:
         process = get_spawning_popen()
-        assert process is not None, "a roll is pickled only for a process that is being started"
+        assert process is not None, "it is pickled only for a process that is being started"
         self._processes.append(process)
         return object, ()
 
     def kill(self) -> None:
-        """End every rank and whatever it started, at once; may be called from any thread, and again."""
+        """Kill every rank and all processes that it started; may be called from any thread, and repeatedly."""
         for process in self._processes:
             pid = getattr(process, "pid", None)
             if pid is None:
@@ -45,17 +45,17 @@ class Roll:
                     os.kill(pid, signal.SIGKILL)
 
     def pids(self) -> list[int | None]:
-        """By rank, as far as they were started; None: ended already."""
+        """Return the pids of the started ranks, by rank; None: already ended."""
         return [getattr(process, "pid", None) if process.returncode is None else None for process in self._processes]
 
     def reap(self, seconds: float) -> None:
-        """Wait until every rank is gone; from the launching thread only, each end can be read once."""
+        """Wait until every rank has ended; from the launching thread only, because each end can be read once."""
         for process in self._processes:
             if getattr(process, "pid", None) is not None:
                 process.wait(seconds)
 
     def exit_codes(self, processes: int) -> list[int | None]:
-        """By rank; None: never started, or not gone."""
+        """Return the exit codes by rank; None: not started, or not ended."""
         known = [process.returncode for process in self._processes]
         return (known + [None] * processes)[:processes]
 
@@ -63,13 +63,13 @@ class Roll:
 def ends(
     codes: list[int | None], reports: Path, suspect: int | None, late: str, each: Sequence[str] = ()
 ) -> tuple[RankEnd, ...]:
-    """How each rank ended, in one line that tells the cause from its consequences.
+    """Return the end of each rank, separating the cause from its consequences.
 
     Args:
         codes: exit codes by rank.
-        reports: the folder in which failing ranks left rank<N>.json.
-        suspect: the rank that elastic saw fail first; decides where nothing better is known.
-        late: why all ranks were killed; empty when they were not.
+        reports: the folder in which failing ranks wrote rank<N>.json.
+        suspect: the rank that elastic saw fail first; used if nothing better is known.
+        late: why all ranks were killed; empty if they were not.
         each: by rank, where ranks were killed because nothing got on: what each was doing. `suspect` is then the one
             that kept the others waiting, None where that is not known.
     """

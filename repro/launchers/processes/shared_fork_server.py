@@ -1,4 +1,4 @@
-"""The fork server that all open launchers of this process share, and the environment that its ranks inherit."""
+"""Fork server shared by all open launchers of this process, and the environment that its ranks inherit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _shared: WarmServer | None = None
 
 
 class WarmServer:
-    """A running fork server; multiprocessing has one a process, so launchers with equal modules use it together."""
+    """Running fork server; multiprocessing has one per process, so launchers with equal modules share it."""
 
     def __init__(self, modules: Sequence[str], device: str) -> None:
         self.modules, self.device, self.users = tuple(modules), device, 0
@@ -32,11 +32,11 @@ class WarmServer:
 
     @property
     def folder(self) -> str:
-        """For files of one launch; gone when the server stops."""
+        """Folder for files of one launch; removed when the server stops."""
         return self._folder.name
 
     def start(self) -> None:
-        """Return when the server is warm.
+        """Start the server and return when it is warm.
 
         Raises:
             UsageError: a module cannot be loaded, or loading it starts CUDA.
@@ -46,16 +46,16 @@ class WarmServer:
         log = Path(self.folder) / "server.log"
         _set_environment(self.device, fork_server.orders(self.modules, log))
         fork_server.begin()
-        # Meanwhile, on another core: what the launching side itself needs.
+        # Meanwhile, on another core: the modules that the launching process needs.
         _load_elastic()
         self.module_seconds = fork_server.finish(log)["seconds"]
         self.seconds = time.monotonic() - begin
 
     def revive(self) -> None:
-        """Start the server again where it was killed, and return when it is warm: a rank must not wait for it.
+        """Start the server again if it was killed, and return when it is warm: a rank must not wait for it.
 
         Raises:
-            UsageError: it cannot be started any more.
+            UsageError: it cannot be started again.
         """
         if not fork_server.alive():
             Path(self.folder).mkdir(mode=0o700, exist_ok=True)
@@ -63,7 +63,7 @@ class WarmServer:
             fork_server.finish(Path(self.folder) / "server.log")
 
     def stop(self) -> None:
-        """End the server and put the environment back."""
+        """End the server and restore the environment."""
         fork_server.stop()
         os.environ.clear()
         os.environ.update(self._before)
@@ -71,22 +71,22 @@ class WarmServer:
 
 
 def acquire(modules: Sequence[str], device: str) -> WarmServer:
-    """The server that has `modules` loaded, started when there is none; to be given back by `release`.
+    """Return a server with `modules` loaded, starting it if there is none; to be released by `release`.
 
     Raises:
-        UsageError: it cannot be started, or one with other modules is in use.
+        UsageError: it cannot be started, or a server with other modules is in use.
     """
     global _shared
     with _LOCK:
         if _shared is not None and (_shared.modules, _shared.device) != (tuple(modules), device):
-            raise UsageError("a launcher is already open in this process, which has one fork server, with other "
-                             "modules: close it")
+            raise UsageError("a launcher with other modules is already open in this process, which has one fork "
+                             "server; close that launcher first")
         if _shared is None:
             started = WarmServer(modules, device)
             try:
                 started.start()
             except BaseException:
-                # Ctrl-C too: nothing must go on running, and the environment is put back.
+                # Ctrl-C too: no process may stay, and the environment is restored.
                 started.stop()
                 raise
             _shared = started
@@ -95,7 +95,7 @@ def acquire(modules: Sequence[str], device: str) -> WarmServer:
 
 
 def release(server: WarmServer) -> None:
-    """Give a server back; the last one to do so stops it."""
+    """Release a server; the last user stops it."""
     global _shared
     with _LOCK:
         server.users -= 1
@@ -105,17 +105,17 @@ def release(server: WarmServer) -> None:
 
 
 def _set_environment(device: str, orders: str) -> None:
-    """What the fork server and through it every rank inherits; a user's own choice stands where there can be one."""
+    """Set what the fork server, and through it every rank, inherits; keep a user's own values if they may differ."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if device == "cpu":
         os.environ["DS_ACCELERATOR"] = "cpu"
     os.environ["PYTHONSAFEPATH"] = "1"
-    # Ranks are told apart by the order they start in.
+    # Ranks are identified by the order of their start.
     os.environ["TORCH_MP_PARALLEL_START"] = "0"
     os.environ["REPRO_FORK_SERVER"] = orders
     os.environ[orphans.OWNER] = orphans.identity(os.getpid())
-    # The server must find this package before it is told the rest of the path.
+    # The server must find this package before it receives the rest of the path.
     root = str(Path(repro.__file__).resolve().parents[1])
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if "site-packages" not in root and root not in known:
@@ -129,6 +129,6 @@ def _load_elastic() -> None:
 
     one_node.register()
     for name in NOISY:
-        # Elastic repeats as warnings, with tracebacks, what the outcome says in one line.
+        # Elastic logs the same failures again as warnings with tracebacks.
         logging.getLogger(name).propagate = False
         logging.getLogger(name).addHandler(logging.NullHandler())
