@@ -8,12 +8,10 @@ from typing import Any
 
 from repro.record import post_mortem
 from repro.seams.launching import Launcher, LaunchRequest, LaunchResult
-from repro.seams.training import Engine
 from repro.suite.identity import canonical
 from repro.suite.model import Trial
 from repro.suite.plan import Plan
 
-WORKER = "repro.worker.main:main"
 PARITY_WORKER = "repro.worker.gate_worker:main"
 
 
@@ -72,10 +70,7 @@ def _request(trial: Trial, entry: str, folder: Path, payload: dict[str, Any]) ->
 
 
 def _modules(plan: Plan) -> list[str]:
-    """List the modules that the ranks of this plan will import, in order, each once.
-
-    An engine without parts trains nothing: no rank imports the modules of its optimizer and its workload.
-    """
-    modules = [name for cell in plan.cells for choice in cell.choices.plugins() for name in choice.plugin.preload
-               if choice.seam in ("engine", "launcher") or cell.choices.engine.get(Engine).needs_parts]
-    return list(dict.fromkeys([*modules, "repro.worker.main", "repro.worker.gate_worker"]))
+    """List the modules that the ranks of this plan will import, in order, each once."""
+    modules = [name for cell in plan.cells for name in cell.choices.preload()]
+    entries = [cell.choices.entry.partition(":")[0] for cell in plan.cells]
+    return list(dict.fromkeys([*modules, *entries, PARITY_WORKER.partition(":")[0]]))

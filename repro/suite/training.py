@@ -190,6 +190,12 @@ class TrainingConfig(TrialConfig):
             weights=self.precision.get(Precision).weights, simulated=self.origin == "simulated",
         )
 
+    def preload(self) -> list[str]:
+        if self.engine.get(Engine).needs_parts:
+            return super().preload()
+        # No rank imports the modules of an optimizer and a workload that nothing trains with.
+        return [*self.engine.plugin.preload, *self.launcher.plugin.preload]
+
     def notes(self, machine: Machine) -> list[str]:
         costly = self.determinism == "bitwise" and self.origin != "simulated"
         return [*([BITWISE] if costly else []), *super().notes(machine)]

@@ -94,6 +94,10 @@ class TrialConfig(SuitePart):
         """Return every plug-in chosen."""
         return tuple(getattr(self, name) for name in self.plugin_fields)
 
+    def preload(self) -> list[str]:
+        """Return modules that the ranks of a trial import, worth loading once for all trials."""
+        return [name for choice in self.plugins() for name in choice.plugin.preload]
+
     def unsupported(self, machine: Machine) -> str:
         """Return why `machine` cannot run these choices, in one sentence; "" if it can."""
         if self.device == "cuda" and machine.device != "cuda":

@@ -30,13 +30,14 @@ from repro.record.store import Record
 from repro.runner import attempt as runner_attempt
 from repro.runner import preflight
 from repro.runner.context import Options
-from repro.runner.launching import PARITY_WORKER, WORKER, Launchers
+from repro.runner.launching import PARITY_WORKER, Launchers
 from repro.runner.run import Run, prepare
 from repro.seams.launching import LaunchRequest, LaunchResult
 from repro.seams.training import Batch
 from repro.suite.file import read_suite
 from repro.suite.model import Trial
 from repro.suite.plan import Plan, make_plan
+from repro.suite.training import TrainingConfig
 from repro.worker.checkpoint_writer import CheckpointWriter
 from repro.worker.checkpointing import find_problem
 from tests.watcher import Silent
@@ -656,7 +657,7 @@ class Counting(Launchers):
     gates = 0
 
     def launch(self, trial: Trial, entry: str, folder: Path, payload: dict[str, Any]) -> LaunchResult:
-        if entry == WORKER:
+        if entry == TrainingConfig.entry:
             raise KeyboardInterrupt
         assert entry == PARITY_WORKER
         self.gates += 1

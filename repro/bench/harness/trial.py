@@ -9,7 +9,6 @@ from repro.bench.harness import bare_ddp
 from repro.core import registry
 from repro.core.errors import TrialError
 from repro.core.events import Event, read_events
-from repro.runner.launching import WORKER
 from repro.seams.launching import Launcher, LaunchRequest
 from repro.suite.model import Trial
 from repro.suite.training import TrainingConfig
@@ -43,7 +42,8 @@ def run_trial(launcher: Launcher, trial: Trial, folder: Path) -> tuple[float, li
     """
     begin = time.perf_counter()
     outcome = launcher.launch(LaunchRequest(
-        entry=WORKER, processes=trial.choices.processes, device="cpu", folder=folder, timeout_seconds=600.0,
+        entry=trial.choices.entry, processes=trial.choices.processes, device="cpu", folder=folder,
+        timeout_seconds=600.0,
         payload={"trial": trial.model_dump(mode="json", by_alias=True), "log": "result.txt",
                  "launched_ns": time.monotonic_ns()},
     ))
