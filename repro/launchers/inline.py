@@ -83,7 +83,7 @@ def _call(order: LaunchRequest) -> RankEnd:
     except SystemExit as error:
         code = exit_code(error)
         return RankEnd(0, code, f"exit code {code}" if code else "")
-    except Exception as error:  # whatever a plug-in raises ends its rank, and is told as a rank's
+    except Exception as error:  # a plug-in may raise anything: it is the reason of this end
         traceback.print_exc()
         return RankEnd(0, 1, reason(error), cause=cause(error))
     return RankEnd(0, 0)

@@ -23,7 +23,7 @@ class ReductionTree(Algorithm):
     3. Down: the root's finished chunk is sent back the same way while later chunks still go up.
 
     In one piece a binomial tree takes 2 ceil(log2 p) rounds and path 2 ceil(log2 p) x S, a k-ary one 2 D rounds of k S
-    each (D levels). Pipelined, the path tends to the busiest rank's (k + 1) S, whatever p.
+    each (D levels). Pipelined, the path tends to the (k + 1) S of the busiest rank for any p.
     """
 
     title: ClassVar[str] = "tree"

@@ -79,7 +79,7 @@ def run(assignment: Assignment, _processes: object, place: RankPlace) -> None:
         if code := exit_code(error):
             _write(report, f"exit code {code}", "failed")
         raise
-    except Exception as error:  # whatever a plug-in raises is why this rank ended
+    except Exception as error:  # a plug-in may raise anything: it is the reason of this end
         _write(report, reason(error), cause(error))
         traceback.print_exc()
         raise SystemExit(1) from None
@@ -130,8 +130,8 @@ def _set_environment(environment: Mapping[str, str]) -> None:
 
 
 def _write(report: Path, why: str, cause: RankCause) -> None:
-    told = {"reason": why, "cause": cause, "nanoseconds": time.monotonic_ns()}
-    report.write_text(json.dumps(told), encoding="utf-8")
+    content = {"reason": why, "cause": cause, "nanoseconds": time.monotonic_ns()}
+    report.write_text(json.dumps(content), encoding="utf-8")
 
 
 def _flush() -> None:

@@ -76,12 +76,12 @@ def ends(
     if each:
         return tuple(_end(rank, code, why, "failed", suspect)
                      for rank, (code, why) in enumerate(zip(codes, each, strict=True)))
-    told = [_read(reports / f"rank{rank}.json") for rank in range(len(codes))]
-    cause = None if late else _cause(codes, told, suspect)
+    reports_by_rank = [_read(reports / f"rank{rank}.json") for rank in range(len(codes))]
+    cause = None if late else _cause(codes, reports_by_rank, suspect)
     return tuple(
         RankEnd(rank, 0) if code == 0 else
         _end(rank, code, report.get("reason") or late or _without_report(code), report.get("cause", "failed"), cause)
-        for rank, (code, report) in enumerate(zip(codes, told, strict=True))
+        for rank, (code, report) in enumerate(zip(codes, reports_by_rank, strict=True))
     )
 
 
@@ -101,12 +101,12 @@ def _read(report: Path) -> dict[str, Any]:
     return loaded
 
 
-def _cause(codes: list[int | None], told: list[dict[str, Any]], suspect: int | None) -> int | None:
+def _cause(codes: list[int | None], reports_by_rank: list[dict[str, Any]], suspect: int | None) -> int | None:
     """The rank that failed first: one that could not even report, else the earliest report, else the suspect."""
 
     def when(rank: int) -> float:
-        if told[rank]:
-            return float(told[rank]["nanoseconds"])
+        if reports_by_rank[rank]:
+            return float(reports_by_rank[rank]["nanoseconds"])
         # SIGTERM is how elastic ends the others.
         return math.inf if codes[rank] in (None, -signal.SIGTERM) else 0.0
 
