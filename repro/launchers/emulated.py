@@ -48,7 +48,7 @@ class Fabric(Local):
 
     title: ClassVar[str] = "an emulated cluster on this machine (network namespaces, shaped links)"
     origin: ClassVar[Literal["measured", "emulated", "simulated"]] = "emulated"
-    preload: ClassVar[tuple[str, ...]] = ("pyroute2",)
+    preload: ClassVar[tuple[str, ...]] = ("torch", "torch._dynamo", "pyroute2")
     always_shown: ClassVar[tuple[str, ...]] = ("rate",)
 
     nodes: int | None = Field(default=None, ge=1)

@@ -42,6 +42,7 @@ class Local(Launcher):
     """
 
     title: ClassVar[str] = "torch elastic on this machine"
+    preload: ClassVar[tuple[str, ...]] = ("torch", "torch._dynamo")  # elastic starts every rank with torch
     monitor_seconds: float = Field(default=0.05, gt=0, le=5)
     """Interval at which elastic checks for ended ranks; adds half of it to a launch on average."""
     grace_seconds: int = Field(default=5, ge=1)
