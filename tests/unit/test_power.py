@@ -89,7 +89,7 @@ def test_a_pilot_that_missed_its_target_says_nothing(tmp_path: Path):
 
 def test_a_pilot_of_other_cells_is_refused(tmp_path: Path, pilot: Record):
     plan = planned(tmp_path, 10, SUITE.replace("lr: 0.1", "lr: 0.2"))
-    with pytest.raises(UsageError, match="holds no cell of suite 'sample'"):
+    with pytest.raises(UsageError, match="has no cell of suite 'sample'"):
         power(plan, pilot)
 
 

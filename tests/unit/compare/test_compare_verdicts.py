@@ -206,8 +206,8 @@ def test_unpaired_missed_runs_get_no_verdict() -> None:
             for k in range(8)]
     found = against(ours, trials(BASELINE, steady(8, 20.0)), paired=False)
     assert (found.verdict, found.ratio) == ("inconclusive", None)
-    assert found.because == ("the candidate missed the target in 1 of 8 trials; without pairs of one seed that gets no "
-                             "verdict")
+    assert found.because == (
+        "the candidate missed the target in 1 of 8 trials; without pairs of one seed there is no verdict")
     assert found.restricted is not None and found.log_rank_p is not None
 
 
