@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from repro.core.events import EVALUATION_KEYS, Event, read_events
 from repro.core.files import write_text
 from repro.record.results import Result
+from repro.record.status import meaning
 from repro.record.store import Record
 from repro.reporting import Reporter
 from repro.suite.cell import Cell
@@ -78,7 +79,7 @@ def _logs(record: Record, cell: Cell) -> Iterator[tuple[Result, str, str]]:
         path = record.folder.log(item.trial_id, item.attempt)
         events = read_events(path)[0]
         keys = {event.key for event in events}
-        if item.status in ("crashed", "hung", "invalid", "out_of_memory", "timed_out"):
+        if meaning(item.status).failed:
             yield item, f"{item.status.replace('_', ' ')}: {plain(item.reason) or 'no reason given'}", ""
         elif not {"run_start", "run_stop"} <= keys:
             yield item, "its log is gone or has no run_start and run_stop", ""

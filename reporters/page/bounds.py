@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from repro.record.results import Formula, Result
+from repro.record.status import meaning
 from repro.record.store import Record
 from repro.suite.cell import Cell
 from repro.suite.identity import canonical
@@ -62,7 +63,7 @@ class CostModel:
 
 def ended(results: Sequence[Result]) -> list[Result]:
     """The trials that trained to their end: their step times are whole."""
-    return [item for item in results if item.steps and item.status in ("ok", "missed")]
+    return [item for item in results if item.steps and meaning(item.status).completed]
 
 
 def fits(record: Record) -> dict[str, CostModel]:

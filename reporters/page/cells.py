@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from repro.compare import SCALES, Bounds, Metric, MetricSpec, Summary, summarize
-from repro.compare.metric import figure, meaningless
+from repro.compare import METRICS, Bounds, MetricSpec, Summary, summarize
+from repro.compare.observation import is_meaningless
+from repro.record.metrics import figure
 from repro.record.results import Result
+from repro.record.status import meaning
 from repro.record.store import Record
 from repro.seams.training import Workload
 from repro.suite.cell import Cell
+from repro.suite.model import Metric
 from repro.suite.training import TrainingConfig
 
 from .axis import Axis, from_zero
@@ -21,24 +24,6 @@ COLORS = 8
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 """Names that report.css and page_curves give a pattern to."""
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x")
-STATUS_WORDS = {
-    "ok": "reached", "missed": "missed", "diverged": "diverged", "out_of_memory": "out of memory",
-    "timed_out": "timed out", "crashed": "crashed", "hung": "hung", "invalid": "invalid",
-}
-
-
-SAID: dict[str, str] = {
-    "tta_wall": "Time to target by the wall clock: from {start} to the evaluation that establishes the target, "
-                "evaluation on the clock.",
-    "tta_train": "Time to target by the training clock: from {start} to the evaluation that establishes the target, "
-                 "without what evaluation, checkpoints and logging took.",
-    "tta_cold": "Time to target from a cold start: from the request to launch the trial to the evaluation that "
-                "establishes the target.",
-    "samples": "Samples that training took up to the evaluation that establishes the target.",
-    "throughput": "Throughput: samples of the run over its wall clock, evaluation included.",
-    "accuracy": "Final quality: the last evaluation's.",
-}
-"""Metric -> what the table of cells shows of each trial."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +110,8 @@ def goal(choices: TrainingConfig) -> str:
 
 def horizon_of(record: Record, metric: str) -> float | None:
     """The suite's horizon, where it is in the unit of `metric`; it is declared for the primary contrast's metric."""
-    primary = record.plan.suite.primary
-    declared = SCALES[primary.metric if primary else "tta_wall"].unit
-    return record.plan.suite.horizon if SCALES[metric].unit == declared else None
-
-
-def metric_of(record: Record) -> Metric:
-    """What the verdicts are about: the declared contrast's metric, else the wall clock."""
-    primary = record.plan.suite.primary
-    return primary.metric if primary else "tta_wall"
+    declared = METRICS[record.plan.suite.metric].unit
+    return record.plan.suite.horizon if METRICS[metric].unit == declared else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +127,10 @@ class Heading:
 
 
 def heading(record: Record) -> Heading:
-    scale = SCALES[metric_of(record)]
-    before, _, after = SAID[scale.name].partition("{start}")
-    timed = scale.unit == "s"
-    return Heading(scale.name, (before, after), "Median time" if timed else f"Median {scale.noun}", scale.unit,
-                   "seconds" if timed else scale.noun)
+    scale = METRICS[record.plan.suite.metric]
+    before, _, after = scale.description.partition("{start}")
+    return Heading(scale.name, (before, after), "Median time" if scale.clock else f"Median {scale.noun}", scale.unit,
+                   scale.noun if not scale.clock else "seconds")
 
 
 def rows(record: Record, metric: Metric | None = None) -> tuple[list[CellRow], Axis]:
@@ -162,7 +139,7 @@ def rows(record: Record, metric: Metric | None = None) -> tuple[list[CellRow], A
     Args:
         metric: None: the one that the verdicts are about.
     """
-    chosen = metric or metric_of(record)
+    chosen = metric or record.plan.suite.metric
     horizon = horizon_of(record, chosen)
     summaries = [(cell, summarize(cell, record.of_cell(cell.cell_id), chosen, horizon)) for cell in record.plan.cells]
     axis = from_zero([value for _, summary in summaries for value in summary.values], right=90.0, letter=3.2)
@@ -175,7 +152,7 @@ def rows(record: Record, metric: Metric | None = None) -> tuple[list[CellRow], A
 def _row(record: Record, cell: Cell, summary: Summary, mark: CellMark, axis: Axis) -> CellRow:
     workload = cell.choices.workload.plugin
     assert isinstance(workload, Workload)
-    interval, scale = summary.interval, SCALES[summary.metric]
+    interval, scale = summary.interval, METRICS[summary.metric]
     return CellRow(
         mark=mark, n=summary.n, planned=record.plan.suite.seeds, ok=summary.ok, statuses=_statuses(summary),
         success=_success(summary.success), median=_figure(summary.median, scale), median_why=_median_why(summary),
@@ -189,7 +166,7 @@ def _row(record: Record, cell: Cell, summary: Summary, mark: CellMark, axis: Axi
 
 def _figure(value: float | None, scale: MetricSpec) -> Number | None:
     """In the metric's own unit."""
-    return seconds(value) if scale.unit == "s" else number(value, 4, scale.unit)
+    return seconds(value) if scale.timed else number(value, 4, scale.unit)
 
 
 def _ends(interval: Bounds | None, scale: MetricSpec) -> tuple[Number, Number] | None:
@@ -205,7 +182,8 @@ def _success(bounds: Bounds | None) -> str:
 
 def _statuses(summary: Summary) -> str:
     """What the trials that did not reach the target came to."""
-    return ", ".join(f"{count} {STATUS_WORDS[name]}" for name, count in summary.statuses.items() if name != "ok")
+    return ", ".join(f"{count} {meaning(name).page_word}" for name, count in summary.statuses.items()
+                     if not meaning(name).reached)
 
 
 def _median_why(summary: Summary) -> str:
@@ -213,13 +191,13 @@ def _median_why(summary: Summary) -> str:
         return ""
     if not summary.n:
         return "no trial yet"
-    return "not reached" if SCALES[summary.metric].to_target else "no trial has one"
+    return "not reached" if METRICS[summary.metric].to_target else "no trial has one"
 
 
 def _interval_why(summary: Summary) -> str:
     if summary.interval is not None or not summary.n:
         return ""
-    scale = SCALES[summary.metric]
+    scale = METRICS[summary.metric]
     if len(summary.values) < summary.n:
         missed = scale.to_target and summary.ok < summary.n
         return "not every trial reached the target" if missed else f"not every trial has its {scale.noun}"
@@ -227,21 +205,20 @@ def _interval_why(summary: Summary) -> str:
 
 
 def _strip(summary: Summary, results: Sequence[Result], axis: Axis) -> Strip:
-    scale = SCALES[summary.metric]
+    scale = METRICS[summary.metric]
     known = [(item, value) for item in results
-             if (value := figure(item, scale)) is not None and not meaningless(value)]
+             if (value := figure(item, scale)) is not None and not is_meaningless(value)]
     points = tuple((axis.at(value), 7.0 + 6.0 * (index % 3), f"seed {item.repeat}: {_figure(value, scale)}")
                    for index, (item, value) in enumerate(known))
     told = {item.trial_id for item, _ in known}
     rest = [item for item in results if item.trial_id not in told]
     others = tuple(
-        (7.0 + 6.0 * (index % 3), f"seed {item.repeat}: {STATUS_WORDS[item.status]}") for index, item in enumerate(rest)
+        (7.0 + 6.0 * (index % 3), f"seed {item.repeat}: {meaning(item.status).page_word}")
+        for index, item in enumerate(rest)
     )
-    name = "times to target" if scale.name == "tta_wall" else scale.noun
     listed = ", ".join(str(_figure(value, scale)) for value in summary.values)
-    none = "no time to target" if scale.name == "tta_wall" else f"no {scale.noun}"
-    words = f"{name}: {listed}" if listed else none
-    without = "time" if scale.unit == "s" else "figure"
+    words = f"{scale.noun}: {listed}" if listed else f"no {scale.noun}"
+    without = "time" if scale.timed else "figure"
     return Strip(
         points=points, median=axis.at(summary.median) if summary.median is not None else None,
         interval=(axis.at(summary.interval.low), axis.at(summary.interval.high)) if summary.interval else None,

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from repro.record.results import Point, Result
+from repro.record.status import meaning
 from repro.record.store import Record
 from repro.suite.cell import Cell
 
 from .bands import band, brackets, thinned
-from .cells import STATUS_WORDS, CellMark, goal, marks, origins
+from .cells import CellMark, goal, marks, origins
 from .text import Number, number, plural, seconds, wrapped
 
 DASHES = {
@@ -158,7 +159,7 @@ def _trace(clock: str, mark: CellMark, result: Result, markers: bool, most: int)
     sizes = [5] * len(known)
     if known and result.status != "ok":
         symbols[-1], sizes[-1] = "x-thin-open", 10
-    told = f"<b>{mark.number}</b> {wrapped(mark.label)}<br>seed {result.repeat}, {STATUS_WORDS[result.status]}"
+    told = f"<b>{mark.number}</b> {wrapped(mark.label)}<br>seed {result.repeat}, {meaning(result.status).page_word}"
     shown = {"samples": "samples", "epochs": "epochs"}.get(clock, "s")
     marker = {"symbol": symbols, "size": sizes, "color": f"--c{mark.color}",
               "line": {"width": 1.3, "color": f"--c{mark.color}"}}
@@ -203,7 +204,7 @@ def _note(target: float) -> dict[str, Any]:
 def _rows(drawn: Sequence[tuple[CellMark, Result]], thin: bool) -> list[CurveRow]:
     return [
         CurveRow(
-            mark=mark, trial_id=result.trial_id, repeat=result.repeat, status=STATUS_WORDS[result.status],
+            mark=mark, trial_id=result.trial_id, repeat=result.repeat, status=meaning(result.status).page_word,
             epochs=number(point.epochs), samples=Number(point.samples, f"{point.samples:,}"),
             wall=seconds(point.wall_seconds), train=seconds(point.train_seconds), value=number(point.value, 4),
         )

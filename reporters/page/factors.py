@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from repro.compare import Bounds, Comparison
+from repro.suite.metrics import METRICS
 
 from .axis import Axis
 from .text import Number, number, plural, ratios, seconds
@@ -39,8 +40,8 @@ def factors(item: Comparison, axis: Axis) -> tuple[Factor, ...]:
         ):
             found.append(_factor(name, path, part.value, part.interval, inverse, axis))
     if item.restricted is not None and item.ratio is None:
-        mean = item.restricted
-        unit = number(mean.horizon, 4, "samples") if item.metric == "samples" else seconds(mean.horizon)
+        mean, scale = item.restricted, METRICS[item.metric]
+        unit = seconds(mean.horizon) if scale.timed else number(mean.horizon, 4, scale.unit)
         found.append(_factor(f"mean up to the horizon of {unit}", "restricted", mean.ratio, mean.interval, False, axis))
     return tuple(found)
 

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from repro.record.results import Result
+from repro.record.status import meaning
 from repro.record.store import Record
 
-from .cells import STATUS_WORDS, origin
+from .cells import origin
 from .settings import effective
 from .text import plural, significant
 
@@ -85,12 +86,12 @@ def _failed_trials(record: Record) -> Iterator[Notice]:
         if result.status != "ok":
             by_status.setdefault(result.status, []).append(result)
     for status, results in by_status.items():
-        level = "warn" if status == "missed" else "fail"
         said = (result.reason.removeprefix(f"{status}: ") for result in results)
         reasons = list(dict.fromkeys(reason for reason in said if reason))
         more = f" (and {len(reasons) - 2} other reasons)" if len(reasons) > 2 else ""
         text = f": {'; '.join(reasons[:2])}{more}" if reasons else ""
-        yield Notice(level, STATUS_WORDS[status].capitalize(), plural(len(results), "trial") + text, "#trials")
+        end = meaning(status)
+        yield Notice(end.level, end.page_word.capitalize(), plural(len(results), "trial") + text, "#trials")
     again = len(record.attempts) - len({attempt.trial_id for attempt in record.attempts})
     if again > 0:
         yield Notice("warn", "Repeated attempts", f"{plural(again, 'start')} beyond the first; all are listed",

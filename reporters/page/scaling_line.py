@@ -11,6 +11,7 @@ from repro.record.results import Result
 from repro.record.store import Record
 from repro.seams.training import Workload
 from repro.suite.cell import Cell
+from repro.suite.metrics import DEFAULT
 
 from .bounds import CostModel, StepBounds, bounds, ended, network_of
 from .cells import COLORS, DASHES, SYMBOLS, CellMark
@@ -127,7 +128,7 @@ def _epoch(item: Result, train: int) -> float | None:
 def _against(record: Record, cell: Cell, single: Cell | None) -> Comparison | None:
     if single is None or cell.cell_id == single.cell_id:
         return None
-    return contrast(cell, single, record.of_cell(cell.cell_id), record.of_cell(single.cell_id), "tta_wall",
+    return contrast(cell, single, record.of_cell(cell.cell_id), record.of_cell(single.cell_id), DEFAULT,
                     primary=False, planned=record.plan.suite.seeds)
 
 

@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from repro.compare import SCALES, Comparison, compare, summarize
-from repro.compare.verdict import FORECASTS
+from repro.compare import METRICS, Comparison, compare, summarize
+from repro.compare.forecast import FORECASTS
 from repro.record.store import Record
+from repro.suite.metrics import DEFAULT
 
 from .axis import Axis, around_one
 from .cells import CellMark, goal, horizon_of, marks
 from .factors import Factor, SideFigure, drawn_values, factors, side_figures
 from .text import Number, number, plural, ratios, seconds
-
-CLOCKS = {"tta_wall": "wall clock", "tta_train": "training clock", "tta_cold": "cold start to target"}
-SAID = {"samples": ("needs", "the samples of"), "throughput": ("has", "the throughput of"),
-        "accuracy": ("ends with", "the final quality of")}
-"""How the headline says what is no time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +27,10 @@ class Ratio:
     primary: bool
     metric: str
     clock: str
+    by_clock: bool
+    """The headline names the clock: it is not the wall clock."""
+    amount: str
+    """time or samples."""
     said: tuple[str, str]
     """Words before and after the ratio: `takes`, `as long as`."""
     to_target: bool
@@ -124,12 +124,12 @@ def forest(record: Record) -> Forest:
 
 
 def _what(found: Sequence[Comparison]) -> str:
-    metric = found[0].metric if found else "tta_wall"
-    return "times" if SCALES[metric].unit == "s" else SCALES[metric].noun
+    scale = METRICS[found[0].metric if found else DEFAULT]
+    return "times" if scale.clock else scale.noun
 
 
 def _sides(found: Sequence[Comparison]) -> tuple[str, str]:
-    scale = SCALES[found[0].metric if found else "tta_wall"]
+    scale = METRICS[found[0].metric if found else DEFAULT]
     return scale.below, scale.above
 
 
@@ -147,14 +147,15 @@ def _ratio(
     record: Record, index: int, item: Comparison, known: dict[str, CellMark], axis: Axis, family: int
 ) -> Ratio:
     baseline = record.cell(item.baseline)
-    scale = SCALES[item.metric]
+    scale = METRICS[item.metric]
     base = summarize(baseline, record.of_cell(item.baseline), scale.name, horizon_of(record, item.metric))
     interval = item.interval
     texts = ratios([item.ratio, *([interval.low, interval.high] if interval else [])]) if item.ratio else []
     return Ratio(
         index=index, candidate=known[item.candidate], baseline=known[item.baseline], primary=item.primary,
-        metric=item.metric, clock=CLOCKS.get(item.metric, scale.noun),
-        said=SAID.get(item.metric, ("takes", "as long as")),
+        metric=item.metric, clock=scale.clock or scale.noun,
+        by_clock=bool(scale.clock) and scale.name != DEFAULT, amount="time" if scale.timed else scale.unit,
+        said=scale.says,
         to_target=scale.to_target, goal=goal(record.cell(item.candidate).choices), n=item.n,
         ratio=texts[0] if texts else None, interval=(texts[1], texts[2]) if len(texts) == 3 else None,
         level=f"{interval.level:.0%}".replace("%", "\N{NO-BREAK SPACE}%") if interval else "",
@@ -197,8 +198,8 @@ def _pair_rows(record: Record, item: Comparison) -> tuple[PairRow, ...]:
 
 
 def _figure(value: float | None, item: Comparison) -> Number | None:
-    unit = SCALES[item.metric].unit
-    return seconds(value) if unit == "s" else number(value, 4, unit)
+    scale = METRICS[item.metric]
+    return seconds(value) if scale.timed else number(value, 4, scale.unit)
 
 
 def _words(item: Comparison, texts: Sequence[str]) -> str:

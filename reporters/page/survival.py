@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from repro.compare import SCALES, Metric, MetricSpec, Summary, summarize
-from repro.compare.metric import Observation, course
+from repro.compare import METRICS, Metric, MetricSpec, Summary, summarize
+from repro.compare.observation import Observation, observe
 from repro.record.results import Result
+from repro.record.status import meaning
 from repro.record.store import Record
 from repro.suite.cell import Cell
+from repro.suite.metrics import DEFAULT
 
 from .cells import CellMark, goal, horizon_of, marks
 from .curves import DASHES, Chart, layout
@@ -61,9 +63,8 @@ class Survivals:
 
 def survival(record: Record) -> Survivals:
     """By the declared contrast's clock, else by the wall clock."""
-    primary = record.plan.suite.primary
-    scale = SCALES[primary.metric if primary else "tta_wall"]
-    scale = scale if scale.to_target else SCALES["tta_wall"]
+    scale = METRICS[record.plan.suite.metric]
+    scale = scale if scale.to_target else METRICS[DEFAULT]
     groups: dict[tuple[str, str], list[Cell]] = {}
     for cell in record.plan.cells:
         groups.setdefault((cell.choices.workload.label, goal(cell.choices)), []).append(cell)
@@ -83,7 +84,7 @@ def _panel(
     if all(item.kind == "reached" for _, _, courses, _ in found for item in courses):
         return None
     traces = [trace for mark, _, courses, summary in found if (trace := _trace(mark, courses, summary, scale))]
-    unit = "seconds" if scale.unit == "s" else scale.unit
+    unit = "seconds" if scale.timed else scale.unit
     looks = layout(unit, "probability to have reached it")
     looks["yaxis"] |= {"range": [-0.03, 1.05], "tickformat": ".0%"}
     figure = {"data": traces, "layout": looks}
@@ -99,7 +100,7 @@ def _panel(
 
 def _courses(results: Sequence[Result], scale: MetricSpec) -> list[Observation]:
     """How far each trial was watched; crashed and invalid ones say nothing of the cell."""
-    return [course(item, scale) for item in results if item.status not in ("crashed", "hung", "invalid")]
+    return [observe(item, scale) for item in results if meaning(item.status).counts]
 
 
 def curve(courses: Sequence[Observation], summary: Summary) -> tuple[list[tuple[float, float]], float] | None:
@@ -151,7 +152,7 @@ def _row(
 ) -> SurvivalRow:
     found = curve(courses, summary)
     mean = summary.restricted
-    text = seconds if scale.unit == "s" else number
+    text = seconds if scale.timed else number
     ends = [text(end) for end in (mean.interval.low, mean.interval.high)] if mean and mean.interval else []
     success = [number(end, 2) for end in (summary.success.low, summary.success.high)] if summary.success else []
     return SurvivalRow(

@@ -8,6 +8,7 @@ from statistics import mean, median
 
 from repro.compare import PAIRED_HASHES
 from repro.record.results import Result, Traffic
+from repro.record.status import meaning
 from repro.record.store import Record
 from repro.seams.training import Comm
 from repro.suite.cell import Cell
@@ -207,7 +208,7 @@ def _overlap(record: Record, known: dict[str, CellMark], on: Cell, off: Cell) ->
 def _paired(one: Result, other: Result) -> bool:
     """Both ran to their end on the same initial weights, order and data."""
     alike = all(one.hashes.get(name) == other.hashes.get(name) for name in PAIRED_HASHES)
-    return alike and {one.status, other.status} <= {"ok", "missed"}
+    return alike and all(meaning(item.status).completed for item in (one, other))
 
 
 def _words(differences: Sequence[float], interval: tuple[float, float] | None, planned: int) -> str:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from repro.record.ledger import Attempt
 from repro.record.results import Result
+from repro.record.status import meaning
 from repro.record.store import Record
 
-from .cells import STATUS_WORDS, CellMark, marks
+from .cells import CellMark, marks
 from .text import Number, gibibytes, moment, number, seconds, share
 
 FOLDER = "../trials"
@@ -82,7 +83,7 @@ def attempts(record: Record) -> list[AttemptRow]:
     rows = [
         AttemptRow(
             mark=known.get(item.cell_id), trial_id=item.trial_id, repeat=item.repeat, attempt=item.attempt,
-            status=item.status, word=STATUS_WORDS.get(item.status, item.status), reason=_told(item),
+            status=item.status, word=meaning(item.status).page_word, reason=_told(item),
             started=moment(item.started_ms), took=seconds(item.known_seconds),
             link=f"{FOLDER}/{item.trial_id}/result_{item.attempt}.txt",
         )
@@ -123,7 +124,7 @@ def _trial(item: Result, mark: CellMark, starts: int) -> TrialRow:
     return TrialRow(
         mark=mark, trial_id=item.trial_id, link=f"{FOLDER}/{item.trial_id}/",
         log=f"{FOLDER}/{item.trial_id}/result_{item.attempt}.txt", repeat=item.repeat, attempt=item.attempt,
-        status=item.status, word=STATUS_WORDS[item.status], reason=item.reason, wall=seconds(item.tta_wall),
+        status=item.status, word=meaning(item.status).page_word, reason=item.reason, wall=seconds(item.tta_wall),
         train=seconds(item.tta_train), cold=seconds(item.tta_cold), epochs=number(item.epochs_to_target),
         rate=number(item.samples_per_second), final=number(item.final, 4), peak=gibibytes(item.peak_bytes),
         conservation=share(item.conservation_error), observer=share(item.observer_effect), starts=starts,

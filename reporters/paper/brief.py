@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from repro.compare import SCALES, Bounds, Comparison, Summary
+from repro.compare import METRICS, Bounds, Comparison, Summary
 from repro.record.store import Record
 
 from ..page.text import plural, shortened, significant
-from ..tables.rows import Row, about, comparisons, metric_of, pair_origin, plain, summaries
+from ..tables.rows import Row, about, comparisons, pair_origin, plain, summaries
 
 NOTHING = "-"
 
@@ -114,7 +114,7 @@ def _doubts(record: Record, row: Row) -> Iterator[str]:
 
 def _sentence(item: Comparison) -> VerdictText:
     kind = "declared contrast" if item.primary else "further contrast"
-    scale, told = SCALES[item.metric], ""
+    scale, told = METRICS[item.metric], ""
     if item.ratio is not None:
         told = f"{rounded(item.ratio)} x {scale.times}"
         told += f", {interval(item.interval)}" if item.interval else ", no interval"
@@ -129,8 +129,8 @@ def _sentence(item: Comparison) -> VerdictText:
 
 
 def _cells(record: Record) -> TextTable:
-    metric = metric_of(record)
-    scale = SCALES[metric]
+    metric = record.plan.suite.metric
+    scale = METRICS[metric]
     unit = f" ({scale.unit})" if scale.unit else ""
     return TextTable(
         title=f"Cells: {scale.noun}",
@@ -157,7 +157,7 @@ def _comparisons(record: Record, found: list[Comparison]) -> TextTable:
         numeric=(False, False, False, False, True, True, True, True, False),
         rows=tuple((
             name(item.candidate_label), name(item.baseline_label), pair_origin(record, item),
-            SCALES[item.metric].noun + (" *" if item.primary else ""), rounded(item.ratio), interval(item.interval),
+            METRICS[item.metric].noun + (" *" if item.primary else ""), rounded(item.ratio), interval(item.interval),
             str(item.n), rounded(item.p if item.p_adjusted is None else item.p_adjusted, 2), item.verdict,
         ) for item in found),
     )

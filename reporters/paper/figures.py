@@ -15,14 +15,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from repro.compare import SCALES, Comparison
+from repro.compare import METRICS, Comparison
 from repro.core.files import write_bytes
 from repro.record.store import Record
 from repro.reporting import Reporter
 from repro.suite.cell import Cell
 
 from ..page.text import plural
-from ..tables.rows import comparisons, metric_of, pair_origin, summaries
+from ..tables.rows import comparisons, pair_origin, summaries
 from .brief import name
 
 if TYPE_CHECKING:
@@ -164,8 +164,8 @@ def _draw_curves(record: Record, cells: Sequence[Cell], metric: str, target: flo
 
 def _times(record: Record) -> list[Drawing]:
     """Every trial's figure by cell, with median and interval."""
-    metric = metric_of(record)
-    scale = SCALES[metric]
+    metric = record.plan.suite.metric
+    scale = METRICS[metric]
     found = [item for item in summaries(record, metric) if item.n]
     if not found:
         return []
@@ -187,7 +187,7 @@ def _times(record: Record) -> list[Drawing]:
                               va="center", xycoords=("axes fraction", "data"))
         rows(pane, [f"{name(cell.label)} [{cell.choices.origin}]" for cell in cells])
         pane.set_xlim(left=0)
-        pane.set_xlabel(f"{scale.noun} ({scale.unit})" if scale.unit else scale.noun)
+        pane.set_xlabel(scale.title)
 
     caption = (f"{scale.noun.capitalize()} of every trial by cell; bars: median with its order-statistic interval, "
                f"where every trial reached the target. Figures: {_origins(cells)}."
@@ -218,12 +218,12 @@ def _forest(record: Record) -> list[Drawing]:
         rows(pane, [_contrast(record, item) for item in shown])
         pane.set_xscale("log")
         _plain_ticks(pane, shown)
-        pane.set_xlabel(f"ratio of {SCALES[shown[0].metric].noun}, candidate / baseline")
+        pane.set_xlabel(f"ratio of {METRICS[shown[0].metric].noun}, candidate / baseline")
 
     origins = " and ".join(dict.fromkeys(pair_origin(record, item) for item in shown))
     without = len(everything) - len(found)
     none = f" {plural(without, 'contrast')} without a ratio cannot be drawn." if without else ""
-    caption = (f"Ratios of {SCALES[shown[0].metric].noun} with 95 % intervals, pairs of one seed as points; the "
+    caption = (f"Ratios of {METRICS[shown[0].metric].noun} with 95 % intervals, pairs of one seed as points; the "
                f"declared contrast is drawn in blue with a diamond. Intervals are not corrected for the number of "
                f"contrasts, verdicts are.{none} Figures: {origins}.{left_out(shown, found, 'contrast')}")
     return [Drawing("ratios", caption, 0.8 + 0.42 * len(shown), into)]

@@ -10,7 +10,9 @@ from repro.compare import factors_of
 from repro.published.cells import batch_costs
 from repro.published.record import PublishedCell, PublishedResult, PublishedSystem, Refused
 from repro.published.store import Published
+from repro.record.status import meaning
 from repro.record.store import Record
+from repro.suite.metrics import DEFAULT
 
 from ..page.axis import Axis, from_zero
 from ..page.cells import COLORS, CellRow, origins
@@ -24,7 +26,6 @@ RUNS_UP_TO = 5_000
 REFUSED_UP_TO = 2_000
 """Rows beyond which a table says how many it leaves out, and in which file they stand."""
 NO_BATCH = "not one run that reached its target states the global batch and what it took, so there is nothing to draw"
-STATUS_WORDS = {"ok": "reached", "missed": "missed", "invalid": "invalid"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +289,7 @@ def _runs(published: Published, lines: dict[str, SystemLine]) -> list[RunRow]:
         RunRow(
             id=item.result_id, cell=f"{lines[item.cell_id].number}" if item.cell_id in lines else "-",
             link=f"c-{item.cell_id}" if item.cell_id in lines else "", repeat=item.repeat,
-            status=item.status, word=STATUS_WORDS[item.status],
+            status=item.status, word=meaning(item.status).page_word,
             minutes=number(None if item.seconds is None else item.seconds / 60, 4),
             epochs=number(item.epochs_to_target), samples=_count(_text(item.samples_to_target)), reason=item.reason,
             warnings=item.warnings, source=item.source, sha256=item.sha256,
@@ -303,7 +304,7 @@ def _text(value: int | None) -> str | None:
 
 
 def _own(index: int, record: Record) -> OwnRun:
-    rows, _ = cell_rows(record, "tta_wall")
+    rows, _ = cell_rows(record, DEFAULT)
     environment = record.environment
     batches = {str(factors_of(cell)["batch"].get("global")) for cell in record.plan.cells}
     return OwnRun(

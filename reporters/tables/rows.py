@@ -15,6 +15,7 @@ from typing import Any
 
 from repro.compare import Bounds, Comparison, Estimate, Metric, Summary, compare, factors_of, summarize
 from repro.compare.calibration import beside, machine_of
+from repro.record.metrics import figures_of
 from repro.record.results import Result
 from repro.record.store import Record
 
@@ -22,12 +23,6 @@ from ..page.text import without_paths
 
 Value = str | int | float | bool | None
 Row = dict[str, Value]
-CLOCKS = ("tta_wall", "tta_train", "tta_cold")
-FIGURES = (
-    *CLOCKS, "run_seconds", "init_seconds", "samples_to_target", "epochs_to_target", "samples", "samples_per_second",
-    "train_samples_per_second", "conservation_error", "observer_effect", "peak_bytes", "bytes_sent", "final", "best",
-    "energy_joules_measured", "energy_joules_modelled",
-)
 HASHES = ("init_weights", "data_order", "augmentation", "data", "final_weights")
 PHASES = ("train", "eval", "checkpoint", "logging", "other")
 UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff"
@@ -55,7 +50,7 @@ class Table:
 
 def tables(record: Record) -> list[Table]:
     """All of them, in a fixed order; a table without rows is left out."""
-    metric, compared = metric_of(record), comparisons(record)
+    metric, compared = record.plan.suite.metric, comparisons(record)
     found = [
         Table("about", "What this record is", (about(record),)),
         Table("cells", "One row a cell", tuple(_cell(record, item) for item in summaries(record, metric))),
@@ -69,12 +64,6 @@ def tables(record: Record) -> list[Table]:
         Table("skipped", "One row a combination that did not run", tuple(_skipped(record))),
     ]
     return [table for table in found if table.rows]
-
-
-def metric_of(record: Record) -> Metric:
-    """What the record compares by: the declared contrast's metric, else the wall clock."""
-    primary = record.plan.suite.primary
-    return primary.metric if primary else "tta_wall"
 
 
 def summaries(record: Record, metric: Metric) -> list[Summary]:
@@ -97,7 +86,7 @@ def about(record: Record) -> Row:
         item.get("problem") for item in parity.get("findings", ()))
     return {
         "suite": plain(plan.suite.suite), "title": plain(plan.suite.title), "suite_digest": plan.digest,
-        "method": plan.method, "origin": " and ".join(origins) or "measured", "metric": metric_of(record),
+        "method": plan.method, "origin": " and ".join(origins) or "measured", "metric": record.plan.suite.metric,
         "trials": len(record.results), "planned": len(plan.order), "seeds": plan.suite.seeds,
         "margin": plan.suite.margin, "horizon": plan.suite.horizon,
         "attempts": len(record.attempts), "machine": plain(machine_of(environment)),
@@ -175,7 +164,7 @@ def _trial(record: Record, item: Result) -> Row:
         "origin": record.cell(item.cell_id).choices.origin, "seed": item.repeat, "attempt": item.attempt,
         "status": item.status, "reason": plain(item.reason),
     }
-    row |= {name: getattr(item, name) for name in FIGURES}
+    row |= figures_of(item)
     row |= {f"{name}_seconds": item.phases.get(name) for name in PHASES}
     row |= {"lost_seconds": item.phases.get("lost"), "resumed": len(item.resumed)}
     bracket = item.bracket

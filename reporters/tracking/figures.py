@@ -17,7 +17,7 @@ from copy import deepcopy
 from functools import cache
 from typing import Any
 
-from repro.compare import SCALES, Comparison, compare
+from repro.compare import METRICS, Comparison, compare
 from repro.record.store import Record
 
 from ..page.axis import around_one, tick_text
@@ -156,7 +156,7 @@ def _forest(record: Record) -> dict[str, Any]:
         return {"data": [], "layout": {}}
     known.sort(key=lambda item: not item.primary)
     drawn, numbers = known[:ROWS], marks(record)
-    scale = SCALES[drawn[0].metric]
+    scale = METRICS[drawn[0].metric]
     data = [trace for place, item in enumerate(drawn) for trace in _row(place, item, numbers[item.candidate])]
     origins = " and ".join(dict.fromkeys(pair_origin(record, item) for item in drawn))
     axis = around_one([end for item in drawn for end in _extent(item)])

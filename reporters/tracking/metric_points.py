@@ -14,15 +14,12 @@ from typing import Any
 
 from repro.compare import Bounds, Comparison, Summary
 from repro.core.events import EVALUATION_KEYS, Event
-from repro.record.results import RERUN, Result
+from repro.record.metrics import figures_of
+from repro.record.results import Result
+from repro.record.status import meaning
 from repro.record.store import Record
-
-FIGURES = (
-    "tta_wall", "tta_train", "tta_cold", "run_seconds", "init_seconds", "samples_to_target", "epochs_to_target",
-    "samples", "samples_per_second", "train_samples_per_second", "conservation_error", "observer_effect",
-    "peak_bytes", "bytes_sent", "final", "best",
-    "energy_joules_measured", "energy_joules_modelled",
-)
+from repro.suite.metrics import METRICS
+from repro.suite.model import Metric
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +90,9 @@ def result_points(result: Result, time_ms: int) -> list[MetricPoint]:
     A trial that crashed or hung has none: once it ran again its result is no longer in the record, and what a store
     holds would depend on when it was asked. What it did until then are the points of its log.
     """
-    if result.status in RERUN:
+    if meaning(result.status).reruns:
         return []
-    values: dict[str, Any] = {name: getattr(result, name) for name in FIGURES}
+    values = figures_of(result)
     values |= {f"phase/{name}_seconds": seconds for name, seconds in result.phases.items()}
     if result.steps:
         values |= {f"step/{name}": value for name, value in result.steps.model_dump().items()}
@@ -116,6 +113,12 @@ def settled(record: Record, time_ms: int) -> tuple[int, int]:
     """
     last = max((round(item.started_ms + item.seconds * 1e3) for item in record.attempts), default=time_ms)
     return -len(record.missing()), max(time_ms, last)
+
+
+def cell_metrics(record: Record) -> list[Metric]:
+    """Return the metrics whose medians a cell's run has, the declared one first."""
+    first = record.plan.suite.metric
+    return [first, *(spec.name for spec in METRICS.values() if spec.tracked and spec.name != first)]
 
 
 def cell_points(

@@ -22,7 +22,7 @@ from typing import ClassVar
 
 from pydantic import Field, PrivateAttr
 
-from repro.compare import Comparison, Metric, compare, summarize
+from repro.compare import Comparison, compare, summarize
 from repro.core.errors import OutputError, TrackingError
 from repro.core.events import read_events
 from repro.core.redact import redacted
@@ -33,9 +33,17 @@ from repro.suite.cell import Cell
 
 from .address import experiment_place
 from .figures import digest as figure_digest
-from .metric_points import MetricPoint, cell_points, result_points, settled, system_points, training_points
+from .metric_points import (
+    MetricPoint,
+    cell_metrics,
+    cell_points,
+    result_points,
+    settled,
+    system_points,
+    training_points,
+)
 from .retries import Backoff, Tally, TransientError
-from .run_view import METRICS, AttemptRun, RunView, attempt_runs, cell_view, is_alive, trial_view
+from .run_view import AttemptRun, RunView, attempt_runs, cell_view, is_alive, trial_view
 from .server import Server, StoredRun, each_once, translated
 from .state import Cursor, Sent, State, Store, identity, read_state, remember
 
@@ -184,7 +192,8 @@ class _Replay:
             self._trial(cell, course, span, parent.run_id)
         results = self.record.of_cell(cell.cell_id)
         figures = cell_points(
-            [summarize(cell, results, metric) for metric in self._metrics()], self.comparisons.get(cell.cell_id, []),
+            [summarize(cell, results, metric) for metric in cell_metrics(self.record)],
+            self.comparisons.get(cell.cell_id, []),
             *settled(self.record, max(end for _, (_, end) in timed)),
         ) if results else []
         self.server.send(parent, view, (), figures)
@@ -194,12 +203,6 @@ class _Replay:
         """Start and end of an attempt, without reading its log again once all of it was sent."""
         sent = self.store.runs.get(course.key)
         return (sent.done if sent and course.ended else None) or course.span_ms()
-
-    def _metrics(self) -> list[Metric]:
-        """The declared metric first."""
-        primary = self.record.plan.suite.primary
-        first = primary.metric if primary else METRICS[0]
-        return [first, *(metric for metric in METRICS if metric != first)]
 
     def _trial(self, cell: Cell, course: AttemptRun, span: tuple[int, int], parent: str) -> None:
         image, sent = self.images.get(course.key), self.store.runs.get(course.key)

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from repro.compare import Comparison, Metric, summarize
+from repro.compare import METRICS, Comparison, summarize
 from repro.compare.calibration import FILE as CALIBRATION
 from repro.core.events import follow
 from repro.record.environment import DataSet
 from repro.record.ledger import Attempt
 from repro.record.results import Result
+from repro.record.status import STARTED, meaning
 from repro.record.store import Record
 from repro.suite.cell import Cell
 from repro.suite.model import Trial
@@ -35,8 +36,6 @@ LABEL = "Cell"
 """Parameter with a cell's whole name. MLflow's comparison sorts names, capitals first, and draws the first ones: so it
 starts with what tells the runs apart, and its list of runs can be grouped by it."""
 PARAM_LIMIT, TAG_LIMIT, KEY_LIMIT = 6000, 8000, 250
-METRICS: tuple[Metric, ...] = ("tta_wall", "tta_train", "tta_cold")
-FAILED = ("crashed", "hung", "timed_out", "out_of_memory", "invalid", "refused")
 QUIET_SECONDS = 60.0
 """A running trial's folder is written to every second; untouched for so long, the run is over."""
 
@@ -78,7 +77,7 @@ class AttemptRun:
     @property
     def ended(self) -> bool:
         """Not so by the line that the ledger has from before the launch."""
-        return self.result is not None or (self.entry is not None and self.entry.status != "started")
+        return self.result is not None or (self.entry is not None and self.entry.status != STARTED)
 
     @property
     def status(self) -> str:
@@ -140,7 +139,7 @@ def trial_view(record: Record, run: str, cell: Cell, course: AttemptRun, span: t
         "repro.trial": trial.trial_id, "repro.repeat": str(trial.repeat), "repro.attempt": str(course.attempt),
         "repro.status": status if course.ended or running else "killed", **_result_tags(course), **_listed(files),
     }
-    ended = "KILLED" if not course.ended else "FAILED" if status in FAILED else "FINISHED"
+    ended = "KILLED" if not course.ended else meaning(status).mlflow
     return RunView(
         key=course.key, start_ms=span[0], tags=_cut(tags), params=params, data=data_of(record, trial.choices),
         files=files, texts=long, status="RUNNING" if running else ended,
@@ -194,10 +193,10 @@ def cell_view(
     tags |= _listed(files)
     files |= {"report.html": folder.reports / "report.html"} if report else {}
     results = record.of_cell(cell.cell_id)
-    summaries = [summarize(cell, results, metric) for metric in METRICS] if results else []
+    summaries = [summarize(cell, results, spec.name) for spec in METRICS.values() if spec.tracked] if results else []
     tags |= {f"repro.interval.{name}": level for name, level in levels(summaries, comparisons).items()}
     over = len(results) == record.plan.suite.seeds
-    ended = "KILLED" if not over else "FAILED" if any(item.status in FAILED for item in results) else "FINISHED"
+    ended = "KILLED" if not over else _of_cell(results)
     running = alive and not over
     return RunView(
         key=cell_key(cell), start_ms=min(start for start, _ in spans), tags=_cut(tags), params=params_texts[0],
@@ -205,6 +204,11 @@ def cell_view(
         figures=run_figures.figures(record) if report else {},
         status="RUNNING" if running else ended, end_ms=None if running else max(end for _, end in spans),
     )
+
+
+def _of_cell(results: Sequence[Result]) -> str:
+    """MLflow's status of a cell: failed if any of its trials did."""
+    return "FAILED" if any(meaning(item.status).mlflow == "FAILED" for item in results) else "FINISHED"
 
 
 def _tables(record: Record) -> dict[str, str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from repro.core.events import Event
 from repro.record.ledger import Attempt
+from repro.record.status import meaning
 from repro.record.store import RunFolder
 from repro.suite.model import Trial
 from repro.suite.plan import Plan
@@ -74,8 +75,8 @@ def too_soon(plan: Plan, attempts: Sequence[Attempt]) -> Iterator[Contradiction]
     for item in attempts:
         if item.cell_id not in choices or item.resumed_from:
             continue
-        limits = {"timed_out": choices[item.cell_id].timeout_seconds, "hung": choices[item.cell_id].stall_seconds}
-        limit = limits.get(item.status)
+        field = meaning(item.status).limit
+        limit = getattr(choices[item.cell_id], field) if field else None
         if limit is not None and item.seconds < limit - ROUNDED_SECONDS:
             yield ("ledger.jsonl", f"{item.trial_id[:120]} ended as {item.status!r} after {item.seconds:g} s, its "
                    f"limit is {limit:g} s", "ledger")

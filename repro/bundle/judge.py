@@ -15,13 +15,15 @@ from typing import Any, Literal
 from repro.bundle.difference import Difference, between_executions
 from repro.compare import Comparison
 from repro.compare.evidence import NO_SPREAD, ComparisonRequest, examine
-from repro.compare.metric import SCALES
-from repro.compare.pairing import side, void
+from repro.compare.pairing import cell_trials, mismatch
+from repro.compare.sentences import RESUMED
 from repro.compare.two_runs import Named
-from repro.compare.verdict import RESUMED, judged
+from repro.compare.verdict import judged
 from repro.record.results import Result
+from repro.record.status import meaning
 from repro.record.store import Record
 from repro.suite.cell import Cell
+from repro.suite.metrics import METRICS
 from repro.suite.model import Metric, Suite
 
 Answer = Literal["reproduced", "not reproduced", "inconclusive"]
@@ -102,7 +104,7 @@ def judge(first: Record, second: Record, chosen: Sequence[tuple[str, int]]) -> R
         chosen: (cell id, repeat) of what was to be run again, decided before it ran.
     """
     suite = first.plan.suite
-    metric: Metric = suite.primary.metric if suite.primary else "tta_wall"
+    metric = suite.metric
     cells = [cell for cell in first.plan.cells if any(cell.cell_id == name for name, _ in chosen)]
     sides = {cell.cell_id: (_of(first, cell, chosen), _of(second, cell, chosen)) for cell in cells}
     planned = Counter(name for name, _ in chosen)
@@ -132,8 +134,8 @@ def _asked(
 
 def _unpaired(first: Sequence[Result], second: Sequence[Result], metric: Metric) -> bool:
     """Seeds are the same by plan; only hashes that contradict it, or a trial without a mate, undo the pairs."""
-    one, other = side("", first, SCALES[metric]), side("", second, SCALES[metric])
-    return one.results.keys() != other.results.keys() or bool(void(one, other)[0])
+    one, other = cell_trials("", first, METRICS[metric]), cell_trials("", second, METRICS[metric])
+    return one.results.keys() != other.results.keys() or mismatch(one, other) is not None
 
 
 def _cell(
@@ -157,7 +159,7 @@ def _mates(first: Sequence[Result], second: Sequence[Result]) -> list[tuple[Resu
 def _bitwise(pairs: Sequence[tuple[Result, Result]], planned: int) -> tuple[Answer, str]:
     """Every trial's weights, by hash, at every step where both have one; and every evaluation's value."""
     for one, other in pairs:
-        if (why := _parted(one, other)) and not {one.status, other.status} & {"crashed", "hung", "timed_out"}:
+        if (why := _parted(one, other)) and not any(meaning(item.status).by_chance for item in (one, other)):
             return "not reproduced", f"seed {one.repeat}: {why}"
     told = [f"seed {one.repeat} ended as {one.status} in the record and as {other.status} now" for one, other in pairs
             if one.status != other.status or "final_weights" not in one.hashes or "final_weights" not in other.hashes]

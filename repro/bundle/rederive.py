@@ -15,6 +15,7 @@ from repro.record import index, post_mortem
 from repro.record.derive import derive, with_energy
 from repro.record.result_warnings import upgrade_warnings
 from repro.record.results import CONSERVATION_TOLERANCE, LogFault, Result
+from repro.record.status import meaning
 from repro.seams.launching import LaunchResult, RankCause, RankEnd
 from repro.suite.model import Trial
 
@@ -27,7 +28,6 @@ NOT_IN_THE_LOG = ("network", "reason", "energy")
 """Fields that come from how the processes ended, which the log does not hold."""
 BESIDE = {"network": None, "energy": None}
 """Taken beside the processes: also a trial that failed before its log began has them."""
-FAILED = ("crashed", "hung", "out_of_memory", "timed_out")
 """Trials whose log may end, or be damaged, anywhere."""
 LOST = "though every rank ended well"
 """How the reason of a trial ends that is called crashed because its log was damaged (`runner`)."""
@@ -61,7 +61,7 @@ def differences(trial: Trial, stored: Result, log: Path) -> list[str]:
 
 def _nothing(stored: Result) -> Result:
     """A failure that says no more than that it was one."""
-    status = stored.status if stored.status in ("hung", "timed_out", "out_of_memory") else "crashed"
+    status = "crashed" if meaning(stored.status).logged else stored.status
     return Result(trial_id=stored.trial_id, cell_id=stored.cell_id, repeat=stored.repeat, attempt=stored.attempt,
                   status=status, reason=stored.reason)
 
@@ -75,7 +75,7 @@ def rederived(trial: Trial, stored: Result, log: Path) -> Result:
     if stored.status == "crashed" and stored.reason.endswith(LOST) and post_mortem.log_damage(log):
         return Result(trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=stored.attempt,
                       status="crashed", reason=stored.reason)
-    events = _events(log, stored.status in FAILED)
+    events = _events(log, not meaning(stored.status).logged)
     if strange := another_trial(trial, events):
         raise OutputError(f"{log}: {strange}")
     try:
@@ -137,7 +137,7 @@ def _packed(event: Event, line: str) -> tuple[Event, int]:
 def _outcome(stored: Result, stopped: bool) -> LaunchResult | None:
     """An end of the processes that gives this status; None where the log alone does."""
     network = stored.network.model_dump(mode="json") if stored.network else None
-    if stored.status in ("timed_out", "hung"):
+    if meaning(stored.status).limit:
         return LaunchResult(
             (), 0.0, timed_out=stored.status == "timed_out", hung=stored.status == "hung", network=network)
     if stored.status in ("crashed", "out_of_memory"):

@@ -27,8 +27,9 @@ from repro.core.machine import Machine
 from repro.record import index as record_index
 from repro.record.environment import Environment, commit
 from repro.record.ledger import Attempt, read_attempts, read_incidents
-from repro.record.results import RERUN, Result
+from repro.record.results import Result
 from repro.record.resume import may_run_again
+from repro.record.status import STARTED, meaning
 from repro.record.store import MAX_TRIALS, RunFolder
 from repro.suite.identity import canonical
 from repro.suite.model import Trial
@@ -311,9 +312,9 @@ def _begun_again(plan: Plan, results: Sequence[Result], attempts: Sequence[Attem
         if item.source:  # of another run, in a merged record
             continue
         latest[item.trial_id] = max(latest[item.trial_id], item.attempt)
-        failed[item.trial_id] += item.status in RERUN
+        failed[item.trial_id] += meaning(item.status).reruns
     return sum(latest[item.trial_id] > item.attempt
-               or (item.status in RERUN and may_run_again(plan, failed[item.trial_id])) for item in results)
+               or (meaning(item.status).reruns and may_run_again(plan, failed[item.trial_id])) for item in results)
 
 
 def _trial(folder: RunFolder, trial: Trial, code: str, found: Verified) -> Result | None:
@@ -371,7 +372,7 @@ def _counted(plan: Plan, results: list[Result], attempts: list[Attempt], found: 
         if line is None:
             found.add("ledger.jsonl", f"has no line for attempt {result.attempt} of {result.trial_id}, whose result is "
                       "there", "ledger")
-        elif line.status not in (result.status, "started"):
+        elif line.status not in (result.status, STARTED):
             found.add("ledger.jsonl", f"{result.trial_id} ended as {line.status!r}, its result says "
                       f"{result.status!r}", "ledger")
     for contradiction in (*skipped_attempts(attempts), *too_soon(plan, attempts)):
@@ -381,7 +382,7 @@ def _counted(plan: Plan, results: list[Result], attempts: list[Attempt], found: 
         found.add("ledger.jsonl", f"names {name[:120]}, which the plan does not", "ledger")
     told = {result.trial_id for result in results}
     for item in attempts:
-        if item.status in ("ok", "missed", "diverged", "invalid") and item.trial_id in planned - told:
+        if meaning(item.status).logged and item.trial_id in planned - told:
             found.add("ledger.jsonl", f"{item.trial_id} ended as {item.status!r} and has no result", "ledger")
     found.count("ledgers against results")
 
@@ -391,7 +392,7 @@ def _pairing(plan: Plan, results: list[Result], found: Verified) -> None:
     cells = {plan.trial(cell, 0).cell_id: cell for cell in plan.cells}
     seen: dict[tuple[str, str, int], tuple[str, str]] = {}
     for result in results:
-        if result.status != "ok":
+        if not meaning(result.status).reached:
             continue
         data = cells[result.cell_id].choices.model_dump(mode="json", by_alias=True, include=set(BY_CHOICE))
         data["batch"] = data["batch"]["global"]

@@ -88,7 +88,7 @@ def calibrate(
     record = headless.execute(twins, folder,
                               kept=f"no null is kept; completed trials stay in {folder.root}",
                               next_step=f"for their nulls repeat the command with --from {quote(str(folder.root))}")
-    found = _kept(record, twins.cells, metric_of(plan.suite), pairs or max(plan.suite.seeds, 6), plan.suite,
+    found = _kept(record, twins.cells, plan.suite.metric, pairs or max(plan.suite.seeds, 6), plan.suite,
                   to or place_for(plan.digest), folder.root)
     if keep:
         return found
@@ -108,13 +108,8 @@ def replay(run: Path, plan: Plan, wanted: dict[str, Any] | None, pairs: int | No
         raise UsageError(f"{run}: is a run of {record.plan.suite.suite!r} with digest {record.plan.digest[:16]}, not "
                          f"of {plan.suite.suite!r} with {plan.digest[:16]}; its nulls would say nothing of this suite")
     cells = list(record.plan.cells) if wanted is None else chosen_cells(record.plan, wanted)
-    return _kept(record, cells, metric_of(plan.suite), pairs or max(plan.suite.seeds, 6), plan.suite,
+    return _kept(record, cells, plan.suite.metric, pairs or max(plan.suite.seeds, 6), plan.suite,
                  to or run / FILE, run)
-
-
-def metric_of(suite: Suite) -> Metric:
-    """What the suite's verdicts are about."""
-    return suite.primary.metric if suite.primary else "tta_wall"
 
 
 def _kept(

@@ -148,8 +148,7 @@ def _compared(
     records: Sequence[Record], found: list[Comparison], metric: Metric | None, convergence: tuple[Convergence, ...] = ()
 ) -> Compared:
     record = records[-1]
-    primary = record.plan.suite.primary
-    chosen: Metric = metric or (primary.metric if primary else "tta_wall")
+    chosen = metric or record.plan.suite.metric
     horizon = record.plan.suite.horizon
     return Compared(
         runs=tuple(str(item.folder.root) for item in records), suite=record.plan.suite.suite, digest=record.plan.digest,

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from repro.compare import SCALES, Comparison, Summary
+from repro.compare import METRICS, Comparison, Summary
 
 if TYPE_CHECKING:
     from repro.cli.compare import Compared
@@ -24,7 +24,7 @@ def print_compared(found: Compared, console: Console | None = None) -> None:
     """Cells, comparisons, and why; colours on a terminal only."""
     console = console or _console()
     console.print(Text(f"{found.suite}, digest {found.digest[:16]}, method {found.method}: "
-                       f"{SCALES[found.metric].noun}"), soft_wrap=True)
+                       f"{METRICS[found.metric].noun}"), soft_wrap=True)
     console.print(_cells(found.summaries))
     console.print(_ratios(found.comparisons))
     for number, item in enumerate(found.comparisons, 1):
@@ -59,7 +59,7 @@ def _cells(summaries: Sequence[Summary]) -> Table:
                         ("other ends", False)):
         table.add_column(name, justify="right" if right else "left", overflow="fold")
     for item in summaries:
-        unit = SCALES[item.metric].unit
+        unit = METRICS[item.metric].unit
         ends = ", ".join(f"{count} {status}" for status, count in sorted(item.statuses.items()) if status != "ok")
         table.add_row(
             Text(item.label), f"{item.ok}/{item.n}",

@@ -13,6 +13,7 @@ import click
 
 import repro
 from repro.core.errors import Exit, ReproError, UsageError, one_line
+from repro.suite.metrics import METRICS
 
 if TYPE_CHECKING:
     from repro.suite.file import SuiteFile
@@ -219,7 +220,7 @@ def report(runs: tuple[Path, ...], experiment: str | None, targets: str, out: Pa
 
 @cli.command("compare")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN [RUN]", type=click.Path(path_type=Path))
-@click.option("--metric", type=click.Choice(["tta_wall", "tta_train", "tta_cold", "samples", "throughput", "accuracy"]),
+@click.option("--metric", type=click.Choice(list(METRICS)),
               help="What to compare by.  [default: the primary contrast's]")
 @click.option("--baseline", metavar="KEY=VALUE[,...]", help="Cells to compare against.  [default: the suite's]")
 @click.option("--candidate", metavar="KEY=VALUE[,...]", help="Of published results: the cells to compare.  [default: "

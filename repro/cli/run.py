@@ -173,7 +173,7 @@ def _conclude(
 
 
 def _ended(record: Record, code: Exit, paths: list[str], tracking: TrackingEnd | None) -> Ended:
-    metric = record.plan.suite.primary.metric if record.plan.suite.primary else "tta_wall"
+    metric = record.plan.suite.metric
     trials: dict[str, int] = {}
     for result in record.results:
         trials[result.status] = trials.get(result.status, 0) + 1

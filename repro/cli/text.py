@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.cli.progress import duration
-from repro.compare import SCALES, Comparison, Summary
+from repro.compare import METRICS, Comparison, Summary
 from repro.core import pattern
 from repro.suite.cost import Cost
 from repro.suite.model import Suite
@@ -92,7 +92,7 @@ def _resumed(item: Summary) -> str:
 
 
 def _median(item: Summary) -> str:
-    return "not reached" if item.median is None else f"{item.median:.3g} {SCALES[item.metric].unit}".rstrip()
+    return "not reached" if item.median is None else f"{item.median:.3g} {METRICS[item.metric].unit}".rstrip()
 
 
 def sentence(found: Comparison) -> str:
@@ -103,7 +103,7 @@ def sentence(found: Comparison) -> str:
         return f"{versus}: {found.verdict}; {found.because}{settles}"
     counted = f"{found.n} pairs" if found.paired else f"{found.n} trials at least, not paired"
     limits = f"95 % interval {found.interval.low:.3f} to {found.interval.high:.3f}, " if found.interval else ""
-    return (f"{versus}: {found.verdict}, {found.ratio:.3f} x {SCALES[found.metric].times} ({limits}{counted}); "
+    return (f"{versus}: {found.verdict}, {found.ratio:.3f} x {METRICS[found.metric].times} ({limits}{counted}); "
             f"{found.because}{settles}")
 
 

@@ -16,7 +16,7 @@ from typing import Literal
 from pydantic import Field
 
 from repro import stats
-from repro.compare import SCALES, Comparison, Metric, Pair, Verdict, contrast
+from repro.compare import Comparison, Pair, Verdict, contrast
 from repro.compare.evidence import NO_SPREAD
 from repro.compare.figures import Bounds
 from repro.core.errors import ReproError, UsageError
@@ -28,7 +28,8 @@ from repro.record.results import Result
 from repro.record.store import Record
 from repro.suite.cell import Cell
 from repro.suite.identity import METHOD
-from repro.suite.model import Suite
+from repro.suite.metrics import METRICS
+from repro.suite.model import Metric, Suite
 from repro.suite.plan import Plan, execution_order
 
 DIFFERENT: tuple[Verdict, ...] = ("faster", "slower", "higher", "lower")
@@ -200,18 +201,12 @@ def _null(cell: Cell, found: Comparison, how: How, source: str) -> Null | str:
     if found.p is None:
         return f"no verdict was possible: {found.because}"
     made = Null(
-        source=source, cell_id=cell.cell_id, label=cell.plain_label, metric=metric_of(found), how=how,
+        source=source, cell_id=cell.cell_id, label=cell.plain_label, metric=found.metric, how=how,
         n=found.n, ratio=found.ratio, p=found.p, verdict=found.verdict, pairs=found.pairs,
     )
     return made if not made.void else (
-        f"both sides have exactly the same {SCALES[made.metric].noun} in all {made.n} pairs: figures without chance "
+        f"both sides have exactly the same {METRICS[made.metric].noun} in all {made.n} pairs: figures without chance "
         "do not show how often chance is taken for a difference")
-
-
-def metric_of(found: Comparison) -> Metric:
-    """The comparison's metric, as the type it came from."""
-    metric: Metric = found.metric  # type: ignore[assignment]  # kept as text in records
-    return metric
 
 
 def place_for(digest: str) -> Path:

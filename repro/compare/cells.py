@@ -1,4 +1,4 @@
-"""Which cells are compared: the primary contrast, baselines, scaling. Cells are known by id, label and factors only."""
+"""The pairs of cells to compare: the primary contrast, baselines, scaling. A cell is an id, a label and factors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from repro.suite.model import Contrast
 
 
 class ComparedCell(Protocol):
-    """What a comparison needs of a cell; cells of a plan have it, and so may cells of published results."""
+    """The parts of a cell that a comparison uses; cells of plans and of published results have them."""
 
     @property
     def cell_id(self) -> str: ...
@@ -21,7 +21,7 @@ class ComparedCell(Protocol):
 
 
 def factors_of(cell: ComparedCell) -> Mapping[str, Any]:
-    """The choices of a cell as plain JSON data."""
+    """Return the choices of a cell as plain JSON data."""
     choices = cell.choices
     found: Mapping[str, Any] = choices if isinstance(choices, Mapping) else choices.model_dump(
         mode="json", by_alias=True)
@@ -29,18 +29,18 @@ def factors_of(cell: ComparedCell) -> Mapping[str, Any]:
 
 
 class CellIndex:
-    """The cells of a plan with their factors, in the order of the plan; looks up by factor values without a search."""
+    """The cells of a plan with their factors, in the order of the plan; look-ups by factor values need no search."""
 
     def __init__(self, cells: Sequence[ComparedCell]) -> None:
         self.cells = {cell.cell_id: cell for cell in cells}
         self.factors = {cell.cell_id: factors_of(cell) for cell in cells}
 
     def matching(self, wanted: Mapping[str, Any]) -> list[str]:
-        """Ids of the cells that agree with a pattern."""
+        """Return the ids of the cells that match a pattern."""
         return [cell_id for cell_id, data in self.factors.items() if pattern.matches(data, wanted)]
 
     def first_by(self, cell_ids: Sequence[str], keys: Sequence[str]) -> dict[Hashable, str]:
-        """Values of `keys` -> the first of the cells that has them."""
+        """Return values of `keys` -> the first cell with them."""
         found: dict[Hashable, str] = {}
         for cell_id in cell_ids:
             found.setdefault(self.values(cell_id, keys), cell_id)
@@ -52,7 +52,7 @@ class CellIndex:
 
 
 def _frozen(value: Any) -> Hashable:
-    """JSON data as something that hashes, equal where the data are equal."""
+    """Return JSON data in a hashable form; equal data give equal forms."""
     if isinstance(value, Mapping):
         return frozenset((key, _frozen(item)) for key, item in value.items())
     if isinstance(value, list | tuple):
@@ -62,7 +62,7 @@ def _frozen(value: Any) -> Hashable:
 
 
 def primary_pair(index: CellIndex, wanted: Contrast | None) -> tuple[str, str] | None:
-    """The declared pair of cells; None where none was declared or one of the two cannot run here."""
+    """Return the declared pair of cells; None if none is declared or one of the two cannot run here."""
     if wanted is None:
         return None
     candidates, baselines = index.matching(wanted.candidate), index.matching(wanted.baseline)
@@ -72,7 +72,7 @@ def primary_pair(index: CellIndex, wanted: Contrast | None) -> tuple[str, str] |
 
 
 def baseline_pairs(index: CellIndex, matrix: Sequence[str], reference: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Every cell against the cell that agrees with the baseline pattern and differs from it in nothing else."""
+    """Return every cell with the cell that matches the baseline pattern and has all other factors equal."""
     bases = index.matching(reference) if reference else list(index.cells)[:1]
     named = {part for key in reference for part in (key, key.partition(".")[0])}  # engine.stage=1 says which engine
     free = [key for key in matrix if key not in named] if reference else []
@@ -86,7 +86,7 @@ def baseline_pairs(index: CellIndex, matrix: Sequence[str], reference: Mapping[s
 
 
 def scaling_pairs(index: CellIndex, matrix: Sequence[str]) -> list[tuple[str, str]]:
-    """Every cell of several processes against one process of the same kind."""
+    """Return every cell of several processes with the cell of one process of the same kind."""
     if "processes" not in matrix:
         return []
     others = [key for key in matrix if key != "processes"]

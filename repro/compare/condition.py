@@ -1,5 +1,4 @@
-"""`ratio > 1.05`: a condition on a comparison, for scripts that must fail. A name, a sign and a number; nothing is
-evaluated."""
+"""Conditions on a comparison for scripts: `ratio > 1.05`. A name, a sign and a number; no code is evaluated."""
 
 from __future__ import annotations
 
@@ -37,10 +36,10 @@ class Condition:
     number: float
 
     def failure(self, found: Comparison) -> str:
-        """Why the comparison fails the condition; "" where it does not.
+        """Return why the comparison fails the condition; "" if it does not.
 
-        A figure that does not exist fails, and so does every condition on a comparison that was refused: a check that
-        could not be made must not pass.
+        A missing figure fails, and so does every condition on a refused comparison: a check that could not be made must
+        not pass.
         """
         value = FIGURES[self.name](found)
         versus = f"{found.candidate_label} against {found.baseline_label}"
@@ -68,5 +67,5 @@ def parse(text: str) -> Condition:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise UsageError(f"--fail-if {text!r}: {written!r} is no number")
+        raise UsageError(f"--fail-if {text!r}: {written!r} is not a number")
     return Condition(f"{name} {sign} {written}", name, sign, number)

@@ -1,8 +1,8 @@
-"""Does every cell need the samples that the baseline needs? Per workload, global batch and precision.
+"""Equivalence of every cell's samples to the target with the baseline's, per workload, global batch and precision.
 
 Engines and algorithms that do the same arithmetic must reach the target after the same number of samples. That is an
-equivalence, so it is shown by two one-sided tests, never by the lack of a difference, and no finer than the evaluation
-grid: what lies between two evaluations was not seen.
+equivalence, so two one-sided tests show it, not the lack of a difference, and no finer than the evaluation grid:
+nothing is known between two evaluations.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from repro.suite.plan import Plan
 
 Converged = Literal["equivalent", "faster", "slower", "inconclusive"]
 GROUP = ("workload", "batch.global", "precision")
-"""Cells that differ in one of these are not expected to need the same samples."""
+"""Cells that differ in one of these may need different samples."""
 ALPHA = 0.05
 
 
@@ -55,10 +55,10 @@ class Convergence(Frozen):
 
 
 def check(plan: Plan, results: Sequence[Result]) -> list[Convergence]:
-    """Every cell against the baseline cell of its workload, global batch and precision; one family under Holm.
+    """Compare every cell with the baseline cell of its workload, global batch and precision; one family under Holm.
 
     1. The comparison of samples to the target, as of any metric (t intervals and TOST on logs, exact sign-flip test).
-    2. Where all pairs have one ratio, as on a coarse grid, and so no spread to test by: the sign test on what is
+    2. If all pairs have one ratio, as on a coarse grid, there is no spread to test by: the sign test on what is
        certain. The crossing of each trial lies in its bracket, so each pair's ratio lies in a known range; pairs whose
        whole range is inside the margin on one side count for that side. If the median ratio were outside, each pair
        would be inside with probability 1/2 at most, so p = P(Bin(n, 1/2) >= count), the larger of both sides.
@@ -81,7 +81,7 @@ def check(plan: Plan, results: Sequence[Result]) -> list[Convergence]:
 
 
 def _groups(plan: Plan, index: CellIndex) -> list[tuple[str, str]]:
-    """Every cell with the first of its group that agrees with the suite's baseline, else with the first."""
+    """Return every cell with the first of its group that matches the suite's baseline, else with the first."""
     bases: dict[object, str] = {}
     for preferred in (True, False):
         for cell_id, data in index.factors.items():
@@ -94,9 +94,9 @@ def _groups(plan: Plan, index: CellIndex) -> list[tuple[str, str]]:
 def pair_ranges(
     pairs: Sequence[Pair], candidate: Mapping[int, Bracket], baseline: Mapping[int, Bracket]
 ) -> list[tuple[float, float]]:
-    """What each pair's log ratio of true crossings is certain to lie in: (log(miss / hit'), log(hit / miss')).
+    """Return the range of each pair's log ratio of true crossings: (log(miss / hit'), log(hit / miss')).
 
-    -inf and inf where the first evaluation already hit.
+    -inf and inf if the first evaluation already hit.
     """
     found = []
     for pair in pairs:
@@ -108,7 +108,7 @@ def pair_ranges(
 
 
 def certain_p(ranges: Sequence[tuple[float, float]], margin: float) -> float:
-    """p of the two one-sided sign tests that the median ratio lies within 1/(1 + margin) to 1 + margin.
+    """Return p of the two one-sided sign tests that the median ratio lies within 1/(1 + margin) to 1 + margin.
 
     Raises:
         ValueError: no ranges.
@@ -124,7 +124,7 @@ def certain_p(ranges: Sequence[tuple[float, float]], margin: float) -> float:
 
 
 def _certain(found: Comparison, by_cell: Mapping[str, Sequence[Result]], margin: float) -> float | None:
-    """The certain test of one row; None where pairs have a spread, or not every pair has its brackets."""
+    """Return p of the certain test of one row; None if pairs have a spread, or a pair lacks its brackets."""
     ours, theirs = (_brackets(by_cell.get(name, [])) for name in (found.candidate, found.baseline))
     known = all(pair.repeat in ours and pair.repeat in theirs for pair in found.pairs)
     if found.ratio is None or found.interval is not None or not known:
@@ -163,8 +163,8 @@ def _verdict(
         return word, found.because, p
     complete = len(found.pairs) >= plan.suite.seeds
     if certain is not None and certain <= ALPHA and complete:
-        text = (f"in {found.n} pairs the crossings lie so close, by their brackets, that a median ratio outside "
-                f"{plan.suite.margin:.0%} would be a chance of {certain:.2g} (sign test)").replace("%", " %")
+        text = (f"in {found.n} pairs the brackets of the crossings lie so close that a median ratio outside "
+                f"{plan.suite.margin:.0%} would have a probability of {certain:.2g} (sign test)").replace("%", " %")
         return "equivalent", text, certain
     because = found.because
     if complete and grid is not None and grid > plan.suite.margin:
@@ -174,12 +174,12 @@ def _verdict(
 
 def _finer(plan: Plan, grid: float) -> str:
     shown = f"{grid:.0%}" if math.isfinite(grid) else "all the way to the first of them"
-    return (f"evaluations lie {shown} apart at the target, and nothing finer than that can be shown equivalent within "
+    return (f"evaluations lie {shown} apart at the target, too far to show equivalence within "
             f"{plan.suite.margin:.0%}: a smaller evaluate_every could").replace("%", " %")
 
 
 def _grid(results: Sequence[Result]) -> float | None:
-    """Median over trials of hit / miss - 1."""
+    """Return the median over trials of hit / miss - 1."""
     found = [item.bracket.hit_samples / item.bracket.miss_samples - 1 if item.bracket.miss_samples else math.inf
              for item in results if item.bracket is not None]
     return median(found) if found else None

@@ -1,8 +1,8 @@
-"""Doubts that lie in how a run was made: a machine that drifts, an order that was not kept, unlike evaluation grids.
+"""Doubts about how a run was made: a machine that drifts, an order that was not kept, different evaluation grids.
 
-Cells take turns in blocks of one seed, so a machine that slows down slows all of them alike. What is tested is the time
-a sample took against the order of execution; seeds are drawn independently, so without drift every order of a cell's
-times is as likely as every other, and a rank test holds its level.
+Cells take turns in blocks of one seed, so a machine that slows down slows all of them alike. The test compares seconds
+per sample with the order of execution. Seeds are drawn independently, so without drift every order of a cell's times is
+equally likely, and a rank test keeps its level.
 """
 
 from __future__ import annotations
@@ -16,32 +16,34 @@ from typing import Literal
 import numpy as np
 
 from repro import stats
+from repro.record.metrics import figure
 from repro.record.results import Result
 from repro.stats.interval import from_log
+from repro.suite.metrics import DEFAULT, METRICS
 from repro.suite.plan import Plan
 
 Severity = Literal["warn", "refuse"]
 ALPHA = 0.05
 LEAST = 5
-"""Trials below which no order can be told from chance (4! orders: p is 2/24 at the least)."""
+"""Fewest trials that can show a trend (four have 4! orders: p is 2/24 at least)."""
 FLAT = 1e-9
-"""Range of log times below which there is nothing but rounding."""
+"""Range of log times below which all differences are rounding."""
 TOLERATED = 0.2
-"""Share of a cell's trials that may have run outside their block (reruns) before its pairs are not interleaved."""
+"""Share of a cell's trials that may run outside their block (reruns) with its pairs still interleaved."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caution:
-    """Something that a reader of a verdict must know, or because of which there is to be none."""
+    """A fact that a reader of a verdict must know, or that forbids the verdict."""
 
     cell_id: str | None
-    """The cell it is about; None: the whole run."""
+    """None: the whole run."""
     severity: Severity
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class _Ran:
+class _Placed:
     """One trial at its place in the order of execution."""
 
     place: int
@@ -52,45 +54,67 @@ class _Ran:
 def cautions(
     plan: Plan, results: Sequence[Result], started_ms: Mapping[str, float] | None = None
 ) -> list[Caution]:
-    """What the order of execution says against the verdicts of a run.
+    """Return the doubts that the order of execution raises.
 
-    1. A cell of which more than half ran apart from their blocks has no verdict: a step of the machine between it and
-       the others would look like a difference, and no test within a cell could see it.
-    2. A cell of which more than `TOLERATED` did so has none if its times follow the order (Holm over all cells).
-    3. A run, or a cell, whose times follow the order while blocks were kept gets a warning: pairs share the drift.
+    1. A cell with more than half of its trials outside their blocks has no verdict: a change of the machine between it
+       and the others would look like a difference, which no test within a cell could detect.
+    2. A cell with more than `TOLERATED` outside has none if its times follow the order (Holm over all cells).
+    3. A run, or a cell, whose times follow the order although blocks were kept gets a warning: pairs share the drift.
 
     Args:
-        started_ms: trial id -> when it really started (from the ledger); without it, or where starts are equal, the
-            order of the plan counts, which is the one the runner keeps to.
+        started_ms: trial id -> its start, from the ledger; without it, or if starts are equal, the order of the plan
+            counts, which the runner follows.
     """
     by_cell = _in_order(plan, results, started_ms or {})
     labels = {cell.cell_id: cell.label for cell in plan.cells}
     apart = _apart(by_cell)
     found = [
-        Caution(cell, "refuse", f"{labels[cell]}: {_percent(share, 0)} of its trials ran apart from the others of "
-                                "their seed, so a change of the machine cannot be told from a difference")
+        Caution(cell, "refuse", f"{labels[cell]}: {_percent(share, 0)} of its trials ran at another time than the "
+                                "others of their seed, so a change of the machine looks the same as a difference")
         for cell, share in apart.items() if share > 0.5
     ]
     whole = _run_trend(by_cell) if not apart else None
     if whole is not None:
         return [Caution(None, "warn", f"the machine drifted during the run: {whole}; cells took turns, so pairs share "
                                       "it")]
-    for cell, told in _cell_trends(by_cell).items():
+    for cell, trend in _cell_trends(by_cell).items():
         if apart.get(cell, 0.0) > 0.5:
             continue
         if apart.get(cell, 0.0) > TOLERATED:
-            text = (f"{labels[cell]}: {told}, and {_percent(apart[cell], 0)} of its trials ran apart from the others "
-                    "of their seed, so pairs do not share the drift")
+            text = (f"{labels[cell]}: {trend}, and {_percent(apart[cell], 0)} of its trials ran at another time than "
+                    "the others of their seed, so pairs do not share the drift")
             found.append(Caution(cell, "refuse", text))
         else:
-            found.append(Caution(cell, "warn", f"{labels[cell]}: {told}"))
+            found.append(Caution(cell, "warn", f"{labels[cell]}: {trend}"))
     return found
 
 
-def grid_caution(candidate: Sequence[Result], baseline: Sequence[Result]) -> str:
-    """What two unlike evaluation grids do to a comparison of times to a target; "" where the grids are alike.
+class Doubts:
+    """Cautions by cell, looked up for pairs of cells."""
 
-    A crossing is seen at the next evaluation, so a time is too long by up to one distance between evaluations.
+    def __init__(self, found: Sequence[Caution]) -> None:
+        self._by_cell: dict[str | None, list[Caution]] = {}
+        for item in found:
+            self._by_cell.setdefault(item.cell_id, []).append(item)
+
+    def refusals(self, candidate: str, baseline: str) -> tuple[str, ...]:
+        """Return why these two cells get no verdict."""
+        return self._texts((None, candidate, baseline), refuse=True)
+
+    def cautions(self, candidate: str, baseline: str) -> tuple[str, ...]:
+        """Return what a reader of their verdict must know."""
+        return self._texts((None, candidate, baseline), refuse=False)
+
+    def _texts(self, cells: tuple[str | None, ...], refuse: bool) -> tuple[str, ...]:
+        found = [item.text for cell_id in cells for item in self._by_cell.get(cell_id, ())
+                 if (item.severity == "refuse") is refuse]
+        return tuple(dict.fromkeys(found))
+
+
+def grid_caution(candidate: Sequence[Result], baseline: Sequence[Result]) -> str:
+    """Return what two different evaluation grids do to times to a target; "" if the grids are equal.
+
+    A crossing is seen at the next evaluation, so a time is too long by at most one distance between evaluations.
     """
     ours, theirs = _grid(candidate), _grid(baseline)
     if ours is None or theirs is None or ours == theirs:
@@ -99,7 +123,7 @@ def grid_caution(candidate: Sequence[Result], baseline: Sequence[Result]) -> str
     late = [_lateness(found) for found in (candidate, baseline)]
     known = [_percent(share, 1) for share in late if share is not None]
     if len(known) < 2:
-        return f"{text}; a crossing is seen at the next evaluation only"
+        return f"{text}; a crossing is seen only at the next evaluation"
     return f"{text}; a crossing is seen late by up to {known[0]} of the time against up to {known[1]}"
 
 
@@ -108,33 +132,32 @@ def _percent(share: float, digits: int) -> str:
 
 
 def seconds_per_sample(result: Result) -> float | None:
-    """What the machine made of a trial: seconds a sample; where that is not known, the time to the target."""
+    """Return how slow the machine was in a trial: seconds per sample, else the time to the target."""
     rate = result.samples_per_second if result.train_samples_per_second is None else result.train_samples_per_second
     if rate is not None:
         return 1 / rate if math.isfinite(rate) and rate > 0 else None
-    value = result.tta_wall if result.status == "ok" else None
+    value = figure(result, METRICS[DEFAULT])
     return value if value is not None and math.isfinite(value) and value > 0 else None
 
 
-def _in_order(plan: Plan, results: Sequence[Result], started_ms: Mapping[str, float]) -> dict[str, list[_Ran]]:
-    """Cell -> its trials that have a time, in order of execution; places count the trials of the whole run."""
+def _in_order(plan: Plan, results: Sequence[Result], started_ms: Mapping[str, float]) -> dict[str, list[_Placed]]:
+    """Return cell -> its trials with a time, in order of execution; places count the trials of the whole run."""
     planned = {(plan.cells[index].cell_id, repeat): place for place, (index, repeat) in enumerate(plan.order)}
     known = [item for item in results if (item.cell_id, item.repeat) in planned]
     complete = all(item.trial_id in started_ms for item in known)
     known.sort(key=lambda item: (started_ms[item.trial_id] if complete else 0.0, planned[item.cell_id, item.repeat]))
-    found: dict[str, list[_Ran]] = {}
+    found: dict[str, list[_Placed]] = {}
     for place, item in enumerate(known):
         seconds = seconds_per_sample(item)
         if seconds is not None:
-            found.setdefault(item.cell_id, []).append(_Ran(place, item.repeat, math.log(seconds)))
+            found.setdefault(item.cell_id, []).append(_Placed(place, item.repeat, math.log(seconds)))
     return found
 
 
-def _apart(by_cell: Mapping[str, Sequence[_Ran]]) -> dict[str, float]:
-    """Cell -> share of its trials that ran further from the middle of their seed's block than a block is long.
+def _apart(by_cell: Mapping[str, Sequence[_Placed]]) -> dict[str, float]:
+    """Return cell -> share of its trials that ran further from the middle of their seed's block than a block is long.
 
-    Cells that kept to their blocks, up to single trials within what is tolerated for a rerun, are named too when any
-    trial strayed; an empty result means that blocks were kept throughout.
+    Only cells with such a trial are in it; an empty result means that blocks were kept throughout.
     """
     places: dict[int, list[int]] = {}
     for ran in (ran for trials in by_cell.values() for ran in trials):
@@ -147,8 +170,8 @@ def _apart(by_cell: Mapping[str, Sequence[_Ran]]) -> dict[str, float]:
     return {cell: share for cell, share in shares.items() if share > 0}
 
 
-def _run_trend(by_cell: Mapping[str, Sequence[_Ran]]) -> str | None:
-    """Drift of all cells together: mean residual of each block (log time less the cell's mean) against its order."""
+def _run_trend(by_cell: Mapping[str, Sequence[_Placed]]) -> str | None:
+    """Return the drift of all cells: each block's mean residual (log time less the cell's mean) against its order."""
     residuals: dict[int, list[float]] = {}
     places: dict[int, list[int]] = {}
     for trials in by_cell.values():
@@ -161,26 +184,26 @@ def _run_trend(by_cell: Mapping[str, Sequence[_Ran]]) -> str | None:
     if not _can_trend(values):
         return None
     rho, p = stats.order_trend(list(range(len(values))), values)
-    return _told(rho, p, values) if p <= ALPHA else None
+    return _trend_words(rho, p, values) if p <= ALPHA else None
 
 
-def _cell_trends(by_cell: Mapping[str, Sequence[_Ran]]) -> dict[str, str]:
-    """Cells whose own times follow the order of execution, Holm over all cells.
+def _cell_trends(by_cell: Mapping[str, Sequence[_Placed]]) -> dict[str, str]:
+    """Return the cells whose own times follow the order of execution, Holm over all cells.
 
-    Tested from the strongest trend on and no further than the first that is none, which is Holm's own stepping down:
-    thousands of cells cost thousands of rank correlations but only a few exact tests.
+    Tests start with the strongest trend and stop at the first that is none, as Holm's procedure steps down: thousands
+    of cells cost thousands of rank correlations but only a few exact tests.
     """
     values = {cell: [ran.log_seconds for ran in trials] for cell, trials in by_cell.items()}
     strengths = {cell: abs(_rank_correlation(found)) * math.sqrt(len(found) - 1)
                  for cell, found in values.items() if _can_trend(found)}
-    told: dict[str, str] = {}
+    trends: dict[str, str] = {}
     for done, cell in enumerate(sorted(strengths, key=lambda name: (-strengths[name], name))):
         rho, p = stats.order_trend(list(range(len(values[cell]))), values[cell])
         adjusted = p * (len(strengths) - done)
         if adjusted > ALPHA:
             break
-        told[cell] = _told(rho, adjusted, values[cell])
-    return told
+        trends[cell] = _trend_words(rho, adjusted, values[cell])
+    return trends
 
 
 def _can_trend(values: Sequence[float]) -> bool:
@@ -188,13 +211,13 @@ def _can_trend(values: Sequence[float]) -> bool:
 
 
 def _rank_correlation(values: Sequence[float]) -> float:
-    """Spearman's rho of values in order, ties left in order: a screen, not the test."""
+    """Spearman's rho of values in order, ties left in order: a screen before the test."""
     count = len(values)
     ranks = np.argsort(np.argsort(np.asarray(values), kind="stable"))
     return 1 - 6 * float(np.sum((ranks - np.arange(count)) ** 2)) / (count * (count**2 - 1))
 
 
-def _told(rho: float, p: float, values: Sequence[float]) -> str:
+def _trend_words(rho: float, p: float, values: Sequence[float]) -> str:
     """`later trials took longer, the second half 8.1 % longer a sample (rank correlation 0.89, p = 0.0011)`."""
     half = len(values) // 2
     change = from_log(float(np.mean(values[-half:]) - np.mean(values[:half]))) - 1
@@ -204,13 +227,13 @@ def _told(rho: float, p: float, values: Sequence[float]) -> str:
 
 
 def _grid(results: Sequence[Result]) -> int | None:
-    """Samples between evaluations; None where no trial has a curve."""
+    """Return the samples between evaluations; None if no trial has a curve."""
     first = [item.curve[0].samples for item in results if item.curve]
     return int(median(first)) if first else None
 
 
 def _lateness(results: Sequence[Result]) -> float | None:
-    """Median over trials of the bracket's width over the time to its end."""
+    """Return the median over trials of the bracket's width relative to the time to its end."""
     found = [1 - item.bracket.miss_wall_seconds / item.bracket.hit_wall_seconds for item in results
              if item.bracket is not None and item.bracket.hit_wall_seconds > 0]
     return median(found) if found else None

@@ -1,97 +1,114 @@
-"""Everything that can be said of two cells by themselves; which verdict it carries depends on the family and comes
-after."""
+"""All figures of two cells. The verdict, which depends on the family, comes later."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from repro import stats
 from repro.compare import drift
 from repro.compare.cells import ComparedCell, factors_of
-from repro.compare.figures import Estimate, Pair, Restricted, Split, bounds
-from repro.compare.metric import NOT_A_RESULT, SCALES, MetricSpec
+from repro.compare.figures import Estimate, Pair, Restricted, TimeSplit, bounds
 from repro.compare.missed import Missed, missed
-from repro.compare.pairing import Side, pairs_of, side, void
-from repro.compare.split import split_of
+from repro.compare.pairing import CellTrials, cell_trials, mismatch, pairs_of
+from repro.compare.time_split import split_of
 from repro.core import pattern
 from repro.record.results import Result
+from repro.record.status import meaning
+from repro.suite.metrics import METRICS, MetricSpec
 from repro.suite.model import MARGIN, Metric
 
-T = TypeVar("T")
 EXACT_PAIRS = 20
 """Up to here all 2^n sign flips are counted."""
 NO_SPREAD = 1e-12
-"""Standard deviation of log ratios below which it is rounding, not spread."""
+"""Standard deviation of log ratios below which it is only rounding."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRequest:
-    """What a comparison is asked to do, declared before the results."""
+    """Everything about a comparison that is declared before the results."""
 
     metric: Metric
     primary: bool = False
     planned: int | None = None
-    """Pairs that the plan asks for: while some are missing there is no verdict, as who may stop at a good moment can
+    """Pairs that the plan requires: while some are missing there is no verdict, because stopping at a good moment would
     choose it."""
     margin: float = MARGIN
     horizon: float | None = None
     paired: bool = True
     refusals: tuple[str, ...] = ()
-    """Why there is to be no verdict, found outside (drift)."""
+    """Reasons against a verdict that come from outside the figures (drift)."""
     withhold: bool = True
-    """Give no figure either where there is to be no verdict; False for published results, whose rules show them."""
+    """Without a verdict, give no figures either; False for published results, whose rules show them."""
     cautions: tuple[str, ...] = ()
 
     @property
     def scale(self) -> MetricSpec:
-        return SCALES[self.metric]
+        return METRICS[self.metric]
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Two cells, side by side."""
+    """The figures of two cells."""
 
     candidate: ComparedCell
     baseline: ComparedCell
     asked: ComparisonRequest
-    ours: Side
-    theirs: Side
+    ours: CellTrials
+    theirs: CellTrials
     pairs: tuple[Pair, ...]
     n: int
     refusal: str = ""
-    """Why there can be no verdict; "" where there can."""
+    """Why there can be no verdict; "" if there can."""
     settles: str = ""
     ratio: float | None = None
     interval: stats.Interval | None = None
     p: float | None = None
     floor: float = 1.0
-    """Smallest p that an exact test can give with so many trials."""
+    """Smallest p that an exact test can give with this many trials."""
     equivalence: stats.Equivalence | None = None
     less: int = 0
     """Pairs in which the candidate's figure is the smaller one."""
     more: int = 0
     welch: Estimate | None = None
-    split: Split | None = None
+    split: TimeSplit | None = None
     probability_less: Estimate | None = None
     missed: Missed | None = None
     grid: float | None = None
-    """Metric samples only: how far apart evaluations lie at the target, relative."""
+    """Of a metric known at evaluations only: how far apart evaluations lie at the target, relative."""
     grid_interval: stats.Interval | None = None
-    """Metric samples only: of the ratio, wherever between two evaluations the crossings lie."""
+    """The same: of the ratio, wherever between two evaluations the crossings lie."""
     grids: str = ""
-    """Metric samples only: how the evaluation grids of the two differ; "" where they are alike."""
+    """The same: how the evaluation grids of the two differ; "" if they are equal."""
     apart: bool = True
-    """False: metric samples on unlike grids, which alone could make the ratio (95 % interval of the crossings)."""
+    """False: the grids differ, which alone could produce the ratio (95 % interval of the crossings)."""
 
     @property
     def logs(self) -> list[float]:
         found = stats.log_ratios([pair.candidate for pair in self.pairs], [pair.baseline for pair in self.pairs])
         return [float(value) for value in found]
+
+    @property
+    def smallest(self) -> int:
+        """Trials of the cell that has fewer."""
+        return min(self.ours.n, self.theirs.n)
+
+    @property
+    def agreeing(self) -> int:
+        """Pairs on the side of the ratio."""
+        return self.less if self.ratio is not None and self.ratio < 1 else self.more
+
+    @property
+    def fine(self) -> bool:
+        """The evaluation grid is fine enough: sample counts are the same only if their crossings are."""
+        if self.grid is None:
+            return True
+        edge, found = 1 + self.asked.margin, self.grid_interval
+        return found is not None and 1 / edge <= found.low and found.high <= edge
 
     @property
     def restricted(self) -> Restricted | None:
@@ -102,17 +119,17 @@ def examine(
     candidate: ComparedCell, baseline: ComparedCell, candidate_results: Sequence[Result],
     baseline_results: Sequence[Result], asked: ComparisonRequest,
 ) -> Evidence:
-    """One candidate against one baseline; the order of the results never matters."""
-    ours, theirs = side("the candidate", candidate_results, asked.scale), side("the baseline", baseline_results,
-                                                                                asked.scale)
+    """Compute all figures of one candidate and one baseline; the order of the results does not matter."""
+    ours = cell_trials("the candidate", candidate_results, asked.scale)
+    theirs = cell_trials("the baseline", baseline_results, asked.scale)
     base = Evidence(candidate, baseline, asked, ours, theirs, (), 0)
     if ours.wrong or theirs.wrong:
         return replace(base, refusal=ours.wrong or theirs.wrong)
     if not asked.paired:
         return _unpaired(replace(base, n=min(ours.n, theirs.n)))
-    why, name = void(ours, theirs)
-    if why:
-        return replace(base, refusal=why, welch=None if name == "data" else _welch(ours, theirs))
+    if unlike := mismatch(ours, theirs):
+        return replace(base, refusal=f"{unlike.text}, so they are not a pair",
+                       welch=None if unlike.hash_name == "data" else _welch(ours, theirs))
     pairs = pairs_of(ours, theirs)
     return _paired(replace(base, pairs=pairs, n=len(pairs), floor=stats.sign_flip_floor(max(1, len(pairs)))))
 
@@ -121,7 +138,7 @@ def _paired(base: Evidence) -> Evidence:
     asked = base.asked
     unknown = _unknown(base)
     if unknown:
-        return replace(base, refusal=unknown, settles="running them again would")
+        return replace(base, refusal=unknown, settles="a rerun of them would")
     have = len(base.ours.results.keys() & base.theirs.results.keys())
     early = "" if asked.planned is None or have >= asked.planned else (
         f"{have} of {asked.planned} planned pairs have run; no verdict before all have")
@@ -129,29 +146,32 @@ def _paired(base: Evidence) -> Evidence:
         found = _with_missed(base)
         return replace(found, refusal=early) if early and not found.refusal else found
     if base.n < 2:
-        text = f"{base.n} pair{'s' if base.n != 1 else ''} with one seed; two are the least for an interval, six for " \
-               "significance"
+        text = f"{base.n} pair{'s' if base.n != 1 else ''} with one seed; an interval needs two, significance six"
         return replace(base, refusal=text, settles=_more(base, 6))
     found = _ratios(base)
     return replace(found, refusal=early or _outside(base), settles="running them would" if early else "")
 
 
 def _unknown(base: Evidence) -> str:
-    """Trials whose end says nothing of the cell, by name; or, for a metric that needs no target, that have no
-    figure."""
+    """Return the trials whose end tells nothing about the cell or, for a metric without a target, without a figure."""
     lost = [item for item in (base.ours, base.theirs)
-            if any(not base.asked.scale.to_target or status in (*NOT_A_RESULT, "ok") for status in item.without)]
+            if any(not base.asked.scale.to_target or _proves_nothing(status) for status in item.without)]
     if not lost:
         return ""
-    told = " and ".join(item.told() for item in (base.ours, base.theirs) if item.without)
-    if any(status in NOT_A_RESULT for item in lost for status in item.without):
-        return f"{told}; a trial that broke says nothing of the {base.asked.scale.noun}, so no ratio hides it"
-    return f"{told}; a ratio over the others would hide them"
+    ends = " and ".join(item.without_words() for item in (base.ours, base.theirs) if item.without)
+    if any(not meaning(status).counts for item in lost for status in item.without):
+        return f"{ends}; a failed trial tells nothing about the {base.asked.scale.noun}, so there is no ratio"
+    return f"{ends}; a ratio over the other trials would hide them"
+
+
+def _proves_nothing(status: str) -> bool:
+    """Return True for a trial without the metric of which the target tells nothing: it broke, or it reached it."""
+    return not meaning(status).counts or meaning(status).reached
 
 
 def _outside(base: Evidence) -> str:
-    """Reasons that do not lie in the figures."""
-    if base.asked.metric == "accuracy" and _design(base) != "fixed_budget":
+    """Return the reasons against a verdict that are not in the figures."""
+    if base.asked.scale.fixed_budget and _design(base) != "fixed_budget":
         return "these trials stop at their target, so their final quality is the target's; compare it under design " \
                "fixed_budget"
     return "; ".join(base.asked.refusals)
@@ -163,9 +183,9 @@ def _design(base: Evidence) -> Any:
 
 
 def _ratios(base: Evidence) -> Evidence:
-    """All figures of cells whose every trial has one."""
+    """Compute the figures of cells of which every trial has the metric."""
     above, below = [pair.candidate for pair in base.pairs], [pair.baseline for pair in base.pairs]
-    logs, samples = base.logs, base.asked.metric == "samples"
+    logs, samples = base.logs, base.asked.scale.evaluated
     grids = drift.grid_caution(list(base.ours.results.values()), list(base.theirs.results.values())) \
         if samples else ""
     crossings = _grid_interval(base, 0.95) if grids else None
@@ -173,7 +193,7 @@ def _ratios(base: Evidence) -> Evidence:
     ratio, interval = stats.paired_ratio(above, below)
     few = base.n <= EXACT_PAIRS
     p = stats.sign_flip(logs, EXACT_PAIRS) if few or steady else stats.paired_p(above, below)
-    test = None if steady else claimed(lambda: stats.tost(logs, base.asked.margin))
+    test = None if steady else stats.or_none(lambda: stats.tost(logs, base.asked.margin))
     return replace(
         base, ratio=ratio, interval=None if steady else interval, p=p, equivalence=test,
         less=sum(a < b for a, b in zip(above, below, strict=True)),
@@ -192,65 +212,57 @@ def _with_missed(base: Evidence) -> Evidence:
 
 
 def _unpaired(base: Evidence) -> Evidence:
-    """Trials that do not share their seeds: Welch on logs."""
+    """Compute the figures of trials that do not share their seeds: Welch on logs."""
     unknown = _unknown(base)
     if unknown:
-        return replace(base, refusal=unknown, settles="running them again would")
+        return replace(base, refusal=unknown, settles="a rerun of them would")
     if base.ours.without or base.theirs.without:
-        beside = missed(base.ours, base.theirs, base.asked.scale, base.asked.horizon, paired=False)
-        return replace(base, missed=beside, refusal=beside.refusal or _outside(base))
+        found_missed = missed(base.ours, base.theirs, base.asked.scale, base.asked.horizon, paired=False)
+        return replace(base, missed=found_missed, refusal=found_missed.refusal or _outside(base))
     above, below = list(base.ours.values.values()), list(base.theirs.values.values())
     if min(len(above), len(below)) < 2:
-        return replace(base, refusal=f"{len(above)} and {len(below)} trials; two of each are the least for an interval")
-    found = claimed(lambda: stats.welch_ratio(above, below))
+        return replace(base, refusal=f"{len(above)} and {len(below)} trials; an interval needs two of each")
+    found = stats.or_none(lambda: stats.welch_ratio(above, below))
     if found is None or max(float(np.std(np.log(side))) for side in (above, below)) < NO_SPREAD:
-        return replace(base, refusal="all trials of each have one figure: without a spread there is no interval")
+        return replace(base, refusal="all trials of each have the same figure: without a spread there is no interval")
     return replace(
         base, ratio=found[0], interval=found[1], p=stats.welch_p(above, below),
         floor=2 / math.comb(len(above) + len(below), len(above)), refusal=_outside(base),
-        equivalence=claimed(lambda: stats.tost_welch(above, below, base.asked.margin)),
+        equivalence=stats.or_none(lambda: stats.tost_welch(above, below, base.asked.margin)),
         welch=Estimate(value=found[0], interval=bounds(found[1])),
         probability_less=_ordering(base.ours, base.theirs),
     )
 
 
-def _welch(ours: Side, theirs: Side) -> Estimate | None:
+def _welch(ours: CellTrials, theirs: CellTrials) -> Estimate | None:
     if ours.without or theirs.without:
         return None
-    found = claimed(lambda: stats.welch_ratio(list(ours.values.values()), list(theirs.values.values())))
+    found = stats.or_none(lambda: stats.welch_ratio(list(ours.values.values()), list(theirs.values.values())))
     return Estimate(value=found[0], interval=bounds(found[1])) if found else None
 
 
-def _ordering(ours: Side, theirs: Side) -> Estimate | None:
-    found = claimed(lambda: stats.probability_less(list(ours.values.values()), list(theirs.values.values())))
+def _ordering(ours: CellTrials, theirs: CellTrials) -> Estimate | None:
+    found = stats.or_none(lambda: stats.probability_less(list(ours.values.values()), list(theirs.values.values())))
     return Estimate(value=found[0], interval=bounds(found[1])) if found else None
 
 
 def _grid(base: Evidence) -> float | None:
-    """How far first hits may lie above the crossings, relative; inf where an evaluation that was the first one hit."""
+    """Return how far first hits can lie above the crossings, relative; inf if a first evaluation hit."""
     brackets = [(item.bracket.miss_samples, item.bracket.hit_samples) for found in (base.ours, base.theirs)
                 for item in found.results.values() if item.bracket]
-    bias = claimed(lambda: stats.bracket_bias(brackets))
+    bias = stats.or_none(lambda: stats.bracket_bias(brackets))
     return None if bias is None else math.inf if bias.share is None else bias.share
 
 
 def _grid_interval(base: Evidence, level: float) -> stats.Interval | None:
-    """Of the ratio of the crossings themselves: holds them wherever in their brackets they lie."""
+    """Return the interval of the ratio of crossings, valid wherever in their brackets they lie."""
     ours, theirs = ([found.results[pair.repeat].bracket for pair in base.pairs] for found in (base.ours, base.theirs))
     above = [(item.miss_samples, item.hit_samples) for item in ours if item]
     below = [(item.miss_samples, item.hit_samples) for item in theirs if item]
-    found = claimed(lambda: stats.bracket_ratio(above, below, level))
+    found = stats.or_none(lambda: stats.bracket_ratio(above, below, level))
     return found[1] if found else None
 
 
 def _more(base: Evidence, wanted: int) -> str:
     count = wanted - base.n
     return f"{count} more pair{'s' if count != 1 else ''} would" if count > 0 else ""
-
-
-def claimed(function: Callable[[], T]) -> T | None:
-    """A figure, or None where its method says that it can claim nothing of these data."""
-    try:
-        return function()
-    except ValueError:
-        return None

@@ -1,4 +1,4 @@
-"""What a comparison is made of: frozen values that live as JSON."""
+"""The parts of a comparison, as they are written to JSON."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from pydantic import Field
 
 from repro import stats
 from repro.core.frozen import Frozen
+from repro.suite.metrics import METRICS
 from repro.suite.model import Metric
 
 Verdict = Literal["faster", "slower", "higher", "lower", "same", "inconclusive", "exploratory"]
 """faster, slower: times, samples to the target, throughput. higher, lower: final quality. same: equivalence was shown.
-exploratory: no verdict was possible at this n with so many contrasts."""
+exploratory: no verdict was possible at this n with this many contrasts."""
 DECIDED: tuple[Verdict, ...] = ("faster", "slower", "higher", "lower", "same")
 
 
@@ -39,16 +40,16 @@ class Pair(Frozen):
     baseline: float
 
 
-class Equivalence(Frozen):
+class MarginTest(Frozen):
     """Two one-sided tests against a margin that was declared beforehand."""
 
     margin: float
-    """Relative: 0.05 asks whether the ratio lies between 1 / 1.05 and 1.05."""
+    """Relative: 0.05 tests for a ratio between 1 / 1.05 and 1.05."""
     p: float
     p_adjusted: float | None = None
     """Holm over the family; None for the primary contrast, which stands alone."""
     interval: Bounds
-    """Of the ratio, at 1 - 2 alpha: inside the margin where the two tests reject."""
+    """Of the ratio, at 1 - 2 alpha: inside the margin if the two tests reject."""
     equivalent: bool
 
 
@@ -66,7 +67,7 @@ class Restricted(Frozen):
     baseline_mean: float
 
 
-class Split(Frozen):
+class TimeSplit(Frozen):
     """Where a ratio of times comes from: times = samples to the target / samples a second, so ratio = samples /
     throughput, exactly."""
 
@@ -103,12 +104,12 @@ class Comparison(Frozen):
     """Contrasts that p was corrected for."""
     welch: Estimate | None = None
     """The same ratio with the pairing ignored."""
-    split: Split | None = None
+    split: TimeSplit | None = None
     restricted: Restricted | None = None
     log_rank_p: float | None = None
     probability_less: Estimate | None = None
     """P(a candidate trial's figure < a baseline trial's), ties half."""
-    equivalence: Equivalence | None = None
+    equivalence: MarginTest | None = None
     settles: str = ""
     """What would settle an inconclusive comparison."""
     cautions: tuple[str, ...] = ()
@@ -119,9 +120,7 @@ class Comparison(Frozen):
     @property
     def speedup(self) -> float | None:
         """How many times as fast the candidate is; None for quality, which has no speed."""
-        if self.ratio is None or self.metric == "accuracy":
-            return None
-        return self.ratio if self.metric == "throughput" else 1 / self.ratio
+        return None if self.ratio is None else METRICS[self.metric].speedup(self.ratio)
 
 
 def bounds(interval: stats.Interval | None) -> Bounds | None:
@@ -129,5 +128,5 @@ def bounds(interval: stats.Interval | None) -> Bounds | None:
     return None if interval is None else Bounds(low=interval.low, high=interval.high, level=interval.level)
 
 
-__all__ = ["DECIDED", "Bounds", "Comparison", "Equivalence", "Estimate", "Metric", "Pair", "Restricted", "Split",
+__all__ = ["DECIDED", "Bounds", "Comparison", "Estimate", "MarginTest", "Metric", "Pair", "Restricted", "TimeSplit",
            "Verdict", "bounds"]

@@ -1,4 +1,4 @@
-"""Trials of two cells side by side: which are pairs, which are not, and how each of the others ended."""
+"""Trials of two cells by seed: which are pairs, and how the trials without a figure ended."""
 
 from __future__ import annotations
 
@@ -7,82 +7,98 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from repro.compare.figures import Pair
-from repro.compare.metric import STATUS_WORDS, MetricSpec, figure, meaningless
+from repro.compare.observation import is_meaningless
+from repro.record.metrics import figure
 from repro.record.results import Result
+from repro.record.status import meaning
+from repro.suite.metrics import MetricSpec
 
 PAIRED_HASHES = ("init_weights", "data_order", "data")
-"""What two trials of one pair must have in common for their seeds to mean the same."""
+"""Hashes that must be equal for one seed to mean the same in two trials."""
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """The trials of one cell, by repeat, and those of them that have no figure."""
+class CellTrials:
+    """The trials of one cell by repeat, and their figures."""
 
     name: str
-    """How a sentence calls it: the candidate, the baseline."""
+    """Its name in a sentence: the candidate, the baseline."""
     results: Mapping[int, Result]
     values: Mapping[int, float]
     without: Mapping[str, int]
     """Status -> trials without a figure."""
     wrong: str
-    """A figure that no clock can give, as a sentence; "" where all are sound."""
+    """Sentence about a figure that no clock can give, or a repeated seed; "" if there is none."""
 
     @property
     def n(self) -> int:
         return len(self.results)
 
-    def told(self) -> str:
-        """`the candidate crashed in 2 of 6 trials and ran out of memory in 1`; "" where every trial has a figure."""
+    def without_words(self) -> str:
+        """`the candidate crashed in 2 of 6 trials and ran out of memory in 1`; "" if every trial has a figure."""
         if not self.without:
             return ""
         parts = [f"{_word(status)} in {count}" for status, count in sorted(self.without.items())]
         return f"{self.name} {_listed([f'{parts[0]} of {self.n} trials', *parts[1:]])}"
 
 
-def side(name: str, results: Sequence[Result], scale: MetricSpec) -> Side:
-    """One cell's trials, in whatever order they come."""
+def cell_trials(name: str, results: Sequence[Result], scale: MetricSpec) -> CellTrials:
+    """Return one cell's trials; their order does not matter."""
     by_repeat = {item.repeat: item for item in sorted(results, key=lambda item: item.repeat)}
     values, wrong = {}, ""
     without: Counter[str] = Counter()
     if len(by_repeat) < len(results):
         twice = next(repeat for repeat, count in Counter(item.repeat for item in results).items() if count > 1)
-        wrong = f"seed {twice} stands twice among the trials of {name}"
+        wrong = f"seed {twice} appears twice among the trials of {name}"
     for repeat, item in by_repeat.items():
         value = figure(item, scale)
         if value is None:
             without[item.status] += 1
             continue
         values[repeat] = value
-        if meaningless(value) and not wrong:
+        if is_meaningless(value) and not wrong:
             found = f"{value:g} {scale.unit}".rstrip()
-            wrong = f"seed {repeat} of {name} has a {scale.noun} of {found}: no ratio can be formed of that"
-    return Side(name, by_repeat, values, without, wrong)
+            wrong = f"seed {repeat} of {name} has a {scale.noun} of {found}: no ratio can be computed from it"
+    return CellTrials(name, by_repeat, values, without, wrong)
 
 
-def pairs_of(candidate: Side, baseline: Side) -> tuple[Pair, ...]:
-    """Seeds of which both trials have a figure, by repeat."""
+def pairs_of(candidate: CellTrials, baseline: CellTrials) -> tuple[Pair, ...]:
+    """Return the seeds of which both trials have a figure, by repeat."""
     return tuple(Pair(repeat=repeat, candidate=value, baseline=baseline.values[repeat])
                  for repeat, value in candidate.values.items() if repeat in baseline.values)
 
 
-def void(candidate: Side, baseline: Side) -> tuple[str, str]:
-    """(why the trials of one seed are no pairs, the hash that says so); ("", "") where they are."""
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """Two trials of one seed that are not a pair: a hash differs."""
+
+    repeat: int
+    hash_name: str
+
+    @property
+    def text(self) -> str:
+        """`seed 3: data order differ between the two`."""
+        return f"seed {self.repeat}: {self.hash_name.replace('_', ' ')} differ between the two"
+
+
+def mismatch(candidate: CellTrials, baseline: CellTrials) -> Mismatch | None:
+    """Return the first seed whose two trials are not a pair; None if all are pairs."""
     for repeat, item in candidate.results.items():
         mate = baseline.results.get(repeat)
         if mate is None:
             continue
-        both_finished = item.status == mate.status == "ok"
+        both_finished = meaning(item.status).reached and meaning(mate.status).reached
         for name in PAIRED_HASHES:
             ours, theirs = item.hashes.get(name), mate.hashes.get(name)
             # What ended before it wrote its hashes counts by how it ended, not as another seed.
             if ours != theirs and (both_finished or None not in (ours, theirs)):
-                what = name.replace("_", " ")
-                return f"seed {repeat}: {what} differ between the two, so they are no pair", name
-    return "", ""
+                return Mismatch(repeat, name)
+    return None
 
 
 def _word(status: str) -> str:
-    return "reached the target without this figure" if status == "ok" else STATUS_WORDS[status]
+    end = meaning(status)
+    return f"{end.words} without this figure" if end.reached else end.words
 
 
 def _listed(parts: Sequence[str]) -> str:

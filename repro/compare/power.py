@@ -1,4 +1,4 @@
-"""What a planned number of repeats can show, from the spread of a stored pilot: before anything runs."""
+"""Power of a planned number of repeats, from the spread of a stored pilot, before anything runs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from repro.suite.training import LAUNCH_SECONDS
 
 ALPHA, POWER = 0.05, 0.8
 LEAST_PAIRS = 3
-"""Pairs of the pilot below which a spread is hardly one (two pairs know it within a factor of 32)."""
+"""Fewest pairs of the pilot for a usable spread (two pairs give it within a factor of 32)."""
 
 
 class ContrastPower(Frozen):
-    """One contrast of the plan, as far as the pilot knows it."""
+    """The power of one contrast of the plan."""
 
     candidate_label: str
     baseline_label: str
@@ -36,19 +36,19 @@ class ContrastPower(Frozen):
     sd_log_interval: Bounds | None
     """chi-square interval, normal logs."""
     detectable: float | None
-    """Smallest ratio above 1 that the planned pairs find with 80 % power; None: none, however large."""
+    """Smallest ratio above 1 that the planned pairs show with 80 % power; None: none, however large."""
     needed_pairs: int | None
-    """Pairs that find a ratio of 1 + margin with 80 % power."""
+    """Pairs that show a ratio of 1 + margin with 80 % power."""
     needed_pairs_high: int | None
     """The same if the spread is as large as its interval allows."""
     seconds_per_pair: float | None
     """Both trials, start to end, as in the pilot."""
     problem: str = ""
-    """Why the pilot says nothing of this contrast."""
+    """Why the pilot gives nothing for this contrast."""
 
 
 class Power(Frozen):
-    """What the planned repeats can show, and what showing it costs."""
+    """The power of the planned repeats, and their cost."""
 
     pilot: str
     metric: Metric
@@ -58,19 +58,19 @@ class Power(Frozen):
     power: float = POWER
     contrasts: tuple[ContrastPower, ...]
     seconds: float | None
-    """The whole plan, from the pilot's durations; None where the pilot lacks a cell."""
+    """The whole plan, from the pilot's durations; None if the pilot lacks a cell."""
 
     def text(self) -> str:
-        """For the terminal."""
+        """Return it for the terminal."""
         lines = [f"power, from the pilot {self.pilot} ({self.metric}, {self.pairs} pairs, {self.power:.0%} power at "
                  f"{self.alpha:.0%}, margin {self.margin:g}):".replace("%", " %")]
         lines += [f"  {item.candidate_label} against {item.baseline_label}{' (primary)' if item.primary else ''}: "
-                  f"{item.problem or self._told(item)}" for item in self.contrasts]
+                  f"{item.problem or self._words(item)}" for item in self.contrasts]
         if self.seconds is not None:
-            lines.append(f"about {_long(self.seconds)} for these {self.pairs} repeats, by what the pilot's trials took")
+            lines.append(f"about {_long(self.seconds)} for these {self.pairs} repeats, by the pilot's durations")
         return "\n".join(lines)
 
-    def _told(self, item: ContrastPower) -> str:
+    def _words(self, item: ContrastPower) -> str:
         assert item.sd_log is not None and item.sd_log_interval is not None
         after = f" after Holm over {item.contrasts} contrasts" if item.contrasts > 1 else ""
         limits = item.sd_log_interval
@@ -91,10 +91,9 @@ class Power(Frozen):
 
 
 def power(plan: Plan, pilot: Record) -> Power:
-    """What `plan` can show, from the spread and the durations of a stored run.
+    """Return what `plan` can show, from the spread and the durations of a stored run.
 
-    Cells are found by their id, so a pilot of the same suite with other repeats serves, and so does any run that holds
-    the same cells.
+    Cells are found by their id, so any run with the same cells can be the pilot.
 
     Raises:
         UsageError: the pilot holds no cell of this plan.
@@ -102,9 +101,9 @@ def power(plan: Plan, pilot: Record) -> Power:
     cells = {cell.cell_id for cell in plan.cells}
     shared = cells & {result.cell_id for result in pilot.results}
     if not shared:
-        raise UsageError(f"{pilot.folder.root}: holds no cell of suite {plan.suite.suite!r}, so it is no pilot for it")
+        raise UsageError(f"{pilot.folder.root}: has no cell of suite {plan.suite.suite!r}, so it cannot be its pilot")
     repeats = {item.repeat for item in pilot.results}
-    # The pilot's own number of repeats: a pair that it lacks is no gap in it.
+    # The pilot is complete with its own number of repeats.
     asked = plan.model_copy(update={"suite": plan.suite.model_copy(update={"seeds": len(repeats)})})
     found = compare(asked, [item for item in pilot.results if item.cell_id in cells])
     family = sum(not item.primary for item in found)
@@ -112,7 +111,7 @@ def power(plan: Plan, pilot: Record) -> Power:
     lengths = [seconds.get(cell.cell_id) for cell in plan.cells]
     known = [value for value in lengths if value is not None]
     return Power(
-        pilot=str(pilot.folder.root), metric=plan.suite.primary.metric if plan.suite.primary else "tta_wall",
+        pilot=str(pilot.folder.root), metric=plan.suite.metric,
         pairs=plan.suite.seeds, margin=plan.suite.margin,
         contrasts=tuple(_contrast(item, plan, 1 if item.primary else family, seconds) for item in found),
         seconds=sum(known) * plan.suite.seeds if len(known) == len(lengths) else None,
@@ -143,7 +142,7 @@ def _contrast(found: Comparison, plan: Plan, contrasts: int, seconds: dict[str, 
 
 
 def _needed(spread: float, ratio: float, contrasts: int) -> int | None:
-    """Pairs needed; None beyond what a suite may have."""
+    """Return the pairs needed; None above the limit of a suite."""
     try:
         found = stats.pairs_needed(spread, ratio, ALPHA, POWER, contrasts)
     except ValueError:
@@ -153,7 +152,7 @@ def _needed(spread: float, ratio: float, contrasts: int) -> int | None:
 
 def _why_not(found: Comparison) -> str:
     if len(found.pairs) < LEAST_PAIRS:
-        return f"the pilot gives {len(found.pairs)} pairs with a figure, {LEAST_PAIRS} are the least"
+        return f"the pilot gives {len(found.pairs)} pairs with a figure; power needs at least {LEAST_PAIRS}"
     if found.ratio is None:
         return f"the pilot gives no ratio: {found.because}"
     logs = [math.log(pair.candidate / pair.baseline) for pair in found.pairs]
@@ -161,7 +160,7 @@ def _why_not(found: Comparison) -> str:
 
 
 def spread_interval(logs: Sequence[float], level: float = 0.95) -> tuple[float, Bounds]:
-    """Standard deviation with its chi-square interval, (n - 1) s^2 / sigma^2 ~ chi2(n - 1) for normal logs.
+    """Return the standard deviation with its chi-square interval, (n - 1) s^2 / sigma^2 ~ chi2(n - 1) for normal logs.
 
     Raises:
         ValueError: fewer than two values.
@@ -177,7 +176,7 @@ def spread_interval(logs: Sequence[float], level: float = 0.95) -> tuple[float, 
 
 
 def _seconds(pilot: Record) -> dict[str, float]:
-    """Cell -> mean seconds of a trial, start to end: the ledger's, else what the log covers and a launch."""
+    """Return cell -> mean seconds of a trial, start to end: the ledger's, else those of the log and a launch."""
     taken: dict[str, list[float]] = {}
     ended = {item.trial_id: item.seconds for item in pilot.attempts if item.seconds > 0}
     for result in pilot.results:

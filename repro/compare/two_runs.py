@@ -8,12 +8,12 @@ from typing import Any
 
 from repro.compare.evidence import ComparisonRequest, examine
 from repro.compare.figures import Comparison
-from repro.compare.metric import SCALES
-from repro.compare.pairing import PAIRED_HASHES, side, void
+from repro.compare.pairing import PAIRED_HASHES, cell_trials, mismatch
 from repro.compare.verdict import judged
 from repro.core.errors import UsageError
 from repro.record.environment import Environment
 from repro.record.results import Result
+from repro.suite.metrics import METRICS
 from repro.suite.model import Metric
 from repro.suite.plan import Plan
 
@@ -49,8 +49,7 @@ def versus(first: Ran, second: Ran, metric: Metric | None = None, force: bool = 
         UsageError: the suite digests or the methods differ without `force`, or the runs share no cell.
     """
     cautions = (*_forced(first, second, force), *_cautions(first, second))
-    declared = second.plan.suite.primary
-    chosen: Metric = metric or (declared.metric if declared else "tta_wall")
+    chosen = metric or second.plan.suite.metric
     earlier = {cell.cell_id: cell for cell in first.plan.cells}
     shared = [cell for cell in second.plan.cells if cell.cell_id in earlier]
     if not shared:
@@ -81,12 +80,14 @@ def _request(first: Ran, second: Ran, after: Sequence[Result], before: Sequence[
 
 def why_unpaired(candidate: Sequence[Result], baseline: Sequence[Result], metric: Metric) -> str:
     """Return why trials of one seed of two runs are not pairs; "" if they are."""
-    ours, theirs = (side(name, found, SCALES[metric]) for name, found in (("", candidate), ("", baseline)))
+    ours, theirs = (cell_trials(name, found, METRICS[metric]) for name, found in (("", candidate), ("", baseline)))
     if ours.results.keys() != theirs.results.keys():
         return f"{ours.n} seeds in one run and {theirs.n} in the other, not the same ones"
     known = all(name in item.hashes for item in (*candidate, *baseline) for name in PAIRED_HASHES
                 if item.status == "ok")
-    return void(ours, theirs)[0].partition(", so they")[0] if known else "not all trials have their hashes"
+    if not known:
+        return "not all trials have their hashes"
+    return unlike.text if (unlike := mismatch(ours, theirs)) else ""
 
 
 def _forced(first: Ran, second: Ran, force: bool) -> tuple[str, ...]:

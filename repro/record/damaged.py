@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from repro.core.errors import OutputError
 from repro.core.files import read_model
@@ -19,16 +18,11 @@ from repro.record.ledger import Attempt, read_attempts
 from repro.record.post_mortem import log_damage
 from repro.record.results import Result
 from repro.record.resume import require_same
+from repro.record.status import LOST, STARTED, meaning
 from repro.record.store import RunFolder
 from repro.suite.model import Trial
 from repro.suite.plan import Plan
 
-WHOLE = ("ok", "missed")
-"""Statuses whose log is complete."""
-ENDED = (*WHOLE, "diverged", "timed_out", "out_of_memory", "invalid")
-"""Statuses that are final: a trial with one in the ledger has a result."""
-STATUS: Final = "lost"
-"""The status in the ledger of an attempt whose result was set aside; the last line of an attempt counts."""
 MISSING, MODIFIED = "is missing", "was modified since the run ended"
 INCIDENTS = "incidents.jsonl"
 
@@ -58,7 +52,7 @@ def find(folder: RunFolder, plan: Plan) -> list[Damaged]:
 def _look(folder: RunFolder, trial: Trial, index: Mapping[str, str], attempts: Sequence[Attempt]) -> Damaged | None:
     path = folder.result(trial.trial_id)
     mine = [item for item in attempts if item.trial_id == trial.trial_id]
-    ended = max((item.attempt for item in mine if item.status in ENDED), default=None)
+    ended = max((item.attempt for item in mine if meaning(item.status).stands), default=None)
     if not path.exists():
         return None if ended is None else Damaged(trial.trial_id, ended, f"{path.name} is missing")
     try:
@@ -67,7 +61,7 @@ def _look(folder: RunFolder, trial: Trial, index: Mapping[str, str], attempts: S
         number = ended if ended is not None else max((item.attempt for item in mine), default=1)
         return Damaged(trial.trial_id, number, f"{path.name} is truncated or damaged")
     why = _modified(folder, result, index) or _of_another(result, trial)
-    if not why and result.status in WHOLE:
+    if not why and meaning(result.status).completed:
         log = folder.log(trial.trial_id, result.attempt)
         why = f"{log.name}: {problem}" if (problem := log_damage(log)) else ""
     return Damaged(trial.trial_id, result.attempt, why) if why else None
@@ -198,16 +192,16 @@ def record_set_aside(folder: RunFolder, plan: Plan, found: Sequence[Damaged]) ->
         for path in sorted(folder.trial(trial.trial_id).glob("lost_*.json")):
             number = _number(path)
             line = known.get((trial.trial_id, number))
-            if not number or (line is not None and line.status == STATUS):
+            if not number or (line is not None and line.status == LOST):
                 continue
             text = why.get((trial.trial_id, number), "its result was damaged")
             if line is None:
                 entry = Attempt(trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=number,
-                                started_ms=0, seconds=0, status=STATUS, reason=text)
+                                started_ms=0, seconds=0, status=LOST, reason=text)
             else:
                 reason = f"{text}; it had ended as {line.status}"
-                entry = line.model_copy(update={"status": STATUS, "reason": reason})
-            folder.append_incident(STATUS, f"attempt {number}: {entry.reason}; the trial was run again",
+                entry = line.model_copy(update={"status": LOST, "reason": reason})
+            folder.append_incident(LOST, f"attempt {number}: {entry.reason}; the trial was run again",
                                    trial.trial_id)
             folder.append_attempt(entry)
 
@@ -223,7 +217,7 @@ def complete_ledger(folder: RunFolder, plan: Plan) -> None:
         path = folder.result(trial.trial_id)
         result = read_model(path, Result) if path.is_file() else None
         line = known.get((trial.trial_id, result.attempt)) if result else None
-        if result is None or line is None or line.status != "started":
+        if result is None or line is None or line.status != STARTED:
             continue
         seconds = max(0.0, round(path.stat().st_mtime - line.started_ms / 1e3, 3))
         folder.append_attempt(line.model_copy(update={"status": result.status, "reason": result.reason,

@@ -32,10 +32,10 @@ from repro.record.results import (
     Result,
     Resumed,
     Spent,
-    Status,
     Steps,
     Traffic,
 )
+from repro.record.status import Status, meaning
 from repro.seams.launching import LaunchResult
 from repro.suite.model import Trial
 from repro.suite.training import Stop
@@ -130,7 +130,7 @@ def _status(log: _Log, outcome: LaunchResult | None) -> tuple[Status, str]:
 
 def _judged(trial: Trial, log: _Log, status: Status, reason: str) -> tuple[Status, str]:
     """Make a trial invalid if it trained to its end, but with other data or settings than requested."""
-    if status not in ("ok", "missed", "diverged"):
+    if not meaning(status).logged:
         return status, reason
     wrong = [*_wrong_data(log), *mismatches(trial.choices, log.mapping("x_effective"), log.mapping("x_settings"))]
     return ("invalid", "; ".join(wrong)) if wrong else (status, reason)

@@ -1,4 +1,4 @@
-"""Energy of a trial: what it came to, and for every part whether a counter said so or a model."""
+"""Energy of a trial; for every part the record says if a counter measured it or a model computed it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from repro.core.frozen import Frozen
 
 Provenance = Literal["measured", "modelled"]
 OBSERVER_LIMIT = 0.005
-"""Share of the trial's time that the tracker may take of one core before it is a warning (as for logging)."""
+"""Share of one core that the tracker may use during the trial without a warning (as for logging)."""
 
 
 class Part(Frozen):
@@ -21,21 +21,22 @@ class Part(Frozen):
 
 
 class Energy(Frozen):
-    """Of the whole machine, from the launch of a trial's processes to their end; other work on it is in it.
+    """Of the whole machine, from the launch of a trial's processes to their end; other work on it is included.
 
-    The tracker is CodeCarbon's. Where the machine has no counter it is a model: a share of the processor's nominal
-    power by its load, and a constant for memory by its size. Such a figure compares runs on one machine at best.
+    Energy is measured by CodeCarbon in a separate process. Without a counter it is a model: a share of the processor's
+    nominal power by its load, and a constant for memory by its size. Such a figure can at best compare runs on one
+    machine.
     """
 
     joules: float
     provenance: Provenance
-    """measured only where every part is."""
+    """measured only if every part is."""
     parts: dict[str, Part]
     """By hardware: cpu, gpu, ram."""
     seconds: float
     tool: str
     observer_seconds: float
-    """Processor time that the tracker itself took meanwhile."""
+    """Processor time of the tracker itself meanwhile."""
 
     @property
     def watts(self) -> float | None:

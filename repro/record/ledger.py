@@ -16,6 +16,7 @@ from repro.core.files import Model, read_bounded, refuse_absurd
 from repro.core.frozen import Frozen
 from repro.record import legacy
 from repro.record.differences import DifferenceKind
+from repro.record.status import STARTED
 
 MAX_LINES_BYTES = 64 << 20
 MAX_LINE_BYTES = 1 << 20
@@ -44,7 +45,7 @@ class Attempt(Frozen):
     @property
     def known_seconds(self) -> float | None:
         """How long it took; None if no process was left to write down its end."""
-        return None if self.status == "started" else self.seconds
+        return None if self.status == STARTED else self.seconds
 
 
 IncidentKind = Literal["resumed", "difference", "lock", "lost", "machine", "clock", "throttled", "energy", "rerun",

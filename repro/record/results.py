@@ -1,4 +1,4 @@
-"""What a trial came to: all clocks, phases, traffic; `derive` makes it from the log."""
+"""The result of a trial: all clocks, phases, traffic; `derive` computes it from the log."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from pydantic import ConfigDict, Field
 
 from repro.core.frozen import Frozen
 from repro.record.energy import Energy
+from repro.record.status import Status
 
-Status = Literal["ok", "missed", "diverged", "out_of_memory", "timed_out", "hung", "crashed", "invalid"]
-RERUN = ("crashed", "hung")
-"""Ends that say something of the machine and nothing of the cell; only these are ever run again."""
 LogFault = Literal["steps_missing", "clock_backwards"]
 """Step records do not cover the evaluations' samples; an evaluation is before its predecessor."""
 PHASES = ("train", "eval", "checkpoint", "logging", "other")
@@ -24,14 +22,14 @@ CONSERVATION_TOLERANCE = 0.01
 
 
 class Point(Frozen):
-    """One evaluation: where on each clock it ended, and what it found."""
+    """One evaluation: its end on each clock, and its value."""
 
     samples: int
     epochs: float
     wall_seconds: float
     train_seconds: float
     value: float | None
-    """None where the metric was not finite."""
+    """None if the metric was not finite."""
     train_loss: float | None = None
 
 
@@ -62,7 +60,7 @@ class Moved(Frozen):
     collectives: int
     payload_bytes: int
     sent_bytes: int | None
-    """None: done by the inner group, which does not count."""
+    """None: done by the inner group, which does not count bytes."""
     received_bytes: int | None
 
 
@@ -75,17 +73,18 @@ class Spent(Frozen):
 
 
 class RankTraffic(Frozen):
-    """What one rank's communication came to between `run_start` and `run_stop`."""
+    """The communication of one rank between `run_start` and `run_stop`."""
 
     lines: tuple[Moved, ...]
     busy_seconds: float
-    """Collectives ran."""
+    """Time with collectives running."""
     exposed_seconds: float
-    """Training stood still for them."""
+    """Time in which training waited for them."""
     overlapped_seconds: float
-    """They ran while it did not."""
+    """Time in which they ran during training."""
     training: Spent | None = None
-    """Of it during training steps: evaluations and barriers left out. None: a record from before they were apart."""
+    """The part in training steps, without evaluations and barriers. None: an old record, which does not separate
+    them."""
 
     @property
     def sent_bytes(self) -> int:
@@ -97,17 +96,18 @@ class RankTraffic(Frozen):
 
 
 class Formula(Frozen):
-    """What the algorithm's schedules ask for, for the very collectives that ran (`repro.worker.expected_traffic`)."""
+    """The traffic that the algorithm's schedules require for the collectives that ran
+    (`repro.worker.expected_traffic`)."""
 
     sent_bytes: int
     """Of the rank that sends most."""
     received_bytes: int
     rounds: int
     path_bytes: int
-    """Sum over rounds of the most that one rank sends or receives in it."""
+    """Sum over rounds of the largest amount that one rank sends or receives."""
     reduced_bytes: int
     assumed: tuple[str, ...] = ()
-    """Operations and types whose messages were taken as of one size."""
+    """Operations and types whose messages were assumed to be of equal size."""
 
 
 class Link(Frozen):
@@ -116,13 +116,13 @@ class Link(Frozen):
     sender: int
     receiver: int
     stated_bits_per_second: float
-    """The lower of both ends' rates."""
+    """The lower of the rates of both ends."""
     measured_bits_per_second: float
     """Payload of one TCP stream."""
 
 
 class Network(Frozen):
-    """The network that a launcher made for a trial; what else the launcher says of it stays in its own file."""
+    """The network that a launcher set up for a trial; further details stay in the launcher's own file."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -139,43 +139,43 @@ class Network(Frozen):
 
     @property
     def slowest(self) -> float:
-        """Bits per second of the slowest link in use: measured where it was, else as stated."""
+        """Bits per second of the slowest link in use: measured if known, else as stated."""
         nodes = set(self.node_of_rank)
         measured = [link.measured_bits_per_second for link in self.links if {link.sender, link.receiver} <= nodes]
         return min(measured or [self.stated_bits_per_second[node] for node in nodes])
 
 
 class Traffic(Frozen):
-    """Communication of a trial; only collectives that the algorithm did itself have their bytes counted."""
+    """Communication of a trial; only bytes of the algorithm's own collectives are counted."""
 
     ranks: tuple[RankTraffic, ...]
     busiest_rank: int
-    """The one that sent most."""
+    """The rank that sent most."""
     busiest_sent_bytes: int
     busiest_received_bytes: int
     collectives: int
-    """Of one rank; all do the same."""
+    """Of one rank; all ranks do the same."""
     exposed_seconds: float
-    """Mean over ranks, as the two below."""
+    """Mean over ranks, as are the two below."""
     overlapped_seconds: float
     busy_seconds: float
     uncounted: tuple[str, ...]
     """Operations that passed through to the inner group."""
     training: Spent | None = None
-    """Of training steps alone, mean over ranks; None: a record from before they were apart."""
+    """Of training steps only, mean over ranks; None: an old record."""
     formula: Formula | None = None
-    """None: the backend's own collectives, or a record from before it was kept."""
+    """None: the backend's own collectives, or an old record."""
 
     @property
     def uncounted_share(self) -> float:
-        """Of one rank's payload: what went through operations whose bytes nobody counted, 0 to 1."""
+        """Share of one rank's payload in operations without counted bytes, 0 to 1."""
         lines = self.ranks[self.busiest_rank].lines
         unknown = sum(line.payload_bytes for line in lines if line.sent_bytes is None)
         return unknown / total if (total := sum(line.payload_bytes for line in lines)) else 0.0
 
     @property
     def steps(self) -> Spent:
-        """What training steps spent; in old records evaluations and barriers are in it."""
+        """Communication in training steps; old records include evaluations and barriers."""
         return self.training or Spent(busy_seconds=self.busy_seconds, exposed_seconds=self.exposed_seconds,
                                       overlapped_seconds=self.overlapped_seconds)
 
@@ -195,7 +195,7 @@ class Resumed(Frozen):
 
 
 class Result(Frozen):
-    """What one trial came to."""
+    """The result of one trial."""
 
     schema_: Literal[1] = Field(default=1, alias="schema")
     trial_id: str
@@ -205,12 +205,12 @@ class Result(Frozen):
     status: Status
     reason: str = ""
     tta_wall: float | None = None
-    """Seconds from `run_start` to the evaluation that establishes the target, evaluation on the clock, plus what
-    initialisation took beyond its 30 minutes."""
+    """Seconds from `run_start` to the evaluation that establishes the target, including evaluation, plus the part
+    of initialisation beyond its 30 minutes."""
     tta_train: float | None = None
     """The same, minus evaluation, checkpoint and logging."""
     tta_cold: float | None = None
-    """Seconds from the launch of the processes to the same evaluation: what a user waits."""
+    """Seconds from the launch of the processes to the same evaluation: the waiting time of a user."""
     run_seconds: float | None = None
     """From `run_start` to `run_stop`."""
     init_seconds: float | None = None
@@ -234,7 +234,7 @@ class Result(Frozen):
     """By all ranks, in collectives that are counted."""
     traffic: Traffic | None = None
     network: Network | None = None
-    """None: the launcher has none of its own, or a record from before it was kept."""
+    """None: the launcher sets up no network, or an old record."""
     energy: Energy | None = None
     """Of the whole machine while the trial's processes ran; None: not tracked."""
     final: float | None = None
@@ -243,9 +243,9 @@ class Result(Frozen):
     hashes: dict[str, str] = Field(default_factory=dict)
     effective: dict[str, str] = Field(default_factory=dict)
     settings: dict[str, str] = Field(default_factory=dict)
-    """Environment variables that bear on training, as rank 0 saw them."""
+    """Environment variables that affect training, as rank 0 read them."""
     build: dict[str, str] = Field(default_factory=dict)
-    """How the library that trains was built, as rank 0 found it; empty in records from before it was kept."""
+    """How the library that trains was built, as rank 0 found it; empty in old records."""
     warnings: tuple[str, ...] = ()
     """For readers; no code reads them."""
     log_faults: tuple[LogFault, ...] = ()
@@ -255,10 +255,10 @@ class Result(Frozen):
 
     @property
     def energy_joules_measured(self) -> float | None:
-        """None too where any part of it is modelled."""
+        """None also if any part is modelled."""
         return self.energy.joules if self.energy and self.energy.provenance == "measured" else None
 
     @property
     def energy_joules_modelled(self) -> float | None:
-        """None too where all of it is measured: the two are never one figure."""
+        """None also if all of it is measured: the two are separate figures."""
         return self.energy.joules if self.energy and self.energy.provenance == "modelled" else None

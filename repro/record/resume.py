@@ -9,7 +9,8 @@ from repro.core.errors import OutputError, ReproError, UsageError
 from repro.core.files import read_model
 from repro.core.machine import Machine
 from repro.record.differences import Difference
-from repro.record.results import RERUN, Result
+from repro.record.results import Result
+from repro.record.status import meaning
 from repro.record.store import Record, RunFolder, check_plan
 from repro.suite.identity import METHOD
 from repro.suite.model import Trial
@@ -97,13 +98,13 @@ def trials_to_run(record: Record, again: bool) -> list[Trial]:
 def _has_to_run(record: Record, result: Result | None, again: bool) -> bool:
     if result is None:
         return True
-    return result.status in RERUN and (
+    return meaning(result.status).reruns and (
         again or may_run_again(record.plan, failed_starts(record, result.trial_id)))
 
 
 def failed_starts(record: Record, trial_id: str) -> int:
     """Count the starts of a trial that crashed or hung; starts that the end of the run interrupted do not count."""
-    return sum(item.trial_id == trial_id and item.status in RERUN for item in record.attempts)
+    return sum(item.trial_id == trial_id and meaning(item.status).reruns for item in record.attempts)
 
 
 def may_run_again(plan: Plan, failed: int) -> bool:

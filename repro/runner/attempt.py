@@ -15,7 +15,8 @@ from repro.record.checkpoint import Resumption
 from repro.record.derive import derive, with_energy
 from repro.record.energy import Energy
 from repro.record.ledger import Attempt
-from repro.record.results import RERUN, Result
+from repro.record.results import Result
+from repro.record.status import INTERRUPTED, NOT_LAUNCHED, REFUSED, STARTED, meaning
 from repro.runner.checkpoints import TrialCheckpoints, spent_seconds
 from repro.runner.context import RunContext
 from repro.runner.energy_meter import EnergyMeter
@@ -88,7 +89,7 @@ class TrialStarter:
             return None
         # A signal must not cost the result of a trial that has ended: only the trials after it are not run.
         result = interrupt.complete(lambda: self._store(start, outcome, used))
-        if result.status not in RERUN:
+        if not meaning(result.status).reruns:
             checkpoints.stored.remove()
         interrupt.deliver()
         return result
@@ -98,15 +99,15 @@ class TrialStarter:
         append = self.context.folder.append_attempt
         try:
             # Before the launch: if this process is killed, the ledger still has the start.
-            append(start.line("started", "the run ended before this attempt did"))
+            append(start.line(STARTED, "the run ended before this attempt did"))
             if self.meter is not None:
                 self.meter.start()
             return self._launch(start, checkpoints)
         except KeyboardInterrupt as error:
-            append(start.line("interrupted", interrupter(error)))
+            append(start.line(INTERRUPTED, interrupter(error)))
             raise
         except ReproError as error:
-            append(start.line("not_launched", str(error)))
+            append(start.line(NOT_LAUNCHED, str(error)))
             raise
 
     def _launch(self, start: Start, checkpoints: TrialCheckpoints) -> LaunchResult:
@@ -130,7 +131,7 @@ class TrialStarter:
         refusal = outcome.refused_checkpoint
         if start.point is None or not refusal or not checkpoints.stored.refuse(start.point.path.name):
             return False
-        self.context.folder.append_attempt(start.line("refused", refusal))
+        self.context.folder.append_attempt(start.line(REFUSED, refusal))
         self.context.warn("checkpoint", refusal, start.trial.trial_id)
         return True
 

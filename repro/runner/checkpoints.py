@@ -8,7 +8,7 @@ from typing import Any
 
 from repro.core.errors import OutputError
 from repro.record.checkpoint import Checkpoints, Resumption
-from repro.record.results import RERUN
+from repro.record.status import meaning
 from repro.record.store import Record
 from repro.runner.context import RunContext
 from repro.seams.training import Engine
@@ -75,7 +75,7 @@ def remove_useless(context: RunContext, record: Record, trials: Sequence[Trial],
     waiting = {trial.trial_id for trial in trials}
     for result in record.results:
         # A run that was killed right after it wrote a result could not remove the trial's checkpoints.
-        if result.trial_id not in waiting and result.status not in RERUN:
+        if result.trial_id not in waiting and not meaning(result.status).reruns:
             Checkpoints(context.folder.checkpoints(result.trial_id)).remove()
 
 

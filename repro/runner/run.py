@@ -13,6 +13,7 @@ from repro.core.machine import Machine
 from repro.record import damaged
 from repro.record.results import Result
 from repro.record.resume import began_elsewhere, trials_to_run
+from repro.record.status import meaning
 from repro.record.store import Record, RunFolder, read_record
 from repro.runner import preflight
 from repro.runner.attempt import TrialStarter
@@ -24,7 +25,7 @@ from repro.runner.launching import Launchers
 from repro.runner.machine_watch import MachineWatch
 from repro.runner.reopening import Findings, record_start, unsealed
 from repro.runner.replays import Replays, Tracking
-from repro.runner.trials import FAILED_WORDS, Trials
+from repro.runner.trials import Trials
 from repro.suite.model import Trial
 from repro.suite.plan import Plan
 
@@ -105,6 +106,6 @@ def prepare(plan: Plan, suite_text: str, out: Path) -> RunFolder:
 def exit_code(results: Iterable[Result], planned: int) -> Exit:
     """0: all trials reached their target; 1: a trial failed or is missing; 3: a target was missed."""
     statuses = [result.status for result in results]
-    if len(statuses) < planned or any(status in FAILED_WORDS for status in statuses):
+    if len(statuses) < planned or any(meaning(status).failed for status in statuses):
         return Exit.TRIAL_FAILED
     return Exit.DONE if all(status == "ok" for status in statuses) else Exit.NOT_REPRODUCED

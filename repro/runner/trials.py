@@ -6,17 +6,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from repro.record.results import RERUN, Result
+from repro.record.results import Result
 from repro.record.resume import failed_starts, may_run_again
+from repro.record.status import meaning
 from repro.record.store import Record
 from repro.runner.attempt import TrialStarter
 from repro.runner.context import RunContext
 from repro.runner.machine_watch import MachineWatch
 from repro.suite.model import Trial
-
-FAILED_WORDS = {"crashed": "crashed", "hung": "hung", "timed_out": "ran into its time limit",
-                "out_of_memory": "ran out of memory", "invalid": "left an invalid log"}
-"""The statuses of a failed trial, as predicates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +35,8 @@ class Trials:
         self.watch.begin(plan.device)
         for number, trial in enumerate(trials, len(plan.order) - len(trials) + 1):
             result = self._run_trial(record, trial, number)
-            if plan.suite.on_failure == "stop" and result.status in FAILED_WORDS:
-                text = f"stopped after a trial that {FAILED_WORDS[result.status]}, as the suite's on_failure says"
+            if plan.suite.on_failure == "stop" and meaning(result.status).failed:
+                text = f"stopped after a trial that {meaning(result.status).words}, as the suite's on_failure says"
                 self.context.warn("stopped", text, trial.trial_id)
                 return
 
@@ -50,8 +47,8 @@ class Trials:
         while True:
             result = self._start(trial, attempt, number)
             if result is not None:
-                failed += result.status in RERUN
-                if result.status not in RERUN or not may_run_again(plan, failed):
+                failed += meaning(result.status).reruns
+                if not meaning(result.status).reruns or not may_run_again(plan, failed):
                     return result
                 text = f"attempt {attempt} {result.status} ({result.reason}); starting again"
                 if plan.suite.keeps_checkpoints:

@@ -1,12 +1,14 @@
-"""Pure statistics: numbers in, numbers out; no clock, no file, no randomness of its own.
+"""Pure statistics: numbers in, numbers out; no clock, no files, no random numbers.
 
-Every function refuses (ValueError, one sentence) what has no meaning: NaN, negative times, too few values, no spread.
-What each interval covers at small n is measured by tests/unit/stats/test_coverage.py and stands in docs/method.md.
+Every function refuses values without meaning (ValueError, one sentence): NaN, negative times, too few values, no
+spread. tests/unit/stats/test_coverage.py measures the coverage of each interval at small n; docs/method.md has the
+figures.
 """
 
+from repro.stats.description import coefficient_of_variation, outlier_marks
 from repro.stats.dominance import probability_less
 from repro.stats.equivalence import Equivalence, tost, tost_welch
-from repro.stats.family import holm
+from repro.stats.exact_tests import EXACT_PAIRS, holm, pairs_to_survive, sign_flip, sign_flip_floor
 from repro.stats.grid import (
     Bracket,
     GridBias,
@@ -18,8 +20,6 @@ from repro.stats.grid import (
 )
 from repro.stats.interval import Interval, clopper_pearson, mean_interval, median_interval, wilson
 from repro.stats.mlperf import Score, mlperf_score
-from repro.stats.outliers import outlier_marks
-from repro.stats.permutation import EXACT_PAIRS, pairs_to_survive, sign_flip, sign_flip_floor
 from repro.stats.power import (
     detectable_ratio,
     equivalence_power,
@@ -31,7 +31,7 @@ from repro.stats.power import (
 from repro.stats.profile import geometric_mean, performance_profile
 from repro.stats.ratio import log_ratios, paired_p, paired_ratio, welch_p, welch_ratio
 from repro.stats.restricted import restricted_area, restricted_mean, restricted_ratio, watched_horizon
-from repro.stats.spread import coefficient_of_variation
+from repro.stats.sample import or_none
 from repro.stats.survival import Steps, Survival, cumulative_incidence, kaplan_meier, log_rank, median_time
 from repro.stats.trend import order_trend
 
@@ -63,6 +63,7 @@ __all__ = [
     "median_interval",
     "median_time",
     "mlperf_score",
+    "or_none",
     "order_trend",
     "outlier_marks",
     "paired_p",

@@ -1,4 +1,4 @@
-"""How often one cell's run is quicker than another's: P(A < B), ties half."""
+"""Stochastic dominance: P(A < B), ties half."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from repro.stats.sample import at_least, check_level, finite
 
 
 def probability_less(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> tuple[float, Interval]:
-    """P(A < B) + P(A = B) / 2 for a run of each, independent of one another, with Newcombe's interval.
+    """Return P(A < B) + P(A = B) / 2 for independent runs of each, with Newcombe's interval.
 
     The estimate is the Mann-Whitney statistic over all pairs of values. The interval is method 5 of Newcombe (2006,
     Statistics in Medicine 25:559-573): the theta that solve |found - theta| = z sd(theta), with Hanley & McNeil's
@@ -35,7 +35,7 @@ def probability_less(a: Sequence[float], b: Sequence[float], level: float = 0.95
 
 
 def _edge(found: float, z: float, m: int, n: int) -> float:
-    """Smallest theta from which `found` is no more than z standard deviations away."""
+    """Return the smallest theta from which `found` is at most z standard deviations away."""
     from scipy.optimize import brentq
 
     if found <= 0:
@@ -46,5 +46,5 @@ def _edge(found: float, z: float, m: int, n: int) -> float:
         shape = 1 + middle * ((1 - theta) / (2 - theta) + theta / (1 + theta))
         return found - theta - z * math.sqrt(max(0.0, theta * (1 - theta) * shape / (m * n)))
 
-    # For found = 1, theta = 1 solves it too, and is not meant.
+    # For found = 1, theta = 1 is a second, unwanted solution.
     return float(brentq(excess, 0.0, min(found, 1 - 1e-12)))

@@ -1,4 +1,4 @@
-"""Whether two cells are the same within a margin: two one-sided tests (Schuirmann 1987) on logs of times."""
+"""Equivalence of two cells within a margin: two one-sided tests (Schuirmann 1987) on logs of times."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ class Equivalence:
     p: float
     """The larger of the two."""
     interval: Interval
-    """Of the ratio, at 1 - 2 alpha: inside the margin exactly where `equivalent`."""
+    """Of the ratio, at 1 - 2 alpha: inside the margin exactly if `equivalent`."""
     equivalent: bool
     margin: float
 
 
 def tost(logs: Sequence[float], margin: float, alpha: float = 0.05) -> Equivalence:
-    """Equivalence of pairs.
+    """Test the equivalence of pairs.
 
     Args:
         logs: log ratios of pairs.
-        margin: 0.05 asks for a ratio between 1 / 1.05 and 1.05, which swapping the cells does not change.
+        margin: 0.05 tests for a ratio between 1 / 1.05 and 1.05, a range that stays the same if the cells are swapped.
 
     Raises:
-        ValueError: fewer than two pairs, one not finite, all alike (that is the grid, not equality), a margin or an
-            alpha that is none.
+        ValueError: fewer than two pairs, one not finite, all equal (an effect of the grid, not equality), or a margin
+            or an alpha out of range.
     """
     values = finite(logs, "logs of ratios")
     error = spread(values, "an equivalence test") / math.sqrt(len(values))
@@ -44,10 +44,10 @@ def tost(logs: Sequence[float], margin: float, alpha: float = 0.05) -> Equivalen
 def tost_welch(
     candidate: Sequence[float], baseline: Sequence[float], margin: float, alpha: float = 0.05
 ) -> Equivalence:
-    """Equivalence of two independent samples of times, with Welch's error and degrees of freedom.
+    """Test the equivalence of two independent samples of times, with Welch's error and degrees of freedom.
 
     Raises:
-        ValueError: as `welch_ratio`, or a margin or an alpha that is none.
+        ValueError: as `welch_ratio`, or a margin or an alpha out of range.
     """
     return _outcome(*welch(candidate, baseline), margin, alpha)
 

@@ -1,6 +1,6 @@
-"""Times are seen at evaluations only: a crossing lies between last miss and first hit, and how much that matters.
+"""The evaluation grid: a crossing lies between the last miss and the first hit; the effect of that on ratios.
 
-A bracket is (last miss, first hit), in seconds or samples; a last miss of 0 says that the first evaluation already hit.
+A bracket is (last miss, first hit), in seconds or samples; a last miss of 0: the first evaluation already hit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Bracket = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class GridBias:
-    """By how much the first hit can be later than the crossing."""
+    """The largest delay of first hits against crossings."""
 
     share: float | None
     """Geometric mean of the first hits over the least that of the crossings can be, less 1; None: no bound, because a
@@ -31,26 +31,27 @@ class GridBias:
 
 @dataclass(frozen=True, slots=True)
 class RatioRange:
-    """All that a ratio of geometric means of crossings can be, given the brackets."""
+    """The range of a ratio of geometric means of crossings, given the brackets."""
 
     low: float
-    """0 where a candidate's last miss is 0."""
+    """0 if a candidate's last miss is 0."""
     midpoint: float
     high: float
-    """Infinite where a baseline's last miss is 0."""
+    """Infinite if a baseline's last miss is 0."""
     first_hit: float
-    """What reading first hits as crossings gives; within low to high."""
+    """The ratio with first hits as crossings; within low to high."""
 
 
 def first_crossing(
     times: Sequence[float], values: Sequence[float], target: float, larger: bool = True
 ) -> Bracket | None:
-    """(time of the evaluation before the first that reaches the target, or 0; time of that one). None: none does.
+    """Return (time of the evaluation before the first that reaches the target, or 0; time of that one). None: none
+    does.
 
-    Later evaluations may fall below again: that takes nothing back (the rule of DAWNBench and MLPerf).
+    Later evaluations may fall below again without effect (the rule of DAWNBench and MLPerf).
 
     Args:
-        larger: whether more is better, as for accuracy.
+        larger: True if more is better, as for accuracy.
 
     Raises:
         ValueError: lengths differ, a number not finite, times negative or not increasing.
@@ -68,7 +69,7 @@ def first_crossing(
 
 
 def bracket_bias(brackets: Sequence[Bracket]) -> GridBias:
-    """The largest bias that reading the first hit as the crossing can make; it only ever makes times too long.
+    """Return the largest bias of taking first hits as crossings; it can only make times too long.
 
     Raises:
         ValueError: no bracket, or one that is not 0 <= last miss < first hit, finite.
@@ -84,9 +85,10 @@ def bracket_bias(brackets: Sequence[Bracket]) -> GridBias:
 
 
 def ratio_range(candidate: Sequence[Bracket], baseline: Sequence[Bracket]) -> RatioRange:
-    """Ratio of geometric means at both extremes, at midpoints and at first hits: how far the grid alone can move it.
+    """Return the ratio of geometric means at both extremes, at midpoints and at first hits: the effect of the grid
+    alone.
 
-    It says nothing of chance; `bracket_ratio` adds that.
+    Chance is not part of it; `bracket_ratio` adds that.
 
     Raises:
         ValueError: as `bracket_bias`.
@@ -107,9 +109,9 @@ def ratio_range(candidate: Sequence[Bracket], baseline: Sequence[Bracket]) -> Ra
 def bracket_ratio(
     candidate: Sequence[Bracket], baseline: Sequence[Bracket], level: float = 0.95
 ) -> tuple[float, Interval]:
-    """Ratio of crossings over pairs; covers at least `level` for the crossings themselves, however coarse the grid.
+    """Return the ratio of crossings over pairs; it covers at least `level` for the crossings, however coarse the grid.
 
-    The interval holds the t interval of every set of crossings that the brackets allow, so it is wide where they are.
+    The interval contains the t interval of every set of crossings that the brackets allow, so it is wide if they are.
     With x the log ratio of pair i between l_i and u_i, m its midpoint and h half its width: mean(x) >= mean(m) -
     mean(h), and by the triangle inequality the centred norm of x is at most that of m plus the norm of h.
 

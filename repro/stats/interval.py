@@ -17,7 +17,7 @@ _LEAST_LOG, _LARGEST_LOG = math.log(sys.float_info.min), math.log(sys.float_info
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A confidence interval and the coverage it was made for."""
+    """A confidence interval and its nominal coverage."""
 
     low: float
     high: float
@@ -25,15 +25,15 @@ class Interval:
 
 
 def median_interval(values: Sequence[float], level: float = 0.95, missed: int = 0) -> Interval | None:
-    """Order-statistic interval of the median, no distribution assumed.
+    """Return the order-statistic interval of the median; it assumes no distribution.
 
     The narrowest symmetric pair of order statistics (k, n+1-k) whose coverage 1 - 2 P(Bin(n, 1/2) < k) reaches
     `level`; the interval's own coverage is kept in `level` (exact for continuous values, more where values tie: Hoefler
-    & Belli 2015, section 3.1.3). None when n is too small for any pair (n < 6 at 95 %).
+    & Belli 2015, section 3.1.3). None if n is too small for any pair (n < 6 at 95 %).
 
     Args:
-        missed: further runs of which only is known that they took longer than every run in `values`. Ranks need no more
-            than that; `high` is infinite where the upper one falls on them.
+        missed: further runs that took longer than every run in `values`, by an unknown amount. That is enough for
+            ranks; `high` is infinite if the upper rank falls on them.
 
     Raises:
         ValueError: a value is not finite, `missed` is negative.
@@ -53,7 +53,7 @@ def median_interval(values: Sequence[float], level: float = 0.95, missed: int = 
 
 
 def wilson(successes: int, count: int, level: float = 0.95) -> Interval:
-    """Wilson's score interval of a proportion (Wilson 1927).
+    """Return Wilson's score interval of a proportion (Wilson 1927).
 
     Its coverage is `level` on average over proportions; at a given n and proportion it lies above or below, because
     counts are discrete (docs/method.md gives exact figures). `clopper_pearson` never covers less than `level`.
@@ -65,7 +65,8 @@ def wilson(successes: int, count: int, level: float = 0.95) -> Interval:
 
 
 def clopper_pearson(successes: int, count: int, level: float = 0.95) -> Interval:
-    """Exact interval of a proportion (Clopper & Pearson 1934): covers at least `level`, whatever the proportion is.
+    """Return the exact interval of a proportion (Clopper & Pearson 1934): it covers at least `level` for any
+    proportion.
 
     Raises:
         ValueError: no trials, or more successes than trials.
@@ -82,13 +83,13 @@ def _proportion(successes: int, count: int, level: float, method: Literal["wilso
 
 
 def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
-    """Student's t interval of the mean. Any finite values, negative ones too.
+    """Return Student's t interval of the mean of any finite values, also negative ones.
 
-    Right for normal values, and 93 to 97 % (at 95 %) for skewed ones up to a coefficient of variation of 0.3. Of
-    log-normal times with one of 1 it covers 87 %: take ratios on logs there, or the median (docs/method.md).
+    Right for normal values, and 93 to 97 % (at 95 %) for skewed ones up to a coefficient of variation of 0.3. For
+    log-normal times with one of 1 it covers 87 %: use ratios on logs there, or the median (docs/method.md).
 
     Raises:
-        ValueError: fewer than two values, all alike, or one not finite.
+        ValueError: fewer than two values, all equal, or one not finite.
     """
     array = finite(values)
     centre = float(np.mean(array))
@@ -98,9 +99,9 @@ def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
 
 
 def from_log(value: float) -> float:
-    """exp; of a finite value never 0 and never infinite, but the least or the largest number that a float holds.
+    """Return exp; for a finite value never 0 or infinite, but at the ends the smallest or largest float.
 
-    The interval of a few pairs at a high level may reach beyond: it says nothing then, and has to stay a number.
+    The interval of a few pairs at a high level may reach beyond: it says nothing then, but must stay a number.
     """
     if math.isinf(value):
         return math.exp(value)
@@ -108,7 +109,7 @@ def from_log(value: float) -> float:
 
 
 def t_quantile(probability: float, freedom: float) -> float:
-    """Student's t at a probability; infinite without a degree of freedom."""
+    """Return Student's t at a probability; infinite without a degree of freedom."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, probability)) if freedom > 0 else math.inf

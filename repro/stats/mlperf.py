@@ -1,4 +1,4 @@
-"""MLPerf Training's own score, for results that stand beside theirs."""
+"""MLPerf Training's own score, for results shown next to theirs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from repro.stats.sample import positive
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Minutes, or why there are none."""
+    """Minutes, or the reason why there are none."""
 
     value: float | None
     valid: bool
@@ -22,19 +22,19 @@ class Score:
 def mlperf_score(
     minutes: Sequence[float | None], drop: int = 1, runs: int | None = None, scaling: float = 1.0
 ) -> Score:
-    """Mean after dropping the `drop` fastest and the `drop` slowest runs (MLPerf Training rules, section "Benchmark
-    results"; `mlperf_logging.result_summarizer`, `_compute_olympic_average`).
+    """Return the mean after dropping the `drop` fastest and the `drop` slowest runs (MLPerf Training rules, section
+    "Benchmark results"; `mlperf_logging.result_summarizer`, `_compute_olympic_average`).
 
     A run that missed counts as one of the dropped slowest; more misses than `drop` make the result invalid.
 
     Args:
-        minutes: one a run, None where it missed the target.
+        minutes: one per run, None if it missed the target.
         drop: 1 for every benchmark but unet3d, which drops 4.
         runs: how many the benchmark requires (5 for ResNet-50, 10 for Llama 2 70B LoRA); fewer is invalid. None: not
             checked, as in the summarizer's score.
         scaling: factor of the reference convergence check, for submissions that need fewer epochs than the reference.
-            The summarizer takes it from `scaling.json` beside the logs, which its own first pass writes: its first
-            pass over a folder gives the score without it, every later one with it.
+            The summarizer reads it from `scaling.json` next to the logs, which its first pass writes: the first pass
+            over a folder gives the score without it, every later one with it.
 
     Raises:
         ValueError: a time or `scaling` is not positive and finite, `drop` is negative.

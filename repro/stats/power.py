@@ -1,8 +1,8 @@
-"""Before running: the smallest effect that so many pairs can show, and how many pairs an effect needs.
+"""Power before running: the smallest effect that a number of pairs can show, and the pairs that an effect needs.
 
-The verdict takes two tests together, the t interval and, up to 20 pairs, the exact sign-flip test. At six pairs the
-exact test asks for six of one side, which is the harder one; its power there is the bound used. From eight pairs on
-the t test decides (docs/method.md has the joint power, simulated).
+The verdict combines two tests, the t interval and, up to 20 pairs, the exact sign-flip test. At six pairs the exact
+test requires six on one side, which is the harder one; its power there is the bound used. From eight pairs on the t
+test decides (docs/method.md has the joint power, simulated).
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from functools import lru_cache
 
 import numpy as np
 
+from repro.stats.exact_tests import EXACT_PAIRS, pairs_to_survive, sign_flip_floor
 from repro.stats.interval import from_log
-from repro.stats.permutation import EXACT_PAIRS, pairs_to_survive, sign_flip_floor
 from repro.stats.sample import finite, spread
 
 MOST = 10_000
-"""Pairs beyond which the answer is: no number anyone will run."""
+"""Pairs beyond which the answer is: too many to run."""
 
 
 def paired_power(sd_log: float, ratio: float, pairs: int, alpha: float = 0.05) -> float:
-    """Probability that the t test of so many pairs and the exact sign-flip test both see a ratio. 0 below the floor.
+    """Return the probability that both the t test and the exact sign-flip test detect a ratio; 0 below the floor.
 
-    The t test's is exact for normal logs (noncentral t). Where the sign-flip test takes all pairs of one side, and so
-    only its probability is known in closed form, the smaller of the two is given.
+    The t test's is exact for normal logs (noncentral t). If the sign-flip test needs all pairs on one side, where its
+    probability has a closed form, the smaller of the two is returned.
 
     Args:
         sd_log: standard deviation of log ratios of pairs, from a pilot.
@@ -50,9 +50,9 @@ def paired_power(sd_log: float, ratio: float, pairs: int, alpha: float = 0.05) -
 
 
 def detectable_ratio(sd_log: float, pairs: int, alpha: float = 0.05, power: float = 0.8) -> float | None:
-    """Smallest ratio above 1 that so many pairs show with this power; its inverse is the one below 1.
+    """Return the smallest ratio above 1 that the pairs show with this power; its inverse is the one below 1.
 
-    None: this many pairs cannot be significant, whatever the effect.
+    None: this many pairs cannot be significant, however large the effect.
 
     Raises:
         ValueError: as `paired_power`, or a power outside (alpha, 1).
@@ -70,7 +70,7 @@ def detectable_ratio(sd_log: float, pairs: int, alpha: float = 0.05, power: floa
 def pairs_needed(
     sd_log: float, ratio: float, alpha: float = 0.05, power: float = 0.8, contrasts: int = 1
 ) -> int:
-    """Fewest pairs that show a ratio with this power, as the first of Holm over so many contrasts.
+    """Return the fewest pairs that show a ratio with this power, as the first of Holm over the contrasts.
 
     Raises:
         ValueError: as `paired_power`, a power outside (alpha, 1), a ratio of 1, or more than 10,000 pairs.
@@ -90,7 +90,7 @@ def pairs_needed(
 
 
 def equivalence_power(sd_log: float, ratio: float, pairs: int, margin: float, alpha: float = 0.05) -> float:
-    """Probability that two one-sided tests of so many pairs find a true ratio to lie within the margin.
+    """Return the probability that two one-sided tests of the pairs find a true ratio to lie within the margin.
 
     Exact for normal logs: given the sample's spread s, the mean must fall within the margin less t s / sqrt(n); that is
     averaged over s on a grid of its chi distribution.
@@ -114,7 +114,7 @@ def equivalence_power(sd_log: float, ratio: float, pairs: int, margin: float, al
 
 @lru_cache(maxsize=1024)
 def _variances(freedom: int) -> np.ndarray:
-    """400 values of s^2 / sigma^2, each standing for as much of its distribution as any other."""
+    """Return 400 equally likely values of s^2 / sigma^2."""
     from scipy.special import gammaincinv
 
     found: np.ndarray = 2 * gammaincinv(freedom / 2, (np.arange(400) + 0.5) / 400) / freedom
@@ -123,14 +123,14 @@ def _variances(freedom: int) -> np.ndarray:
 
 
 def pairs_to_settle(logs: Sequence[float], margin: float, alpha: float = 0.05, power: float = 0.8) -> int | None:
-    """Pairs in all, those given included, that would find a difference or equivalence with this power.
+    """Return the pairs in all, those given included, that would show a difference or equivalence with this power.
 
-    It takes mean and spread of the logs so far for the true ones. None: more than 10,000.
+    It uses mean and spread of the logs so far as the true ones. None: more than 10,000.
 
-    A forecast from few pairs: the spread of five is itself known to a factor of two or so.
+    From few pairs it is a rough forecast: the spread of five is itself known only to a factor of about two.
 
     Raises:
-        ValueError: fewer than two logs, one not finite, all alike, or a margin that is not positive.
+        ValueError: fewer than two logs, one not finite, all equal, or a margin that is not positive.
     """
     values = finite(logs, "logs of ratios")
     sd = spread(values, "a forecast")
@@ -146,7 +146,7 @@ def pairs_to_settle(logs: Sequence[float], margin: float, alpha: float = 0.05, p
 def joint_power(
     sd_log: float, ratio: float, pairs: int, generator: np.random.Generator, alpha: float = 0.05, draws: int = 2000
 ) -> float:
-    """`paired_power` by simulation of normal logs, both tests applied; up to 14 pairs.
+    """Return `paired_power` by simulation of normal logs, both tests applied; up to 14 pairs.
 
     Raises:
         ValueError: as `paired_power`, or more than 14 pairs.
@@ -168,7 +168,7 @@ def joint_power(
 
 
 def _least(enough: Callable[[int], bool], first: int) -> int | None:
-    """Smallest n from `first` on for which `enough` holds; it holds for all larger ones."""
+    """Return the smallest n from `first` on for which `enough` holds; it holds for all larger ones."""
     if enough(first):
         return first
     low, high = first, first * 2

@@ -1,4 +1,4 @@
-"""Many workloads at once: geometric means of ratios, and performance profiles."""
+"""Summaries over many workloads: geometric means of ratios, and performance profiles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from repro.stats.sample import at_least, finite, positive
 
 
 def geometric_mean(ratios: Sequence[float]) -> float:
-    """The mean for ratios (Fleming & Wallace 1986): the same whichever cell is the baseline, inverted.
+    """Return the mean for ratios (Fleming & Wallace 1986): swapping cell and baseline inverts it.
 
     Raises:
         ValueError: no ratio, or one not positive and finite.
@@ -22,7 +22,8 @@ def geometric_mean(ratios: Sequence[float]) -> float:
 def performance_profile(
     times: Mapping[str, Mapping[str, float | None]], taus: Sequence[float]
 ) -> dict[str, tuple[float, ...]]:
-    """Share of workloads that each system solves within tau times the best system's time (Dolan & More 2002, eq. 2.1).
+    """Return the share of workloads that each system solves within tau times the best system's time (Dolan & More 2002,
+    eq. 2.1).
 
     Args:
         times: system -> workload -> seconds. A workload that is None or absent for a system was not solved by it: it is
@@ -30,7 +31,7 @@ def performance_profile(
         taus: factors, each at least 1.
 
     Returns:
-        system -> one share a tau, in the order of `taus`.
+        system -> one share per tau, in the order of `taus`.
 
     Raises:
         ValueError: no system, no workload, a time not positive and finite, a tau below 1.

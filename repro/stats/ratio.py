@@ -1,4 +1,4 @@
-"""How many times as long: ratios of two samples of times, on logs, so that units cancel and swapping inverts."""
+"""Ratios of two samples of times, on logs, so that units cancel and swapping inverts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from repro.stats.sample import at_least, check_level, positive, spread
 
 
 def log_ratios(candidate: Sequence[float], baseline: Sequence[float]) -> np.ndarray:
-    """log(candidate / baseline), pair by pair.
+    """Return log(candidate / baseline) of each pair.
 
     Raises:
         ValueError: lengths differ, or a value is not a positive finite number.
@@ -26,10 +26,10 @@ def log_ratios(candidate: Sequence[float], baseline: Sequence[float]) -> np.ndar
 
 
 def paired_ratio(candidate: Sequence[float], baseline: Sequence[float], level: float = 0.95) -> tuple[float, Interval]:
-    """Geometric mean of candidate/baseline over pairs, with a t interval on the logs, exponentiated.
+    """Return the geometric mean of candidate/baseline over pairs, with a t interval on the logs, exponentiated.
 
-    Where all pairs have one ratio the interval has no width. That is no coverage: times from a coarse evaluation grid
-    often agree exactly. Who shows an interval must leave it out then (`paired_p` refuses).
+    If all pairs have one ratio the interval has no width. It has no coverage then: times from a coarse evaluation grid
+    often agree exactly. The caller must not show such an interval (`paired_p` refuses).
 
     Raises:
         ValueError: fewer than two pairs, or a value that is not a positive finite number.
@@ -44,7 +44,7 @@ def paired_ratio(candidate: Sequence[float], baseline: Sequence[float], level: f
 
 
 def paired_p(candidate: Sequence[float], baseline: Sequence[float]) -> float:
-    """Two-sided p of Student's t test that the mean log ratio of pairs is 0.
+    """Return the two-sided p of Student's t test that the mean log ratio of pairs is 0.
 
     Raises:
         ValueError: as `paired_ratio`, or all pairs have one ratio.
@@ -55,7 +55,7 @@ def paired_p(candidate: Sequence[float], baseline: Sequence[float]) -> float:
 
 
 def welch_ratio(candidate: Sequence[float], baseline: Sequence[float], level: float = 0.95) -> tuple[float, Interval]:
-    """Ratio of geometric means of two independent samples, with Welch's interval on logs (Welch 1947).
+    """Return the ratio of geometric means of two independent samples, with Welch's interval on logs (Welch 1947).
 
     Raises:
         ValueError: fewer than two values on a side, one not positive and finite, or no spread on both sides.
@@ -66,7 +66,7 @@ def welch_ratio(candidate: Sequence[float], baseline: Sequence[float], level: fl
 
 
 def welch_p(candidate: Sequence[float], baseline: Sequence[float]) -> float:
-    """Two-sided p of Welch's t test on logs that the geometric means agree.
+    """Return the two-sided p of Welch's t test on logs that the geometric means agree.
 
     Raises:
         ValueError: as `welch_ratio`.
@@ -76,7 +76,7 @@ def welch_p(candidate: Sequence[float], baseline: Sequence[float]) -> float:
 
 
 def welch(candidate: Sequence[float], baseline: Sequence[float]) -> tuple[float, float, float]:
-    """(difference of mean logs, its standard error, Satterthwaite's degrees of freedom).
+    """Return (difference of mean logs, its standard error, Satterthwaite's degrees of freedom).
 
     Raises:
         ValueError: as `welch_ratio`.
@@ -91,7 +91,7 @@ def welch(candidate: Sequence[float], baseline: Sequence[float]) -> tuple[float,
 
 
 def two_sided(statistic: float, freedom: float) -> float:
-    """p of |t| at least this large."""
+    """Return p of |t| at least this large."""
     from scipy.special import stdtr
 
     return min(1.0, 2.0 * float(stdtr(freedom, -abs(statistic))))

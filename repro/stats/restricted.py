@@ -1,4 +1,4 @@
-"""Mean time to a horizon, of runs of which some missed: what a user waits who gives up at the horizon."""
+"""Mean time to a horizon, of runs of which some missed: the waiting time of a user who gives up at the horizon."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from repro.stats.sample import check_level, spread
 from repro.stats.survival import kaplan_meier, runs
 
 Outcomes = tuple[Sequence[float], Sequence[bool]]
-"""(times, reached), one a run: time to the target, or how long the run was watched in vain."""
+"""(times, reached), one per run: time to the target, or how long a run without it was watched."""
 SHARES, TIMES = 24, 100
-"""Points of the two pivots over which the interval is taken: 2,400 products."""
+"""Points of the two pivots of the interval: 2,400 products."""
 
 
 def restricted_mean(
     times: Sequence[float], reached: Sequence[bool], horizon: float, level: float = 0.95
 ) -> tuple[float, Interval]:
-    """E[min(T, horizon)]: area above Kaplan-Meier's curve of P(reached by t) up to the horizon, with an interval.
+    """Return E[min(T, horizon)], the area above Kaplan-Meier's curve of P(reached by t) up to the horizon, with an
+    interval.
 
     A run that misses counts as the horizon, so the estimand is p m + (1 - p) horizon with p the probability to reach by
     the horizon and m the mean time of the runs that do. The textbook interval (Greenwood's variance, normal) does not
@@ -29,11 +30,11 @@ def restricted_mean(
     1993; for means with a lump: Tian 2005, Statistics in Medicine 24:3223): p's pivot is a Beta, m's is Student's t,
     and the quantiles of what they give are taken on a fixed grid, so nothing is drawn.
 
-    The Beta is half way between Jeffreys' Beta(k + 1/2, n - k + 1/2), with which coverage fell to 87 % where nothing
+    The Beta is halfway between Jeffreys' Beta(k + 1/2, n - k + 1/2), with which coverage fell to 87 % if nothing
     can miss, and the corners of Clopper & Pearson, with which it was 99 %. So the claim is `level` at least, not
     `level`: a count of misses among five is too coarse for more (docs/method.md has the figures).
 
-    A run that diverged never reaches: give it the horizon as its time, not reached.
+    A run that diverged never reaches the target: pass the horizon as its time, not reached.
 
     Raises:
         ValueError: as `survival.runs`; a run was watched for less than the horizon; fewer than two runs reached the
@@ -61,11 +62,11 @@ def restricted_mean(
 def restricted_ratio(
     candidate: Outcomes, baseline: Outcomes, horizon: float, level: float = 0.95
 ) -> tuple[float, Interval]:
-    """Ratio of the restricted mean times of two independent cells up to one horizon; below 1: less waiting.
+    """Return the ratio of the restricted mean times of two independent cells up to one horizon; below 1: less waiting.
 
-    The estimand is E[min(T_candidate, horizon)] / E[min(T_baseline, horizon)]. It is no ratio of times to target: both
-    means are at most the horizon, so where runs miss it is pulled to 1, and it changes with the horizon. It claims
-    which cell costs less waiting up to this horizon, and no more. The interval joins the two of `restricted_mean` on
+    The estimand is E[min(T_candidate, horizon)] / E[min(T_baseline, horizon)]. It is not a ratio of times to target:
+    both means are at most the horizon, so missed runs pull it towards 1, and it changes with the horizon. It only
+    claims which cell costs less waiting up to this horizon. The interval joins the two of `restricted_mean` on
     logs by MOVER (Zou & Donner 2008, Statistics in Medicine 27:1693): d - sqrt((a - a_low)^2 + (b_high - b)^2), and so
     on.
 
@@ -82,7 +83,8 @@ def restricted_ratio(
 
 
 def watched_horizon(times: Sequence[float], reached: Sequence[bool]) -> float:
-    """The largest horizon that every run was watched up to: the shortest run that missed, else the longest time.
+    """Return the largest horizon up to which every run was watched: the shortest run that missed, else the longest
+    time.
 
     Raises:
         ValueError: as `survival.runs`.
@@ -92,7 +94,7 @@ def watched_horizon(times: Sequence[float], reached: Sequence[bool]) -> float:
 
 
 def restricted_area(times: Sequence[float], reached: Sequence[bool], horizon: float) -> float:
-    """Area above Kaplan-Meier's curve up to the horizon; runs may have been cut off before it.
+    """Return the area above Kaplan-Meier's curve up to the horizon; runs may have been cut off before it.
 
     Raises:
         ValueError: as `survival.runs`, a horizon that is not positive, or one past the last time watched while the
@@ -114,7 +116,8 @@ def _check_horizon(horizon: float) -> None:
 
 @lru_cache(maxsize=256)
 def _grid(reached: int, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Equally likely values: of p's pivot for the low end and for the high end, and of Student's t, k - 1 degrees."""
+    """Return equally likely values: of p's pivot for the low end and for the high end, and of Student's t, k - 1
+    degrees."""
     from scipy.special import betaincinv, stdtrit
 
     missed, middle = count - reached, (np.arange(SHARES) + 0.5) / SHARES

@@ -1,17 +1,19 @@
-"""A sample as the other modules take it: a flat array of finite numbers, refused otherwise in one sentence."""
+"""Checks of a sample: every function of this package takes a flat array of finite numbers, or refuses it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
+T = TypeVar("T")
 FLAT = 1e-12
-"""Standard deviation of logs below which there is nothing but rounding."""
+"""Standard deviation of logs below which all differences are rounding."""
 
 
 def finite(values: Sequence[float], what: str = "values") -> np.ndarray:
-    """One-dimensional float array.
+    """Return a one-dimensional float array.
 
     Raises:
         ValueError: not one list, or a value is NaN or infinite.
@@ -25,7 +27,7 @@ def finite(values: Sequence[float], what: str = "values") -> np.ndarray:
 
 
 def positive(values: Sequence[float], what: str = "values") -> np.ndarray:
-    """`finite`, and above zero.
+    """Return the array of `finite`, whose values are above zero.
 
     Raises:
         ValueError: as `finite`, or a value is zero or negative.
@@ -37,7 +39,7 @@ def positive(values: Sequence[float], what: str = "values") -> np.ndarray:
 
 
 def at_least(array: np.ndarray, least: int, what: str) -> np.ndarray:
-    """The array itself.
+    """Return the array itself.
 
     Raises:
         ValueError: it has fewer than `least` values.
@@ -48,10 +50,10 @@ def at_least(array: np.ndarray, least: int, what: str) -> np.ndarray:
 
 
 def check_level(level: float) -> float:
-    """A coverage.
+    """Return the coverage itself.
 
     Raises:
-        ValueError: it does not lie between 0 and 1.
+        ValueError: it is not between 0 and 1.
     """
     if not 0 < level < 1:
         raise ValueError(f"a level lies between 0 and 1, not {level}")
@@ -59,13 +61,21 @@ def check_level(level: float) -> float:
 
 
 def spread(logs: np.ndarray, what: str) -> float:
-    """Standard deviation of a sample.
+    """Return the standard deviation of a sample.
 
     Raises:
-        ValueError: fewer than two values, or they differ by rounding only: an interval of no width would claim
+        ValueError: fewer than two values, or they differ only by rounding: an interval of no width would claim
             certainty.
     """
     found = float(np.std(at_least(logs, 2, what), ddof=1))
     if found <= FLAT * max(1.0, float(np.max(np.abs(logs)))):
-        raise ValueError(f"{what} needs values that differ: without a spread it would claim certainty")
+        raise ValueError(f"{what} needs values that differ; without a spread it would claim certainty")
     return found
+
+
+def or_none(function: Callable[[], T]) -> T | None:
+    """Return a figure, or None if its method refuses these data (ValueError)."""
+    try:
+        return function()
+    except ValueError:
+        return None

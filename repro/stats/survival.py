@@ -1,4 +1,4 @@
-"""Times to a target that some runs did not reach: the curve of P(reached by t), its comparison, competing ends."""
+"""Times to a target that some runs missed: the curve of P(reached by t), its comparison, competing events."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from repro.stats.sample import finite
 Steps = tuple[tuple[float, float], ...]
 """(time, share from there on), by time."""
 EXACT_RUNS = 30
-"""Runs of both cells together up to which the log-rank test counts all ways to deal them: 15 against 15."""
+"""Runs of both cells together up to which the log-rank test counts all ways to assign them: 15 against 15."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survival:
-    """Kaplan-Meier's curve, as steps at the times at which a run reached the target."""
+    """Kaplan-Meier's curve, with a step at each time at which a run reached the target."""
 
     times: tuple[float, ...]
     reached: tuple[int, ...]
     """Runs that reached the target at each of these times."""
     at_risk: tuple[int, ...]
-    """Runs still watched just before."""
+    """Runs still watched immediately before."""
     reached_by: tuple[float, ...]
     """P(reached by t) from this time on."""
     last: float
-    """The longest time any run was watched; beyond it nothing is known."""
+    """The longest time that any run was watched; beyond it nothing is known."""
 
     def at(self, time: float) -> float:
-        """P(reached by `time`).
+        """Return P(reached by `time`).
 
         Raises:
             ValueError: beyond the longest time that any run was watched while some had not reached the target.
@@ -44,7 +44,7 @@ class Survival:
 
 
 def runs(times: Sequence[float], reached: Sequence[bool]) -> tuple[np.ndarray, np.ndarray]:
-    """Arrays of times and of whether each is a time to the target (else: how long the run was watched in vain).
+    """Return arrays of times and of flags: True for a time to the target, False for how long the run was watched.
 
     Raises:
         ValueError: no run, lengths differ, a time not finite or negative.
@@ -60,11 +60,11 @@ def runs(times: Sequence[float], reached: Sequence[bool]) -> tuple[np.ndarray, n
 def kaplan_meier(times: Sequence[float], reached: Sequence[bool]) -> Survival:
     """Kaplan & Meier (1958), from scipy's censored ECDF. A run that missed counts as watched up to its time, inclusive.
 
-    A run that can never reach the target (it diverged) must be given with the longest time of all runs: it was at risk
-    and failed all the while; or use `cumulative_incidence`.
+    Pass a run that can never reach the target (it diverged) with the longest time of all runs, because it was at risk
+    all the time; or use `cumulative_incidence`.
 
-    Times from an evaluation grid: at the evaluations the curve is exact, between them the true one may be higher, never
-    lower; so medians and means come out too long by at most one evaluation (`bracket_bias`).
+    With times from an evaluation grid the curve is exact at the evaluations; between them the true one may be higher,
+    never lower, so medians and means are too long by at most one evaluation (`bracket_bias`).
 
     Raises:
         ValueError: as `runs`.
@@ -84,7 +84,7 @@ def kaplan_meier(times: Sequence[float], reached: Sequence[bool]) -> Survival:
 
 
 def median_time(survival: Survival) -> float | None:
-    """The first time by which half of the runs have reached the target; None: not reached."""
+    """Return the first time by which half of the runs have reached the target; None: not reached."""
     return next((time for time, share in zip(survival.times, survival.reached_by, strict=True) if share >= 0.5 - 1e-12),
                 None)
 
@@ -92,12 +92,12 @@ def median_time(survival: Survival) -> float | None:
 def log_rank(
     times_a: Sequence[float], reached_a: Sequence[bool], times_b: Sequence[float], reached_b: Sequence[bool]
 ) -> tuple[float, float]:
-    """(chi-square statistic, p) of the log-rank test that both curves are one (Mantel 1966; Peto & Peto 1972).
+    """Return (chi-square statistic, p) of the log-rank test that both curves are equal (Mantel 1966; Peto & Peto 1972).
 
-    The statistic is the textbook's, but p is not its chi-square's, which rejects too often at small n (docs/method.md).
-    Up to 30 runs p is exact: the share of all ways to deal the runs to the two cells whose |observed - expected| is at
-    least the one seen. Beyond that it is the normal approximation to the same, with the variance over all deals. Both
-    need the two cells to be watched alike.
+    The statistic is the textbook's, but p does not come from its chi-square distribution, which rejects too often at
+    small n (docs/method.md). Up to 30 runs p is exact: the share of all assignments of the runs to the two cells whose
+    |observed - expected| is at least the one seen. Beyond that it is the normal approximation of this share, with the
+    variance over all assignments. Both require that the two cells were watched alike.
 
     Raises:
         ValueError: as `runs`, or no run reached the target at all.
@@ -110,24 +110,26 @@ def log_rank(
         raise ValueError("no run reached the target, so there is nothing to compare")
     scores = _log_rank_scores(times, hits)
     if np.max(np.abs(scores - np.mean(scores))) < 1e-12:
-        return 0.0, 1.0  # all at one time: every deal of the runs is alike
+        return 0.0, 1.0  # all at one time: every assignment of the runs is equal
     found = logrank(CensoredData(uncensored=first[hits_a], right=first[~hits_a]),
                     CensoredData(uncensored=second[hits_b], right=second[~hits_b]))
     statistic = float(found.statistic) ** 2
     if not math.isfinite(statistic):
-        return 0.0, 1.0  # one cell was never watched when a run of the other reached: no variance, nothing to say
+        return 0.0, 1.0  # one cell was never watched when a run of the other reached: no variance, no evidence
     return statistic, _dealt(scores, len(first)) if len(times) <= EXACT_RUNS else _dealt_normal(scores, len(first))
 
 
 def _log_rank_scores(times: np.ndarray, hits: np.ndarray) -> np.ndarray:
-    """Each run's share in observed - expected: 1 if it reached, less the pooled Nelson-Aalen hazard up to its time."""
+    """Return each run's share in observed - expected: 1 if it reached, less the pooled Nelson-Aalen hazard up to its
+    time."""
     when = np.unique(times[hits])
     hazard = np.cumsum([np.sum(times[hits] == time) / np.sum(times >= time) for time in when])
     return np.asarray(hits - np.concatenate([[0.0], hazard])[np.searchsorted(when, times, side="right")])
 
 
 def _dealt(scores: np.ndarray, count: int) -> float:
-    """Share of all ways to choose `count` runs whose summed score is at least as far from 0 as that of the first.
+    """Return the share of all ways to choose `count` runs whose summed score is at least as far from 0 as that of the
+    first.
 
     Every choice is one from each half of the runs: sums of one half are looked up among the sorted sums of the other.
     """
@@ -145,14 +147,14 @@ def _dealt(scores: np.ndarray, count: int) -> float:
 
 
 def _dealt_normal(scores: np.ndarray, count: int) -> float:
-    """`_dealt` for many runs: a sum drawn without replacement, of mean 0."""
+    """Approximate `_dealt` for many runs: a sum drawn without replacement, of mean 0."""
     total = len(scores)
     variance = count * (total - count) / (total * (total - 1)) * float(np.sum((scores - np.mean(scores)) ** 2))
     return math.erfc(abs(float(scores[:count].sum())) / math.sqrt(2 * variance))
 
 
 def _subset_sums(scores: np.ndarray) -> list[np.ndarray]:
-    """Sorted sums of all subsets, by the size of the subset."""
+    """Return the sorted sums of all subsets, by the size of the subset."""
     sums, sizes = np.zeros(1), np.zeros(1, dtype=int)
     for score in scores:
         sums, sizes = np.concatenate([sums, sums + score]), np.concatenate([sizes, sizes + 1])
@@ -160,11 +162,11 @@ def _subset_sums(scores: np.ndarray) -> list[np.ndarray]:
 
 
 def cumulative_incidence(times: Sequence[float], causes: Sequence[str | None]) -> dict[str, Steps]:
-    """Aalen & Johansen's share of runs that ended by each cause by time t; the causes compete.
+    """Return Aalen & Johansen's share of runs that ended by each cause by time t; the causes compete.
 
     Args:
         times: when each run ended.
-        causes: why, for example "reached" and "diverged"; None: only known to have gone on until then.
+        causes: for example "reached" and "diverged"; None: still running at that time.
 
     Returns:
         cause -> its steps, at all times at which a run ended by any cause. At any time the shares of all causes and of

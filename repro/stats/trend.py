@@ -1,4 +1,4 @@
-"""Whether times follow the order in which they were taken: Kendall's rank correlation, exact where it matters."""
+"""Trend of times in the order in which they were taken: Kendall's rank correlation, exact at small n."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ ENUMERATED = 7
 
 
 def order_trend(order: Sequence[float], logs: Sequence[float]) -> tuple[float, float]:
-    """(Kendall's tau-b of the logs against the order, two-sided p).
+    """Return (Kendall's tau-b of the logs against the order, two-sided p).
 
     Without ties p is exact for any n (Kendall 1938); with ties it counts all orders up to 7 values and is the normal
     approximation with tie correction beyond.
 
     Raises:
-        ValueError: lengths differ, fewer than four values, one not finite, or a side whose values are all alike.
+        ValueError: lengths differ, fewer than four values, one not finite, or a side whose values are all equal.
     """
     from scipy.stats import kendalltau
 
@@ -41,7 +41,7 @@ def order_trend(order: Sequence[float], logs: Sequence[float]) -> tuple[float, f
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:
-    """Ranks, with values that differ by rounding only made equal."""
+    """Return ranks; values that differ only by rounding get the same."""
     steps = np.diff(np.sort(values), prepend=-np.inf) > FLAT * max(1.0, float(np.max(np.abs(values))))
     ranks = np.empty(len(values))
     ranks[np.argsort(values, kind="stable")] = np.cumsum(steps)
@@ -49,7 +49,7 @@ def _rounded(values: np.ndarray) -> np.ndarray:
 
 
 def _enumerated(places: np.ndarray, values: np.ndarray) -> float:
-    """Share of all orders whose |concordant - discordant pairs| is at least the one seen."""
+    """Return the share of all orders whose |concordant - discordant pairs| is at least the one seen."""
     first, second = np.triu_indices(len(values), 1)
     direction = np.sign(places[second] - places[first])
     orders = values[np.array(list(permutations(range(len(values)))))]

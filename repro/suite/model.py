@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from repro.core.frozen import Frozen
 from repro.suite.field_problem import FieldProblem, reject_booleans
 from repro.suite.identity import METHOD, digest
 from repro.suite.kinds import AnyTrialConfig
+from repro.suite.metrics import DEFAULT, METRICS
 
 MARGIN = 0.05
 """Relative difference below which two cells count as the same, if a suite says nothing else."""
@@ -45,8 +47,15 @@ def cell_name(choices: AnyTrialConfig, side: Side) -> str:
     return f"{slug}-twin-{code}" if side == "B" else choices.cell_id
 
 
-Metric = Literal["tta_wall", "tta_train", "tta_cold", "samples", "throughput", "accuracy"]
-"""What cells are compared by: three clocks to the target, samples to the target, samples a second, final quality."""
+def _metric(name: str) -> str:
+    if name not in METRICS:
+        listed = ", ".join(repr(known) for known in METRICS)
+        raise PydanticCustomError("metric", "Input should be one of {listed}", {"listed": listed})
+    return name
+
+
+Metric = Annotated[str, AfterValidator(_metric), Field(json_schema_extra=lambda schema: schema.update(enum=[*METRICS]))]
+"""The name of an entry of `METRICS`."""
 
 
 class Contrast(Frozen):
@@ -54,7 +63,7 @@ class Contrast(Frozen):
 
     candidate: dict[str, Any]
     baseline: dict[str, Any]
-    metric: Metric = "tta_wall"
+    metric: Metric = DEFAULT
 
 
 class Suite(Frozen):
@@ -91,6 +100,11 @@ class Suite(Frozen):
         description="up to where runs that missed are compared: seconds, for metric samples a number of samples; null: "
                     "as far as all runs were watched",
     )
+
+    @property
+    def metric(self) -> Metric:
+        """The metric of the declared contrast, else the wall clock."""
+        return self.primary.metric if self.primary else DEFAULT
 
     @property
     def keeps_checkpoints(self) -> bool:

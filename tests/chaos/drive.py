@@ -40,7 +40,8 @@ from repro.core.errors import ReproError
 from repro.record import index as record_index
 from repro.record.ledger import Attempt, read_attempts
 from repro.record.lock import NAME
-from repro.record.results import RERUN, Result
+from repro.record.results import Result
+from repro.record.status import meaning
 from repro.record.store import read_record
 from tests.chaos import faults
 from tests.chaos.faults import ANY_TIME, BETWEEN, SIGNALS, UNSEEN, Fault
@@ -311,7 +312,7 @@ class Drive:
                 if name in self.lost:
                     continue  # damaged by us
                 raise
-            if found.status not in RERUN and found.attempt > self.lost.get(name, 0):
+            if not meaning(found.status).reruns and found.attempt > self.lost.get(name, 0):
                 self.ended.setdefault(name, text)
 
     # ---- what must hold

@@ -108,8 +108,8 @@ def test_a_primary_whose_cell_cannot_run_here_is_not_compared(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("ratio", "verdict", "because"), [
-    (0.8, "faster", "the 95 % interval leaves 1 out, exact sign-flip p = 0.0312; 6 of 6 pairs were faster"),
-    (1.25, "slower", "the 95 % interval leaves 1 out, exact sign-flip p = 0.0312; 6 of 6 pairs were slower"),
+    (0.8, "faster", "the 95 % interval excludes 1, exact sign-flip p = 0.0312; 6 of 6 pairs were faster"),
+    (1.25, "slower", "the 95 % interval excludes 1, exact sign-flip p = 0.0312; 6 of 6 pairs were slower"),
     (1.0, "same", "the 90 % interval 0.985 to 1.015 lies inside the margin of 0.05 declared beforehand (two one-sided "
                   "tests, p = 0.000575)"),
 ])
@@ -167,7 +167,7 @@ def test_one_pair_has_no_ratio(tmp_path: Path, count: int) -> None:
     found = primary(plan, [item for item in results(plan, spread(0.8)) if item.repeat < count])
     assert (found.verdict, found.ratio, found.interval, found.n) == ("inconclusive", None, None, count)
     assert found.speedup is None
-    assert "two are the least for an interval" in found.because
+    assert "an interval needs two" in found.because
 
 
 def test_a_trial_that_missed_leaves_no_ratio(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_different_hashes_void_the_pairing(tmp_path: Path, name: str) -> None:
     for pair in ("z2/d2", "z2/z1"):
         assert (by_pair[pair].verdict, by_pair[pair].ratio, by_pair[pair].pairs) == ("inconclusive", None, ())
         words = name.replace("_", " ")
-        assert by_pair[pair].because == f"seed 3: {words} differ between the two, so they are no pair"
+        assert by_pair[pair].because == f"seed 3: {words} differ between the two, so they are not a pair"
     assert by_pair["z1/d1"].ratio is not None
 
 
@@ -197,7 +197,7 @@ def test_a_hash_that_only_one_of_two_finished_trials_has_voids_the_pairing(tmp_p
     plan = make_plan_of(tmp_path)
     found = results(plan, spread(0.8))
     found[0] = found[0].model_copy(update={"hashes": {}})
-    assert any("are no pair" in item.because for item in compare(plan, found))
+    assert any("are not a pair" in item.because for item in compare(plan, found))
 
 
 def test_a_trial_that_ended_before_its_hashes_is_a_crash_and_no_other_seed(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_trial_that_ended_before_its_hashes_is_a_crash_and_no_other_seed(tmp_p
     index = next(i for i, item in enumerate(found) if cells(plan)[item.cell_id] == "z2")
     crashed = {"status": "crashed", "reason": "exit code 1", "tta_wall": None, "tta_train": None, "hashes": {}}
     found[index] = found[index].model_copy(update=crashed)
-    assert primary(plan, found).because.startswith("the candidate crashed in 1 of 6 trials; a trial that broke")
+    assert primary(plan, found).because.startswith("the candidate crashed in 1 of 6 trials; a failed trial")
 
 
 # ---- one cell
@@ -271,7 +271,7 @@ def test_crashed_trials_leave_the_contrast_without_a_ratio(tmp_path: Path) -> No
     record = make_record(tmp_path / "run", course=lambda trial: Course(crash=trial.choices.engine.kind == "deepspeed"))
     first = compare(record.plan, record.results)[0]
     assert (first.verdict, first.ratio) == ("inconclusive", None)
-    assert first.because.startswith("the candidate crashed in 6 of 6 trials; a trial that broke says nothing")
+    assert first.because.startswith("the candidate crashed in 6 of 6 trials; a failed trial tells nothing")
 
 
 def test_no_verdict_while_planned_pairs_are_missing(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_no_verdict_while_planned_pairs_are_missing(tmp_path: Path) -> None:
 
 def test_a_verdict_takes_the_exact_test_too(tmp_path: Path) -> None:
     plan = make_plan_of(tmp_path)
-    factors = [1.6, 1.5, 1.4, 1.5, 1.6, 0.98]  # 5 of 6 slower: the t interval leaves 1 out, the exact p is 2/32
+    factors = [1.6, 1.5, 1.4, 1.5, 1.6, 0.98]  # 5 of 6 slower: the t interval excludes 1, the exact p is 2/32
     found = primary(plan, results(plan, lambda engine, _, repeat: 1.0 if engine == "ddp" else factors[repeat]))
     assert found.interval is not None
     assert found.interval.low > 1

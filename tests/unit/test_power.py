@@ -83,13 +83,13 @@ def test_contrasts_without_a_spread_say_why(tmp_path: Path, pilot: Record):
 def test_a_pilot_that_missed_its_target_says_nothing(tmp_path: Path):
     record = make_record(tmp_path / "run", course=lambda trial: Course(hits_at=None))
     found = power(planned(tmp_path, 10), record).contrasts[0]
-    assert found.problem == "the pilot gives 0 pairs with a figure, 3 are the least"
+    assert found.problem == "the pilot gives 0 pairs with a figure; power needs at least 3"
     assert found.detectable is None
 
 
 def test_a_pilot_of_other_cells_is_refused(tmp_path: Path, pilot: Record):
     plan = planned(tmp_path, 10, SUITE.replace("lr: 0.1", "lr: 0.2"))
-    with pytest.raises(UsageError, match="holds no cell of suite 'sample'"):
+    with pytest.raises(UsageError, match="has no cell of suite 'sample'"):
         power(plan, pilot)
 
 

@@ -10,12 +10,13 @@ from repro.audit.rules.facts import Agreement, AttemptFacts, CellFacts, DataFact
 from repro.compare import Summary, compare, convergence, summarize
 from repro.record.environment import DataSet, Environment
 from repro.record.results import Result
+from repro.record.status import meaning
 from repro.record.store import Record
 from repro.suite.cell import Cell
 from repro.suite.identity import canonical
+from repro.suite.metrics import DEFAULT
 from repro.suite.training import TrainingConfig
 
-BROKEN = ("crashed", "hung", "invalid")
 MEANS = {"costs": "median", "rates": "median", "ratios": "geometric mean"}
 """How this harness summarises (method.md section 4)."""
 
@@ -45,7 +46,7 @@ def record_facts(record: Record) -> Facts:
 
 def _cell(record: Record, cell: Cell, results: Sequence[Result]) -> CellFacts:
     choices = cell.choices
-    summary = summarize(cell, results, "tta_wall", record.plan.suite.horizon)
+    summary = summarize(cell, results, DEFAULT, record.plan.suite.horizon)
     stop = choices.stop
     return CellFacts(
         cell_id=cell.cell_id, label=cell.label, workers=choices.processes, global_batch=choices.batch.global_,
@@ -72,7 +73,7 @@ def _run(master_seed: int, item: Result) -> RunFacts:
     wall = [point.wall_seconds for point in item.curve]
     traffic = item.traffic
     return RunFacts(
-        name=item.trial_id, reached=None if item.status in BROKEN else item.status == "ok", status=item.status,
+        name=item.trial_id, reached=_reached(item), status=item.status,
         seconds=item.tta_wall, epochs=item.epochs_to_target, quality=item.best if item.best is not None else item.final,
         throughput=item.samples_per_second, seed=f"{master_seed}/{item.repeat}", drawn=_drawn(item.hashes),
         weights="final_weights" in item.hashes, initial=item.hashes.get("init_weights"),
@@ -81,6 +82,12 @@ def _run(master_seed: int, item: Result) -> RunFacts:
         communicated=traffic is not None and not traffic.uncounted_share > 0.5,
         expected=traffic is not None and traffic.formula is not None,
     )
+
+
+def _reached(item: Result) -> bool | None:
+    """Return None for an end that tells nothing of the cell."""
+    end = meaning(item.status)
+    return end.reached if end.counts else None
 
 
 def _drawn(hashes: Mapping[str, str]) -> str | None:
@@ -100,7 +107,7 @@ def _hyperparameters(choices: TrainingConfig, results: Sequence[Result]) -> dict
         "batch per worker": str(choices.micro_batch * choices.batch.accumulation),
         "global batch": str(choices.batch.global_), "epochs": f"{choices.stop.max_epochs:g} at most",
     }
-    if results and all("init_weights" in item.hashes for item in results if item.status not in BROKEN):
+    if results and all("init_weights" in item.hashes for item in results if meaning(item.status).counts):
         found["initialisation"] = "drawn from the seed; hash of the weights kept for every run"
     return found
 

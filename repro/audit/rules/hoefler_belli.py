@@ -6,7 +6,7 @@ from repro import stats
 from repro.audit.rules.facts import Facts
 from repro.audit.rules.rule import ALWAYS, Judged, Rule, absent, count, many, named
 from repro.compare import DECIDED, Comparison
-from repro.stats.normality import shapiro_p
+from repro.stats.description import shapiro_p
 
 SOURCE = "Hoefler & Belli, SC 2015, Rule"
 ALPHA = 0.05

@@ -10,17 +10,13 @@ from collections import Counter
 from repro.audit.rules.facts import CellFacts, Facts
 from repro.audit.rules.rule import ALWAYS, Judged, Rule, absent, count, many, named
 from repro.record.results import CONSERVATION_TOLERANCE
+from repro.record.status import INTERRUPTED, LOST, meaning
 
 SOURCE = "MLPerf Training rules"
 LEAST_RUNS = 3
 """The fastest and the slowest are dropped, and one must be left."""
 LEAST_REPEATS = 5
 """Fewest runs for vision; a fixed number of them for every benchmark."""
-INFRASTRUCTURE = ("crashed", "hung", "started", "invalid", "interrupted", "not_launched", "refused")
-"""Ends without a result, after which a run may be made again; the attempt stays listed."""
-INTERRUPTED = "interrupted"
-LOST = "lost"
-"""Of a result that was there, and damaged or gone when the run went on: what it said nobody can show."""
 
 
 def fixed_target(facts: Facts) -> Judged:
@@ -131,7 +127,7 @@ def no_picking(facts: Facts) -> Judged:
     for item in facts.attempts:
         last[item.run] = max(last.get(item.run, 0), item.number)
     repeated = [item for item in facts.attempts if item.number < last[item.run]]
-    if again := [item.run for item in repeated if item.status not in (*INFRASTRUCTURE, LOST)]:
+    if again := [item.run for item in repeated if meaning(item.status).counts]:
         return "fail", f"run again although they had a result: {named(dict.fromkeys(again))}"
     if lost := [item.run for item in repeated if item.status == LOST]:
         return "cannot tell", f"run again because their result was damaged or gone: {named(dict.fromkeys(lost))}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from repro.audit.rules.facts import Facts
 from repro.audit.rules.firecaffe import hyperparameters
 from repro.audit.rules.rule import ALWAYS, Judged, Rule, absent, many, named
+from repro.record.status import meaning
 
 SOURCE = "NeurIPS paper checklist"
 
@@ -77,7 +78,7 @@ def compute(facts: Facts) -> Judged:
     if any(item.seconds is None for item in facts.attempts):
         return absent(facts, "how long some attempts took is not said")
     total = sum(item.seconds or 0 for item in facts.attempts)
-    failed = [item for item in facts.attempts if item.status not in ("ok", "missed")]
+    failed = [item for item in facts.attempts if not meaning(item.status).completed]
     lost = sum(item.seconds or 0 for item in failed)
     return "pass", f"{facts.hardware}: {many(facts.attempts, 'attempt')}, {total:.4g} s in all, of which " \
                    f"{len(failed)} failed ({lost:.4g} s)"

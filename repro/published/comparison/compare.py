@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from repro.compare import SCALES
 from repro.compare.condition import Condition, parse
 from repro.core.errors import Exit, UsageError, nearest
-from repro.published.comparison.contrast import METRICS, PublishedContrast, contrast_all
+from repro.published.comparison.contrast import PUBLISHED_METRICS, PublishedContrast, contrast_all
 from repro.published.comparison.selection import Entry, contrasts, entries, read_factors
 from repro.published.store import RECORD, Published, read_published
 from repro.published.untrusted.text import visible
+from repro.suite.metrics import DEFAULT, METRICS
 from repro.suite.model import Metric
 
 
@@ -79,16 +79,16 @@ def compare_published(
         raise UsageError("--fail-any needs a --fail-if")
     if force:
         raise UsageError("--force is for runs; where the rules of published results allow no verdict there is none")
-    if metric is not None and metric not in METRICS:
-        raise UsageError(f"--metric {metric}: published logs do not say it{nearest(metric, METRICS)}")
+    if metric is not None and metric not in PUBLISHED_METRICS:
+        raise UsageError(f"--metric {metric}: published logs do not say it{nearest(metric, PUBLISHED_METRICS)}")
     groups = entries(read_all(folders))
     patterns = [None if text is None else read_factors(text, option)
                 for text, option in ((baseline, "--baseline"), (candidate, "--candidate"))]
     pairs = contrasts(groups, *patterns)
-    found = tuple(contrast_all(pairs, metric or "tta_wall"))
+    found = tuple(contrast_all(pairs, metric or DEFAULT))
     used = {id(item) for pair in pairs for item in pair}
     return PublishedCompared(
-        folders=tuple(map(str, folders)), metric=metric or "tta_wall",
+        folders=tuple(map(str, folders)), metric=metric or DEFAULT,
         entries=tuple(item for group in groups for item in group if id(item) in used), contrasts=found,
         failures=_failures(found, conditions, fail_any),
     )
@@ -122,7 +122,7 @@ def _failures(found: Sequence[PublishedContrast], conditions: Sequence[Condition
 def show(found: PublishedCompared, console: Console | None = None) -> None:
     """Scores, ratios, verdicts and why, for a terminal."""
     console = console or (Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=200))
-    console.print(_line(f"published results: {', '.join(found.folders)}; {SCALES[found.metric].noun}"), soft_wrap=True)
+    console.print(_line(f"published results: {', '.join(found.folders)}; {METRICS[found.metric].noun}"), soft_wrap=True)
     console.print(_scores(found.entries))
     console.print(_ratios(found.contrasts))
     for number, item in enumerate(found.contrasts, 1):

@@ -19,9 +19,10 @@ from repro.published.comparison.selection import Entry
 from repro.published.mlperf.rules import Score
 from repro.record.results import Result
 from repro.stats.interval import from_log
+from repro.suite.metrics import DEFAULT, METRICS
 from repro.suite.model import Metric
 
-METRICS: tuple[Metric, ...] = ("tta_wall", "samples")
+PUBLISHED_METRICS = tuple(spec.name for spec in METRICS.values() if spec.published)
 """What published logs say; their program's clock stands for the wall clock."""
 UNPAIRED = ("not paired: the two share no seed, machine or hour; the ratio is Welch's on logs of {what} of all "
             "runs{drop}")
@@ -50,7 +51,7 @@ class PublishedContrast(Frozen):
     """Factor -> (candidate's, baseline's), where they differ; None: not known."""
 
 
-def contrast_all(found: Sequence[tuple[Entry, Entry]], metric: Metric = "tta_wall") -> list[PublishedContrast]:
+def contrast_all(found: Sequence[tuple[Entry, Entry]], metric: Metric = DEFAULT) -> list[PublishedContrast]:
     """Every (candidate, baseline) pair, corrected by Holm over all of them."""
     evidence = [_examined(candidate, baseline, metric) for candidate, baseline in found]
     return [_contrast(candidate, baseline, comparison)
@@ -87,7 +88,7 @@ def _named(item: Entry) -> Named:
 
 def _results(item: Entry, metric: Metric) -> list[Result]:
     """Runs as results of trials; minutes carry the factor that review put on the score."""
-    factor = item.cell.score.scaling_factor if metric == "tta_wall" else 1.0
+    factor = item.cell.score.scaling_factor if METRICS[metric].timed else 1.0
     return [
         found if factor == 1.0 or found.tta_wall is None else
         found.model_copy(update={"tta_wall": found.tta_wall * factor}) for found in as_results(item.results)
@@ -175,8 +176,8 @@ def _disagreement(
 
 
 def _cautions(candidate: Entry, baseline: Entry, metric: Metric) -> tuple[str, ...]:
-    drop = DROPPED if metric == "tta_wall" and candidate.program == baseline.program == "mlperf" else ""
-    found = [UNPAIRED.format(what="the minutes" if metric == "tta_wall" else "the samples", drop=drop), FOREIGN]
+    drop = DROPPED if METRICS[metric].timed and candidate.program == baseline.program == "mlperf" else ""
+    found = [UNPAIRED.format(what="the minutes" if METRICS[metric].timed else "the samples", drop=drop), FOREIGN]
     if not any(run.target for item in (candidate, baseline) for run in item.results):
         found.append("the target of this benchmark and round is not known here: that it was reached is the logs' own "
                      "word")
@@ -189,7 +190,7 @@ def _cautions(candidate: Entry, baseline: Entry, metric: Metric) -> tuple[str, .
             word in run.availability.lower() for word in NOT_ON_SALE)})
         if kinds:
             found.append(f"{item.label} could not be bought or rented then: {', '.join(kinds)}")
-        if item.cell.score.scaling_factor != 1.0 and metric == "tta_wall":
+        if item.cell.score.scaling_factor != 1.0 and METRICS[metric].timed:
             found.append(f"{item.label}: review put a factor of {item.cell.score.scaling_factor:g} on the score; its "
                          "minutes here carry it too")
         if SEVERAL in (item.factor("accelerator"), item.factor("batch.global")):

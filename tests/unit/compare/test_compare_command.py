@@ -54,7 +54,7 @@ def test_one_run_as_a_table(old: Record) -> None:
     assert ended.exit_code == 0, ended.output
     assert "primary  slower" in ended.output
     assert "6/6" in ended.output
-    assert "1. slower: the 95 % interval leaves 1 out, exact sign-flip p = 0.0312; 6 of 6 pairs were slower" in \
+    assert "1. slower: the 95 % interval excludes 1, exact sign-flip p = 0.0312; 6 of 6 pairs were slower" in \
         ended.output
     assert "2. exploratory: 6 pairs cannot be significant after Holm over the 3 contrasts shown; 7 can" in ended.output
     assert "not calibrated" in ended.output
@@ -216,7 +216,7 @@ def test_a_trial_that_was_resumed_is_marked_beside_its_times(tmp_path: Path) -> 
     path = record.folder.result(record.results[0].trial_id)
     lost = {"attempt": 1, "step": 12, "samples": 768, "lost_seconds": 61.3, "clock": "monotonic"}
     path.write_text(json.dumps({**json.loads(path.read_text()), "resumed": [lost]}))
-    told = "1 of 6 trials went on from a checkpoint; what was lost in between, up to 61.3 s, is on their clocks"
+    told = "1 of 6 trials were resumed from a checkpoint; their clocks include the time lost, up to 61.3 s"
     found = run(record.folder.root)
     assert told in found.output and "1 resumed" in found.output
     assert told not in run(record.folder.root, "--metric", "samples").output

@@ -55,7 +55,7 @@ def test_where_holm_cannot_reach_significance_contrasts_are_exploratory(tmp_path
     found = list(compared(plan_of(tmp_path, 6), clear).values())
     assert [item.verdict for item in found] == ["slower", *["exploratory"] * 3]
     assert found[1].because == "6 pairs cannot be significant after Holm over the 3 contrasts shown; 7 can"
-    assert found[1].settles == "about 1 more pair would, run afresh with --seeds 7"
+    assert found[1].settles == "about 1 more pair would, in a new run with --seeds 7"
     assert found[1].ratio is not None and found[1].interval is not None
 
 

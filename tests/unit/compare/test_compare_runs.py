@@ -60,7 +60,7 @@ def test_without_equal_hashes_trials_are_not_paired(tmp_path: Path, order: str, 
     assert not found.paired
     assert found.pairs == ()
     assert found.verdict == "slower"
-    assert found.because.startswith("the 95 % interval of the unpaired ratio leaves 1 out, Welch p = ")
+    assert found.because.startswith("the 95 % interval of the unpaired ratio excludes 1, Welch p = ")
     assert f"not paired: {why}; Welch on logs instead" in found.cautions
 
 

@@ -46,8 +46,8 @@ def test_no_difference_found_is_not_the_same() -> None:
     wide = [10.0, 14.0, 8.0, 11.0, 7.0, 13.0, 10.0, 9.0]
     found = against(trials(CANDIDATE, wide), trials(BASELINE, [10.0] * 8))
     assert found.verdict == "inconclusive"
-    assert found.because.startswith("the 95 % interval holds 1; ")
-    assert "more pairs would, run afresh with --seeds" in found.settles
+    assert found.because.startswith("the 95 % interval contains 1; ")
+    assert "more pairs would, in a new run with --seeds" in found.settles
     assert int(found.settles.split()[1]) > 0
 
 
@@ -109,7 +109,8 @@ def test_throughput_needs_no_target_but_a_figure() -> None:
     ours[2] = result(CANDIDATE, 2, None, "out_of_memory")
     found = against(ours, theirs, "throughput")
     assert (found.verdict, found.ratio) == ("inconclusive", None)
-    assert found.because == "the candidate ran out of memory in 1 of 6 trials; a ratio over the others would hide them"
+    assert found.because == (
+        "the candidate ran out of memory in 1 of 6 trials; a ratio over the other trials would hide them")
 
 
 def test_a_ratio_of_times_is_samples_over_throughput() -> None:
@@ -144,7 +145,7 @@ def test_counts_are_the_same_only_where_the_grid_is_fine_enough_to_see_it(step: 
     assert found.equivalence is not None and found.equivalence.equivalent
     assert found.verdict == verdict
     if verdict == "inconclusive":
-        assert "too far to tell a margin of 0.1: what lies between them is not seen" in found.because
+        assert "too far to resolve a margin of 0.1" in found.because
 
 
 # ---- bad input: its own sentence each, and no number
@@ -162,16 +163,16 @@ def test_a_spread_of_zero_gives_no_interval() -> None:
     found = against(trials(CANDIDATE, [9.0] * 8), trials(BASELINE, [10.0] * 8))
     assert found.interval is None
     assert found.verdict == "faster"
-    assert found.because.startswith("every pair has the same ratio, so there is no spread to make an interval of")
+    assert found.because.startswith("every pair has the same ratio, so there is no spread and no interval")
     equal = against(trials(CANDIDATE, [10.0] * 8), trials(BASELINE, [10.0] * 8))
     assert (equal.verdict, equal.interval) == ("inconclusive", None)
-    assert equal.because == "both have exactly the same figure in all 8 pairs: no spread to judge by"
+    assert equal.because == "both have exactly the same figure in all 8 pairs: there is no spread to judge by"
 
 
 def test_the_same_seed_twice_in_one_cell_is_refused() -> None:
     ours = [*trials(CANDIDATE, [10.0] * 6), result(CANDIDATE, 3, 4.0)]
     found = against(ours, trials(BASELINE, [11.0] * 6))
-    assert found.because == "seed 3 stands twice among the trials of the candidate"
+    assert found.because == "seed 3 appears twice among the trials of the candidate"
     assert found.ratio is None
 
 
@@ -183,8 +184,8 @@ def test_a_crash_is_named_and_is_no_missed_target() -> None:
     assert (found.verdict, found.ratio) == ("inconclusive", None)
     assert found.because == (
         "the candidate crashed in 1 of 6 trials and the baseline left an invalid log in 1 of 6 trials and missed the "
-        "target in 1; a trial that broke says nothing of the time to the target, so no ratio hides it")
-    assert found.settles == "running them again would"
+        "target in 1; a failed trial tells nothing about the time to the target, so there is no ratio")
+    assert found.settles == "a rerun of them would"
 
 
 def test_beyond_twenty_pairs_the_t_test_stands_for_the_exact_one() -> None:
@@ -197,7 +198,7 @@ def test_beyond_twenty_pairs_the_t_test_stands_for_the_exact_one() -> None:
 def test_unpaired_trials_without_any_spread() -> None:
     found = against(trials(CANDIDATE, [9.0] * 6), trials(BASELINE, [10.0] * 6), paired=False)
     assert (found.verdict, found.ratio, found.interval) == ("inconclusive", None, None)
-    assert found.because == "all trials of each have one figure: without a spread there is no interval"
+    assert found.because == "all trials of each have the same figure: without a spread there is no interval"
 
 
 def test_unpaired_missed_runs_get_no_verdict() -> None:
@@ -205,8 +206,8 @@ def test_unpaired_missed_runs_get_no_verdict() -> None:
             for k in range(8)]
     found = against(ours, trials(BASELINE, steady(8, 20.0)), paired=False)
     assert (found.verdict, found.ratio) == ("inconclusive", None)
-    assert found.because == ("the candidate missed the target in 1 of 8 trials; without pairs of one seed that gets no "
-                             "verdict")
+    assert found.because == (
+        "the candidate missed the target in 1 of 8 trials; without pairs of one seed there is no verdict")
     assert found.restricted is not None and found.log_rank_p is not None
 
 

@@ -123,7 +123,7 @@ def test_score_and_geometric_mean_that_disagree_carry_no_verdict(tmp_path: Path)
 def test_nothing_is_called_the_same_since_no_margin_was_declared(tmp_path: Path) -> None:
     item = two(tmp_path, logs((600, 601, 602, 603, 604)), logs((600.5, 601.5, 602.5, 603.5, 601.8)))
     assert item.comparison.verdict == "inconclusive" and item.comparison.equivalence is None
-    assert "holds 1" in item.comparison.because
+    assert "contains 1" in item.comparison.because
 
 
 def test_samples_are_figures_without_a_verdict(tmp_path: Path) -> None:

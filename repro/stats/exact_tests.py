@@ -1,4 +1,4 @@
-"""Exact tests of pairs: all ways in which the signs could have fallen, and the least p that leaves."""
+"""Exact tests of pairs: all possible signs, the smallest p they allow, and Holm's correction of many tests."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ EXACT_PAIRS = 20
 
 
 def sign_flip_floor(pairs: int) -> float:
-    """Smallest two-sided p that the exact sign-flip test can give with this many pairs: 2 / 2^n."""
+    """Return the smallest two-sided p that the exact sign-flip test can give with this many pairs: 2 / 2^n."""
     return min(1.0, 2.0 ** (1 - pairs))
 
 
 def sign_flip(logs: Sequence[float], limit: int = EXACT_PAIRS) -> float:
-    """Two-sided exact sign-flip permutation p of mean log ratio = 0 (Fisher); up to `limit` pairs, all 2^n flips.
+    """Return the two-sided exact sign-flip permutation p of mean log ratio = 0 (Fisher); up to `limit` pairs, all 2^n
+    flips.
 
     Raises:
         ValueError: no pairs, more than `limit`, or a log that is not finite.
@@ -40,7 +41,7 @@ def sign_flip(logs: Sequence[float], limit: int = EXACT_PAIRS) -> float:
 
 
 def _signed_sums(magnitudes: np.ndarray) -> np.ndarray:
-    """All 2^n sums of the values with either sign."""
+    """Return all 2^n sums of the values with either sign."""
     sums = np.zeros(1)
     for value in magnitudes:
         sums = np.concatenate([sums + value, sums - value])
@@ -48,7 +49,7 @@ def _signed_sums(magnitudes: np.ndarray) -> np.ndarray:
 
 
 def pairs_to_survive(contrasts: int, alpha: float = 0.05) -> int:
-    """Fewest pairs whose exact floor stays significant as the least p of Holm over so many contrasts: 1 -> 6, 6 -> 8.
+    """Return the fewest pairs whose exact floor is significant as the smallest p of Holm over the contrasts (6 -> 8).
 
     Raises:
         ValueError: no contrast, or alpha outside (0, 1).
@@ -59,3 +60,19 @@ def pairs_to_survive(contrasts: int, alpha: float = 0.05) -> int:
     while contrasts * sign_flip_floor(pairs) > alpha:
         pairs += 1
     return pairs
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """Return adjusted p values in the order given (Holm 1979): significant at alpha if at most alpha.
+
+    Raises:
+        ValueError: a p outside 0 to 1.
+    """
+    values = finite(ps, "p values").tolist()
+    if any(not 0 <= p <= 1 for p in values):
+        raise ValueError("p values lie between 0 and 1")
+    adjusted, highest = [0.0] * len(values), 0.0
+    for rank, index in enumerate(sorted(range(len(values)), key=lambda place: values[place])):
+        highest = max(highest, min(1.0, (len(values) - rank) * values[index]))
+        adjusted[index] = highest
+    return adjusted

@@ -1,4 +1,4 @@
-"""Where a ratio of times comes from: samples to the target, and samples a second on the way there."""
+"""The two factors of a ratio of times: samples to the target, and samples per second on the way there."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from repro import stats
-from repro.compare.figures import Estimate, Pair, Split, bounds
-from repro.compare.metric import MetricSpec
-from repro.compare.pairing import Side
+from repro.compare.figures import Estimate, Pair, TimeSplit, bounds
+from repro.compare.pairing import CellTrials
+from repro.suite.metrics import MetricSpec
 
 
-def split_of(ours: Side, theirs: Side, pairs: Sequence[Pair], scale: MetricSpec) -> Split | None:
-    """The two factors of a ratio of times over complete pairs; None for other metrics, or where samples are not known.
+def split_of(ours: CellTrials, theirs: CellTrials, pairs: Sequence[Pair], scale: MetricSpec) -> TimeSplit | None:
+    """Return the two factors of a ratio of times over complete pairs; None for other metrics, or if samples are
+    unknown.
 
     A run's time is its samples over its samples a second, so in geometric means the identity is exact.
     """
-    if scale.unit != "s":
+    if not (scale.timed and scale.to_target):
         return None
     above = [_samples(ours, pair.repeat) for pair in pairs]
     below = [_samples(theirs, pair.repeat) for pair in pairs]
@@ -29,10 +30,10 @@ def split_of(ours: Side, theirs: Side, pairs: Sequence[Pair], scale: MetricSpec)
                            [(count or 0) / pair.baseline for count, pair in zip(below, pairs, strict=True)])
     times = float(np.mean(stats.log_ratios([pair.candidate for pair in pairs], [pair.baseline for pair in pairs])))
     assert math.isclose(samples.value / throughput.value, math.exp(times), rel_tol=1e-9), "factors must multiply"
-    return Split(samples=samples, throughput=throughput)
+    return TimeSplit(samples=samples, throughput=throughput)
 
 
-def _samples(found: Side, repeat: int) -> int | None:
+def _samples(found: CellTrials, repeat: int) -> int | None:
     return found.results[repeat].samples_to_target
 
 

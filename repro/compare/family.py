@@ -1,0 +1,52 @@
+"""A family of contrasts, corrected together: the primary contrast stands alone, Holm corrects the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from repro import stats
+from repro.compare.evidence import Evidence
+
+ALPHA = 0.05
+LEAST = 5
+"""Fewest trials of each cell for a result (method.md section 3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyShare:
+    """A contrast's place in its family."""
+
+    family: int = 1
+    p: float | None = None
+    """Adjusted."""
+    floor: float = 1.0
+    """Smallest adjusted p possible: if every contrast of the family were as clear as it can be."""
+    equivalence_p: float | None = None
+
+
+def shares_of(found: Sequence[Evidence]) -> list[FamilyShare]:
+    """Return the place of each contrast, in the order given.
+
+    A contrast that gives no p counts in the family with p = 1: leaving it out would make the others easier. So does one
+    that was refused, whatever its figures would have been.
+    """
+    shares = iter(family_shares([item for item in found if not item.asked.primary]))
+    return [_alone(item) if item.asked.primary else next(shares) for item in found]
+
+
+def family_shares(family: Sequence[Evidence]) -> list[FamilyShare]:
+    """Return Holm's correction over the family, of significance and of equivalence."""
+    if not family:
+        return []
+    adjusted = stats.holm([1.0 if item.p is None else item.p for item in family])
+    floors = stats.holm([item.floor for item in family])
+    same = stats.holm([item.equivalence.p if item.equivalence else 1.0 for item in family])
+    return [
+        FamilyShare(len(family), None if item.p is None else p, floor, q if item.equivalence else None)
+        for item, p, floor, q in zip(family, adjusted, floors, same, strict=True)
+    ]
+
+
+def _alone(item: Evidence) -> FamilyShare:
+    return FamilyShare(1, item.p, item.floor, item.equivalence.p if item.equivalence else None)

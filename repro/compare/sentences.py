@@ -1,0 +1,119 @@
+"""The sentences of a verdict: its reason, and the cautions for its reader."""
+
+from __future__ import annotations
+
+import math
+
+from repro.compare import drift
+from repro.compare.evidence import EXACT_PAIRS, Evidence
+from repro.compare.family import ALPHA, LEAST, FamilyShare
+
+RESUMED = "resumed from a checkpoint"
+"""In the caution of a comparison with trials that were resumed."""
+
+
+def why_different(item: Evidence, share: FamilyShare, word: str) -> str:
+    """Return why the candidate is `word`, of figures that show a difference."""
+    assert item.ratio is not None
+    if not item.asked.paired:
+        why = f"the 95 % interval of the unpaired ratio excludes 1, {p_words(item, share)}; {item.ours.n} trials " \
+              f"against {item.theirs.n}"
+        return why + _small(item)
+    start = "every pair has the same ratio, so there is no spread and no interval" if item.interval is None \
+        else "the 95 % interval excludes 1"
+    return f"{start}, {p_words(item, share)}; {item.agreeing} of {item.n} pairs were {word}{_small(item)}"
+
+
+def _small(item: Evidence) -> str:
+    if item.equivalence is None or not item.equivalence.equivalent:
+        return ""
+    return f"; the difference is real but smaller than the margin of {item.asked.margin:.2g}"
+
+
+def p_words(item: Evidence, share: FamilyShare) -> str:
+    """`exact sign-flip p = 0.0312, 0.0312 after Holm over 3 contrasts`."""
+    name = "Welch" if not item.asked.paired else "exact sign-flip" if item.n <= EXACT_PAIRS else "paired t"
+    holm = f", {share.p:.3g} after Holm over {share.family} contrasts" if share.family > 1 else ""
+    return f"{name} p = {item.p:.3g}{holm}"
+
+
+def why_same(item: Evidence, share: FamilyShare) -> str:
+    """Return why the two cells are equivalent."""
+    assert item.equivalence is not None
+    holm = f" after Holm over {share.family} contrasts" if share.family > 1 else ""
+    inside = item.equivalence.interval
+    return (f"the {inside.level:.0%} interval {inside.low:.3f} to {inside.high:.3f} lies inside the margin of "
+            f"{item.asked.margin:.2g} declared beforehand (two one-sided tests, p = {share.equivalence_p:.3g}{holm})"
+            ).replace("% interval", " % interval")
+
+
+def why_open(item: Evidence, share: FamilyShare) -> str:
+    """Return why the figures show neither a difference nor equivalence."""
+    assert item.ratio is not None
+    if not item.apart and share.p is not None and share.p <= ALPHA:
+        return f"{item.grids}; that alone can produce this ratio, wherever between two evaluations the crossings lie"
+    if item.interval is None:
+        return _why_no_spread(item, share)
+    word = item.asked.scale.below if item.ratio < 1 else item.asked.scale.above
+    counted = f"{item.agreeing} of {item.n} pairs were {word}" if item.asked.paired else \
+        f"{item.ours.n} trials against {item.theirs.n}"
+    contains = item.interval.low <= 1 <= item.interval.high
+    if contains and item.equivalence is not None and item.equivalence.equivalent and not item.fine:
+        return (f"evaluations lie {per_cent(item.grid)} apart at the target, too far to resolve a margin of "
+                f"{item.asked.margin:.2g}")
+    if contains:
+        return f"the 95 % interval contains 1; {counted}"
+    if share.family > 1 and item.p is not None and item.p <= ALPHA:
+        return f"the 95 % interval excludes 1, but not after correction ({p_words(item, share)}); {counted}"
+    if not item.asked.paired:
+        return f"{item.ours.n} trials against {item.theirs.n}; a result needs at least {LEAST} of each"
+    test = "exact sign-flip test" if item.n <= EXACT_PAIRS else "test"
+    return f"the t interval excludes 1, but the {test} does not agree (p = {item.p:.3g}); {counted}"
+
+
+def _why_no_spread(item: Evidence, share: FamilyShare) -> str:
+    if item.less or item.more:
+        return f"every pair has the same ratio and {p_words(item, share)}"
+    grid = "" if item.grid is None else f"; evaluations lie {per_cent(item.grid)} apart there, and a smaller " \
+                                        "evaluate_every could show more"
+    return f"both have exactly the same figure in all {item.n} pairs: there is no spread to judge by{grid}"
+
+
+def per_cent(share: float | None) -> str:
+    """Return a relative distance between evaluations in words."""
+    assert share is not None
+    return f"{share:.0%}".replace("%", " %") if math.isfinite(share) else "up to the first of them"
+
+
+def amount(value: float) -> str:
+    """Return four digits, without an exponent for large values: 13,440 samples."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def cautions(item: Evidence) -> list[str]:
+    """Return what a reader must know that no interval shows."""
+    found = _resumed(item)
+    if item.asked.scale.to_target:
+        grids = drift.grid_caution(list(item.ours.results.values()), list(item.theirs.results.values()))
+        found += [grids] if grids else []
+    if item.missed is not None and item.missed.restricted is not None and not item.missed.restricted.declared:
+        found.append("the suite declares no horizon: it is as far as all trials were watched")
+    if item.ours.n and item.theirs.n and not item.refusal and item.smallest < LEAST:
+        found.append(f"{item.smallest} trials are a smoke test, not a result; a result needs at least {LEAST}")
+    if item.interval is not None and item.interval.high > 4 * item.interval.low:
+        found.append("the interval spans more than a factor of 4: the size of the difference is hardly known")
+    if item.grid is not None and item.interval is None and item.ratio not in (None, 1.0):
+        found.append(f"all trials reached the target at the same evaluation: counts are known to {per_cent(item.grid)} "
+                     "only")
+    return found
+
+
+def _resumed(item: Evidence) -> list[str]:
+    """Return a caution for each side with resumed trials: their clocks include the time lost."""
+    found = []
+    for cell, side in ((item.candidate, item.ours), (item.baseline, item.theirs)):
+        lost = [sum(part.lost_seconds for part in each.resumed) for each in side.results.values() if each.resumed]
+        if lost and item.asked.scale.clocked:
+            found.append(f"{cell.label}: {len(lost)} of {side.n} trials were {RESUMED}; their clocks include the time "
+                         f"lost, up to {max(lost):.1f} s")
+    return found

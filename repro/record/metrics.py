@@ -1,0 +1,37 @@
+"""Results -> metrics: the figures that a result has, by the table in `repro.suite.metrics`."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+from repro.record.results import Result
+from repro.record.status import meaning
+from repro.suite.metrics import METRICS, MetricSpec
+
+FIGURES = (
+    "tta_wall", "tta_train", "tta_cold", "run_seconds", "init_seconds", "samples_to_target", "epochs_to_target",
+    "samples", "samples_per_second", "train_samples_per_second", "conservation_error", "observer_effect",
+    "peak_bytes", "bytes_sent", "final", "best", "energy_joules_measured", "energy_joules_modelled",
+)
+"""Fields of a result that tables and tracking stores show, in this order; metrics that are not among them follow."""
+
+
+def read(result: Result, spec: MetricSpec) -> Any:
+    """Return what stands at the metric's path; None if any part of it is missing."""
+    return reduce(lambda found, name: None if found is None else getattr(found, name), spec.path.split("."), result)
+
+
+def figure(result: Result, spec: MetricSpec) -> float | None:
+    """Return the metric of one trial; None if the trial has none, or its end says nothing of the cell."""
+    end = meaning(result.status)
+    if not end.counts or (spec.to_target and not end.reached):
+        return None
+    value = read(result, spec)
+    return None if value is None else float(value)
+
+
+def figures_of(result: Result) -> dict[str, Any]:
+    """Return all figures of a result by name, for tables and tracking stores."""
+    found = {name: getattr(result, name) for name in FIGURES}
+    return found | {spec.column: read(result, spec) for spec in METRICS.values() if spec.column not in found}

@@ -1,0 +1,129 @@
+"""The metrics that cells are compared by: one entry each, and everything that is written about one.
+
+The command line offers these names before any model is loaded, so this module needs nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Word = Literal["faster", "slower", "higher", "lower"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricSpec:
+    """One metric."""
+
+    name: str
+    """In suites, on the command line, in records."""
+    path: str
+    """Where a `Result` has it: a field, or several joined by dots."""
+    noun: str
+    """As in `its time to the target`; also the title of an axis and of a column."""
+    times: str
+    """As in `0.8 x the time`."""
+    unit: str
+    """"" for a ratio or a quality."""
+    description: str
+    """One sentence; `{start}` stands for the event that starts the clock."""
+    better: Literal["lower", "higher"] = "lower"
+    speed: bool = True
+    """A better figure is called faster, and the ratio gives a speed-up; False: higher or lower, without a speed-up."""
+    to_target: bool = False
+    """Only a trial that reached its target has one."""
+    watched: Literal["", "wall", "cold", "train", "samples"] = ""
+    """Of a metric with `to_target`: the clock by which a trial without the target was watched."""
+    evaluated: bool = False
+    """Known at evaluations only: comparisons take the evaluation grid into account."""
+    fixed_budget: bool = False
+    """Compared only under design fixed_budget: otherwise the target decides the figure."""
+    says: tuple[str, str] = ("has", "times that of")
+    """Words of the headline around a ratio: `A takes 0.8 x as long as B`."""
+    clock: str = ""
+    """Short name of the clock, for tables of several clocks; "" for a metric that is not a time to the target."""
+    published: bool = False
+    """Published results have it."""
+    tracked: bool = True
+    """Runs of cells in a tracking store have its median. False: they have it under an older name, or not at all."""
+
+    @property
+    def below(self) -> Word:
+        """The verdict on a candidate whose ratio is below 1."""
+        return "lower" if not self.speed else "faster" if self.better == "lower" else "slower"
+
+    @property
+    def above(self) -> Word:
+        """The verdict on a candidate whose ratio is above 1."""
+        return "higher" if not self.speed else "slower" if self.better == "lower" else "faster"
+
+    @property
+    def column(self) -> str:
+        """Name of its figure of one trial in tables and tracking stores."""
+        return self.name if "." in self.path else self.path
+
+    @property
+    def timed(self) -> bool:
+        """A duration in seconds."""
+        return self.unit == "s"
+
+    @property
+    def clocked(self) -> bool:
+        """A clock is in the figure, so time lost before a resume is in it too."""
+        return self.unit in ("s", "samples/s")
+
+    @property
+    def title(self) -> str:
+        """`time to the target (s)`."""
+        return f"{self.noun} ({self.unit})" if self.unit else self.noun
+
+    def speedup(self, ratio: float) -> float | None:
+        """Return how many times as fast a candidate is; None for a metric that is not a speed."""
+        if not self.speed:
+            return None
+        return 1 / ratio if self.better == "lower" else ratio
+
+
+def _table(*rows: MetricSpec) -> dict[str, MetricSpec]:
+    return {row.name: row for row in rows}
+
+
+DEFAULT = "tta_wall"
+"""Compared by where a suite declares no primary contrast."""
+METRICS: dict[str, MetricSpec] = _table(
+    MetricSpec(
+        name="tta_wall", path="tta_wall", noun="time to the target", times="the time", unit="s", to_target=True,
+        watched="wall", says=("takes", "as long as"), clock="wall clock", published=True,
+        description="Time to target by the wall clock: from {start} to the evaluation that establishes the target, "
+                    "evaluation on the clock.",
+    ),
+    MetricSpec(
+        name="tta_train", path="tta_train", noun="training time to the target", times="the training time", unit="s",
+        to_target=True, watched="train", says=("takes", "as long as"), clock="training clock",
+        description="Time to target by the training clock: from {start} to the evaluation that establishes the target, "
+                    "without what evaluation, checkpoints and logging took.",
+    ),
+    MetricSpec(
+        name="tta_cold", path="tta_cold", noun="time from a cold start to the target",
+        times="the time from a cold start", unit="s", to_target=True, watched="cold", says=("takes", "as long as"),
+        clock="cold start to target",
+        description="Time to target from a cold start: from the request to launch the trial to the evaluation that "
+                    "establishes the target.",
+    ),
+    MetricSpec(
+        name="samples", path="samples_to_target", noun="samples to the target", times="the samples", unit="samples",
+        to_target=True, watched="samples", evaluated=True, says=("needs", "the samples of"), published=True,
+        tracked=False,
+        description="Samples that training took up to the evaluation that establishes the target.",
+    ),
+    MetricSpec(
+        name="throughput", path="samples_per_second", noun="throughput", times="the throughput", unit="samples/s",
+        better="higher", says=("has", "the throughput of"), tracked=False,
+        description="Throughput: samples of the run over its wall clock, evaluation included.",
+    ),
+    MetricSpec(
+        name="accuracy", path="final", noun="final quality", times="the final quality", unit="", better="higher",
+        speed=False, fixed_budget=True, says=("ends with", "the final quality of"), tracked=False,
+        description="Final quality: the last evaluation's.",
+    ),
+)
