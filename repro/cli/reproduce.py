@@ -12,11 +12,12 @@ from shlex import quote
 from typing import Any
 
 from repro.bundle.judge import Reproduction, judge
-from repro.bundle.verify import opened, verify
+from repro.bundle.source import open_record
+from repro.bundle.verify import verify
 from repro.cli import headless
-from repro.cli.text import command
 from repro.core.errors import Exit, OutputError, RecordModified, UsageError, nearest
 from repro.core.files import read_bounded, write_json
+from repro.core.invocation import command
 from repro.core.machine import Machine, detect
 from repro.record.resume import reopen
 from repro.record.store import Record, RunFolder, read_record
@@ -70,7 +71,7 @@ def reproduce(
     if not checked.sound and not force:
         raise RecordModified(f"{source}: is not as it was ({checked.problems[0].text()}); `repro verify` says all, "
                              "--force reproduces what it says now")
-    with opened(source) as root:
+    with open_record(source) as root:
         first = read_record(root)
         if resume is not None:
             folder, plan = begun(resume, first)

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repro.cli.compare_table import calibration_text
 from repro.cli.progress import TerminalWatcher
-from repro.cli.text import command, outcome_text
+from repro.cli.text.compare import calibration_text
+from repro.cli.text.outcome import outcome_text
 from repro.compare import Comparison, Summary, compare, summarize
 from repro.compare.calibration import Calibration, beside, keep_beside
 from repro.core import registry
 from repro.core.errors import Exit, UsageError
+from repro.core.invocation import command
 from repro.core.machine import detect
 from repro.record import limits
 from repro.record.index import seal, unseal

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.audit.command import audit
+from repro.audit.audit import audit
 from repro.core.errors import Exit, TrackingError, UsageError
 from tests.tracking_server import serving
 

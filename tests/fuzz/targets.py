@@ -19,17 +19,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from repro.audit.command import audit
+from repro.audit.audit import audit
 from repro.audit.mapping import read_mapping
-from repro.bundle.difference import differences, text_of
-from repro.bundle.verify import opened, verify
-from repro.bundle.verify import text_of as verified_text
-from repro.cli import text as cli_text
-from repro.cli.compare import Compared, compare_runs, read_pattern
+from repro.bundle.difference import RecordDiff, differences
+from repro.bundle.source import open_record
+from repro.bundle.verify import verify
 from repro.cli.reproduce import choose, reduced
 from repro.cli.run import reporter
+from repro.cli.text.outcome import outcome_text
+from repro.cli.text.suite import plan_text, suite_text
 from repro.compare.calibration import calibration_of
 from repro.compare.merge import sections
+from repro.compare.runs import Compared, compare_runs, read_pattern
 from repro.core.errors import ReproError
 from repro.core.machine import Machine
 from repro.published import command
@@ -98,8 +99,8 @@ def _suite(data: bytes, folder: Path) -> None:
     path.write_bytes(data)
     source = read_suite(str(path))
     plan = make_plan(source.suite, MACHINE, source.problem)
-    cli_text.suite_text(source.suite)
-    cli_text.plan_text(plan, estimate(plan))
+    suite_text(source.suite)
+    plan_text(plan, estimate(plan))
     json.dumps(plan.model_dump(mode="json", by_alias=True))
 
 
@@ -347,13 +348,13 @@ class _Changed:
 
 def _compared(found: Compared) -> None:
     json.dumps(found.as_json())
-    cli_text.outcome_text(found.summaries, found.comparisons)
+    outcome_text(found.summaries, found.comparisons)
 
 
 def _read(data: bytes, folder: Path) -> None:
     with _Changed(data, folder) as root:
         found = verify(root)
-        assert json.dumps(found.as_json()) and verified_text(found)
+        assert json.dumps(found.as_json()) and found.text()
         record = read_record(root)
         calls: list[Callable[[], object]] = [
             lambda: _compared(compare_runs([root])),
@@ -361,7 +362,7 @@ def _read(data: bytes, folder: Path) -> None:
             lambda: _compared(compare_runs([folder / "same", root], force=True)),
             lambda: audit(str(root)).as_json(),
             lambda: calibration_of(record),
-            lambda: text_of(differences(read_record(folder / "same"), record), "a", "b"),
+            lambda: RecordDiff("a", "b", tuple(differences(read_record(folder / "same"), record))).text(),
             lambda: trials_to_run(record, True),
             lambda: plan_differences(record.plan, MACHINE),
             lambda: [record.next_attempt(trial.trial_id) for trial in record.plan.trials()],
@@ -393,11 +394,11 @@ def _merged(data: bytes, folder: Path) -> None:
 
 
 def _bundles(folder: Path) -> list[bytes]:
-    from repro.bundle.contents import bundle
+    from repro.bundle.contents import write_bundle
 
     _record(folder)
     made = [folder / "made.zip"]
-    bundle(folder / "same", made[0])
+    write_bundle(folder / "same", made[0])
     few = io.BytesIO()
     with zipfile.ZipFile(made[0]) as source, zipfile.ZipFile(few, "w", zipfile.ZIP_DEFLATED) as small:
         for item in source.infolist():
@@ -410,8 +411,8 @@ def _bundle(data: bytes, folder: Path) -> None:
     path = folder / "fuzz.zip"
     path.write_bytes(data)
     found = verify(path)
-    assert json.dumps(found.as_json()) and verified_text(found)
-    with opened(path) as root:
+    assert json.dumps(found.as_json()) and found.text()
+    with open_record(path) as root:
         assert all(item.resolve().is_relative_to(root.resolve()) for item in root.rglob("*"))
         record = read_record(root)
         _tolerant(lambda: reduced(record.plan, choose(record, "1"), MACHINE))

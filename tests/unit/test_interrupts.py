@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from repro.bundle.make import make_bundle
 from repro.bundle.verify import verify
 from repro.cli import calibrate, headless, reproduce
 from repro.cli import run as cli_run
-from repro.cli.bundle import make_bundle
 from repro.cli.progress import TerminalWatcher
 from repro.cli.run import Ended, resume_suite, run_suite
 from repro.core.errors import Interrupted, OutputError, ParityError, UsageError, interrupter

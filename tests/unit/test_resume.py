@@ -653,7 +653,7 @@ def test_hung_trials_damaged_logs_and_incidents_are_part_of_a_sound_record(begin
     assert verify(run.folder.root).notes == []
     run.folder.append_incident("machine", "another")
     assert [item.text() for item in verify(run.folder.root).problems] == [
-        "incidents.jsonl: was altered: its hash is not the index's"]
+        "incidents.jsonl: was modified: its hash differs from the index"]
 
 
 # ---- guards

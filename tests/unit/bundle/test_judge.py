@@ -80,7 +80,7 @@ def test_figures_equal_to_the_last_digit_are_reproduced_from_five_pairs_on(tmp_p
 def test_trials_that_did_not_run_again_leave_it_open(tmp_path: Path) -> None:
     found = answer(spread(tmp_path / "a", seed=1), spread(tmp_path / "b", seed=2, only=7))
     assert found.answer == "inconclusive"
-    assert "7 of 10 chosen trials run again have a result" in found.cells[0].because
+    assert "7 of 10 chosen trials of the second execution have a result" in found.cells[0].because
 
 
 def test_a_crash_says_nothing_and_ten_misses_say_that_it_was_not_reproduced(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_bitwise_is_judged_by_weights_whatever_the_times(tmp_path: Path) -> None
     first, second = spread(tmp_path / "a", level="bitwise"), spread(tmp_path / "b", 3.0, level="bitwise")
     found = answer(first, second)
     assert (found.answer, found.cells[0].how, found.cells[0].equal_weights) == ("reproduced", "bitwise", 10)
-    assert "beside it, not judged: the tta_wall is 2.8" in found.text()
+    assert "also measured, not judged: tta_wall is 2.8" in found.text()
 
 
 @pytest.mark.parametrize(("name", "told"), [("final_weights", "final weights differ"), ("init_weights", "init weights"),
@@ -127,12 +127,12 @@ def test_without_weights_at_the_end_bitwise_is_inconclusive(tmp_path: Path) -> N
     first = spread(tmp_path / "a", level="bitwise")
     second = make_record(tmp_path / "b", ONE.replace("LEVEL", "bitwise"), lambda trial: Course(crash=trial.repeat == 2))
     found = answer(first, second)
-    assert found.answer == "inconclusive" and "seed 2 ended as ok in the record and as crashed now" in found.text()
+    assert found.answer == "inconclusive" and "seed 2 ended as ok in the record and as crashed" in found.text()
 
 
 def test_error_rates_over_simulated_reproductions(tmp_path: Path) -> None:
     """True ratio 1.05, the edge of the margin: "reproduced" in 5 % at most; true ratio 1: never "not"."""
-    from repro.bundle.judge import _asked, _cell
+    from repro.bundle.judge import _cell, _request
     from repro.compare.evidence import examine
     from repro.compare.verdict import judged
 
@@ -145,7 +145,7 @@ def test_error_rates_over_simulated_reproductions(tmp_path: Path) -> None:
             sides = [[item.model_copy(update={"tta_wall": math.exp(0.05 * float(generator.standard_normal())) * scale})
                       for item in base] for scale in (1.0, ratio)]
             compared, = judged([examine(cell, cell, sides[1], sides[0],
-                                        _asked(record.plan.suite, "tta_wall", sides[0], sides[1], 10))])
+                                        _request(record.plan.suite, "tta_wall", sides[0], sides[1], 10))])
             said = _cell(cell, sides[0], sides[1], compared, 10).answer
             wrong[ratio] += said == ("reproduced" if ratio == 1.05 else "not reproduced")
     assert wrong[1.05] / 300 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 300)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from repro.audit.command import audit
+from repro.audit.audit import audit
 from repro.audit.experiment import Experiment, LoggedRun
 from repro.audit.mapping import Mapping, read_mapping
 from repro.audit.mlflow_facts import experiment_facts

@@ -1,0 +1,36 @@
+"""The outcome of a run as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from repro.compare import SCALES, Comparison, Summary
+
+
+def outcome_text(summaries: Sequence[Summary], comparisons: Sequence[Comparison]) -> str:
+    """Return the cells with their medians, and the primary contrast in one sentence."""
+    width = max((len(item.label) for item in summaries), default=0)
+    lines = [f"{item.label:<{width}}  {item.ok} of {item.n} reached the target, median {_median(item)}{_resumed(item)}"
+             for item in summaries]
+    primary = next((item for item in comparisons if item.primary), None)
+    return "\n".join([*lines, "", comparison_sentence(primary) if primary else "no primary contrast was declared"])
+
+
+def _resumed(item: Summary) -> str:
+    return f" ({item.resumed} resumed from a checkpoint; the lost time is on their clocks)" if item.resumed else ""
+
+
+def _median(item: Summary) -> str:
+    return "not reached" if item.median is None else f"{item.median:.3g} {SCALES[item.metric].unit}".rstrip()
+
+
+def comparison_sentence(found: Comparison) -> str:
+    """Return a comparison as one sentence."""
+    versus = f"{found.candidate_label} against {found.baseline_label} ({found.metric})"
+    settles = f"; {found.settles}" if found.settles else ""
+    if found.ratio is None:
+        return f"{versus}: {found.verdict}; {found.because}{settles}"
+    counted = f"{found.n} pairs" if found.paired else f"{found.n} trials or more a side, not paired"
+    limits = f"95 % interval {found.interval.low:.3f} to {found.interval.high:.3f}, " if found.interval else ""
+    return (f"{versus}: {found.verdict}, {found.ratio:.3f} x {SCALES[found.metric].times} ({limits}{counted}); "
+            f"{found.because}{settles}")
