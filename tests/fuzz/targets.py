@@ -33,7 +33,7 @@ from repro.compare.merge import sections
 from repro.compare.runs import Compared, compare_runs, read_pattern
 from repro.core.errors import ReproError
 from repro.core.machine import Machine
-from repro.published import command
+from repro.published import importing
 from repro.published.comparison.compare import compare_published
 from repro.published.store import RECORD, RESULTS, read_published
 from repro.record import index as record_index
@@ -175,12 +175,12 @@ def _mapping(data: bytes, folder: Path) -> None:
 # ---- published results
 
 
-def _import(program: command.Program, root: Path, folder: Path) -> None:
+def _import(program: importing.Program, root: Path, folder: Path) -> None:
     out = folder / "out"
     shutil.rmtree(out, ignore_errors=True)
-    made = command.run(program, root, out)
+    made = importing.import_results(program, root, out)
     assert read_published(out).results == made.results
-    json.dumps(command.as_json(made), allow_nan=False)
+    json.dumps(importing.import_json(made), allow_nan=False)
     audit(str(out))
 
 
@@ -230,7 +230,7 @@ def _description(data: bytes, folder: Path) -> None:
 def _imports(folder: Path) -> list[bytes]:
     repository(folder / "in")
     repository(folder / "in", system="other")
-    command.run("mlperf", folder / "in", folder / "made")
+    importing.import_results("mlperf", folder / "in", folder / "made")
     return [name.encode() + b"\n" + (folder / "made" / name).read_bytes() for name in (RECORD, RESULTS)]
 
 

@@ -17,9 +17,9 @@ from repro.cli.options import echo_json, json_option
               "and tags mean.")
 @json_option
 def audit(source: str, mapping: Path | None, as_json: bool) -> None:
-    """Check a record against best practices: FireCaffe, Hoefler & Belli, MLPerf, NeurIPS, ACM.
+    """Check a record against best practices.
 
-    Exit code 3 if a required rule fails.
+    The rules come from FireCaffe, Hoefler & Belli, MLPerf, NeurIPS and ACM. Exit code 3 if a required rule fails.
 
     \b
     Example: repro audit runs/quickstart-20260101-120000

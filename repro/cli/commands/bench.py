@@ -12,7 +12,7 @@ from repro.cli.options import echo_json, json_option
 
 @click.group()
 def bench() -> None:
-    """Measure the harness itself: its overhead as ratios with intervals, and its scaling."""
+    """Measure the harness itself."""
 
 
 @bench.command()
@@ -21,7 +21,9 @@ def bench() -> None:
 @click.option("--processes", type=click.IntRange(1, 8), default=2, help="Ranks.")
 @json_option
 def overhead(pairs: int, steps: int, processes: int, as_json: bool) -> None:
-    """Compare the step time under the harness with a bare DDP loop: same work, interleaved blocks.
+    """Measure the step time against bare DDP.
+
+    Blocks under the harness alternate with blocks of a hand-written DDP loop that does the same work.
 
     \b
     Example: repro bench overhead --pairs 100
@@ -35,7 +37,9 @@ def overhead(pairs: int, steps: int, processes: int, as_json: bool) -> None:
 @click.option("--pairs", type=click.IntRange(2, 200), default=6, help="Interleaved pairs of starts.")
 @json_option
 def turnaround(pairs: int, as_json: bool) -> None:
-    """Compare the duration of a 2-rank trial of one step with a bare `torchrun` of the same script.
+    """Measure a short trial against torchrun.
+
+    A 2-rank trial of one step, from start to end, alternates with a bare `torchrun` of the same script.
 
     \b
     Example: repro bench turnaround --pairs 10
@@ -56,8 +60,9 @@ def turnaround(pairs: int, as_json: bool) -> None:
               help="Seconds between two replays of an arm.  [default: as in a run]")
 @json_option
 def tracking(rounds: int, steps: int, processes: int, delay: float, every: float | None, as_json: bool) -> None:
-    """Compare the step time with a dead and with a slow tracking server with that without one, in one training.
+    """Measure the cost of a bad tracking server.
 
+    Step times with a dead and with a slow tracking server alternate with those without one, in one training.
     Ctrl-C stops early and reports the completed rounds.
 
     \b
@@ -84,15 +89,18 @@ def tracking(rounds: int, steps: int, processes: int, delay: float, every: float
 @click.option("--mlflow", is_flag=True, help="Log one MLflow run per algorithm and number of ranks.")
 @json_option
 def comm(html: Path | None, mlflow: bool, as_json: bool, **request: Any) -> None:
-    """Compare all-reduce algorithms with the backend's own and with their bounds, interleaved, sums checked.
+    """Compare all-reduce algorithms.
+
+    Each is compared with the backend's own and with its bounds; measurements are interleaved and sums are checked.
 
     \b
     Example: repro bench comm --fabric nodes=8,rate=200mbit --sizes 4k:16m --html comm.html
     """
-    from repro.bench.comm.command import read_options, run
+    from repro.bench.comm.options import read_options
+    from repro.bench.comm.outputs import measure_and_write
     from repro.bench.comm.table import text
 
-    outcome = run(read_options(**request), html, mlflow)
+    outcome = measure_and_write(read_options(**request), html, mlflow)
     if as_json:
         echo_json(outcome.as_json())
     else:
@@ -108,7 +116,9 @@ def comm(html: Path | None, mlflow: bool, as_json: bool, **request: Any) -> None
               help="Repetitions of every size; the fastest counts.")
 @json_option
 def bench_compare(cells: int, seeds: int, sizes: int, repetitions: int, as_json: bool) -> None:
-    """Measure the time and memory of comparing a record of 100,000 results, and their growth with its size.
+    """Measure comparing a large record.
+
+    Measures time and memory for records of up to 100,000 results, and their growth with the size.
 
     \b
     Example: repro bench compare --cells 1000
@@ -130,7 +140,9 @@ def bench_compare(cells: int, seeds: int, sizes: int, repetitions: int, as_json:
               help="Repeat the logs of this round (ORG/results/...).  [default: synthetic logs]")
 @json_option
 def bench_import(logs: int, megabytes: float, sample: Path | None, as_json: bool) -> None:
-    """Measure the time and memory of importing and reporting a round of published results and of opening its page.
+    """Measure importing published results.
+
+    Measures time and memory of importing and reporting a full round of results, and of opening its page.
 
     \b
     Example: repro bench import --from training_results_v4.0

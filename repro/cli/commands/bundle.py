@@ -19,7 +19,9 @@ from repro.core.errors import Exit
               "an SPDX name).")
 @json_option
 def bundle(run: Path, out: Path | None, licence: str, as_json: bool) -> None:
-    """Pack RUN into one file: hashes of every file, RO-Crate metadata, no credentials, no paths of this machine.
+    """Pack RUN into one file for others.
+
+    The bundle holds a hash of every file and RO-Crate metadata, but no credentials and no paths of this machine.
 
     \b
     Example: repro bundle runs/quickstart-20260101-120000 -o quickstart.zip
@@ -40,7 +42,9 @@ def bundle(run: Path, out: Path | None, licence: str, as_json: bool) -> None:
 @click.argument("source", metavar="BUNDLE|RUN", type=click.Path(path_type=Path))
 @json_option
 def verify(source: Path, as_json: bool) -> None:
-    """Check that a record is complete and unmodified.
+    """Check that a record is unmodified.
+
+    A record is sound if it is complete and unmodified.
 
     Checks hashes and schemas, derives every result from its log again, and checks conservation and pairing. Exit code 3
     if the record was modified.
@@ -63,7 +67,9 @@ def verify(source: Path, as_json: bool) -> None:
 @click.argument("second", metavar="RUN", type=click.Path(path_type=Path))
 @json_option
 def diff(first: Path, second: Path, as_json: bool) -> None:
-    """Show the differences between two runs or bundles: code, libraries, hardware, settings, hyper-parameters, data.
+    """Show the differences between two records.
+
+    Compares code, libraries, hardware, settings, hyper-parameters and data of two runs or bundles.
 
     \b
     Example: repro diff runs/old runs/new

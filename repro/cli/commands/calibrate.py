@@ -28,7 +28,9 @@ def calibrate(
     suite: str, overrides: tuple[str, ...], stored: Path | None, cell: str | None, pairs: int | None, nulls: int,
     keep: bool, to: Path | None, as_json: bool,
 ) -> None:
-    """Measure how often SUITE's verdicts see a difference between a cell and itself (the false-positive rate).
+    """Measure the false-positive rate of SUITE.
+
+    Compares cells with themselves and counts how often the verdict is a difference.
 
     \b
     Example: repro calibrate quickstart --nulls 5

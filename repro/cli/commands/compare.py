@@ -26,7 +26,9 @@ from repro.core.errors import UsageError
 @click.option("--force", is_flag=True, help="Compare runs even if their suites or methods differ.")
 @json_option
 def compare(runs: tuple[Path, ...], as_json: bool, candidate: str | None, **request: Any) -> None:
-    """Compare the cells of RUN, or the cells of a second RUN with the same cells of the first.
+    """Compare the cells of one run or of two.
+
+    Of two runs, the cells of the second are compared with the same cells of the first.
 
     RUN may be a folder of published results. A ratio never mixes runs and published results.
 
@@ -54,11 +56,12 @@ def compare(runs: tuple[Path, ...], as_json: bool, candidate: str | None, **requ
 
 def _compare_published(runs: tuple[Path, ...], as_json: bool, candidate: str | None, request: dict[str, Any]) -> None:
     """Compare published results and exit."""
-    from repro.published.comparison.compare import compare_published, show
+    from repro.cli.text.published import print_published
+    from repro.published.comparison.compare import compare_published
 
     found = compare_published(runs, candidate=candidate, **request)
     if as_json:
         echo_json(found.as_json())
     else:
-        show(found)
+        print_published(found)
     sys.exit(found.exit_code)

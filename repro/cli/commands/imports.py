@@ -45,10 +45,11 @@ def dawnbench(path: Path, out: Path, as_json: bool) -> None:
 
 
 def _import(program: Literal["mlperf", "dawnbench"], path: Path, out: Path, as_json: bool) -> None:
-    from repro.published import command
+    from repro.cli.text.imports import print_import
+    from repro.published.importing import import_json, import_results
 
-    published = command.run(program, path, out)
+    published = import_results(program, path, out)
     if as_json:
-        echo_json(command.as_json(published))
+        echo_json(import_json(published))
     else:
-        command.show(published)
+        print_import(published)

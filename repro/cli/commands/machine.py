@@ -16,7 +16,9 @@ from repro.core.errors import Exit
 @click.option("--fix", is_flag=True, help="End orphaned processes of earlier runs, and with them their networks.")
 @json_option
 def doctor(fix: bool, as_json: bool) -> None:
-    """Show what this machine has, what is missing, and the command that fixes it.
+    """Check that this machine can run trials.
+
+    Shows what the machine has, what is missing, and the command that fixes it.
 
     \b
     Example: repro doctor --fix

@@ -17,7 +17,9 @@ import click
               "work only from the default. For several runs: a new folder into which they are copied.  "
               "[default: RUN/report]")
 def report(runs: tuple[Path, ...], experiment: str | None, targets: str, out: Path | None) -> None:
-    """Write the report of a run again, in any format, or replay the run to MLflow.
+    """Write the report of a run again.
+
+    Writes any format, or replays the run to MLflow.
 
     Several runs of one suite on one machine become one report; other runs get one section each. If a RUN is a folder of
     published results, one page shows all of them, with the runs in separate sections.

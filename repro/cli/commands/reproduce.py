@@ -24,10 +24,10 @@ from repro.cli.options import echo_json, json_option
 def reproduce(
     source: Path, trials: str | None, out: Path | None, resume: Path | None, force: bool, as_json: bool
 ) -> None:
-    """Run a record again and judge the result: reproduced, not reproduced or inconclusive.
+    """Run a record again and judge the result.
 
-    Judged bit for bit if the suite says `determinism: bitwise`, else by the time to the target within the suite's
-    margin. Exit code 0 if reproduced, else 3.
+    The answer is reproduced, not reproduced or inconclusive. Trials are judged bit for bit if the suite says
+    `determinism: bitwise`, else by the time to the target within the suite's margin. Exit code 0 if reproduced, else 3.
 
     \b
     Example: repro reproduce quickstart.zip --trials 6

@@ -32,7 +32,9 @@ def run(
     suite: str | None, overrides: tuple[str, ...], seeds: int | None, resume: Path | None, again: bool, force: bool,
     strict: bool, energy: bool, out: Path | None, track: bool, as_json: bool,
 ) -> None:
-    """Run SUITE: parity gate, timed trials, MLflow, HTML report. With --resume: complete an interrupted run.
+    """Run SUITE, or resume an interrupted run.
+
+    A run has a parity gate, timed trials, a replay to MLflow and an HTML report.
 
     \b
     Example: repro run quickstart --seeds 6 -o batch.global=64

@@ -66,9 +66,9 @@ def show(suite: str, overrides: tuple[str, ...], as_json: bool) -> None:
               "smallest effect that these repeats can show, and the repeats that the margin requires.")
 @json_option
 def plan(suite: str, overrides: tuple[str, ...], seeds: int | None, pilot: Path | None, as_json: bool) -> None:
-    """Show the trials that SUITE runs here, those skipped with the reason, and an estimate of the cost.
+    """Show the trials that SUITE runs here.
 
-    Trains nothing.
+    Also shows the skipped combinations with the reason, and an estimate of the cost. Trains nothing.
 
     \b
     Example: repro plan quickstart -o processes=1,2,4

@@ -18,7 +18,7 @@ from repro.audit.mlflow_facts import experiment_facts
 from repro.audit.rules import RULES, Finding, check_facts
 from repro.cli.main import cli
 from repro.core.errors import Exit, SuiteError, UsageError
-from repro.published import command as importing
+from repro.published import importing
 from tests.records import SUITE, make_record
 
 ROOT = Path(__file__).parents[3]
@@ -96,7 +96,7 @@ def test_a_refused_log_is_a_run_without_a_time(tmp_path: Path) -> None:
 
 def test_imported_results_give_the_same_findings(tmp_path: Path) -> None:
     root = results(tmp_path, [log(seed) for seed in range(5)])
-    importing.run("mlperf", root, tmp_path / "published")
+    importing.import_results("mlperf", root, tmp_path / "published")
     assert audit(str(tmp_path / "published")).findings == audit(str(root)).findings
 
 
