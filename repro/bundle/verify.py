@@ -26,8 +26,8 @@ from repro.bundle.verify_trials import check_pairing, verified_result
 from repro.core.errors import OutputError
 from repro.record import index as record_index
 from repro.record.environment import Environment
-from repro.record.results import Result
 from repro.record.ledger import Attempt
+from repro.record.results import Result
 from repro.record.store import RunFolder
 from repro.suite.plan import Plan
 

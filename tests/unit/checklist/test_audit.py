@@ -235,7 +235,7 @@ def test_a_target_to_get_below(tmp_path: Path) -> None:
     ("baseline: [sgd, 256]", "baseline: [sgd]", "1 values for the 2 of `cell`"),
     ("cell: [params.optimizer, params.batch]", "cell: []", "cell"),
     ("costs: arithmetic mean", "costs: mean", "costs"),
-    (MAPPING, "- a list", "a mapping holds keys"),
+    (MAPPING, "- a list", "must have keys"),
     (MAPPING, "cell: [", "not valid YAML"),
 ])
 def test_a_wrong_mapping_says_where(old: str, new: str, says: str, tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_a_wrong_mapping_says_where(old: str, new: str, says: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize(("runs", "says"), [
-    ((), "no run that `filter` lets pass"),
+    ((), "no run matches `filter`"),
     ((replace(FOUR[0], params={}),), "run run0 has no params.optimizer"),
     ((replace(FOUR[0], params=FOUR[0].params | {"gpus": "many"}),), "'many'"),
     (FOUR[2:], "no cell has sgd, 256"),
