@@ -24,8 +24,6 @@ from repro.audit.mapping import read_mapping
 from repro.bundle.difference import RecordDiff, differences
 from repro.bundle.source import open_record
 from repro.bundle.verify import verify
-from repro.cli.reproduce import choose, reduced
-from repro.cli.run import reporter
 from repro.cli.text.outcome import outcome_text
 from repro.cli.text.suite import plan_text, suite_text
 from repro.compare.calibration import calibration_of
@@ -42,6 +40,8 @@ from repro.record.store import read_record
 from repro.suite.cost import estimate
 from repro.suite.file import bundled, read_suite
 from repro.suite.plan import make_plan
+from repro.workflows.reproduce import choose_trials, reduce_plan
+from repro.workflows.run import reporter
 from tests.fuzz.mutations import ENDINGS, Mutator, archive, in_file, lines, raw, rows_of_json, text_or, tree, yaml_tree
 from tests.records import SUITE, make_record
 from tests.unit.published.made_logs import entry, log_lines, repository, v05_log, v06_log
@@ -366,7 +366,7 @@ def _read(data: bytes, folder: Path) -> None:
             lambda: trials_to_run(record, True),
             lambda: plan_differences(record.plan, MACHINE),
             lambda: [record.next_attempt(trial.trial_id) for trial in record.plan.trials()],
-            lambda: reduced(record.plan, choose(record, "1"), MACHINE),
+            lambda: reduce_plan(record.plan, choose_trials(record, "1"), MACHINE),
         ]
         for call in calls:
             _tolerant(call)
@@ -415,7 +415,7 @@ def _bundle(data: bytes, folder: Path) -> None:
     with open_record(path) as root:
         assert all(item.resolve().is_relative_to(root.resolve()) for item in root.rglob("*"))
         record = read_record(root)
-        _tolerant(lambda: reduced(record.plan, choose(record, "1"), MACHINE))
+        _tolerant(lambda: reduce_plan(record.plan, choose_trials(record, "1"), MACHINE))
 
 
 FILES = in_file(ENDINGS)

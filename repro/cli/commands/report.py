@@ -28,15 +28,17 @@ def report(runs: tuple[Path, ...], experiment: str | None, targets: str, out: Pa
     Example: repro report runs/quickstart-20260101-120000 --to html,markdown,latex
     Example: repro report published/v4.0 runs/quickstart-20260101-120000
     """
-    from repro.cli.report import rebuild_and_report, report_runs
-    from repro.cli.run import write_published_reports
     from repro.published.comparison.compare import any_published
+    from repro.workflows.report import rebuild_and_report, report_runs
+    from repro.workflows.run import write_published_reports
 
     if bool(runs) == (experiment is not None):
         raise click.UsageError("give one or more RUN, or --from-mlflow EXPERIMENT")
     names = targets.split(",")
     if experiment is not None:
-        places = rebuild_and_report(experiment, names, out)
+        places, older = rebuild_and_report(experiment, names, out)
+        if older:
+            click.echo(f"newest record of {experiment!r}; the experiment holds {older} older ones", err=True)
     elif any_published(runs):
         places = write_published_reports(runs, names, out)
     else:

@@ -40,7 +40,8 @@ def run(
     Example: repro run quickstart --seeds 6 -o batch.global=64
              repro run --resume runs/quickstart-20260101-120000
     """
-    from repro.cli.run import resume_suite, run_suite
+    from repro.cli.text.outcome import ended_text
+    from repro.workflows.run import resume_suite, run_suite
 
     if resume is not None:
         if suite is not None or overrides or seeds is not None or out is not None:
@@ -57,7 +58,7 @@ def run(
     if as_json:
         echo_json(ended.as_json())
     else:
-        click.echo(ended.text())
+        click.echo(ended_text(ended))
     if ended.warning():
         click.echo(f"warning: {ended.warning()}", err=True)
     sys.exit(ended.exit_code)

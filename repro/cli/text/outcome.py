@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from repro.cli.text.compare import calibration_text
 from repro.compare import SCALES, Comparison, Summary
+from repro.core.invocation import command
+from repro.workflows.run import Ended
+
+
+def ended_text(ended: Ended) -> str:
+    """Return the results of a run and the places of its files."""
+    statuses = ", ".join(f"{count} {status}" for status, count in sorted(ended.trials.items())) or "none has ended"
+    lines = [outcome_text(ended.summaries, ended.comparisons), calibration_text(ended.calibration), "",
+             f"trials: {statuses}", f"run:    {ended.folder}", f"report: {ended.report}"]
+    if ended.tracking:
+        shown = "not replayed, see the warning" if ended.warning() else f"open it with: {command('ui')}"
+        lines.append(f"mlflow: {ended.tracking.uri}  ({shown})")
+    return "\n".join(lines)
 
 
 def outcome_text(summaries: Sequence[Summary], comparisons: Sequence[Comparison]) -> str:

@@ -10,12 +10,12 @@ import pytest
 
 from repro.bundle.difference import between_executions, differences
 from repro.bundle.judge import Reproduction, judge
-from repro.cli.reproduce import choose, reduced
 from repro.core.errors import UsageError
 from repro.core.files import read_model, write_model
 from repro.core.machine import Machine
 from repro.record.results import Result
 from repro.record.store import Record, RunFolder, read_record
+from repro.workflows.reproduce import choose_trials, reduce_plan
 from tests.records import Course, make_record, sample_environment
 
 ONE = """\
@@ -44,7 +44,7 @@ def spread(root: Path, ratio: float = 1.0, noise: float = 0.01, seed: int = 0, l
 
 
 def answer(first: Record, second: Record, trials: str | None = None) -> Reproduction:
-    return judge(first, second, choose(first, trials))
+    return judge(first, second, choose_trials(first, trials))
 
 
 @pytest.mark.parametrize(("ratio", "expected"), [
@@ -204,21 +204,21 @@ def make_suite() -> str:
 
 def test_chosen_by_number_by_id_and_never_by_result(tmp_path: Path) -> None:
     record = make_record(tmp_path / "a")
-    assert len(choose(record, None)) == 24
-    assert {repeat for _, repeat in choose(record, "2")} == {0, 1} and len(choose(record, "2")) == 8
+    assert len(choose_trials(record, None)) == 24
+    assert {repeat for _, repeat in choose_trials(record, "2")} == {0, 1} and len(choose_trials(record, "2")) == 8
     one = record.results[5]
-    assert choose(record, f" {one.trial_id}, {one.trial_id}") == [(one.cell_id, one.repeat)]
-    for text, told in (("0", "one seed of every cell is the least"), ("nonsense", "no trial with a result named")):
+    assert choose_trials(record, f" {one.trial_id}, {one.trial_id}") == [(one.cell_id, one.repeat)]
+    for text, told in (("0", "--trials 0: must be at least 1"), ("nonsense", "no trial with a result named")):
         with pytest.raises(UsageError, match=told):
-            choose(record, text)
+            choose_trials(record, text)
     with pytest.raises(UsageError, match="holds no result"):
-        choose(make_record(tmp_path / "b", only=0), None)
+        choose_trials(make_record(tmp_path / "b", only=0), None)
 
 
 def test_the_plan_keeps_names_and_order_and_drops_the_rest(tmp_path: Path) -> None:
     plan = make_record(tmp_path / "a", only=1).plan
     chosen = [(plan.cells[2].cell_id, 3), (plan.cells[0].cell_id, 1)]
-    small = reduced(plan, chosen, Machine("cpu", 0, 2))
+    small = reduce_plan(plan, chosen, Machine("cpu", 0, 2))
     assert {trial.trial_id for trial in small.trials()} == {
         trial.trial_id for trial in plan.trials() if (trial.cell_id, trial.repeat) in chosen}
     assert small.digest == plan.digest
@@ -230,7 +230,7 @@ def test_what_cannot_run_here_is_said_before_anything_runs(tmp_path: Path) -> No
     choices = cell.choices.model_copy(update={"device": "cuda"})
     plan = plan.model_copy(update={"cells": (cell.model_copy(update={"choices": choices}), *plan.cells[1:])})
     with pytest.raises(UsageError, match="device cuda is requested, and this machine has no usable GPU"):
-        reduced(plan, [(cell.cell_id, 0)], Machine("cpu", 0, 2))
+        reduce_plan(plan, [(cell.cell_id, 0)], Machine("cpu", 0, 2))
 
 
 def test_a_place_that_a_bundle_has_taken_out_is_no_difference(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def test_command_line(published: Published, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "kind", "words"), [
-    (["--to", "mlflow"], UsageError, "writes no published results"), (["--to", ","], UsageError, "names no reporter"),
+    (["--to", "mlflow"], UsageError, "cannot write published"), (["--to", ","], UsageError, "names no reporter"),
     (["nowhere"], OutputError, "nowhere"),
 ])
 def test_what_cannot_be_reported_is_told(

@@ -1,4 +1,4 @@
-"""What the commands `run` and `report` do, without the command line."""
+"""Runs from start to report: execute a plan or resume it, write the report, finish the replay to MLflow."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repro.cli.progress import TerminalWatcher
-from repro.cli.text.compare import calibration_text
-from repro.cli.text.outcome import outcome_text
 from repro.compare import Comparison, Summary, compare, summarize
 from repro.compare.calibration import Calibration, beside, keep_beside
 from repro.core import registry
@@ -31,6 +28,7 @@ from repro.runner.session import Messages, Session, open_session
 from repro.runner.signals import Interrupts
 from repro.runner.tracking import Tracker, TrackingEnd
 from repro.suite.plan import Plan
+from repro.workflows.progress import TerminalWatcher
 
 FINISH_SECONDS = 60.0
 """How long the end of a run waits at most for a tracking server that answers; the record is complete without it."""
@@ -38,7 +36,7 @@ FINISH_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a run ended, and where its results are."""
+    """The end of a run: its exit code, results and files."""
 
     exit_code: Exit
     folder: Path
@@ -48,7 +46,7 @@ class Ended:
     comparisons: list[Comparison]
     trials: dict[str, int]
     calibration: Calibration | None = None
-    """The one that stands beside the record, as on its page."""
+    """The calibration that is stored with the record, as on its page."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -61,17 +59,8 @@ class Ended:
             "comparisons": [item.model_dump(mode="json", by_alias=True) for item in self.comparisons],
         }
 
-    def text(self) -> str:
-        statuses = ", ".join(f"{count} {status}" for status, count in sorted(self.trials.items())) or "none has ended"
-        lines = [outcome_text(self.summaries, self.comparisons), calibration_text(self.calibration), "",
-                 f"trials: {statuses}", f"run:    {self.folder}", f"report: {self.report}"]
-        if self.tracking:
-            seen = "not replayed, see the warning" if self.warning() else f"to look at it: {command('ui')}"
-            lines.append(f"mlflow: {self.tracking.uri}  ({seen})")
-        return "\n".join(lines)
-
     def warning(self) -> str:
-        """What the tracking server did not take, and how to send it again; "" when it took everything."""
+        """Return what the tracking server rejected and how to send it again; "" if nothing."""
         if self.tracking is None or not (self.tracking.problem or self.tracking.pending):
             return ""
         problem = self.tracking.problem or "the replay is not finished"
@@ -187,12 +176,12 @@ def _ended(record: Record, code: Exit, paths: list[str], tracking: TrackingEnd |
 
 
 def write_reports(run: Path, targets: list[str], out: Path | None) -> list[str]:
-    """Let each reporter named write the record of `run`; the paths and URLs written.
+    """Write the record of `run` with each of the reporters `targets`; return the paths and URLs written.
 
     Raises:
-        UnknownName: no such reporter.
+        UnknownName: there is no such reporter.
         OutputError: `run` is no run folder, or `out` cannot be written.
-        TrackingError: a tracking server did not take it.
+        TrackingError: a tracking server rejected the record.
     """
     reporters = [reporter(name.strip()) for name in targets if name.strip()]
     if not reporters:
@@ -202,12 +191,12 @@ def write_reports(run: Path, targets: list[str], out: Path | None) -> list[str]:
 
 
 def write_published_reports(folders: Sequence[Path], targets: list[str], out: Path | None) -> list[str]:
-    """Let each reporter named write published results, with the runs among `folders` in sections of their own.
+    """Write published results with each reporter, and the runs among `folders` in separate sections.
 
     Raises:
         UnknownName: no such reporter.
-        UsageError: a reporter that writes none.
-        OutputError: a folder is neither kind or damaged, or `out` cannot be written.
+        UsageError: a reporter cannot write published results.
+        OutputError: a folder is neither kind or is damaged, or `out` cannot be written.
     """
     from repro.published.comparison.compare import any_published
     from repro.published.store import read_published
@@ -217,8 +206,8 @@ def write_published_reports(folders: Sequence[Path], targets: list[str], out: Pa
         raise UsageError("--to names no reporter; see `repro list reporters`")
     for name, item in named.items():  # before anything is written
         if item.unpublishable or type(item).write_published is Reporter.write_published:
-            reason = item.unpublishable or "it is made for runs of this harness only"
-            raise UsageError(f"--to {name} writes no published results: {reason}")
+            reason = item.unpublishable or "it supports only runs of this harness"
+            raise UsageError(f"--to {name} cannot write published results: {reason}")
     foreign = [folder for folder in folders if any_published([folder])]
     imports = [read_published(folder) for folder in foreign]
     for folder in foreign:
@@ -229,7 +218,7 @@ def write_published_reports(folders: Sequence[Path], targets: list[str], out: Pa
 
 
 def reporter(name: str) -> Reporter:
-    """A reporter with its default options."""
+    """Load a reporter with its default options."""
     found = registry.load("reporter", name)()
     assert isinstance(found, Reporter)
     return found
