@@ -147,5 +147,5 @@ def test_doctor_mends_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orphans, "end", lambda pids: ended.extend(pids) or [8])
     done = CliRunner().invoke(cli, ["doctor", "--fix"])
     assert (done.exit_code, ended) == (0, [7, 8])
-    assert "earlier runs ended: 1" in done.output
+    assert "orphaned processes ended: 1" in done.output
     assert "processes of runs that have ended: 7, 8" in doctor._orphans().found
