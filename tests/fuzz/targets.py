@@ -26,6 +26,8 @@ from repro.bundle.source import open_record
 from repro.bundle.verify import verify
 from repro.cli.text.outcome import outcome_text
 from repro.cli.text.suite import plan_text, suite_text
+from repro.cli.workflows.reproduce import choose_trials, reduce_plan
+from repro.cli.workflows.run import reporter
 from repro.compare.calibration import calibration_of
 from repro.compare.merge import sections
 from repro.compare.runs import Compared, compare_runs, read_pattern
@@ -40,8 +42,6 @@ from repro.record.store import read_record
 from repro.suite.cost import estimate
 from repro.suite.file import bundled, read_suite
 from repro.suite.plan import make_plan
-from repro.workflows.reproduce import choose_trials, reduce_plan
-from repro.workflows.run import reporter
 from tests.fuzz.mutations import ENDINGS, Mutator, archive, in_file, lines, raw, rows_of_json, text_or, tree, yaml_tree
 from tests.records import SUITE, make_record
 from tests.unit.published.made_logs import entry, log_lines, repository, v05_log, v06_log

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from repro import stats
 from repro.cli.main import cli
+from repro.cli.workflows import calibrate
 from repro.compare import Pair, calibration
 from repro.compare.calibration import Calibration, Null, add, calibration_of, machine_of, nulls_of, place_for, twin_plan
 from repro.core.errors import UsageError
@@ -22,7 +23,6 @@ from repro.record.store import Record
 from repro.suite.file import read_suite
 from repro.suite.model import Trial
 from repro.suite.plan import Plan, make_plan
-from repro.workflows import calibrate
 from tests.records import SUITE, Course, make_record, sample_environment
 
 MACHINE = Machine("cpu", 0, 2)

@@ -13,6 +13,10 @@ import pytest
 
 from repro.bundle.make import make_bundle
 from repro.bundle.verify import verify
+from repro.cli.workflows import calibrate, headless, reproduce
+from repro.cli.workflows import run as cli_run
+from repro.cli.workflows.progress import TerminalWatcher
+from repro.cli.workflows.run import Ended, resume_suite, run_suite
 from repro.core.errors import Interrupted, OutputError, ParityError, UsageError, interrupter
 from repro.core.machine import Machine
 from repro.launchers import local
@@ -26,10 +30,6 @@ from repro.runner.signals import Interrupts
 from repro.runner.trials import Trials
 from repro.suite.file import read_suite
 from repro.suite.plan import make_plan
-from repro.workflows import calibrate, headless, reproduce
-from repro.workflows import run as cli_run
-from repro.workflows.progress import TerminalWatcher
-from repro.workflows.run import Ended, resume_suite, run_suite
 from tests.unit.test_resume import SUITE
 
 MACHINE = Machine(device="cpu", device_count=0, cores=2)

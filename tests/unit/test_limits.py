@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from repro.bundle import archive, rederive
+from repro.cli.workflows.calibrate import calibrate
+from repro.cli.workflows.run import run_suite
 from repro.core.errors import UsageError
 from repro.core.machine import Machine
 from repro.record import index, limits
@@ -23,8 +25,6 @@ from repro.record.limits import (
 from repro.record.store import MAX_TRIALS
 from repro.suite.file import read_suite
 from repro.suite.plan import Plan, make_plan
-from repro.workflows.calibrate import calibrate
-from repro.workflows.run import run_suite
 
 SUITE = """\
 suite: large

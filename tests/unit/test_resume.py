@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from repro.bundle.verify import verify
+from repro.cli.workflows import run as cli_run
 from repro.core.errors import GuardError, OutputError, UsageError
 from repro.core.files import read_model, write_model
 from repro.core.machine import Machine
@@ -32,7 +33,6 @@ from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.file import read_suite
 from repro.suite.model import Trial
 from repro.suite.plan import Plan, make_plan
-from repro.workflows import run as cli_run
 from tests.watcher import Silent
 
 SUITE = """\

@@ -28,9 +28,9 @@ def report(runs: tuple[Path, ...], experiment: str | None, targets: str, out: Pa
     Example: repro report runs/quickstart-20260101-120000 --to html,markdown,latex
     Example: repro report published/v4.0 runs/quickstart-20260101-120000
     """
+    from repro.cli.workflows.report import rebuild_and_report, report_runs
+    from repro.cli.workflows.run import write_published_reports
     from repro.published.comparison.compare import any_published
-    from repro.workflows.report import rebuild_and_report, report_runs
-    from repro.workflows.run import write_published_reports
 
     if bool(runs) == (experiment is not None):
         raise click.UsageError("give one or more RUN, or --from-mlflow EXPERIMENT")

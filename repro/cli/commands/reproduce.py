@@ -32,7 +32,7 @@ def reproduce(
     \b
     Example: repro reproduce quickstart.zip --trials 6
     """
-    from repro.workflows.reproduce import reproduce as reproduce_record
+    from repro.cli.workflows.reproduce import reproduce as reproduce_record
 
     if resume is not None and (trials or out):
         raise click.UsageError("--resume RUN keeps the folder and the trials of RUN; leave out --trials and --out")

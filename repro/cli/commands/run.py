@@ -41,7 +41,7 @@ def run(
              repro run --resume runs/quickstart-20260101-120000
     """
     from repro.cli.text.outcome import ended_text
-    from repro.workflows.run import resume_suite, run_suite
+    from repro.cli.workflows.run import resume_suite, run_suite
 
     if resume is not None:
         if suite is not None or overrides or seeds is not None or out is not None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from repro.cli.text.compare import calibration_text
+from repro.cli.workflows.run import Ended
 from repro.compare import SCALES, Comparison, Summary
 from repro.core.invocation import command
-from repro.workflows.run import Ended
 
 
 def ended_text(ended: Ended) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from repro.cli.workflows.progress import duration
 from repro.core import pattern
 from repro.suite.cost import Cost
 from repro.suite.model import Suite
 from repro.suite.plan import Plan
-from repro.workflows.progress import duration
 
 
 def suite_text(suite: Suite) -> str:

@@ -10,12 +10,12 @@ import pytest
 
 from repro.bundle.difference import between_executions, differences
 from repro.bundle.judge import Reproduction, judge
+from repro.cli.workflows.reproduce import choose_trials, reduce_plan
 from repro.core.errors import UsageError
 from repro.core.files import read_model, write_model
 from repro.core.machine import Machine
 from repro.record.results import Result
 from repro.record.store import Record, RunFolder, read_record
-from repro.workflows.reproduce import choose_trials, reduce_plan
 from tests.records import Course, make_record, sample_environment
 
 ONE = """\

@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from repro.cli.main import cli
+from repro.cli.workflows.run import _ended, reporter
 from repro.core.errors import Exit
 from repro.record.store import Record
 from repro.suite.model import Trial
-from repro.workflows.run import _ended, reporter
 from tests.records import SUITE, Course, make_record
 
 DATA = re.compile(r'<span data-compare="(cells\.\d+)\.([a-z_.]+)"><data value="([^"]+)">')

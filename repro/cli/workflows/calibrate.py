@@ -10,6 +10,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from repro.cli.workflows import headless
 from repro.compare import factors_of
 from repro.compare.calibration import FILE, Calibration, add, calibrated, nulls_of, place_for, twin_plan
 from repro.compare.cells import CellIndex, primary_pair
@@ -21,7 +22,6 @@ from repro.runner.run import prepare
 from repro.suite.cell import Cell
 from repro.suite.model import Metric, Suite
 from repro.suite.plan import Plan
-from repro.workflows import headless
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Any
 from repro.bundle.judge import Reproduction, judge
 from repro.bundle.source import open_record
 from repro.bundle.verify import verify
+from repro.cli.workflows import headless
 from repro.core.errors import Exit, OutputError, RecordModified, UsageError, nearest
 from repro.core.files import read_bounded, write_json
 from repro.core.invocation import command
@@ -22,7 +23,6 @@ from repro.record.resume import reopen
 from repro.record.store import Record, RunFolder, read_record
 from repro.runner.run import prepare
 from repro.suite.plan import Plan
-from repro.workflows import headless
 
 FILE = "reproduction.json"
 

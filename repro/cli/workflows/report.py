@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from repro.cli.workflows.run import reporter, write_reports
 from repro.compare.merge import Section, sections
 from repro.core import registry
 from repro.core.errors import UsageError
 from repro.core.files import write_text
-from repro.workflows.run import reporter, write_reports
 
 INDEX = "index.md"
 

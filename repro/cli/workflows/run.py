@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from repro.cli.workflows.progress import TerminalWatcher
 from repro.compare import Comparison, Summary, compare, summarize
 from repro.compare.calibration import Calibration, beside, keep_beside
 from repro.core import registry
@@ -28,7 +29,6 @@ from repro.runner.session import Messages, Session, open_session
 from repro.runner.signals import Interrupts
 from repro.runner.tracking import Tracker, TrackingEnd
 from repro.suite.plan import Plan
-from repro.workflows.progress import TerminalWatcher
 
 FINISH_SECONDS = 60.0
 """How long the end of a run waits at most for a tracking server that answers; the record is complete without it."""
