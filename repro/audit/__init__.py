@@ -1,1 +1,1 @@
-"""`repro audit`: the checklists alone, also over records that this harness did not make."""
+"""Audits: rules of best practice, applied to runs, published results and MLflow experiments."""

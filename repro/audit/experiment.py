@@ -30,28 +30,28 @@ class LoggedRun:
     params: dict[str, str]
     tags: dict[str, str]
     history: tuple[float, ...] | None = None
-    """Every value of the one metric that was asked for, by step."""
+    """Every value of the one requested metric, by step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """What a store has under one name."""
+    """The runs that a store holds under one name."""
 
     name: str
     runs: tuple[LoggedRun, ...]
     deleted: int
-    """Runs that were deleted and not yet removed from the store."""
+    """Number of runs that are deleted but still in the store."""
 
 
 def read_experiment(name: str, filter_string: str = "", history: str | None = None) -> Experiment:
-    """Every run of an experiment, in the order of their start.
+    """Read every run of an experiment, in the order of their start.
 
     Args:
-        filter_string: MLflow's; runs that do not match are left out.
-        history: a metric whose every value is to be read.
+        filter_string: MLflow's; runs that do not match are excluded.
+        history: a metric of which to read every value.
 
     Raises:
-        UsageError: no such experiment, a filter MLflow does not take, or too many runs.
+        UsageError: no such experiment, an invalid filter, or too many runs.
         TrackingError: the store does not answer.
     """
     uri = os.environ.get("MLFLOW_TRACKING_URI", "")
@@ -74,7 +74,7 @@ def read_experiment(name: str, filter_string: str = "", history: str | None = No
 
 
 def _quiet() -> None:
-    """Before MLflow is imported: no telemetry, no chatter, and a dead server costs seconds."""
+    """Configure MLflow before its import: no telemetry, no log messages, short timeouts."""
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     os.environ["DO_NOT_TRACK"] = "true"
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "CRITICAL")
@@ -85,10 +85,10 @@ def _quiet() -> None:
 
 @contextmanager
 def _translated(uri: str) -> Iterator[None]:
-    """Whatever MLflow, its HTTP or its database layer raises becomes one line without credentials."""
+    """Turn any error of MLflow, its HTTP or its database layer into one line without credentials."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # MLflow's own deprecations are no news to a user of this package
+            warnings.simplefilter("ignore")  # MLflow's own deprecation warnings do not concern the user of this package
             yield
     except ImportError as error:
         raise TrackingError(f"mlflow cannot be imported ({error}); pip install mlflow") from error
@@ -96,7 +96,7 @@ def _translated(uri: str) -> Iterator[None]:
         text = Scrubber(secrets({**os.environ, "MLFLOW_TRACKING_URI": uri})).masked(" ".join(str(error).split()))
         if getattr(error, "error_code", "") == "INVALID_PARAMETER_VALUE":
             raise UsageError(f"{redacted(uri)}: {text[:200]}") from None
-        raise TrackingError(f"{redacted(uri)}: {text[:200]}; is it running, is MLFLOW_TRACKING_URI right?") from None
+        raise TrackingError(f"{redacted(uri)}: {text[:200]}; start the server or correct MLFLOW_TRACKING_URI") from None
 
 
 def _failures() -> tuple[type[Exception], ...]:
@@ -107,13 +107,13 @@ def _failures() -> tuple[type[Exception], ...]:
 
 
 def _must_exist(uri: str) -> None:
-    """MLflow makes a store that is not there; an audit reads and makes nothing."""
+    """Check that a local store exists: MLflow would create it, but an audit must not write."""
     parts = urlsplit(uri)
     if parts.scheme.partition("+")[0] != "sqlite" or not parts.path.strip("/"):
         return
     path = Path(unquote(parts.path.removeprefix("/")))
     if not path.is_file():
-        raise UsageError(f"{path}: no such MLflow store; MLFLOW_TRACKING_URI names another")
+        raise UsageError(f"{path}: no such MLflow store; correct MLFLOW_TRACKING_URI")
 
 
 def _search(client: Any, experiment: str, filter_string: str, view: int) -> list[Any]:
@@ -125,7 +125,7 @@ def _search(client: Any, experiment: str, filter_string: str, view: int) -> list
         found += page
         token = page.token
         if len(found) > MAX_RUNS:
-            raise UsageError(f"more than {MAX_RUNS} runs; `filter` in the mapping takes some of them")
+            raise UsageError(f"more than {MAX_RUNS} runs; select some of them with `filter` in the mapping")
         if not token:
             return found
 

@@ -1,4 +1,4 @@
-"""`--map mapping.yaml`: what the metrics, parameters and tags of somebody's MLflow experiment mean."""
+"""`--map mapping.yaml`: the meaning of the metrics, parameters and tags of an MLflow experiment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLACES = ("metrics", "params", "tags")
 
 
 class Given(Frozen):
-    """A value that the mapping itself states, the same for every run."""
+    """A value that the mapping states for every run."""
 
     value: str | int | float
 
@@ -30,11 +30,11 @@ def _place(text: str) -> str:
 
 Source = Annotated[str, AfterValidator(_place)]
 Where = Source | Given
-"""Where a value of a run is found: `metrics.NAME`, `params.NAME`, `tags.NAME`, or stated: `{value: ...}`."""
+"""The source of a value of a run: `metrics.NAME`, `params.NAME`, `tags.NAME`, or the value itself: `{value: ...}`."""
 
 
 class Hyperparameters(Frozen):
-    """FireCaffe's second practice."""
+    """The hyper-parameters of FireCaffe's second practice."""
 
     initialisation: Where | None = None
     optimizer: Where | None = None
@@ -60,7 +60,7 @@ class Data(Frozen):
 
 
 class Target(Frozen):
-    """When a run counts as having reached its goal."""
+    """The condition for a run to have reached its target."""
 
     value: float
     direction: Literal["higher", "lower"] = "higher"
@@ -68,23 +68,23 @@ class Target(Frozen):
 
 
 class Stated(Frozen):
-    """What no run can show; findings that rest on it say "stated"."""
+    """Statements that no run can show; findings that rely on them say "stated"."""
 
     costs: Literal["arithmetic mean", "harmonic mean", "geometric mean", "median"] | None = None
     rates: Literal["arithmetic mean", "harmonic mean", "geometric mean", "median"] | None = None
     ratios: Literal["arithmetic mean", "harmonic mean", "geometric mean", "median"] | None = None
     declared: bool | None = Field(None, description="whether the contrast was declared before the runs")
-    models: int | None = Field(None, ge=1, description="models whose answers are joined in one figure")
+    models: int | None = Field(None, ge=1, description="models whose answers are combined in one figure")
     test_augmentation: bool | None = None
     reproduced: bool | None = Field(None, description="whether another team obtained the results")
 
 
 class Mapping(Frozen):
-    """An experiment's names; only `cell` and `time` are needed."""
+    """The meaning of an experiment's names; only `cell` and `time` are required."""
 
     cell: tuple[Source, ...] = Field(min_length=1, description="runs that agree in these are repeats of one cell")
     time: Where = Field(description="seconds to the target")
-    filter: str = Field("", description="MLflow's filter string; runs that do not match are left out")
+    filter: str = Field("", description="MLflow's filter string; runs that do not match are excluded")
     seed: Where | None = None
     accuracy: Where | None = None
     target: Target | None = None
@@ -111,12 +111,12 @@ def read_mapping(path: Path) -> Mapping:
     """Read a mapping.
 
     Raises:
-        SuiteError: cannot be read, is not YAML, or says what no mapping says (file, line, field).
+        SuiteError: the file cannot be read, is not YAML, or is no valid mapping (file, line, field).
     """
     found = read_yaml(path)
     data: Any = found.data
     if not isinstance(data, dict):
-        raise SuiteError("a mapping holds keys such as `cell` and `time`", file=str(path), line=1)
+        raise SuiteError("not a mapping: must have keys such as `cell` and `time`", file=str(path), line=1)
     if isinstance(data.get("cell"), str):
         data = {**data, "cell": [data["cell"]]}
     if isinstance(data.get("baseline"), list):

@@ -1,4 +1,4 @@
-"""Runs of an MLflow experiment and what their names mean -> the facts that rules look at."""
+"""Facts of an MLflow experiment, by a mapping that says what its names mean."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from repro.audit.experiment import FINISHED, Experiment, LoggedRun
 from repro.audit.mapping import Given, Where
 from repro.audit.mapping import Mapping as Meaning
 from repro.audit.rules.facts import CellFacts, DataFacts, Facts, RunFacts
-from repro.audit.rules.rule import named
+from repro.audit.rules.rule import join
 from repro.core.errors import UsageError
 
 COMMIT = "tags.mlflow.source.git.commit"
-"""Where MLflow itself notes the commit."""
+"""The tag in which MLflow records the commit."""
 PARENT = "mlflow.parentRunId"
 """The tag by which MLflow nests runs."""
 
 
 def experiment_facts(found: Experiment, meaning: Meaning) -> Facts:
-    """An experiment as facts.
+    """Return the facts of an experiment.
 
     Raises:
-        UsageError: no run, a run without what `cell` names, a baseline no cell has, or text where a number should be.
+        UsageError: no run, a run without a value that `cell` names, a baseline without a cell, or text instead of a
+            number.
     """
     runs = _repeats(found.runs, meaning)
     if not runs:
-        raise UsageError(f"experiment {found.name!r}: no run" + (" that `filter` lets pass" if meaning.filter else ""))
+        raise UsageError(f"experiment {found.name!r}: no run" + (" matches `filter`" if meaning.filter else ""))
     groups: dict[tuple[str, ...], list[LoggedRun]] = {}
     for run in runs:
         groups.setdefault(tuple(_needed(run, source) for source in meaning.cell), []).append(run)
@@ -38,17 +39,17 @@ def experiment_facts(found: Experiment, meaning: Meaning) -> Facts:
     commits = _all(runs, meaning.commit or COMMIT)
     return Facts(
         origin="mlflow", title=found.name, cells=cells, contrasts=_contrasts(groups, meaning),
-        declared=stated.declared, data=_data(runs, meaning), hardware=_told(runs, meaning.hardware),
-        interconnect=_told(runs, meaning.interconnect),
-        software=tuple(text for where in meaning.software if (text := _told(runs, where))),
-        system=_told(runs, meaning.system), commit=commits[0] if len(commits) == 1 else None,
+        declared=stated.declared, data=_data(runs, meaning), hardware=_join(runs, meaning.hardware),
+        interconnect=_join(runs, meaning.interconnect),
+        software=tuple(text for where in meaning.software if (text := _join(runs, where))),
+        system=_join(runs, meaning.system), commit=commits[0] if len(commits) == 1 else None,
         varied=tuple(_name(source) for source in meaning.cell), deleted=found.deleted, means=means or None,
         models=stated.models, augmented=stated.test_augmentation, reproduced=stated.reproduced,
     )
 
 
 def _repeats(runs: Sequence[LoggedRun], meaning: Meaning) -> list[LoggedRun]:
-    """Without the runs that only hold others together: they have runs below them and finished without a time."""
+    """Drop the parents of nested runs that finished without a time: they only group other runs."""
     heads = {run.tags.get(PARENT) for run in runs}
     return [run for run in runs
             if run.run_id not in heads or run.status != FINISHED or _number(run, meaning.time) is not None]
@@ -57,17 +58,17 @@ def _repeats(runs: Sequence[LoggedRun], meaning: Meaning) -> list[LoggedRun]:
 def _cell(key: tuple[str, ...], runs: Sequence[LoggedRun], meaning: Meaning) -> CellFacts:
     facts = tuple(_run(run, meaning) for run in runs)
     times = [run.seconds for run in facts if run.reached and run.seconds is not None]
-    apart = [where for where in (meaning.workers, meaning.global_batch) if isinstance(where, str)]
-    others = {source: value for source, value in zip(meaning.cell, key, strict=True) if source not in apart}
+    separate = [where for where in (meaning.workers, meaning.global_batch) if isinstance(where, str)]
+    others = {source: value for source, value in zip(meaning.cell, key, strict=True) if source not in separate}
     target = meaning.target
     return CellFacts(
         cell_id=_cell_id(key), label=", ".join(f"{_name(source)} {value}" for source, value in
                                                zip(meaning.cell, key, strict=True)),
         runs=facts, workers=_count(runs, meaning.workers), global_batch=_count(runs, meaning.global_batch),
-        model=_told(runs, meaning.model), others=json.dumps(others, sort_keys=True),
+        model=_join(runs, meaning.model), others=json.dumps(others, sort_keys=True),
         target=None if target is None else f"{target.metric} {'<=' if target.direction == 'lower' else '>='} "
                                            f"{target.value:g}",
-        hyperparameters=_hyperparameters(runs, meaning), determinism=_told(runs, meaning.determinism),
+        hyperparameters=_hyperparameters(runs, meaning), determinism=_join(runs, meaning.determinism),
         planned=meaning.repeats, median=median(times) if times and len(times) == len(facts) else None,
         bandwidth=_least(runs, meaning.bandwidth),
     )
@@ -83,7 +84,7 @@ def _run(run: LoggedRun, meaning: Meaning) -> RunFacts:
 
 
 def _quality(run: LoggedRun, meaning: Meaning) -> float | None:
-    """The best of all values where the history is known, else the latest."""
+    """Return the best of all values if the history is known, else the latest."""
     values = [value for value in run.history or () if math.isfinite(value)]
     if not values:
         return _number(run, meaning.accuracy)
@@ -92,8 +93,8 @@ def _quality(run: LoggedRun, meaning: Meaning) -> float | None:
 
 
 def _reached(run: LoggedRun, seconds: float | None, quality: float | None, meaning: Meaning) -> bool | None:
-    """None for a run that did not come to its end. A run with a time reached its target, unless its accuracy
-    says no."""
+    """Return whether a run reached its target: it has a time, and its accuracy does not contradict. None: not finished.
+    """
     if run.status != FINISHED:
         return None
     if meaning.target is not None and quality is not None:
@@ -107,7 +108,7 @@ def _contrasts(groups: Mapping[tuple[str, ...], object], meaning: Meaning) -> tu
     if meaning.baseline is None:
         return None
     if meaning.baseline not in groups:
-        known = named(", ".join(key) for key in groups)
+        known = join(", ".join(key) for key in groups)
         raise UsageError(f"baseline: no cell has {', '.join(meaning.baseline)}; cells: {known}")
     return tuple((_cell_id(key), _cell_id(meaning.baseline)) for key in groups if key != meaning.baseline)
 
@@ -122,7 +123,7 @@ def _hyperparameters(runs: Sequence[LoggedRun], meaning: Meaning) -> dict[str, s
     places["global batch"] = meaning.global_batch
     if meaning.epochs is not None:
         places["epochs"] = places["epochs"] or meaning.epochs
-    return {name: text for name, where in places.items() if (text := _told(runs, where)) is not None}
+    return {name: text for name, where in places.items() if (text := _join(runs, where)) is not None}
 
 
 def _data(runs: Sequence[LoggedRun], meaning: Meaning) -> tuple[DataFacts, ...] | None:
@@ -149,10 +150,10 @@ def _text(run: LoggedRun, where: Where | None) -> str | None:
 
 
 def _number(run: LoggedRun, where: Where | None) -> float | None:
-    """A finite number; None where there is none.
+    """Return a finite number, or None.
 
     Raises:
-        UsageError: text.
+        UsageError: the value is text.
     """
     if isinstance(where, str) and where.startswith("metrics."):
         value = run.metrics.get(where.partition(".")[2])
@@ -163,7 +164,7 @@ def _number(run: LoggedRun, where: Where | None) -> float | None:
     try:
         found = float(text)
     except ValueError:
-        raise UsageError(f"run {run.run_id}: {where} is {text[:60]!r}, and the mapping takes it for a number") from None
+        raise UsageError(f"run {run.run_id}: {where} is {text[:60]!r}; the mapping requires a number") from None
     return found if math.isfinite(found) else None
 
 
@@ -173,18 +174,18 @@ def _whole(run: LoggedRun, where: Where | None) -> int | None:
 
 
 def _all(runs: Iterable[LoggedRun], where: Where | None) -> list[str]:
-    """The different values, in the order of the runs; none where some run has none."""
+    """Return the distinct values in the order of the runs; [] if a run has none."""
     found = [_text(run, where) for run in runs]
     return list(dict.fromkeys(text for text in found if text is not None)) if None not in found else []
 
 
-def _told(runs: Sequence[LoggedRun], where: Where | None) -> str | None:
+def _join(runs: Sequence[LoggedRun], where: Where | None) -> str | None:
     values = _all(runs, where)
-    return named(values) if values else None
+    return join(values) if values else None
 
 
 def _count(runs: Sequence[LoggedRun], where: Where | None) -> int | None:
-    """A whole number that all runs share; None where they do not."""
+    """Return the whole number that all runs share, or None."""
     found = {_number(run, where) for run in runs}
     value = found.pop() if len(found) == 1 else None
     return None if value is None else int(value)
@@ -199,7 +200,7 @@ def _least(runs: Sequence[LoggedRun], where: Where | None) -> float | None:
 def _needed(run: LoggedRun, source: str) -> str:
     text = _text(run, source)
     if text is None:
-        raise UsageError(f"run {run.run_id} has no {source}, which `cell` names; `filter` leaves runs out")
+        raise UsageError(f"run {run.run_id} has no {source}, which `cell` names; exclude the run with `filter`")
     return text
 
 

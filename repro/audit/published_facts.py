@@ -1,15 +1,15 @@
-"""Published results as the facts that rules look at: what logs and system descriptions say, and nothing else."""
+"""Facts of published results: what logs and system descriptions state, and nothing else."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
 from repro.audit.rules.facts import CellFacts, DataFacts, Facts, RunFacts
-from repro.audit.rules.rule import named
+from repro.audit.rules.rule import join
 from repro.published.record import Program, PublishedCell, PublishedResult, PublishedSystem, Refused, Setting
 
 APART_SECONDS = 0.01
-"""Largest difference between a run's time and its stamps' that is rounding."""
+"""Largest difference between the time of a run and its stamps that counts as rounding."""
 LOGGED = {
     "optimizer": ("opt_name",),
     "momentum": ("opt_momentum", "sgd_opt_momentum", "lars_opt_momentum", "opt_adam_beta_1", "opt_adamw_beta_1",
@@ -24,7 +24,7 @@ LOGGED = {
     "global batch": ("global_batch_size",),
     "batch per worker": ("local_batch_size", "micro_batch_size"),
 }
-"""Hyper-parameter -> keys of MLPerf's logs that say it. Initialisation is in none."""
+"""Hyper-parameter -> keys of MLPerf's logs that state it. No key states the initialisation."""
 NETWORKS = ("host_networking", "accelerator_interconnect", "host_network_card_count")
 
 
@@ -32,7 +32,7 @@ def published_facts(
     program: Program, title: str, cells: Sequence[PublishedCell], systems: Iterable[PublishedSystem],
     results: Iterable[PublishedResult], refused: Iterable[Refused],
 ) -> Facts:
-    """An import as facts. What only the benchmark's rules say (data set, model, initialisation) stays unknown."""
+    """Return the facts of an import. What only the benchmark's rules state (data set, initialisation) stays unknown."""
     by_cell: dict[str, list[PublishedResult]] = {}
     for item in results:
         by_cell.setdefault(item.cell_id, []).append(item)
@@ -44,11 +44,11 @@ def published_facts(
     mlperf = program == "mlperf"
     data = None if mlperf else tuple(_task(name) for name in dict.fromkeys(cell.factors["benchmark"] for cell in cells))
     made = tuple(_cell(program, cell, by_cell.get(cell.cell_id, []), lost.get(cell.cell_id, [])) for cell in cells)
-    unsaid = [cell.label for cell in made if cell.workers is None]
+    without_workers = [cell.label for cell in made if cell.workers is None]
     return Facts(
         origin=program, title=title, cells=made, data=data, varied=_varied(cells), system=_system(described),
-        hardware=None if unsaid else _hardware(described),
-        without_hardware=tuple(unsaid) if len(unsaid) < len(made) else (),
+        hardware=None if without_workers else _hardware(described),
+        without_hardware=tuple(without_workers) if len(without_workers) < len(made) else (),
         interconnect=_network(described),
         software=tuple(dict.fromkeys(item.framework for item in described if item.framework)),
         means={"costs": "arithmetic mean"} if mlperf else None,
@@ -56,7 +56,7 @@ def published_facts(
 
 
 def _task(name: str) -> DataFacts:
-    """DAWNBench's tasks are named for their data sets, and that is all an entry says of them."""
+    """Return a DAWNBench task as a data set: the tasks have the names of their data sets, and no more is stated."""
     return DataFacts(name, None, None, None, None, None, None, synthetic=False)
 
 
@@ -66,8 +66,8 @@ def _varied(cells: Sequence[PublishedCell]) -> tuple[str, ...]:
 
 
 def _system(systems: Sequence[PublishedSystem]) -> str | None:
-    told = dict.fromkeys(text for item in systems if (text := item.other.get("operating_system")))
-    return named(told) if told else None
+    texts = dict.fromkeys(text for item in systems if (text := item.other.get("operating_system")))
+    return join(texts) if texts else None
 
 
 def _cell(
@@ -100,30 +100,30 @@ def _run(program: Program, item: PublishedResult) -> RunFacts:
 
 
 def _stamped(item: PublishedResult) -> bool | None:
-    """Whether the time is run_stop minus run_start."""
+    """Return whether the time is run_stop minus run_start."""
     if item.run_start_ms is None or item.run_stop_ms is None or item.seconds is None:
         return None
     return abs((item.run_stop_ms - item.run_start_ms) / 1e3 - item.seconds) <= APART_SECONDS
 
 
 def _target(program: Program, results: Sequence[PublishedResult]) -> str | None:
-    """One text where all runs have one; None where it is not known."""
+    """Return the target if all runs have the same; None if it is unknown."""
     found = {", ".join(f"{metric or 'quality'} {'<=' if item.direction.get(metric) == 'lower' else '>='} {value:g}"
                        for metric, value in sorted(item.target.items())) for item in results}
     return found.pop() or None if len(found) == 1 else None
 
 
 def _hyperparameters(results: Sequence[PublishedResult]) -> dict[str, str]:
-    """Those that every run of the cell logs."""
+    """Return the hyper-parameters that every run of the cell logs."""
     found: dict[str, str] = {}
     for name, keys in LOGGED.items():
         values = [next((settings[key] for key in keys if key in settings), None)
                   for settings in (_settings(item) for item in results)]
         if values and None not in values:
-            found[name] = named(dict.fromkeys(map(str, values)))
+            found[name] = join(dict.fromkeys(map(str, values)))
     if results and all(item.epochs_to_target is not None or item.samples_to_target is not None for item in results
                        if item.status == "ok"):
-        found["epochs"] = "as each run needed"
+        found["epochs"] = "as many as each run needed"
     return found
 
 
@@ -133,11 +133,11 @@ def _settings(item: PublishedResult) -> Mapping[str, Setting]:
 
 
 def _hardware(systems: Sequence[PublishedSystem]) -> str | None:
-    told = [f"{item.system_name or item.name}: {item.accelerators} x {item.accelerator}" for item in systems
+    texts = [f"{item.system_name or item.name}: {item.accelerators} x {item.accelerator}" for item in systems
             if item.accelerator and item.accelerators]
-    return named(told) if told else None
+    return join(texts) if texts else None
 
 
 def _network(systems: Sequence[PublishedSystem]) -> str | None:
-    told = dict.fromkeys(item.other[key] for item in systems for key in NETWORKS if key in item.other)
-    return named(told) if told else None
+    texts = dict.fromkeys(item.other[key] for item in systems for key in NETWORKS if key in item.other)
+    return join(texts) if texts else None

@@ -1,4 +1,4 @@
-"""Zip files: written with the same bytes every time, read as if a stranger had made them."""
+"""Zip files: written reproducibly, read as untrusted input."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ MAX_DIRECTORY_BYTES = 12 << 20
 MAX_NAME = 400
 MAX_DEPTH = 8
 EPOCH = (1980, 1, 1, 0, 0, 0)
-"""The earliest time that a zip can hold; when the files were made stands in the record."""
+"""The earliest time that a zip can hold; the times of the files are in the record."""
 PIECE = 1 << 18
 DAMAGE = (zipfile.BadZipFile, zlib.error, ValueError, NotImplementedError, RuntimeError, EOFError, struct.error,
           OverflowError, IndexError)
-"""What Python's reader raises for archives that are none."""
+"""Errors that Python's reader raises for a damaged archive."""
 
 
 def pack(path: Path, files: Mapping[str, bytes]) -> None:
-    """Write `files` (name -> content) to a zip, by name; the same files give the same bytes under one zlib.
+    """Write `files` (name -> content) to a zip, sorted by name; the same files and zlib give the same bytes.
 
     Raises:
-        OutputError: it cannot be written.
+        OutputError: the archive cannot be written.
     """
     refuse_large(path, len(files), sum(map(len, files.values())))
     aside = path.with_name(f".{path.name}.tmp")
@@ -56,17 +56,17 @@ def pack(path: Path, files: Mapping[str, bytes]) -> None:
 
 
 def refuse_large(path: Path, count: int, size: int) -> None:
-    """Refuse what `unpacked` would.
+    """Refuse a record that `unpacked` would refuse.
 
     Args:
         count: files.
         size: bytes of all of them.
 
     Raises:
-        OutputError: it is more than a bundle holds.
+        OutputError: the record exceeds a limit of bundles.
     """
     if count > MAX_MEMBERS or size > MAX_TOTAL_BYTES:
-        raise OutputError(f"{path}: a bundle holds {MAX_MEMBERS:,} files and {MAX_TOTAL_BYTES >> 20} MiB at most, and "
+        raise OutputError(f"{path}: a bundle holds at most {MAX_MEMBERS:,} files and {MAX_TOTAL_BYTES >> 20} MiB; "
                           f"this run has {count:,} and {size >> 20:,} MiB")
 
 
@@ -77,17 +77,12 @@ def _entry(name: str) -> zipfile.ZipInfo:
     return entry
 
 
-def looks_packed(path: Path) -> bool:
-    """Whether `path` is to be read as an archive: any plain file is, a folder is not."""
-    return path.is_file()
-
-
 @contextmanager
 def unpacked(path: Path) -> Iterator[Path]:
-    """The archive's files in a folder that lives as long as the context.
+    """Unpack the archive into a temporary folder for as long as the context lasts.
 
     Raises:
-        OutputError: no archive that `pack` could have written, or larger than any; says which member and why.
+        OutputError: the archive is none that `pack` writes, or exceeds a limit; the message names the member.
     """
     with tempfile.TemporaryDirectory(prefix="repro-bundle-") as place:
         unpack(path, Path(place))
@@ -95,7 +90,7 @@ def unpacked(path: Path) -> Iterator[Path]:
 
 
 def unpack(path: Path, to: Path) -> None:
-    """Write every member below `to`; nothing is written outside it, no link is made, sizes are bounded.
+    """Write every member below `to`: nothing outside it, no links, bounded sizes.
 
     Raises:
         OutputError: as `unpacked`.
@@ -110,42 +105,43 @@ def unpack(path: Path, to: Path) -> None:
     except OSError as error:
         raise OutputError(f"{path}: cannot be read: {error.strerror or error}") from error
     except DAMAGE as error:
-        raise OutputError(f"{path}: a damaged zip: {_line(error)}; nothing in it can be trusted, ask for it again"
+        raise OutputError(f"{path}: a damaged zip: {_line(error)}; nothing was unpacked, ask for the bundle again"
                           ) from error
 
 
 def _check_end(path: Path, stream: BinaryIO) -> None:
-    """Bound what Python's reader will take into memory, before it does: it trusts the directory's stated size."""
+    """Check the size of the directory before Python's reader loads it: the reader trusts the stated size."""
     size = stream.seek(0, os.SEEK_END)
     if size > MAX_ARCHIVE_BYTES:
-        raise OutputError(f"{path}: larger than {MAX_ARCHIVE_BYTES >> 20} MiB; no bundle is")
+        raise OutputError(f"{path}: larger than {MAX_ARCHIVE_BYTES >> 20} MiB, the limit of a bundle")
     stream.seek(max(0, size - 42))
     tail = stream.read(42)
     end = tail[-22:]
     if len(end) < 22 or end[:4] != b"PK\5\6" or end[-2:] != b"\0\0":
-        raise OutputError(f"{path}: no bundle: not a zip, or cut short at {size:,} bytes")
+        raise OutputError(f"{path}: no bundle: not a zip, or truncated at {size:,} bytes")
     _, count, directory = struct.unpack("<8xHHLxxxxxx", end)
     if tail[:4] == b"PK\6\7" or (count >= 0xFFFF and directory >= 0xFFFFFFFF):
-        raise OutputError(f"{path}: no bundle: a zip64 archive, which bundles never are")
+        raise OutputError(f"{path}: no bundle: a zip64 archive; bundles are plain zip")
     if directory > MAX_DIRECTORY_BYTES:
-        raise OutputError(f"{path}: its directory is larger than {MAX_DIRECTORY_BYTES >> 20} MiB; no bundle's is")
+        raise OutputError(f"{path}: its directory is larger than {MAX_DIRECTORY_BYTES >> 20} MiB, the limit of a "
+                          "bundle")
     stream.seek(0)
 
 
 def _checked(path: Path, entries: list[zipfile.ZipInfo]) -> list[zipfile.ZipInfo]:
-    """All entries, where each may be unpacked."""
+    """Return the entries if every one of them may be unpacked."""
     if len(entries) > MAX_MEMBERS:
-        raise OutputError(f"{path}: more than {MAX_MEMBERS:,} files; no bundle has so many")
+        raise OutputError(f"{path}: more than {MAX_MEMBERS:,} files, the limit of a bundle")
     seen: set[str] = set()
     for entry in entries:
         if why := _unfit(entry):
             raise OutputError(f"{path}: member {entry.filename[:120]!a}: {why}; nothing was unpacked")
         if entry.filename in seen:
-            raise OutputError(f"{path}: member {entry.filename[:120]!a}: is in it twice; nothing was unpacked")
+            raise OutputError(f"{path}: member {entry.filename[:120]!a}: occurs twice; nothing was unpacked")
         seen.add(entry.filename)
     files = [name for name in seen if any(other in seen for other in _parents(name))]
     if files:
-        raise OutputError(f"{path}: member {min(files)[:120]!a}: lies below a file; nothing was unpacked")
+        raise OutputError(f"{path}: member {min(files)[:120]!a}: is below another file; nothing was unpacked")
     stated = sum(entry.file_size for entry in entries)
     if stated > MAX_TOTAL_BYTES:
         raise OutputError(f"{path}: would unpack to {stated >> 20:,} MiB (limit {MAX_TOTAL_BYTES >> 20}); "
@@ -159,27 +155,27 @@ def _parents(name: str) -> list[str]:
 
 
 def _unfit(entry: zipfile.ZipInfo) -> str:
-    """Why a member is not unpacked; "" where it is."""
-    # `filename` is cut at a NUL and has its separators changed; what the archive says is `orig_filename`.
+    """Return why a member must not be unpacked, or ""."""
+    # `filename` ends at a NUL and has changed separators; `orig_filename` is what the archive holds.
     name, parts = entry.orig_filename, entry.orig_filename.split("/")
     kind = stat.S_IFMT(entry.external_attr >> 16)
     if name != entry.filename or "\\" in name or any(ord(sign) < 32 or ord(sign) == 127 for sign in name):
-        return "a name with a backslash or control character"
+        return "its name holds a backslash or control character"
     if name.startswith("/") or ":" in name or any(part in ("", ".", "..") for part in parts):
-        return "a name that leads out of the folder, or is a folder's"
+        return "its name leads out of the folder, or names a folder"
     if len(name.encode("utf-8", "surrogatepass")) > MAX_NAME or len(parts) > MAX_DEPTH:
-        return f"a name longer than {MAX_NAME} bytes or {MAX_DEPTH} levels"
+        return f"its name is longer than {MAX_NAME} bytes or {MAX_DEPTH} levels"
     if kind not in (0, stat.S_IFREG):
         return "a link or special file; links are not followed"
     if entry.flag_bits & 0x1:
         return "encrypted"
     if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        return "packed by a method that bundles do not use"
+        return "compressed by a method that bundles do not use"
     return ""
 
 
 def _write(path: Path, archive: zipfile.ZipFile, entries: list[zipfile.ZipInfo], to: Path, allowed: int) -> None:
-    """Unpack piece by piece: what a directory states of sizes need not be so."""
+    """Unpack piece by piece, counting bytes: the sizes in the directory may be wrong."""
     written = 0
     for entry in entries:
         place = to.joinpath(*entry.filename.split("/"))
@@ -190,8 +186,8 @@ def _write(path: Path, archive: zipfile.ZipFile, entries: list[zipfile.ZipInfo],
                 size += len(piece)
                 written += len(piece)
                 if size > MAX_MEMBER_BYTES or written > allowed:
-                    raise OutputError(f"{path}: member {entry.filename[:120]!a}: unpacks to more than any bundle "
-                                      f"({allowed >> 20} MiB in all allowed); stopped there")
+                    raise OutputError(f"{path}: member {entry.filename[:120]!a}: unpacks to more than the limit of a "
+                                      f"bundle ({allowed >> 20} MiB in all); unpacking stopped")
                 target.write(piece)
 
 

@@ -1,4 +1,4 @@
-"""What goes into a bundle: the record's own files, without credentials, without places of the machine."""
+"""The content of a bundle: the files of the record, without credentials and without paths of the machine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from getpass import getuser
 from pathlib import Path
+from typing import Any
 
 import repro
 from repro.bundle import archive, crate
@@ -19,37 +20,41 @@ from repro.record.store import Record, read_record
 
 
 @dataclass(frozen=True, slots=True)
-class Bundled:
+class Bundle:
     """A bundle that was written."""
 
     path: Path
     identity: str
-    """sha256 of its index: names the content, whatever the zip library made of it."""
+    """sha256 of its index: identifies the content, however the zip library compressed it."""
     files: int
     scrubbed: tuple[str, ...]
-    """Files in which a credential or a place was replaced."""
+    """Files in which a credential or a path was replaced."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {"path": str(self.path), "identity": self.identity, "files": self.files,
+                "scrubbed": list(self.scrubbed)}
 
 
 def scrubber(root: Path) -> Scrubber:
-    """For the run at `root`, in this process."""
+    """Return the scrubber of the run at `root`, in this process."""
     package = Path(repro.__file__).resolve().parent
     temporary = tempfile.gettempdir()
     places = {str(root.resolve()): "<run>", str(Path.cwd()): "<work>", str(package.parent): "<packages>",
               str(Path.home()): "<home>", temporary: "<temporary>"}
-    with suppress(OSError, ImportError, KeyError):  # a user without a name; torch names its cache after the others
+    with suppress(OSError, ImportError, KeyError):  # not every user has a name; torch names its cache after the user
         places[f"{temporary}/torchinductor_{getuser()}"] = "<temporary>/torchinductor"
     return Scrubber.here(os.environ, places)
 
 
-def bundle(root: Path, out: Path, licence: str = "not stated") -> Bundled:
-    """Pack the run at `root`.
+def write_bundle(root: Path, out: Path, licence: str = "not stated") -> Bundle:
+    """Pack the run at `root` into the file `out`.
 
     Raises:
         OutputError: no run folder, a damaged one, a file that cannot be bundled, or `out` cannot be written.
     """
     record = read_record(root)
     clean = scrubber(root)
-    files, scrubbed = contents(root, clean)
+    files, scrubbed = record_files(root, clean)
     index = {name: _sha256(content) for name, content in files.items()}
     files[crate.NAME] = clean.text(crate.metadata(record, files, index, licence).decode()).encode()
     index[crate.NAME] = _sha256(files[crate.NAME])
@@ -57,14 +62,17 @@ def bundle(root: Path, out: Path, licence: str = "not stated") -> Bundled:
         raise OutputError(f"{root}: the metadata would hold {left}; nothing was written")
     files[record_index.NAME] = record_index.text_of(index).encode()
     archive.pack(out, files)
-    return Bundled(out, record_index.identity(index), len(files), scrubbed)
+    return Bundle(out, record_index.identity(index), len(files), scrubbed)
 
 
-def contents(root: Path, clean: Scrubber) -> tuple[dict[str, bytes], tuple[str, ...]]:
-    """(name -> content of every file of the record, names of those that were changed).
+def record_files(root: Path, clean: Scrubber) -> tuple[dict[str, bytes], tuple[str, ...]]:
+    """Read the files of a record without credentials and paths.
+
+    Returns:
+        Name -> content of every file, and the names of the files that were changed.
 
     Raises:
-        OutputError: a link, a special file, one too large, one that is no text.
+        OutputError: a file is a link, a special file, too large, or its name holds a credential.
     """
     found: dict[str, bytes] = {}
     changed: list[str] = []
@@ -72,7 +80,7 @@ def contents(root: Path, clean: Scrubber) -> tuple[dict[str, bytes], tuple[str, 
     for item in members:
         if item.refusal:
             raise OutputError(f"{item.path}: {item.refusal}; move it out of the run folder")
-    # Before anything is read: all of it is to be in memory at once.
+    # Before reading: all files are held in memory at once.
     archive.refuse_large(root, len(members), sum(item.path.lstat().st_size for item in members))
     for item in members:
         if left := clean.left(item.name):
@@ -97,7 +105,5 @@ def _sha256(content: bytes) -> str:
 
 
 def default_name(record: Record) -> str:
-    """`SUITE-DIGEST.zip`: the digest of the suite, short."""
+    """Return `SUITE-DIGEST.zip`, with the first digits of the digest."""
     return f"{record.plan.suite.suite}-{record.plan.digest[:12]}.zip"
-
-

@@ -1,4 +1,4 @@
-"""RO-Crate metadata of a bundle (RO-Crate 1.1 and its Process Run Crate profile), so that others' tools can read it."""
+"""RO-Crate metadata of a bundle (RO-Crate 1.1 and its Process Run Crate profile), readable by other tools."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ NAME = "ro-crate-metadata.json"
 PROFILE = "https://w3id.org/ro/wfrun/process/0.5"
 FORMATS = {"json": "application/json", "jsonl": "application/jsonl", "yaml": "application/yaml", "txt": "text/plain",
            "log": "text/plain", "html": "text/html"}
-WHAT = {
+DESCRIPTIONS = {
     "plan.json": "The expanded suite: every cell, every seed, in order of execution",
     "suite.yaml": "The suite as written", "environment.json": "Libraries, devices, settings, identity of the data",
-    "ledger.jsonl": "Every start of every trial, and how it ended", "parity.json": "Do the engines train alike?",
-    "incidents.jsonl": "What befell the run, and what spoke against the machine",
-    "launchers.json": "What the launchers took to load", "sha256sums.txt": "sha256 of every file",
+    "ledger.jsonl": "Every attempt of every trial, and how it ended",
+    "parity.json": "Result of the parity gate: whether the engines train alike",
+    "incidents.jsonl": "Incidents of the run, and warnings about the machine",
+    "launchers.json": "Load times of the launchers", "sha256sums.txt": "sha256 of every file",
 }
 
 
 def metadata(record: Record, files: Mapping[str, bytes], sums: Mapping[str, str], licence: str) -> bytes:
-    """The text of `ro-crate-metadata.json` for `files` (name -> content); a pure function of the record."""
+    """Return the text of `ro-crate-metadata.json` for `files` (name -> content); a pure function of the record."""
     from rocrate.model.contextentity import ContextEntity
     from rocrate.model.file import File
     from rocrate.rocrate import ROCrate
@@ -40,7 +41,7 @@ def metadata(record: Record, files: Mapping[str, bytes], sums: Mapping[str, str]
     root["conformsTo"] = {"@id": PROFILE}
     parts = [
         crate.add(File(crate, dest_path=name, properties={
-            "name": WHAT.get(name, name), "contentSize": str(len(content)), "encodingFormat": _format(name),
+            "name": DESCRIPTIONS.get(name, name), "contentSize": str(len(content)), "encodingFormat": _format(name),
         } | ({"sha256": sums[name]} if name in sums else {})))
         for name, content in sorted(files.items())
     ]

@@ -1,4 +1,4 @@
-"""What differs between two runs: code, libraries, hardware, settings, experiment, hyper-parameters, data."""
+"""Differences between two runs: code, libraries, hardware, settings, experiment, hyper-parameters, data."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from repro.bundle.contents import scrubber
+from repro.bundle.source import open_record
 from repro.compare import PAIRED_HASHES
 from repro.record.differences import DifferenceKind
 from repro.record.environment import Environment
-from repro.record.store import Record
+from repro.record.store import Record, read_record
 from repro.suite.cell import Cell
 
 Area = Literal["code", "libraries", "hardware", "settings", "experiment", "hyper-parameters", "data"]
@@ -26,14 +27,14 @@ AREA_OF: dict[DifferenceKind, Area] = {"code": "code", "libraries": "libraries",
                                        "settings": "settings", "data": "data", "plan": "code", "record": "code"}
 """The area of a difference with which a run was resumed by `--force`."""
 PLACE = re.compile(r"_CACHE_DIR\b")
-"""Settings that say where something is kept and no more; a bundle has such places taken out."""
+"""Settings that only name a folder; a bundle does not hold such paths."""
 NEAREST = 8
-"""Cells of each run among which the nearest one is looked for."""
+"""Number of cells of each run that are searched for the nearest one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that is one way in the first run and another way in the second."""
+    """One value that differs between the first and the second run."""
 
     area: Area
     name: str
@@ -48,19 +49,19 @@ class Difference:
 
 
 def differences(first: Record, second: Record) -> list[Difference]:
-    """All of them, by area."""
+    """Return all differences between two records, by area."""
     found = [
         *environment_differences(first.environment, second.environment), *_seen_by_ranks(first, second),
         *_forced(first, second),
         *_experiment(first, second), *_cells(first.plan.cells, second.plan.cells), *_hashes(first, second),
     ]
-    clean = scrubber(Path.cwd())  # a bundle's places are taken out; the same place in a run must not look like another
+    clean = scrubber(Path.cwd())  # a bundle holds no paths; the same path in a run must not appear as a difference
     found = [item for item in found if clean.text(item.first) != clean.text(item.second)]
     return sorted(dict.fromkeys(found), key=lambda item: AREAS.index(item.area))
 
 
 def between_executions(first: Record, second: Record) -> list[Difference]:
-    """What could explain that one plan went two ways: the environment, not the plan."""
+    """Return the differences of the environment, which could explain different results of one plan."""
     return [item for item in differences(first, second) if item.area in ENVIRONMENT]
 
 
@@ -73,7 +74,7 @@ def _forced(first: Record, second: Record) -> list[Difference]:
 
 
 def environment_differences(first: Environment, second: Environment) -> list[Difference]:
-    """Code, libraries, hardware, settings, identity of the data."""
+    """Compare code, libraries, hardware, settings and the identity of the data."""
     code = ("repro_version", "commit", "dirty", "diff_sha256")
     hardware = ("cpu", "cores", "memory_bytes", "device", "devices", "interconnect", "system", "governor")
     one, other = (_packages(item.packages) | item.libraries for item in (first, second))
@@ -110,7 +111,7 @@ def _maps(area: Area, first: Mapping[str, str], second: Mapping[str, str]) -> li
 
 
 def _same(one: str, other: str) -> bool:
-    """Equal; of a place that a bundle knows by its last name only, as far as that goes."""
+    """Compare two values; of paths that a bundle has shortened, only the last part."""
     if one.startswith("<") != other.startswith("<") and "/" in one and "/" in other:
         return one.rpartition("/")[2] == other.rpartition("/")[2]
     return one == other
@@ -125,7 +126,7 @@ def _shown(value: Any) -> str:
 
 
 def _seen_by_ranks(first: Record, second: Record) -> list[Difference]:
-    """Settings and the build of the libraries as the ranks found them, by what all trials of a cell agree on."""
+    """Compare the settings and library builds that the ranks recorded, as far as the trials of a cell agree."""
     found: list[Difference] = []
     areas: tuple[tuple[Area, str], ...] = (("settings", "settings"), ("libraries", "build"), ("settings", "effective"))
     for area, name in areas:
@@ -136,7 +137,7 @@ def _seen_by_ranks(first: Record, second: Record) -> list[Difference]:
 
 
 def _agreed(record: Record, name: str) -> dict[str, str]:
-    """(cell: key) -> value, key alone where all cells of the record have one value."""
+    """Return key -> value if all cells have one value, else one entry per cell."""
     values: dict[str, dict[str, set[str]]] = {}
     for result in record.results:
         for key, value in getattr(result, name).items():
@@ -175,13 +176,13 @@ def _contrast(plan: Any, what: str) -> str:
 
 
 def _cells(first: Sequence[Cell], second: Sequence[Cell]) -> list[Difference]:
-    """Fields in which the cells differ. Equal ones are set aside; of the others each is held against the nearest."""
+    """Compare the fields of the cells. Equal cells are dropped; each of the others is compared with the nearest."""
     known = {cell.cell_id for cell in first} & {cell.cell_id for cell in second}
     ours = [cell for cell in first if cell.cell_id not in known]
     theirs = [cell for cell in second if cell.cell_id not in known]
     found: list[Difference] = []
     while ours and theirs:
-        # Beyond some cells the search would take longer than anybody waits; they stand in the suites' order then.
+        # The search is quadratic, so it is limited to the first cells, in the order of the suites.
         near = [(a, b) for a in ours[:NEAREST] for b in theirs[:NEAREST]]
         one, other = min(near, key=lambda pair: len(_choices(*pair)))
         ours.remove(one)
@@ -209,7 +210,7 @@ def _flat(value: Any, prefix: str) -> dict[str, str]:
 
 
 def _hashes(first: Record, second: Record) -> list[Difference]:
-    """Seeds that did not mean the same in both: the first seed of each cell that shows it."""
+    """Compare the hashes that each seed gave; return the first different one of each cell."""
     theirs = {item.trial_id: item for item in second.results}
     found: dict[tuple[str, str], Difference] = {}
     for item in first.results:
@@ -223,13 +224,35 @@ def _hashes(first: Record, second: Record) -> list[Difference]:
     return list(found.values())
 
 
-def text_of(found: Sequence[Difference], first: str, second: str) -> str:
-    """For people, by area; what is the same is said too."""
-    if not found:
-        return f"{first} and {second}: no difference in {', '.join(AREAS)}"
-    lines = [f"{first} -> {second}"]
-    for area in AREAS:
-        here = [item for item in found if item.area == area]
-        lines += [f"{area}: {len(here)} differ" if here else f"{area}: the same"]
-        lines += [f"  {item.name}: {item.first} -> {item.second}" for item in here]
-    return "\n".join(lines)
+@dataclass(frozen=True, slots=True)
+class RecordDiff:
+    """The differences between two named records."""
+
+    first: str
+    second: str
+    found: tuple[Difference, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        return {"schema": 1, "first": self.first, "second": self.second,
+                "differences": [item.as_json() for item in self.found]}
+
+    def text(self) -> str:
+        """Return the differences by area, and the areas without any."""
+        if not self.found:
+            return f"{self.first} and {self.second}: no difference in {', '.join(AREAS)}"
+        lines = [f"{self.first} -> {self.second}"]
+        for area in AREAS:
+            here = [item for item in self.found if item.area == area]
+            lines += [f"{area}: {len(here)} differ" if here else f"{area}: no difference"]
+            lines += [f"  {item.name}: {item.first} -> {item.second}" for item in here]
+        return "\n".join(lines)
+
+
+def diff_records(first: Path, second: Path) -> RecordDiff:
+    """Compare two run folders or bundles.
+
+    Raises:
+        OutputError: one of them is neither.
+    """
+    with open_record(first) as one, open_record(second) as other:
+        return RecordDiff(str(first), str(second), tuple(differences(read_record(one), read_record(other))))

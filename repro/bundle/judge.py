@@ -1,8 +1,8 @@
-"""Did a second execution reproduce the first? Bitwise where that was promised, else equivalence within the margin.
+"""Judgement of a second execution: reproduced bit for bit if the suite promises that, else within the margin.
 
 In the words of ACM's Artifact Review and Badging v1.1 this is *results reproduced*: the same experiment, run with the
 first team's artifacts, gives the same results within a tolerance stated beforehand. (The same team on the same machine
-is *repeatability*; with one's own artifacts it would be *replicability*, which no re-run of a bundle can show.)
+is *repeatability*; with other artifacts it would be *replicability*, which running a bundle again cannot show.)
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from repro.suite.model import Metric, Suite
 
 Answer = Literal["reproduced", "not reproduced", "inconclusive"]
 LEAST_EXACT = 5
-"""Pairs of one and the same ratio that can say "same" without a test: 0.5^5 is below 5 %."""
+"""Fewest pairs with one identical ratio that count as "same" without a test: 0.5^5 is below 5 %."""
 ALL_HASHES = ("data", "init_weights", "weights_step_1", "weights_step_10", "data_order", "augmentation",
               "final_weights")
-"""In the order in which a trial comes by them: the first one that differs is where the two part."""
+"""In the order in which a trial records them: the first different one shows where the two executions diverge."""
 
 
 @dataclass(frozen=True, slots=True)
 class CellAnswer:
-    """One cell, executed twice."""
+    """The answer for one cell that was executed twice."""
 
     cell_id: str
     label: str
@@ -45,14 +45,14 @@ class CellAnswer:
     because: str
     trials: int
     equal_weights: int
-    """Trials that ended with the very same weights, whatever was promised."""
+    """Number of trials that ended with identical weights, whether promised or not."""
     comparison: Comparison | None
-    """The times of the second execution against those of the first; of bitwise cells they are not what is judged."""
+    """The times of the second execution against those of the first; not judged in bitwise cells."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """The answer of all cells together, and what else was different."""
+    """The answer for all cells together, and the differences between the executions."""
 
     answer: Answer
     cells: tuple[CellAnswer, ...]
@@ -77,41 +77,42 @@ class Reproduction:
         for item in self.cells:
             lines.append(f"{item.label}: {item.answer} ({item.how}): {item.because}")
             if item.how == "equivalence":
-                lines.append(f"  {item.equal_weights} of {item.trials} trials end with the same weights, bit for bit")
+                lines.append(f"  {item.equal_weights} of {item.trials} trials end with identical weights")
             elif item.comparison and item.comparison.ratio is not None:
-                lines.append(f"  beside it, not judged: the {item.comparison.metric} is {item.comparison.ratio:.3f} x")
+                lines.append(f"  also measured, not judged: {item.comparison.metric} is {item.comparison.ratio:.3f} x")
             lines += [f"  caution: {text}" for text in (item.comparison.cautions if item.comparison else ())
-                      if RESUMED in text]  # of a few trials, an interval or a grid `because` has said enough
+                      if RESUMED in text]  # `because` already covers the other cautions
         if self.differences:
-            lines.append("what differs between the two executions, "
-                         + ("all the same:" if self.answer == "reproduced" else "and could explain it:"))
+            lines.append("differences between the two executions"
+                         + (":" if self.answer == "reproduced" else ", which could explain the answer:"))
             lines += [f"  {item.text()}" for item in self.differences]
         else:
-            lines.append("code, libraries, hardware, settings and data are the same in both, as far as recorded")
-        return "\n".join([*lines, "", f"results {self.answer} ({self._by()})"])
+            lines.append("no recorded difference in code, libraries, hardware, settings or data")
+        return "\n".join([*lines, "", f"results {self.answer} ({self._criterion()})"])
 
-    def _by(self) -> str:
-        """What was asked of the second execution."""
-        told = {"bitwise": "weights and evaluations bit for bit",
+    def _criterion(self) -> str:
+        """Return the criterion that the second execution had to meet."""
+        words = {"bitwise": "weights and evaluations bit for bit",
                 "equivalence": f"{self.metric} within a margin of {self.margin:.0%}"}
-        return "; ".join(told[how] for how in dict.fromkeys(item.how for item in self.cells))
+        return "; ".join(words[how] for how in dict.fromkeys(item.how for item in self.cells))
 
 
 def judge(first: Record, second: Record, chosen: Sequence[tuple[str, int]]) -> Reproduction:
-    """The second record against the first.
+    """Judge the second record against the first.
 
     Args:
-        chosen: (cell id, repeat) of what was to be run again, decided before it ran.
+        chosen: (cell id, repeat) of the trials to run again, decided before they ran.
     """
     suite = first.plan.suite
     metric = suite.metric
     cells = [cell for cell in first.plan.cells if any(cell.cell_id == name for name, _ in chosen)]
-    sides = {cell.cell_id: (_of(first, cell, chosen), _of(second, cell, chosen)) for cell in cells}
+    sides = {cell.cell_id: (_chosen_results(first, cell, chosen), _chosen_results(second, cell, chosen))
+             for cell in cells}
     planned = Counter(name for name, _ in chosen)
     compared = judged([
         examine(Named(cell.cell_id, f"{cell.label} [again]", cell.choices),
                 Named(cell.cell_id, cell.label, cell.choices), again, before,
-                _asked(suite, metric, before, again, planned[cell.cell_id]))
+                _request(suite, metric, before, again, planned[cell.cell_id]))
         for cell in cells for before, again in [sides[cell.cell_id]]
     ])
     answers = tuple(_cell(cell, *sides[cell.cell_id], found, planned[cell.cell_id])
@@ -119,21 +120,22 @@ def judge(first: Record, second: Record, chosen: Sequence[tuple[str, int]]) -> R
     return Reproduction(_together(answers), answers, tuple(between_executions(first, second)), metric, suite.margin)
 
 
-def _of(record: Record, cell: Cell, chosen: Sequence[tuple[str, int]]) -> list[Result]:
+def _chosen_results(record: Record, cell: Cell, chosen: Sequence[tuple[str, int]]) -> list[Result]:
     return [item for item in record.of_cell(cell.cell_id) if (cell.cell_id, item.repeat) in set(chosen)]
 
 
-def _asked(
+def _request(
     suite: Suite, metric: Metric, first: Sequence[Result], second: Sequence[Result], planned: int,
 ) -> ComparisonRequest:
     missing = tuple(f"{len(found)} of {planned} chosen trials {where} have a result"
-                    for where, found in (("of the record", first), ("run again", second)) if len(found) < planned)
+                    for where, found in (("of the record", first), ("of the second execution", second))
+                    if len(found) < planned)
     return ComparisonRequest(metric=metric, margin=suite.margin, horizon=suite.horizon, refusals=missing,
-                 paired=not _unpaired(first, second, metric))
+                             paired=not _unpaired(first, second, metric))
 
 
 def _unpaired(first: Sequence[Result], second: Sequence[Result], metric: Metric) -> bool:
-    """Seeds are the same by plan; only hashes that contradict it, or a trial without a mate, undo the pairs."""
+    """Return whether hashes that contradict the plan, or a trial without a counterpart, rule out pairing by seed."""
     one, other = cell_trials("", first, METRICS[metric]), cell_trials("", second, METRICS[metric])
     return one.results.keys() != other.results.keys() or mismatch(one, other) is not None
 
@@ -144,7 +146,7 @@ def _cell(
     pairs = _mates(first, second)
     equal = sum(one.hashes.get("final_weights") == other.hashes.get("final_weights") is not None
                 for one, other in pairs)
-    real = cell.choices.origin != "simulated"  # an engine that invents its figures has no weights to be equal
+    real = cell.choices.origin != "simulated"  # a simulated engine has no weights
     bitwise = cell.choices.determinism == "bitwise" and real
     answer, because = _bitwise(pairs, planned) if bitwise else _equivalent(compared)
     return CellAnswer(cell.cell_id, cell.label, answer, "bitwise" if bitwise else "equivalence", because, len(pairs),
@@ -157,23 +159,24 @@ def _mates(first: Sequence[Result], second: Sequence[Result]) -> list[tuple[Resu
 
 
 def _bitwise(pairs: Sequence[tuple[Result, Result]], planned: int) -> tuple[Answer, str]:
-    """Every trial's weights, by hash, at every step where both have one; and every evaluation's value."""
+    """Compare the weights of every trial by all hashes that both have, and the value of every evaluation."""
     for one, other in pairs:
-        if (why := _parted(one, other)) and not any(meaning(item.status).by_chance for item in (one, other)):
+        if (why := _first_difference(one, other)) and not any(meaning(item.status).by_chance for item in (one, other)):
             return "not reproduced", f"seed {one.repeat}: {why}"
-    told = [f"seed {one.repeat} ended as {one.status} in the record and as {other.status} now" for one, other in pairs
-            if one.status != other.status or "final_weights" not in one.hashes or "final_weights" not in other.hashes]
-    if told:
-        return "inconclusive", f"{told[0]}: without weights at its end there is nothing to compare"
+    unlike = [f"seed {one.repeat} ended as {one.status} in the record and as {other.status} in the second execution"
+              for one, other in pairs
+              if one.status != other.status or not {"final_weights"} <= one.hashes.keys() & other.hashes.keys()]
+    if unlike:
+        return "inconclusive", f"{unlike[0]}: without final weights there is nothing to compare"
     if len(pairs) < planned or not pairs:
-        return "inconclusive", f"{len(pairs)} of {planned} chosen trials have a result in both"
+        return "inconclusive", f"{len(pairs)} of {planned} chosen trials have a result in both executions"
     steps = sum("weights_step_1" in one.hashes for one, _ in pairs)
-    return "reproduced", f"the weights of all {len(pairs)} trials are the same, bit for bit, at the end" + (
+    return "reproduced", f"the weights of all {len(pairs)} trials are identical at the end" + (
         " and at steps 1 and 10" if steps == len(pairs) else "")
 
 
-def _parted(one: Result, other: Result) -> str:
-    """Where two trials that should be one went apart; "" where they did not."""
+def _first_difference(one: Result, other: Result) -> str:
+    """Return the first difference between two executions of one trial, or ""."""
     for name in ALL_HASHES:
         ours, theirs = one.hashes.get(name), other.hashes.get(name)
         if ours is not None and theirs is not None and ours != theirs:
@@ -185,7 +188,7 @@ def _parted(one: Result, other: Result) -> str:
 
 
 def _equivalent(found: Comparison) -> tuple[Answer, str]:
-    """Two one-sided tests inside the margin; not reproduced only where the whole interval lies outside of it.
+    """Two one-sided tests inside the margin; not reproduced only if the whole interval lies outside of it.
 
     Every cell must pass, so "reproduced" needs no correction for their number (an intersection-union test); a cell
     that differs must do so by a verdict, which carries Holm's.
@@ -193,51 +196,51 @@ def _equivalent(found: Comparison) -> tuple[Answer, str]:
     edge = 1 + (found.equivalence.margin if found.equivalence else 0.0)
     if _refused(found):
         return "inconclusive", found.because
-    if (exact := _exactly(found)) is not None:
+    if (exact := _exact(found)) is not None:
         return exact
     if found.ratio is not None and found.interval is not None and found.equivalence is not None:
         low, high = found.interval.low, found.interval.high
-        told = f"{found.metric} is {found.ratio:.3f} x the record's ({low:.3f} to {high:.3f}, margin {1 / edge:.3f} " \
-               f"to {edge:.3f}, {found.n} {'pairs' if found.paired else 'a side'})"
+        figures = f"{found.metric} is {found.ratio:.3f} x the record's ({low:.3f} to {high:.3f}, " \
+                  f"margin {1 / edge:.3f} to {edge:.3f}, {found.n} {'pairs' if found.paired else 'a side'})"
         if found.equivalence.equivalent and found.n >= LEAST_EXACT:
-            return "reproduced", f"{told}; two one-sided tests, p = {found.equivalence.p:.2g}"
+            return "reproduced", f"{figures}; two one-sided tests, p = {found.equivalence.p:.2g}"
         if found.verdict not in ("inconclusive", "exploratory", "same") and (low > edge or high < 1 / edge):
-            return "not reproduced", f"{told}: all of it lies outside the margin"
-        return "inconclusive", f"{told}: {_open(found)}"
+            return "not reproduced", f"{figures}: the whole interval lies outside the margin"
+        return "inconclusive", f"{figures}: {_undecided(found)}"
     if found.verdict not in ("inconclusive", "exploratory", "same"):
-        return "not reproduced", f"again it is {found.verdict}: {found.because}"
+        return "not reproduced", f"the second execution is {found.verdict}: {found.because}"
     return "inconclusive", found.because
 
 
-def _exactly(found: Comparison) -> tuple[Answer, str] | None:
-    """Pairs that all have one ratio: exact figures, as of invented times; None where there is a spread."""
+def _exact(found: Comparison) -> tuple[Answer, str] | None:
+    """Judge pairs that all have one ratio, as simulated times do; None if the ratios vary."""
     ratios = [pair.candidate / pair.baseline for pair in found.pairs if pair.baseline]
     if len(ratios) < 2 or found.interval is not None or found.ratio is None:
         return None
     if max(abs(ratio - 1) for ratio in ratios) < NO_SPREAD:
-        told = f"{found.metric} is the record's in all {len(ratios)} pairs, to the last digit"
-        return ("reproduced", told) if len(ratios) >= LEAST_EXACT else (
-            "inconclusive", f"{told}; {LEAST_EXACT} pairs are the least that can say so")
+        text = f"{found.metric} equals the record's in all {len(ratios)} pairs"
+        return ("reproduced", text) if len(ratios) >= LEAST_EXACT else (
+            "inconclusive", f"{text}; at least {LEAST_EXACT} pairs are required")
     if found.verdict in ("inconclusive", "exploratory", "same"):
         return None
     return "not reproduced", f"{found.metric} is {found.ratio:.4f} x the record's in every pair"
 
 
 def _refused(found: Comparison) -> bool:
-    """The comparison found a reason to give no verdict at all."""
+    """Return whether the comparison gave a reason against any verdict."""
     return found.verdict == "inconclusive" and (found.ratio is None or "chosen trials" in found.because)
 
 
-def _open(found: Comparison) -> str:
+def _undecided(found: Comparison) -> str:
     if found.n < LEAST_EXACT:
-        return f"{found.n} trials are too few; {LEAST_EXACT} are the least, more make the interval narrower"
+        return f"{found.n} trials are too few; at least {LEAST_EXACT} are required, more make the interval narrower"
     if found.verdict in ("faster", "slower", "higher", "lower"):
-        return f"again it is {found.verdict}, but not for certain by more than the margin"
-    return "neither inside the margin for certain nor outside of it; more trials would settle it"
+        return f"the second execution is {found.verdict}, but not certainly by more than the margin"
+    return "neither certainly inside nor certainly outside the margin; run more trials"
 
 
 def _together(cells: Sequence[CellAnswer]) -> Answer:
-    """One cell that was not reproduced decides; all must be for the whole to be."""
+    """Return "not reproduced" if one cell is not; "reproduced" only if all cells are."""
     answers = {item.answer for item in cells}
     if "not reproduced" in answers:
         return "not reproduced"

@@ -1,14 +1,14 @@
-"""result.json once more from its log: whoever changed one of the two shows."""
+"""Derivation of result.json from its log again: a change to either of the two shows."""
 
 from __future__ import annotations
 
 import json
 from array import array
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from repro.bundle.consistency import another_trial
 from repro.core.errors import OutputError
 from repro.core.events import Event, complete_lines, parse_line
 from repro.record import index, post_mortem
@@ -25,49 +25,48 @@ LOG_FAULTS: dict[LogFault, str] = {
 }
 """Faults that no unmodified log has, in words."""
 NOT_IN_THE_LOG = ("network", "reason", "energy")
-"""Fields that come from how the processes ended, which the log does not hold."""
-BESIDE = {"network": None, "energy": None}
-"""Taken beside the processes: also a trial that failed before its log began has them."""
-"""Trials whose log may end, or be damaged, anywhere."""
+"""Fields that come from the end of the processes, which the log does not hold."""
+MEASURED_OUTSIDE = {"network": None, "energy": None}
+"""Fields measured outside the processes: a trial that failed before its log began has them too."""
 LOST = "though every rank ended well"
-"""How the reason of a trial ends that is called crashed because its log was damaged (`runner`)."""
+"""Last words of the reason of a trial that counts as crashed because its log was damaged (`runner`)."""
 MAX_LOG_BYTES = index.MAX_FILE_BYTES
-"""What an index and a bundle take at most: four million steps take it."""
+"""The limit of an index and of a bundle; reached after about four million steps."""
 MAX_HELD_BYTES = 192 << 20
-"""Of the events of a log in memory, as `_packed` estimates it: five million steps, or forty thousand evaluations."""
+"""Limit of the events of a log in memory, as `_packed` estimates them: five million steps or 40,000 evaluations."""
 UNREAD = ("block_start", "block_stop", "eval_start", "eval_stop")
-"""Events that no figure comes from."""
+"""Events that no figure uses."""
 NUMBERS = ("x_steps", "x_rank_steps")
 """Events with a number for every step, kept as arrays: a list of them takes four times as much."""
 UNFIT = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
-"""What reading figures out of a log raises where the log is not one of ours."""
+"""Errors that a foreign log may cause while figures are read from it."""
 
 
 def differences(trial: Trial, stored: Result, log: Path) -> list[str]:
-    """What `stored` says otherwise than its log, one phrase each; empty where it says the same.
+    """Return the fields in which `stored` differs from what its log gives, one phrase each.
 
     Raises:
-        OutputError: the log cannot be read, or holds nothing that a result could come from.
+        OutputError: the log cannot be read, or gives no result.
     """
-    if stored.model_copy(update=BESIDE) == _nothing(stored) and post_mortem.log_damage(log):
-        return []  # it failed before its log began, or because that was damaged; no figure is taken from it
+    if stored.model_copy(update=MEASURED_OUTSIDE) == _bare_failure(stored) and post_mortem.log_damage(log):
+        return []  # failed before its log began or because the log was damaged, so no figure comes from it
     again = rederived(trial, stored, log)
     if stored.energy is not None:
         again = with_energy(again, stored.energy)
     before, after = (json.loads(item.model_dump_json(by_alias=True)) for item in (upgrade_warnings(stored), again))
     names = [name for name in before if name not in NOT_IN_THE_LOG and not _equal(before[name], after[name])]
-    return [_told(name, before[name], after[name]) for name in names]
+    return [_phrase(name, before[name], after[name]) for name in names]
 
 
-def _nothing(stored: Result) -> Result:
-    """A failure that says no more than that it was one."""
+def _bare_failure(stored: Result) -> Result:
+    """Return a failed result without any figure."""
     status = "crashed" if meaning(stored.status).logged else stored.status
     return Result(trial_id=stored.trial_id, cell_id=stored.cell_id, repeat=stored.repeat, attempt=stored.attempt,
                   status=status, reason=stored.reason)
 
 
 def rederived(trial: Trial, stored: Result, log: Path) -> Result:
-    """The result that the log gives, for processes that ended as `stored` says.
+    """Derive the result from the log, for processes that ended as `stored` says.
 
     Raises:
         OutputError: as `differences`.
@@ -76,31 +75,51 @@ def rederived(trial: Trial, stored: Result, log: Path) -> Result:
         return Result(trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=stored.attempt,
                       status="crashed", reason=stored.reason)
     events = _events(log, not meaning(stored.status).logged)
-    if strange := another_trial(trial, events):
+    if strange := _other_trial(trial, events):
         raise OutputError(f"{log}: {strange}")
     try:
-        return derive(trial, stored.attempt, events, _outcome(stored, any(item.key == "run_stop" for item in events)))
+        stopped = any(item.key == "run_stop" for item in events)
+        return derive(trial, stored.attempt, events, _launch_result(stored, stopped))
     except UNFIT as error:
-        # A log by a stranger: whatever does not fit is one and the same to the reader, a log that gives no result.
+        # A foreign log may hold anything; every error means that it gives no result.
         detail = " ".join(str(error).split())[:120]
         raise OutputError(f"{log}: gives no result ({type(error).__name__}: {detail})") from error
 
 
+def _other_trial(trial: Trial, events: Sequence[Event]) -> str:
+    """Return how the log describes another trial than this one, or "".
+
+    Only the fields that the log itself holds are compared: later versions may have added fields with defaults.
+    """
+    described = next((event.value for event in events if event.key == "x_trial"), None)
+    if not isinstance(described, dict):
+        return ""
+    ours = trial.model_dump(mode="json", by_alias=True)
+    for name in ("suite_digest", "repeat", "master_seed", "choices"):
+        if name in described and described[name] != ours[name]:
+            return f"is the log of another trial: its {name.replace('_', ' ')} is {_short_field(described[name])}"
+    return ""
+
+def _short_field(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else "not this trial's"
+
+
 def _events(log: Path, failed: bool) -> list[Event]:
-    """Of complete lines. Where the trial did not fail a damaged one is an error here; `read_events` passes over it."""
+    """Read the events of complete lines. A damaged line is an error unless the trial failed; `read_events` skips it."""
     try:
         if log.is_symlink() or not log.is_file():
-            raise OutputError(f"{log}: is missing, or no plain file")
+            raise OutputError(f"{log}: is missing or not a regular file")
         if (size := log.stat().st_size) > MAX_LOG_BYTES:
-            raise OutputError(f"{log}: its {size >> 20:,} MiB are more than is read here ({MAX_LOG_BYTES >> 20} MiB): "
-                              "its result was not derived from it again")
+            raise OutputError(f"{log}: {size >> 20:,} MiB exceed the limit of {MAX_LOG_BYTES >> 20} MiB; its result "
+                              "was not derived again")
         return _compact(log, failed)
     except OSError as error:
         raise OutputError(f"{log}: cannot be read: {error.strerror}") from error
 
 
 def _compact(log: Path, failed: bool) -> list[Event]:
-    """Events with their numbers packed, as long as they are no more than memory is given for."""
+    """Read the events with their numbers packed, up to MAX_HELD_BYTES."""
     found: list[Event] = []
     held = 0
     for number, line in enumerate(complete_lines(log), 1):
@@ -115,18 +134,18 @@ def _compact(log: Path, failed: bool) -> list[Event]:
         event, size = _packed(event, line)
         held += size
         if held > MAX_HELD_BYTES:
-            raise OutputError(f"{log}:{number}: holds more events than there is memory given for: its result was not "
-                              "derived from it again")
+            raise OutputError(f"{log}:{number}: holds more events than fit into {MAX_HELD_BYTES >> 20} MiB; its result "
+                              "was not derived again")
         found.append(event)
     return found
 
 
 def _packed(event: Event, line: str) -> tuple[Event, int]:
-    """An event with its times as arrays where it has one for every step, and about how many bytes it takes."""
+    """Return an event with its times per step as arrays, and its approximate size in bytes."""
     if event.key in NUMBERS and isinstance(event.value, dict):
         try:
             value = {name: array("d", item) for name, item in event.value.items() if name.endswith("seconds")}
-        except (TypeError, ValueError, OverflowError):  # not ours: what reads it will say so
+        except (TypeError, ValueError, OverflowError):  # a foreign value: its reader reports it
             pass
         else:
             return replace(event, value=value), 1024 + sum(8 * len(item) for item in value.values())
@@ -134,8 +153,8 @@ def _packed(event: Event, line: str) -> tuple[Event, int]:
     return event, 512 + text + 64 * sum(line.count(sign) for sign in ",:[{")
 
 
-def _outcome(stored: Result, stopped: bool) -> LaunchResult | None:
-    """An end of the processes that gives this status; None where the log alone does."""
+def _launch_result(stored: Result, stopped: bool) -> LaunchResult | None:
+    """Return an end of the processes that gives this status; None if the log alone gives it."""
     network = stored.network.model_dump(mode="json") if stored.network else None
     if meaning(stored.status).limit:
         return LaunchResult(
@@ -147,7 +166,7 @@ def _outcome(stored: Result, stopped: bool) -> LaunchResult | None:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Figures to their last digits (JSON keeps all of them); a platform's own sum may round the last one."""
+    """Compare figures to their last digits but one: platforms may round a sum differently."""
     if isinstance(one, bool) or isinstance(other, bool) or one is None or other is None:
         return one is other
     if isinstance(one, int | float) and isinstance(other, int | float):
@@ -159,7 +178,7 @@ def _equal(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _told(name: str, stored: Any, again: Any) -> str:
+def _phrase(name: str, stored: Any, again: Any) -> str:
     if isinstance(stored, dict) and isinstance(again, dict):
         key = next(key for key in {**stored, **again} if not _equal(stored.get(key), again.get(key)))
         return f"{name}.{key} is {_short(stored.get(key))}, its log gives {_short(again.get(key))}"
@@ -171,10 +190,10 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def unsound(result: Result) -> list[str]:
-    """Conservation that does not hold (method.md 1.2), one sentence each."""
+def conservation_problems(result: Result) -> list[str]:
+    """Return the violations of conservation (method.md 1.2), one sentence each."""
     found = []
     if result.conservation_error is not None and result.conservation_error > CONSERVATION_TOLERANCE:
-        found.append(f"the phases explain the wall clock only to {result.conservation_error:.1%} "
+        found.append(f"the phases miss the wall clock by {result.conservation_error:.1%} "
                      f"(limit {CONSERVATION_TOLERANCE:.0%})")
     return [*found, *(LOG_FAULTS[fault] for fault in upgrade_warnings(result).log_faults)]

@@ -2,24 +2,24 @@
 
 ::
 
-    ReproError                     exit 1   anything a user may see as one line
-    ├── UsageError                 exit 2   what was asked for cannot be done as written
+    ReproError                     exit 1   any failure that a user sees as one line
+    ├── UsageError                 exit 2   the request cannot be carried out as written
     │   ├── SuiteError             exit 2   a suite file or an override is wrong (file, line, field)
-    │   ├── UnknownName            exit 2   no plug-in, suite or key of that name (nearest valid one is named)
+    │   ├── UnknownName            exit 2   no plug-in, suite or key has this name (names the nearest one)
     │   ├── OutputError            exit 2   a folder or file cannot be written or read
-    │   └── GuardError             exit 2   strict, and the machine would spoil the figures
-    ├── RecordModified                 exit 3   a record was altered since it was made
-    ├── TrialError                 exit 1   a trial could not be carried through
-    │   ├── ParityError            exit 1   two engines do not train alike (step, tensor)
+    │   └── GuardError             exit 2   --strict, and the machine would distort the figures
+    ├── RecordModified             exit 3   a record was modified after it was made
+    ├── TrialError                 exit 1   a trial could not be completed
+    │   ├── ParityError            exit 1   two engines train differently (step, tensor)
     │   └── CheckpointError        exit 1   a checkpoint cannot be written (which, why)
-    │       └── CheckpointRefused  exit 1   a checkpoint cannot be gone on from (which, why)
-    └── TrackingError              exit 1   the tracking server did not take what was sent
+    │       └── CheckpointRefused  exit 1   a checkpoint cannot be resumed (which, why)
+    └── TrackingError              exit 1   the tracking server rejected what was sent
 
     KeyboardInterrupt
-    └── Interrupted                exit 130 a signal that ends a run; it knows which
+    └── Interrupted                exit 130 a signal that ends a run, with its number
 
-Exit codes: 0 done, 1 a trial failed, 2 usage or suite error, 3 compared and not reproduced, altered, or target missed,
-130 interrupted with the partial record kept.
+Exit codes: 0 done, 1 a trial failed, 2 usage or suite error, 3 not reproduced, modified, or a condition holds,
+130 interrupted; the partial record is kept.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """What the process tells its caller."""
+    """Exit codes of the process."""
 
     DONE = 0
     TRIAL_FAILED = 1
@@ -42,11 +42,11 @@ class Exit(IntEnum):
 
 
 LONGEST_MESSAGE = 1500
-"""Characters of a message; a name of thousands tells nobody more."""
+"""Longest message, in characters; longer ones lose their middle."""
 
 
 class ReproError(Exception):
-    """A failure that a user reads as one line; `exit_code` is what the command ends with."""
+    """A failure that the user sees as one line; the command ends with its `exit_code`."""
 
     exit_code: Exit = Exit.TRIAL_FAILED
 
@@ -55,13 +55,13 @@ class ReproError(Exception):
 
 
 class UsageError(ReproError):
-    """What was asked for cannot be done as written."""
+    """The request cannot be carried out as written."""
 
     exit_code = Exit.USAGE
 
 
 class SuiteError(UsageError):
-    """A suite is wrong: says where (file, line, field) and what would be right."""
+    """A suite is wrong; the message says where (file, line, field) and what would be right."""
 
     def __init__(self, problem: str, *, file: str = "", line: int | None = None, field: str = "") -> None:
         place = ":".join(part for part in (file, str(line) if line else "") if part)
@@ -71,7 +71,7 @@ class SuiteError(UsageError):
 
 
 class UnknownName(UsageError):
-    """No such name among `known`; the nearest one is offered."""
+    """`name` is not among `known`; the message offers the nearest one."""
 
     def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
         super().__init__(f"no {what} named {name!r}{nearest(name, known)}")
@@ -82,37 +82,37 @@ class OutputError(UsageError):
 
 
 class GuardError(UsageError):
-    """A run that is to be strict meets a machine that would spoil its figures."""
+    """The run is strict, and the machine would distort its figures."""
 
 
 class RecordModified(ReproError):
-    """A record was altered since it was made."""
+    """A record was modified after it was made."""
 
     exit_code = Exit.NOT_REPRODUCED
 
 
 class TrialError(ReproError):
-    """A trial could not be carried through."""
+    """A trial could not be completed."""
 
 
 class ParityError(TrialError):
-    """Two engines do not train alike; the message names the first step and tensor that differ."""
+    """Two engines train differently; the message names the first different step and tensor."""
 
 
 class CheckpointError(TrialError):
-    """A checkpoint cannot be written: which one, and why."""
+    """A checkpoint cannot be written; the message says which and why."""
 
 
 class CheckpointRefused(CheckpointError):
-    """A checkpoint cannot be gone on from: which one, and why. Raised while one is read, and only then."""
+    """A checkpoint cannot be resumed; the message says which and why. Raised only while a checkpoint is read."""
 
 
 class TrackingError(ReproError):
-    """The tracking server did not take what was sent; the record on disk is complete all the same."""
+    """The tracking server rejected what was sent; the record on disk is complete nevertheless."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal that ends a run as Ctrl-C does; which one."""
+    """A signal that ends a run as Ctrl-C does."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -120,7 +120,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def interrupter(error: KeyboardInterrupt) -> str:
-    """Who ended a run, in a word: SIGTERM, SIGHUP, or Ctrl-C for SIGINT and for whoever raised it without a signal."""
+    """Return the cause of an interrupt: SIGTERM, SIGHUP, or Ctrl-C for SIGINT and for an exception without a signal."""
     if not isinstance(error, Interrupted) or error.number == signal.SIGINT:
         return "Ctrl-C"
     try:
@@ -130,7 +130,7 @@ def interrupter(error: KeyboardInterrupt) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A half sentence that names the valid name closest to `name`, or all of them when none is close."""
+    """Return `; did you mean ...?` with the closest valid name, or `; valid: ...` if none is close."""
     choices = sorted(known)
     close = difflib.get_close_matches(str(name), choices, n=1, cutoff=0.6)
     if close:
@@ -139,7 +139,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def one_line(text: str) -> str:
-    """`text` as one line that any terminal can show: what is wrong often quotes a file by a stranger.
+    """Return `text` as one line that is safe on any terminal: messages often quote untrusted files.
 
     Lines are joined by ` | `; control, format and direction characters and lone surrogates become escapes; a long text
     loses its middle.

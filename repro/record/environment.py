@@ -1,6 +1,6 @@
-"""Environment: the code, libraries, devices and settings a run was made with, and the identity of its data.
+"""Environment: the code, libraries, devices and settings of a run, and the identity of its data.
 
-Environment variables are kept by allow-list; of all others one hash is stored, never a value.
+Environment variables are stored by allow-list; of all others only one hash is stored.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ALLOWED = re.compile(
 )
 FLEETING = re.compile(r"^(_|PWD|OLDPWD|SHLVL|PS1|TERM.*|COLUMNS|LINES|COLORTERM|LS_COLORS|SSH_.*|DISPLAY|XDG_.*|DBUS_.*"
                       r"|WINDOWID|HISTFILE|PYTEST_.*|TMUX.*|STY)$")
-"""Of a terminal or a session, not of a machine: they differ from one run to the next and bear on nothing."""
+"""Variables of a terminal or session: they differ between runs and have no effect on training."""
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 CGROUP = Path("/sys/fs/cgroup")
 LIMITS = {"cpu.max": "cpu.max", "memory.max": "memory.max", "cpuset.cpus": "cpuset.cpus.effective",
@@ -42,7 +42,7 @@ NAMED = ("torch", "deepspeed", "mlflow", "numpy", "scipy", "scikit-learn", "pand
 
 
 class DataSet(Frozen):
-    """Identity of the data by full content, and whether the content was checked before the run."""
+    """Identity of a data set by its full content."""
 
     workload: str
     name: str
@@ -54,11 +54,11 @@ class DataSet(Frozen):
     source: str
     synthetic: bool
     test_views: int | None = None
-    """How often an evaluation shows a test sample, as the workload states it; None: it does not."""
+    """How often an evaluation shows each test sample; None: the workload does not state it."""
 
 
 class Environment(Frozen):
-    """What a run was made with."""
+    """The code, libraries, devices, settings and data of a run."""
 
     schema_: Literal[1] = Field(default=1, alias="schema")
     repro_version: str
@@ -71,29 +71,29 @@ class Environment(Frozen):
     devices: tuple[str, ...]
     interconnect: str
     libraries: dict[str, str]
-    """Versions of what matters to the figures."""
+    """Versions of the libraries that affect the figures."""
     packages: tuple[str, ...]
-    """Everything installed, name==version, sorted."""
+    """All installed packages, name==version, sorted."""
     settings: dict[str, str]
-    """Environment variables that bear on training, by allow-list."""
+    """Environment variables that affect training, by allow-list."""
     commit: str | None
     dirty: bool | None
     load_1min: float | None
     started_ms: int
-    """Wall clock when the run began, milliseconds since 1970: tells two executions of one plan apart."""
+    """Wall clock at the start of the run, milliseconds since 1970: distinguishes two executions of one plan."""
     data: tuple[DataSet, ...] = ()
     governor: str | None = None
-    """How the kernel chooses the clock rate of a core; None: it does not say."""
+    """The kernel's policy for the clock rate of a core; None: unknown."""
     limits: dict[str, str] = Field(default_factory=dict)
-    """What a control group (a container) allows of this machine, as the kernel words it."""
+    """Limits of the control group (container), in the kernel's notation."""
     others_sha256: str | None = None
-    """Of the environment variables that are not stored, secrets and those of a session left out."""
+    """Hash of the environment variables that are not stored, without secrets and session variables."""
     diff_sha256: str | None = None
-    """Of the uncommitted changes to the code; None: there are none, or no checkout."""
+    """Hash of the uncommitted changes to the code; None: there are none, or no checkout."""
 
 
 def take(machine: Machine, data: tuple[DataSet, ...]) -> Environment:
-    """The environment of this process and machine."""
+    """Return the environment of this process and machine."""
     packages = _importable(tuple(sys.path))
     return Environment(
         repro_version=repro.__version__,
@@ -113,12 +113,12 @@ def take(machine: Machine, data: tuple[DataSet, ...]) -> Environment:
 
 @cache  # every METADATA is parsed: a tenth of a second, and what a process imports from a path it imports only once
 def _importable(_: tuple[str, ...]) -> dict[str, str]:
-    """Package -> version of everything on this import path."""
+    """Return package -> version of everything on this import path."""
     return installed(distributions())
 
 
 def installed(found: Iterable[Distribution]) -> dict[str, str]:
-    """Package -> version; of two of one name the first, which is the one that is imported."""
+    """Return package -> version; of two packages with one name the first, which is the one that Python imports."""
     packages: dict[str, tuple[str, str]] = {}
     for item in found:
         if name := item.metadata["Name"]:
@@ -127,7 +127,7 @@ def installed(found: Iterable[Distribution]) -> dict[str, str]:
 
 
 def settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables on the allow-list whose names do not look like secrets; passwords in addresses taken out."""
+    """Return the variables on the allow-list whose names do not look like secrets, without passwords in addresses."""
     hidden = Scrubber(secrets(environment))
     return {
         name: hidden.masked(value) for name, value in sorted(environment.items())
@@ -136,7 +136,7 @@ def settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def others_sha256(environment: Mapping[str, str]) -> str:
-    """Hash of the variables that are not kept. What looks like a secret is not in it: a hash can be guessed at."""
+    """Return a hash of the variables that are not stored, without secrets: a hashed secret could be guessed."""
     hidden = Scrubber(secrets(environment))
     lines = [f"{name}={hidden.masked(value)}" for name, value in sorted(environment.items())
              if not ALLOWED.match(name) and not SECRET.search(name) and not FLEETING.match(name)]
@@ -182,12 +182,12 @@ def _gpus() -> list[str]:
 
 
 def commit() -> str | None:
-    """Of the checkout this package runs from; None where it was installed without one."""
+    """Return the commit of the checkout that this package runs from; None if it runs from no checkout."""
     return _git("rev-parse", "HEAD")
 
 
 def _git(*arguments: str) -> str | None:
-    """git's answer about the checkout this package runs from; None where it was installed without one."""
+    """Return git's answer about the checkout that this package runs from; None if it runs from no checkout."""
     root = Path(repro.__file__).resolve().parent.parent
     if not (root / ".git").exists():
         return None
@@ -211,5 +211,5 @@ def _diff_sha256() -> str | None:
 
 
 def python_executable() -> str:
-    """The interpreter in use, as reports print it: its version, never its path."""
+    """Return the interpreter as reports print it: the version, without the path."""
     return f"python {sys.version_info.major}.{sys.version_info.minor}"

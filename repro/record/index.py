@@ -1,4 +1,4 @@
-"""sha256 of every file of a run, in the form that coreutils' `sha256sum -c` reads: what was altered later shows."""
+"""The index of a run: sha256 of every file, in the format of `sha256sum -c`, so that later changes are detected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAME = "sha256sums.txt"
 TOP = ("plan.json", "suite.yaml", "environment.json", "launchers.json", "ledger.jsonl", "incidents.jsonl",
        "parity.json")
 BELOW = ("parity", "trials")
-"""Folders whose every file belongs to the record. Reports, tracking and calibration are made from it, and again."""
+"""Folders whose every file belongs to the record. Reports, tracking and calibration can be made from it again."""
 MAX_FILES = 100_000
 MAX_FILE_BYTES = 256 << 20
 PIECE = 1 << 20
@@ -31,34 +31,34 @@ class Member:
     name: str
     path: Path
     refusal: str = ""
-    """Why it is not read; "" where it may be."""
+    """Why the file must not be read; "" if it may be."""
 
 
 def members(root: Path) -> Iterator[Member]:
-    """Every file of the record below `root`, sorted by name; links and special files come with a refusal.
+    """Yield every file of the record below `root`, sorted by name; links and special files carry a refusal.
 
     Raises:
-        OutputError: more than MAX_FILES of them.
+        OutputError: there are more than MAX_FILES.
     """
     found = [_member(name, root / name) for name in TOP if os.path.lexists(root / name)]
     waiting = [(name, root / name) for name in BELOW]
     while waiting:
         name, path = waiting.pop()
         if path.is_symlink():
-            found.append(Member(name, path, "a symbolic link; links are not followed"))
+            found.append(Member(name, path, "is a symbolic link; links are not followed"))
             continue
         if not path.is_dir():
             continue
         for entry in os.scandir(path):
             inner = f"{name}/{entry.name}"
             if entry.is_dir(follow_symlinks=False) and entry.name == "checkpoints" and name.startswith("trials/"):
-                continue  # what a trial that failed may go on from; no part of the record
+                continue  # a failed trial may resume from them; they are not part of the record
             if entry.is_dir(follow_symlinks=False):
                 waiting.append((inner, Path(entry.path)))
             elif not (entry.name.startswith(".") and entry.name.endswith(".tmp")):
                 found.append(_member(inner, Path(entry.path)))
         if len(found) + len(waiting) > MAX_FILES:
-            raise OutputError(f"{root}: holds more than {MAX_FILES:,} files; no run does")
+            raise OutputError(f"{root}: holds more than {MAX_FILES:,} files, the limit of a run")
     yield from sorted(found, key=lambda item: item.name.encode("utf-8", "surrogateescape"))
 
 
@@ -66,24 +66,24 @@ def _member(name: str, path: Path) -> Member:
     try:
         name.encode()
     except UnicodeEncodeError:
-        return Member(name.encode("utf-8", "backslashreplace").decode(), path, "a name that is no UTF-8 text")
+        return Member(name.encode("utf-8", "backslashreplace").decode(), path, "its name is not UTF-8 text")
     if any(ord(sign) < 32 for sign in name) or "\\" in name:
-        return Member(ascii(name)[1:-1], path, "a name with control characters or backslashes")
+        return Member(ascii(name)[1:-1], path, "its name holds control characters or backslashes")
     state = path.lstat()
     if stat.S_ISLNK(state.st_mode):
-        return Member(name, path, "a symbolic link; links are not followed")
+        return Member(name, path, "is a symbolic link; links are not followed")
     if not stat.S_ISREG(state.st_mode):
-        return Member(name, path, "no plain file (a pipe, socket or device)")
+        return Member(name, path, "is not a regular file (a pipe, socket or device)")
     if state.st_size > MAX_FILE_BYTES:
-        return Member(name, path, f"larger than {MAX_FILE_BYTES >> 20} MiB")
+        return Member(name, path, f"is larger than {MAX_FILE_BYTES >> 20} MiB")
     return Member(name, path)
 
 
 def file_sha256(path: Path) -> str:
-    """Hash of a file's content.
+    """Return the sha256 of a file's content.
 
     Raises:
-        OutputError: it cannot be read.
+        OutputError: the file cannot be read.
     """
     digest = hashlib.sha256()
     try:
@@ -96,25 +96,25 @@ def file_sha256(path: Path) -> str:
 
 
 def text_of(sums: Mapping[str, str]) -> str:
-    """The file's text: `<hash>  <name>` a line, by name."""
+    """Return the text of the index: one line `<hash>  <name>` per file, sorted by name."""
     return "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
 
 
 def identity(sums: Mapping[str, str]) -> str:
-    """One hash for all of it: sha256 of the index's text."""
+    """Return one hash for the whole record: sha256 of the text of the index."""
     return hashlib.sha256(text_of(sums).encode()).hexdigest()
 
 
 def read_sums(path: Path) -> dict[str, str]:
-    """File name -> hash.
+    """Read an index as file name -> hash.
 
     Raises:
-        OutputError: it cannot be read or is no such file; with the line.
+        OutputError: the file cannot be read or is no index; the message names the line.
     """
     if path.is_symlink() or not path.is_file():
-        raise OutputError(f"{path}: no plain file")
+        raise OutputError(f"{path}: not a regular file")
     if path.stat().st_size > MAX_FILES * 512:
-        raise OutputError(f"{path}: larger than any index")
+        raise OutputError(f"{path}: larger than {MAX_FILES * 512 >> 20} MiB, the limit of an index")
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -122,17 +122,17 @@ def read_sums(path: Path) -> dict[str, str]:
     except UnicodeDecodeError as error:
         raise OutputError(f"{path}: not UTF-8 text") from error
     found: dict[str, str] = {}
-    for number, row in enumerate(io.StringIO(text, newline="\n"), 1):  # not all lines at once: all may be empty
+    for number, row in enumerate(io.StringIO(text, newline="\n"), 1):  # a list of all lines may not fit into memory
         line = row.removesuffix("\n")
         digest, gap, name = line.partition("  ")
         if not gap or len(digest) != 64 or set(digest) - set("0123456789abcdef") or not name or name in found:
-            raise OutputError(f"{path}:{number}: not a line of `sha256sum` (64 hex digits, two blanks, a name)")
+            raise OutputError(f"{path}:{number}: not a line of `sha256sum` (64 hex digits, two spaces, a name)")
         found[name] = digest
     return found
 
 
 def seal(folder: RunFolder) -> None:
-    """Write down what the run's files are now; the last thing that a run does.
+    """Write the index of the run's files; the last action of a run.
 
     Raises:
         OutputError: the index cannot be written.
@@ -142,7 +142,7 @@ def seal(folder: RunFolder) -> None:
 
 
 def seal_again(folder: RunFolder) -> None:
-    """Seal a folder that was unsealed; one whose index still stands is left alone.
+    """Seal a folder that was unsealed; leave one that still has its index.
 
     Raises:
         OutputError: as `seal`.
@@ -152,10 +152,10 @@ def seal_again(folder: RunFolder) -> None:
 
 
 def unseal(folder: RunFolder) -> None:
-    """The run goes on: what the index says no longer holds.
+    """Remove the index of a run whose files are about to change.
 
     Raises:
-        OutputError: it cannot be taken away.
+        OutputError: it cannot be removed.
     """
     try:
         (folder.root / NAME).unlink(missing_ok=True)

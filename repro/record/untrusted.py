@@ -1,4 +1,4 @@
-"""A folder that came from somewhere else is read and written inside only: its links and ids must not lead out of it."""
+"""Untrusted run folders: no link and no id may lead out of the folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from repro.record.store import Record, read_record
 
 
 def refuse_links(root: Path) -> None:
-    """Look at every name below `root`; files are not opened.
+    """Check every name below `root` without opening a file.
 
     Raises:
         OutputError: a symbolic link leads out of it.
@@ -20,27 +20,27 @@ def refuse_links(root: Path) -> None:
         for name in sorted((*folders, *files)):
             path = Path(folder) / name
             if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(home):
-                raise OutputError(f"{path}: a link that leads out of the folder; nothing outside it is read or "
-                                  "written. Put what it stands for in its place")
+                raise OutputError(f"{path}: a link that leads out of the folder; nothing outside of it is read or "
+                                  "written. Replace the link by the file itself")
 
 
 def read_inside(root: Path) -> Record:
-    """Read a run folder that anybody may have made.
+    """Read a run folder of unknown origin.
 
     Raises:
-        OutputError: it is none or damaged, a link leads out of it, or a result is of no trial of the plan (ids are
-            names of folders: one that was changed could lead anywhere).
+        OutputError: the folder is no run or is damaged, a link leads out of it, or a result belongs to no trial of the
+            plan (ids are names of folders: a modified one could lead anywhere).
     """
-    if (root / "plan.json").is_file():  # else it is none, and may be anything
+    if (root / "plan.json").is_file():  # otherwise it is no run folder, which read_record reports
         refuse_links(root)
     record = read_record(root)
     planned = {trial.trial_id: trial for trial in record.plan.trials()}
     for item in record.results:
         trial = planned.get(item.trial_id)
         if trial is None or (item.cell_id, item.repeat) != (trial.cell_id, trial.repeat):
-            raise OutputError(f"{root}: a result says that it is of trial {item.trial_id[:80]!r}, cell "
-                              f"{item.cell_id[:80]!r}, seed {item.repeat}; the plan has no such trial, so it was "
-                              "changed")
+            raise OutputError(f"{root}: a result names trial {item.trial_id[:80]!r}, cell "
+                              f"{item.cell_id[:80]!r}, seed {item.repeat}, which is not in the plan; one of the "
+                              "two was modified")
     if len({item.trial_id for item in record.results}) < len(record.results):
-        raise OutputError(f"{root}: two results say that they are of one trial; one was copied or changed")
+        raise OutputError(f"{root}: two results name the same trial; one was copied or modified")
     return record

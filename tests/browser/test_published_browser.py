@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from repro.reporters.published import page as published_page
 
-from repro.published.command import run
+from repro.published.importing import import_results
 from repro.published.store import Published, read_published
 from tests.unit.published.made_logs import log_lines, repository
 
@@ -23,7 +23,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Published:
             seconds=60 * (1 + (7 * index) % SYSTEMS) + at, seed=at, batch=256 << index % 8,
             values=[0.01 * step for step in range(77)])) for at in range(RUNS - (index == 3))}
         repository(root / "in", texts, system=f"box{index:02d}", round_name=f"training_v{3 + index % 2}.0")
-    run("mlperf", root / "in", root / "out")
+    import_results("mlperf", root / "in", root / "out")
     return read_published(root / "out")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.audit.command import audit
+from repro.audit.audit import audit
 from repro.core.errors import Exit, TrackingError, UsageError
 from tests.tracking_server import serving
 
@@ -67,7 +67,7 @@ def check(uri: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rules = {item.id: item for item in found.findings}
     assert (found.origin, found.cells, found.runs, found.exit_code) == ("mlflow", 2, 4, Exit.DONE)
     assert rules["MLP1"].verdict == rules["MLP2"].verdict == rules["MLP4"].verdict == "pass"
-    assert rules["HB12"].evidence == "every evaluation is kept: 12 points of 4 runs"
+    assert rules["HB12"].evidence == "every evaluation is recorded: 12 points of 4 runs"
     assert rules["MLP6"].verdict == "cannot tell"
 
     client = MlflowClient(uri)

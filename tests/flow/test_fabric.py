@@ -17,7 +17,6 @@ from typing import Any
 import psutil
 import pytest
 
-from repro.cli.doctor import end_leftovers
 from repro.core import orphans
 from repro.core.errors import TrialError
 from repro.launchers.emulated import Fabric
@@ -26,6 +25,7 @@ from repro.launchers.netns.network_process import NetworkProcess
 from repro.launchers.netns.probe import ability
 from repro.record.results import Network
 from repro.record.store import read_record
+from repro.runner.doctor import end_orphans
 from repro.seams.launching import LaunchRequest, LaunchResult
 
 ROOT = Path(__file__).parents[2]
@@ -322,7 +322,7 @@ def test_nothing_outlives_a_killed_run_but_what_detached_itself(tmp_path: Path, 
         if detach:
             # Each rank started a process that no signal to the run reaches: it keeps its node's namespace.
             _wait(lambda: len(left := orphans.find()) == 2 and set(left) <= family)
-            assert set(end_leftovers()) <= family
+            assert set(end_orphans()) <= family
         assert _gone(nets)
         _wait(lambda: orphans.find() == [])
     finally:

@@ -22,7 +22,6 @@ from urllib.request import urlopen
 
 import pytest
 
-from repro.cli.ui import open_ui, page, ui_command
 from repro.compare import compare, summarize
 from repro.core import registry
 from repro.core.errors import TrackingError, UsageError
@@ -32,6 +31,7 @@ from repro.record.ledger import Attempt
 from repro.record.store import Record, RunFolder, read_record
 from repro.reporting import Reporter
 from repro.runner import tracking as tracking
+from repro.runner.mlflow_ui import open_ui, page, ui_command
 from repro.runner.tracking import Tracker
 from tests.records import SUITE, Course, default_course, make_record, write_log
 from tests.tracking_server import Site, environment, free_port, serving
@@ -600,7 +600,7 @@ def test_ui_of_a_server_is_its_own(server: str, tmp_path: Path, capsys: pytest.C
 
 def test_ui_of_a_file_is_served_until_it_is_interrupted(store: str, tmp_path: Path) -> None:
     reporter(store).write(make_record(tmp_path / "run", named(SMALL, "shown"), only=1), tmp_path)
-    code = f"from repro.cli.ui import open_ui; open_ui({store!r}, experiment='shown')"
+    code = f"from repro.runner.mlflow_ui import open_ui; open_ui({store!r}, experiment='shown')"
     child = subprocess.Popen([sys.executable, "-c", code], env=environment(), stdout=subprocess.PIPE,
                              stderr=subprocess.DEVNULL, start_new_session=True, cwd=tmp_path)
     watchdog = threading.Timer(120, child.kill)

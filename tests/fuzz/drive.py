@@ -200,7 +200,7 @@ def work(name: str, engine: str, seconds: float, seed: int, out: Path) -> None:
         import atheris
 
         with atheris.instrument_imports(include=["repro", "yaml", "zipfile", "json"], enable_loader_override=False):
-            import repro.cli.run  # noqa: F401
+            import repro.cli.workflows.run  # noqa: F401
             import tests.fuzz.targets  # noqa: F401
     feeder = Feeder(name, out)
     atexit.register(feeder.tell)

@@ -19,20 +19,21 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from repro.audit.command import audit
+from repro.audit.audit import audit
 from repro.audit.mapping import read_mapping
-from repro.bundle.difference import differences, text_of
-from repro.bundle.verify import opened, verify
-from repro.bundle.verify import text_of as verified_text
-from repro.cli import text as cli_text
-from repro.cli.compare import Compared, compare_runs, read_pattern
-from repro.cli.reproduce import choose, reduced
-from repro.cli.run import reporter
+from repro.bundle.difference import RecordDiff, differences
+from repro.bundle.source import open_record
+from repro.bundle.verify import verify
+from repro.cli.text.outcome import outcome_text
+from repro.cli.text.suite import plan_text, suite_text
+from repro.cli.workflows.reproduce import choose_trials, reduce_plan
+from repro.cli.workflows.run import reporter
 from repro.compare.calibration import calibration_of
 from repro.compare.merge import sections
+from repro.compare.runs import Compared, compare_runs, read_pattern
 from repro.core.errors import ReproError
 from repro.core.machine import Machine
-from repro.published import command
+from repro.published import importing
 from repro.published.comparison.compare import compare_published
 from repro.published.store import RECORD, RESULTS, read_published
 from repro.record import index as record_index
@@ -98,8 +99,8 @@ def _suite(data: bytes, folder: Path) -> None:
     path.write_bytes(data)
     source = read_suite(str(path))
     plan = make_plan(source.suite, MACHINE, source.problem)
-    cli_text.suite_text(source.suite)
-    cli_text.plan_text(plan, estimate(plan))
+    suite_text(source.suite)
+    plan_text(plan, estimate(plan))
     json.dumps(plan.model_dump(mode="json", by_alias=True))
 
 
@@ -174,12 +175,12 @@ def _mapping(data: bytes, folder: Path) -> None:
 # ---- published results
 
 
-def _import(program: command.Program, root: Path, folder: Path) -> None:
+def _import(program: importing.Program, root: Path, folder: Path) -> None:
     out = folder / "out"
     shutil.rmtree(out, ignore_errors=True)
-    made = command.run(program, root, out)
+    made = importing.import_results(program, root, out)
     assert read_published(out).results == made.results
-    json.dumps(command.as_json(made), allow_nan=False)
+    json.dumps(importing.import_json(made), allow_nan=False)
     audit(str(out))
 
 
@@ -229,7 +230,7 @@ def _description(data: bytes, folder: Path) -> None:
 def _imports(folder: Path) -> list[bytes]:
     repository(folder / "in")
     repository(folder / "in", system="other")
-    command.run("mlperf", folder / "in", folder / "made")
+    importing.import_results("mlperf", folder / "in", folder / "made")
     return [name.encode() + b"\n" + (folder / "made" / name).read_bytes() for name in (RECORD, RESULTS)]
 
 
@@ -347,13 +348,13 @@ class _Changed:
 
 def _compared(found: Compared) -> None:
     json.dumps(found.as_json())
-    cli_text.outcome_text(found.summaries, found.comparisons)
+    outcome_text(found.summaries, found.comparisons)
 
 
 def _read(data: bytes, folder: Path) -> None:
     with _Changed(data, folder) as root:
         found = verify(root)
-        assert json.dumps(found.as_json()) and verified_text(found)
+        assert json.dumps(found.as_json()) and found.text()
         record = read_record(root)
         calls: list[Callable[[], object]] = [
             lambda: _compared(compare_runs([root])),
@@ -361,11 +362,11 @@ def _read(data: bytes, folder: Path) -> None:
             lambda: _compared(compare_runs([folder / "same", root], force=True)),
             lambda: audit(str(root)).as_json(),
             lambda: calibration_of(record),
-            lambda: text_of(differences(read_record(folder / "same"), record), "a", "b"),
+            lambda: RecordDiff("a", "b", tuple(differences(read_record(folder / "same"), record))).text(),
             lambda: trials_to_run(record, True),
             lambda: plan_differences(record.plan, MACHINE),
             lambda: [record.next_attempt(trial.trial_id) for trial in record.plan.trials()],
-            lambda: reduced(record.plan, choose(record, "1"), MACHINE),
+            lambda: reduce_plan(record.plan, choose_trials(record, "1"), MACHINE),
         ]
         for call in calls:
             _tolerant(call)
@@ -393,11 +394,11 @@ def _merged(data: bytes, folder: Path) -> None:
 
 
 def _bundles(folder: Path) -> list[bytes]:
-    from repro.bundle.contents import bundle
+    from repro.bundle.contents import write_bundle
 
     _record(folder)
     made = [folder / "made.zip"]
-    bundle(folder / "same", made[0])
+    write_bundle(folder / "same", made[0])
     few = io.BytesIO()
     with zipfile.ZipFile(made[0]) as source, zipfile.ZipFile(few, "w", zipfile.ZIP_DEFLATED) as small:
         for item in source.infolist():
@@ -410,11 +411,11 @@ def _bundle(data: bytes, folder: Path) -> None:
     path = folder / "fuzz.zip"
     path.write_bytes(data)
     found = verify(path)
-    assert json.dumps(found.as_json()) and verified_text(found)
-    with opened(path) as root:
+    assert json.dumps(found.as_json()) and found.text()
+    with open_record(path) as root:
         assert all(item.resolve().is_relative_to(root.resolve()) for item in root.rglob("*"))
         record = read_record(root)
-        _tolerant(lambda: reduced(record.plan, choose(record, "1"), MACHINE))
+        _tolerant(lambda: reduce_plan(record.plan, choose_trials(record, "1"), MACHINE))
 
 
 FILES = in_file(ENDINGS)

@@ -55,7 +55,7 @@ def test_too_few_cells_are_refused_before_anything_runs():
         measure(16, 6, 3, 1)
     found = CliRunner().invoke(cli, ["bench", "compare", "--cells", "32", "--sizes", "9"], standalone_mode=True)
     assert found.exit_code == 2
-    assert "fewer --sizes would do" in found.output
+    assert "lower --sizes or raise --cells" in found.output
 
 
 @pytest.mark.slow

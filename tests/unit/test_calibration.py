@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from repro import stats
-from repro.cli import calibrate
 from repro.cli.main import cli
+from repro.cli.workflows import calibrate
 from repro.compare import Pair, calibration
 from repro.compare.calibration import Calibration, Null, add, calibration_of, machine_of, nulls_of, place_for, twin_plan
 from repro.core.errors import UsageError
@@ -267,13 +267,13 @@ def test_a_run_of_another_suite_is_refused(tmp_path: Path):
     (tmp_path / "o.yaml").write_text(SUITE.replace("lr: 0.1", "lr: 0.2"))
     found = CliRunner().invoke(cli, ["calibrate", str(tmp_path / "o.yaml"), "--from", str(record.folder.root)])
     assert isinstance(found.exception, UsageError)
-    assert "its nulls would say nothing of this suite" in str(found.exception)
+    assert "a calibration requires a run of the same suite" in str(found.exception)
 
 
 def test_cells_are_chosen_by_pattern(tmp_path: Path):
     plan = plan_of(tmp_path)
-    assert [cell.label for cell in calibrate.chosen_cells(plan, None)] == ["ddp, 2 processes"]
-    found = calibrate.chosen_cells(plan, {"engine": "deepspeed"})
+    assert [cell.label for cell in calibrate.choose_cells(plan, None)] == ["ddp, 2 processes"]
+    found = calibrate.choose_cells(plan, {"engine": "deepspeed"})
     assert len(found) == 2
-    with pytest.raises(UsageError, match="agrees with no cell; cells: ddp, 1 process"):
-        calibrate.chosen_cells(plan, {"engine": "none"})
+    with pytest.raises(UsageError, match="matches no cell; cells: ddp, 1 process"):
+        calibrate.choose_cells(plan, {"engine": "none"})

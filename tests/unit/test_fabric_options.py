@@ -9,7 +9,6 @@ import pytest
 from click.testing import CliRunner
 from pydantic import ValidationError
 
-from repro.cli import doctor
 from repro.cli.main import cli
 from repro.core import orphans
 from repro.core.errors import SuiteError
@@ -19,6 +18,7 @@ from repro.launchers.emulated import Fabric
 from repro.launchers.netns import rate
 from repro.launchers.netns.placement import node_of
 from repro.launchers.netns.probe import Ability
+from repro.runner import doctor
 from repro.seams.plugin import Setting
 from repro.suite.choice import parse_choice
 from repro.suite.file import read_suite
@@ -147,5 +147,5 @@ def test_doctor_mends_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orphans, "end", lambda pids: ended.extend(pids) or [8])
     done = CliRunner().invoke(cli, ["doctor", "--fix"])
     assert (done.exit_code, ended) == (0, [7, 8])
-    assert "earlier runs ended: 1" in done.output
-    assert "processes of runs that are over: 7, 8" in doctor._leftovers().found
+    assert "orphaned processes ended: 1" in done.output
+    assert "processes of runs that have ended: 7, 8" in doctor._orphans().found

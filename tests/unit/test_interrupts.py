@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from repro.bundle.make import make_bundle
 from repro.bundle.verify import verify
-from repro.cli import calibrate, headless, reproduce
-from repro.cli import run as cli_run
-from repro.cli.bundle import make_bundle
-from repro.cli.progress import TerminalWatcher
-from repro.cli.run import Ended, resume_suite, run_suite
+from repro.cli.workflows import calibrate, headless, reproduce
+from repro.cli.workflows import run as cli_run
+from repro.cli.workflows.progress import TerminalWatcher
+from repro.cli.workflows.run import Ended, resume_suite, run_suite
 from repro.core.errors import Interrupted, OutputError, ParityError, UsageError, interrupter
 from repro.core.machine import Machine
 from repro.launchers import local
@@ -288,7 +288,7 @@ def test_a_reproduction_that_went_on_elsewhere_does_not_claim_sameness(
     told = [item.text() for item in found.reproduction.differences]
     assert any(text.startswith("settings: between its own starts: absent -> setting OMP_NUM_THREADS") and
                text.endswith(", now 77") for text in told), told
-    assert "are the same in both" not in found.text()
+    assert "no recorded difference" not in found.text()
 
 
 def test_a_calibration_that_a_signal_ends_keeps_what_has_run_and_no_null(

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from repro.bundle import archive, rederive
-from repro.cli.calibrate import calibrate
-from repro.cli.run import run_suite
+from repro.cli.workflows.calibrate import calibrate
+from repro.cli.workflows.run import run_suite
 from repro.core.errors import UsageError
 from repro.core.machine import Machine
 from repro.record import index, limits

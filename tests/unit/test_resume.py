@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from repro.bundle.verify import verify
-from repro.cli import run as cli_run
+from repro.cli.workflows import run as cli_run
 from repro.core.errors import GuardError, OutputError, UsageError
 from repro.core.files import read_model, write_model
 from repro.core.machine import Machine
@@ -393,7 +393,7 @@ def test_an_index_that_cannot_be_taken_away_is_said_and_not_written_anew(half: S
     index = half.folder.root / record_index.NAME
     index.unlink()
     index.mkdir()
-    with pytest.raises(OutputError, match=r"sha256sums\.txt: (no plain file|cannot be removed: )"):
+    with pytest.raises(OutputError, match=r"sha256sums\.txt: (not a regular file|cannot be removed: )"):
         go_on(half)
     assert index.is_dir()
 
@@ -653,7 +653,7 @@ def test_hung_trials_damaged_logs_and_incidents_are_part_of_a_sound_record(begin
     assert verify(run.folder.root).notes == []
     run.folder.append_incident("machine", "another")
     assert [item.text() for item in verify(run.folder.root).problems] == [
-        "incidents.jsonl: was altered: its hash is not the index's"]
+        "incidents.jsonl: was modified: its hash differs from the index"]
 
 
 # ---- guards

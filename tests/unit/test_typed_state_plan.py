@@ -11,7 +11,7 @@ from zipfile import ZipFile
 import pytest
 
 from repro.bundle.verify import verify
-from repro.cli.reproduce import reduced
+from repro.cli.workflows.reproduce import reduce_plan
 from repro.compare.calibration import nulls_of, twin_plan
 from repro.compare.merge import sections
 from repro.core import registry
@@ -61,7 +61,7 @@ def old_plan(name: str) -> dict[str, Any]:
 
 
 def test_a_plan_is_what_its_kind_says(plan: Plan) -> None:
-    part = reduced(plan, [(cell.cell_id, 0) for cell in plan.cells], MACHINE)
+    part = reduce_plan(plan, [(cell.cell_id, 0) for cell in plan.cells], MACHINE)
     twins = twin_plan(plan, plan.cells[:2], 6, 1)
     assert [item.kind for item in (plan, part, twins)] == ["suite", "reproduction", "calibration"]
     assert [reworded(item).kind for item in (plan, part, twins)] == ["suite", "reproduction", "calibration"]

@@ -1,7 +1,10 @@
-"""Best practices as rules: what a record must show so that its verdicts can be believed.
+"""Rules of best practice: what a record must show so that its verdicts can be trusted.
 
-Each rule has an id, a source, a predicate, a verdict (pass, fail, not applicable, cannot tell) and its evidence. A rule
-says "cannot tell" rather than guess; docs/checklists.md lists them all.
+Each rule has an id, a source, a title and a function from facts to a verdict (pass, fail, not applicable, cannot tell)
+with its evidence. A rule says "cannot tell" instead of guessing.
+
+To add a rule, write its function in the file of its source (or in a new file, listed below), add one `Rule` to the
+`RULES` of this file, and add one line to the table in docs/checklists.md; a test compares the table with `RULES`.
 """
 
 from __future__ import annotations
@@ -19,15 +22,15 @@ ORDER: tuple[Verdict, ...] = ("fail", "cannot tell", "pass", "not applicable")
 
 
 def check(record: Record) -> tuple[Finding, ...]:
-    """Every rule over a record, in the order of the lists."""
+    """Apply every rule to a record, in the order of `RULES`."""
     return check_facts(record_facts(record))
 
 
 def check_facts(facts: Facts) -> tuple[Finding, ...]:
-    """Every rule over an experiment, whoever made it."""
+    """Apply every rule to an experiment of any origin."""
     return tuple(rule.find(facts) for rule in RULES)
 
 
 def failing_first(findings: tuple[Finding, ...]) -> list[Finding]:
-    """Failing rules first, the required ones before the others; then what cannot be told."""
+    """Sort by verdict in the order of `ORDER`; of one verdict, required rules first."""
     return sorted(findings, key=lambda item: (ORDER.index(item.verdict), not item.required))

@@ -1,10 +1,10 @@
-"""ACM's artifact badges, version 1.1: what a record can show of them. Badges are given by people; these are what they
-would look for first."""
+"""ACM's artifact badges, version 1.1: as far as a record can show them. People award badges; these rules
+check what they would check first."""
 
 from __future__ import annotations
 
 from repro.audit.rules.facts import Facts
-from repro.audit.rules.rule import Judged, Rule, absent, count, many, named
+from repro.audit.rules.rule import Judged, Rule, count, join, lacks, many
 
 SOURCE = "ACM Artifact Review and Badging 1.1"
 
@@ -12,31 +12,31 @@ SOURCE = "ACM Artifact Review and Badging 1.1"
 def available(facts: Facts) -> Judged:
     """ACM1. The archive itself, a DOI, lies outside every record."""
     if facts.dirty:
-        return "fail", f"the code had changes that commit {str(facts.commit)[:12]} does not hold, so no archive can"
+        return "fail", f"the code had uncommitted changes to {str(facts.commit)[:12]}, so no archive can hold them"
     if facts.data is not None and (loose := [item.name for item in facts.data if item.source is None]):
-        return absent(facts, f"data without a source: {named(loose)}")
+        return lacks(facts, f"data without a source: {join(loose)}")
     if facts.commit is None or not facts.data:
         lacking = ["the commit"] * (facts.commit is None) + ["the data"] * (not facts.data)
-        return absent(facts, f"not identified: {' and '.join(lacking)}")
+        return lacks(facts, f"not identified: {' and '.join(lacking)}")
     return "pass", f"identified: commit {facts.commit[:12]}, {many(facts.data, 'data set')}, " \
-                   f"{many(facts.software, 'library', 'libraries')}; whether an archive holds them no record " \
-                   "says"
+                   f"{many(facts.software, 'library', 'libraries')}; whether an archive holds them is not in a " \
+                   "record"
 
 
 def functional(facts: Facts) -> Judged:
     """ACM2."""
     if facts.missing is None:
-        return "cannot tell", "what a complete run of this would be is not said"
+        return "cannot tell", "the source does not state the planned runs"
     if facts.missing:
         return "fail", f"not complete: {count(facts.missing, 'planned run')} without a result"
     if facts.parity == "failed":
         return "fail", "not consistent: the parity gate found engines that train differently"
     broken = [run.name for _, run in facts.runs if run.reached is None]
     if broken:
-        return "fail", f"not exercisable as it stands: {many(broken, 'run')} crashed or left an invalid log: " \
-                       f"{named(broken)}"
+        return "fail", f"not exercisable: {many(broken, 'run')} crashed or left an invalid log: " \
+                       f"{join(broken)}"
     if facts.parity is None:
-        return absent(facts, f"{many(facts.runs, 'run')} complete, but no verification: there was no parity gate")
+        return lacks(facts, f"{many(facts.runs, 'run')} complete, but no verification: there was no parity gate")
     gate = "passed" if facts.parity == "passed" else "not needed"
     return "pass", f"complete and exercised: {many(facts.runs, 'run')}; parity gate {gate}"
 
@@ -44,7 +44,7 @@ def functional(facts: Facts) -> Judged:
 def reproduced(facts: Facts) -> Judged:
     """ACM3."""
     if facts.reproduced is None:
-        return "cannot tell", "one record is one study; this badge takes another team's"
+        return "cannot tell", "one record is one study; this badge requires one by another team"
     if facts.reproduced:
         return "pass", "stated: another party obtained the results with these artifacts"
     return "fail", "stated: another party did not obtain the results"

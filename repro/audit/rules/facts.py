@@ -1,4 +1,4 @@
-"""What rules look at: an experiment in figures, whoever made it. None everywhere: the source does not say."""
+"""The facts that rules judge: an experiment of any origin in figures. None means that the source does not state it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from repro.compare import Comparison
 Origin = Literal["record", "mlperf", "dawnbench", "mlflow"]
 HYPERPARAMETERS = ("initialisation", "optimizer", "momentum", "weight decay", "learning rate", "schedule",
                    "batch per worker", "global batch", "epochs")
-"""What FireCaffe's second practice asks for, each by itself."""
+"""The hyper-parameters that FireCaffe's second practice requires."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """One training run that left a result, or the place of one that has none."""
+    """One training run, with or without a result."""
 
     name: str
     reached: bool | None
-    """Whether it reached its target; None: it broke, so that nobody knows."""
+    """Whether it reached its target; None: unknown, because the run failed."""
     status: str
     seconds: float | None = None
     """To the target, evaluation on the clock."""
@@ -31,27 +31,27 @@ class RunFacts:
     throughput: float | None = None
     """Samples per second."""
     seed: str | None = None
-    """What all its random numbers come from, as text."""
+    """The seed of all random numbers, as text."""
     drawn: str | None = None
-    """Hash of what the seed drew (weights, order): two runs with one hash are one run twice."""
+    """Hash of what the seed drew (weights, order): two runs with one hash are the same run."""
     weights: bool | None = None
-    """Whether the weights it ended with are identified."""
+    """Whether the final weights are identified."""
     initial: str | None = None
-    """Hash of the weights it began with."""
+    """Hash of the initial weights."""
     unexplained: float | None = None
     """Share of the clock that its parts do not explain, 0 to 1."""
     backwards: bool = False
     """The clock went backwards."""
     stamped: bool | None = None
-    """Whether its time is that between a start and a stop, with nothing taken off."""
+    """Whether its time is the difference between a start and a stop, with nothing subtracted."""
     steps: bool | None = None
-    """Step times as the slowest rank's, with their 95th percentile, are kept."""
+    """Whether step times of the slowest rank are recorded with their 95th percentile."""
     points: int | None = None
-    """Evaluations kept."""
+    """Number of recorded evaluations."""
     communicated: bool | None = None
-    """Bytes sent and seconds waited for communication are known."""
+    """Whether bytes sent and seconds waited for communication are recorded."""
     expected: bool | None = None
-    """What the algorithm should send is known beside it."""
+    """Whether the traffic that the algorithm should cause is recorded as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,24 +64,24 @@ class CellFacts:
     workers: int | None = None
     global_batch: int | None = None
     model: str | None = None
-    """What is trained on what, as text: equal where architecture, data and loss are."""
+    """Architecture, data and loss as text; equal if all three are."""
     target: str | None = None
     others: str | None = None
-    """Everything that defines the cell but workers and batch, as text."""
+    """Everything that defines the cell except workers and batch, as text."""
     hyperparameters: Mapping[str, str] = field(default_factory=dict)
-    """By the names of `HYPERPARAMETERS`; what is not there is not known."""
+    """By the names of `HYPERPARAMETERS`; missing ones are unknown."""
     determinism: str | None = None
     planned: int | None = None
-    """Runs that were to be made, fixed beforehand."""
+    """Number of planned runs, fixed beforehand."""
     interval: bool | None = None
-    """An interval of its central time can be given."""
+    """Whether an interval of its median or mean time can be given."""
     median: float | None = None
     """Seconds to the target."""
     bandwidth: float | None = None
     """Bits per second of the slowest link in use."""
     simulated: bool = False
     fault: str = ""
-    """What its own program's rules hold against its score; "" where they hold nothing, or there are none."""
+    """Reason why the rules of its own program reject its score; "" if they accept it or there are none."""
 
     @property
     def reached(self) -> int:
@@ -90,7 +90,7 @@ class CellFacts:
 
 @dataclass(frozen=True, slots=True)
 class DataFacts:
-    """A data set, as it is named."""
+    """A data set as the source describes it."""
 
     name: str
     version: str | None
@@ -132,15 +132,15 @@ class Facts:
     title: str
     cells: tuple[CellFacts, ...]
     comparisons: tuple[Comparison, ...] | None = None
-    """With their tests; None: none are in the source."""
+    """Comparisons with their tests; None: the source holds none."""
     contrasts: tuple[tuple[str, str], ...] | None = None
-    """(candidate, baseline) cells of every speed-up that is stated; None: none is."""
+    """(candidate, baseline) cells of every stated speed-up; None: none is stated."""
     declared: bool | None = None
     """Whether one contrast was declared before the runs."""
     data: tuple[DataFacts, ...] | None = None
     hardware: str | None = None
     without_hardware: tuple[str, ...] = ()
-    """Labels of the cells whose hardware is not said, where that of others is."""
+    """Labels of the cells without stated hardware, if other cells have it."""
     interconnect: str | None = None
     software: tuple[str, ...] = ()
     """Names and versions."""
@@ -148,40 +148,41 @@ class Facts:
     commit: str | None = None
     dirty: bool | None = None
     varied: tuple[str, ...] | None = None
-    """Factors that vary, all of them."""
+    """All factors that vary."""
     skipped: tuple[tuple[str, str], ...] | None = None
-    """(combination, reason) of what was asked for and not run."""
+    """(combination, reason) of requested combinations that were not run."""
     excluded: int | None = None
-    """Combinations left out on purpose."""
+    """Number of combinations excluded on purpose."""
     missing: int | None = None
     """Planned runs without a result."""
     attempts: tuple[AttemptFacts, ...] | None = None
     deleted: int | None = None
-    """Runs that were taken away again, as far as the source shows them."""
+    """Number of deleted runs, as far as the source shows them."""
     means: Mapping[str, str] | None = None
-    """What summarises "costs", "rates", "ratios": arithmetic, harmonic, geometric, median."""
+    """How "costs", "rates" and "ratios" are summarised: arithmetic, harmonic or geometric mean, or median."""
     agreements: tuple[Agreement, ...] | None = None
     parity: str | None = None
     """"passed", "failed", "not needed"; None: no gate."""
     models: int | None = None
-    """Models whose answers are joined in one figure."""
+    """Number of models whose answers are combined in one figure."""
     augmented: bool | None = None
-    """Whether the test data are shown several times, cut or turned."""
+    """Whether test samples are shown several times, cropped or flipped."""
     reproduced: bool | None = None
-    """Whether another party got the results again."""
+    """Whether another party obtained the same results."""
 
     @property
     def no_hardware(self) -> str:
-        """How rules say that `hardware` is None."""
+        """The sentence for `hardware` being None."""
         lacking = self.without_hardware
         if not lacking:
-            return "the hardware is not said"
+            return "the hardware is not stated"
         more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
-        return f"the hardware is not said for {len(lacking)} of {len(self.cells)} cells: {'; '.join(lacking[:3])}{more}"
+        return (f"the hardware is not stated for {len(lacking)} of {len(self.cells)} cells: "
+                f"{'; '.join(lacking[:3])}{more}")
 
     @property
     def whole(self) -> bool:
-        """Whether this is all that its author reports, so that what it does not say is not reported at all."""
+        """Whether the source is everything that its author reports, so that what it lacks was not reported."""
         return self.origin == "record"
 
     @property

@@ -1,10 +1,10 @@
 """FireCaffe's practices (Iandola et al., CVPR 2016, arXiv:1511.00175): F1 to F3 have headings there, the paper follows
-the others without one. The paper prints no list of ten: F4 to F10 are this project's reading of what it does."""
+the others without one. The paper has no list of ten: F4 to F10 are this project's reading of its practice."""
 
 from __future__ import annotations
 
 from repro.audit.rules.facts import HYPERPARAMETERS, CellFacts, DataFacts, Facts
-from repro.audit.rules.rule import ALWAYS, Judged, Rule, absent, count, many, named
+from repro.audit.rules.rule import ALWAYS, Judged, Rule, count, join, lacks, many
 from repro.compare import Comparison
 
 SOURCE = "FireCaffe, arXiv:1511.00175"
@@ -15,23 +15,23 @@ FOLLOWED = f"{SOURCE}, followed without a heading (our reading)"
 def public_data(facts: Facts) -> Judged:
     """F1."""
     if simulated := [cell.label for cell in facts.cells if cell.simulated]:
-        return "fail", f"simulated, trained on nothing: {named(simulated)}"
+        return "fail", f"simulated, nothing was trained: {join(simulated)}"
     if facts.data is None or not facts.data:
-        return absent(facts, "no data set is named")
-    if made_up := [item.name for item in facts.data if item.synthetic]:
-        return "fail", f"made-up data, which say nothing of accuracy: {named(made_up)}"
-    if lacking := [f"{item.name} without {named(gaps)}" for item in facts.data if (gaps := _unsaid(item))]:
-        return absent(facts, f"data not identified: {named(lacking)}")
+        return lacks(facts, "no data set is named")
+    if synthetic := [item.name for item in facts.data if item.synthetic]:
+        return "fail", f"synthetic data, which say nothing about accuracy: {join(synthetic)}"
+    if lacking := [f"{item.name} without {join(gaps)}" for item in facts.data if (gaps := _unstated(item))]:
+        return lacks(facts, f"data not identified: {join(lacking)}")
     runs = [run for _, run in facts.runs if run.reached is not None]
     if not runs or any(run.quality is None or (run.throughput is None and run.seconds is None) for run in runs):
         bare = sum(run.quality is None for run in runs)
-        return absent(facts, f"{bare} of {many(runs, 'run')} without accuracy")
-    told = named(f"{item.name} {item.version}, sha256 {str(item.digest)[:12]}, {item.train_samples} + "
+        return lacks(facts, f"{bare} of {many(runs, 'run')} without accuracy")
+    described = join(f"{item.name} {item.version}, sha256 {str(item.digest)[:12]}, {item.train_samples} + "
                  f"{item.eval_samples} samples, {item.licence}" for item in facts.data)
-    return "pass", f"speed and accuracy of {many(runs, 'run')} on {told}"
+    return "pass", f"speed and accuracy of {many(runs, 'run')} on {described}"
 
 
-def _unsaid(item: DataFacts) -> list[str]:
+def _unstated(item: DataFacts) -> list[str]:
     wanted = {"version": item.version, "hash": item.digest, "training size": item.train_samples,
               "evaluation size": item.eval_samples, "licence": item.licence, "source": item.source}
     return [name for name, value in wanted.items() if value is None]
@@ -44,8 +44,8 @@ def hyperparameters(facts: Facts) -> Judged:
     gaps = {name: sum(name not in cell.hyperparameters for cell in facts.cells) for name in HYPERPARAMETERS}
     lacking = [f"{name} ({number} of {many(facts.cells, 'cell')})" for name, number in gaps.items() if number]
     if lacking:
-        return absent(facts, f"not said: {', '.join(lacking)}")
-    return "pass", f"{len(HYPERPARAMETERS)} of {len(HYPERPARAMETERS)} said for all {many(facts.cells, 'cell')}: " \
+        return lacks(facts, f"not stated: {', '.join(lacking)}")
+    return "pass", f"{len(HYPERPARAMETERS)} of {len(HYPERPARAMETERS)} stated for all {many(facts.cells, 'cell')}: " \
                    f"{', '.join(HYPERPARAMETERS)}"
 
 
@@ -54,12 +54,12 @@ def _worker_counts(facts: Facts) -> set[int | None]:
 
 
 def _no_scaling(facts: Facts) -> Judged | None:
-    """Why a rule about scaling has nothing to judge; None: it has."""
+    """Return the verdict if there is no scaling to judge, else None."""
     if facts.contrasts is None:
         return "not applicable", "no speed-up is stated"
     counts = _worker_counts(facts)
     if None in counts:
-        return "cannot tell", "how many workers each cell has is not said"
+        return "cannot tell", "the number of workers is not stated for every cell"
     if len(counts) < 2:
         workers = next(iter(counts), 0) or 0
         return "not applicable", f"every cell has {count(workers, 'worker')}, so no scaling is stated"
@@ -72,18 +72,18 @@ def single_worker(facts: Facts) -> Judged:
         return found
     several = [cell for cell in facts.cells if (cell.workers or 0) > 1]
     singles = [cell for cell in facts.cells if cell.workers == 1]
-    unsaid = [cell.label for cell in facts.cells if cell.model is None or cell.target is None]
-    if unsaid:
-        return "cannot tell", f"model or target not said: {named(unsaid)}"
+    unstated = [cell.label for cell in facts.cells if cell.model is None or cell.target is None]
+    if unstated:
+        return "cannot tell", f"model or target not stated: {join(unstated)}"
     bases = {(one.model, one.target) for one in singles}
     alone = [cell.label for cell in several if (cell.model, cell.target) not in bases]
     if alone:
         return "fail", f"no single-worker cell of the same model and target for {len(alone)} of " \
-                       f"{many(several, 'cell')}: {named(alone)}"
+                       f"{many(several, 'cell')}: {join(alone)}"
     missed = [one.label for one in singles if one.reached == 0]
     if missed:
-        return "fail", f"the single-worker baseline never reached the target: {named(missed)}"
-    return "pass", f"{many(several, 'cell')} of several workers against {named(one.label for one in singles)}, " \
+        return "fail", f"the single-worker baseline never reached the target: {join(missed)}"
+    return "pass", f"{many(several, 'cell')} of several workers against {join(one.label for one in singles)}, " \
                    "of the same model and target"
 
 
@@ -99,17 +99,17 @@ def accuracy_held(facts: Facts) -> Judged:
     cells = [facts.cell(name) for name in dict.fromkeys(name for pair in pairs for name in pair)]
     runs = [run for cell in cells for run in cell.runs if run.reached is not None]
     if bare := [run.name for run in runs if run.quality is None]:
-        return absent(facts, f"accuracy unknown in {len(bare)} of {many(runs, 'run')}: {named(bare)}")
+        return lacks(facts, f"accuracy unknown in {len(bare)} of {many(runs, 'run')}: {join(bare)}")
     lost = [f"{one.label} ({_share(one)} against {_share(other)})" for one, other in
-            (_quicker(facts, item) for item in quick if item.metric == "throughput") if _worse(one, other)]
+            (_faster(facts, item) for item in quick if item.metric == "throughput") if _worse(one, other)]
     if lost:
-        return "fail", f"fewer runs of the quicker cell reach the target: {named(lost)}"
+        return "fail", f"fewer runs of the faster cell reach the target: {join(lost)}"
     return "pass", f"{many(pairs, 'speed-up')}, each with the accuracy of all its runs; " \
                    f"{sum(cell.reached for cell in cells)} of {len(runs)} reached the target"
 
 
-def _quicker(facts: Facts, item: Comparison) -> tuple[CellFacts, CellFacts]:
-    """The quicker cell and the other one."""
+def _faster(facts: Facts, item: Comparison) -> tuple[CellFacts, CellFacts]:
+    """Return the faster cell and the other one."""
     candidate, baseline = facts.cell(item.candidate), facts.cell(item.baseline)
     return (baseline, candidate) if item.verdict == "slower" else (candidate, baseline)
 
@@ -126,29 +126,29 @@ def full_training(facts: Facts) -> Judged:
     """F5."""
     reached = [run for _, run in facts.runs if run.reached]
     if not facts.runs:
-        return absent(facts, "there is no run")
+        return lacks(facts, "there is no run")
     if not reached:
         return "fail", f"not one of {many(facts.runs, 'run')} reached its target, so there is no time to train"
     lacking = [run.name for run in reached if run.seconds is None or run.epochs is None]
     if lacking:
-        return absent(facts, f"time or epochs to the target unknown for {len(lacking)} of {many(reached, 'run')}")
+        return lacks(facts, f"time or epochs to the target unknown for {len(lacking)} of {many(reached, 'run')}")
     never = [cell.label for cell in facts.cells if cell.runs and cell.reached == 0]
-    rest = f"; never: {named(never)}" if never else ""
+    rest = f"; never: {join(never)}" if never else ""
     return "pass", f"time and epochs to the target of all {many(reached, 'run')} that reached it{rest}"
 
 
 def hardware(facts: Facts) -> Judged:
     """F6."""
     if facts.hardware is None:
-        return absent(facts, facts.no_hardware)
+        return lacks(facts, facts.no_hardware)
     several = [cell for cell in facts.cells if cell.workers is None or cell.workers > 1]
     unknown = [cell.label for cell in several if cell.bandwidth is None]
     if unknown:
-        what = facts.interconnect or "an interconnect not named"
-        return absent(facts, f"{facts.hardware}; {what}: bandwidth not recorded for {len(unknown)} of "
+        what = facts.interconnect or "interconnect not stated"
+        return lacks(facts, f"{facts.hardware}; {what}: bandwidth not recorded for {len(unknown)} of "
                              f"{many(several, 'cell')} of several workers")
     rates = {f"{cell.bandwidth / 1e6:g} Mbit/s" for cell in several if cell.bandwidth is not None}
-    return "pass", facts.hardware + (f"; slowest link {named(sorted(rates))}" if rates else "; one worker a cell")
+    return "pass", facts.hardware + (f"; slowest link {join(sorted(rates))}" if rates else "; one worker a cell")
 
 
 def same_batch(facts: Facts) -> Judged:
@@ -156,7 +156,7 @@ def same_batch(facts: Facts) -> Judged:
     if found := _no_scaling(facts):
         return found
     if any(cell.global_batch is None or cell.others is None for cell in facts.cells):
-        return "cannot tell", "batch size or settings not said for every cell"
+        return "cannot tell", "batch size or settings not stated for every cell"
     least = min(cell.workers or 0 for cell in facts.cells)
     scaled = [cell for cell in facts.cells if (cell.workers or 0) > least]
     fewest: dict[tuple[int | None, str | None], int] = {}
@@ -165,40 +165,40 @@ def same_batch(facts: Facts) -> Judged:
         fewest[alike] = min(fewest.get(alike, cell.workers or 0), cell.workers or 0)
     only = [cell.label for cell in scaled if fewest[cell.global_batch, cell.others] == cell.workers]
     if only:
-        return "fail", f"workers and batch grow together, with no cell of fewer workers at the same batch and else " \
-                       f"the same, for {len(only)} of {many(scaled, 'cell')}: {named(only)}"
+        return "fail", f"workers and batch grow together, with no cell of fewer workers at the same batch and " \
+                       f"otherwise equal, for {len(only)} of {many(scaled, 'cell')}: {join(only)}"
     batches = sorted({cell.global_batch for cell in facts.cells if cell.global_batch is not None})
     return "pass", f"{many(scaled, 'cell')} each with one of fewer workers at the same batch " \
                    f"({', '.join(map(str, batches))})"
 
 
 def single_model(facts: Facts) -> Judged:
-    """F8. In a record: one set of weights a run, by its hash, and what every workload states of its evaluations."""
+    """F8. A record shows one hash of the weights per run, and what each workload states about its evaluations."""
     if facts.models is not None and facts.models > 1:
-        return "fail", f"the answers of {facts.models} models are joined"
+        return "fail", f"the answers of {facts.models} models are combined"
     if facts.augmented:
         return "fail", "test samples are shown more than once (crops, flips or the like)"
     if facts.models == 1 and facts.augmented is False:
         return "pass", "stated: one model, each test sample shown once"
     if not facts.whole:
-        return "cannot tell", "how many models answer, and how often a test sample is shown, is not in this source"
+        return "cannot tell", "the number of models and of views of a test sample is not in this source"
     return _one_view(facts)
 
 
 def _one_view(facts: Facts) -> Judged:
     runs = [run for _, run in facts.runs if run.reached is not None]
     known, data = sum(bool(run.weights) for run in runs), facts.data or ()
-    told = f"{known} of {many(runs, 'run')} end in one set of weights with its hash"
+    described = f"{known} of {many(runs, 'run')} end in one set of weights with its hash"
     if several := [item.name for item in data if (item.test_views or 0) > 1]:
-        return "fail", f"an evaluation shows each test sample several times: {named(several)}"
+        return "fail", f"an evaluation shows each test sample several times: {join(several)}"
     silent = [item.name for item in data if item.test_views is None]
     if silent or not data:
-        return "cannot tell", f"{told}; how often a test sample is shown is not stated" + (
-            f" for {named(silent)}" if silent else "")
+        return "cannot tell", f"{described}; how often a test sample is shown is not stated" + (
+            f" for {join(silent)}" if silent else "")
     if known < len(runs) or not runs:
-        return "cannot tell", told
-    return "pass", f"{told}; the workload states that an evaluation shows each test sample once, as it is: " \
-                   f"{named(item.name for item in data)}"
+        return "cannot tell", described
+    return "pass", f"{described}; the workload states that an evaluation shows each test sample once, as it is: " \
+                   f"{join(item.name for item in data)}"
 
 
 def communication(facts: Facts) -> Judged:
@@ -208,9 +208,9 @@ def communication(facts: Facts) -> Judged:
         return "not applicable", "no cell has several workers"
     unknown = [cell.label for cell in several if not any(run.communicated for run in cell.runs)]
     if unknown:
-        return absent(facts, f"bytes sent and time waited not counted for {len(unknown)} of "
-                             f"{many(several, 'cell')} of several workers: {named(unknown)}")
-    return "pass", f"bytes sent and time waited counted for all {many(several, 'cell')} of several workers"
+        return lacks(facts, f"bytes sent and time waited are not recorded for {len(unknown)} of "
+                             f"{many(several, 'cell')} of several workers: {join(unknown)}")
+    return "pass", f"bytes sent and time waited are recorded for all {many(several, 'cell')} of several workers"
 
 
 def same_architecture(facts: Facts) -> Judged:
@@ -218,12 +218,12 @@ def same_architecture(facts: Facts) -> Judged:
     if not facts.contrasts:
         return "not applicable", "nothing is compared"
     pairs = [(facts.cell(one), facts.cell(other)) for one, other in facts.contrasts]
-    if unsaid := [cell.label for pair in pairs for cell in pair if cell.model is None]:
-        return absent(facts, f"the model is not said: {named(dict.fromkeys(unsaid))}")
+    if unstated := [cell.label for pair in pairs for cell in pair if cell.model is None]:
+        return lacks(facts, f"the model is not stated: {join(dict.fromkeys(unstated))}")
     if unlike := [f"{one.label} against {other.label}" for one, other in pairs if one.model != other.model]:
-        return "fail", f"different models or data in {len(unlike)} of {many(pairs, 'comparison')}: {named(unlike)}"
+        return "fail", f"different models or data in {len(unlike)} of {many(pairs, 'comparison')}: {join(unlike)}"
     if begun := [f"{one.label} against {other.label}" for one, other in pairs if _unlike_start(one, other)]:
-        return "fail", f"one seed gave different initial weights: {named(begun)}"
+        return "fail", f"one seed gave different initial weights: {join(begun)}"
     return "pass", f"one model on both sides of all {many(pairs, 'comparison')}"
 
 
@@ -236,10 +236,10 @@ RULES = (
     Rule("F1", f"{HEADED} 1", "Speed and accuracy on a public data set", public_data, ALWAYS),
     Rule("F2", f"{HEADED} 2", "All hyper-parameters are reported", hyperparameters, ALWAYS),
     Rule("F3", f"{HEADED} 3", "Speed-ups are against a named single-worker baseline", single_worker, ALWAYS),
-    Rule("F4", FOLLOWED, "No speed-up without the accuracy beside it", accuracy_held, ALWAYS),
+    Rule("F4", FOLLOWED, "No speed-up without the accuracy next to it", accuracy_held, ALWAYS),
     Rule("F5", FOLLOWED, "Full time to train and epochs, not only images a second", full_training, ALWAYS),
     Rule("F6", FOLLOWED, "Hardware and interconnect are disclosed, with bandwidth", hardware),
-    Rule("F7", FOLLOWED, "Same-batch scaling is shown apart from larger-batch scaling", same_batch),
+    Rule("F7", FOLLOWED, "Same-batch scaling is shown separately from larger-batch scaling", same_batch),
     Rule("F8", FOLLOWED, "A single model, no test-time tricks", single_model),
     Rule("F9", FOLLOWED, "Communication volume and time are measured for each algorithm", communication),
     Rule("F10", FOLLOWED, "Same architecture in baseline and candidate", same_architecture, ALWAYS),

@@ -1,4 +1,4 @@
-"""A record of this harness as the facts that rules look at."""
+"""Facts of a record of this harness."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from repro.suite.metrics import DEFAULT
 from repro.suite.training import TrainingConfig
 
 MEANS = {"costs": "median", "rates": "median", "ratios": "geometric mean"}
-"""How this harness summarises (method.md section 4)."""
+"""The means that this harness uses (method.md section 4)."""
 
 
 def record_facts(record: Record) -> Facts:
-    """Everything the rules ask of a record; nothing is read from disk."""
+    """Return everything that the rules need from a record; reads nothing from disk."""
     plan, environment = record.plan, record.environment
     by_cell: dict[str, list[Result]] = {}
     for item in sorted(record.results, key=lambda result: result.repeat):
@@ -62,7 +62,7 @@ def _cell(record: Record, cell: Cell, results: Sequence[Result]) -> CellFacts:
 
 
 def _has_interval(summary: Summary) -> bool:
-    """Of the median; where runs missed, of the mean up to the horizon or of the probability to arrive."""
+    """Return whether the median has an interval or, if runs missed, the restricted mean or the success rate."""
     if summary.interval is not None:
         return True
     missed = summary.n - summary.ok
@@ -91,13 +91,13 @@ def _reached(item: Result) -> bool | None:
 
 
 def _drawn(hashes: Mapping[str, str]) -> str | None:
-    """What the seed gave; None where either hash is missing."""
+    """Return the hashes of what the seed drew; None if one is missing."""
     names = ("init_weights", "data_order")
     return "/".join(hashes[name] for name in names) if all(name in hashes for name in names) else None
 
 
 def _hyperparameters(choices: TrainingConfig, results: Sequence[Result]) -> dict[str, str]:
-    """A record holds all choices with their defaults; what they begin from is known by the hashes of its runs."""
+    """Return the hyper-parameters, defaults included; hashes in the runs identify the initial weights."""
     options: dict[str, Any] = choices.optimizer.model_dump(mode="json")
     momentum = options.get("momentum", options.get("betas"))
     found = {
@@ -108,7 +108,7 @@ def _hyperparameters(choices: TrainingConfig, results: Sequence[Result]) -> dict
         "global batch": str(choices.batch.global_), "epochs": f"{choices.stop.max_epochs:g} at most",
     }
     if results and all("init_weights" in item.hashes for item in results if meaning(item.status).counts):
-        found["initialisation"] = "drawn from the seed; hash of the weights kept for every run"
+        found["initialisation"] = "drawn from the seed; hash of the weights recorded for every run"
     return found
 
 

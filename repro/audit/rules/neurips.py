@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from repro.audit.rules.facts import Facts
 from repro.audit.rules.firecaffe import hyperparameters
-from repro.audit.rules.rule import ALWAYS, Judged, Rule, absent, many, named
+from repro.audit.rules.rule import ALWAYS, Judged, Rule, join, lacks, many
 from repro.record.status import meaning
 
 SOURCE = "NeurIPS paper checklist"
@@ -13,16 +13,16 @@ SOURCE = "NeurIPS paper checklist"
 def claims(facts: Facts) -> Judged:
     """NEU1."""
     if facts.contrasts is None or len(facts.cells) < 2:
-        return "not applicable", "nothing is claimed of two cells"
+        return "not applicable", "no claim compares two cells"
     if facts.declared is None:
-        return "cannot tell", "what was claimed beforehand is not said"
+        return "cannot tell", "the claims made beforehand are not stated"
     if not facts.declared:
         return "fail", f"{many(facts.contrasts, 'contrast')} and none declared beforehand: exploratory"
     if facts.comparisons is None:
-        return "cannot tell", "stated as declared beforehand; what became of it is not in this source"
+        return "cannot tell", "stated as declared beforehand; its outcome is not in this source"
     found = [item for item in facts.comparisons if item.primary]
     if not found:
-        return "fail", "the contrast that was declared is not among those shown"
+        return "fail", "the declared contrast is not among those shown"
     return "pass", f"declared beforehand: {found[0].candidate_label} against {found[0].baseline_label}, by " \
                    f"{found[0].metric}; answered: {found[0].verdict}"
 
@@ -30,12 +30,12 @@ def claims(facts: Facts) -> Judged:
 def setting(facts: Facts) -> Judged:
     """NEU2."""
     if not facts.data:
-        return absent(facts, "no data set is named")
+        return lacks(facts, "no data set is named")
     unsplit = [item.name for item in facts.data if item.train_samples is None or item.eval_samples is None]
     if unsplit:
-        return absent(facts, f"sizes of the split unknown: {named(unsplit)}")
+        return lacks(facts, f"sizes of the split unknown: {join(unsplit)}")
     verdict, evidence = hyperparameters(facts)
-    splits = named(f"{item.name}: {item.train_samples} to train, {item.eval_samples} to evaluate"
+    splits = join(f"{item.name}: {item.train_samples} to train, {item.eval_samples} to evaluate"
                    for item in facts.data)
     return verdict, f"{splits}; hyper-parameters: {evidence}"
 
@@ -44,15 +44,15 @@ def error_bars(facts: Facts) -> Judged:
     """NEU3."""
     ran = [cell for cell in facts.cells if cell.runs]
     if not ran:
-        return absent(facts, "there is no run")
+        return lacks(facts, "there is no run")
     single = [cell.label for cell in ran if len(cell.runs) < 2]
     if single:
-        return "fail", f"one run and so no error bar: {named(single)}"
+        return "fail", f"a single run gives no error bar: {join(single)}"
     if any(run.seed is None for cell in ran for run in cell.runs):
-        return absent(facts, "what varies between the runs of a cell (their seed?) is not said")
+        return lacks(facts, "what varies between the runs of a cell (their seed?) is not stated")
     same = [cell.label for cell in ran if len({run.seed for run in cell.runs}) < 2]
     if same:
-        return "fail", f"runs of one seed: what an error bar would be about does not vary: {named(same)}"
+        return "fail", f"all runs have one seed, so nothing varies that an error bar could show: {join(same)}"
     least = min(len(cell.runs) for cell in ran)
     if any(cell.interval is None for cell in ran):
         return "cannot tell", f"{least} runs or more of different seeds in each of {many(ran, 'cell')}; whether an " \
@@ -60,8 +60,8 @@ def error_bars(facts: Facts) -> Judged:
     compared = {name for item in facts.comparisons or () if item.interval is not None
                 for name in (item.candidate, item.baseline)}
     if bare := [cell.label for cell in ran if not cell.interval and cell.cell_id not in compared]:
-        return "fail", f"neither an interval of its own nor one of a ratio for {len(bare)} of {many(ran, 'cell')}: " \
-                       f"{named(bare)}"
+        return "fail", f"no interval of the cell and none of a ratio for {len(bare)} of {many(ran, 'cell')}: " \
+                       f"{join(bare)}"
     return "pass", f"{least} runs or more in each of {many(ran, 'cell')}; what varies is the seed: initial weights, " \
                    "order, augmentation"
 
@@ -69,14 +69,14 @@ def error_bars(facts: Facts) -> Judged:
 def compute(facts: Facts) -> Judged:
     """NEU4."""
     if facts.hardware is None:
-        return absent(facts, facts.no_hardware)
+        return lacks(facts, facts.no_hardware)
     if facts.attempts is None:
-        return "cannot tell", f"{facts.hardware}; time of failed and preliminary runs is not in this source"
+        return "cannot tell", f"{facts.hardware}; the time of failed and preliminary runs is not in this source"
     listed = {item.run for item in facts.attempts}
     if unlisted := [run.name for _, run in facts.runs if run.name not in listed]:
-        return absent(facts, f"no time in the ledger for {len(unlisted)} of {many(facts.runs, 'run')}")
+        return lacks(facts, f"no time in the ledger for {len(unlisted)} of {many(facts.runs, 'run')}")
     if any(item.seconds is None for item in facts.attempts):
-        return absent(facts, "how long some attempts took is not said")
+        return lacks(facts, "the duration of some attempts is not stated")
     total = sum(item.seconds or 0 for item in facts.attempts)
     failed = [item for item in facts.attempts if not meaning(item.status).completed]
     lost = sum(item.seconds or 0 for item in failed)

@@ -1,4 +1,4 @@
-"""A rule of good practice, and what it finds."""
+"""A rule of best practice, and its finding."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHOWN = 3
 
 
 class Finding(Frozen):
-    """What one rule says of one experiment."""
+    """The verdict of one rule on one experiment."""
 
     id: str
     source: str
@@ -28,14 +28,14 @@ class Finding(Frozen):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One practice and how it is judged; `judge` is pure."""
+    """One practice and the pure function that judges it."""
 
     id: str
     source: str
     title: str
     judge: Callable[[Facts], Judged]
     required: tuple[Origin, ...] = ()
-    """Of which origins it is required."""
+    """The origins for which the rule is required."""
 
     def find(self, facts: Facts) -> Finding:
         verdict, evidence = self.judge(facts)
@@ -46,24 +46,26 @@ class Rule:
 ALWAYS: tuple[Origin, ...] = ("record", "mlperf", "dawnbench", "mlflow")
 
 
-def absent(facts: Facts, text: str) -> Judged:
-    """Something is not said. A record of this harness is all there is, so it is not reported: fail. Elsewhere a paper
-    or another file may say it."""
+def lacks(facts: Facts, text: str) -> Judged:
+    """Judge a missing statement: fail for a run of this harness, whose record is complete.
+
+    Elsewhere "cannot tell": a paper or another file may state it.
+    """
     return ("fail", text) if facts.whole else ("cannot tell", text)
 
 
-def named(items: Iterable[str]) -> str:
-    """`a; b; c and 4 more`: labels of cells hold commas."""
+def join(items: Iterable[str]) -> str:
+    """Return `a; b; c and 4 more`; semicolons, because labels of cells hold commas."""
     found = list(items)
     rest = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
     return "; ".join(found[:SHOWN]) + rest
 
 
 def many(items: Sized, noun: str, plural: str = "") -> str:
-    """As many as there are `items`: `1 cell`, `4 cells`."""
+    """Return the number of `items` with its noun: `1 cell`, `4 cells`."""
     return count(len(items), noun, plural)
 
 
 def count(number: int, noun: str, plural: str = "") -> str:
-    """`1 cell`, `4 cells`."""
+    """Return a number with its noun: `1 cell`, `4 cells`."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"

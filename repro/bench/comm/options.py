@@ -31,6 +31,22 @@ class CommOptions(Frozen):
     mpi: bool = False
 
 
+def read_options(
+    algorithms: tuple[str, ...], sizes: str, world: str | None, fabric: str | None, repetitions: int, seconds: float,
+    seed: int, mpi: bool,
+) -> CommOptions:
+    """Parse the text of the command line.
+
+    Raises:
+        UsageError: a value cannot be parsed or measured.
+    """
+    launcher = read_launcher(fabric)
+    return CommOptions(
+        algorithms=read_algorithms(algorithms), sizes=read_sizes(sizes), worlds=read_worlds(world, launcher),
+        launcher=launcher, repetitions=repetitions, seconds=seconds, seed=seed, mpi=mpi,
+    )
+
+
 def read_algorithms(texts: Sequence[str]) -> tuple[Choice, ...]:
     """Parse `ring` or `{kind: tree, arity: 4}` each; an empty list means all without options. The backend comes first.
 

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from repro.compare.condition import Condition, parse
 from repro.core.errors import Exit, UsageError, nearest
 from repro.published.comparison.contrast import PUBLISHED_METRICS, PublishedContrast, contrast_all
 from repro.published.comparison.selection import Entry, contrasts, entries, read_factors
 from repro.published.store import RECORD, Published, read_published
-from repro.published.untrusted.text import visible
-from repro.suite.metrics import DEFAULT, METRICS
+from repro.suite.metrics import DEFAULT
 from repro.suite.model import Metric
 
 
@@ -117,68 +111,3 @@ def _failures(found: Sequence[PublishedContrast], conditions: Sequence[Condition
         raise UsageError(f"--fail-if is about one contrast, and here are {len(found)}; name one with --candidate, or "
                          "check all of them with --fail-any")
     return tuple(text for item in found for condition in conditions if (text := condition.failure(item.comparison)))
-
-
-def show(found: PublishedCompared, console: Console | None = None) -> None:
-    """Scores, ratios, verdicts and why, for a terminal."""
-    console = console or (Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=200))
-    console.print(_line(f"published results: {', '.join(found.folders)}; {METRICS[found.metric].noun}"), soft_wrap=True)
-    console.print(_scores(found.entries))
-    console.print(_ratios(found.contrasts))
-    for number, item in enumerate(found.contrasts, 1):
-        settles = f"; {item.comparison.settles}" if item.comparison.settles else ""
-        console.print(_line(f"{number}. {item.comparison.verdict}: {item.comparison.because}{settles}"), soft_wrap=True)
-        if item.score_because and item.score_because not in item.comparison.because:
-            console.print(_line(f"   no ratio of scores: {item.score_because}"), soft_wrap=True)
-    for text, where in _cautions(found.contrasts):
-        console.print(_line(f"caution: {text}{where}"), soft_wrap=True)
-    for text in found.failures:
-        console.print(_line(f"failed: {text}"), soft_wrap=True)
-
-
-def _line(text: str) -> Text:
-    return Text(visible(text))
-
-
-def _scores(cells: Sequence[Entry]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="")
-    for name, right in (("cell", False), ("division", False), ("accelerators", True), ("runs", True),
-                        ("without time", True), ("score, min", True), ("note", False)):
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
-    for item in cells:
-        score = item.cell.score
-        table.add_row(*(_line(text) for text in (
-            item.label, item.factor("division") or "-", item.factor("accelerators") or "-", str(score.runs),
-            str(score.failed), "-" if score.minutes is None else f"{score.minutes:.3f}", score.reason)))
-    return table
-
-
-def _ratios(found: Sequence[PublishedContrast]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="")
-    for name, right in (("", True), ("candidate", False), ("baseline", False), ("score ratio", True),
-                        ("Welch ratio", True), ("95 % interval", True), ("runs", True), ("p", True), ("p Holm", True),
-                        ("verdict", False)):
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
-    for number, item in enumerate(found, 1):
-        of = item.comparison
-        table.add_row(*(_line(text) for text in (
-            str(number), of.candidate_label, of.baseline_label, _figure(item.score_ratio), _figure(of.ratio),
-            f"{of.interval.low:.3f} to {of.interval.high:.3f}" if of.interval else "-",
-            f"{item.candidate_score.runs}, {item.baseline_score.runs}",
-            "-" if of.p is None else f"{of.p:.3g}", "-" if of.p_adjusted is None else f"{of.p_adjusted:.3g}",
-            of.verdict)))
-    return table
-
-
-def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
-
-
-def _cautions(found: Sequence[PublishedContrast]) -> list[tuple[str, str]]:
-    """(caution, which contrasts it is about where not all)."""
-    where: dict[str, list[int]] = {}
-    for number, item in enumerate(found, 1):
-        for text in item.comparison.cautions:
-            where.setdefault(text, []).append(number)
-    return [(text, "" if len(numbers) == len(found) else f" ({', '.join(map(str, numbers))})")
-            for text, numbers in where.items()]

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from repro.bundle import archive
-from repro.bundle.verify import opened, verify
-from repro.cli.bundle import make_bundle
+from repro.bundle.make import make_bundle
+from repro.bundle.source import open_record
+from repro.bundle.verify import verify
 from repro.core.errors import OutputError
 from repro.core.files import read_model, write_model
 from repro.record import index
@@ -115,7 +116,7 @@ def test_no_byte_of_an_archive_can_change_what_is_read_from_it(packed: Path, tmp
         except OutputError:
             refused += 1
             continue
-        with opened(tmp_path / "y.zip") as root:
+        with open_record(tmp_path / "y.zip") as root:
             after = {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*")
                      if path.is_file()}
         assert after == before, place
@@ -144,7 +145,7 @@ def test_a_renamed_trial_folder(run: Path) -> None:
     trial_of(run).rename(run / "trials" / "another")
     reseal(run)
     found = verify(run).problems
-    assert ("trials/another", "is of no trial of the plan") in {(item.place, item.what) for item in found}
+    assert ("trials/another", "belongs to no trial of the plan") in {(item.place, item.what) for item in found}
     assert ("ledger", "ledger.jsonl") in kinds(run), "the ledger says that it ended"
 
 
@@ -155,7 +156,7 @@ def test_two_trials_swapped_whole(run: Path) -> None:
     (run / "aside").rename(other)
     reseal(run)
     found = [item for item in verify(run).problems if item.place.endswith("/trial.json")]
-    assert [item.what for item in found] == ["is another trial than the plan's"] * 2
+    assert [item.what for item in found] == ["describes another trial than the plan"] * 2
 
 
 def test_two_trials_swapped_with_their_names_mended(run: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from repro.bundle.difference import between_executions, differences
 from repro.bundle.judge import Reproduction, judge
-from repro.cli.reproduce import choose, reduced
+from repro.cli.workflows.reproduce import choose_trials, reduce_plan
 from repro.core.errors import UsageError
 from repro.core.files import read_model, write_model
 from repro.core.machine import Machine
@@ -44,7 +44,7 @@ def spread(root: Path, ratio: float = 1.0, noise: float = 0.01, seed: int = 0, l
 
 
 def answer(first: Record, second: Record, trials: str | None = None) -> Reproduction:
-    return judge(first, second, choose(first, trials))
+    return judge(first, second, choose_trials(first, trials))
 
 
 @pytest.mark.parametrize(("ratio", "expected"), [
@@ -80,7 +80,7 @@ def test_figures_equal_to_the_last_digit_are_reproduced_from_five_pairs_on(tmp_p
 def test_trials_that_did_not_run_again_leave_it_open(tmp_path: Path) -> None:
     found = answer(spread(tmp_path / "a", seed=1), spread(tmp_path / "b", seed=2, only=7))
     assert found.answer == "inconclusive"
-    assert "7 of 10 chosen trials run again have a result" in found.cells[0].because
+    assert "7 of 10 chosen trials of the second execution have a result" in found.cells[0].because
 
 
 def test_a_crash_says_nothing_and_ten_misses_say_that_it_was_not_reproduced(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_bitwise_is_judged_by_weights_whatever_the_times(tmp_path: Path) -> None
     first, second = spread(tmp_path / "a", level="bitwise"), spread(tmp_path / "b", 3.0, level="bitwise")
     found = answer(first, second)
     assert (found.answer, found.cells[0].how, found.cells[0].equal_weights) == ("reproduced", "bitwise", 10)
-    assert "beside it, not judged: the tta_wall is 2.8" in found.text()
+    assert "also measured, not judged: tta_wall is 2.8" in found.text()
 
 
 @pytest.mark.parametrize(("name", "told"), [("final_weights", "final weights differ"), ("init_weights", "init weights"),
@@ -127,12 +127,12 @@ def test_without_weights_at_the_end_bitwise_is_inconclusive(tmp_path: Path) -> N
     first = spread(tmp_path / "a", level="bitwise")
     second = make_record(tmp_path / "b", ONE.replace("LEVEL", "bitwise"), lambda trial: Course(crash=trial.repeat == 2))
     found = answer(first, second)
-    assert found.answer == "inconclusive" and "seed 2 ended as ok in the record and as crashed now" in found.text()
+    assert found.answer == "inconclusive" and "seed 2 ended as ok in the record and as crashed" in found.text()
 
 
 def test_error_rates_over_simulated_reproductions(tmp_path: Path) -> None:
     """True ratio 1.05, the edge of the margin: "reproduced" in 5 % at most; true ratio 1: never "not"."""
-    from repro.bundle.judge import _asked, _cell
+    from repro.bundle.judge import _cell, _request
     from repro.compare.evidence import examine
     from repro.compare.verdict import judged
 
@@ -145,7 +145,7 @@ def test_error_rates_over_simulated_reproductions(tmp_path: Path) -> None:
             sides = [[item.model_copy(update={"tta_wall": math.exp(0.05 * float(generator.standard_normal())) * scale})
                       for item in base] for scale in (1.0, ratio)]
             compared, = judged([examine(cell, cell, sides[1], sides[0],
-                                        _asked(record.plan.suite, "tta_wall", sides[0], sides[1], 10))])
+                                        _request(record.plan.suite, "tta_wall", sides[0], sides[1], 10))])
             said = _cell(cell, sides[0], sides[1], compared, 10).answer
             wrong[ratio] += said == ("reproduced" if ratio == 1.05 else "not reproduced")
     assert wrong[1.05] / 300 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 300)
@@ -204,21 +204,21 @@ def make_suite() -> str:
 
 def test_chosen_by_number_by_id_and_never_by_result(tmp_path: Path) -> None:
     record = make_record(tmp_path / "a")
-    assert len(choose(record, None)) == 24
-    assert {repeat for _, repeat in choose(record, "2")} == {0, 1} and len(choose(record, "2")) == 8
+    assert len(choose_trials(record, None)) == 24
+    assert {repeat for _, repeat in choose_trials(record, "2")} == {0, 1} and len(choose_trials(record, "2")) == 8
     one = record.results[5]
-    assert choose(record, f" {one.trial_id}, {one.trial_id}") == [(one.cell_id, one.repeat)]
-    for text, told in (("0", "one seed of every cell is the least"), ("nonsense", "no trial with a result named")):
+    assert choose_trials(record, f" {one.trial_id}, {one.trial_id}") == [(one.cell_id, one.repeat)]
+    for text, told in (("0", "--trials 0: must be at least 1"), ("nonsense", "no trial with a result named")):
         with pytest.raises(UsageError, match=told):
-            choose(record, text)
+            choose_trials(record, text)
     with pytest.raises(UsageError, match="holds no result"):
-        choose(make_record(tmp_path / "b", only=0), None)
+        choose_trials(make_record(tmp_path / "b", only=0), None)
 
 
 def test_the_plan_keeps_names_and_order_and_drops_the_rest(tmp_path: Path) -> None:
     plan = make_record(tmp_path / "a", only=1).plan
     chosen = [(plan.cells[2].cell_id, 3), (plan.cells[0].cell_id, 1)]
-    small = reduced(plan, chosen, Machine("cpu", 0, 2))
+    small = reduce_plan(plan, chosen, Machine("cpu", 0, 2))
     assert {trial.trial_id for trial in small.trials()} == {
         trial.trial_id for trial in plan.trials() if (trial.cell_id, trial.repeat) in chosen}
     assert small.digest == plan.digest
@@ -230,7 +230,7 @@ def test_what_cannot_run_here_is_said_before_anything_runs(tmp_path: Path) -> No
     choices = cell.choices.model_copy(update={"device": "cuda"})
     plan = plan.model_copy(update={"cells": (cell.model_copy(update={"choices": choices}), *plan.cells[1:])})
     with pytest.raises(UsageError, match="device cuda is requested, and this machine has no usable GPU"):
-        reduced(plan, [(cell.cell_id, 0)], Machine("cpu", 0, 2))
+        reduce_plan(plan, [(cell.cell_id, 0)], Machine("cpu", 0, 2))
 
 
 def test_a_place_that_a_bundle_has_taken_out_is_no_difference(tmp_path: Path) -> None:

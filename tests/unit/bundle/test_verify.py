@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from repro.bundle import archive, contents, rederive
-from repro.bundle.contents import bundle
+from repro.bundle.contents import write_bundle
+from repro.bundle.make import make_bundle
 from repro.bundle.verify import verify
-from repro.cli.bundle import make_bundle
 from repro.core.errors import OutputError, RecordModified
 from repro.core.events import read_events
 from repro.core.files import read_model, write_model
@@ -64,7 +64,7 @@ def test_a_record_as_it_was_made_is_sound(run: Path) -> None:
     assert found.problems == []
     assert found.checked["results derived from their log again"] == 8
     assert found.checked["hashes of files"] == sum(1 for item in index.members(run))
-    assert found.notes == ["16 of 24 planned trials have no result that could be read"]
+    assert found.notes == ["16 of 24 planned trials have no readable result"]
 
 
 def test_coreutils_reads_the_index(run: Path) -> None:
@@ -188,7 +188,7 @@ def test_links_are_not_followed(run: Path, tmp_path: Path) -> None:
     (trial_of(run) / "rank0.log").symlink_to(tmp_path / "secret")
     assert any("links are not followed" in item.what for item in verify(run).problems)
     with pytest.raises(OutputError, match="links are not followed"):
-        bundle(run, tmp_path / "x.zip")
+        write_bundle(run, tmp_path / "x.zip")
 
 
 def test_a_bundle_is_sound_and_the_same_twice_and_one_bit_in_it_shows(run: Path, tmp_path: Path) -> None:
@@ -221,10 +221,10 @@ def test_an_altered_run_is_not_bundled(run: Path, tmp_path: Path) -> None:
 def test_a_bundle_is_a_crate_that_its_own_library_reads(run: Path, tmp_path: Path) -> None:
     from rocrate.rocrate import ROCrate
 
-    from repro.bundle.verify import opened
+    from repro.bundle.source import open_record
 
     make_bundle(run, tmp_path / "x.zip", "https://spdx.org/licenses/CC0-1.0")
-    with opened(tmp_path / "x.zip") as folder:
+    with open_record(tmp_path / "x.zip") as folder:
         crate = ROCrate(folder)
         assert crate.license == "https://spdx.org/licenses/CC0-1.0"
         action, = [item for item in crate.get_entities() if item.type == "CreateAction"]
@@ -258,7 +258,7 @@ def test_a_run_larger_than_a_bundle_is_refused_before_it_is_read(
     monkeypatch.setattr(archive, "MAX_TOTAL_BYTES", 200 << 20)
     monkeypatch.setattr(contents, "_read", lambda path: pytest.fail(f"{path} was read"))
     with pytest.raises(OutputError, match=r"this run has \d+ and 240 MiB"):
-        contents.bundle(run, tmp_path / "x.zip")
+        contents.write_bundle(run, tmp_path / "x.zip")
 
 
 def test_the_user_s_name_in_torch_s_cache_is_taken_out(run: Path, tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_a_secret_that_the_record_needs_stops_the_bundle(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MASTER_KEY", "stop_at_target")
-    with pytest.raises(OutputError, match="stands where the record needs it"):
+    with pytest.raises(OutputError, match="is part of a name or value that the record needs"):
         make_bundle(run, tmp_path / "x.zip", "CC0-1.0")
     assert not (tmp_path / "x.zip").exists()
 
@@ -360,11 +360,12 @@ def test_what_is_too_much_to_be_read_is_said_so_and_not_called_altered(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = long_log(run, 1000)
-    for name, limit, said in (("MAX_HELD_BYTES", 4096, "memory given for"), ("MAX_LOG_BYTES", 4096, "0 MiB are more")):
+    cases = (("MAX_HELD_BYTES", 4096, "more events than fit into"), ("MAX_LOG_BYTES", 4096, "0 MiB exceed"))
+    for name, limit, said in cases:
         with monkeypatch.context() as patch:
             patch.setattr(rederive, name, limit)
             told = [item.text() for item in verify(run).problems]
-        assert any(said in text and "was not derived from it again" in text for text in told), told
+        assert any(said in text and "was not derived again" in text for text in told), told
         assert all(text.count(log.name) < 2 for text in told)
 
 
@@ -382,7 +383,7 @@ def test_a_path_in_a_title_is_taken_out_and_keeps_no_run_from_being_bundled(tmp_
     text = SUITE.replace("A sample for tests", "notes in /home/ann/sample/notes.md")
     run = make_record(tmp_path / "run", text, only=1).folder
     index.seal(run)
-    bundle(run.root, tmp_path / "made.zip", "CC0-1.0")
+    write_bundle(run.root, tmp_path / "made.zip", "CC0-1.0")
     with zipfile.ZipFile(tmp_path / "made.zip") as archive:
         assert not [name for name in archive.namelist() if b"ann/" in archive.read(name)]
         assert b"<path>/notes.md" in archive.read("ro-crate-metadata.json")
@@ -397,4 +398,4 @@ def test_a_run_killed_while_its_last_trial_ran_again_is_no_altered_one(tmp_path:
     record.folder.append_attempt(last.model_copy(update={"attempt": last.attempt + 1, "status": "started"}))
     found = verify(record.folder.root)
     assert found.sound, found.problems
-    assert "1 of 24 trials failed and were yet to run again when the run ended" in found.notes
+    assert "1 of 24 trials failed and were due to run again when the run ended" in found.notes

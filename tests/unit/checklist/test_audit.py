@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from repro.audit.command import audit
+from repro.audit.audit import audit
 from repro.audit.experiment import Experiment, LoggedRun
 from repro.audit.mapping import Mapping, read_mapping
 from repro.audit.mlflow_facts import experiment_facts
 from repro.audit.rules import RULES, Finding, check_facts
 from repro.cli.main import cli
 from repro.core.errors import Exit, SuiteError, UsageError
-from repro.published import command as importing
+from repro.published import importing
 from tests.records import SUITE, make_record
 
 ROOT = Path(__file__).parents[3]
@@ -96,7 +96,7 @@ def test_a_refused_log_is_a_run_without_a_time(tmp_path: Path) -> None:
 
 def test_imported_results_give_the_same_findings(tmp_path: Path) -> None:
     root = results(tmp_path, [log(seed) for seed in range(5)])
-    importing.run("mlperf", root, tmp_path / "published")
+    importing.import_results("mlperf", root, tmp_path / "published")
     assert audit(str(tmp_path / "published")).findings == audit(str(root)).findings
 
 
@@ -235,7 +235,7 @@ def test_a_target_to_get_below(tmp_path: Path) -> None:
     ("baseline: [sgd, 256]", "baseline: [sgd]", "1 values for the 2 of `cell`"),
     ("cell: [params.optimizer, params.batch]", "cell: []", "cell"),
     ("costs: arithmetic mean", "costs: mean", "costs"),
-    (MAPPING, "- a list", "a mapping holds keys"),
+    (MAPPING, "- a list", "must have keys"),
     (MAPPING, "cell: [", "not valid YAML"),
 ])
 def test_a_wrong_mapping_says_where(old: str, new: str, says: str, tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_a_wrong_mapping_says_where(old: str, new: str, says: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize(("runs", "says"), [
-    ((), "no run that `filter` lets pass"),
+    ((), "no run matches `filter`"),
     ((replace(FOUR[0], params={}),), "run run0 has no params.optimizer"),
     ((replace(FOUR[0], params=FOUR[0].params | {"gpus": "many"}),), "'many'"),
     (FOUR[2:], "no cell has sgd, 256"),

@@ -232,7 +232,7 @@ def test_a_figure_stands_in_the_evidence(records: Records) -> None:
     ("refused", "pass", "1 of them repeated after a crash, and"),
     ("not_launched", "pass", "1 of them repeated after a crash, and"),
     ("interrupted", "pass", "0 of them repeated after a crash, 1 because it was interrupted, and no result replaced"),
-    ("lost", "cannot tell", "run again because their result was damaged or gone: ddp"),
+    ("lost", "cannot tell", "run again because their result was damaged or missing: ddp"),
     ("timed_out", "fail", "run again although they had a result: ddp"),
     ("missed", "fail", "run again although they had a result: ddp"),
     ("diverged", "fail", "run again although they had a result: ddp"),

@@ -86,8 +86,8 @@ def test_every_metric(old: Record, metric: str, words: str) -> None:
 def test_another_baseline(old: Record) -> None:
     data = json.loads(run(old.folder.root, "--baseline", "engine=ddp,processes=1", "--json").stdout)
     assert {item["baseline_label"] for item in data["comparisons"]} == {"ddp, 1 process"}
-    assert refused(old.folder.root, "--baseline", "engine").startswith("--baseline 'engine': written key=value")
-    assert "leaves nothing to compare" in refused(old.folder.root, "--baseline", "engine=single")
+    assert refused(old.folder.root, "--baseline", "engine").startswith("--baseline 'engine': must be key=value")
+    assert "leaves no cell to compare" in refused(old.folder.root, "--baseline", "engine=single")
 
 
 def test_conditions_decide_the_exit_code(old: Record) -> None:
@@ -97,8 +97,8 @@ def test_conditions_decide_the_exit_code(old: Record) -> None:
     assert "failed: deepspeed (stage=1), 2 processes against ddp, 2 processes: ratio = 1.1" in ended.output
     assert run(old.folder.root, "--fail-if", "ratio < 0.7").exit_code == 0
     assert run(old.folder.root, "--fail-if", "ratio < 0.7", "--fail-any").exit_code == 3
-    assert "--fail-any checks all of them" in refused(old.folder.root, "--metric", "samples", "--fail-if", "ratio > 2")
-    assert "needs a --fail-if" in refused(old.folder.root, "--fail-any")
+    assert "all of them add --fail-any" in refused(old.folder.root, "--metric", "samples", "--fail-if", "ratio > 2")
+    assert "--fail-any requires --fail-if" in refused(old.folder.root, "--fail-any")
     assert "'ratio > 1.05'" in refused(old.folder.root, "--fail-if", "ratio")
 
 
@@ -107,24 +107,24 @@ def test_two_runs(old: Record, new: Record) -> None:
     assert ended.exit_code == 3, ended.output
     assert "ddp, 1 process [new]" in ended.output
     assert "not interleaved" in ended.output
-    assert "--fail-any checks all of them" in refused(old.folder.root, new.folder.root, "--fail-if", "ratio > 1.05")
-    assert "the first is the baseline" in refused(old.folder.root, new.folder.root, "--baseline", "engine=ddp")
+    assert "all of them add --fail-any" in refused(old.folder.root, new.folder.root, "--fail-if", "ratio > 1.05")
+    assert "first is the baseline" in refused(old.folder.root, new.folder.root, "--baseline", "engine=ddp")
     assert "not 3" in refused(old.folder.root, new.folder.root, old.folder.root)
 
 
 def test_a_run_is_not_compared_with_itself_or_its_copy(old: Record, new: Record, tmp_path: Path) -> None:
-    assert "given twice; a run says nothing about itself" in refused(old.folder.root, old.folder.root)
+    assert "given twice; a run compared with itself shows nothing" in refused(old.folder.root, old.folder.root)
     (tmp_path / "link").symlink_to(old.folder.root)
     assert "given twice" in refused(old.folder.root, tmp_path / "link")
     shutil.copytree(old.folder.root, tmp_path / "copy")
     for arguments in ([], ["--force"], ["--fail-any", "--fail-if", "ratio > 1.05"]):
-        assert "of 24 that both have, 24 have the same log, byte for byte" in refused(
+        assert "24 of the 24 that both have share an identical log" in refused(
             old.folder.root, tmp_path / "copy", *arguments)
     taken = new.results[0]  # one trial of the first run, put among those of the second
     shutil.copytree(new.folder.root, tmp_path / "mixed")
     for name in ("result.json", "result_1.txt"):
         shutil.copy(old.folder.trial(taken.trial_id) / name, tmp_path / "mixed" / "trials" / taken.trial_id / name)
-    assert f"24 that both have, 1 have the same log, byte for byte (first: {taken.trial_id})" in refused(
+    assert f"1 of the 24 that both have share an identical log (first: {taken.trial_id})" in refused(
         old.folder.root, tmp_path / "mixed")
 
 
@@ -150,7 +150,7 @@ def test_runs_of_different_suites(old: Record, tmp_path: Path) -> None:
 
 def test_one_cell_is_nothing_to_compare(tmp_path: Path) -> None:
     alone = make_record(tmp_path / "run", SUITE.split("matrix:")[0])
-    assert "one cell only" in refused(alone.folder.root)
+    assert "has only one cell" in refused(alone.folder.root)
     again = make_record(tmp_path / "again", SUITE.split("matrix:")[0], course=lambda trial: Course(0.0101))
     ended = run(alone.folder.root, again.folder.root, "--fail-if", "ratio > 1.05")
     assert ended.exit_code == 0, ended.output  # the only contrast is the one meant
@@ -176,7 +176,7 @@ def test_a_refused_comparison_passes_no_condition(tmp_path: Path, condition: str
 
 
 def test_the_page_calls_a_refused_comparison_no_result(tmp_path: Path) -> None:
-    from repro.cli.run import write_reports
+    from repro.cli.workflows.run import write_reports
 
     record = make_record(tmp_path / "run", SUITE.replace("seeds: 6", "seeds: 8"), only=20)
     html = Path(write_reports(record.folder.root, ["html"], None)[0]).read_text()

@@ -14,9 +14,9 @@ from scipy.stats import ttest_ind
 
 from repro.cli.main import cli
 from repro.core.errors import OutputError, UsageError
-from repro.published.command import run
 from repro.published.comparison.compare import compare_published
 from repro.published.comparison.contrast import PublishedContrast
+from repro.published.importing import import_results
 from tests.unit.published.made_logs import entry, log_lines, repository
 
 SLOW, FAST = (600, 612, 625, 590, 605), (500, 505, 498, 510, 507)
@@ -30,7 +30,7 @@ def logs(seconds: tuple[float, ...], **kwargs: Any) -> dict[str, str]:
 def published(root: Path, *systems: tuple[str, dict[str, str], str]) -> Path:
     for name, texts, round_name in systems:
         repository(root / "in", texts, system=name, round_name=round_name)
-    run("mlperf", root / "in", root / "out")
+    import_results("mlperf", root / "in", root / "out")
     return root / "out"
 
 
@@ -81,7 +81,7 @@ def test_targets_that_differ_have_no_ratio(tmp_path: Path) -> None:
     for name, round_name in (("base", "training_v1.1"), ("other", "training_v2.0")):
         repository(folder, logs(FAST, benchmark="ssd", values=(0.1, 0.2, 0.35)), system=name, benchmark="ssd",
                    round_name=round_name)
-    run("mlperf", folder, tmp_path / "out")
+    import_results("mlperf", folder, tmp_path / "out")
     item = compare_published([tmp_path / "out"], baseline="system=base", candidate="system=other").contrasts[0]
     assert (item.score_ratio, item.comparison.ratio) == (None, None)
     assert "targets differ (0.34 against 0.23)" in item.comparison.because
@@ -141,7 +141,7 @@ def test_review_factors_are_in_score_and_ratio(tmp_path: Path) -> None:
     home = repository(tmp_path / "in", logs(FAST), system="other")
     repository(tmp_path / "in", logs(tuple(2 * value for value in FAST)), system="base")
     (home / "scaling.json").write_text('{"scaling_factor": 1.5}')
-    run("mlperf", tmp_path / "in", tmp_path / "out")
+    import_results("mlperf", tmp_path / "in", tmp_path / "out")
     item = compare_published([tmp_path / "out"], baseline="system=base").contrasts[0]
     assert item.score_ratio == pytest.approx(0.75) and item.comparison.ratio == pytest.approx(0.75)
     assert any("factor of 1.5" in text for text in item.comparison.cautions)
@@ -168,7 +168,7 @@ def test_two_imports_compare_what_they_share(tmp_path: Path) -> None:
 def test_dawnbench_entries_are_single_runs(tmp_path: Path) -> None:
     entry(tmp_path / "in", "fast")
     entry(tmp_path / "in", "slow", tsv="epoch\thours\ttop5Accuracy\n1\t2.0\t93.5\n")
-    run("dawnbench", tmp_path / "in", tmp_path / "out")
+    import_results("dawnbench", tmp_path / "in", tmp_path / "out")
     item = compare_published([tmp_path / "out"], baseline="system=slow").contrasts[0]
     assert item.score_ratio == pytest.approx(0.5) and item.comparison.verdict == "inconclusive"
 

@@ -20,7 +20,7 @@ from repro.reporters.published.tables import published_tables
 from repro.reporters.published.view import NO_BATCH
 
 from repro.cli.main import cli
-from repro.published.command import run
+from repro.published.importing import import_results
 from repro.published.store import Published, read_published
 from tests.records import make_record
 from tests.unit.published.made_logs import entry, log_lines, repository
@@ -37,7 +37,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Published:
     repository(root / "in", logs((600, 612, 625, 590, 605)), system="slow")
     repository(root / "in", logs((500, 505, 498, 510, 507), batch=4096) | {"result_4.txt": "cut"}, system="quick")
     repository(root / "in", logs((400, 405, 398, 410)), system="few", round_name="training_v3.1")
-    run("mlperf", root / "in", root / "out")
+    import_results("mlperf", root / "in", root / "out")
     return read_published(root / "out")
 
 
@@ -100,7 +100,7 @@ def test_a_long_list_of_refused_files_is_cut_and_says_so(tmp_path: Path) -> None
     repository(tmp_path / "in")
     for index in range(REFUSED_UP_TO + 5):
         (tmp_path / "in" / f"other-{index:02d}.md").write_text("x")
-    run("mlperf", tmp_path / "in", tmp_path / "out")
+    import_results("mlperf", tmp_path / "in", tmp_path / "out")
     brief = published_brief([read_published(tmp_path / "out")])
     assert len(brief.refused) == REFUSED_UP_TO and brief.refused_left_out == 5
     assert "5 more stand in refused.jsonl" in render_published(brief)
@@ -112,7 +112,7 @@ def test_figures_are_drawn_of_scores_and_of_batches(published: Published, tmp_pa
     assert all("published by others" in item.caption for item in drawn)
     entry(tmp_path / "in", "fast")
     entry(tmp_path / "in", "slow", tsv="epoch\thours\ttop5Accuracy\n1\t50.0\t93.0\n")
-    run("dawnbench", tmp_path / "in", tmp_path / "out")
+    import_results("dawnbench", tmp_path / "in", tmp_path / "out")
     dawn = read_published(tmp_path / "out")
     alone = published_figures([dawn])
     assert any(NO_BATCH in text for text in published_brief([dawn]).doubts) and NO_BATCH in render([dawn])
@@ -127,7 +127,7 @@ def test_numbers_too_large_for_a_column_keep_their_size(tmp_path: Path) -> None:
     """Epochs may be any number, so samples reckoned from them may be more than 64 bits hold."""
     text = "".join(log_lines()).replace('"epoch_num": 12', '"epoch_num": 1e18')
     repository(tmp_path / "in", {"result_0.txt": text})
-    run("mlperf", tmp_path / "in", tmp_path / "out")
+    import_results("mlperf", tmp_path / "in", tmp_path / "out")
     ended = CliRunner().invoke(cli, ["report", str(tmp_path / "out"), "--to", "parquet,csv,jsonl,markdown"])
     assert ended.exit_code == 0, ended.exception
     assert all(math.isfinite(item.epochs_to_target or 0.0) for item in read_published(tmp_path / "out").results)

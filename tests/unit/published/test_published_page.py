@@ -15,7 +15,7 @@ from repro.reporters.published.page import render
 
 from repro.cli.main import cli
 from repro.core.errors import OutputError, UsageError
-from repro.published.command import run
+from repro.published.importing import import_results
 from repro.published.record import PublishedPoint
 from repro.published.store import Published, read_published
 from tests.records import SUITE, Course, make_record
@@ -33,7 +33,7 @@ def published(tmp_path: Path) -> Published:
     repository(source, logs((600, 612, 625, 590, 605)), system="slow")
     repository(source, logs((500, 505, 498, 510, 507), batch=4096) | {"result_4.txt": "cut"}, system="quick")
     repository(source, logs((400, 405, 398, 410)), system="few", round_name="training_v3.1")
-    run("mlperf", source, tmp_path / "out")
+    import_results("mlperf", source, tmp_path / "out")
     return read_published(tmp_path / "out")
 
 
@@ -98,7 +98,7 @@ def test_curves_are_thinned_for_display_and_keep_their_ends() -> None:
 def test_long_curves_change_no_figure(tmp_path: Path) -> None:
     values = [0.1 + 0.0005 * index for index in range(1321)]
     repository(tmp_path / "in", logs((600, 601, 602, 603, 604), values=values))
-    run("mlperf", tmp_path / "in", tmp_path / "out")
+    import_results("mlperf", tmp_path / "in", tmp_path / "out")
     found = read_published(tmp_path / "out")
     page = render([found])
     assert len(found.results[0].curve) == 1321
@@ -120,7 +120,7 @@ def test_foreign_names_are_text(tmp_path: Path, name: str) -> None:
     data = json.loads(systems.read_text())
     systems.write_text(json.dumps(data | dict.fromkeys((
         "submitter", "system_name", "accelerator_model_name", "framework", "host_processor_model_name"), name)))
-    run("mlperf", item, tmp_path / "out")
+    import_results("mlperf", item, tmp_path / "out")
     page = render([read_published(tmp_path / "out")])
     body = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
     assert "<script>alert" not in body and "<b>x" not in body and 'onload="x' not in body and "49</" not in body
@@ -130,7 +130,7 @@ def test_foreign_names_are_text(tmp_path: Path, name: str) -> None:
 
 def test_dawnbench_has_a_page(tmp_path: Path) -> None:
     entry(tmp_path / "in", "fast")
-    run("dawnbench", tmp_path / "in", tmp_path / "out")
+    import_results("dawnbench", tmp_path / "in", tmp_path / "out")
     page = render([read_published(tmp_path / "out")])
     assert "imagenet, dawnbench" in page and "-batch" not in figures(page)
 
@@ -159,7 +159,7 @@ def test_command_line(published: Published, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "kind", "words"), [
-    (["--to", "mlflow"], UsageError, "writes no published results"), (["--to", ","], UsageError, "names no reporter"),
+    (["--to", "mlflow"], UsageError, "cannot write published"), (["--to", ","], UsageError, "names no reporter"),
     (["nowhere"], OutputError, "nowhere"),
 ])
 def test_what_cannot_be_reported_is_told(

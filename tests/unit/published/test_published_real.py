@@ -123,10 +123,10 @@ def test_dawnbench_first_crossings() -> None:
 
 
 def test_ratios_of_scores_are_the_summarizers(summary: list[dict[str, str]], tmp_path: Path) -> None:
-    from repro.published.command import run
     from repro.published.comparison.compare import compare_published
+    from repro.published.importing import import_results
 
-    run("mlperf", ROUND, tmp_path / "out")
+    import_results("mlperf", ROUND, tmp_path / "out")
     official = {row["details_url"].rpartition("/")[2].removesuffix(".json"): float(row["resnet"]) for row in summary
                 if row.get("resnet")}
     found = compare_published([tmp_path / "out"], baseline="benchmark=resnet,system=eos_ngc24.04_mxnet")
@@ -143,11 +143,11 @@ def test_the_page_of_both_rounds_and_of_dawnbench_holds_every_file(tmp_path: Pat
 
     from repro.reporters.published.page import render
 
-    from repro.published.command import run
+    from repro.published.importing import import_results
     from repro.published.store import read_published
 
     for program, name in (("mlperf", "mlperf"), ("dawnbench", "dawnbench")):
-        run(program, DATA / name, tmp_path / name)  # type: ignore[arg-type]
+        import_results(program, DATA / name, tmp_path / name)  # type: ignore[arg-type]
     imports = [read_published(tmp_path / name) for name in ("mlperf", "dawnbench")]
     page = render(imports)
     assert page == render(imports) and len(page.encode()) < 15e6

@@ -14,7 +14,7 @@ from repro.reporters.published.figures import published_figures
 from repro.reporters.published.page import render
 from repro.reporters.published.tables import published_tables
 
-from repro.published.command import run
+from repro.published.importing import import_results
 from repro.published.mlperf.folder import import_folder
 from repro.published.store import read_published
 from tests.unit.published.made_logs import repository
@@ -32,7 +32,7 @@ def references(root: Path, data: Any, name: str = "rcps_resnet.json") -> Path:
 def test_they_stand_beside_the_runs(tmp_path: Path) -> None:
     repository(tmp_path / "in")
     references(tmp_path / "in", {"b": POINT | {"BS": 4096, "Epochs to converge": [40]}, "a": POINT})
-    run("mlperf", tmp_path / "in", tmp_path / "out")
+    import_results("mlperf", tmp_path / "in", tmp_path / "out")
     found = read_published(tmp_path / "out")
     assert not found.refused
     assert [(item.round, item.global_batch_size, item.unit, item.costs) for item in found.record.references] == [

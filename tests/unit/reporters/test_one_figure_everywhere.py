@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from repro.cli.main import cli
-from repro.cli.run import _ended, reporter
+from repro.cli.workflows.run import _ended, reporter
 from repro.core.errors import Exit
 from repro.record.store import Record
 from repro.suite.model import Trial

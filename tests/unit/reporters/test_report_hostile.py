@@ -24,7 +24,7 @@ from repro.compare.merge import sections
 from repro.core import registry
 from repro.core.errors import OutputError, UsageError
 from repro.core.files import write_model
-from repro.published.command import run as import_published
+from repro.published.importing import import_results as import_published
 from repro.published.store import Published, read_published
 from repro.record.store import Record, read_record
 from tests.records import SUITE, make_record

@@ -1,4 +1,4 @@
-"""What the commands `run` and `report` do, without the command line."""
+"""Runs from start to report: execute a plan or resume it, write the report, finish the replay to MLflow."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repro.cli.compare_table import calibration_text
-from repro.cli.progress import TerminalWatcher
-from repro.cli.text import command, outcome_text
+from repro.cli.workflows.progress import TerminalWatcher
 from repro.compare import Comparison, Summary, compare, summarize
 from repro.compare.calibration import Calibration, beside, keep_beside
 from repro.core import registry
 from repro.core.errors import Exit, UsageError
+from repro.core.invocation import command
 from repro.core.machine import detect
 from repro.record import limits
 from repro.record.index import seal, unseal
@@ -37,7 +36,7 @@ FINISH_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a run ended, and where its results are."""
+    """The end of a run: its exit code, results and files."""
 
     exit_code: Exit
     folder: Path
@@ -47,7 +46,7 @@ class Ended:
     comparisons: list[Comparison]
     trials: dict[str, int]
     calibration: Calibration | None = None
-    """The one that stands beside the record, as on its page."""
+    """The calibration that is stored with the record, as on its page."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -60,17 +59,8 @@ class Ended:
             "comparisons": [item.model_dump(mode="json", by_alias=True) for item in self.comparisons],
         }
 
-    def text(self) -> str:
-        statuses = ", ".join(f"{count} {status}" for status, count in sorted(self.trials.items())) or "none has ended"
-        lines = [outcome_text(self.summaries, self.comparisons), calibration_text(self.calibration), "",
-                 f"trials: {statuses}", f"run:    {self.folder}", f"report: {self.report}"]
-        if self.tracking:
-            seen = "not replayed, see the warning" if self.warning() else f"to look at it: {command('ui')}"
-            lines.append(f"mlflow: {self.tracking.uri}  ({seen})")
-        return "\n".join(lines)
-
     def warning(self) -> str:
-        """What the tracking server did not take, and how to send it again; "" when it took everything."""
+        """Return what the tracking server rejected and how to send it again; "" if nothing."""
         if self.tracking is None or not (self.tracking.problem or self.tracking.pending):
             return ""
         problem = self.tracking.problem or "the replay is not finished"
@@ -186,12 +176,12 @@ def _ended(record: Record, code: Exit, paths: list[str], tracking: TrackingEnd |
 
 
 def write_reports(run: Path, targets: list[str], out: Path | None) -> list[str]:
-    """Let each reporter named write the record of `run`; the paths and URLs written.
+    """Write the record of `run` with each of the reporters `targets`; return the paths and URLs written.
 
     Raises:
-        UnknownName: no such reporter.
+        UnknownName: there is no such reporter.
         OutputError: `run` is no run folder, or `out` cannot be written.
-        TrackingError: a tracking server did not take it.
+        TrackingError: a tracking server rejected the record.
     """
     reporters = [reporter(name.strip()) for name in targets if name.strip()]
     if not reporters:
@@ -201,12 +191,12 @@ def write_reports(run: Path, targets: list[str], out: Path | None) -> list[str]:
 
 
 def write_published_reports(folders: Sequence[Path], targets: list[str], out: Path | None) -> list[str]:
-    """Let each reporter named write published results, with the runs among `folders` in sections of their own.
+    """Write published results with each reporter, and the runs among `folders` in separate sections.
 
     Raises:
         UnknownName: no such reporter.
-        UsageError: a reporter that writes none.
-        OutputError: a folder is neither kind or damaged, or `out` cannot be written.
+        UsageError: a reporter cannot write published results.
+        OutputError: a folder is neither kind or is damaged, or `out` cannot be written.
     """
     from repro.published.comparison.compare import any_published
     from repro.published.store import read_published
@@ -216,8 +206,8 @@ def write_published_reports(folders: Sequence[Path], targets: list[str], out: Pa
         raise UsageError("--to names no reporter; see `repro list reporters`")
     for name, item in named.items():  # before anything is written
         if item.unpublishable or type(item).write_published is Reporter.write_published:
-            reason = item.unpublishable or "it is made for runs of this harness only"
-            raise UsageError(f"--to {name} writes no published results: {reason}")
+            reason = item.unpublishable or "it supports only runs of this harness"
+            raise UsageError(f"--to {name} cannot write published results: {reason}")
     foreign = [folder for folder in folders if any_published([folder])]
     imports = [read_published(folder) for folder in foreign]
     for folder in foreign:
@@ -228,7 +218,7 @@ def write_published_reports(folders: Sequence[Path], targets: list[str], out: Pa
 
 
 def reporter(name: str) -> Reporter:
-    """A reporter with its default options."""
+    """Load a reporter with its default options."""
     found = registry.load("reporter", name)()
     assert isinstance(found, Reporter)
     return found

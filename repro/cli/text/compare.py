@@ -1,4 +1,4 @@
-"""Comparisons as a table for a terminal, with the sentences that belong to it."""
+"""Comparisons as tables and sentences for a terminal."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rich.text import Text
 from repro.compare import METRICS, Comparison, Summary
 
 if TYPE_CHECKING:
-    from repro.cli.compare import Compared
     from repro.compare.calibration import Calibration
     from repro.compare.convergence import Convergence
+    from repro.compare.runs import Compared
 
 COLORS = {"faster": "green", "higher": "green", "slower": "red", "lower": "red", "same": "cyan"}
 
 
 def print_compared(found: Compared, console: Console | None = None) -> None:
-    """Cells, comparisons, and why; colours on a terminal only."""
+    """Print the cells, the comparisons and their reasons; colours only on a terminal."""
     console = console or _console()
     console.print(Text(f"{found.suite}, digest {found.digest[:16]}, method {found.method}: "
                        f"{METRICS[found.metric].noun}"), soft_wrap=True)
@@ -30,7 +30,7 @@ def print_compared(found: Compared, console: Console | None = None) -> None:
     for number, item in enumerate(found.comparisons, 1):
         settles = f"; {item.settles}" if item.settles else ""
         console.print(Text(f"{number}. {item.verdict}: {item.because}{settles}"), soft_wrap=True)
-        for line in _beside(item):
+        for line in _details(item):
             console.print(Text(f"   {line}"), soft_wrap=True)
     for text in dict.fromkeys(text for item in found.comparisons for text in item.cautions):
         console.print(Text(f"caution: {text}{_where(found.comparisons, text)}"), soft_wrap=True)
@@ -42,14 +42,14 @@ def print_compared(found: Compared, console: Console | None = None) -> None:
 
 
 def _console() -> Console:
-    """Stdout; wide enough for one line a row where nobody reads along."""
+    """Return stdout, wide enough for one line a row unless it is a terminal."""
     return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=200)
 
 
 def calibration_text(found: Calibration | None) -> str:
-    """How often these verdicts are wrong where there is nothing to find, or that nobody knows."""
+    """Return the measured false-positive rate of these verdicts, or that it is unknown."""
     if found is None:
-        return "not calibrated: how often this harness sees a difference where there is none was not measured here"
+        return "not calibrated: the false-positive rate of these verdicts was not measured on this machine"
     return f"calibrated: {found.sentence()}"
 
 
@@ -92,8 +92,8 @@ def _p(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}"
 
 
-def _beside(item: Comparison) -> list[str]:
-    """What stands beside a ratio: its two factors, the unpaired ratio, who is less, equivalence."""
+def _details(item: Comparison) -> list[str]:
+    """Return the figures that accompany a ratio: its two factors, the unpaired ratio, P(less), equivalence."""
     found = []
     if item.split is not None:
         found.append(f"= samples to the target x {item.split.samples.value:.3f} / samples a second x "
@@ -121,6 +121,6 @@ def _convergence(row: Convergence) -> str:
 
 
 def _where(found: Sequence[Comparison], text: str) -> str:
-    """Which comparisons a caution is about, where not all."""
+    """Return the numbers of the comparisons that a caution applies to, unless it applies to all."""
     numbers = [str(number) for number, item in enumerate(found, 1) if text in item.cautions]
     return "" if len(numbers) == len(found) else f" ({', '.join(numbers)})"

@@ -1,4 +1,4 @@
-"""What this machine has, what is missing, and the command that mends it."""
+"""What `repro doctor` finds: what this machine has, what is missing, and the command that fixes it."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ State = Literal["ok", "note", "missing"]
 
 
 class Finding(Frozen):
-    """One thing looked at."""
+    """The result of one check."""
 
     what: str
     state: State
     found: str
     mend: str = ""
-    """The command or action that would put it right; empty where nothing is needed."""
+    """The command or action that fixes it; empty if none is needed."""
 
 
 def examine(folder: Path) -> list[Finding]:
-    """Look at everything a run needs; `folder` is where runs would be written."""
+    """Check everything that a run needs; `folder` is the folder of runs."""
     return [_python(), *_libraries(), _devices(), *_capacity(folder), _loopback(), _tracking(), *_optional(),
-            _fabric(), _leftovers()]
+            _fabric(), _orphans()]
 
 
-def end_leftovers() -> list[int]:
-    """End what earlier runs left behind; the processes ended."""
+def end_orphans() -> list[int]:
+    """End the orphaned processes of earlier runs; return the ids of those that ended."""
     found = orphans.find()
     remaining = orphans.end(found)
     return [pid for pid in found if pid not in remaining]
@@ -61,7 +61,7 @@ def _libraries() -> Iterator[Finding]:
 
 
 def _imports() -> Iterator[Finding]:
-    """torch and deepspeed are loaded for real, in a process of their own: installed is not yet working."""
+    """Import torch and deepspeed in a separate process: an installed package may still fail to load."""
     probe = ("import torch, torch.distributed as d; print('gloo' if d.is_gloo_available() else 'no gloo', "
              "'nccl' if d.is_nccl_available() else 'no nccl', torch.cuda.is_available())")
     yield _probe("torch works", probe, "pip install --force-reinstall -c constraints.txt torch")
@@ -77,7 +77,7 @@ def _probe(what: str, code: str, mend: str) -> Finding:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False,
                               env=environment)
     except subprocess.TimeoutExpired:
-        return Finding(what=what, state="missing", found="hung for 120 s", mend=mend)
+        return Finding(what=what, state="missing", found="did not answer within 120 s", mend=mend)
     if done.returncode == 0:
         return Finding(what=what, state="ok", found=done.stdout.strip().splitlines()[-1])
     return Finding(what=what, state="missing", found=(done.stderr.strip().splitlines() or ["failed"])[-1], mend=mend)
@@ -94,17 +94,17 @@ def _capacity(folder: Path) -> Iterator[Finding]:
     memory = psutil.virtual_memory()
     yield Finding(what="memory", state="ok" if memory.available > 2 << 30 else "note",
                   found=f"{memory.available / 1e9:.1f} GB free of {memory.total / 1e9:.1f} GB",
-                  mend="" if memory.available > 2 << 30 else "end other programs; a rank takes about 0.5 GB")
+                  mend="" if memory.available > 2 << 30 else "stop other programs; a rank needs about 0.5 GB")
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(existing).free
     yield Finding(what="disk", state="ok" if free > 1 << 30 else "note", found=f"{free / 1e9:.1f} GB free",
-                  mend="" if free > 1 << 30 else "give --out a folder on another disk")
+                  mend="" if free > 1 << 30 else "pass --out a folder on another disk")
     if not os.access(existing, os.W_OK):
         found = f"{folder} cannot be written"
-        yield Finding(what="run folder", state="missing", found=found, mend="give another --out")
+        yield Finding(what="run folder", state="missing", found=found, mend="pass another folder with --out")
     load, cores = psutil.getloadavg()[0], machine.detect().cores
     yield Finding(what="load", state="ok" if load < 0.5 * cores else "note", found=f"{load:.2f} on {cores} cores",
-                  mend="" if load < 0.5 * cores else "end other work before timing; it would be measured too")
+                  mend="" if load < 0.5 * cores else "stop other work before timing; it distorts the measurement")
 
 
 def _loopback() -> Finding:
@@ -126,22 +126,22 @@ def _tracking() -> Finding:
 def _optional() -> Iterator[Finding]:
     chromium = next((name for name in ("chromium", "chromium-browser", "google-chrome") if shutil.which(name)), None)
     yield Finding(what="browser", state="ok" if chromium else "note",
-                  found=chromium or "none found; the report needs one only to be looked at on this machine",
+                  found=chromium or "none found; needed only to open the report on this machine",
                   mend="" if chromium else "apt-get install chromium")
 
 
 def _fabric() -> Finding:
     found = netns_probe.ability()
     if found.problem:
-        return Finding(what="fabric", state="note", found=f"no emulated cluster here: {found.problem}")
+        return Finding(what="fabric", state="note", found=f"emulated clusters cannot be built here: {found.problem}")
     netem = f"; {found.netem}" if found.netem else ""
     return Finding(what="fabric", state="ok", found=f"emulated clusters can be built{netem}")
 
 
-def _leftovers() -> Finding:
+def _orphans() -> Finding:
     found = orphans.find()
     if not found:
-        return Finding(what="leftovers", state="ok", found="no process of an earlier run")
+        return Finding(what="orphans", state="ok", found="no orphaned processes of earlier runs")
     listed = ", ".join(map(str, found))
-    return Finding(what="leftovers", state="note", found=f"processes of runs that are over: {listed}",
+    return Finding(what="orphans", state="note", found=f"processes of runs that have ended: {listed}",
                    mend="repro doctor --fix")

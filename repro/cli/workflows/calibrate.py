@@ -1,4 +1,4 @@
-"""What `repro calibrate` does, without the command line: run a cell against itself, or replay what is stored."""
+"""Calibration of a suite: run cells against themselves, or split the repeats of a stored run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from repro.cli import headless
+from repro.cli.workflows import headless
 from repro.compare import factors_of
 from repro.compare.calibration import FILE, Calibration, add, calibrated, nulls_of, place_for, twin_plan
 from repro.compare.cells import CellIndex, primary_pair
@@ -26,16 +26,16 @@ from repro.suite.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """What a calibration came to, and where it is kept."""
+    """The result of a calibration, and the file that holds it."""
 
     calibration: Calibration
     added: int
-    """Nulls of this call."""
+    """Number of nulls that this call added."""
     path: Path
     run: Path | None
-    """The run folder, where it was kept."""
+    """The run folder, if it was kept."""
     left_out: tuple[str, ...]
-    """Cells that gave no null, and why."""
+    """Cells that gave no null, with the reason."""
 
     def as_json(self) -> dict[str, Any]:
         return {"calibration": self.calibration.model_dump(mode="json", by_alias=True), "added": self.added,
@@ -46,15 +46,15 @@ class Calibrated:
                  + (f", ratio {item.ratio:.4f}" if item.ratio is not None else "")
                  + (f", p = {item.p:.3g}" if item.p is not None else "") for item in self.calibration.nulls]
         lines += [f"no null: {text}" for text in self.left_out]
-        lines += ["", self.calibration.sentence(), f"machine: {self.calibration.machine}", f"kept:    {self.path}"]
+        lines += ["", self.calibration.sentence(), f"machine: {self.calibration.machine}", f"file:    {self.path}"]
         return "\n".join([*lines, f"run:     {self.run}"] if self.run else lines)
 
 
-def chosen_cells(plan: Plan, wanted: dict[str, Any] | None) -> list[Cell]:
-    """The cells that agree with a pattern; without one the primary contrast's baseline, else the first cell.
+def choose_cells(plan: Plan, wanted: dict[str, Any] | None) -> list[Cell]:
+    """Return the cells that match a pattern; without one the baseline of the primary contrast, else the first cell.
 
     Raises:
-        UsageError: no cell agrees.
+        UsageError: no cell matches.
     """
     if wanted is None:
         first = primary_pair(CellIndex(plan.cells), plan.suite.primary)
@@ -63,7 +63,7 @@ def chosen_cells(plan: Plan, wanted: dict[str, Any] | None) -> list[Cell]:
     if not found:
         shown = ", ".join(f"{key}={value}" for key, value in wanted.items())
         known = "; ".join(cell.label for cell in plan.cells[:8])
-        raise UsageError(f"--cell {shown}: agrees with no cell; cells: {known}")
+        raise UsageError(f"--cell {shown}: matches no cell; cells: {known}")
     return found
 
 
@@ -74,21 +74,21 @@ def calibrate(
     """Run cells against themselves and keep the nulls.
 
     Args:
-        pairs: of each null; None: as many as the suite has seeds.
-        keep: leave the run folder there.
-        to: the file of the nulls; None: the user's own for this suite.
+        pairs: pairs of each null; None: the number of seeds of the suite.
+        keep: keep the run folder.
+        to: the file of the calibration; None: the user's file for this suite.
 
     Raises:
-        KeyboardInterrupt: a signal ended it; what had run can be replayed.
-        ReproError: the plan cannot be a calibration, or the run failed; what had run can be replayed.
+        KeyboardInterrupt: a signal ended the run; `replay` accepts the completed trials.
+        ReproError: the plan cannot be a calibration, or the run failed; `replay` accepts the completed trials.
     """
-    twins = twin_plan(plan, chosen_cells(plan, wanted), pairs or max(plan.suite.seeds, 6), nulls)
+    twins = twin_plan(plan, choose_cells(plan, wanted), pairs or max(plan.suite.seeds, 6), nulls)
     limits.refuse(twins)
     folder = prepare(twins, suite_text, Path("runs") / f"{plan.suite.suite}-calibrate-{time.strftime('%Y%m%d-%H%M%S')}")
     record = headless.execute(twins, folder,
                               kept=f"no null is kept; completed trials stay in {folder.root}",
                               next_step=f"for their nulls repeat the command with --from {quote(str(folder.root))}")
-    found = _kept(record, twins.cells, plan.suite.metric, pairs or max(plan.suite.seeds, 6), plan.suite,
+    found = _store(record, twins.cells, plan.suite.metric, pairs or max(plan.suite.seeds, 6), plan.suite,
                   to or place_for(plan.digest), folder.root)
     if keep:
         return found
@@ -97,7 +97,7 @@ def calibrate(
 
 
 def replay(run: Path, plan: Plan, wanted: dict[str, Any] | None, pairs: int | None, to: Path | None) -> Calibrated:
-    """Nulls from a stored record: twins where it has them, else the repeats of every cell dealt out to two sides.
+    """Take nulls from a stored record: from its twins if it has any, else from the repeats of every cell, split in two.
 
     Raises:
         UsageError: the record is of another suite, or no cell gives a null.
@@ -106,17 +106,18 @@ def replay(run: Path, plan: Plan, wanted: dict[str, Any] | None, pairs: int | No
     record = read_record(run)
     if record.plan.digest != plan.digest:
         raise UsageError(f"{run}: is a run of {record.plan.suite.suite!r} with digest {record.plan.digest[:16]}, not "
-                         f"of {plan.suite.suite!r} with {plan.digest[:16]}; its nulls would say nothing of this suite")
-    cells = list(record.plan.cells) if wanted is None else chosen_cells(record.plan, wanted)
-    return _kept(record, cells, plan.suite.metric, pairs or max(plan.suite.seeds, 6), plan.suite,
+                         f"of {plan.suite.suite!r} with {plan.digest[:16]}; a calibration requires a run of the "
+                         "same suite")
+    cells = list(record.plan.cells) if wanted is None else choose_cells(record.plan, wanted)
+    return _store(record, cells, plan.suite.metric, pairs or max(plan.suite.seeds, 6), plan.suite,
                  to or run / FILE, run)
 
 
-def _kept(
+def _store(
     record: Record, cells: Sequence[Cell], metric: Metric, pairs: int, suite: Suite, to: Path, run: Path
 ) -> Calibrated:
     nulls, problems = nulls_of(record, cells, metric, pairs)
     if not nulls:
-        raise UsageError(f"{run}: holds no comparison of a cell with itself: {problems[0]}")
+        raise UsageError(f"{run}: gives no comparison of a cell with itself: {problems[0]}")
     found = add(to, calibrated(record, suite, record.plan.digest, nulls))
     return Calibrated(found, len(nulls), to, run, tuple(problems))

@@ -1,55 +1,24 @@
-"""`repro import`: read, write the folder, say what it came to."""
+"""Imported results as a table for a terminal."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, get_args
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from repro.core.errors import UsageError
-from repro.published.cells import batch_costs
-from repro.published.dawnbench import import_entries
-from repro.published.imported import Imported
-from repro.published.mlperf.folder import import_folder
-from repro.published.record import Program, PublishedCell, PublishedResult, PublishedStatus
-from repro.published.store import RECORD, REFUSED, Published, make_folder, write
+from repro.published.importing import count_statuses
+from repro.published.record import PublishedCell, PublishedResult
+from repro.published.store import RECORD, REFUSED, Published
 from repro.published.untrusted.text import visible
 
-READERS: Mapping[Program, Callable[[Path], Imported]] = {"mlperf": import_folder, "dawnbench": import_entries}
 SHOWN_REFUSALS = 8
 
 
-def run(program: Program, path: Path, out: Path) -> Published:
-    """Import `path` into the new folder `out`.
-
-    Raises:
-        UsageError: nothing at `path`, or `out` cannot be used.
-    """
-    if not path.exists():
-        raise UsageError(f"{path}: no such folder or file")
-    make_folder(out)  # before the work: a place that cannot be written costs nothing
-    found = READERS[program](path)
-    return write(out, found, program, path)
-
-
-def as_json(published: Published) -> dict[str, Any]:
-    """What `--json` prints: the record, counts by status, the refused files, batch sizes against their cost."""
-    costs = batch_costs(published.results)
-    return published.record.model_dump(mode="json", by_alias=True) | {
-        "folder": str(published.folder),
-        "status": _counts(published),
-        "refused_files": [item.model_dump(mode="json") for item in published.refused],
-        "batch_costs": {key: [cost.model_dump(mode="json") for cost in of] for key, of in costs.items()},
-    }
-
-
-def show(published: Published) -> None:
-    """The summary for a terminal."""
+def print_import(published: Published) -> None:
+    """Print one row per cell, the refused files, and the counts."""
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 150)
     console.print(_table(published))
     for item in published.refused[:SHOWN_REFUSALS]:
@@ -57,17 +26,13 @@ def show(published: Published) -> None:
     if len(published.refused) > SHOWN_REFUSALS:
         console.print(Text(f"refused  {len(published.refused) - SHOWN_REFUSALS} more: "
                            f"{published.folder / REFUSED}"))
-    counts = ", ".join(f"{count} {status}" for status, count in _counts(published).items())
+    counts = ", ".join(f"{count} {status}" for status, count in count_statuses(published).items())
     console.print(Text(f"{len(published.results)} results ({counts}), {len(published.refused)} files refused; "
                        f"{published.folder / RECORD}"))
 
 
-def _counts(published: Published) -> dict[str, int]:
-    return {status: sum(item.status == status for item in published.results) for status in get_args(PublishedStatus)}
-
-
 def _table(published: Published) -> Table:
-    table = Table(title="published results: minutes to target as their program scores them", title_justify="left")
+    table = Table(title="published results: minutes to target, as scored by their program", title_justify="left")
     for name in ("round", "benchmark", "org", "system"):
         table.add_column(name, overflow="fold")
     for name in ("accelerators", "batch", "runs", "without time", "minutes", "epochs to it"):

@@ -1,4 +1,4 @@
-"""What there is to choose from: the rows behind `repro list`."""
+"""The rows of `repro list`: bundled suites, and the plug-ins of every seam."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ KINDS = {
 
 
 def rows(kind: str) -> list[dict[str, str]]:
-    """Name and one line for everything of a kind.
+    """Return the name and a one-line title of everything of a kind.
 
     Raises:
-        UnknownName: no such kind.
+        UnknownName: there is no such kind.
     """
     if kind not in KINDS:
-        raise UnknownName("kind of thing", kind, KINDS)
+        raise UnknownName("kind", kind, KINDS)
     if kind == "suites":
         return [_suite_row(name) for name in bundled()]
     return [{"name": name, "title": _title(KINDS[kind], name)} for name in registry.names(KINDS[kind])]

@@ -1,4 +1,4 @@
-"""`repro ui`: MLflow's own UI on the store in use, on loopback."""
+"""MLflow's own UI for the store in use, served on the loopback interface."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from urllib.error import HTTPError
 from urllib.parse import unquote, urlencode, urlsplit
 from urllib.request import Request, urlopen
 
-import click
-
 from repro.core.errors import TrackingError, UsageError
 from repro.core.redact import redacted
 
@@ -28,11 +26,11 @@ NAME = "experiment_name"
 LISTED, LONGEST = 20, 100
 """Experiments, and characters of a name, in one message."""
 RUNS = "/runs?workflowType=machine_learning"
-"""Without it MLflow (3.17 at least) opens an experiment on figures about language models."""
+"""Without it MLflow (3.17 or later) opens the page of an experiment with metrics of language models."""
 
 
 def ui_command(uri: str | None, host: str, port: int) -> list[str]:
-    """The command that serves the store `uri` (None: MLflow's default, ./mlflow.db) to one person."""
+    """Return the command that serves the store `uri` (None: MLflow's default, ./mlflow.db) with one worker."""
     command = [sys.executable, "-m", "mlflow", "ui", "--host", host, "--port", str(port), "--workers", "1",
                "--uvicorn-opts", "--log-level warning"]
     return [*command, "--backend-store-uri", uri or default_store()]
@@ -45,45 +43,51 @@ def default_store() -> str:
 def open_ui(
     uri: str | None, host: str = HOST, port: int | None = None, experiment: str | None = None
 ) -> None:
-    """Print where the UI is, and serve it until Ctrl-C where no server does already.
+    """Print the address of the UI; unless `uri` is a server, serve the UI until Ctrl-C.
 
     Args:
         uri: tracking store; None: MLflow's default.
         port: None or 0: a free one.
-        experiment: open on the page of this experiment.
+        experiment: address the page of this experiment.
 
     Raises:
-        UsageError: no such experiment, or the port is taken.
-        TrackingError: the server did not start, or the one in use does not answer.
+        UsageError: there is no such experiment, or the port is in use.
+        TrackingError: the server did not start, or the server at `uri` does not answer.
     """
     if uri and uri.startswith(("http://", "https://")):
-        click.echo(page(redacted(uri), _asked_id(uri, experiment) if experiment else None))
+        _print_line(page(redacted(uri), _server_experiment_id(uri, experiment) if experiment else None))
         return
     store = uri or default_store()
-    number = _experiment_id(store, experiment) if experiment else None
+    number = _local_experiment_id(store, experiment) if experiment else None
     port = port or _free_port(host)
     _check_port(host, port)
     _serve(ui_command(uri, host, port), page(f"http://{host}:{port}", number))
 
 
 def page(base: str, experiment_id: int | None) -> str:
+    """Return the address of an experiment's page, or of the start page."""
     return base if experiment_id is None else f"{base.rstrip('/')}/#/experiments/{experiment_id}{RUNS}"
 
 
+def _print_line(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()  # the process stays, so a reader of a pipe would wait for the address
+
+
 def _serve(command: list[str], url: str) -> None:
-    """Run the server in a group of its own, so that Ctrl-C reaches this process first and ends all of it."""
+    """Run the server in its own process group, so that Ctrl-C reaches this process first, which ends the group."""
     environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "PYTHONSAFEPATH": "1",
                    "MLFLOW_LOGGING_LEVEL": "ERROR", "PYTHONWARNINGS": "ignore",
                    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     child = subprocess.Popen(command, env=environment, start_new_session=True, stdout=subprocess.DEVNULL,
                              stdin=subprocess.DEVNULL)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # an orphaned server would keep its port
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # an orphaned server would keep the port
     try:
         _wait_until_up(child, url)
-        click.echo(f"{url}  (Ctrl-C ends it)")
+        _print_line(f"{url}  (Ctrl-C stops it)")
         child.wait()
     except KeyboardInterrupt:
-        click.echo("", err=True)
+        sys.stderr.write("\n")  # ends the line of the ^C
     finally:
         _end(child)
 
@@ -93,7 +97,7 @@ def _wait_until_up(child: subprocess.Popen[bytes], url: str) -> None:
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end:
         if child.poll() is not None:
-            raise TrackingError(f"MLflow's UI ended at once with exit code {child.returncode}; its message is above")
+            raise TrackingError(f"MLflow's UI exited at start with exit code {child.returncode}; its message is above")
         with suppress(OSError), urlopen(health, timeout=2):
             return
         time.sleep(0.2)
@@ -101,40 +105,41 @@ def _wait_until_up(child: subprocess.Popen[bytes], url: str) -> None:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """The server and its workers."""
+    """End the server and its workers."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, number)
         with suppress(subprocess.TimeoutExpired):
             child.wait(timeout=5)
             if number == signal.SIGTERM:
-                time.sleep(0.2)  # workers that outlive the first get the second
+                time.sleep(0.2)  # workers that survive SIGTERM get SIGKILL
 
 
-def _experiment_id(store: str, name: str) -> int | None:
-    """The id of an experiment in a local SQLite store, without a second to import MLflow; None in other stores."""
+def _local_experiment_id(store: str, name: str) -> int | None:
+    """Return the id of an experiment in a local SQLite store; None for others. MLflow takes a second to import."""
     parts = urlsplit(store)
     if parts.scheme != "sqlite":
         return None
     path = Path(unquote(parts.path.removeprefix("/")))
     if not path.is_file():
-        raise UsageError(f"{path}: no tracking store yet; `repro run` makes one, MLFLOW_TRACKING_URI names another")
+        raise UsageError(f"{path}: there is no tracking store yet; create one with `repro run`, or set "
+                         "MLFLOW_TRACKING_URI")
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
         rows = dict(database.execute("SELECT name, experiment_id FROM experiments").fetchall())
     if name not in rows:
-        known = ", ".join(_said(item) for item in sorted(rows)[:LISTED])
+        known = ", ".join(_quoted(item) for item in sorted(rows)[:LISTED])
         more = f" and {len(rows) - LISTED} more" if len(rows) > LISTED else ""
-        raise UsageError(f"no experiment named {_said(name)} in {path}; there are: {known}{more}")
+        raise UsageError(f"no experiment named {_quoted(name)} in {path}; known: {known}{more}")
     return int(rows[name])
 
 
-def _said(name: str) -> str:
-    """A name that may be anybody's, of any length: quoted, without what a terminal would obey."""
+def _quoted(name: str) -> str:
+    """Quote a name of unknown origin: shortened, with control characters escaped."""
     return repr(name if len(name) <= LONGEST else f"{name[:LONGEST]}...")
 
 
-def _asked_id(uri: str, name: str) -> int:
-    """The id of an experiment, from the server that has it."""
+def _server_experiment_id(uri: str, name: str) -> int:
+    """Ask a tracking server for the id of an experiment."""
     request = Request(f"{redacted(uri).rstrip('/')}/api/2.0/mlflow/experiments/get-by-name?{urlencode({NAME: name})}")
     user, password = _credentials(uri)
     if user:
@@ -146,11 +151,11 @@ def _asked_id(uri: str, name: str) -> int:
             return int(json.load(answer)["experiment"]["experiment_id"])
     except HTTPError as error:
         if error.code == 404:
-            raise UsageError(f"no experiment named {_said(name)} on {redacted(uri)}") from None
-        raise TrackingError(f"{redacted(uri)}: answers with {error.code} {error.reason}") from None
+            raise UsageError(f"no experiment named {_quoted(name)} on {redacted(uri)}") from None
+        raise TrackingError(f"{redacted(uri)}: answered {error.code} {error.reason}") from None
     except (OSError, ValueError, KeyError) as error:
         why = getattr(error, "reason", error)
-        raise TrackingError(f"{redacted(uri)}: {why}; start the server there or correct MLFLOW_TRACKING_URI") from None
+        raise TrackingError(f"{redacted(uri)}: {why}; start the server or correct MLFLOW_TRACKING_URI") from None
 
 
 def _credentials(uri: str) -> tuple[str, str]:
@@ -170,4 +175,5 @@ def _check_port(host: str, port: int) -> None:
         with socket.create_server((host, port)):
             pass
     except OSError as error:
-        raise UsageError(f"port {port} on {host}: {error.strerror}; give another --port, or none") from error
+        raise UsageError(f"port {port} on {host}: {error.strerror}; choose another --port, or omit --port for a free "
+                         "one") from error

@@ -1,4 +1,4 @@
-"""What `repro reproduce` does, without the command line: run trials of a record again and answer for them."""
+"""Reproduction of a record: run its trials again and judge the results."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from shlex import quote
 from typing import Any
 
 from repro.bundle.judge import Reproduction, judge
-from repro.bundle.verify import opened, verify
-from repro.cli import headless
-from repro.cli.text import command
+from repro.bundle.source import open_record
+from repro.bundle.verify import verify
+from repro.cli.workflows import headless
 from repro.core.errors import Exit, OutputError, RecordModified, UsageError, nearest
 from repro.core.files import read_bounded, write_json
+from repro.core.invocation import command
 from repro.core.machine import Machine, detect
 from repro.record.resume import reopen
 from repro.record.store import Record, RunFolder, read_record
@@ -28,7 +29,7 @@ FILE = "reproduction.json"
 
 @dataclass(frozen=True, slots=True)
 class Reproduced:
-    """The answer, and where the second execution lies."""
+    """The answer, and the folder of the second execution."""
 
     reproduction: Reproduction
     source: str
@@ -37,7 +38,7 @@ class Reproduced:
 
     @property
     def exit_code(self) -> Exit:
-        """0 says reproduced and nothing else does: who waits for it must not take "inconclusive" for it."""
+        """0 only if reproduced, so that a script never mistakes "inconclusive" for it."""
         return Exit.DONE if self.reproduction.answer == "reproduced" else Exit.NOT_REPRODUCED
 
     def as_json(self) -> dict[str, Any]:
@@ -51,71 +52,71 @@ class Reproduced:
 def reproduce(
     source: Path, trials: str | None, out: Path | None, force: bool = False, resume: Path | None = None
 ) -> Reproduced:
-    """Run the trials of the record at `source` again, all or those chosen, and judge.
+    """Run all or some trials of the record at `source` again, and judge the results.
 
     Args:
-        trials: a number (the first so many seeds of every cell) or ids, comma-separated; None: all that have a result.
-        force: also from a record that `verify` finds altered; what it says is then not the record's. With `resume` also
-            where machine or code are not what the reproduction began with.
-        resume: the folder of a reproduction that was cut short, to be brought to its end.
+        trials: a number (the first seeds of every cell) or comma-separated ids; None: all that have a result.
+        force: also if `verify` finds the record modified. With `resume` also if the machine or code have changed since
+            the reproduction began.
+        resume: the folder of an interrupted reproduction to complete.
 
     Raises:
-        RecordModified: the record was altered.
-        OutputError: nothing there, or nowhere to write.
-        UsageError: nothing chosen, this machine cannot run it, or `resume` is of another record.
-        KeyboardInterrupt: a signal ended it; what has run is kept, and is not judged.
-        ReproError: the run could not be carried through.
+        RecordModified: the record was modified.
+        OutputError: the record cannot be read, or the run folder cannot be written.
+        UsageError: no trial is chosen, this machine cannot run it, or `resume` is of another record.
+        KeyboardInterrupt: a signal ended the run; completed trials are kept and not judged.
+        ReproError: the run could not be completed.
     """
     checked = verify(source)
     if not checked.sound and not force:
-        raise RecordModified(f"{source}: is not as it was ({checked.problems[0].text()}); `repro verify` says all, "
-                             "--force reproduces what it says now")
-    with opened(source) as root:
+        raise RecordModified(f"{source}: was modified ({checked.problems[0].text()}); for all problems run `repro "
+                             f"verify {source}`, to reproduce it nevertheless add --force")
+    with open_record(source) as root:
         first = read_record(root)
         if resume is not None:
-            folder, plan = begun(resume, first)
+            folder, plan = reopen_reproduction(resume, first)
         else:
-            plan = reduced(first.plan, choose(first, trials), detect())
+            plan = reduce_plan(first.plan, choose_trials(first, trials), detect())
             folder = prepare(plan, _suite_text(first), out or Path("runs") / (
                 f"{plan.suite.suite}-reproduce-{time.strftime('%Y%m%d-%H%M%S')}"))
         chosen = [(plan.cells[index].cell_id, repeat) for index, repeat in plan.order]
-        told = {"source": source.name, "identity": checked.identity, "of": figures_sha256(first)}
-        write_json(folder.root / FILE, {**told, "answer": None})  # what is begun has no answer, whatever it had before
+        origin = {"source": source.name, "identity": checked.identity, "of": figures_sha256(first)}
+        write_json(folder.root / FILE, {**origin, "answer": None})  # a running reproduction has no answer yet
         on = command(f"reproduce {quote(str(source))} --resume {quote(str(folder.root))}")
         second = headless.execute(plan, folder, kept="nothing is judged; completed trials are kept",
                                   next_step=f"resume with: {on}", force=force)
         found = judge(first, second, chosen)
-    write_json(folder.root / FILE, {**told, **found.as_json()})
+    write_json(folder.root / FILE, {**origin, **found.as_json()})
     return Reproduced(found, str(source), checked.identity, folder.root)
 
 
 def figures_sha256(record: Record) -> str:
-    """Names an execution by when its trials ran and what they came to, alike in a run folder and in a bundle of it."""
+    """Return a hash over the times and figures of the trials, which identifies an execution as a run or a bundle."""
     starts = [[item.trial_id, item.attempt, item.started_ms] for item in record.attempts]
     figures = [[item.trial_id, item.attempt, item.status, item.run_seconds,
                 [[at.samples, at.wall_seconds, at.value] for at in item.curve]] for item in record.results]
     return hashlib.sha256(json.dumps([starts, figures]).encode()).hexdigest()
 
 
-def begun(root: Path, first: Record) -> tuple[RunFolder, Plan]:
-    """A reproduction of the record `first` that was cut short.
+def reopen_reproduction(root: Path, first: Record) -> tuple[RunFolder, Plan]:
+    """Open an interrupted reproduction of the record `first`.
 
     Raises:
-        OutputError: it is no run folder, or its plan is damaged.
-        UsageError: it is none of this record's.
+        OutputError: `root` is no run folder, or its plan is damaged.
+        UsageError: it is no reproduction of this record.
     """
     folder, plan = reopen(root)
     have = {(item.cell_id, item.repeat) for item in first.results}
     wanted = {(plan.cells[index].cell_id, repeat) for index, repeat in plan.order}
-    same = plan.digest == first.plan.digest and not wanted - have and _of(root) == figures_sha256(first)
+    same = plan.digest == first.plan.digest and not wanted - have and _reproduced_figures(root) == figures_sha256(first)
     if plan.kind != "reproduction" or not same:
-        raise UsageError(f"{root}: is no reproduction of this record; without --resume a new one begins")
-    reduced(first.plan, sorted(wanted), detect())  # a machine that cannot run it says so before anything is touched
+        raise UsageError(f"{root}: is no reproduction of this record; to start one omit --resume")
+    reduce_plan(first.plan, sorted(wanted), detect())  # raises, before any write, if this machine cannot
     return folder, plan
 
 
-def _of(root: Path) -> object:
-    """Which execution a reproduction was begun of; None where its folder does not say."""
+def _reproduced_figures(root: Path) -> object:
+    """Return the hash of the execution that a reproduction started from; None if its folder does not hold it."""
     try:
         found = json.loads(read_bounded(root / FILE))
     except (OutputError, ValueError, RecursionError):
@@ -123,38 +124,38 @@ def _of(root: Path) -> object:
     return found.get("of") if isinstance(found, dict) else None
 
 
-def choose(record: Record, trials: str | None) -> list[tuple[str, int]]:
-    """(cell id, repeat) of the trials to be run again: decided by what was asked, never by how they went.
+def choose_trials(record: Record, trials: str | None) -> list[tuple[str, int]]:
+    """Return (cell id, repeat) of the trials to run again; the choice never depends on their results.
 
     Raises:
-        UsageError: not a number and no ids of this record, or no trial has a result.
+        UsageError: neither a number nor ids of this record, or no trial has a result.
     """
     have = {(item.cell_id, item.repeat): item.trial_id for item in record.results}
     if not have:
-        raise UsageError("the record holds no result to be reproduced")
+        raise UsageError("the record holds no result to reproduce")
     if trials is None:
         return list(have)
     if trials.strip().isdecimal():
         count = int(trials)
         if count < 1:
-            raise UsageError("--trials 0: one seed of every cell is the least")
+            raise UsageError("--trials 0: must be at least 1")
         return [key for key in have if key[1] in sorted({repeat for cell, repeat in have if cell == key[0]})[:count]]
     by_id = {trial_id: key for key, trial_id in have.items()}
     wanted = [part.strip() for part in trials.split(",") if part.strip()]
     if unknown := next((part for part in wanted if part not in by_id), None):
-        raise UsageError(f"--trials: no trial with a result named {unknown!r}{_offered(unknown, list(by_id))}")
+        raise UsageError(f"--trials: no trial with a result named {unknown!r}{_suggestion(unknown, list(by_id))}")
     return [by_id[part] for part in dict.fromkeys(wanted)]
 
 
-def _offered(name: str, known: Sequence[str]) -> str:
+def _suggestion(name: str, known: Sequence[str]) -> str:
     return nearest(name, known) if len(known) <= 12 else f" among {len(known)}, for example {known[0]}"
 
 
-def reduced(plan: Plan, chosen: Sequence[tuple[str, int]], machine: Machine) -> Plan:
-    """The record's own plan, cells as they are written out, with the chosen trials only, in their order.
+def reduce_plan(plan: Plan, chosen: Sequence[tuple[str, int]], machine: Machine) -> Plan:
+    """Return the plan of the record with the chosen trials only, its cells as written, in their order.
 
     Raises:
-        UsageError: this machine cannot run a cell, with the reason.
+        UsageError: this machine cannot run a cell; the message gives the reason.
     """
     wanted, kept = set(chosen), {name for name, _ in chosen}
     for cell in plan.cells:

@@ -1,4 +1,4 @@
-"""How a run goes, on the terminal: a live line with rich where there is one, plain lines where there is not."""
+"""Progress of a run: a live line on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from repro.suite.model import Trial
 
 
 class TerminalWatcher:
-    """Progress on stderr: trial k of n, current value, throughput, time left."""
+    """Shows on stderr the number of the trial, the current value, the throughput and the time left."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True, highlight=False, soft_wrap=True)
@@ -23,7 +23,7 @@ class TerminalWatcher:
         self._label = self._metric = ""
         self._spent: list[float] = []
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[now]}"))
-        # Two refreshes a second: drawing must not take time from what is being measured.
+        # Two refreshes a second: drawing must not slow down what is being measured.
         self._bar = Progress(*columns, console=self.console, refresh_per_second=2, transient=True)
         self._task = self._bar.add_task("starting", total=None, now="")
         self._live = self.console.is_terminal
@@ -67,7 +67,7 @@ class TerminalWatcher:
                            f"{reason}{self._left(1)}", markup=False)
 
     def _left(self, done: int = 0) -> str:
-        """Time left, from the mean of the trials so far."""
+        """Return the time left, estimated from the mean duration of the trials so far."""
         remaining = self._count - self._number + 1 - done
         if not self._spent or remaining <= 0:
             return ""
@@ -76,7 +76,7 @@ class TerminalWatcher:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says them."""
+    """Return seconds rounded to a readable unit."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from repro.cli.progress import TerminalWatcher
+from repro.cli.workflows.progress import TerminalWatcher
 from repro.core.machine import detect
 from repro.record.store import Record, RunFolder
 from repro.runner.context import Options

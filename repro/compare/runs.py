@@ -1,4 +1,4 @@
-"""What `repro compare` does, without the command line: one run's cells, or the same cells of two runs."""
+"""Comparison of the cells of one run, or of the same cells of two runs (`repro compare`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from repro.record.store import Record, read_record
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What a comparison came to."""
+    """The result of a comparison."""
 
     runs: tuple[str, ...]
     suite: str
@@ -32,9 +32,9 @@ class Compared:
     comparisons: list[Comparison]
     calibration: Calibration | None
     convergence: tuple[Convergence, ...] = ()
-    """Of one run: whether its cells need the samples that their baselines need."""
+    """For one run: the samples that its cells need compared with those of their baselines."""
     failures: tuple[str, ...] = ()
-    """Conditions of --fail-if that hold, or cannot be ruled out."""
+    """Conditions of --fail-if that hold or cannot be ruled out."""
 
     @property
     def exit_code(self) -> Exit:
@@ -60,19 +60,20 @@ def compare_runs(
     """Compare the cells of one run, or of two.
 
     Args:
-        baseline: `key=value,...` that singles out the cells to compare against, instead of the suite's.
-        fail_if: conditions, over the primary contrast.
-        fail_any: over every contrast instead.
+        baseline: `key=value,...` that selects the cells to compare against, instead of the suite's.
+        fail_if: conditions on the primary contrast.
+        fail_any: apply the conditions to every contrast instead.
 
     Raises:
-        UsageError: a pattern or condition that cannot be read, runs that do not compare, nothing to compare.
+        UsageError: a pattern or condition cannot be parsed, the runs cannot be compared, or there is nothing to
+            compare.
         OutputError: no run folder, or a damaged one.
     """
     conditions = [parse(text) for text in fail_if]
     if fail_any and not conditions:
-        raise UsageError("--fail-any needs a --fail-if")
+        raise UsageError("--fail-any requires --fail-if")
     if not 1 <= len(runs) <= 2:
-        raise UsageError(f"one run or two are compared, not {len(runs)}")
+        raise UsageError(f"give one run or two, not {len(runs)}")
     records = [read_record(run) for run in runs]
     found = _one(records[0], metric, baseline) if len(records) == 1 else _two(records, metric, baseline, force)
     if not found.comparisons:
@@ -90,7 +91,7 @@ def _one(record: Record, metric: Metric | None, baseline: str | None) -> Compare
 
 def _two(records: Sequence[Record], metric: Metric | None, baseline: str | None, force: bool) -> Compared:
     if baseline is not None:
-        raise UsageError("--baseline is for one run; of two, the first is the baseline")
+        raise UsageError("--baseline requires a single run; of two runs the first is the baseline")
     names = _names([record.folder.root for record in records])
     _refuse_copies(records[0], records[1], names)
     first, second = (Ran(name, record.plan, record.results, record.environment)
@@ -99,28 +100,29 @@ def _two(records: Sequence[Record], metric: Metric | None, baseline: str | None,
 
 
 def _refuse_copies(first: Record, second: Record, names: Sequence[str]) -> None:
-    """A run beside itself would come out as the same, however it was measured; --force changes nothing about it.
+    """Refuse a comparison of a run with itself, which would always find no difference, with --force as well.
 
     Raises:
-        UsageError: both are one folder, or trials of the one are trials of the other.
+        UsageError: both are one folder, or they share trials.
     """
     if first.folder.root.resolve() == second.folder.root.resolve():
-        raise UsageError(f"{first.folder.root}: given twice; a run says nothing about itself, so name two runs")
+        raise UsageError(f"{first.folder.root}: given twice; a run compared with itself shows nothing, name two "
+                         "different runs")
     mates = {item.trial_id: item for item in first.results}
     shared = [item for item in second.results if item.trial_id in mates]
-    same = [item for item in shared if _one_trial(first, mates[item.trial_id], second, item)]
+    same = [item for item in shared if _same_attempt(first, mates[item.trial_id], second, item)]
     if same:
         raise UsageError(
-            f"{names[1]} and {names[0]} hold the same trials: of {len(shared)} that both have, {len(same)} have the "
-            f"same log, byte for byte (first: {same[0].trial_id}). A copy of a run says nothing about it; name two "
+            f"{names[1]} and {names[0]} hold the same trials: {len(same)} of the {len(shared)} that both have share an "
+            f"identical log (first: {same[0].trial_id}); a copy compared with its original shows nothing, name two "
             "runs that were both measured")
 
 
-def _one_trial(first: Record, one: Result, second: Record, other: Result) -> bool:
-    """Whether two results are of one and the same start of a trial.
+def _same_attempt(first: Record, one: Result, second: Record, other: Result) -> bool:
+    """Return whether two results come from the same attempt of a trial.
 
-    No clock gives two trials one log. An engine that invents its figures gives the same ones each time: there the
-    ledgers must name one start too.
+    Two measured trials never have identical logs. A simulated engine gives identical figures each time, so the ledgers
+    must agree on the start as well.
     """
     logs = [first.folder.log(one.trial_id, one.attempt), second.folder.log(other.trial_id, other.attempt)]
     if not all(path.is_file() for path in logs):
@@ -128,18 +130,18 @@ def _one_trial(first: Record, one: Result, second: Record, other: Result) -> boo
     sizes = {path.stat().st_size for path in logs}
     if len(sizes) > 1 or 0 in sizes or len({file_sha256(path) for path in logs}) > 1:
         return False
-    invented = first.cell(one.cell_id).choices.origin == "simulated"
-    return not invented or _started(first, one) == _started(second, other)
+    simulated = first.cell(one.cell_id).choices.origin == "simulated"
+    return not simulated or _started(first, one) == _started(second, other)
 
 
 def _started(record: Record, result: Result) -> float | None:
-    """When this attempt began, milliseconds since 1970; None where the ledger does not say."""
+    """Return the start of this attempt, milliseconds since 1970; None if the ledger does not list it."""
     return next((item.started_ms for item in record.attempts
                  if (item.trial_id, item.attempt) == (result.trial_id, result.attempt)), None)
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """Folder names, or whole paths where those are alike."""
+    """Return the names of the folders, or their paths if the names are equal."""
     short = [path.resolve().name for path in paths]
     return short if len(set(short)) == len(short) else [str(path) for path in paths]
 
@@ -164,16 +166,16 @@ def _compared(
 
 
 def read_pattern(text: str, option: str = "--baseline") -> dict[str, Any]:
-    """`engine=ddp,processes=1` as a pattern.
+    """Parse `engine=ddp,processes=1` as a pattern.
 
     Raises:
-        UsageError: not of that form.
+        UsageError: the text has another form.
     """
     found: dict[str, Any] = {}
     for part in text.split(","):
         key, equals, value = part.partition("=")
         if not equals or not key.strip() or not value.strip():
-            raise UsageError(f"{option} {text!r}: written key=value,key=value, for example engine=ddp,processes=1")
+            raise UsageError(f"{option} {text!r}: must be key=value,key=value, for example engine=ddp,processes=1")
         found[key.strip()] = YamlFile(f"{option} {text}", f"[{value}]").data[0]
     return found
 
@@ -181,14 +183,14 @@ def read_pattern(text: str, option: str = "--baseline") -> dict[str, Any]:
 def _nothing(record: Record, baseline: str | None) -> str:
     cells = [cell.label for cell in record.plan.cells]
     if len(cells) == 1:
-        return f"{record.folder.root}: one cell only ({cells[0]}), so there is nothing to compare it with"
+        return f"{record.folder.root}: has only one cell ({cells[0]}), so there is nothing to compare"
     if baseline is not None:
-        return f"--baseline {baseline!r} leaves nothing to compare; cells: {'; '.join(cells[:8])}"
-    return f"{record.folder.root}: no cell of this run has a baseline; --baseline names one"
+        return f"--baseline {baseline!r} leaves no cell to compare; cells: {'; '.join(cells[:8])}"
+    return f"{record.folder.root}: no cell of this run has a baseline; name one with --baseline"
 
 
 def _subject(found: Compared, conditions: Sequence[Condition], fail_any: bool) -> list[Comparison]:
-    """What the conditions are about."""
+    """Return the comparisons that the conditions apply to."""
     if not conditions:
         return []
     if fail_any:
@@ -196,5 +198,5 @@ def _subject(found: Compared, conditions: Sequence[Condition], fail_any: bool) -
     primary = [item for item in found.comparisons if item.primary]
     if primary or len(found.comparisons) == 1:
         return primary or found.comparisons
-    raise UsageError(f"--fail-if is about the primary contrast, and none of these {len(found.comparisons)} is the one "
-                     "declared; --fail-any checks all of them")
+    raise UsageError(f"--fail-if applies to the primary contrast, which is none of these {len(found.comparisons)}; to "
+                     "check all of them add --fail-any")

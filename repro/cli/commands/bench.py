@@ -1,0 +1,159 @@
+"""`repro bench`: measurements of the harness itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from repro.cli.options import echo_json, json_option
+
+
+@click.group()
+def bench() -> None:
+    """Measure the harness itself."""
+
+
+@bench.command()
+@click.option("--pairs", type=click.IntRange(2, 1000), default=100, help="Interleaved pairs of blocks.")
+@click.option("--steps", type=click.IntRange(1, 10_000), default=25, help="Steps in a block.")
+@click.option("--processes", type=click.IntRange(1, 8), default=2, help="Ranks.")
+@json_option
+def overhead(pairs: int, steps: int, processes: int, as_json: bool) -> None:
+    """Measure the step time against bare DDP.
+
+    Blocks under the harness alternate with blocks of a hand-written DDP loop that does the same work.
+
+    \b
+    Example: repro bench overhead --pairs 100
+    """
+    from repro.bench.harness.overhead import measure
+
+    _print(measure(pairs, steps, processes), as_json)
+
+
+@bench.command()
+@click.option("--pairs", type=click.IntRange(2, 200), default=6, help="Interleaved pairs of starts.")
+@json_option
+def turnaround(pairs: int, as_json: bool) -> None:
+    """Measure a short trial against torchrun.
+
+    A 2-rank trial of one step, from start to end, alternates with a bare `torchrun` of the same script.
+
+    \b
+    Example: repro bench turnaround --pairs 10
+    """
+    from repro.bench.harness.turnaround import measure
+
+    _print(measure(pairs), as_json)
+
+
+@bench.command()
+@click.option("--rounds", type=click.IntRange(2, 100_000), default=800,
+              help="Rounds, each with one block of each of the four arms.")
+@click.option("--steps", type=click.IntRange(1, 10_000), default=100, help="Steps in a block.")
+@click.option("--processes", type=click.IntRange(1, 8), default=2, help="Ranks.")
+@click.option("--delay", type=click.FloatRange(min=0), default=2.0,
+              help="Seconds that the slow server takes per request.")
+@click.option("--every", type=click.FloatRange(min=0),
+              help="Seconds between two replays of an arm.  [default: as in a run]")
+@json_option
+def tracking(rounds: int, steps: int, processes: int, delay: float, every: float | None, as_json: bool) -> None:
+    """Measure the cost of a bad tracking server.
+
+    Step times with a dead and with a slow tracking server alternate with those without one, in one training.
+    Ctrl-C stops early and reports the completed rounds.
+
+    \b
+    Example: repro bench tracking --rounds 1000
+    """
+    from repro.bench.harness.tracking import measure
+
+    _print(measure(rounds, steps, processes, delay, every), as_json)
+
+
+@bench.command()
+@click.option("-a", "--algorithm", "algorithms", multiple=True, metavar="NAME",
+              help="ring, or '{kind: tree, arity: 4}'; may be repeated.  [default: all, with their defaults]")
+@click.option("--sizes", default="1k:64m", help="1k:64m: every power of 4 in this range; 4k,1m: these two.")
+@click.option("--world", metavar="2,4,8", help="Ranks.  [default: the fabric's nodes, else 2,4]")
+@click.option("--fabric", metavar="nodes=8,rate=200mbit", help="An emulated cluster instead of loopback.")
+@click.option("--repetitions", type=click.IntRange(2, 1000), default=10,
+              help="Repetitions of every algorithm at every size.")
+@click.option("--seconds", type=click.FloatRange(min=0.1), default=20.0,
+              help="Limit for one algorithm at one size; a combination that would exceed it is skipped.")
+@click.option("--seed", type=click.IntRange(min=0), default=20151102, help="Seed of the order of execution.")
+@click.option("--with-mpi", "mpi", is_flag=True, help="Also measure Open MPI's MPI_Allreduce over TCP, if installed.")
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with plots.")
+@click.option("--mlflow", is_flag=True, help="Log one MLflow run per algorithm and number of ranks.")
+@json_option
+def comm(html: Path | None, mlflow: bool, as_json: bool, **request: Any) -> None:
+    """Compare all-reduce algorithms.
+
+    Each is compared with the backend's own and with its bounds; measurements are interleaved and sums are checked.
+
+    \b
+    Example: repro bench comm --fabric nodes=8,rate=200mbit --sizes 4k:16m --html comm.html
+    """
+    from repro.bench.comm.options import read_options
+    from repro.bench.comm.outputs import measure_and_write
+    from repro.bench.comm.table import text
+
+    outcome = measure_and_write(read_options(**request), html, mlflow)
+    if as_json:
+        echo_json(outcome.as_json())
+    else:
+        click.echo(text(outcome))
+
+
+@bench.command("compare")
+@click.option("--cells", type=click.IntRange(32, 100_000), default=5000, help="Cells of the largest record.")
+@click.option("--seeds", type=click.IntRange(6, 1000), default=20, help="Results per cell.")
+@click.option("--sizes", type=click.IntRange(2, 10), default=4,
+              help="Number of records, each with half the cells of the next.")
+@click.option("--repetitions", type=click.IntRange(1, 100), default=3,
+              help="Repetitions of every size; the fastest counts.")
+@json_option
+def bench_compare(cells: int, seeds: int, sizes: int, repetitions: int, as_json: bool) -> None:
+    """Measure comparing a large record.
+
+    Measures time and memory for records of up to 100,000 results, and their growth with the size.
+
+    \b
+    Example: repro bench compare --cells 1000
+    """
+    from repro.bench.harness.compare_scale import measure
+
+    if cells >> (sizes - 1) < 8:
+        raise click.UsageError(f"--cells {cells} halved {sizes - 1} times gives fewer than 8 cells; "
+                               "lower --sizes or raise --cells")
+    _print(measure(cells, seeds, sizes, repetitions), as_json)
+
+
+@bench.command("import")
+@click.option("--logs", type=click.IntRange(5, 100_000), default=2000,
+              help="Minimum number of result logs of the round.")
+@click.option("--megabytes", type=click.FloatRange(0.1, 10_000), default=400.0,
+              help="Total size of the logs, 10^6 bytes.")
+@click.option("--from", "sample", type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="Repeat the logs of this round (ORG/results/...).  [default: synthetic logs]")
+@json_option
+def bench_import(logs: int, megabytes: float, sample: Path | None, as_json: bool) -> None:
+    """Measure importing published results.
+
+    Measures time and memory of importing and reporting a full round of results, and of opening its page.
+
+    \b
+    Example: repro bench import --from training_results_v4.0
+    """
+    from repro.bench.harness.import_scale import measure
+
+    _print(measure(logs, megabytes, sample), as_json)
+
+
+def _print(found: Any, as_json: bool) -> None:
+    if as_json:
+        echo_json(found.model_dump(mode="json"))
+    else:
+        click.echo(found.text())

@@ -1,0 +1,83 @@
+"""`repro bundle`, `verify`, `diff`: records that are sent, checked and compared."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from repro.cli.options import echo_json, json_option
+from repro.core.errors import Exit
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write.  "
+              "[default: SUITE-DIGEST.zip]")
+@click.option("--license", "licence", default="not stated", metavar="TEXT", help="Licence of the bundle (an address or "
+              "an SPDX name).")
+@json_option
+def bundle(run: Path, out: Path | None, licence: str, as_json: bool) -> None:
+    """Pack RUN into one file for others.
+
+    The bundle holds a hash of every file and RO-Crate metadata, but no credentials and no paths of this machine.
+
+    \b
+    Example: repro bundle runs/quickstart-20260101-120000 -o quickstart.zip
+    """
+    from repro.bundle.make import make_bundle
+
+    made = make_bundle(run, out, licence)
+    if as_json:
+        echo_json(made.as_json())
+        return
+    if made.scrubbed:
+        click.echo(f"credentials or paths were removed from {len(made.scrubbed)} files: "
+                   f"{', '.join(made.scrubbed[:5])}{' ...' if len(made.scrubbed) > 5 else ''}", err=True)
+    click.echo(f"{made.path}: {made.files} files, sha256 of the index {made.identity}")
+
+
+@click.command()
+@click.argument("source", metavar="BUNDLE|RUN", type=click.Path(path_type=Path))
+@json_option
+def verify(source: Path, as_json: bool) -> None:
+    """Check that a record is unmodified.
+
+    A record is sound if it is complete and unmodified.
+
+    Checks hashes and schemas, derives every result from its log again, and checks conservation and pairing. Exit code 3
+    if the record was modified.
+
+    \b
+    Example: repro verify quickstart.zip
+    """
+    from repro.bundle.verify import verify as verify_record
+
+    found = verify_record(source)
+    if as_json:
+        echo_json(found.as_json())
+    else:
+        click.echo(found.text())
+    sys.exit(Exit.DONE if found.sound else Exit.NOT_REPRODUCED)
+
+
+@click.command()
+@click.argument("first", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("second", metavar="RUN", type=click.Path(path_type=Path))
+@json_option
+def diff(first: Path, second: Path, as_json: bool) -> None:
+    """Show the differences between two records.
+
+    Compares code, libraries, hardware, settings, hyper-parameters and data of two runs or bundles.
+
+    \b
+    Example: repro diff runs/old runs/new
+    """
+    from repro.bundle.difference import diff_records
+
+    found = diff_records(first, second)
+    if as_json:
+        echo_json(found.as_json())
+    else:
+        click.echo(found.text())

@@ -1,0 +1,68 @@
+"""`repro compare`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from repro.cli.options import echo_json, json_option
+from repro.core.errors import UsageError
+from repro.suite.metrics import METRICS
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN [RUN]", type=click.Path(path_type=Path))
+@click.option("--metric", type=click.Choice(list(METRICS)),
+              help="Metric to compare.  [default: that of the primary contrast]")
+@click.option("--baseline", metavar="KEY=VALUE[,...]", help="Cells to compare against.  [default: the suite's]")
+@click.option("--candidate", metavar="KEY=VALUE[,...]", help="For published results: the cells to compare.  [default: "
+              "all others of the baseline's benchmark and round]")
+@click.option("--fail-if", multiple=True, metavar="'NAME OP NUMBER'",
+              help="Exit 3 if the condition holds for the primary contrast. NAME: ratio, low, high, p, speedup, n, "
+              "probability_less.")
+@click.option("--fail-any", is_flag=True, help="Exit 3 if the condition holds for any contrast.")
+@click.option("--force", is_flag=True, help="Compare runs even if their suites or methods differ.")
+@json_option
+def compare(runs: tuple[Path, ...], as_json: bool, candidate: str | None, **request: Any) -> None:
+    """Compare the cells of one run or of two.
+
+    Of two runs, the cells of the second are compared with the same cells of the first.
+
+    RUN may be a folder of published results. A ratio never mixes runs and published results.
+
+    \b
+    Example: repro compare runs/old runs/new --fail-any --fail-if "ratio > 1.05"
+    Example: repro compare published/v4.0 --baseline benchmark=resnet,system=dgx_h100
+    """
+    from repro.published.comparison.compare import any_published
+
+    if any_published(runs):
+        _compare_published(runs, as_json, candidate, request)
+    if candidate is not None:
+        raise UsageError("--candidate requires published results; the cells of a run are all compared with their "
+                         "baselines")
+    from repro.cli.text.compare import print_compared
+    from repro.compare.runs import compare_runs
+
+    found = compare_runs(runs, **request)
+    if as_json:
+        echo_json(found.as_json())
+    else:
+        print_compared(found)
+    sys.exit(found.exit_code)
+
+
+def _compare_published(runs: tuple[Path, ...], as_json: bool, candidate: str | None, request: dict[str, Any]) -> None:
+    """Compare published results and exit."""
+    from repro.cli.text.published import print_published
+    from repro.published.comparison.compare import compare_published
+
+    found = compare_published(runs, candidate=candidate, **request)
+    if as_json:
+        echo_json(found.as_json())
+    else:
+        print_published(found)
+    sys.exit(found.exit_code)

@@ -1,0 +1,47 @@
+"""`repro report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("runs", nargs=-1, metavar="RUN...", type=click.Path(path_type=Path))
+@click.option("--from-mlflow", "experiment", metavar="EXPERIMENT", help="Instead of RUN: fetch the newest record of an "
+              "MLflow experiment into --out (from MLFLOW_TRACKING_URI).")
+@click.option("--to", "targets", default="html", help="Reporters, comma-separated: html, markdown, latex, figures, "
+              "csv, parquet, jsonl, mllog, mlflow (see `repro list reporters`).")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for the files; the links of the page to trials "
+              "work only from the default. For several runs: a new folder into which they are copied.  "
+              "[default: RUN/report]")
+def report(runs: tuple[Path, ...], experiment: str | None, targets: str, out: Path | None) -> None:
+    """Write the report of a run again.
+
+    Writes any format, or replays the run to MLflow.
+
+    Several runs of one suite on one machine become one report; other runs get one section each. If a RUN is a folder of
+    published results, one page shows all of them, with the runs in separate sections.
+
+    \b
+    Example: repro report runs/quickstart-20260101-120000 --to html,markdown,latex
+    Example: repro report published/v4.0 runs/quickstart-20260101-120000
+    """
+    from repro.cli.workflows.report import rebuild_and_report, report_runs
+    from repro.cli.workflows.run import write_published_reports
+    from repro.published.comparison.compare import any_published
+
+    if bool(runs) == (experiment is not None):
+        raise click.UsageError("give one or more RUN, or --from-mlflow EXPERIMENT")
+    names = targets.split(",")
+    if experiment is not None:
+        places, older = rebuild_and_report(experiment, names, out)
+        if older:
+            click.echo(f"newest record of {experiment!r}; the experiment holds {older} older ones", err=True)
+    elif any_published(runs):
+        places = write_published_reports(runs, names, out)
+    else:
+        places = report_runs(runs, names, out)
+    for place in places:
+        click.echo(place)

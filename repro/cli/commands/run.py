@@ -1,0 +1,73 @@
+"""`repro run`, and the hidden `repro track` that a run starts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from repro.cli.options import SuiteParam, echo_json, expand, json_option, override_option, read_source, seeds_option
+
+
+@click.command()
+@click.argument("suite", type=SuiteParam(), required=False)
+@override_option
+@seeds_option
+@click.option("--resume", type=click.Path(path_type=Path), metavar="RUN", help="Resume an interrupted run: run the "
+              "missing trials of its own plan.")
+@click.option("--rerun-failed", "again", is_flag=True, help="With --resume: also rerun trials that crashed or hung, "
+              "each as a new attempt.")
+@click.option("--force", is_flag=True, help="With --resume: resume even if the machine, code or plan have changed; the "
+              "report says so.")
+@click.option("--strict", is_flag=True, help="Refuse to start if the machine would distort the figures (busy, too few "
+              "cores, little disk or shared memory), and stop if its clock is set.")
+@click.option("--energy", is_flag=True, help="Measure energy with CodeCarbon (pip install 'repro-harness[energy]'); "
+              "if the machine has no counters, the energy is modelled and labelled so.")
+@click.option("--out", type=click.Path(path_type=Path), help="Run folder to create.  [default: runs/SUITE-DATE-TIME]")
+@click.option("--mlflow/--no-mlflow", "track", default=True, help="Replay the run to MLflow (MLFLOW_TRACKING_URI, "
+              "or a local SQLite store).")
+@json_option
+def run(
+    suite: str | None, overrides: tuple[str, ...], seeds: int | None, resume: Path | None, again: bool, force: bool,
+    strict: bool, energy: bool, out: Path | None, track: bool, as_json: bool,
+) -> None:
+    """Run SUITE, or resume an interrupted run.
+
+    A run has a parity gate, timed trials, a replay to MLflow and an HTML report.
+
+    \b
+    Example: repro run quickstart --seeds 6 -o batch.global=64
+             repro run --resume runs/quickstart-20260101-120000
+    """
+    from repro.cli.text.outcome import ended_text
+    from repro.cli.workflows.run import resume_suite, run_suite
+
+    if resume is not None:
+        if suite is not None or overrides or seeds is not None or out is not None:
+            raise click.UsageError("--resume RUN takes its suite, seeds and folder from RUN; leave out SUITE, -o, "
+                                   "--seeds and --out")
+        ended = resume_suite(resume, track, force, again, strict, energy)
+    elif suite is None:
+        raise click.UsageError("Missing argument 'SUITE' (or --resume RUN).")
+    elif force or again:
+        raise click.UsageError("--force and --rerun-failed require --resume RUN")
+    else:
+        source = read_source(suite, overrides, seeds)
+        ended = run_suite(expand(source, overrides), source.text, out, track, strict, energy)
+    if as_json:
+        echo_json(ended.as_json())
+    else:
+        click.echo(ended_text(ended))
+    if ended.warning():
+        click.echo(f"warning: {ended.warning()}", err=True)
+    sys.exit(ended.exit_code)
+
+
+@click.command(hidden=True)
+@click.argument("run", type=click.Path(path_type=Path))
+def track(run: Path) -> None:
+    """Replay RUN to MLflow on request; the parent process talks to this one over pipes."""
+    from repro.runner.tracking_process import serve
+
+    serve(run, sys.stdin, sys.stdout)

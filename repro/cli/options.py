@@ -1,0 +1,66 @@
+"""Arguments and options that several commands share, and how they become a suite and a plan."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from repro.suite.file import SuiteFile
+    from repro.suite.plan import Plan
+
+
+class SuiteParam(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.4 on
+    """The name of a bundled suite (completed by the shell) or a path."""
+
+    name = "suite"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
+        from repro.suite.file import bundled
+
+        found = [CompletionItem(name) for name in bundled() if name.startswith(incomplete)]
+        return found or [CompletionItem(incomplete, type="file")]
+
+
+suite_argument = click.argument("suite", type=SuiteParam())
+override_option = click.option(
+    "-o", "overrides", multiple=True, metavar="KEY=VALUE[,VALUE...]",
+    help="Set a field of every trial; several values make it a factor: -o processes=1,2,4 -o optimizer.lr=0.1",
+)
+seeds_option = click.option(
+    "--seeds", type=click.IntRange(1, 1000), help="Repeats of every cell.  [default: the suite's]"
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout, for scripts.")
+
+
+def read_source(name: str, overrides: tuple[str, ...], seeds: int | None = None) -> SuiteFile:
+    """Read a suite with the overrides of the command line.
+
+    Raises:
+        SuiteError: the suite or an override is wrong.
+    """
+    from repro.suite.file import read_suite
+
+    extra = () if seeds is None else (f"seeds={seeds}",)
+    return read_suite(name, (*overrides, *extra))
+
+
+def expand(source: SuiteFile, overrides: tuple[str, ...]) -> Plan:
+    """Expand a suite to its plan for this machine.
+
+    Raises:
+        SuiteError: no cell can run here.
+    """
+    from repro.core.machine import detect
+    from repro.suite.plan import make_plan
+
+    return make_plan(source.suite, detect(), source.problem, bool(overrides))
+
+
+def echo_json(data: object) -> None:
+    """Print `data` as JSON on stdout."""
+    click.echo(json.dumps(data, indent=1))

@@ -1,0 +1,50 @@
+"""The outcome of a run as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from repro.cli.text.compare import calibration_text
+from repro.cli.workflows.run import Ended
+from repro.compare import METRICS, Comparison, Summary
+from repro.core.invocation import command
+
+
+def ended_text(ended: Ended) -> str:
+    """Return the results of a run and the places of its files."""
+    statuses = ", ".join(f"{count} {status}" for status, count in sorted(ended.trials.items())) or "none has ended"
+    lines = [outcome_text(ended.summaries, ended.comparisons), calibration_text(ended.calibration), "",
+             f"trials: {statuses}", f"run:    {ended.folder}", f"report: {ended.report}"]
+    if ended.tracking:
+        shown = "not replayed, see the warning" if ended.warning() else f"open it with: {command('ui')}"
+        lines.append(f"mlflow: {ended.tracking.uri}  ({shown})")
+    return "\n".join(lines)
+
+
+def outcome_text(summaries: Sequence[Summary], comparisons: Sequence[Comparison]) -> str:
+    """Return the cells with their medians, and the primary contrast in one sentence."""
+    width = max((len(item.label) for item in summaries), default=0)
+    lines = [f"{item.label:<{width}}  {item.ok} of {item.n} reached the target, median {_median(item)}{_resumed(item)}"
+             for item in summaries]
+    primary = next((item for item in comparisons if item.primary), None)
+    return "\n".join([*lines, "", comparison_sentence(primary) if primary else "no primary contrast was declared"])
+
+
+def _resumed(item: Summary) -> str:
+    return f" ({item.resumed} resumed from a checkpoint; the lost time is on their clocks)" if item.resumed else ""
+
+
+def _median(item: Summary) -> str:
+    return "not reached" if item.median is None else f"{item.median:.3g} {METRICS[item.metric].unit}".rstrip()
+
+
+def comparison_sentence(found: Comparison) -> str:
+    """Return a comparison as one sentence."""
+    versus = f"{found.candidate_label} against {found.baseline_label} ({found.metric})"
+    settles = f"; {found.settles}" if found.settles else ""
+    if found.ratio is None:
+        return f"{versus}: {found.verdict}; {found.because}{settles}"
+    counted = f"{found.n} pairs" if found.paired else f"{found.n} trials or more a side, not paired"
+    limits = f"95 % interval {found.interval.low:.3f} to {found.interval.high:.3f}, " if found.interval else ""
+    return (f"{versus}: {found.verdict}, {found.ratio:.3f} x {METRICS[found.metric].times} ({limits}{counted}); "
+            f"{found.because}{settles}")
