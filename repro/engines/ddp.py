@@ -38,7 +38,7 @@ class Ddp(Engine):
         assert parts is not None
         job.comm.start(job.rank, job.world, job.device, job.timeout_seconds)
         try:
-            return DdpSession(parts, job, self)
+            return DdpSession(parts, job, self.bucket_mib)
         except BaseException:
             torch.distributed.destroy_process_group()  # with launcher inline the next trial runs in this process
             raise

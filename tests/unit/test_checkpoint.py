@@ -21,7 +21,7 @@ from repro.core import registry
 from repro.core.errors import CheckpointError, CheckpointRefused, ParityError, SuiteError
 from repro.core.events import Event, EventLog
 from repro.core.machine import Machine
-from repro.engines.fake_session import FakeSession
+from repro.engines.fake import FakeSession
 from repro.launchers.inline import Inline
 from repro.record import checkpoint, environment, resume
 from repro.record.checkpoint import Checkpoints

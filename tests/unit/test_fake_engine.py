@@ -11,8 +11,7 @@ import pytest
 
 from repro.comm.algorithms.backend import Backend
 from repro.core.random_streams import Streams
-from repro.engines.fake import Fake
-from repro.engines.fake_session import FakeSession
+from repro.engines.fake import Fake, FakeSession
 from repro.engines.precisions import Fp32
 from repro.optimizers.sgd import Sgd
 from repro.seams.training import Job

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from repro.comm.algorithm import Algorithm, Operation
+from repro.comm.collectives import Collectives, Operation
 from repro.comm.runtime.device import OnCpu, OnCuda
 from repro.comm.runtime.executor import DTYPES, REDUCTIONS, execute
 from repro.comm.runtime.inner import Links, PassingGroup, Tensors
@@ -31,12 +31,12 @@ NAMES = {dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "avg", dist.ReduceOp.PRODU
          dist.ReduceOp.MAX: "max", dist.ReduceOp.MIN: "min"}
 DELEGATED_DTYPES = (torch.float32, torch.float64, torch.int64, torch.int32)
 """Types that every inner group can reduce."""
-_current: list[tuple[Algorithm, Meter, str]] = []
+_current: list[tuple[Collectives, Meter, str]] = []
 """Algorithm, meter and device of new groups: the default group and the subgroups that engines create."""
 
 
 def start_group(
-    algorithm: Algorithm, rank: int, world: int, device: str, timeout_seconds: float
+    algorithm: Collectives, rank: int, world: int, device: str, timeout_seconds: float
 ) -> AlgorithmGroup:
     """Create the default process group of this rank."""
     for name in ("MASTER_ADDR", "MASTER_PORT"):
@@ -59,7 +59,7 @@ def _make(store: Store, rank: int, world: int, timeout: timedelta) -> AlgorithmG
 
 
 def make_group(
-    algorithm: Algorithm, meter: Meter, store: Store, rank: int, world: int, timeout: timedelta, device: str = "cpu"
+    algorithm: Collectives, meter: Meter, store: Store, rank: int, world: int, timeout: timedelta, device: str = "cpu"
 ) -> AlgorithmGroup:
     """Create a group that is not registered with `torch.distributed`; its ranks meet through `store`."""
     connect = _connect_nccl if device.startswith("cuda") else _connect_gloo
@@ -87,7 +87,7 @@ class AlgorithmGroup(PassingGroup):
     """Process group that runs the algorithm's collectives as schedules and passes the others to the inner group."""
 
     def __init__(
-        self, algorithm: Algorithm, links: Links, meter: Meter, store: Store, timeout_seconds: float
+        self, algorithm: Collectives, links: Links, meter: Meter, store: Store, timeout_seconds: float
     ) -> None:
         super().__init__(links, meter, store, timeout_seconds)
         self.algorithm = algorithm

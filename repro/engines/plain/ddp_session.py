@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -15,17 +15,18 @@ from repro.engines.plain.loop import LoopSession
 from repro.engines.plain.reduction_dtypes import ReductionWatcher
 from repro.seams.training import Batch, Job, TrainingParts
 
-if TYPE_CHECKING:
-    from repro.engines.ddp import Ddp
-
 
 class DdpSession(LoopSession):
-    """The plain loop around a DDP module."""
+    """The plain loop around a DDP module.
+
+    Args:
+        bucket_mib: size of gradients averaged in one all-reduce, MiB.
+    """
 
     wrapped: DistributedDataParallel
 
-    def __init__(self, parts: TrainingParts, job: Job, options: Ddp) -> None:
-        self.options = options
+    def __init__(self, parts: TrainingParts, job: Job, bucket_mib: float) -> None:
+        self.bucket_mib = bucket_mib
         self.hooks = Hooks(job)
         super().__init__(parts, job, self._wrap)
         self.hooks.register(self.wrapped)
@@ -34,7 +35,7 @@ class DdpSession(LoopSession):
         return DistributedDataParallel(
             model,
             device_ids=[self.device.index] if self.device.type == "cuda" else None,
-            bucket_cap_mb=self.options.bucket_mib,
+            bucket_cap_mb=self.bucket_mib,
             # Gradients are stored inside the buckets: saves a copy and the memory of all gradients; values are equal.
             gradient_as_bucket_view=True,
         )

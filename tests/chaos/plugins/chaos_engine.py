@@ -10,8 +10,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from repro.core.random_streams import Streams
-from repro.engines.fake import Fake
-from repro.engines.fake_session import FakeSession, VirtualClock
+from repro.engines.fake import Fake, FakeSession, VirtualClock
 from repro.seams.training import Batch, Job, Session, TrainingParts
 
 
