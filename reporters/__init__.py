@@ -1,1 +1,1 @@
-"""Reporters: each writes a record somewhere else (a page, a tracking server), reached by name through the registry."""
+"""Reporters: each writes a record in another form (a page, a tracking store); the registry loads them by name."""

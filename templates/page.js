@@ -1,5 +1,5 @@
 "use strict";
-// What the pages share: colours of the figures, paper, tables that sort, filter, stack when narrow and open when long.
+// Shared by all pages: figure colours, printing, and tables that sort, filter, stack in narrow windows and expand.
 const Page = (() => {
   const root = document.documentElement;
   const config = {
@@ -14,7 +14,7 @@ const Page = (() => {
     return element;
   };
 
-  // A colour in the figures is the name of a custom property of the style sheet, so that one palette serves both.
+  // Colours in figures are names of custom properties of the style sheet, so that page and figures share one palette.
   const resolve = (value, key, style) => {
     if (Array.isArray(value)) {
       return (typeof value[0] === "object" && value[0]) || key.endsWith("color") ? value.map((item) => resolve(item, key, style)) : value;
@@ -40,7 +40,7 @@ const Page = (() => {
   document.body.append(live);
   const say = (text) => { live.textContent = text; };
 
-  // Tables are sorted by the exact value a cell carries, else by its text; what is unknown stays at the end.
+  // Tables are sorted by the exact value of a cell, else by its text; unknown values stay at the end.
   const worth = (row, column) => {
     const cell = row.cells[column];
     const number = all("data", cell).find((item) => !item.closest("details"));
@@ -74,7 +74,7 @@ const Page = (() => {
     });
   };
 
-  // A field above a table leaves only rows that match; `cell:3` is what links to the trials of a cell write into it.
+  // A field above a table filters its rows; links to the trials of a cell write `cell:3` into it.
   const filters = {};
   const filterable = (table) => {
     const name = table.dataset.filter;
@@ -101,7 +101,7 @@ const Page = (() => {
     filters[name] = { field, apply, bar };
   };
 
-  // Narrow windows show a row of such a table as a card: its cells below each other, each with its column's name.
+  // Narrow windows show each row of such a table as a card: its cells stacked, each with the name of its column.
   const stackable = (table) => {
     const names = [...table.tHead.rows[0].cells].map((head) => head.textContent.trim());
     table.classList.add("stackable");
@@ -123,7 +123,7 @@ const Page = (() => {
     }
   };
 
-  // A long table scrolls inside its frame, where finding in the page and the keyboard reach all of it, until it is opened.
+  // A long table scrolls inside its frame until it is expanded; page search and keyboard reach all of it.
   const long = (frame) => {
     const rows = frame.querySelector("tbody").rows.length;
     const button = made("button", { type: "button", class: "more", "aria-pressed": "false" }, `Show all ${rows} rows`);
@@ -139,7 +139,7 @@ const Page = (() => {
   for (const table of all("table[data-filter]")) filterable(table);
   for (const frame of all(".scroll.tall")) long(frame);
 
-  // A link to a row opens what it is folded into and lifts a filter that hides it; one to a cell's trials filters them.
+  // A link to a row opens the folds around it and clears a filter that hides it; a link to a cell's trials filters them.
   const reach = (hash) => {
     const target = hash.length > 1 && document.getElementById(decodeURIComponent(hash.slice(1)));
     if (!target) return;
@@ -180,8 +180,8 @@ const Page = (() => {
     for (const part of all("details[open]")) part.dataset.first = "open";
   }
 
-  // Paper is white and as wide as it is: in the light palette, unfolded, at a fixed width; then all is as it was.
-  // A header that is repeated on every sheet must be plain text: Chromium does not paint buttons there.
+  // Print uses the light palette, all folds open and a fixed width; afterwards the page is restored.
+  // Table headers become plain text, because Chromium does not paint buttons in headers repeated on each sheet.
   const onPaper = (before, after) => {
     let opened = [];
     addEventListener("beforeprint", () => {

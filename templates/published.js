@@ -22,10 +22,10 @@
     for (const box of charts.keys()) draw(box, 640);
   }, redraw);
 
-  // One field for the scores of all benchmarks: a system is looked for in every one of them.
+  // One field for the scores of all benchmarks: the filter applies to all of them.
   const field = document.getElementById("filter");
   if (field) {
-    const told = document.getElementById("filtered");
+    const count = document.getElementById("filtered");
     const rows = Page.all("table.filterable tbody tr").map((row) => [row.textContent.toLowerCase(), row]);
     document.getElementById("filtering").hidden = false;
     field.addEventListener("input", () => {
@@ -35,7 +35,7 @@
         row.hidden = !words.every((word) => text.includes(word));
         shown += !row.hidden;
       }
-      told.textContent = words.length ? `${shown} of ${rows.length} systems` : "";
+      count.textContent = words.length ? `${shown} of ${rows.length} systems` : "";
     });
   }
   Page.reach(location.hash);

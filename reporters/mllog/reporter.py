@@ -1,7 +1,7 @@
-"""The record in MLPerf's results layout: logs and system descriptions that MLCommons' own tools read.
+"""The record in MLPerf's results layout: logs and system descriptions for the tools of MLCommons.
 
-``mllog/results/<cell>/<workload>/result_<seed>.txt`` and ``mllog/systems/<cell>.json``. A log is the trial's own, line
-by line; what MLPerf's rules ask for and the log says in another way is added, and every added line or field is marked.
+``mllog/results/<cell>/<workload>/result_<seed>.txt`` and ``mllog/systems/<cell>.json``. A log contains the
+log of its trial line by line. Lines and fields that the MLPerf rules require are added, and each addition is marked.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from .system_description import system
 
 FOLDER = "mllog"
 PROGRESS = ("block_start", "block_stop", "epoch_start", "epoch_stop", "eval_start", "eval_stop")
-"""Keys whose metadata the common rules want a samples_count or an epoch_num in."""
+"""Keys whose metadata must have a samples_count or an epoch_num by the common rules."""
 MAX_DEPTH = 32
-"""Levels of a value; ours have three."""
+"""Most levels of a value; logs of this tool have three."""
 ADDED = "x_added"
-"""Metadata of what was added here: a whole line (true), or the names of the fields."""
+"""Metadata key that marks additions: true for a line, or the names of the added fields."""
 TYPES = {"float64": "fp64", "float32": "fp32", "bfloat16": "bfloat16", "float16": "fp16", "tf32": "tf32"}
-"""torch's names of formats -> MLPerf's."""
+"""Number formats: name in torch -> name in MLPerf."""
 
 
 class MllogPackage(Reporter):
     """A package that `mlperf_logging`'s parser, package checker and this tool's own `repro import mlperf` read."""
 
     title: ClassVar[str] = "MLPerf's results layout: result_N.txt and systems/*.json, for MLCommons' tools"
-    unpublishable: ClassVar[str] = ("published results have logs of their own; a package made of what an import kept "
-                                    "would not be what was submitted. Take the logs themselves")
+    unpublishable: ClassVar[str] = ("published results have their own logs, and an import does not keep all that was "
+                                    "submitted; use the original logs")
 
     def write(self, record: Record, out: Path) -> list[str]:
         """Write the folder `mllog` into `out`.
@@ -69,12 +69,12 @@ class MllogPackage(Reporter):
 
 
 def folder_name(text: str) -> str:
-    """A name that is one folder everywhere, and never a step upwards."""
+    """Return a valid name of one folder, never `..`."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", plain(text)).lstrip(".")[:120] or "_"
 
 
 def _logs(record: Record, cell: Cell) -> Iterator[tuple[Result, str, str]]:
-    """(result, why it is left out, text of its log)."""
+    """Yield (result, why it is left out, text of its log)."""
     for item in record.of_cell(cell.cell_id):
         path = record.folder.log(item.trial_id, item.attempt)
         events = read_events(path)[0]
@@ -82,23 +82,23 @@ def _logs(record: Record, cell: Cell) -> Iterator[tuple[Result, str, str]]:
         if meaning(item.status).failed:
             yield item, f"{item.status.replace('_', ' ')}: {plain(item.reason) or 'no reason given'}", ""
         elif not {"run_start", "run_stop"} <= keys:
-            yield item, "its log is gone or has no run_start and run_stop", ""
-        elif spoiled := unsound(path.read_bytes(), events):
-            yield item, f"its log does not hold together any more: {spoiled}", ""
+            yield item, "its log is missing or has no run_start and run_stop", ""
+        elif damage := find_damage(path.read_bytes(), events):
+            yield item, f"its log is damaged: {damage}", ""
         else:
             try:
                 text = "".join(line(event) for event in export(events, disclosure(cell, item)))
-            except (TypeError, ValueError, OverflowError, RecursionError) as error:  # a log by a stranger
+            except (TypeError, ValueError, OverflowError, RecursionError) as error:  # a log from elsewhere
                 yield item, f"its log is damaged: {plain(str(error))}", ""
             else:
                 yield item, "", text
 
 
-def unsound(content: bytes, events: Sequence[Event]) -> str:
-    """What is wrong with a log that was whole when its trial ended; "" where nothing is.
+def find_damage(content: bytes, events: Sequence[Event]) -> str:
+    """Describe the damage of a log that was complete when its trial ended; "" if there is none.
 
     Args:
-        events: those that were read of `content`; a line with the token that gave none is damaged.
+        events: events of `content`; a line with the token but without an event is damaged.
     """
     lost = content.count(b":::MLLOG") - len(events)
     if lost:
@@ -125,7 +125,7 @@ def _deep(value: Any) -> bool:
 
 
 def line(event: Event) -> str:
-    """The event as a line that strict JSON takes: what is not finite is null."""
+    """Format an event as a line of strict JSON: values that are not finite become null."""
     return replace(event, value=_finite(event.value), metadata=_finite(dict(event.metadata))).line()
 
 
@@ -139,15 +139,15 @@ def _finite(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Disclosure:
-    """What the trial is said to have been, by MLPerf's keys."""
+    """Settings of a trial, by the keys of MLPerf."""
 
     values: dict[str, Any]
 
 
 def disclosure(cell: Cell, item: Result) -> Disclosure:
-    """What rules of round 6.1 ask to be told, as far as it was read back from what ran.
+    """Return what the rules of round 6.1 require to be disclosed, as far as it was read back from what ran.
 
-    Precision in attention is not among it: nobody looked, and most models here have none.
+    The precision in attention is missing: it is not recorded, and most models here have no attention.
     """
     choices, effective = cell.choices, item.effective
     linear = "tf32" if effective.get("tf32") == "on" else effective.get("matmul_dtype", "")
@@ -161,8 +161,8 @@ def disclosure(cell: Cell, item: Result) -> Disclosure:
     return Disclosure({key: value for key, value in found.items() if value is not None})
 
 
-def export(events: Sequence[Event], told: Disclosure) -> Iterator[Event]:
-    """The log's events with what MLPerf's common rules want, in the order of the log."""
+def export(events: Sequence[Event], disclosed: Disclosure) -> Iterator[Event]:
+    """Yield the events of the log with the additions of MLPerf's common rules, in the order of the log."""
     ahead = _samples_ahead(events)
     keys, samples = {event.key for event in events}, 0
     for event, following in zip(events, ahead, strict=True):
@@ -172,24 +172,24 @@ def export(events: Sequence[Event], told: Disclosure) -> Iterator[Event]:
             yield replace(event, metadata={**event.metadata, "samples_count": count, ADDED: ["samples_count"]})
         else:
             yield event
-        if event.key == "eval_error" and "eval_accuracy" not in keys:  # the one key of a quality that the rules know
+        if event.key == "eval_error" and "eval_accuracy" not in keys:  # the only quality key in the rules
             yield replace(event, key="eval_accuracy", metadata={**event.metadata, ADDED: True})
         if event.key in EVALUATION_KEYS:
             samples = _count(event) or samples
         if event.key == "init_start":
             yield from (Event(key, value, "POINT_IN_TIME", event.time_ms, {ADDED: True})
-                        for key, value in told.values.items() if key not in keys)
+                        for key, value in disclosed.values.items() if key not in keys)
 
 
 def _count(event: Event) -> int | None:
-    """Samples seen, where the event says so in a number that can be one."""
+    """Return the samples seen by an event, if they are a valid count."""
     found = event.metadata.get("samples_count")
     whole = isinstance(found, int | float) and not isinstance(found, bool) and 0 <= found < 1 << 63
     return int(found) if whole and found is not None else None
 
 
 def _samples_ahead(events: Sequence[Event]) -> list[int | None]:
-    """For each event the samples seen by the next evaluation."""
+    """Return, for each event, the samples seen by the next evaluation."""
     found: list[int | None] = []
     following: int | None = None
     for event in reversed(events):

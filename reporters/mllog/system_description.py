@@ -1,4 +1,4 @@
-"""Record + cell -> MLPerf's system description: what is known of the machine, an empty string for what is not."""
+"""Record + cell -> system description of MLPerf; an empty string is unknown."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from ..page.text import gibibytes
 from ..tables.rows import plain
 
 STATUS = "Research, Development, or Internal (RDI)"
-"""Of the words that MLPerf's checker takes, the one that promises nothing."""
+"""The only status of MLPerf's checker without a promise of availability."""
 UNKNOWN = (
     "host_processor_vcpu_count", "host_processor_frequency", "host_processor_caches", "host_processor_interconnect",
     "host_storage_type", "host_storage_capacity", "host_memory_configuration", "accelerator_host_interconnect",
     "accelerator_frequency", "accelerator_on-chip_memories", "accelerator_memory_configuration",
     "accelerator_memory_capacity", "accelerator_interconnect", "accelerator_interconnect_topology", "cooling",
 )
-"""Fields that must be there and that a record says nothing of."""
+"""Required fields that a record does not know."""
 
 
 def system(record: Record, cell: Cell, name: str) -> dict[str, str]:
-    """All fields that `mlperf_logging.system_desc_checker` wants; all values are text, as it has them."""
+    """Return all fields that `mlperf_logging.system_desc_checker` requires; all values are text, as there."""
     environment, choices = record.environment, cell.choices
     gpus = environment.devices if choices.device == "cuda" else ()
     emulated = next((item.network for item in record.of_cell(cell.cell_id) if item.network is not None), None)

@@ -22,7 +22,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Maps [low, high] to [left, right] per cent of the width, linearly or by logarithm."""
+    """Maps [low, high] to [left, right] per cent of the width, linearly or logarithmically."""
 
     low: float
     high: float
@@ -31,14 +31,14 @@ class Axis:
     right: float = 98.0
     values: tuple[float, ...] = ()
     letter: float = 2.2
-    """Width of a label's letter, per cent of the drawing's: labels that would touch lose their text, not their mark."""
+    """Width of a letter, per cent of the drawing: labels that would overlap lose their text and keep their mark."""
 
     def holds(self, value: float) -> bool:
-        """True where `value` lies on the axis."""
+        """Return True if `value` lies on the axis."""
         return self.low <= value <= self.high
 
     def at(self, value: float) -> float:
-        """Position of `value`, per cent; what lies outside is drawn at the edge."""
+        """Return the position of `value`, per cent; values outside the axis are drawn at its edge."""
         low, high, here = self.low, self.high, value
         if self.log:
             low, high, here = math.log(low), math.log(high), math.log(max(value, self.low))
@@ -47,9 +47,9 @@ class Axis:
 
     @property
     def ticks(self) -> tuple[Tick, ...]:
-        """Labels, the outer ones anchored inwards so that none leaves the drawing."""
+        """The labels; the outer ones are anchored inwards, so that all stay inside the drawing."""
         taken: list[tuple[float, float]] = []
-        # 1 is what ratios are read against, then the outermost marks, then the others from the left.
+        # 1 first, the reference of ratios; then the outermost marks; then the others from the left.
         ends = self.values[:1] + self.values[-1:]
         texts: dict[float, str] = {}
         for value in sorted(self.values, key=lambda value: (value != 1, value not in ends, value)):
@@ -64,22 +64,22 @@ class Axis:
         return "start" if place < 6 else "end" if place > 94 else "middle"
 
     def _span(self, value: float) -> tuple[float, float]:
-        """What its label takes, a letter of air included."""
+        """Return the ends of the label of `value`, with one letter of space."""
         place, wide = self.at(value), (len(tick_text(value)) + 1) * self.letter
         before = {"start": 0.0, "middle": wide / 2, "end": wide}[self._anchor(value)]
         return place - before, place - before + wide
 
 
 def tick_text(value: float) -> str:
-    """A round number without trailing zeros."""
+    """Format a round number without trailing zeros."""
     text = significant(value, 3)
     return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
 
 
 def from_zero(values: Sequence[float], right: float = 98.0, letter: float = 2.2) -> Axis:
-    """Linear from zero, so that lengths compare; by logarithm where the values span more than a factor of 20.
+    """Make a linear axis from zero, or a logarithmic one if the values span more than a factor of 20.
 
-    Without values it carries no marks.
+    Without values the axis has no marks.
     """
     known = [value for value in values if value > 0]
     if not known:
@@ -94,16 +94,16 @@ def from_zero(values: Sequence[float], right: float = 98.0, letter: float = 2.2)
 
 
 def around_one(values: Sequence[float]) -> Axis:
-    """By logarithm, with 1 on it and some air at both ends, for ratios."""
+    """Make a logarithmic axis for ratios, with 1 on it and some space at both ends."""
     known = [value for value in values if value > 0] or [1.0]
     low, high = min(*known, 1.0), max(*known, 1.0)
-    air = max((high / low) ** 0.08, 1.04)
-    low, high = low / air, high * air
+    space = max((high / low) ** 0.08, 1.04)
+    low, high = low / space, high * space
     return Axis(low, high, True, values=_log_marks(low, high))
 
 
 def log_ticks(low: float, high: float) -> tuple[float, ...]:
-    """Marks of a figure's logarithmic axis from `low` to `high`, a little beyond both: about three to nine."""
+    """Return about three to nine marks of a figure's logarithmic axis, from a little below `low` to above `high`."""
     low, high = low / 1.15, high * 1.15
     if high / low > 5:
         return _decades(low, high)
@@ -113,14 +113,14 @@ def log_ticks(low: float, high: float) -> tuple[float, ...]:
 
 
 def _decades(low: float, high: float) -> tuple[float, ...]:
-    """Powers of ten in [low, high], with 2 and 5 times them where there are few."""
+    """Return the powers of ten in [low, high], and 2 and 5 times them if there are few."""
     powers = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
     steps = (1, 2, 5) if high / low < 300 else (1,)
     return tuple(value for power in powers for step in steps if low <= (value := step * 10.0**power) <= high)
 
 
 def _log_marks(low: float, high: float) -> tuple[float, ...]:
-    """1 and round numbers on both sides of it: about five marks in all."""
+    """Return about five marks: 1 and round numbers on both sides of it."""
     if high / low > 30:
         return _decades(low, high)
     if high / low > 4:
@@ -132,6 +132,6 @@ def _log_marks(low: float, high: float) -> tuple[float, ...]:
 
 
 def round_step(rough: float) -> float:
-    """The smallest of 1, 2, 2.5, 5 x 10^k that is not below `rough`."""
+    """Return the smallest of 1, 2, 2.5, 5 x 10^k that is not below `rough`."""
     base = 10.0 ** math.floor(math.log10(rough))
     return next(step * base for step in STEPS if step * base >= rough * (1 - 1e-9))

@@ -1,4 +1,4 @@
-"""What is drawn behind the lines of single trials: each cell's range, and the bracket of each crossing."""
+"""Traces behind the lines of single trials: the range of each cell and the bracket of each crossing."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Where = Callable[[Point], float]
 
 
 def thinned(result: Result, most: int) -> list[Point]:
-    """At most about `most` evaluations of a trial, evenly spread, for drawing only.
+    """Select at most about `most` evaluations of a trial, evenly spread, for drawing only.
 
-    The first, the last and those on both sides of the crossing always stay.
+    The first, the last and those on both sides of the crossing are always selected.
     """
     points = list(result.curve)
     if len(points) <= most:
@@ -31,10 +31,10 @@ def thinned(result: Result, most: int) -> list[Point]:
 
 
 def band(mark: CellMark, results: Sequence[Result], where: Where, most: int) -> dict[str, Any] | None:
-    """Least and largest quality over the trials of a cell, evaluation by evaluation.
+    """Return the trace of the lowest to highest quality over the trials of a cell, at each evaluation.
 
-    Only as far as every trial went: beyond that the range would be of the slow ones alone. x is the median over trials.
-    None below two trials or two evaluations.
+    It ends where the shortest trial ends: beyond that the range would cover the slow trials only. x is the median over
+    trials. None if there are fewer than two trials or two evaluations.
     """
     curves = [[point for point in item.curve if point.value is not None] for item in results]
     common = min((len(curve) for curve in curves), default=0)
@@ -54,7 +54,7 @@ def band(mark: CellMark, results: Sequence[Result], where: Where, most: int) -> 
 
 
 def brackets(mark: CellMark, results: Sequence[Result], where: Where) -> dict[str, Any] | None:
-    """The stretch of each line from the last evaluation that missed to the first that hit: in it lies the crossing."""
+    """Return the trace of each line from the last evaluation that missed the target to the first that reached it."""
     x: list[float | None] = []
     y: list[float | None] = []
     for item in results:
@@ -74,7 +74,7 @@ def brackets(mark: CellMark, results: Sequence[Result], where: Where) -> dict[st
 
 
 def _ends(result: Result) -> tuple[Point | None, Point] | None:
-    """(last that missed, None where the first evaluation hit; first that hit)."""
+    """Return (last evaluation that missed, first that hit); the former is None if the first evaluation hit."""
     bracket = result.bracket
     if bracket is None:
         return None
@@ -86,5 +86,5 @@ def _ends(result: Result) -> tuple[Point | None, Point] | None:
 
 
 def _short(value: float) -> float:
-    """As many digits as a figure can show."""
+    """Round to the digits that a figure can show."""
     return float(f"{value:.7g}")

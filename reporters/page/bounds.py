@@ -1,4 +1,4 @@
-"""What a step would take at least: compute alone, with the links' rate, and by a cost model fitted to the run."""
+"""Lower bounds of a step: compute alone, compute with the links' rate, and a cost model fitted to the run."""
 
 from __future__ import annotations
 
@@ -15,59 +15,59 @@ from repro.suite.identity import canonical
 from .traffic import NEGLIGIBLE
 
 LEAST_CELLS = 3
-"""A fit of two parameters to fewer cells would show nothing."""
+"""Fewest cells for a fit of the two parameters."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepBounds:
-    """Seconds of one step of one cell; medians over its trials, None where something they need is not known."""
+    """Seconds of one step of one cell, medians over its trials; None if an input is unknown."""
 
     step: float | None
-    """Measured: the trial's median step, slowest rank, input left out."""
+    """Measured: the median step of the slowest rank, without input."""
     compute: float | None
-    """The step times the share of training in which the ranks did not stand still for communication."""
+    """The step multiplied by the share of training in which the ranks did not wait for communication."""
     wire: float | None
-    """The formula's bytes of the busiest rank over the slowest link's rate."""
+    """The formula's bytes of the busiest rank divided by the rate of the slowest link."""
     network: float | None
-    """The cost model's seconds of all collectives of a step."""
+    """Seconds of all collectives of a step, by the cost model."""
 
     @property
     def one_after_the_other(self) -> float | None:
-        """Compute, then the wire: nothing overlaps."""
+        """Compute plus wire, without overlap."""
         return _plus(self.compute, self.wire)
 
     @property
     def overlapped(self) -> float | None:
-        """The longer of the two: everything overlaps. No step on these links can be shorter."""
+        """The longer of compute and wire: full overlap. No step on these links can be shorter."""
         return None if self.compute is None or self.wire is None else max(self.compute, self.wire)
 
     @property
     def modelled(self) -> float | None:
-        """Compute, then the modelled collectives."""
+        """Compute plus the modelled collectives, without overlap."""
         return _plus(self.compute, self.network)
 
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """alpha a round and beta a byte on the path, fitted to this run's own collectives."""
+    """Seconds alpha per round and beta per byte on the path, fitted to the collectives of this run."""
 
     alpha: float
     beta: float
     cells: int
     error: float
-    """Median size of the relative error over the cells."""
+    """Median absolute relative error over the cells."""
 
     def seconds(self, rounds: float, path_bytes: float) -> float:
         return self.alpha * rounds + self.beta * path_bytes
 
 
 def ended(results: Sequence[Result]) -> list[Result]:
-    """The trials that trained to their end: their step times are whole."""
+    """Return the trials that trained to the end, whose step times are complete."""
     return [item for item in results if item.steps and meaning(item.status).completed]
 
 
 def fits(record: Record) -> dict[str, CostModel]:
-    """A model for every launcher of the plan (its canonical text): links of different rates are no one network."""
+    """Fit a model for each launcher of the plan (by its canonical text): each has its own network."""
     cells: dict[str, list[Cell]] = {}
     for cell in record.plan.cells:
         cells.setdefault(network_of(cell), []).append(cell)
@@ -76,15 +76,15 @@ def fits(record: Record) -> dict[str, CostModel]:
 
 
 def network_of(cell: Cell) -> str:
-    """What tells the networks of a plan apart."""
+    """Return the key of the network that a cell runs on."""
     return canonical(cell.choices.launcher)
 
 
 def fit(cells: Sequence[Sequence[Result]]) -> CostModel | None:
-    """Least squares on the relative error of the busy seconds a step, cell by cell; neither parameter below zero.
+    """Fit the model by least squares on the relative error of the busy seconds of each cell, parameters not negative.
 
-    Hockney's model (1994) on what each cell's schedules ask for: rounds and bytes on the path. Busy seconds are those
-    in which a collective ran, waiting for the other ranks included, mean over ranks.
+    Hockney's model (1994) on the rounds and the bytes on the path of each cell's schedules. Busy seconds are those in
+    which a collective ran, including the wait for other ranks, mean over ranks.
     """
     from scipy.optimize import nnls
 
@@ -105,7 +105,7 @@ def fit(cells: Sequence[Sequence[Result]]) -> CostModel | None:
 
 
 def bounds(results: Sequence[Result], processes: int, model: CostModel | None) -> StepBounds:
-    """Of one cell."""
+    """Compute the bounds of one cell."""
     items = ended(results)
     return StepBounds(
         step=_median([item.steps.median_seconds for item in items if item.steps]),
@@ -125,7 +125,7 @@ def _compute(item: Result, processes: int) -> float | None:
 
 
 def _wire(item: Result, processes: int) -> float | None:
-    """None also where ranks share a node: what they tell each other does not use its link."""
+    """Return None also if ranks share a node: messages between them do not use its link."""
     assert item.steps is not None
     if processes == 1:
         return 0.0
@@ -136,7 +136,7 @@ def _wire(item: Result, processes: int) -> float | None:
 
 
 def _formula(item: Result) -> Formula | None:
-    """None where a good part of the payload went through operations that the formula leaves out."""
+    """Return None if the formula covers too little of the payload (`NEGLIGIBLE`)."""
     known = item.traffic is not None and item.traffic.uncounted_share <= NEGLIGIBLE
     return item.traffic.formula if item.traffic and known else None
 
@@ -156,6 +156,6 @@ def _plus(one: float | None, other: float | None) -> float | None:
 
 
 def _median(values: Sequence[float | None]) -> float | None:
-    """None where it is not known of every trial: a median of some would stand for others."""
+    """Return None if any value is unknown: a median of the others would not describe the cell."""
     known = [value for value in values if value is not None]
     return median(known) if known and len(known) == len(values) else None

@@ -1,4 +1,4 @@
-"""The cells of a plan as the page shows them: number, colour, line and symbol, summary, every point."""
+"""The cells of a plan as the page shows them: number, colour, line style, symbol, summary and all points."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from .text import Number, limited, number, seconds, shortened, visible, without_
 COLORS = 8
 """Number of cell colours in report.css (--c0 and on)."""
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-"""Names that report.css and page_curves give a pattern to."""
+"""Line styles; report.css and `curves.DASHES` define their patterns."""
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x")
 
 
 @dataclass(frozen=True, slots=True)
 class CellMark:
-    """How a cell is told from the others everywhere on the page, without colour too: 8 x 5 x 7 combinations."""
+    """The marks that identify a cell everywhere on the page, also without colour: 8 x 5 x 7 combinations."""
 
     number: int
     """From 1, in the order of the plan."""
     cell_id: str
     label: str
     brief: str
-    """The label, its middle left out where it is long; the whole of it is in tooltips and under hyper-parameters."""
+    """The label without its middle if it is long; tooltips and hyper-parameters show the full label."""
     color: int
     dash: str
     symbol: str
@@ -48,7 +48,7 @@ class Strip:
     """Every point of one cell on the common axis, per cent of the width."""
 
     points: tuple[tuple[float, float, str], ...]
-    """(x per cent, y pixels, what a pointer is told)."""
+    """(x per cent, y pixels, tooltip)."""
     median: float | None
     interval: tuple[float, float] | None
     others: tuple[tuple[float, str], ...]
@@ -93,34 +93,34 @@ def marks(record: Record) -> dict[str, CellMark]:
 
 
 def origin(choices: TrainingConfig) -> str:
-    """What the figures of a cell are: of a real run, of an emulated cluster, or invented by an engine."""
+    """Return the origin of a cell's figures: measured, emulated or simulated."""
     return choices.origin
 
 
 def origins(found: Sequence[CellMark]) -> str:
-    """What the figures of several cells are, in words."""
+    """Join the origins of several cells."""
     return " and ".join(dict.fromkeys(mark.origin for mark in found)) or "measured"
 
 
 def goal(choices: TrainingConfig) -> str:
-    """Metric and target as one reads them: `top1 of at least 0.97`."""
+    """Format metric and target: `top1 of at least 0.97`."""
     side = "at most" if choices.stop.direction == "lower" else "at least"
     return f"{choices.stop.metric} of {side} {choices.stop.target:g}"
 
 
 def horizon_of(record: Record, metric: str) -> float | None:
-    """The suite's horizon, where it is in the unit of `metric`; it is declared for the primary contrast's metric."""
+    """Return the horizon of the suite if it has the unit of `metric`; it is declared for the primary contrast."""
     declared = METRICS[record.plan.suite.metric].unit
     return record.plan.suite.horizon if METRICS[metric].unit == declared else None
 
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """What the table of cells says of its figures."""
+    """The words of the table of cells."""
 
     metric: Metric
     said: tuple[str, str]
-    """Before and after the name of the event that starts the clock; the second is empty where there is none."""
+    """Text before and after the name of the event that starts the clock; the second is empty if there is no event."""
     median: str
     unit: str
     ticks: str
@@ -134,10 +134,10 @@ def heading(record: Record) -> Heading:
 
 
 def rows(record: Record, metric: Metric | None = None) -> tuple[list[CellRow], Axis]:
-    """All cells with their summaries, and the axis their points share.
+    """Summarize all cells on one axis.
 
     Args:
-        metric: None: the one that the verdicts are about.
+        metric: None: the metric of the verdicts.
     """
     chosen = metric or record.plan.suite.metric
     horizon = horizon_of(record, chosen)
@@ -165,7 +165,7 @@ def _row(record: Record, cell: Cell, summary: Summary, mark: CellMark, axis: Axi
 
 
 def _figure(value: float | None, scale: MetricSpec) -> Number | None:
-    """In the metric's own unit."""
+    """Format a value in the unit of its metric."""
     return seconds(value) if scale.timed else number(value, 4, scale.unit)
 
 
@@ -181,7 +181,7 @@ def _success(bounds: Bounds | None) -> str:
 
 
 def _statuses(summary: Summary) -> str:
-    """What the trials that did not reach the target came to."""
+    """Count the trials that did not reach the target, by status."""
     return ", ".join(f"{count} {meaning(name).page_word}" for name, count in summary.statuses.items()
                      if not meaning(name).reached)
 
@@ -191,7 +191,7 @@ def _median_why(summary: Summary) -> str:
         return ""
     if not summary.n:
         return "no trial yet"
-    return "not reached" if METRICS[summary.metric].to_target else "no trial has one"
+    return "not reached" if METRICS[summary.metric].to_target else "no trial has a value"
 
 
 def _interval_why(summary: Summary) -> str:
@@ -200,8 +200,8 @@ def _interval_why(summary: Summary) -> str:
     scale = METRICS[summary.metric]
     if len(summary.values) < summary.n:
         missed = scale.to_target and summary.ok < summary.n
-        return "not every trial reached the target" if missed else f"not every trial has its {scale.noun}"
-    return "6 trials are the least for 95\N{NO-BREAK SPACE}%"
+        return "not every trial reached the target" if missed else f"not every trial has a value of {scale.noun}"
+    return "95\N{NO-BREAK SPACE}% needs at least 6 trials"
 
 
 def _strip(summary: Summary, results: Sequence[Result], axis: Axis) -> Strip:
@@ -210,8 +210,8 @@ def _strip(summary: Summary, results: Sequence[Result], axis: Axis) -> Strip:
              if (value := figure(item, scale)) is not None and not is_meaningless(value)]
     points = tuple((axis.at(value), 7.0 + 6.0 * (index % 3), f"seed {item.repeat}: {_figure(value, scale)}")
                    for index, (item, value) in enumerate(known))
-    told = {item.trial_id for item, _ in known}
-    rest = [item for item in results if item.trial_id not in told]
+    drawn = {item.trial_id for item, _ in known}
+    rest = [item for item in results if item.trial_id not in drawn]
     others = tuple(
         (7.0 + 6.0 * (index % 3), f"seed {item.repeat}: {meaning(item.status).page_word}")
         for index, item in enumerate(rest)

@@ -1,58 +1,40 @@
-"""The best-practice checklists: what fails first, then by source."""
+"""The best-practice checklists, by source; failing rules first."""
 
 from __future__ import annotations
 
-import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from repro.audit.rules import Finding, check
 from repro.record.store import Record
 
 GROUPS = {"F": "FireCaffe (arXiv:1511.00175)", "HB": "Hoefler & Belli (SC 2015)", "MLP": "MLPerf Training rules",
           "NEU": "NeurIPS paper checklist", "ACM": "ACM artifact badges v1.1"}
-"""What the letters of a rule's id stand for."""
+"""Letters of a rule id -> their source."""
 ORDER = ("fail", "cannot tell", "pass", "not applicable")
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One rule and what the record says to it."""
-
-    id: str
-    source: str
-    title: str
-    verdict: str
-    required: bool
-    evidence: str
 
 
 @dataclass(frozen=True, slots=True)
 class Checklist:
     """All rules."""
 
-    failing: tuple[Rule, ...]
+    failing: tuple[Finding, ...]
     """Required ones first."""
-    sources: tuple[tuple[str, tuple[Rule, ...]], ...]
+    sources: tuple[tuple[str, tuple[Finding, ...]], ...]
     """(list, its rules, failing first)."""
     counts: tuple[tuple[str, int], ...]
     """(verdict, how many)."""
 
 
-def checklist(record: Record) -> Checklist | None:
-    """What the rules say; None: this version has none."""
-    try:
-        check = importlib.import_module("repro.audit.rules").check
-    except ModuleNotFoundError as error:
-        if error.name != "repro.audit.rules":
-            raise
-        return None
-    return arranged([_rule(item) for item in check(record)])
+def checklist(record: Record) -> Checklist:
+    """Check the record against all rules."""
+    return arranged(check(record))
 
 
-def arranged(rules: list[Rule]) -> Checklist:
-    """Failing first; inside a verdict in the order of the list."""
+def arranged(rules: Sequence[Finding]) -> Checklist:
+    """Group the rules by source: failing first, then in the order of the list."""
     ranked = sorted(rules, key=lambda rule: (ORDER.index(rule.verdict), not rule.required))
-    groups: dict[str, list[Rule]] = {_group(rule): [] for rule in rules}
+    groups: dict[str, list[Finding]] = {_group(rule): [] for rule in rules}
     for rule in ranked:
         groups[_group(rule)].append(rule)
     return Checklist(
@@ -63,10 +45,7 @@ def arranged(rules: list[Rule]) -> Checklist:
     )
 
 
-def _group(rule: Rule) -> str:
+def _group(rule: Finding) -> str:
     letters = rule.id.rstrip("0123456789.-abcdefghijklmnopqrstuvwxyz")
     return GROUPS.get(letters, rule.source)
 
-
-def _rule(item: Any) -> Rule:
-    return Rule(item.id, item.source, item.title, item.verdict, item.required, item.evidence)

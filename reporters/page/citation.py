@@ -1,4 +1,4 @@
-"""How to cite: the values of CITATION.cff, with the version that made the run and the suite digest it asks for."""
+"""How to cite: the values of CITATION.cff, with the version that made the run and the suite digest."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ TITLE = "repro-harness: time-to-accuracy benchmarks with verdicts that can be ch
 AUTHOR = "The repro-harness contributors"
 LICENSE = "Apache-2.0"
 RELEASED = "2026-11-20"
-"""Of this version; a record of another version is cited without a date. A test holds all five against CITATION.cff."""
+"""Date of this version; a record of another version is cited without a date. A test compares all with CITATION.cff."""
 
 
 def citation(record: Record) -> str:
-    """CITATION.cff of the version that made the run."""
+    """Return the CITATION.cff of the version that made the run."""
     version = record.environment.repro_version
     date = f"date-released: {RELEASED}\n" if version == repro.__version__ else ""
     return (f'cff-version: 1.2.0\nmessage: "{MESSAGE}"\ntitle: "{TITLE}"\ntype: software\nauthors:\n'
@@ -25,7 +25,7 @@ def citation(record: Record) -> str:
 
 
 def bibtex(record: Record) -> str:
-    """The same for LaTeX, with the digest of the suite."""
+    """Return the BibTeX entry, with the digest of the suite."""
     version = record.environment.repro_version
     year = f"  year = {{{RELEASED[:4]}}},\n" if version == repro.__version__ else ""
     key = re.sub("[^0-9A-Za-z.]", "", version)

@@ -1,4 +1,4 @@
-"""The communication benchmark as one self-contained page: time against size with the bound, ratios, every figure."""
+"""The communication benchmark as one self-contained page: time against size with the bound, ratios, bandwidths."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross
 
 
 def render(outcome: CommOutcome) -> str:
-    """The page; works offline, its tables without JavaScript."""
+    """Render the page. It works offline; its tables need no JavaScript."""
     return rendered("comm.html.j2", {
         "origin": outcome.origin, "where": origin_text(outcome), "worlds": [_world(item) for item in outcome.worlds],
         "mpi": [mpi_text(item) for item in outcome.mpi], "notes": NOTE, "head": HEAD,
-        "repeat": f"{outcome.repetitions} repetitions at most, {outcome.seconds:g} s a point, seed {outcome.seed}",
-    }, page_scripts("report.js"), show=lambda value: value)
+        "repeat": f"{outcome.repetitions} repetitions at most, {outcome.seconds:g} s per point, seed {outcome.seed}",
+    }, page_scripts("report.js"))
 
 
 def _world(world: WorldResult) -> dict[str, Any]:
@@ -31,10 +31,10 @@ def _world(world: WorldResult) -> dict[str, Any]:
             {"name": f"time-{world.world}", "title": f"Time of an all-reduce on {world.world} ranks",
              "counted": "median over repetitions; dashes: the bound 2(p-1)/p S/B; dots: modelled",
              "figure": _figure(_times(world), "seconds", "log")},
-            {"name": f"ratio-{world.world}", "title": "Time over the backend's own",
+            {"name": f"ratio-{world.world}", "title": "Ratio to the backend's time",
              "counted": "paired by repetition, 95 % intervals", "figure": _figure(_ratios(world), "ratio", "log")},
             {"name": f"bandwidth-{world.world}", "title": "Bus bandwidth",
-             "counted": "nccl-tests' definition; dashes: the slowest link's rate",
+             "counted": "as nccl-tests defines it; dashes: rate of the slowest link",
              "figure": _figure(_bandwidths(world), "GB/s", "log")},
         ],
         "rows": [point_row(point, world.world) for point in sorted(world.points, key=lambda item: item.size)],
@@ -71,7 +71,7 @@ def _ratios(world: WorldResult) -> list[dict[str, Any]]:
             "color": f"--c{index % COLORS}",
         }
         traces.append(trace)
-    return [*traces, _line("the backend's own", world.sizes, [1.0] * len(world.sizes), "--ink", "8px,4px", "bound")]
+    return [*traces, _line("the backend", world.sizes, [1.0] * len(world.sizes), "--ink", "8px,4px", "bound")]
 
 
 def _bandwidths(world: WorldResult) -> list[dict[str, Any]]:
@@ -113,7 +113,7 @@ def _figure(traces: list[dict[str, Any]], unit: str, scale: str) -> dict[str, An
         "hoverlabel": {"align": "left", "bgcolor": "--raised", "bordercolor": "--rule", "font": {"color": "--ink"}},
         "modebar": {"bgcolor": "--surface", "color": "--muted", "activecolor": "--ink"},
         "legend": {"orientation": "h", "y": -0.22, "font": {"size": 12}},
-        "xaxis": {**grid, "type": "log", "title": {"text": "bytes of every rank's buffer"}, "tickvals": sizes,
+        "xaxis": {**grid, "type": "log", "title": {"text": "bytes of each rank's buffer"}, "tickvals": sizes,
                   "ticktext": [size_text(size) for size in sizes]},
         "yaxis": {**grid, "type": scale, "title": {"text": unit}, "exponentformat": "power"},
     }}

@@ -1,4 +1,4 @@
-"""Quality against each clock, as plotly figures in plain data: colours are names that the page resolves."""
+"""Quality against each clock, as plotly figures in plain data; the page resolves the names of colours."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from .text import Number, number, plural, seconds, wrapped
 DASHES = {
     "solid": "solid", "dash": "6px,3px", "dot": "2px,2px", "dashdot": "8px,3px,2px,3px", "longdash": "12px,3px",
 }
-"""Closer than plotly's own, so that a steep line still shows its pattern."""
+"""Shorter than plotly's patterns, so that a steep line still shows its pattern."""
 MARKERS_UP_TO = 4000
-"""Points in a figure beyond which only lines are drawn: SVG markers are slow by the ten thousand."""
+"""Points in a figure above which only lines are drawn: ten thousand SVG markers are slow."""
 DRAWN_UP_TO = 20_000
-"""Points in a figure beyond which each line is drawn with fewer; tables and figures of the page use all of them."""
+"""Points in a figure above which each line is thinned; all numbers on the page use every point."""
 BANDS_UP_TO = 8
-"""Cells in a panel up to which their ranges are drawn from the start."""
+"""Cells in a panel up to which their ranges are visible at first."""
 ROWS_UP_TO = 1500
-"""Evaluations beyond which the table keeps those around the target only."""
+"""Evaluations above which the table keeps only those around the target."""
 CLOCKS = (
-    ("wall", "wall clock", "from run_start, evaluation included", "seconds"),
+    ("wall", "wall clock", "from run_start, including evaluation", "seconds"),
     ("train", "training clock", "without evaluation, checkpoints and logging", "seconds"),
-    ("samples", "samples", "training samples taken, whatever the batch", "samples"),
+    ("samples", "samples", "training samples, whatever the batch size", "samples"),
     ("epochs", "epochs", "passes over the training data", "epochs"),
 )
-"""(name, title, what is counted, unit)"""
+"""(name, title, what the clock counts, unit)"""
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One figure, its heading, and its words."""
+    """One figure with its heading and its text for screen readers."""
 
     name: str
     title: str
@@ -49,7 +49,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class CurveRow:
-    """One evaluation, for the table beside the figures."""
+    """One evaluation, for the table below the figures."""
 
     mark: CellMark
     trial_id: str
@@ -64,7 +64,7 @@ class CurveRow:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Cells with one workload and one metric, whose curves may share axes."""
+    """Cells with one workload and one metric, whose curves share axes."""
 
     workload: str
     metric: str
@@ -73,17 +73,17 @@ class Panel:
     charts: tuple[Chart, ...]
     rows: tuple[CurveRow, ...]
     thinned: bool
-    """The table holds only the evaluations around the target."""
+    """True if the table holds only the evaluations around the target."""
     drawn: int
-    """Evaluations of a trial that its line shows at most; 0: all."""
+    """Most evaluations of a trial that its line shows; 0: all."""
     bands: bool
-    """Whether ranges are drawn from the start."""
+    """True if ranges are visible at first."""
     without: int
-    """Trials that left no evaluation."""
+    """Trials without an evaluation."""
 
 
 def panels(record: Record) -> list[Panel]:
-    """One panel per workload and metric of the plan."""
+    """Make one panel for each workload and metric of the plan."""
     grouped: dict[tuple[str, str], list[Cell]] = {}
     for cell in record.plan.cells:
         grouped.setdefault((cell.choices.workload.label, cell.choices.stop.metric), []).append(cell)
@@ -96,7 +96,7 @@ def _panel(record: Record, index: int, key: tuple[str, str], cells: Sequence[Cel
     drawn = [(mark, result) for mark, result in trials if result.curve]
     count = sum(len(result.curve) for _, result in drawn)
     targets = sorted({cell.choices.stop.target for cell in cells})
-    summary = f"{plural(len(drawn), 'line')}, one a trial; target {goal(cells[0].choices)}"
+    summary = f"{plural(len(drawn), 'line')}, one per trial; target {goal(cells[0].choices)}"
     most = max(20, DRAWN_UP_TO // len(drawn)) if count > DRAWN_UP_TO else 0
     charts = tuple(
         Chart(f"curve-{index}-{clock}", title, counted,
@@ -127,7 +127,7 @@ def _figure(
 
 
 def layout(x: str, y: str) -> dict[str, Any]:
-    """Axes and looks that figures against a clock share."""
+    """Return the layout that all figures against a clock share."""
     return {
         "autosize": True, "showlegend": False, "hovermode": "closest", "dragmode": "zoom",
         "margin": {"l": 56, "r": 14, "t": 26, "b": 50}, "font": {"size": 13, "color": "--ink"},
@@ -139,7 +139,7 @@ def layout(x: str, y: str) -> dict[str, Any]:
 
 
 def _behind(clock: str, drawn: Sequence[tuple[CellMark, Result]], most: int) -> list[dict[str, Any]]:
-    """Ranges, then brackets, cell by cell."""
+    """Return the traces behind the lines: ranges, then brackets."""
     cells: dict[CellMark, list[Result]] = {}
     for mark, result in drawn:
         cells.setdefault(mark, []).append(result)
@@ -153,19 +153,20 @@ def _behind(clock: str, drawn: Sequence[tuple[CellMark, Result]], most: int) -> 
 
 
 def _trace(clock: str, mark: CellMark, result: Result, markers: bool, most: int) -> dict[str, Any]:
-    """One trial; where it did not reach the target its line ends in an open cross."""
+    """Return the line of one trial; it ends in an open cross if the trial did not reach the target."""
     known = [point for point in thinned(result, most) if point.value is not None]
     symbols = [mark.symbol] * len(known)
     sizes = [5] * len(known)
     if known and result.status != "ok":
         symbols[-1], sizes[-1] = "x-thin-open", 10
-    told = f"<b>{mark.number}</b> {wrapped(mark.label)}<br>seed {result.repeat}, {meaning(result.status).page_word}"
+    label = f"<b>{mark.number}</b> {wrapped(mark.label)}<br>seed {result.repeat}, {meaning(result.status).page_word}"
     shown = {"samples": "samples", "epochs": "epochs"}.get(clock, "s")
     marker = {"symbol": symbols, "size": sizes, "color": f"--c{mark.color}",
               "line": {"width": 1.3, "color": f"--c{mark.color}"}}
     return {
         "type": "scatter", "mode": "lines+markers" if markers else "lines", "name": f"cell {mark.number}",
-        "uid": f"trial-{mark.number}-{result.repeat}", "legendgroup": str(mark.number), "meta": [told], "opacity": 0.85,
+        "uid": f"trial-{mark.number}-{result.repeat}", "legendgroup": str(mark.number), "meta": [label],
+        "opacity": 0.85,
         "x": [_position(clock, point) for point in known], "y": [point.value for point in known],
         "line": {"color": f"--c{mark.color}", "dash": DASHES[mark.dash], "width": 1.6},
         **({"marker": marker} if markers else {}),
@@ -214,7 +215,7 @@ def _rows(drawn: Sequence[tuple[CellMark, Result]], thin: bool) -> list[CurveRow
 
 
 def _around_target(result: Result) -> list[Point]:
-    """The last evaluation that missed and the first that hit; of other trials the last one."""
+    """Return the last evaluation that missed and the first that hit; the last one if the trial missed its target."""
     if result.bracket is None:
         return list(result.curve[-1:])
     wanted = (result.bracket.miss_samples, result.bracket.hit_samples)

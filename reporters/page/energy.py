@@ -1,4 +1,4 @@
-"""Energy by cell, each figure with where it comes from: a counter, or a model that only looks like one."""
+"""Energy by cell, each value with its source: a counter or a model."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from .text import Number, number, share
 
 @dataclass(frozen=True, slots=True)
 class EnergyRow:
-    """One cell: medians over its trials that were tracked."""
+    """One cell: medians over its tracked trials."""
 
     mark: CellMark
     n: int
     joules: Number | None
     watts: Number | None
     provenance: str
-    """modelled where any part of any trial is."""
+    """modelled if any part of any trial is."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnergyView:
-    """What the page says of energy."""
+    """The section."""
 
     rows: tuple[EnergyRow, ...]
     parts: tuple[tuple[str, str, str], ...]
-    """(hardware, provenance, how), as found in any trial."""
+    """(hardware, provenance, method) of all trials."""
     tools: tuple[str, ...]
     observer: Number | str
-    """Largest share of one core that the tracker took."""
+    """Largest share of one core that the tracker used."""
     limit: Number | str
     beyond: bool
     provenance: str
 
 
 def energy(record: Record) -> EnergyView | None:
-    """None where nothing was tracked."""
+    """Return None if no trial was tracked."""
     known = marks(record)
     found = [item.energy for item in record.results if item.energy is not None]
     if not found:

@@ -1,4 +1,4 @@
-"""The networks that a run's launchers made: rates stated, and measured before the first trial."""
+"""The networks that the launchers of a run made: stated rates, and rates measured before the first trial."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NetworkRow:
 
 
 def networks(record: Record) -> list[NetworkRow]:
-    """Every arrangement, in the order of the cells; empty where no launcher had a network of its own."""
+    """Return every arrangement in the order of the cells; empty if no launcher made a network."""
     known = marks(record)
     found: dict[tuple[tuple[int, ...], tuple[float, ...], tuple[Link, ...]], tuple[Network, list[int]]] = {}
     for cell in record.plan.cells:
@@ -47,7 +47,7 @@ def networks(record: Record) -> list[NetworkRow]:
 
 
 def _used(network: Network) -> tuple[Link, ...]:
-    """Links between nodes that had ranks."""
+    """Return the links between nodes with ranks."""
     nodes = set(network.node_of_rank)
     return tuple(link for link in network.links if {link.sender, link.receiver} <= nodes)
 
@@ -72,5 +72,5 @@ def _row(network: Network, cells: Sequence[int], links: Sequence[Link]) -> Netwo
 
 
 def megabits(bits_per_second: float) -> Number | None:
-    """A rate in Mbit/s (10^6)."""
+    """Format a rate in Mbit/s (10^6)."""
     return number(bits_per_second / 1e6, 4 if bits_per_second >= 1e9 else 3, "Mbit/s")

@@ -1,4 +1,4 @@
-"""The first screen: what the declared contrast came to, and what a reader must know before believing it."""
+"""The notices: what a reader must know before using the figures, and the outcome of the parity gate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .settings import effective
 from .text import plural, significant
 
 BUSY = 0.25
-"""Load a core (1 min, before the run) from which on a reader is warned: one other process on four cores."""
+"""Load per core (1 min, before the run) above which the page warns: one other process on four cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,12 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class ParityView:
-    """The parity gate in words, and its findings."""
+    """The outcome of the parity gate and its findings."""
 
     outcome: str
     text: str
     findings: tuple[tuple[str, str, str, str, str], ...]
-    """(group, reference, candidate, problem or "alike", largest difference)."""
+    """(group, reference, candidate, problem or "", largest difference)."""
 
 
 def progress(record: Record) -> str:
@@ -44,19 +44,19 @@ def progress(record: Record) -> str:
 
 
 def notices(record: Record) -> list[Notice]:
-    """Failing things first, then doubts, then notes."""
+    """Return all notices: failures, then cautions, then notes."""
     found = [*_parity_notices(record), *_failed_trials(record), *_doubts(record), *_notes(record)]
     order = ("fail", "warn", "note")
     return sorted(found, key=lambda notice: order.index(notice.level))
 
 
 def parity(record: Record) -> ParityView:
-    """What the gate said, whether it was needed or not."""
+    """Return the outcome of the gate, also if it was not needed."""
     data = record.parity
     if data is None:
-        return ParityView("unknown", "no outcome is recorded, so nothing says that the engines train alike", ())
+        return ParityView("unknown", "no outcome is recorded, so it is unknown whether the engines train alike", ())
     if not data.get("needed"):
-        return ParityView("not needed", str(data.get("why", "no reason given")), ())
+        return ParityView("not needed", str(data.get("why", "no reason recorded")), ())
     found = tuple(
         (str(item["group"]), str(item["reference"]), str(item["candidate"]), str(item["problem"] or ""),
          significant(float(item["largest_difference"]), 2))
@@ -94,46 +94,46 @@ def _failed_trials(record: Record) -> Iterator[Notice]:
         yield Notice(end.level, end.page_word.capitalize(), plural(len(results), "trial") + text, "#trials")
     again = len(record.attempts) - len({attempt.trial_id for attempt in record.attempts})
     if again > 0:
-        yield Notice("warn", "Repeated attempts", f"{plural(again, 'start')} beyond the first; all are listed",
+        yield Notice("warn", "Repeated attempts", f"{plural(again, 'further attempt')}; the ledger lists all attempts",
                      "#attempts")
 
 
 def _doubts(record: Record) -> Iterator[Notice]:
     load, cores = record.environment.load_1min, record.environment.cores
     if load is not None and load > BUSY * cores:
-        yield Notice("warn", "Busy machine", f"its load was {load:g} on {plural(cores, 'core')} before the run began "
-                     f"({load / cores:.2g} a core): other work slows trials, and not all alike", "#machine")
+        yield Notice("warn", "Busy machine", f"the load was {load:g} on {plural(cores, 'core')} before the run "
+                     f"({load / cores:.2g} per core): other work slows trials down, some more than others", "#machine")
     yield from _incidents(record)
     if record.missing():
-        yield Notice("warn", "Partial record", f"{progress(record)}; every figure here may still change", "#trials")
+        yield Notice("warn", "Partial record", f"{progress(record)}; all figures can still change", "#trials")
     for note in record.plan.notes:
         yield Notice("warn", "Smoke test" if note == record.plan.smoke_note else "Plan", note)
     for example, alike in _warned(record):
-        more = f" (and {plural(len(alike) - 1, 'other trial')} alike)" if len(alike) > 1 else ""
+        more = f" (and {plural(len(alike) - 1, 'other trial')})" if len(alike) > 1 else ""
         yield Notice("warn", "Trial", f"{alike[0]}: {example}{more}", "#trials")
     for line in effective(record):
         if not line.steady:
             text = f"{line.name} differs between seeds of cell {line.cells}: {line.found}"
-            yield Notice("warn", "Requested against effective", text[:300], "#effective")
+            yield Notice("warn", "Requested and effective settings", text[:300], "#effective")
     if any(origin(cell.choices) == "simulated" for cell in record.plan.cells):
-        yield Notice("warn", "Simulated", "an engine of this suite invents its figures: nothing was trained there")
+        yield Notice("warn", "Simulated", "an engine of this suite simulates its figures: it trained nothing")
     for data in record.environment.data:
         if data.synthetic:
             yield Notice("warn", "Synthetic data",
-                         f"{data.name} is made up; accuracy on it says nothing about real data", "#data")
+                         f"{data.name} is synthetic; accuracy on it says nothing about real data", "#data")
     if record.environment.dirty:
-        yield Notice("warn", "Code", "the run was made from a checkout with uncommitted changes", "#machine")
+        yield Notice("warn", "Code", "the run used a checkout with uncommitted changes", "#machine")
 
 
 INCIDENTS = {
-    "resumed": "Resumed", "difference": "Resumed elsewhere", "lock": "Stale lock", "machine": "Machine",
+    "resumed": "Resumed", "difference": "Resumed in another environment", "lock": "Stale lock", "machine": "Machine",
     "clock": "Clock", "lost": "Result lost", "rerun": "Started again", "stopped": "Stopped",
-    "calibration": "Calibration", "checkpoint": "Checkpoint refused", "throttled": "Held back", "energy": "Energy",
+    "calibration": "Calibration", "checkpoint": "Checkpoint skipped", "throttled": "Throttled", "energy": "Energy",
 }
 
 
 def _incidents(record: Record) -> Iterator[Notice]:
-    """What befell the run, by kind: the first three of each in words."""
+    """Yield the incidents of the run by kind, at most three texts for each."""
     by_kind: dict[str, list[str]] = {}
     for item in record.incidents:
         by_kind.setdefault(item.kind, []).append(f"{item.trial_id}: {item.text}" if item.trial_id else item.text)
@@ -144,7 +144,7 @@ def _incidents(record: Record) -> Iterator[Notice]:
 
 
 def _warned(record: Record) -> list[tuple[str, list[str]]]:
-    """Warnings that differ in nothing but their figures, once: (the first one's text, trials)."""
+    """Group warnings that differ only in their numbers: (text of the first, trials)."""
     found: dict[str, tuple[str, list[str]]] = {}
     for result in record.results:
         for text in result.warnings:
@@ -154,8 +154,8 @@ def _warned(record: Record) -> list[tuple[str, list[str]]]:
 
 def _notes(record: Record) -> Iterator[Notice]:
     if record.plan.skipped:
-        yield Notice("note", "Skipped", f"{plural(len(record.plan.skipped), 'combination')} did not run; reasons below",
-                     "#skipped")
+        count = plural(len(record.plan.skipped), "combination")
+        yield Notice("note", "Skipped", f"{count} did not run; the reasons are below", "#skipped")
     gate = parity(record)
     if gate.outcome in ("passed", "not needed"):
         yield Notice("note", f"Parity gate {gate.outcome}", gate.text, "#parity")

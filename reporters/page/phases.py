@@ -15,7 +15,7 @@ from .cells import CellMark, marks
 from .text import Number, seconds
 
 WORDS = {"train": "training", "eval": "evaluation", "checkpoint": "checkpoints", "logging": "logging", "other": "other",
-         LOST: "lost, then gone on from a checkpoint"}
+         LOST: "lost before resuming from a checkpoint"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class PhaseRow:
-    """One cell: medians over its trials that ran to their end."""
+    """One cell: medians over its trials that ran to the end."""
 
     mark: CellMark
     n: int
@@ -48,14 +48,14 @@ class Phases:
 
     names: tuple[str, ...]
     keys: tuple[tuple[str, str], ...]
-    """(phase, its name in words) of all that are shown."""
+    """(phase, its name on the page) of all shown phases."""
     axis: Axis
     rows: tuple[PhaseRow, ...]
     any: bool
 
 
 def phases(record: Record) -> Phases:
-    """Median seconds by phase; never the sum of what was measured on different trials as if it were one."""
+    """Compute the median seconds of each phase; medians of different trials are never added up."""
     known = marks(record)
     ended = {cell_id: [item for item in record.of_cell(cell_id) if item.phases] for cell_id in known}
     names = (*PHASES, LOST) if any(LOST in item.phases for items in ended.values() for item in items) else PHASES
@@ -83,7 +83,7 @@ def _row(record: Record, mark: CellMark, items: Sequence[Result], names: Sequenc
         mark=mark, n=len(items), phases=tuple(seconds(value) for value in values),
         run=seconds(median(runs)) if runs else None, init=seconds(median(inits)) if inits else None,
         cold=seconds(cold), segments=tuple(_segments(names, values, scale)),
-        words=", ".join(parts) or "no trial ran to its end",
+        words=", ".join(parts) or "no trial ran to the end",
     )
 
 

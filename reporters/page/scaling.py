@@ -1,4 +1,4 @@
-"""Scaling with the number of processes: same batch and larger batch apart, bounds beside what was measured."""
+"""Scaling with the number of processes: at the same batch, and with larger batches; measured values with bounds."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class ScalingPanel:
     charts: tuple[Chart, ...]
     baseline: str
     keys: tuple[tuple[str, str], ...]
-    """(dash, words) of the bounds that are drawn."""
+    """(dash, name) of the drawn bounds."""
 
     @property
     def rows(self) -> int:
-        """Of its table."""
+        """Rows of its table."""
         return sum(len(line.points) for line in self.lines)
 
 
@@ -43,7 +43,7 @@ class Scaling:
     same: tuple[ScalingPanel, ...]
     larger: tuple[ScalingPanel, ...]
     models: tuple[str, ...]
-    """The fitted cost models in words, one a network."""
+    """Descriptions of the fitted cost models, one for each network."""
     emulated: bool
 
     @property
@@ -52,7 +52,7 @@ class Scaling:
 
 
 def scaling(record: Record) -> Scaling:
-    """All panels; none where the plan does not vary the number of processes."""
+    """Make all panels; none if the plan does not vary the number of processes."""
     models, known = fits(record), marks(record)
     return Scaling(
         same=_same_batch(record, known, models), larger=_larger_batch(record, known, models),
@@ -63,16 +63,16 @@ def scaling(record: Record) -> Scaling:
 
 def _model_words(model: CostModel) -> str:
     rate = f"{significant(8e-6 / model.beta)} Mbit/s" if model.beta else "no cost of bytes"
-    return (f"alpha {significant(model.alpha * 1e3)} ms a round, "
-            f"beta {significant(model.beta * 1e9)} ns a byte ({rate}), fitted to the busy seconds of {model.cells} "
+    return (f"alpha {significant(model.alpha * 1e3)} ms per round, "
+            f"beta {significant(model.beta * 1e9)} ns per byte ({rate}), fitted to the busy seconds of {model.cells} "
             f"cells of this run; median error {100 * model.error:.0f}\N{NO-BREAK SPACE}%")
 
 
-# ---- which cells belong together
+# ---- grouping cells
 
 
 def _same_batch(record: Record, known: dict[str, CellMark], models: dict[str, CostModel]) -> tuple[ScalingPanel, ...]:
-    """A panel for every global batch; in it a line for everything else that varies."""
+    """Make a panel for each global batch, with one line for each combination of other settings."""
     panels = []
     for batch in sorted({cell.choices.batch.global_ for cell in record.plan.cells}):
         cells = [cell for cell in record.plan.cells if cell.choices.batch.global_ == batch]
@@ -86,7 +86,7 @@ def _same_batch(record: Record, known: dict[str, CellMark], models: dict[str, Co
 
 
 def _larger_batch(record: Record, known: dict[str, CellMark], models: dict[str, CostModel]) -> tuple[ScalingPanel, ...]:
-    """One panel, where the global batch varies as well: every line against one worker at the smallest batch."""
+    """Make one panel if the global batch varies too: every line is compared with one worker at the smallest batch."""
     lines: list[ScalingLine] = []
     for color, cells in enumerate(_grouped(record.plan.cells, ("processes", "batch"))):
         batches = sorted({cell.choices.batch.global_ for cell in cells})
@@ -102,7 +102,7 @@ def _larger_batch(record: Record, known: dict[str, CellMark], models: dict[str, 
 
 
 def _grouped(cells: Sequence[Cell], free: tuple[str, ...]) -> list[list[Cell]]:
-    """Cells that agree in all but `free` (`batch`: its global and micro size), in the order of the plan."""
+    """Group cells that differ only in `free` (`batch`: its global and micro size), in the order of the plan."""
     found: dict[str, list[Cell]] = {}
     for cell in cells:
         data = cell.choices.model_dump(mode="json", by_alias=True)
@@ -118,7 +118,7 @@ def _spread(cells: Sequence[Cell]) -> bool:
 
 
 def _single(cells: Sequence[Cell]) -> Cell | None:
-    """The single worker that the others are measured against."""
+    """Return the single worker, the baseline of the others."""
     return next((cell for cell in cells if cell.choices.processes == 1), None)
 
 
@@ -127,27 +127,27 @@ def _single(cells: Sequence[Cell]) -> Cell | None:
 
 def _same_panel(name: str, batch: int, lines: tuple[ScalingLine, ...]) -> ScalingPanel:
     known = origins([point.mark for line in lines for point in line.points])
-    drawn = tuple((dash, words) for field, words, dash in BOUND_LINES
-                  if any(getattr(point.bounds, field) is not None and point.processes > 1
+    drawn = tuple((dash, words) for bound, words, dash in BOUND_LINES
+                  if any(bound(point.bounds) is not None and point.processes > 1
                          for line in lines for point in line.points))
     baseline = _named_baseline(lines)
     charts = (
         scaling_chart(
-            f"{name}-step", "Seconds a step",
-            "median over trials, every trial a faint mark; thin lines are reckoned, see below",
-            [item for line in lines for item in step_traces(line)], lines, "ms a step",
+            f"{name}-step", "Seconds per step",
+            "median over trials; faint marks: single trials; thin lines: computed bounds, see below",
+            [item for line in lines for item in step_traces(line)], lines, "ms per step",
         ),
         scaling_chart(
-            f"{name}-epoch", "Seconds an epoch of training", "median over trials, evaluation left out",
-            [drawn_line(line, lambda point: point.epoch) for line in lines], lines, "s an epoch",
+            f"{name}-epoch", "Seconds per epoch of training", "median over trials, without evaluation",
+            [drawn_line(line, lambda point: point.epoch) for line in lines], lines, "s per epoch",
         ),
         scaling_chart(
-            f"{name}-tta", "Seconds to the target", "median over trials, wall clock, evaluation included",
+            f"{name}-tta", "Seconds to the target", "median over trials, wall clock, including evaluation",
             [drawn_line(line, lambda point: point.tta) for line in lines], lines, "s to target",
         ),
         _speedup_chart(name, lines, known, baseline),
     )
-    return ScalingPanel(name, f"Same batch: {batch} samples a step, however many processes", known, lines,
+    return ScalingPanel(name, f"Same batch: {batch} samples per step at every number of processes", known, lines,
                         tuple(chart for chart in charts if chart.figure["data"]), baseline, drawn)
 
 
@@ -157,31 +157,31 @@ def _larger_panel(lines: tuple[ScalingLine, ...]) -> ScalingPanel:
     charts = (
         _speedup_chart("larger", lines, known, baseline),
         scaling_chart(
-            "larger-bytes", "Bytes that the busiest rank sends an epoch", "counted, median over trials",
+            "larger-bytes", "Bytes that the busiest rank sends per epoch", "counted, median over trials",
             [drawn_line(line, lambda point: (point.bytes_per_epoch or 0) / 1e6) for line in lines], lines,
-            "MB an epoch",
+            "MB per epoch",
         ),
         scaling_chart(
-            "larger-exposed", "Exposed communication an epoch",
-            "training stood still for it; median over trials",
-            [drawn_line(line, lambda point: point.exposed_per_epoch) for line in lines], lines, "s an epoch",
+            "larger-exposed", "Exposed communication per epoch",
+            "time in which training waited for communication; median over trials",
+            [drawn_line(line, lambda point: point.exposed_per_epoch) for line in lines], lines, "s per epoch",
         ),
     )
-    return ScalingPanel("larger", "Larger batches, all against one worker at the smallest batch", known, lines,
+    return ScalingPanel("larger", "Larger batches, compared with one worker at the smallest batch", known, lines,
                         tuple(chart for chart in charts if chart.figure["data"]), baseline, ())
 
 
 def _speedup_chart(name: str, lines: Sequence[ScalingLine], origin: str, baseline: str) -> Chart:
     traces = [drawn_line(line, lambda point: point.speedup, intervals=True) for line in lines]
     return scaling_chart(
-            f"{name}-speedup", "Speed-up of the time to target",
-                  f"against {baseline}, paired by seed, 95 % intervals", [*traces, *ideal(lines, origin)], lines,
-                  "times as fast")
+        f"{name}-speedup", "Speed-up of the time to target", f"baseline: {baseline}; paired by seed, 95 % intervals",
+        [*traces, *ideal(lines, origin)], lines, "times as fast",
+    )
 
 
 def _named_baseline(lines: Sequence[ScalingLine]) -> str:
-    """The single workers, by number: every line against its own."""
+    """Name the single workers by cell number; each line has its own."""
     found = dict.fromkeys(point.baseline.number for line in lines for point in line.points if point.baseline)
     if not found:
-        return "no single worker: this plan has none"
-    return f"one worker (cell {', '.join(map(str, found))}{'; each line its own' if len(found) > 1 else ''})"
+        return "none: this plan has no single worker"
+    return f"one worker (cell {', '.join(map(str, found))}{'; each line has its own' if len(found) > 1 else ''})"

@@ -1,4 +1,4 @@
-"""The figures of scaling: measured lines, bounds beside them, both axes logarithmic."""
+"""The figures of scaling: measured lines and bounds on two logarithmic axes."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .axis import log_ticks, tick_text
+from .bounds import StepBounds
 from .curves import DASHES as PATTERNS
 from .curves import Chart
 from .scaling_line import ScalingLine, ScalingPoint
 from .text import wrapped
 
-BOUND_LINES = (
-    ("compute", "compute alone", "dot"),
-    ("one_after_the_other", "compute + bytes over the link's rate", "dash"),
-    ("modelled", "compute + fitted cost model", "dashdot"),
+BOUND_LINES: tuple[tuple[Callable[[StepBounds], float | None], str, str], ...] = (
+    (lambda bounds: bounds.compute, "compute alone", "dot"),
+    (lambda bounds: bounds.one_after_the_other, "compute + bytes / link rate", "dash"),
+    (lambda bounds: bounds.modelled, "compute + fitted cost model", "dashdot"),
 )
-"""(field of StepBounds, words, dash)."""
+"""(seconds of a bound, its name, dash)."""
 
 
 def scaling_chart(
@@ -39,9 +40,9 @@ def step_traces(line: ScalingLine) -> list[dict[str, Any] | None]:
         "marker": {"symbol": line.symbol, "size": 5, "color": f"--c{line.color}"},
     }
     found: list[dict[str, Any] | None] = [trials if every else None]
-    for field, words, dash in BOUND_LINES:
-        def value(point: ScalingPoint, field: str = field) -> float | None:
-            known = getattr(point.bounds, field)
+    for bound, words, dash in BOUND_LINES:
+        def value(point: ScalingPoint, bound: Callable[[StepBounds], float | None] = bound) -> float | None:
+            known = bound(point.bounds)
             return None if known is None else 1e3 * known
 
         if any(value(point) is not None and point.processes > 1 for point in line.points):
@@ -53,15 +54,15 @@ def drawn_line(
     line: ScalingLine, value: Callable[[ScalingPoint], float | None], words: str = "", dash: str = "",
     intervals: bool = False,
 ) -> dict[str, Any] | None:
-    """One line of a chart; None where nothing of it is known."""
-    # A logarithmic axis has no place for 0.
+    """Return one line of a chart; None if it has no value."""
+    # A logarithmic axis cannot show 0.
     points = [(point, known) for point in line.points if (known := value(point)) is not None and known > 0]
     if not points:
         return None
     color = f"--c{line.color}"
-    told = f"{wrapped(line.label)}{f'<br>{words}' if words else ''}"
+    label = f"{wrapped(line.label)}{f'<br>{words}' if words else ''}"
     found: dict[str, Any] = {
-        "type": "scatter", "mode": "lines" if words else "lines+markers", "name": line.label, "meta": [told],
+        "type": "scatter", "mode": "lines" if words else "lines+markers", "name": line.label, "meta": [label],
         "legendgroup": f"line-{line.number}", "x": [point.processes for point, _ in points],
         "y": [_short(known) for _, known in points],
         "line": {"color": color, "dash": PATTERNS[dash or line.dash], "width": 1.1 if words else 1.8},
@@ -80,7 +81,7 @@ def drawn_line(
 
 
 def ideal(lines: Sequence[ScalingLine], origin: str) -> list[dict[str, Any]]:
-    """p times as fast; not where several ranks share this machine's cores by design."""
+    """Return the line of ideal speed-up, p times as fast; none if ranks share cores by design."""
     ticks = sorted({point.processes for line in lines for point in line.points})
     if origin != "measured" or not any(point.speedup for line in lines for point in line.points):
         return []
@@ -92,7 +93,7 @@ def ideal(lines: Sequence[ScalingLine], origin: str) -> list[dict[str, Any]]:
 
 
 def _extent(trace: dict[str, Any]) -> list[float]:
-    """All heights of a trace, ends of its intervals among them."""
+    """Return all heights of a trace, including the ends of its intervals."""
     heights = [value for value in trace["y"] if value is not None]
     bars = trace.get("error_y")
     if bars is None:
@@ -106,7 +107,7 @@ def _short(value: float) -> float:
 
 
 def _layout(unit: str, ticks: Sequence[int], drawn: Sequence[float]) -> dict[str, Any]:
-    """`drawn`: all heights. Labels are chosen here: plotly.js names one or two where values lie within one decade."""
+    """Return the layout; `drawn`: all heights. Within one decade plotly.js would label only one or two ticks."""
     marks = log_ticks(min(drawn), max(drawn)) if drawn else ()
     grid = {"gridcolor": "--rule", "linecolor": "--rule", "zeroline": False, "automargin": True, "ticks": "outside",
             "tickcolor": "--rule", "ticklen": 4, "type": "log"}

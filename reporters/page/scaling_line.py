@@ -1,4 +1,4 @@
-"""One line of a scaling chart: cells that differ in their number of processes only, and what is known of each."""
+"""One line of a scaling chart: cells that differ only in their number of processes, with their values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .traffic import counted, kibibytes, milliseconds
 
 @dataclass(frozen=True, slots=True)
 class ScalingLine:
-    """Cells that differ in their number of processes only; its looks are a cell mark's."""
+    """Cells that differ only in their number of processes; drawn like a cell mark."""
 
     number: int
     label: str
@@ -32,13 +32,13 @@ class ScalingLine:
 
     @property
     def brief(self) -> str:
-        """The label, its middle left out where it is long."""
+        """The label, without its middle if it is long."""
         return shortened(self.label)
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingPoint:
-    """One cell of a line: raw figures for the charts, texts for the table."""
+    """One cell of a line: raw values for the charts, texts for the table."""
 
     mark: CellMark
     processes: int
@@ -46,7 +46,7 @@ class ScalingPoint:
     n: int
     bounds: StepBounds
     steps: tuple[float, ...]
-    """Of every trial."""
+    """Median step of every trial."""
     epoch: float | None
     tta: float | None
     speedup: float | None
@@ -74,7 +74,7 @@ class ScalingPoint:
 
 
 def _label(cell: Cell, more: str = "") -> str:
-    """What the cells of a line have in common and other lines have not."""
+    """Return the settings that the cells of a line share and that distinguish it from other lines."""
     parts = [value if key in ("engine", "workload", "precision", "comm", "optimizer", "launcher")
              else f"{key.split('.')[-1].replace('_', ' ')} {value}"
              for key, value in cell.factors.items() if key not in ("processes", "batch.global")]
@@ -121,7 +121,7 @@ def _point(
 
 
 def _epoch(item: Result, train: int) -> float | None:
-    """Training seconds of one pass over the training samples, evaluation left out."""
+    """Return the training seconds of one pass over the training samples, without evaluation."""
     return item.phases["train"] * train / item.samples if item.samples and item.phases.get("train") else None
 
 

@@ -1,7 +1,7 @@
-"""Several runs that do not stand in one record, as one self-contained page: a section each, and why it stands apart.
+"""Several runs that do not fit one record, as one self-contained page: a section for each, with the reason.
 
-Figures are those of the paper, as SVG inside the page; no script, so it reads the same offline, printed or mailed. The
-full report of each section lies beside the page and is linked.
+The figures are those for papers, as SVG inside the page. The page has no script, so it reads the same offline, printed
+or mailed. It links to the full report of each section.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAME = "report.html"
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A figure as a data URI, and its words."""
+    """A figure as a data URI, with its caption."""
 
     uri: str
     caption: str
@@ -39,7 +39,7 @@ class SectionView:
 
     number: int
     place: str
-    """Folder of the section below the page."""
+    """Folder of the section, relative to the page."""
     sources: tuple[str, ...]
     why: str
     notes: tuple[str, ...]
@@ -48,7 +48,7 @@ class SectionView:
 
 
 def write(sections: Sequence[Section], out: Path) -> list[str]:
-    """Write the page into `out`, the folder that holds the sections' own.
+    """Write the page into `out`, the folder that contains those of the sections.
 
     Raises:
         OutputError: `out` cannot be written.
@@ -59,7 +59,7 @@ def write(sections: Sequence[Section], out: Path) -> list[str]:
 
 
 def render(sections: Sequence[Section]) -> str:
-    """The page: the same bytes for the same sections."""
+    """Render the page: the same bytes for the same sections."""
     parts = [_part(number, section) for number, section in enumerate(sections, 1)]
     runs = plural(sum(len(part.sources) for part in parts), "run")
     lead = f"{runs} in {plural(len(parts), 'section')}"

@@ -1,4 +1,4 @@
-"""What was run and on what: hyper-parameters, requested against effective, machine, data, how to reproduce."""
+"""Settings of a run: hyper-parameters, requested and effective settings, machine, suite file."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
+from repro.record.effective import requested
 from repro.record.results import Result
 from repro.record.store import Record
-from repro.seams.training import Engine, Precision
 from repro.suite.cell import Cell
 from repro.suite.training import TrainingConfig
 
@@ -23,7 +23,7 @@ Fact = tuple[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Hyper-parameters: those in which cells differ, cell by cell, and those they share."""
+    """Hyper-parameters: those that differ, by cell, and those that all cells share."""
 
     differing: tuple[str, ...]
     rows: tuple[tuple[CellMark, tuple[str, ...]], ...]
@@ -32,20 +32,20 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class EffectiveSetting:
-    """One thing read back from what ran, and the cells in which it was so."""
+    """One effective setting, and the cells that have this value."""
 
     name: str
     requested: str
     found: str
     cells: str
     steady: bool
-    """False: trials of one cell differ in it."""
+    """False if trials of one cell differ in it."""
     differs: bool = False
-    """Whether cells differ in it."""
+    """True if cells differ in it."""
 
 
 def settings(record: Record) -> Settings:
-    """Every field of every cell, flat, with the derived learning rate and micro-batch."""
+    """Return all fields of every cell, flattened, with the derived learning rate."""
     known = marks(record)
     flat = {cell.cell_id: _all_fields(cell.choices) for cell in record.plan.cells}
     keys = list(dict.fromkeys(key for fields in flat.values() for key in fields))
@@ -66,7 +66,7 @@ def _all_fields(choices: TrainingConfig) -> dict[str, str]:
 
 
 def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested fields as dotted paths, the way a suite's matrix names them."""
+    """Flatten nested fields to dotted paths, as in the matrix of a suite."""
     found: dict[str, str] = {}
     for key, value in data.items():
         if isinstance(value, Mapping) and value:
@@ -85,12 +85,12 @@ def plain(value: Any) -> str:
 
 
 def effective(record: Record) -> list[EffectiveSetting]:
-    """What ran, read back by the trials; cells that agree in a line share it, and what differs stands first."""
+    """Return the effective settings of the trials; cells with one value share a line, differing ones first."""
     return _lines(record, lambda result: result.effective, _requested)
 
 
 def rank_settings(record: Record) -> list[EffectiveSetting]:
-    """Environment variables as the ranks saw them, likewise; empty in records from before they were kept."""
+    """Return the environment variables of the ranks in the same form; empty in records that do not have them."""
     names = {name for item in record.results for name in item.settings}
     return _lines(record, lambda result: {name: result.settings.get(name, "not set") for name in sorted(names)}
                   if result.settings else {}, lambda _: {})
@@ -114,27 +114,22 @@ def _lines(
     order = {name: place for place, name in enumerate(dict.fromkeys(key[0] for key in lines))}
     several = {name for name in order if len({key[2] for key in lines if key[0] == name}) > 1}
     found = [
-        EffectiveSetting(name, requested, found, spans(cells), steady, name in several)
-        for (name, requested, found, steady), cells in sorted(lines.items(), key=lambda item: order[item[0][0]])
+        EffectiveSetting(name, wanted, found, spans(cells), steady, name in several)
+        for (name, wanted, found, steady), cells in sorted(lines.items(), key=lambda item: order[item[0][0]])
     ]
     return sorted(found, key=lambda line: not (line.differs or not line.steady))
 
 
 def _requested(cell: Cell) -> dict[str, str]:
-    """What the suite asked for, under the names that engines use when they read back."""
-    choices, precision = cell.choices, cell.choices.precision.get(Precision)
-    weights, product = precision.weights, precision.autocast or precision.weights
-    stage = choices.engine.get(Engine).zero_stage()
-    asked = {
-        "comm": choices.comm.label, "optimizer": choices.optimizer.label, "weight_dtype": weights,
-        "matmul_dtype": product, "autocast": product, "engine": choices.engine.label,
-        "tf32": "on" if precision.tf32 else "off",
-    }
-    return asked | ({"zero_stage": str(stage)} if stage is not None else {})
+    """Return what the suite requested, under the names that engines use for effective settings."""
+    choices = cell.choices
+    found = requested(choices)
+    return found | {"comm": choices.comm.label, "optimizer": choices.optimizer.label, "engine": choices.engine.label,
+                    "autocast": found["matmul_dtype"]}
 
 
 def spans(numbers: Sequence[int]) -> str:
-    """1, 2, 3, 5 as `1 to 3, 5`."""
+    """Format 1, 2, 3, 5 as `1 to 3, 5`."""
     runs: list[list[int]] = []
     for value in sorted(numbers):
         if runs and value == runs[-1][-1] + 1:
@@ -145,7 +140,7 @@ def spans(numbers: Sequence[int]) -> str:
 
 
 def machine(record: Record) -> list[Fact]:
-    """Hardware and system; what is unknown says so."""
+    """Return hardware and system as (name, value); unknown values say so."""
     environment = record.environment
     dirty = {True: "with uncommitted changes", False: "clean", None: "state unknown"}[environment.dirty]
     return [
@@ -153,19 +148,19 @@ def machine(record: Record) -> list[Fact]:
         ("CPU", f"{environment.cpu}, {environment.cores} cores usable"),
         ("Memory", gibibytes(environment.memory_bytes) or "unknown"),
         ("Training device", environment.device),
-        ("Devices", "; ".join(environment.devices) or "none beside the CPU"),
+        ("Devices", "; ".join(environment.devices) or "none, CPU only"),
         ("Interconnect", environment.interconnect),
         ("Operating system", environment.system),
         ("Python", environment.python),
         ("repro", environment.repro_version),
         ("Commit", f"{environment.commit} ({dirty})" if environment.commit else "not from a checkout"),
         ("Load before the run (1 min)", "unknown" if environment.load_1min is None else f"{environment.load_1min:g}"),
-        ("Loading libraries, once a run, on no trial's clock", seconds(record.preload_seconds) or "unknown"),
+        ("Loading libraries, once per run, on no trial's clock", seconds(record.preload_seconds) or "unknown"),
     ]
 
 
 def suite_text(record: Record) -> str:
-    """The suite as it ran, overrides included, as YAML that `repro run` takes."""
+    """Return the suite as it ran, overrides included, as YAML for `repro run`."""
     data = record.plan.suite.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"seeds"})
     data = {"suite": data.pop("suite"), **data, "seeds": record.plan.suite.seeds,
             "master_seed": record.plan.suite.master_seed}

@@ -21,7 +21,7 @@ class Ratio:
     """One comparison: a row of the forest plot and of its table."""
 
     index: int
-    """Its place among the comparisons, as `repro compare --json` lists them."""
+    """Index in the list of comparisons of `repro compare --json`."""
     candidate: CellMark
     baseline: CellMark
     primary: bool
@@ -44,27 +44,27 @@ class Ratio:
     verdict: str
     because: str
     settles: str
-    """What would settle it; empty where it is settled, or nothing is known to."""
+    """What would settle it; empty if it is settled or unknown."""
     unsettled: str
-    """Why nothing is said of what would settle it; empty where something is, and where it is settled."""
+    """Why there is no forecast of what would settle it; empty if there is one or it is settled."""
     cautions: tuple[str, ...]
     refused: bool
     dot: float | None
     """Per cent of the width, as are the ends of the whisker."""
     whisker: tuple[float, float] | None
     clipped: tuple[bool, bool]
-    """Ends of the interval that lie beyond the axis: drawn as arrows."""
+    """True for ends of the interval beyond the axis, drawn as arrows."""
     pairs: tuple[tuple[float, float, str], ...]
-    """(x per cent, y pixels, what a pointer is told)."""
+    """(x per cent, y pixels, tooltip)."""
     words: str
     factors: tuple[Factor, ...]
-    beside: tuple[SideFigure, ...]
+    statistics: tuple[SideFigure, ...]
     trials: tuple[PairRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PairRow:
-    """One seed of a comparison: both figures, and the trials they are of."""
+    """One seed of a comparison: both values and their trials."""
 
     repeat: int
     candidate: Number | None
@@ -83,25 +83,25 @@ class Forest:
     """Where 1 lies, per cent."""
     primary: Ratio | None
     others: tuple[Ratio, ...]
-    """Not declared beforehand, so corrected for their number."""
+    """Not declared in advance, so corrected for multiple testing."""
     what: str
-    """What the ratios are of: `times`."""
+    """The quantity of the ratios: `times`."""
     sides: tuple[str, str]
-    """What the candidate is left and right of 1."""
+    """Words for a candidate left and right of 1."""
     drawn: bool
-    """False: no pair of trials has run, so there is nothing to draw."""
+    """False if no pair of trials has run."""
     level: str
-    """Nominal coverage of the intervals, in words; empty where there is none."""
+    """Nominal coverage of the intervals; empty without intervals."""
 
     @property
     def split(self) -> bool:
-        """Whether any ratio is taken apart."""
-        return any(part.path.startswith("split") for row in self.rows for part in row.factors)
+        """True if any ratio has factors."""
+        return any(part.kind != "restricted" for row in self.rows for part in row.factors)
 
     @property
     def missed(self) -> bool:
-        """Whether restricted means stand for any ratio."""
-        return any(part.path == "restricted" for row in self.rows for part in row.factors)
+        """True if a ratio of restricted means is drawn."""
+        return any(part.kind == "restricted" for row in self.rows for part in row.factors)
 
     @property
     def rows(self) -> tuple[Ratio, ...]:
@@ -109,7 +109,7 @@ class Forest:
 
 
 def forest(record: Record) -> Forest:
-    """Every comparison that the plan asks for."""
+    """Compute every comparison of the plan."""
     found = compare(record.plan, record.results, started_ms=record.started_ms)
     axis = around_one(_extent(found))
     known = marks(record)
@@ -134,7 +134,7 @@ def _sides(found: Sequence[Comparison]) -> tuple[str, str]:
 
 
 def _extent(found: Sequence[Comparison]) -> list[float]:
-    """What the axis must hold: ratios and pairs; intervals too, up to the point where one would flatten all others."""
+    """Return the values that the axis must hold: ratios, pairs, and intervals up to four times beyond them."""
     values = [pair.candidate / pair.baseline for item in found for pair in item.pairs]
     values += [item.ratio for item in found if item.ratio is not None]
     values += [value for item in found for value in drawn_values(item)]
@@ -171,7 +171,7 @@ def _ratio(
              f"{ratios([pair.candidate / pair.baseline])[0]}")
             for index, pair in enumerate(item.pairs)
         ),
-        words=_words(item, [text.text for text in texts]), factors=factors(item, axis), beside=side_figures(item),
+        words=_words(item, [text.text for text in texts]), factors=factors(item, axis), statistics=side_figures(item),
         trials=_pair_rows(record, item),
     )
 
@@ -180,11 +180,11 @@ def _unsettled(item: Comparison, family: int) -> str:
     if item.verdict not in ("inconclusive", "exploratory") or item.settles or item.refused:
         return ""
     if item.ratio is None:
-        return ("What would settle it is not forecast: that depends on how many further trials would miss the target, "
-                "which these few do not tell")
+        return ("No forecast of what would settle it: that depends on how many further trials miss the target, and "
+                "these few do not show it")
     if not item.primary and family > FORECASTS:
-        return f"What would settle it is not forecast in a family of more than {FORECASTS} contrasts"
-    return "No number of pairs up to 10,000 is expected to settle it" if item.interval else ""
+        return f"No forecast of what would settle it: the family has more than {FORECASTS} contrasts"
+    return "Not even 10,000 pairs are expected to settle it" if item.interval else ""
 
 
 def _pair_rows(record: Record, item: Comparison) -> tuple[PairRow, ...]:
@@ -203,7 +203,7 @@ def _figure(value: float | None, item: Comparison) -> Number | None:
 
 
 def _words(item: Comparison, texts: Sequence[str]) -> str:
-    """The drawing in one sentence."""
+    """Describe the drawing in one sentence."""
     if not texts:
         return f"no {'result' if item.refused else 'ratio'}: {item.because}"
     if len(texts) < 3 or item.interval is None:

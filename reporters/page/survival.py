@@ -1,4 +1,4 @@
-"""Probability to have reached the target by a time, cell by cell, where some trials missed it (Kaplan-Meier)."""
+"""Probability of having reached the target by a time, by cell, if some trials missed it (Kaplan-Meier)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SurvivalRow:
 
     mark: CellMark
     index: int
-    """Its place among the cells, as `repro compare --json` lists them."""
+    """Index in the list of cells of `repro compare --json`."""
     reached: int
     n: int
     success: tuple[Number, Number] | None
@@ -34,7 +34,7 @@ class SurvivalRow:
     horizon: Number | None
     diverged: Number | None
     steps: tuple[tuple[Number | None, Number | None], ...]
-    """(time, probability to have reached the target by then)."""
+    """(time, probability of having reached the target by then)."""
     note: str
 
 
@@ -50,7 +50,7 @@ class SurvivalPanel:
 
 @dataclass(frozen=True, slots=True)
 class Survivals:
-    """The section; no panel where every trial reached its target."""
+    """The section; it has no panel if every trial reached its target."""
 
     metric: Metric
     noun: str
@@ -62,7 +62,7 @@ class Survivals:
 
 
 def survival(record: Record) -> Survivals:
-    """By the declared contrast's clock, else by the wall clock."""
+    """Compute the curves by the clock of the declared contrast, else by the wall clock."""
     scale = METRICS[record.plan.suite.metric]
     scale = scale if scale.to_target else METRICS[DEFAULT]
     groups: dict[tuple[str, str], list[Cell]] = {}
@@ -75,60 +75,60 @@ def survival(record: Record) -> Survivals:
 def _panel(
     record: Record, number_: int, key: tuple[str, str], cells: Sequence[Cell], scale: MetricSpec
 ) -> SurvivalPanel | None:
-    """None where no trial missed."""
+    """Return None if no trial missed."""
     known = marks(record)
     order = [cell.cell_id for cell in record.plan.cells]
     horizon = horizon_of(record, scale.name)
-    found = [(known[cell.cell_id], order.index(cell.cell_id), _courses(record.of_cell(cell.cell_id), scale),
+    found = [(known[cell.cell_id], order.index(cell.cell_id), _observations(record.of_cell(cell.cell_id), scale),
               summarize(cell, record.of_cell(cell.cell_id), scale.name, horizon)) for cell in cells]
-    if all(item.kind == "reached" for _, _, courses, _ in found for item in courses):
+    if all(item.kind == "reached" for _, _, observed, _ in found for item in observed):
         return None
-    traces = [trace for mark, _, courses, summary in found if (trace := _trace(mark, courses, summary, scale))]
+    traces = [trace for mark, _, observed, summary in found if (trace := _trace(mark, observed, summary, scale))]
     unit = "seconds" if scale.timed else scale.unit
-    looks = layout(unit, "probability to have reached it")
+    looks = layout(unit, "probability of having reached it")
     looks["yaxis"] |= {"range": [-0.03, 1.05], "tickformat": ".0%"}
     figure = {"data": traces, "layout": looks}
     chart = Chart(
         f"survival-{number_}", f"{key[1]} on {key[0]}", f"against the {scale.noun}", figure,
-        f"probability to have reached {key[1]} against the {scale.noun}; {plural(len(traces), 'line')}, one a cell",
+        f"probability of having reached {key[1]} against the {scale.noun}; {plural(len(traces), 'line')}, one per cell",
     )
     return SurvivalPanel(
         title=key[0], goal=key[1], charts=(chart,) if traces else (),
-        rows=tuple(_row(mark, index, courses, summary, scale) for mark, index, courses, summary in found),
+        rows=tuple(_row(mark, index, observed, summary, scale) for mark, index, observed, summary in found),
     )
 
 
-def _courses(results: Sequence[Result], scale: MetricSpec) -> list[Observation]:
-    """How far each trial was watched; crashed and invalid ones say nothing of the cell."""
+def _observations(results: Sequence[Result], scale: MetricSpec) -> list[Observation]:
+    """Return how long each trial was observed; crashed and invalid trials give no information on the cell."""
     return [observe(item, scale) for item in results if meaning(item.status).counts]
 
 
-def curve(courses: Sequence[Observation], summary: Summary) -> tuple[list[tuple[float, float]], float] | None:
-    """(steps, the longest time any run was watched); None where it is not known how long runs were watched.
+def curve(observed: Sequence[Observation], summary: Summary) -> tuple[list[tuple[float, float]], float] | None:
+    """Return (steps, longest observed time); None if the observed times are unknown.
 
-    Where all trials reached the target the curve is the share of them that had; where none did it stays at 0.
+    If all trials reached the target, the curve is their share by each time; if none did, it stays at 0.
     """
-    if not courses or any(item.kind == "unknown" for item in courses):
+    if not observed or any(item.kind == "unknown" for item in observed):
         return None
-    times = sorted(item.at for item in courses if item.kind == "reached")
-    last = max([*times, *(item.at for item in courses if item.kind == "watched")], default=0.0)
+    times = sorted(item.at for item in observed if item.kind == "reached")
+    last = max([*times, *(item.at for item in observed if item.kind == "watched")], default=0.0)
     if summary.reached_by:
         return list(summary.reached_by), last
-    if len(times) == len(courses):
+    if len(times) == len(observed):
         return [(time, sum(other <= time for other in times) / len(times)) for time in dict.fromkeys(times)], last
     return ([], last) if not times else None
 
 
 def _trace(
-    mark: CellMark, courses: Sequence[Observation], summary: Summary, scale: MetricSpec,
+    mark: CellMark, observed: Sequence[Observation], summary: Summary, scale: MetricSpec,
 ) -> dict[str, Any] | None:
-    """A step line; open circles where runs stopped being watched in vain."""
-    found = curve(courses, summary)
+    """Return a step line with a tick for each trial whose observation ended without reaching the target."""
+    found = curve(observed, summary)
     if found is None:
         return None
     steps, last = found
     events = [*((time, share, "circle", 4) for time, share in steps)]
-    for time in sorted({item.at for item in courses if item.kind == "watched"}):
+    for time in sorted({item.at for item in observed if item.kind == "watched"}):
         share = max([value for at, value in steps if at <= time], default=0.0)
         events.append((time, share, "line-ns-open", 11))
     events.sort(key=lambda item: (item[0], item[1]))
@@ -148,9 +148,9 @@ def _trace(
 
 
 def _row(
-    mark: CellMark, index: int, courses: Sequence[Observation], summary: Summary, scale: MetricSpec,
+    mark: CellMark, index: int, observed: Sequence[Observation], summary: Summary, scale: MetricSpec,
 ) -> SurvivalRow:
-    found = curve(courses, summary)
+    found = curve(observed, summary)
     mean = summary.restricted
     text = seconds if scale.timed else number
     ends = [text(end) for end in (mean.interval.low, mean.interval.high)] if mean and mean.interval else []
@@ -160,7 +160,7 @@ def _row(
         mean=text(mean.value) if mean else None, mean_ends=_two(ends), horizon=text(summary.horizon),
         diverged=number(summary.diverged_share, 2),
         steps=tuple((text(time), number(share, 3)) for time, share in found[0]) if found else (),
-        note=_note(summary, courses, found is None),
+        note=_note(summary, observed, found is None),
     )
 
 
@@ -169,11 +169,11 @@ def _two(values: Sequence[Number | None]) -> tuple[Number, Number] | None:
     return (low, high) if low and high else None
 
 
-def _note(summary: Summary, courses: Sequence[Observation], unknown: bool) -> str:
+def _note(summary: Summary, observed: Sequence[Observation], unknown: bool) -> str:
     if not summary.n:
         return "no trial yet"
-    left = summary.n - len(courses)
-    said = [f"{plural(left, 'trial')} crashed or left an invalid log and say nothing of the cell"] if left else []
-    if unknown and courses:
-        said.append("how long its trials were watched is not recorded")
-    return "; ".join(said)
+    left = summary.n - len(observed)
+    notes = [f"{plural(left, 'trial')} excluded: crashed, or with an invalid log"] if left else []
+    if unknown and observed:
+        notes.append("the record does not say how long its trials were observed")
+    return "; ".join(notes)

@@ -1,4 +1,4 @@
-"""Numbers and free text as the page prints them: significant digits, units, no path of the machine."""
+"""Numbers and free text as reports print them: significant digits, units, no path of the machine."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ HIDDEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028\u2029\u202a-\u202e"
     "\u2060-\u2069\ufeff\ud800-\udfff]"
 )
-"""Control characters and marks of writing direction: invisible themselves, they make other text read otherwise."""
+"""Control characters and marks of writing direction: invisible, but they change how other text reads."""
 LONGEST = 2000
-"""Characters of one text that the page shows; names and notes of a suite may be of any length."""
+"""Most characters of one text on the page; names and notes of a suite can have any length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A figure with its exact value: the page shows the text and carries the value in a `data` element."""
+    """A number with its exact value: the page shows the text and keeps the value in a `data` element."""
 
     value: float
     text: str
@@ -36,7 +36,7 @@ class Number:
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """`value` with so many significant digits, never in exponent form between 0.0001 and 10^15."""
+    """Format `value` with `digits` significant digits, without an exponent between 0.0001 and 10^15."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     magnitude = math.floor(math.log10(abs(value)))
@@ -46,7 +46,7 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def number(value: float | None, digits: int = 3, unit: str = "") -> Number | None:
-    """A figure, or None where it is unknown."""
+    """Format a number; None if it is unknown."""
     if value is None:
         return None
     text = significant(value, digits)
@@ -54,14 +54,14 @@ def number(value: float | None, digits: int = 3, unit: str = "") -> Number | Non
 
 
 def seconds(value: float | None) -> Number | None:
-    """Seconds; what is less than the clock's nanosecond (rounding left over by a subtraction) reads as 0."""
+    """Format seconds; less than half a nanosecond (rounding of a subtraction) becomes 0."""
     if value is not None and abs(value) < 5e-10:
         return Number(value, "0\N{NO-BREAK SPACE}s")
     return number(value, 3, "s")
 
 
 def share(value: float | None) -> Number | None:
-    """A share in per cent; the exact value stays a share. Rounding left over by a subtraction reads as 0."""
+    """Format a share in per cent; the exact value stays a share. The rounding of a subtraction becomes 0."""
     if value is None:
         return None
     text = "0" if abs(value) < 1e-12 else "< 0.001" if abs(value) < 1e-5 else significant(100 * value, 2)
@@ -69,7 +69,7 @@ def share(value: float | None) -> Number | None:
 
 
 def ratios(values: Sequence[float]) -> list[Number]:
-    """Ratios with one number of decimals: two, or as many as it takes to tell each of them from 1."""
+    """Format ratios with the same number of decimals: two, or as many as each needs to differ from 1."""
     for decimals in range(2, 7):
         if all(f"{value:.{decimals}f}" != f"{1:.{decimals}f}" or value == 1 for value in values):
             break
@@ -80,7 +80,7 @@ def ratios(values: Sequence[float]) -> list[Number]:
 
 
 def gibibytes(value: int | None) -> Number | None:
-    """Bytes as GiB, or MiB where that reads better."""
+    """Format bytes as GiB, or MiB below one GiB."""
     if value is None:
         return None
     scale, unit = (1 << 30, "GiB") if value >= 1 << 30 else (1 << 20, "MiB")
@@ -88,7 +88,7 @@ def gibibytes(value: int | None) -> Number | None:
 
 
 def moment(milliseconds: float) -> str:
-    """Wall-clock milliseconds since 1970 as UTC."""
+    """Format milliseconds since 1970 as UTC."""
     return datetime.fromtimestamp(milliseconds / 1e3, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
@@ -97,32 +97,32 @@ def plural(count: int, noun: str) -> str:
 
 
 def shortened(text: str, head: int = 56, tail: int = 24) -> str:
-    """`text` without its middle where it is longer than head and tail: the ends tell labels apart."""
+    """Cut the middle of a long `text`: the ends distinguish labels."""
     return text if len(text) <= head + tail + 5 else f"{text[:head].rstrip()} ... {text[-tail:].lstrip()}"
 
 
 def without_paths(text: str) -> str:
-    """`text` with the folders of absolute paths left out: a report is passed on, a machine's layout is not."""
+    """Remove the folders of absolute paths: a report is shared, the layout of a machine is not."""
     return PATH.sub(".../", text)
 
 
 def spaced(text: str) -> str:
-    """Every per cent sign behind a figure with the space that this page writes before it, kept on the figure's line."""
+    """Put a no-break space between each number and its per cent sign."""
     return re.sub(r"(?<=\d) ?%", "\N{NO-BREAK SPACE}%", text)
 
 
 def visible(text: str) -> str:
-    """`text` with hidden characters as escapes, so that it reads as it is written."""
+    """Show hidden characters of `text` as escapes."""
     return HIDDEN.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
 
 
 def limited(text: str, most: int = LONGEST) -> str:
-    """`text`, cut with a word on what is missing."""
+    """Cut a long `text` and say how much is missing."""
     return text if len(text) <= most else f"{text[:most]} ... ({len(text) - most:,} more characters)"
 
 
 def shown(value: object) -> object:
-    """What the template prints for a value: "-" for the unknown, text as a reader may see it, the rest as it is."""
+    """Return what the template prints for a value: "-" for None, safe text for text, other values unchanged."""
     if value is None:
         return "-"
     if isinstance(value, str) and not isinstance(value, Markup):
@@ -131,7 +131,7 @@ def shown(value: object) -> object:
 
 
 def wrapped(text: str, width: int = 44) -> str:
-    """Escaped text in lines of at most `width`, as plotly's hover labels want it."""
+    """Escape text and break it into lines of at most `width`, for the hover labels of plotly."""
     lines: list[str] = []
     rest = visible(without_paths(text))
     while len(rest) > width and len(lines) < 5:

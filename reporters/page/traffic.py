@@ -1,9 +1,10 @@
-"""Communication of every cell: what was sent, what the formula gives, how long training stood still for it."""
+"""Communication of every cell: bytes sent, bytes by formula, seconds in which training waited for it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from statistics import mean, median
 
 from repro.compare import PAIRED_HASHES
@@ -15,12 +16,20 @@ from repro.suite.cell import Cell
 from repro.suite.identity import canonical
 
 from .cells import CellMark, marks
-from .text import Number, number, significant
+from .text import Number, number, plural, significant
 
 FEWEST_PAIRS = 2
 NEGLIGIBLE = 0.01
-"""Share of a rank's payload whose bytes may go uncounted without a word: barriers, names, single numbers."""
-SILENT = ("no trial yet", "one process: nothing to send")
+"""Share of a rank's payload that can be uncounted without a note: barriers, names, single numbers."""
+
+
+class NoTraffic(Enum):
+    """Why a cell has no values; the value is what the page says."""
+
+    NO_TRIAL = "no trial yet"
+    ONE_PROCESS = "one process: nothing to send"
+    BACKEND = "the backend's own collectives: it counts neither bytes nor waiting time"
+    NOT_RECORDED = "no trial of this cell recorded its traffic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +38,8 @@ class TrafficRow:
 
     mark: CellMark
     n: int
-    why: str
-    """Why there are no figures; empty where there are."""
+    absence: NoTraffic | None
+    """Why there are no values; None if there are."""
     collectives: Number | None
     sent: Number | None
     formula: Number | None
@@ -43,12 +52,12 @@ class TrafficRow:
     effective: str
     uncounted: str
     partial: str
-    """What part of the payload is missing from the bytes; empty where (nearly) none is."""
+    """The share of the payload that is missing from the bytes; empty if it is negligible."""
 
 
 @dataclass(frozen=True, slots=True)
 class OverlapRow:
-    """Exposed seconds a step, overlap on minus off, paired by seed."""
+    """Exposed seconds per step, overlap on minus off, paired by seed."""
 
     on: CellMark
     off: CellMark
@@ -69,29 +78,29 @@ class TrafficTable:
     rows: tuple[TrafficRow, ...]
     overlap: tuple[OverlapRow, ...]
     any: bool
-    """False: no trial communicated."""
+    """False if no trial communicated."""
     assumed: tuple[str, ...]
 
 
 def traffic(record: Record) -> TrafficTable:
-    """Every cell of the plan, and overlap on against off where it varies."""
+    """Compute the traffic of every cell, and overlap on minus off if it varies."""
     known = marks(record)
     rows = tuple(_row(known[cell.cell_id], cell, record.of_cell(cell.cell_id)) for cell in record.plan.cells)
     assumed = {name for item in record.results if item.traffic and item.traffic.formula
                for name in item.traffic.formula.assumed}
     busy = any(cell.choices.processes > 1 for cell in record.plan.cells)
-    return TrafficTable(rows=rows, overlap=tuple(_overlaps(record, known)),
-                        any=busy and any(not row.why or row.why not in SILENT for row in rows),
+    ran = any(row.absence not in (NoTraffic.NO_TRIAL, NoTraffic.ONE_PROCESS) for row in rows)
+    return TrafficTable(rows=rows, overlap=tuple(_overlaps(record, known)), any=busy and ran,
                         assumed=tuple(sorted(assumed)))
 
 
 def counted(results: Sequence[Result]) -> list[tuple[Result, Traffic, int]]:
-    """The trials whose traffic is known, with their number of steps."""
+    """Return the trials with known traffic, with their number of steps."""
     return [(item, item.traffic, item.steps.count) for item in results if item.traffic and item.steps]
 
 
 def exposed_per_step(result: Result) -> float | None:
-    """Seconds a step in which training stood still for communication, mean over ranks; None: not known."""
+    """Return the seconds per step in which training waited for communication, mean over ranks; None: unknown."""
     if result.traffic is None or result.steps is None:
         return None
     return result.traffic.steps.exposed_seconds / result.steps.count
@@ -106,7 +115,7 @@ def _row(mark: CellMark, cell: Cell, results: Sequence[Result]) -> TrafficRow:
     effective = list(dict.fromkeys(text for item in results if (text := item.effective.get("comm"))))
     uncounted = sorted({name for _, moved, _ in known for name in moved.uncounted})
     return TrafficRow(
-        mark=mark, n=len(known) or len(results), why=_why(cell, results, known),
+        mark=mark, n=len(known) or len(results), absence=_absence(cell, results, known),
         collectives=_median([moved.collectives / steps for _, moved, steps in known]),
         sent=_median([moved.busiest_sent_bytes / steps for _, moved, steps in known], kibibytes),
         formula=_median([moved.formula.sent_bytes / steps for _, moved, steps in known if moved.formula], kibibytes),
@@ -123,27 +132,25 @@ def _row(mark: CellMark, cell: Cell, results: Sequence[Result]) -> TrafficRow:
 def _partial(shares: Sequence[float]) -> str:
     most = max(shares, default=0.0)
     share = f"{100 * most:.0f}\N{NO-BREAK SPACE}%"
-    return f"without {share} of the payload, left to the backend" if most > NEGLIGIBLE else ""
+    return f"excludes {share} of the payload, which the backend sent" if most > NEGLIGIBLE else ""
 
 
-def _why(cell: Cell, results: Sequence[Result], known: Sequence[object]) -> str:
+def _absence(cell: Cell, results: Sequence[Result], known: Sequence[object]) -> NoTraffic | None:
     if cell.choices.processes == 1:
-        return SILENT[1]
+        return NoTraffic.ONE_PROCESS
     if known:
-        return ""
+        return None
     if not results:
-        return SILENT[0]
-    if not cell.choices.comm.get(Comm).own_algorithm:
-        return "the backend's own collectives: it counts neither bytes nor waiting"
-    return "no trial of this cell recorded its traffic"
+        return NoTraffic.NO_TRIAL
+    return NoTraffic.NOT_RECORDED if cell.choices.comm.get(Comm).own_algorithm else NoTraffic.BACKEND
 
 
 def _agreement(pairs: Sequence[tuple[int, int]]) -> str:
-    """Counted bytes against the formula's, over all trials of a cell."""
+    """Compare counted bytes with those of the formula, over all trials of a cell."""
     if not pairs:
         return ""
     if all(sent == expected for sent, expected in pairs):
-        return "equal to the byte"
+        return "identical"
     worst = max((abs(sent / expected - 1) for sent, expected in pairs if expected), default=0.0)
     return f"differ by up to {significant(100 * worst, 2)}\N{NO-BREAK SPACE}%"
 
@@ -153,35 +160,35 @@ def _median(values: Sequence[float], text: Callable[[float], Number | None] = nu
 
 
 def milliseconds(value: float) -> Number:
-    """Seconds as milliseconds; the exact value stays in seconds."""
+    """Format seconds as milliseconds; the exact value stays in seconds."""
     return Number(value, f"{significant(value * 1e3)}\N{NO-BREAK SPACE}ms")
 
 
 def kibibytes(value: float) -> Number:
-    """Bytes as KiB or MiB; the exact value stays in bytes."""
+    """Format bytes as KiB or MiB; the exact value stays in bytes."""
     scale, unit = (1 << 20, "MiB") if value >= 1 << 20 else (1 << 10, "KiB")
     return Number(value, f"{significant(value / scale, 4)}\N{NO-BREAK SPACE}{unit}")
 
 
-# ---- overlap on against off
+# ---- overlap on and off
 
 
 def _overlaps(record: Record, known: dict[str, CellMark]) -> list[OverlapRow]:
-    """Cells that differ in nothing but `overlap`, on against off; on is also what an engine does that was not asked."""
+    """Pair cells that differ only in `overlap`; what the trials read back counts, not what was requested."""
     kinds: dict[str, dict[bool, Cell]] = {}
     for cell in record.plan.cells:
         if cell.choices.processes > 1:
             alike = canonical(cell.choices.model_copy(update={"overlap": None}))
-            happened = _happened(record.of_cell(cell.cell_id), cell.choices.overlap)
-            if happened is not None:
-                kinds.setdefault(alike, {}).setdefault(happened, cell)
+            overlapped = _overlapped(record.of_cell(cell.cell_id), cell.choices.overlap)
+            if overlapped is not None:
+                kinds.setdefault(alike, {}).setdefault(overlapped, cell)
     return [_overlap(record, known, both[True], both[False]) for both in kinds.values() if len(both) == 2]
 
 
-def _happened(results: Sequence[Result], asked: bool | None) -> bool | None:
-    """Whether reduction overlapped, as the trials read it back; before any has run, as asked."""
-    said = {item.effective["overlap"] for item in results if "overlap" in item.effective}
-    return {"on": True, "off": False}.get(said.pop()) if len(said) == 1 else asked
+def _overlapped(results: Sequence[Result], requested: bool | None) -> bool | None:
+    """Return True if reduction overlapped, as the trials read it back; before any trial has run, as requested."""
+    read_back = {item.effective["overlap"] for item in results if "overlap" in item.effective}
+    return {"on": True, "off": False}.get(read_back.pop()) if len(read_back) == 1 else requested
 
 
 def _overlap(record: Record, known: dict[str, CellMark], on: Cell, off: Cell) -> OverlapRow:
@@ -206,7 +213,7 @@ def _overlap(record: Record, known: dict[str, CellMark], on: Cell, off: Cell) ->
 
 
 def _paired(one: Result, other: Result) -> bool:
-    """Both ran to their end on the same initial weights, order and data."""
+    """Return True if both ran to the end with the same initial weights, order and data."""
     alike = all(one.hashes.get(name) == other.hashes.get(name) for name in PAIRED_HASHES)
     return alike and all(meaning(item.status).completed for item in (one, other))
 
@@ -214,16 +221,16 @@ def _paired(one: Result, other: Result) -> bool:
 def _words(differences: Sequence[float], interval: tuple[float, float] | None, planned: int) -> str:
     count = len(differences)
     if interval is None:
-        return f"{count} pair(s) with one seed; two are the least for an interval"
+        return f"{plural(count, 'pair')}; an interval needs at least two"
     still = f"; {sum(value < 0 for value in differences)} of {count} pairs below 0"
     still += f"; {count} of {planned} planned pairs have run" if count < planned else ""
     if interval[0] <= 0 <= interval[1]:
-        return f"the interval holds 0: no difference is shown{still}"
-    return f"the interval leaves 0 out: overlap exposes {'less' if interval[1] < 0 else 'more'}{still}"
+        return f"the interval contains 0: no difference is shown{still}"
+    return f"the interval excludes 0: overlap exposes {'less' if interval[1] < 0 else 'more'}{still}"
 
 
 def mean_interval(differences: Sequence[float], level: float = 0.95) -> tuple[float, float] | None:
-    """Student's t interval of the mean difference of pairs; None below two pairs."""
+    """Return Student's t interval of the mean difference of pairs; None for fewer than two pairs."""
     if len(differences) < FEWEST_PAIRS:
         return None
     from scipy.stats import sem, t

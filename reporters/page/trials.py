@@ -1,4 +1,4 @@
-"""Every attempt and every trial, failures first, with links into the run folder."""
+"""All attempts and all trials, failed ones first, with links into the run folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .cells import CellMark, marks
 from .text import Number, gibibytes, moment, number, seconds, share
 
 FOLDER = "../trials"
-"""The report lies in <run>/report; links stay inside the run folder and name no path of the machine."""
+"""Relative to <run>/report: links stay inside the run folder and contain no path of the machine."""
 HASHES = {
     "init_weights": "initial weights", "data_order": "data order", "data": "data", "final_weights": "final weights",
 }
@@ -39,7 +39,7 @@ class AttemptRow:
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """One trial that has a result."""
+    """One trial with a result."""
 
     mark: CellMark
     trial_id: str
@@ -60,11 +60,11 @@ class TrialRow:
     conservation: Number | None
     observer: Number | None
     starts: int
-    """Attempts on record."""
+    """Recorded attempts."""
     record: str
     """Link to the trial's result as JSON."""
     hashes: tuple[tuple[str, str, str], ...]
-    """(what, short, full)."""
+    """(name, short hash, full hash)."""
     warnings: tuple[str, ...]
 
 
@@ -78,12 +78,12 @@ class Missing:
 
 
 def attempts(record: Record) -> list[AttemptRow]:
-    """The ledger in its order, but what failed first."""
+    """Return the attempts in the order of the ledger, failed ones first."""
     known = marks(record)
     rows = [
         AttemptRow(
             mark=known.get(item.cell_id), trial_id=item.trial_id, repeat=item.repeat, attempt=item.attempt,
-            status=item.status, word=meaning(item.status).page_word, reason=_told(item),
+            status=item.status, word=meaning(item.status).page_word, reason=_account(item),
             started=moment(item.started_ms), took=seconds(item.known_seconds),
             link=f"{FOLDER}/{item.trial_id}/result_{item.attempt}.txt",
         )
@@ -92,14 +92,14 @@ def attempts(record: Record) -> list[AttemptRow]:
     return sorted(rows, key=lambda row: row.status == "ok")
 
 
-def _told(item: Attempt) -> str:
-    """How an attempt began where it did not begin anew, and how it ended."""
-    began = f"went on from {item.resumed_from}" if item.resumed_from else ""
+def _account(item: Attempt) -> str:
+    """Return how an attempt resumed, if it did, and how it ended."""
+    began = f"resumed from {item.resumed_from}" if item.resumed_from else ""
     return "; ".join(part for part in (began, *item.passed_over, item.reason) if part)
 
 
 def trials(record: Record) -> list[TrialRow]:
-    """Results by cell and seed, failures first."""
+    """Return the results by cell and seed, failed ones first."""
     known = marks(record)
     starts = Counter(item.trial_id for item in record.attempts)
     rows = [_trial(item, known[item.cell_id], starts[item.trial_id]) for item in record.results
@@ -113,7 +113,7 @@ def missing(record: Record) -> list[Missing]:
 
 
 def by_cell(known: Sequence[CellMark], rows: Sequence[TrialRow]) -> list[tuple[CellMark, list[TrialRow]]]:
-    """The same, cell by cell and by seed: where a figure's link leads. Cells without a trial are there too."""
+    """Group the rows by cell and seed, as targets for links; cells without a trial are included."""
     found: dict[int, list[TrialRow]] = {mark.number: [] for mark in known}
     for row in sorted(rows, key=lambda row: row.repeat):
         found[row.mark.number].append(row)

@@ -1,4 +1,4 @@
-"""How far the clocks can be trusted: determinism declared, conservation, observer effect, pairing hashes, by cell."""
+"""How far the clocks can be trusted: declared determinism, conservation, observer effect and pairing hashes."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from .cells import CellMark, marks
 from .text import Number, share
 
 OBSERVER_LIMIT = 0.005
-"""Largest share of a run that logging may take (method.md 1.8)."""
+"""Largest accepted share of a run for logging (method.md 1.8)."""
 LEVELS = {
-    "bitwise": "deterministic kernels asked for: one seed gives the same bits on one machine",
-    "seeded": "every random stream comes from the seed; kernels may add in any order",
-    "free": "as seeded, but torch's own generator (dropout and the like) is left unseeded",
+    "bitwise": "deterministic kernels are requested: on one machine the same seed gives identical bits",
+    "seeded": "every random stream is derived from the seed; kernels can add in any order",
+    "free": "as seeded, but the generator of torch (used by dropout, for example) is not seeded",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Worst:
-    """The largest figure over a cell's trials."""
+    """The largest value over a cell's trials."""
 
     shown: Number
     trial_id: str
     beyond: bool
-    """Over the limit."""
+    """True if it is above the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +45,18 @@ class TrustRow:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """All cells, and what seeds have in common across them."""
+    """The section: all cells, and the agreement of hashes between them."""
 
     rows: tuple[TrustRow, ...]
     levels: tuple[tuple[str, str], ...]
-    """(level declared, what it means)."""
+    """(declared level, its meaning)."""
     limits: tuple[str, str, str]
     pairing: tuple[tuple[str, str], ...]
-    """(hash, how it agrees between the cells, seed by seed)."""
+    """(hash, its agreement between the cells)."""
 
 
 def trust(record: Record) -> Trust:
-    """Largest figures, never means: one trial whose clock is wrong is enough."""
+    """Return the largest values, not means: one trial with a wrong clock matters."""
     known = marks(record)
     rows = tuple(_row(known[cell.cell_id], cell.choices.determinism, record.of_cell(cell.cell_id))
                  for cell in record.plan.cells)
@@ -93,7 +93,7 @@ def _worst(results: Sequence[Result], read: Callable[[Result], float | None], li
 
 
 def _pairing(record: Record) -> tuple[tuple[str, str], ...]:
-    """For each hash that pairing rests on: in how many seeds all trials that logged it agree."""
+    """Count, for each hash that pairing requires, the seeds in which all trials that logged it agree."""
     found = []
     for name in PAIRED_HASHES:
         by_seed: dict[int, list[str]] = {}
@@ -103,5 +103,5 @@ def _pairing(record: Record) -> tuple[tuple[str, str], ...]:
         several = [values for values in by_seed.values() if len(values) > 1]
         alike = sum(len(set(values)) == 1 for values in several)
         if several:
-            found.append((name.replace("_", " "), f"alike between the cells in {alike} of {len(several)} seeds"))
+            found.append((name.replace("_", " "), f"identical between the cells for {alike} of {len(several)} seeds"))
     return tuple(found)

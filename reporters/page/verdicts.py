@@ -1,4 +1,4 @@
-"""The verdicts as sentences, the declared one first, with the harness's own rate of wrong ones."""
+"""The verdicts as sentences, the declared one first, with the false-positive rate of the harness."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .speedup import Forest, Ratio
 from .text import Number, number
 
 OPEN_UP_TO = 8
-"""Other contrasts beyond which the list is folded."""
+"""Other contrasts above which the list is folded."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorRate:
-    """How often these verdicts are wrong where there is nothing to find."""
+    """The share of wrong verdicts between identical cells."""
 
     sentence: str
     share: Number
@@ -34,13 +34,13 @@ class Verdicts:
     others: tuple[Ratio, ...]
     folded: bool
     decided: int
-    """Of the others: how many came to a verdict."""
+    """How many of the others have a verdict."""
     rate: ErrorRate | None
     """None: not calibrated."""
 
 
 def verdicts(record: Record, forest: Forest) -> Verdicts:
-    """All comparisons of the plan, in the order in which `repro compare` lists them."""
+    """Return all comparisons of the plan, in the order of `repro compare`."""
     found = beside(record)
     return Verdicts(
         primary=forest.primary, others=forest.others, folded=len(forest.others) > OPEN_UP_TO,

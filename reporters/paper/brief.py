@@ -1,4 +1,4 @@
-"""Record -> the few columns and sentences that fit a README or a paper, as plain text that each format then escapes."""
+"""Record -> the few columns and sentences that fit a README or a paper, as plain text; each format escapes it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOTHING = "-"
 
 @dataclass(frozen=True, slots=True)
 class TextTable:
-    """A table of text; `numeric` says which columns are set flush right."""
+    """A table of text; the `numeric` columns are right-aligned."""
 
     title: str
     headers: tuple[str, ...]
@@ -26,7 +26,7 @@ class TextTable:
 
 @dataclass(frozen=True, slots=True)
 class VerdictText:
-    """One verdict: the word for it, which contrast it is about, and why."""
+    """One verdict with its contrast and its reason."""
 
     verdict: str
     contrast: str
@@ -35,7 +35,7 @@ class VerdictText:
 
 @dataclass(frozen=True, slots=True)
 class Brief:
-    """All that a short report says."""
+    """The content of a short report."""
 
     title: str
     origin: str
@@ -47,7 +47,7 @@ class Brief:
 
 
 def brief(record: Record) -> Brief:
-    """The record in short; every figure is one of `repro.reporters.tables.rows`, rounded."""
+    """Summarize a record; every figure comes from `repro.reporters.tables.rows`, rounded."""
     row = about(record)
     found = comparisons(record)
     return Brief(
@@ -58,17 +58,17 @@ def brief(record: Record) -> Brief:
 
 
 def name(text: str) -> str:
-    """A label as it stands in a short table: one line, not endless."""
+    """Shorten a label to one line."""
     return shortened(" ".join(plain(text).split()))
 
 
 def rounded(value: float | None, digits: int = 3) -> str:
-    """Three significant digits; a dash for the unknown."""
+    """Round to three significant digits; a dash if unknown."""
     return NOTHING if value is None else significant(value, digits)
 
 
 def interval(found: Bounds | None) -> str:
-    """`0.81 to 0.93 (95 %)`; a dash where there is none."""
+    """Format an interval as `0.81 to 0.93 (95 %)`; a dash if there is none."""
     if found is None:
         return NOTHING
     level = f"{100 * found.level:.3g} %"
@@ -76,55 +76,55 @@ def interval(found: Bounds | None) -> str:
 
 
 def _facts(record: Record, row: Row) -> Iterator[tuple[str, str]]:
-    yield "figures", str(row["origin"])
     yield "suite", f"{name(str(row['suite']))}, digest {str(row['suite_digest'])[:16]}, method {row['method']}"
-    yield "trials", f"{row['trials']} of {row['planned']}, {plural(int(row['seeds'] or 0), 'seed')} a cell, " \
-                    f"{plural(int(row['attempts'] or 0), 'start')} in all"
+    yield "trials", f"{row['trials']} of {row['planned']}, {plural(int(row['seeds'] or 0), 'seed')} per cell, " \
+                    f"{plural(int(row['attempts'] or 0), 'attempt')} in total"
     yield "machine", name(str(row["machine"]))
     yield "repro", f"{row['repro_version']}" + (f", commit {str(row['commit'])[:12]}" if row["commit"] else "")
     yield "false-positive rate", str(row["false_positive_rate"])
 
 
 def _doubts(record: Record, row: Row) -> Iterator[str]:
-    """What a reader must know before the figures."""
+    """Yield what a reader must know before using the figures."""
     if row["parity_passed"] is False:
-        yield "the parity gate failed: the engines do not train alike, so their times say nothing of each other"
+        yield "the parity gate failed: the engines do not train alike, so their times cannot be compared"
     if row["parity_needed"] is None:
-        yield "no outcome of a parity gate is recorded: nothing says that the engines train alike"
+        yield "no outcome of a parity gate is recorded: it is unknown whether the engines train alike"
     if row["trials"] != row["planned"]:
-        yield f"only {row['trials']} of {row['planned']} trials have run; every figure may still change"
+        yield f"only {row['trials']} of {row['planned']} trials have run; all figures can still change"
     failed = sorted({item.status for item in record.results} - {"ok"})
     for status in failed:
         count = sum(item.status == status for item in record.results)
         yield f"{plural(count, 'trial')} ended as {status.replace('_', ' ')}"
     again = len(record.attempts) - len({item.trial_id for item in record.attempts})
     if again:
-        yield f"{plural(again, 'start')} beyond the first of a trial"
+        yield f"{plural(again, 'further attempt')} of trials that ran before"
     yield from (" ".join(plain(note).split())[:1000] for note in record.plan.notes)
-    if "simulated" in str(row["origin"]):
-        yield "simulated figures are invented by an engine: nothing was trained there"
-    if "emulated" in str(row["origin"]):
-        yield "emulated figures are of a cluster made of network namespaces on one machine"
+    origins = {cell.choices.origin for cell in record.plan.cells}
+    if "simulated" in origins:
+        yield "simulated figures come from an engine that trains nothing"
+    if "emulated" in origins:
+        yield "emulated figures come from a cluster of network namespaces on one machine"
     for data in record.environment.data:
         if data.synthetic:
-            yield f"{name(data.name)} is made up: accuracy on it says nothing about real data"
+            yield f"{name(data.name)} is synthetic: accuracy on it says nothing about real data"
     if row["dirty"]:
         yield "the code had uncommitted changes"
 
 
 def _sentence(item: Comparison) -> VerdictText:
     kind = "declared contrast" if item.primary else "further contrast"
-    scale, told = METRICS[item.metric], ""
+    scale, estimate = METRICS[item.metric], ""
     if item.ratio is not None:
-        told = f"{rounded(item.ratio)} x {scale.times}"
-        told += f", {interval(item.interval)}" if item.interval else ", no interval"
+        estimate = f"{rounded(item.ratio)} x {scale.times}"
+        estimate += f", {interval(item.interval)}" if item.interval else ", no interval"
     ending = f" To settle it: {plain(item.settles)}." if item.settles else ""
-    said = "".join(f" Caution: {plain(text)}." for text in item.cautions)
-    pairs = plural(item.n, "pair") if item.paired else f"{item.n} a side, unpaired"
+    cautions = "".join(f" Caution: {plain(text)}." for text in item.cautions)
+    pairs = plural(item.n, "pair") if item.paired else f"{item.n} per side, unpaired"
     return VerdictText(
         verdict=item.verdict,
         contrast=f"{name(item.candidate_label)} against {name(item.baseline_label)} ({kind}, {scale.noun})",
-        why=f"{f'{told}, ' if told else ''}{pairs}; {plain(item.because)}.{ending}{said}",
+        why=f"{f'{estimate}, ' if estimate else ''}{pairs}; {plain(item.because)}.{ending}{cautions}",
     )
 
 
@@ -163,5 +163,5 @@ def _comparisons(record: Record, found: list[Comparison]) -> TextTable:
     )
 
 
-FOOTNOTE = ("* declared contrast, tested alone; every other p is corrected by Holm over all shown. A ratio below 1: "
-            "less time, fewer samples, lower throughput or quality.")
+FOOTNOTE = ("* declared contrast, tested alone; every other p is corrected by Holm over all shown. A ratio below 1 "
+            "means less time, fewer samples, lower throughput or lower quality.")

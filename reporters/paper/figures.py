@@ -1,7 +1,7 @@
 """The record's figures as vector files for a paper: quality over time, times by cell, speed-ups as a forest plot.
 
-Drawn by matplotlib, which MLflow brings along: no browser is needed as plotly's export needs one (docs/decisions.md).
-The same record and matplotlib give the same bytes: no date, fixed ids, none of the user's own settings.
+Drawn by matplotlib, a dependency of MLflow; the export of plotly would need a browser (docs/decisions.md). The same
+record and matplotlib give the same bytes: no date, fixed ids, no user settings.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 FOLDER = "figures"
 FORMATS = ("pdf", "svg")
 ROWS = 40
-"""Cells or contrasts in one figure; more cannot be read in print. The caption says how many were left out."""
+"""Most cells or contrasts in one figure that are readable in print; the caption says how many are left out."""
 LINES = 8
-"""Cells in one panel of curves."""
+"""Most cells in one panel of curves."""
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#7f7f7f")
-"""Okabe and Ito's, which the colour-blind tell apart too; each has a line pattern of its own beside."""
+"""Colours of Okabe and Ito, safe for colour-blind readers; each also has its own line pattern."""
 PATTERNS = ("-", "--", ":", "-.", (0, (6, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)), (0, (5, 4)))
 WIDTH = 6.5
-"""Inches: a text width."""
+"""Inches; the width of the text."""
 SETTINGS: dict[str, Any] = {
     "font.family": "DejaVu Sans", "font.size": 8.0, "axes.spines.top": False, "axes.spines.right": False,
     "axes.grid": True, "grid.color": "#dddddd", "grid.linewidth": 0.5, "axes.axisbelow": True,
@@ -53,7 +53,7 @@ METADATA: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """One figure: file name without ending, caption, and what draws it into a matplotlib figure."""
+    """One figure: file name without ending, caption, and the function that draws it into a matplotlib figure."""
 
     name: str
     caption: str
@@ -76,25 +76,25 @@ class PaperFigures(Reporter):
         return draw(figures(record), out)
 
     def write_published(self, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
-        """Write `figures/published-*.pdf` and `.svg` into `out`, figures of runs of one's own into folders below it.
+        """Write `figures/published-*.pdf` and `.svg` into `out`, figures of own runs into folders below it.
 
         Raises:
             OutputError: `out` cannot be written.
         """
         from ..published.figures import published_figures
-        from ..published.tables import apart
+        from ..published.tables import write_own
 
-        return [*draw(published_figures(imports), out), *apart(self, own, out)]
+        return [*draw(published_figures(imports), out), *write_own(self, own, out)]
 
 
 def figures(record: Record) -> list[Drawing]:
-    """What there is to draw; none where nothing has run."""
+    """Return the figures of a record; none if no trial has run."""
     found = [*_curves(record), *_times(record), *_forest(record)]
     return [item for item in found if item is not None]
 
 
 def draw(found: Sequence[Drawing], out: Path) -> list[str]:
-    """Write every figure in every format; the paths."""
+    """Write every figure in every format and return the paths."""
     paths = []
     for item in found:
         for kind in FORMATS:
@@ -105,7 +105,7 @@ def draw(found: Sequence[Drawing], out: Path) -> list[str]:
 
 
 def rendered_figure(item: Drawing, kind: str) -> bytes:
-    """A figure's bytes, `kind` one of `FORMATS`; whatever the user has set up for matplotlib."""
+    """Render a figure in one of `FORMATS`, independent of the matplotlib settings of the user."""
     import matplotlib as mpl
 
     with mpl.rc_context():
@@ -127,7 +127,7 @@ def _rendered(item: Drawing, kind: str) -> bytes:
 
 
 def _curves(record: Record) -> list[Drawing]:
-    """Quality against the wall clock and against epochs: one figure a workload, metric and target."""
+    """Make the figures of quality against wall clock and epochs, one for each workload, metric and target."""
     grouped: dict[tuple[str, str, float], list[Cell]] = {}
     for cell in record.plan.cells:
         if any(point.value is not None for item in record.of_cell(cell.cell_id) for point in item.curve):
@@ -136,8 +136,8 @@ def _curves(record: Record) -> list[Drawing]:
     drawn = []
     for number, ((workload, metric, target), cells) in enumerate(grouped.items(), 1):
         shown = cells[:LINES]
-        caption = (f"{name(metric)} on {name(workload)} against the wall clock and epochs, one line a trial; the grey "
-                   f"line is the target {target:g}. Figures: {_origins(shown)}.{left_out(shown, cells, 'cell')}")
+        caption = (f"{name(metric)} on {name(workload)} against the wall clock and epochs, one line per trial; the "
+                   f"grey line is the target {target:g}. Figures: {_origins(shown)}.{left_out(shown, cells, 'cell')}")
         drawn.append(Drawing(
             name="quality" if len(grouped) == 1 else f"quality-{number}", caption=caption,
             height=2.6 + 0.17 * len(shown), into=partial(_draw_curves, record, shown, metric, target),
@@ -163,7 +163,7 @@ def _draw_curves(record: Record, cells: Sequence[Cell], metric: str, target: flo
 
 
 def _times(record: Record) -> list[Drawing]:
-    """Every trial's figure by cell, with median and interval."""
+    """Make the figure of every trial's value by cell, with median and interval."""
     metric = record.plan.suite.metric
     scale = METRICS[metric]
     found = [item for item in summaries(record, metric) if item.n]
@@ -183,20 +183,20 @@ def _times(record: Record) -> list[Drawing]:
             if item.median is not None:
                 pane.plot([item.median], [place + 0.3], "|", color=color, markersize=8, markeredgewidth=1.5)
             if item.ok < item.n and scale.to_target:
-                pane.annotate(f"{item.n - item.ok} of {item.n} without", (1.0, place), fontsize=6, ha="right",
+                pane.annotate(f"{item.n - item.ok} of {item.n} missing", (1.0, place), fontsize=6, ha="right",
                               va="center", xycoords=("axes fraction", "data"))
         rows(pane, [f"{name(cell.label)} [{cell.choices.origin}]" for cell in cells])
         pane.set_xlim(left=0)
         pane.set_xlabel(scale.title)
 
     caption = (f"{scale.noun.capitalize()} of every trial by cell; bars: median with its order-statistic interval, "
-               f"where every trial reached the target. Figures: {_origins(cells)}."
+               f"if every trial reached the target. Figures: {_origins(cells)}."
                f"{left_out(shown, found, 'cell')}")
     return [Drawing("times", caption, 0.7 + 0.34 * len(shown), into)]
 
 
 def _forest(record: Record) -> list[Drawing]:
-    """Every ratio that there is, with its interval and its pairs; the declared contrast on top."""
+    """Make the figure of all ratios with intervals and pairs; the declared contrast is on top."""
     everything = comparisons(record)
     found = [item for item in everything if item.ratio is not None and item.ratio > 0]
     if not found:
@@ -222,10 +222,10 @@ def _forest(record: Record) -> list[Drawing]:
 
     origins = " and ".join(dict.fromkeys(pair_origin(record, item) for item in shown))
     without = len(everything) - len(found)
-    none = f" {plural(without, 'contrast')} without a ratio cannot be drawn." if without else ""
-    caption = (f"Ratios of {METRICS[shown[0].metric].noun} with 95 % intervals, pairs of one seed as points; the "
-               f"declared contrast is drawn in blue with a diamond. Intervals are not corrected for the number of "
-               f"contrasts, verdicts are.{none} Figures: {origins}.{left_out(shown, found, 'contrast')}")
+    none = f" {plural(without, 'contrast')} without a ratio: not drawn." if without else ""
+    caption = (f"Ratios of {METRICS[shown[0].metric].noun} with 95 % intervals; points are pairs with one seed. The "
+               f"declared contrast is blue with a diamond. Verdicts are corrected for the number of contrasts, "
+               f"intervals are not.{none} Figures: {origins}.{left_out(shown, found, 'contrast')}")
     return [Drawing("ratios", caption, 0.8 + 0.42 * len(shown), into)]
 
 
@@ -234,14 +234,14 @@ def _contrast(record: Record, item: Comparison) -> str:
 
 
 def rows(pane: Any, labels: Sequence[str]) -> None:
-    """One row a label, the first on top."""
+    """Make one row for each label, the first on top."""
     pane.set_yticks(range(len(labels)), ["\n".join(shown_text(line) for line in label.split("\n")) for label in labels])
     pane.tick_params(axis="y", labelsize=6, length=0)
     pane.set_ylim(len(labels) - 0.4, -0.6)
 
 
 def _plain_ticks(pane: Any, shown: Sequence[Comparison]) -> None:
-    """Ratios as one reads them on a log axis: 0.5, 0.8, 1, 1.25, 2."""
+    """Label a logarithmic axis of ratios with plain numbers: 0.5, 0.8, 1, 1.25, 2."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     seen = [value for item in shown for value in (
@@ -269,18 +269,18 @@ def _origins(cells: Sequence[Cell]) -> str:
 
 def left_out(shown: Sequence[Any], found: Sequence[Any], noun: str) -> str:
     return "" if len(shown) == len(found) else \
-        f" Shown: the first {len(shown)} of {plural(len(found), noun)}; the tables have them all."
+        f" Shown: the first {len(shown)} of {plural(len(found), noun)}; the tables contain all."
 
 
 def shown_text(text: str) -> str:
-    """One line in characters that the font has; for others its sign for the unknown."""
+    """Return one line in characters of the font; others become the replacement character."""
     known = _glyphs()
     return "".join(character if ord(character) in known else "\ufffd" for character in name(text))
 
 
 @cache
 def _glyphs() -> set[int]:
-    """Code points that the font can draw."""
+    """Return the code points of the font."""
     from matplotlib.font_manager import findfont, get_font
 
     return set(get_font(findfont("DejaVu Sans")).get_charmap())

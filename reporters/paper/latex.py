@@ -1,4 +1,4 @@
-"""The record as LaTeX for a paper: two booktabs tables, the verdicts as a list, and the figures beside."""
+"""The record as LaTeX for a paper: two booktabs tables, the verdicts as a list, and the figures."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ SPECIAL = {
     "[": "{[}", "]": "{]}", "*": "{*}", "\N{NO-BREAK SPACE}": "~", "\N{MULTIPLICATION SIGN}": r"\texttimes{}",
     "\N{SOFT HYPHEN}": r"\-", "\N{MICRO SIGN}": r"\textmu{}",
 }
-"""What TeX would read as a command, a ligature or an optional argument."""
+"""Characters that TeX reads as a command, a ligature or an optional argument."""
 HEAD = """\
 % Written by repro. In the preamble: \\usepackage[T1]{fontenc} \\usepackage[utf8]{inputenc} \\usepackage{textcomp}
-% \\usepackage{booktabs} \\usepackage{graphicx}; then \\input{report} where the tables and figures are wanted, with
-% \\graphicspath{{...}} where this file does not lie beside the document. Wide tables: put them into \\resizebox.
+% \\usepackage{booktabs} \\usepackage{graphicx}; then \\input{report} at the place of the tables and figures, with
+% \\graphicspath{{...}} if this file and the document are in different folders.
 """
 
 
 class LatexPaper(Reporter):
-    """`report.tex`, to be read by `\\input`, and the figures as PDF and SVG."""
+    """`report.tex` for `\\input`, and the figures as PDF and SVG."""
 
     title: ClassVar[str] = "LaTeX tables (booktabs) and figures (PDF, SVG) for a paper"
 
@@ -52,22 +52,22 @@ class LatexPaper(Reporter):
         return [str(path), *draw(drawn, out)]
 
     def write_published(self, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
-        """Write `published.tex` and `figures/` into `out`, runs of one's own into folders below it.
+        """Write `published.tex` and `figures/` into `out`, own runs into folders below it.
 
         Raises:
             OutputError: `out` cannot be written.
         """
         from ..published.brief import published_brief
         from ..published.figures import published_figures
-        from ..published.tables import apart
+        from ..published.tables import write_own
 
         path, drawn = out / "published.tex", published_figures(imports)
         write_text(path, render_published(published_brief(imports), [(item.name, item.caption) for item in drawn]))
-        return [str(path), *draw(drawn, out), *apart(self, own, out)]
+        return [str(path), *draw(drawn, out), *write_own(self, own, out)]
 
 
 def render(found: Brief, drawn: list[tuple[str, str]]) -> str:
-    """The file; `drawn`: name and caption of every figure."""
+    """Render the file; `drawn`: name and caption of every figure."""
     parts = [HEAD, f"% {found.origin} figures",
              *(_table(table, _caption(table, found)) for table in (found.cells, found.comparisons) if table.rows)]
     if found.verdicts:
@@ -80,12 +80,12 @@ def render(found: Brief, drawn: list[tuple[str, str]]) -> str:
 
 
 def render_published(found: PublishedBrief, drawn: list[tuple[str, str]]) -> str:
-    """The file of published results. A table keeps its first rows where it would not fit a page, and says so."""
+    """Render the file of published results. A table too long for a page keeps its first rows and says so."""
     parts = [HEAD.replace("{report}", "{published}"), "% published figures"]
     facts = "; ".join(f"{key}: {value}" for key, value in found.facts)
     for table in (*found.scores, *found.costs):
         left = len(table.rows) - ROWS
-        more = f" {plural(left, 'row')} left out; the CSV tables have them all." if left > 0 else ""
+        more = f" {plural(left, 'row')} left out; the CSV tables contain all." if left > 0 else ""
         short = TextTable(table.title, table.headers, table.numeric, table.rows[:ROWS])
         parts.append(_table(short, f"{escaped(table.title)}. All figures \\emph{{published}} by others. "
                                    f"{escaped(facts + '.' + more)}"))
@@ -97,7 +97,7 @@ def _doubts(found: Sequence[str]) -> list[str]:
     if not found:
         return []
     items = "\n".join(f"  \\item {escaped(text)}" for text in found)
-    return [f"\\paragraph{{Before you believe it}}\n\\begin{{itemize}}\n{items}\n\\end{{itemize}}"]
+    return [f"\\paragraph{{What to know before using these figures}}\n\\begin{{itemize}}\n{items}\n\\end{{itemize}}"]
 
 
 def _caption(table: TextTable, found: Brief) -> str:
@@ -125,12 +125,12 @@ def _figure(name: str, caption: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """`text` as LaTeX that sets it and does nothing else; what pdflatex has no glyph for stands by its number."""
+    """Escape `text` for LaTeX; characters without a glyph in pdflatex become their code point."""
     return "".join(_character(character) for character in _line(text))
 
 
 def _line(text: str) -> str:
-    """One line; an empty one would end a paragraph. No-break spaces stay."""
+    """Join the lines: an empty one would end a paragraph. No-break spaces stay."""
     return re.sub("[ \\t\\r\\n\\f\\v]+", " ", text).strip(" ")
 
 

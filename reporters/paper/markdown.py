@@ -1,4 +1,4 @@
-"""The record as Markdown for a README, an issue or a pull request: verdicts, two tables, and what to doubt."""
+"""The record as Markdown for a README, an issue or a pull request: verdicts, two tables, cautions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LISTS = re.compile(r"^(?:[-+=]|\d+[.)](?=\s|$))")
 
 
 class MarkdownPage(Reporter):
-    """`report.md`, as GitHub reads it: nothing in it links, calls a user or runs because of a name."""
+    """`report.md`, as GitHub renders it: no name in it becomes a link, a mention or markup."""
 
     title: ClassVar[str] = "Markdown for a README or a pull request"
 
@@ -40,20 +40,20 @@ class MarkdownPage(Reporter):
         return [str(path)]
 
     def write_published(self, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
-        """Write `published.md` into `out`, runs of one's own into folders below it.
+        """Write `published.md` into `out`, own runs into folders below it.
 
         Raises:
             OutputError: `out` cannot be written.
         """
         from ..published.brief import published_brief
-        from ..published.tables import apart, own_folders
+        from ..published.tables import own_folders, write_own
 
         path, places = out / "published.md", [f"{folder}/report.md" for folder in own_folders(own)]
         write_text(path, render_published(published_brief(imports), places))
-        return [str(path), *apart(self, own, out)]
+        return [str(path), *write_own(self, own, out)]
 
     def write_sections(self, sections: Sequence[Section], out: Path) -> list[str]:
-        """Write `report.md` into `out`: every section, the later ones with the reason why they stand apart.
+        """Write `report.md` into `out`: every section, with the reason why it is separate.
 
         Raises:
             OutputError: `out` cannot be written.
@@ -64,14 +64,14 @@ class MarkdownPage(Reporter):
 
 
 def render(found: Brief) -> str:
-    """The document; `origin` stands above every figure and in every row of the tables."""
+    """Render the document; it names the origin above all figures and in every row of the tables."""
     parts = [f"# {escaped(found.title)}", f"All figures: **{escaped(found.origin)}**."]
     parts.append("\n".join(f"- {escaped(key)}: {escaped(value)}" for key, value in found.facts))
     if found.doubts:
-        parts += ["## Before you believe it", "\n".join(f"- {escaped(text)}" for text in found.doubts)]
+        parts += [CAUTIONS, "\n".join(f"- {escaped(text)}" for text in found.doubts)]
     parts.append("## Verdicts")
     parts.append("\n".join(f"- **{item.verdict}**: {escaped(item.contrast)}: {escaped(item.why)}"
-                           for item in found.verdicts) or "No cell of this record has a baseline to be compared with.")
+                           for item in found.verdicts) or NO_BASELINE)
     for table in (found.cells, found.comparisons):
         if table.rows:
             parts += [f"## {escaped(table.title)}", rendered(table)]
@@ -81,26 +81,26 @@ def render(found: Brief) -> str:
 
 
 def render_sections(sections: Sequence[Section]) -> str:
-    """One document of sections; headings of a section are one level down."""
-    parts = ["# Reports of several runs", APART]
+    """Render one document of sections; the headings of a section are one level down."""
+    parts = ["# Reports of several runs", SEPARATE]
     for number, section in enumerate(sections, 1):
-        told = [f"runs: {'; '.join(section.sources)}"]
-        told += [f"apart from section 1: {section.why}"] if section.why else []
+        about = [f"runs: {'; '.join(section.sources)}"]
+        about += [f"separate from section 1: {section.why}"] if section.why else []
         found = render(brief(section.record)).replace("# ", f"# Section {number}: ", 1)
         parts += [re.sub("^#", "##", found, flags=re.MULTILINE).rstrip("\n"),
-                  "\n".join(f"- {escaped(text)}" for text in (*told, *section.notes))]
+                  "\n".join(f"- {escaped(text)}" for text in (*about, *section.notes))]
     return "\n\n".join(parts) + "\n"
 
 
 def render_published(found: PublishedBrief, own: Sequence[str] = ()) -> str:
-    """The document of published results; `own`: where runs of one's own are reported."""
+    """Render the document of published results; `own`: paths of the reports on own runs."""
     parts = [f"# {escaped(found.title)}", "All figures: **published** by others.",
              "\n".join(f"- {escaped(key)}: {escaped(value)}" for key, value in found.facts),
-             "## Before you believe it", "\n".join(f"- {escaped(text)}" for text in found.doubts)]
+             CAUTIONS, "\n".join(f"- {escaped(text)}" for text in found.doubts)]
     for table in (*found.scores, *found.costs):
         parts += [f"## {escaped(table.title)}", rendered(table)]
     if found.refused:
-        rest = [f"- {found.refused_left_out} more stand in refused.jsonl"] if found.refused_left_out else []
+        rest = [f"- {found.refused_left_out} more are in refused.jsonl"] if found.refused_left_out else []
         parts += ["## Refused files", "\n".join([*(f"- {escaped(source)}: {escaped(reason)}"
                                                    for source, reason in found.refused), *rest])]
     if own:
@@ -110,7 +110,7 @@ def render_published(found: PublishedBrief, own: Sequence[str] = ()) -> str:
 
 
 def rendered(table: TextTable) -> str:
-    """A pipe table."""
+    """Render a pipe table."""
     rule = ["---:" if flush else "---" for flush in table.numeric]
     lines = [[escaped(header) for header in table.headers], rule, *([escaped(cell) for cell in row]
                                                                     for row in table.rows)]
@@ -118,10 +118,10 @@ def rendered(table: TextTable) -> str:
 
 
 def escaped(text: str) -> str:
-    """`text` as Markdown that shows it and does nothing else: no markup, HTML, table cell, link, mention or issue.
+    """Escape `text` for Markdown: no markup, HTML, table cell, link, mention or issue.
 
-    Entities keep GitHub's autolinks from seeing an address; an empty comment, which it drops after looking for them,
-    parts the sign of a mention or an issue from its name.
+    Entities hide addresses from GitHub's autolinks. An empty comment separates the sign of a mention or an issue from
+    its name; GitHub removes the comment after it has looked for them.
     """
     line = " ".join(text.split())
     line = SPECIAL.sub(r"\\\g<0>", line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
@@ -131,4 +131,6 @@ def escaped(text: str) -> str:
 
 
 NUMBER = "&#35;"
-APART = "One section is one experiment on one machine; no figure of one is compared with a figure of another."
+CAUTIONS = "## What to know before using these figures"
+NO_BASELINE = "No cell of this record has a baseline, so there is nothing to compare."
+SEPARATE = "Each section is one experiment on one machine; figures of different sections are not compared."

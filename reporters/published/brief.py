@@ -1,4 +1,4 @@
-"""Imports of published results -> the few columns that fit a README or a paper, as plain text that formats escape."""
+"""Imports of published results -> the few columns that fit a README or a paper, as plain text; formats escape it."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from ..tables.rows import plain
 from .view import NO_BATCH
 
 REFUSED_UP_TO = 20
-"""Refused files that a short report names; `refused.jsonl` of the import and the other formats have all."""
+"""Most refused files in a short report; `refused.jsonl` of the import and the other formats have all."""
 SCORES = ("System", "Organisation", "Division", "Accelerators", "Global batch", "Runs", "Without a time",
           "Score (min)", "Epochs to target", "Note")
 COSTS = ("Global batch", "Systems", "Runs", "Least", "Median", "Most")
 RULES = (
-    "published: computed here from files that others published; nobody ran them again, and no score here was verified "
-    "by MLCommons",
-    "a score is minutes as the program scores them: MLPerf drops the fastest and the slowest run and averages the "
-    "rest, DAWNBench takes the one run there is",
-    "the order of a table is no verdict: repro compare sets two systems against each other, with its reasons",
+    "published: computed from files that others published; the results were not run again here, and MLCommons "
+    "verified no score",
+    "a score is minutes, computed by the rules of the program: MLPerf drops the fastest and the slowest run and "
+    "averages the rest, DAWNBench has one run",
+    "the order of a table is not a verdict: repro compare compares two systems and gives its reasons",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedBrief:
-    """All that a short report of published results says."""
+    """The content of a short report on published results."""
 
     title: str
     facts: tuple[tuple[str, str], ...]
     doubts: tuple[str, ...]
     scores: tuple[TextTable, ...]
-    """One a benchmark and round."""
+    """One per benchmark and round."""
     costs: tuple[TextTable, ...]
-    """Batch size against what the target cost, one a benchmark and round."""
+    """Cost of the target by batch size, one per benchmark and round."""
     refused: tuple[tuple[str, str], ...]
-    """(file, reason) of the first ones."""
+    """(file, reason) of the first refused files."""
     refused_left_out: int
 
 
 def published_brief(imports: Sequence[Published]) -> PublishedBrief:
-    """The imports in short; figures are those of `published_tables`, rounded."""
+    """Summarize the imports; figures are those of `published_tables`, rounded."""
     refused = [(_line(item.source), _line(item.reason)) for found in imports for item in found.refused]
     return PublishedBrief(
         title=f"Published results: {', '.join(name(item.record.imported) for item in imports)}",
@@ -75,7 +75,7 @@ def _doubts(item: Published) -> Iterator[str]:
     without = sum(not cell.score.valid for cell in item.record.cells)
     if without:
         yield f"{of}: {without} of {plural(len(item.record.cells), 'score')} not valid, see the notes"
-    for status, words in (("missed", "missed the target"), ("invalid", "do not hold together")):
+    for status, words in (("missed", "missed the target"), ("invalid", "have inconsistent logs")):
         count = sum(result.status == status for result in item.results)
         if count:
             yield f"{of}: {count} of {plural(len(item.results), 'run')} {words}; they have no time"
@@ -103,7 +103,7 @@ def _scores(item: Published, several: bool) -> Iterator[TextTable]:
 
 
 def _by_score(cell: PublishedCell) -> tuple[bool, float, str]:
-    """As on the page: valid scores first, the shortest first."""
+    """Sort as on the page: valid scores first, the shortest first."""
     minutes = cell.score.minutes
     return not cell.score.valid, float("inf") if minutes is None else minutes, cell.cell_id
 
@@ -111,7 +111,7 @@ def _by_score(cell: PublishedCell) -> tuple[bool, float, str]:
 def _score(cell: PublishedCell, runs: Sequence[PublishedResult]) -> tuple[str, ...]:
     of, score = cell.factors, cell.score
     chips = " x ".join(name(text) for key in ("accelerators", "accelerator") if (text := of.get(key)))
-    review = f"review put a factor of {score.scaling_factor:g} on it" if score.scaling_factor != 1 else ""
+    review = f"scaled by {score.scaling_factor:g} in review" if score.scaling_factor != 1 else ""
     note = "; ".join(text for text in ("" if score.valid else f"not valid: {name(score.reason)}", review) if text)
     return (name(of["system"]), name(of["org"]), name(of.get("division", NOTHING)), chips or NOTHING,
             name(of.get("batch.global", NOTHING)), str(score.runs), str(score.failed), rounded(score.minutes, 4),

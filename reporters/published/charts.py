@@ -21,16 +21,16 @@ from ..page.text import plural, wrapped
 
 POINTS_A_RUN = 40
 POINTS_A_PAGE = 60_000
-"""Points of all curves of a page beyond which each run keeps fewer, down to `LEAST`."""
+"""Points of all curves of a page above which each run keeps fewer, down to `LEAST`."""
 LEAST = 4
 MARKERS_UP_TO = 1_500
 SPAN = 20.0
-"""Longest time over the shortest beyond which the axis is logarithmic."""
+"""Longest divided by shortest time above which the axis is logarithmic."""
 
 
 @dataclass(frozen=True, slots=True)
 class SystemLine:
-    """One cell's place in the figures."""
+    """The runs of one system, and its style in the figures."""
 
     number: int
     label: str
@@ -50,13 +50,15 @@ class SystemLine:
 
 
 def budget(runs: int) -> int:
-    """Points that each of `runs` curves may keep."""
+    """Return the points that each of `runs` curves can keep."""
     return max(LEAST, min(POINTS_A_RUN, POINTS_A_PAGE // max(1, runs)))
 
 
 def thinned(points: Sequence[PublishedPoint], most: int) -> list[PublishedPoint]:
-    """At most `most` of the points, evenly spread by number; the first and the last two always stay: the last two are
-    the miss and the hit where the run reached its target."""
+    """Select at most `most` points, evenly spread, always with the first and the last two.
+
+    The last two are the miss and the hit if the run reached its target.
+    """
     if len(points) <= most:
         return list(points)
     inner, kept = len(points) - 3, max(0, most - 3)
@@ -65,7 +67,7 @@ def thinned(points: Sequence[PublishedPoint], most: int) -> list[PublishedPoint]
 
 
 def curves(name: str, lines: Sequence[SystemLine], most: int) -> list[Chart]:
-    """Quality against minutes, one figure a metric, one trace a cell."""
+    """Draw quality against minutes: one figure for each metric, one trace for each system."""
     metrics = sorted({point.metric for line in lines for run in line.results for point in run.curve})
     found = []
     for index, metric in enumerate(metrics):
@@ -84,15 +86,15 @@ def curves(name: str, lines: Sequence[SystemLine], most: int) -> list[Chart]:
         layout = _layout("minutes" + (" (logarithmic)" if log else ""), word)
         if log:
             layout["xaxis"] |= {"type": "log", **_named(least, max(times))}
-            for trace in traces:  # a logarithm has no place for the start itself
+            for trace in traces:  # a logarithmic axis cannot show 0
                 trace["x"] = [None if value is None else max(value, least) for value in trace["x"]]
         layout["shapes"] = [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": target, "y1": target,
                              "line": {"color": "--ink", "width": 1, "dash": "4px,3px"}} for target in targets[:4]]
         runs = sum(len(line.results) for line in lines)
         found.append(Chart(
             f"{name}-curve-{index}", f"{word.capitalize() if not metric else word} against minutes",
-            "by the program's clock, one line a run" + (f"; dashed: target {', '.join(f'{t:g}' for t in targets[:4])}"
-                                                         if targets else "; no target is known"),
+            "by the program's clock, one line per run" + (f"; dashed: target {', '.join(f'{t:g}' for t in targets[:4])}"
+                                                         if targets else "; the target is unknown"),
             {"data": traces, "layout": layout},
             f"{word} against minutes: {plural(runs, 'run')} of {plural(len(traces), 'system')}, thinned for display",
         ))
@@ -100,7 +102,7 @@ def curves(name: str, lines: Sequence[SystemLine], most: int) -> list[Chart]:
 
 
 def _curve(line: SystemLine, metric: str, most: int) -> dict[str, Any] | None:
-    """All runs of a cell in one trace, parted by gaps."""
+    """Put all runs of a cell into one trace, separated by gaps."""
     x: list[float | None] = []
     y: list[float | None] = []
     for run in line.results:
@@ -123,7 +125,7 @@ def _curve(line: SystemLine, metric: str, most: int) -> dict[str, Any] | None:
 
 
 def _short(value: float | None) -> float | None:
-    """Six digits: more would only make the page heavier, and a drawing shows three."""
+    """Round to six digits, which keeps the page small; a drawing shows three."""
     return None if value is None else float(f"{value:.6g}")
 
 
@@ -131,8 +133,10 @@ def batch_chart(
     name: str, by_round: Sequence[tuple[str, Sequence[BatchCost]]], labels: dict[str, str],
     references: Sequence[PublishedReference] = (),
 ) -> Chart | None:
-    """Batch size against what the target cost, one colour a round: runs as points, medians joined; beside them what the
-    reference needed, in ink and hollow."""
+    """Draw the cost of the target against the batch size, one colour for each round.
+
+    Runs are points, and a line joins the medians. The reference is grey and hollow.
+    """
     kinds = [of for _, costs in by_round if (of := _unit(costs))]
     if not kinds:
         return None
@@ -160,14 +164,14 @@ def batch_chart(
     layout |= {"showlegend": True, "legend": {"orientation": "h", "y": -0.28, "font": {"size": 12}}}
     return Chart(
         f"{name}-batch", f"Batch size against {unit} to the target",
-        "every run that reached it is a point; the line joins the medians of each batch, within a round",
+        "each run that reached the target is a point; a line joins the medians of each batch in a round",
         {"data": traces, "layout": layout},
         f"{unit} to the target against global batch, {plural(sum(len(costs) for _, costs in by_round), 'run')}",
     )
 
 
 def _reference_lines(references: Sequence[PublishedReference]) -> list[dict[str, Any]]:
-    """One line a round: the mean of the reference's runs at each batch, as MLCommons' checker takes it."""
+    """Draw one line per round: the mean of the reference's runs at each batch, as the checker of MLCommons uses it."""
     by_round: dict[str, list[PublishedReference]] = {}
     for item in references:
         by_round.setdefault(item.round, []).append(item)
@@ -183,7 +187,7 @@ def _reference_lines(references: Sequence[PublishedReference]) -> list[dict[str,
 
 
 def batch_ticks(sizes: Sequence[int], most: int = 7) -> list[int]:
-    """Powers of two between the smallest and the largest batch, as batches are chosen; at most `most` of them."""
+    """Return at most `most` powers of two between the smallest and the largest batch."""
     low, high = min(sizes), max(sizes)
     powers = [1 << exponent for exponent in range(low.bit_length() - 1, high.bit_length() + 1)
               if low <= 1 << exponent <= high]
@@ -193,7 +197,7 @@ def batch_ticks(sizes: Sequence[int], most: int = 7) -> list[int]:
 
 
 def _named(low: float, high: float) -> dict[str, Any]:
-    """Labels of a logarithmic axis in full, where plotly.js would write 2 and 5 between its powers of ten."""
+    """Label a logarithmic axis in full; plotly.js would write only 2 and 5 between powers of ten."""
     ticks = log_ticks(low, high)
     return {"tickvals": list(ticks), "ticktext": [tick_text(tick) for tick in ticks]}
 

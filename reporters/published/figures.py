@@ -20,12 +20,12 @@ MARKERS = "osD^vPX*"
 
 
 def published_figures(imports: Sequence[Published]) -> list[Drawing]:
-    """What there is to draw; none where no run has a time."""
+    """Return all figures; none if no run has a time."""
     return [*_scores(imports), *_batches(imports)]
 
 
 def _scores(imports: Sequence[Published]) -> list[Drawing]:
-    """Every system's runs and score, one figure a benchmark and round, the shortest on top."""
+    """Draw the runs and score of every system, one figure for each benchmark and round, the shortest on top."""
     drawn: list[Drawing] = []
     for item in imports:
         runs: dict[str, list[PublishedResult]] = {}
@@ -38,8 +38,8 @@ def _scores(imports: Sequence[Published]) -> list[Drawing]:
                 groups.setdefault((cell.factors["round"], cell.factors["benchmark"]), []).append((cell, minutes))
         for (round_name, benchmark), cells in groups.items():
             kept = sorted(cells, key=_by_score)[:ROWS]
-            caption = (f"Minutes to target of {name(benchmark)}, {name(round_name)}: every run with a time as a point, "
-                       f"the score as an upright line where it is valid. Figures: published by others."
+            caption = (f"Minutes to target of {name(benchmark)}, {name(round_name)}: each point is a run with a "
+                       f"time, the vertical line a valid score. Figures: published by others."
                        f"{left_out(kept, cells, 'system')}")
             drawn.append(Drawing(f"published-scores-{len(drawn) + 1}", caption, 0.7 + 0.26 * len(kept),
                                  partial(_draw_scores, kept)))
@@ -65,7 +65,7 @@ def _draw_scores(cells: Sequence[tuple[PublishedCell, list[float]]], figure: Any
     everything = [value for _, minutes in cells for value in minutes]
     if min(everything) > 0 and max(everything) / min(everything) > SPAN:
         pane.set_xscale("log")
-        pane.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))  # its own writes formulas
+        pane.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))  # the default writes formulas
         pane.xaxis.set_minor_formatter(NullFormatter())
         pane.set_xlabel("minutes to target (logarithmic) [published]")
     else:
@@ -74,7 +74,7 @@ def _draw_scores(cells: Sequence[tuple[PublishedCell, list[float]]], figure: Any
 
 
 def _batches(imports: Sequence[Published]) -> list[Drawing]:
-    """What a larger batch costs, one figure a benchmark and unit over all rounds and imports."""
+    """Draw the cost of larger batches, one figure for each benchmark and unit over all rounds and imports."""
     found: dict[tuple[str, str], dict[str, list[tuple[int, float]]]] = {}
     for item in imports:
         rounds = {result.result_id: result.round for result in item.results}
@@ -90,10 +90,10 @@ def _batches(imports: Sequence[Published]) -> list[Drawing]:
         reference = sorted({(point.global_batch_size, sum(point.costs) / len(point.costs))
                             for item in imports for point in item.record.references
                             if (point.benchmark, point.unit) == (benchmark, unit)})
-        beside = " Diamonds: mean of the reference's runs (RCP)." if reference else ""
+        means = " Diamonds: mean of the reference's runs (RCP)." if reference else ""
         caption = (f"{unit.capitalize()} to the target of {name(benchmark)} against the global batch: "
-                   f"{plural(count, 'run')} that reached it, lines join the medians of each batch within a round. "
-                   f"Batch, hyper-parameters and system change together.{beside} Figures: published by others.")
+                   f"{plural(count, 'run')} that reached it; lines join the medians of each batch in a round. "
+                   f"Batch, hyper-parameters and system change together.{means} Figures: published by others.")
         drawn.append(Drawing(f"published-batch-{number}", caption, 3.0,
                              partial(_draw_batches, unit, by_round, reference)))
     return drawn

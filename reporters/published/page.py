@@ -1,4 +1,4 @@
-"""Published results as one self-contained page, a run of one's own beside them in a section of its own."""
+"""Published results as one self-contained page; own runs are in separate sections."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def write(imports: Sequence[Published], own: Sequence[Record], out: Path) -> lis
 
 
 def render(imports: Sequence[Published], own: Sequence[Record] = ()) -> str:
-    """The page: works offline, its tables without JavaScript, the same bytes for the same folders."""
+    """Render the page: works offline, tables need no JavaScript, the same bytes for the same folders."""
     values = view(imports, own)
     charts = any(group.charts for item in values["imports"] for group in item.groups) or any(
         item.overlays for item in values["imports"])
@@ -40,7 +40,7 @@ def render(imports: Sequence[Published], own: Sequence[Record] = ()) -> str:
 
 
 def _breaks(text: str) -> Markup:
-    """Text whose lines may end behind its slashes and underscores, and nowhere inside a word."""
+    """Let lines break after slashes and underscores, and nowhere inside a word."""
     found = escape(_shown(text))
     for mark in "/_":
         found = Markup(found.replace(mark, Markup(f"{mark}<wbr>")))
@@ -48,6 +48,6 @@ def _breaks(text: str) -> Markup:
 
 
 def _shown(value: object) -> object:
-    """As every page prints a value; of foreign text control and direction characters are shown, not obeyed."""
+    """Print a value as on every page; control and direction characters of foreign text become visible."""
     found = shown(value)
     return visible(found) if isinstance(found, str) and not isinstance(found, Markup) else found

@@ -1,7 +1,7 @@
-"""Published results as tables of plain values, like those of one's own runs in `repro.reporters.tables.rows`.
+"""Published results as tables of plain values, like those of own runs in `repro.reporters.tables.rows`.
 
-Every row that carries a figure has `origin` *published*. Rows say in `import` which import they are of, by number: two
-imports may come from folders of one name.
+Every row with a figure has the `origin` *published*. `import` is the number of the import, because two imports can
+come from folders with the same name.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ COUNTS = ("nodes", "accelerators_per_node", "accelerators", "processors_per_node
 
 
 def published_tables(imports: Sequence[Published]) -> list[Table]:
-    """All of them, in a fixed order; a table without rows is left out."""
+    """Return all tables in a fixed order, without empty ones."""
     wanted: tuple[tuple[str, str, Callable[[Published], Iterable[Row]]], ...] = (
-        ("about", "One row an import", _about), ("cells", "One row a system on a benchmark, with its score", _cells),
-        ("runs", "One row a log or entry", _runs),
-        ("evaluations", "One row an evaluation of a run, none left out", _evaluations),
-        ("batch_costs", "Batch size against what the target cost, one row a run that reached it", _batch_costs),
-        ("references", "What the reference needed at each batch size, one row a batch", _references),
-        ("parameters", "One row a setting of a run", _parameters),
-        ("systems", "One row a system description", _systems),
-        ("refused", "One row a file that was not taken, and why", _refused),
+        ("about", "One row per import", _about), ("cells", "One row per system on a benchmark, with its score", _cells),
+        ("runs", "One row per log or entry", _runs),
+        ("evaluations", "One row per evaluation of a run, not thinned", _evaluations),
+        ("batch_costs", "Cost of the target by batch size, one row per run that reached it", _batch_costs),
+        ("references", "Cost of the reference, one row per batch size", _references),
+        ("parameters", "One row per setting of a run", _parameters),
+        ("systems", "One row per system description", _systems),
+        ("refused", "One row per refused file, with the reason", _refused),
     )
     found = [Table(name, title, tuple({"import": number, "origin": ORIGIN, **row}
                                       for number, item in enumerate(imports, 1) for row in rows(item)))
@@ -43,8 +43,8 @@ def published_tables(imports: Sequence[Published]) -> list[Table]:
     return [table for table in found if table.rows]
 
 
-def apart(reporter: Reporter, own: Sequence[Record], out: Path) -> list[str]:
-    """Let a reporter write runs of one's own below `out`, each into a folder of its own; the paths.
+def write_own(reporter: Reporter, own: Sequence[Record], out: Path) -> list[str]:
+    """Let a reporter write each own run into a separate folder below `out`; return the paths.
 
     Raises:
         OutputError: `out` cannot be written.
@@ -54,7 +54,7 @@ def apart(reporter: Reporter, own: Sequence[Record], out: Path) -> list[str]:
 
 
 def own_folders(own: Sequence[Record]) -> list[str]:
-    """Where `apart` puts each run; numbers only, since a suite's name may hold anything."""
+    """Return the folder of each run for `write_own`; numbers, because the name of a suite can hold anything."""
     return [f"own-{number}" for number, _ in enumerate(own, 1)]
 
 

@@ -1,4 +1,4 @@
-"""Imports of published results and runs of one's own -> all that the page needs, in plain values."""
+"""Imports of published results and own runs -> the values that the page template reads."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from .charts import SystemLine, batch_chart, budget, curves
 
 RUNS_UP_TO = 5_000
 REFUSED_UP_TO = 2_000
-"""Rows beyond which a table says how many it leaves out, and in which file they stand."""
-NO_BATCH = "not one run that reached its target states the global batch and what it took, so there is nothing to draw"
+"""Rows above which a table says how many it leaves out and which file has them."""
+NO_BATCH = "no run that reached its target states both its global batch and its cost, so there is nothing to draw"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class RunRow:
     id: str
     cell: str
     link: str
-    """To its system's score; empty where it has none."""
+    """Link to the score of its system; empty if there is none."""
     repeat: int
     status: str
     word: str
@@ -105,11 +105,11 @@ class ImportView:
     """(level, title, text)."""
     groups: tuple[BenchmarkGroup, ...]
     overlays: tuple[tuple[str, Chart], ...]
-    """(benchmark, batch size against epochs over all rounds)."""
+    """(benchmark, chart of batch size against epochs over all rounds)."""
     one_batch: tuple[str, ...]
-    """Benchmarks whose runs state one batch size only, in words: nothing to draw."""
+    """Sentences about benchmarks with only one batch size, which have no chart."""
     by_system: tuple[tuple[int, str, int, str], ...]
-    """(number, label, runs, their minutes): where a score's link leads without JavaScript."""
+    """(number, label, runs, their minutes): target of the links of the scores without JavaScript."""
     runs: tuple[RunRow, ...]
     runs_left_out: int
     systems: tuple[PublishedSystem, ...]
@@ -120,7 +120,7 @@ class ImportView:
 
 @dataclass(frozen=True, slots=True)
 class OwnRun:
-    """A run of one's own, apart from everything published."""
+    """An own run, separate from everything published."""
 
     id: str
     title: str
@@ -131,7 +131,7 @@ class OwnRun:
 
 
 def view(imports: Sequence[Published], own: Sequence[Record]) -> dict[str, Any]:
-    """Everything on the page; the same folders give the same values in the same order."""
+    """Compute everything on the page; the same folders give the same values in the same order."""
     most = budget(sum(len(item.results) for item in imports))
     return {"long": LONG, "printed": PRINTED,
             "imports": [_import(index, item, most) for index, item in enumerate(imports, 1)],
@@ -177,8 +177,8 @@ def _notices(published: Published) -> tuple[tuple[str, str, str], ...]:
     without = [cell for cell in cells if not cell.score.valid]
     if without:
         found.append(("warn", "Scores that are not valid", f"{plural(len(without), 'system')} of {len(cells)}; the "
-                      "reason stands in the table, and no comparison gives a verdict on them"))
-    for status, title in (("missed", "Runs that missed"), ("invalid", "Runs that do not hold together")):
+                      "table gives the reasons, and no comparison gives a verdict on them"))
+    for status, title in (("missed", "Runs that missed"), ("invalid", "Runs with inconsistent logs")):
         count = sum(item.status == status for item in published.results)
         if count:
             found.append(("warn", title, f"{count} of {plural(len(published.results), 'run')}; they have no time"))
@@ -190,7 +190,7 @@ def _notices(published: Published) -> tuple[tuple[str, str, str], ...]:
         found.append(("note", "No batch size against epochs", NO_BATCH))
     warned = sum(bool(item.warnings) for item in published.results)
     if warned:
-        found.append(("note", "Warnings of the import", f"on {plural(warned, 'run')}, beside each below"))
+        found.append(("note", "Warnings of the import", f"on {plural(warned, 'run')}, listed with each run below"))
     return tuple(found)
 
 
@@ -210,15 +210,15 @@ def _group(
 
 
 def _by_score(cell: PublishedCell) -> tuple[bool, float, str]:
-    """Valid scores first, the shortest first: a league table of others, which says so by being sortable."""
+    """Sort valid scores first, the shortest first."""
     minutes = cell.score.minutes
     return not cell.score.valid, float("inf") if minutes is None else minutes, cell.cell_id
 
 
 def _target(run: PublishedResult) -> str:
-    told = " and ".join(f"{name} {'at most' if run.direction.get(name) == 'lower' else 'at least'} {value:g}".strip()
+    goal = " and ".join(f"{name} {'at most' if run.direction.get(name) == 'lower' else 'at least'} {value:g}".strip()
                         for name, value in run.target.items())
-    return told or "not known"
+    return goal or "unknown"
 
 
 def _score_row(cell: PublishedCell, line: SystemLine, axis: Axis) -> ScoreRow:
@@ -230,7 +230,7 @@ def _score_row(cell: PublishedCell, line: SystemLine, axis: Axis) -> ScoreRow:
         for index, run in enumerate(reached)
     )
     listed = ", ".join(str(number((run.seconds or 0.0) / 60, 4)) for run in reached[:50])
-    review = f"review put a factor of {score.scaling_factor:g} on it" if score.scaling_factor != 1 else ""
+    review = f"scaled by {score.scaling_factor:g} in review" if score.scaling_factor != 1 else ""
     return ScoreRow(
         number=line.number, dash=list(DASHES)[(line.number - 1) // COLORS % len(DASHES)], id=f"c-{cell.cell_id}",
         org=of["org"], system=of["system"], label=cell.label, division=of.get("division"),
@@ -263,7 +263,7 @@ def _system(line: SystemLine) -> tuple[int, str, int, str]:
 
 
 def _overlays(name: str, published: Published) -> tuple[tuple[tuple[str, Chart], ...], tuple[str, ...]]:
-    """One chart a benchmark over all rounds, each round a colour of its own; in words where there is one batch only."""
+    """Make one chart per benchmark, each round in its own colour; a sentence if there is only one batch size."""
     labels = {cell.cell_id: cell.label for cell in published.record.cells}
     by_benchmark: dict[str, list[tuple[str, Any]]] = {}
     for key, costs in batch_costs(published.results).items():
@@ -274,8 +274,8 @@ def _overlays(name: str, published: Published) -> tuple[tuple[tuple[str, Chart],
         references = [item for item in published.record.references if item.benchmark == benchmark]
         sizes = {cost.global_batch_size for _, costs in by_round for cost in costs}
         if len(sizes) == 1 and not references:
-            alone.append(f"{benchmark}: every run states the batch {sizes.pop():,}, so there is nothing to set "
-                         "against each other")
+            alone.append(f"{benchmark}: every run states the batch {sizes.pop():,}, so there is nothing to "
+                         "compare")
             continue
         chart = batch_chart(f"{name}-b{index}", by_round, labels, references)
         if chart is not None:
@@ -284,7 +284,7 @@ def _overlays(name: str, published: Published) -> tuple[tuple[tuple[str, Chart],
 
 
 def _runs(published: Published, lines: dict[str, SystemLine]) -> list[RunRow]:
-    """Every log; what has no time first, then as it was read."""
+    """Return all runs: those without a time first, otherwise in the order of the import."""
     rows = [
         RunRow(
             id=item.result_id, cell=f"{lines[item.cell_id].number}" if item.cell_id in lines else "-",

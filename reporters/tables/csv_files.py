@@ -1,4 +1,4 @@
-"""The record as CSV files, one a table, for a spreadsheet or pandas: exact figures, safe to open."""
+"""The record as CSV files, one per table, for a spreadsheet or pandas: exact values, safe to open."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from repro.published.store import Published
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20", "|", "%")
-"""First characters by which spreadsheets take text for a formula (OWASP, "CSV Injection"; full-width forms too)."""
+"""First characters that make spreadsheets read text as a formula (OWASP, "CSV Injection"; also full-width forms)."""
 
 
 class CsvFiles(Reporter):
-    """One file a table in `csv/`: UTF-8, comma, header line, empty for unknown, numbers with all their digits."""
+    """One file per table in `csv/`: UTF-8, comma, header line, empty if unknown, numbers with all digits."""
 
-    title: ClassVar[str] = "CSV files, one a table: cells, comparisons, pairs, trials, evaluations, ..."
+    title: ClassVar[str] = "CSV files, one per table: cells, comparisons, pairs, trials, evaluations, ..."
 
     def write(self, record: Record, out: Path) -> list[str]:
         """Write `csv/<table>.csv` into `out`.
@@ -35,14 +35,14 @@ class CsvFiles(Reporter):
         return _written(tables(record), out)
 
     def write_published(self, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
-        """Write `csv/<table>.csv` of the imports into `out`, runs of one's own into folders below it.
+        """Write `csv/<table>.csv` of the imports into `out`, own runs into folders below it.
 
         Raises:
             OutputError: `out` cannot be written.
         """
-        from ..published.tables import apart, published_tables
+        from ..published.tables import published_tables, write_own
 
-        return [*_written(published_tables(imports), out), *apart(self, own, out)]
+        return [*_written(published_tables(imports), out), *write_own(self, own, out)]
 
 
 def _written(found: Sequence[Table], out: Path) -> list[str]:
@@ -55,7 +55,7 @@ def _written(found: Sequence[Table], out: Path) -> list[str]:
 
 
 def text(table: Table) -> str:
-    """A table as RFC 4180 has it, but for line ends: plain ones, so that bytes do not depend on the system."""
+    """Format a table by RFC 4180, but with LF line ends, so that the bytes do not depend on the system."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow([field(name) for name in table.columns])
@@ -64,7 +64,7 @@ def text(table: Table) -> str:
 
 
 def field(value: Value) -> str:
-    """A value as it stands in a field. Text that a spreadsheet would run gets an apostrophe in front."""
+    """Format a value. Text that a spreadsheet would run gets a leading apostrophe."""
     if value is None:
         return ""
     if isinstance(value, bool):

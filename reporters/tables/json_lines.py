@@ -1,4 +1,4 @@
-"""The record as JSON lines: one object a row of every table, in one file that a script reads line by line."""
+"""The record as JSON lines: one object per row of every table, in one file that a script reads line by line."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ SCHEMA = 1
 
 
 class JsonLines(Reporter):
-    """`report.jsonl`: every line has `table` and the row's columns; the first one says what record it is."""
+    """`report.jsonl`: every line has `table` and the columns of the row; the first line describes the record."""
 
-    title: ClassVar[str] = "JSON lines, one object a row of every table, in one file"
+    title: ClassVar[str] = "JSON lines, one object per row of every table, in one file"
 
     def write(self, record: Record, out: Path) -> list[str]:
         """Write `report.jsonl` into `out`.
@@ -35,20 +35,20 @@ class JsonLines(Reporter):
         return [str(path)]
 
     def write_published(self, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
-        """Write `published.jsonl` into `out`, runs of one's own into folders below it.
+        """Write `published.jsonl` into `out`, own runs into folders below it.
 
         Raises:
             OutputError: `out` cannot be written.
         """
-        from ..published.tables import apart, published_tables
+        from ..published.tables import published_tables, write_own
 
         path = out / "published.jsonl"
         write_text(path, "".join(lines(published_tables(imports))))
-        return [str(path), *apart(self, own, out)]
+        return [str(path), *write_own(self, own, out)]
 
 
 def lines(found: Sequence[Table]) -> Iterator[str]:
-    """ASCII only, so that no reader can mistake the encoding; what is not finite is null."""
+    """Yield ASCII lines, independent of encodings; values that are not finite become null."""
     for table in found:
         for row in table.rows:
             data = {"schema": SCHEMA, "table": table.name} | {name: finite(value) for name, value in row.items()}

@@ -1,4 +1,4 @@
-"""The record as Parquet files, one a table, with types: for pandas, DuckDB, Spark and the like."""
+"""The record as Parquet files, one per table, with types: for pandas, DuckDB, Spark and others."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class ParquetFiles(Reporter):
-    """One file a table in `parquet/`; suite, digest, method and origin stand in each file's metadata."""
+    """One file per table in `parquet/`; the metadata of each file holds suite, digest, method and origin."""
 
-    title: ClassVar[str] = "Parquet files, one a table, with types"
+    title: ClassVar[str] = "Parquet files, one per table, with types"
 
     def write(self, record: Record, out: Path) -> list[str]:
         """Write `parquet/<table>.parquet` into `out`.
@@ -33,16 +33,16 @@ class ParquetFiles(Reporter):
         return _written(found, about, out)
 
     def write_published(self, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
-        """Write `parquet/<table>.parquet` of the imports into `out`, runs of one's own into folders below it.
+        """Write `parquet/<table>.parquet` of the imports into `out`, own runs into folders below it.
 
         Raises:
             OutputError: `out` cannot be written.
         """
-        from ..published.tables import ORIGIN, apart, published_tables
+        from ..published.tables import ORIGIN, published_tables, write_own
 
         digests = ",".join(item.record.results_sha256 for item in imports)
         about = {"origin": ORIGIN, "results_sha256": digests}
-        return [*_written(published_tables(imports), about, out), *apart(self, own, out)]
+        return [*_written(published_tables(imports), about, out), *write_own(self, own, out)]
 
 
 def _written(found: Sequence[Table], about: dict[str, str], out: Path) -> list[str]:
@@ -55,7 +55,7 @@ def _written(found: Sequence[Table], about: dict[str, str], out: Path) -> list[s
 
 
 def content(table: Table, about: dict[str, str]) -> bytes:
-    """The file's bytes: the same for the same table and library."""
+    """Return the bytes of the file: the same for the same table and library."""
     import pyarrow
     import pyarrow.parquet
 

@@ -1,7 +1,7 @@
-"""Record -> tables of plain values: the one source of every format but the page, so that all say the same figures.
+"""Record -> tables of plain values: the one source of every format but the page, so that all have the same figures.
 
-Values are JSON scalars, exact: rounding is a format's own business. Every row that carries a figure says in `origin`
-what the figure is: measured, emulated or simulated.
+Values are exact JSON scalars; each format rounds them. Every row with a figure has an `origin`: measured, emulated or
+simulated.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HASHES = ("init_weights", "data_order", "augmentation", "data", "final_weights")
 PHASES = ("train", "eval", "checkpoint", "logging", "other")
 UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff"
                     "\ud800-\udfff]")
-"""Control characters, marks that turn the direction of text around it, halves of characters."""
+"""Control characters, marks that change the direction of text, lone surrogates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,45 +40,45 @@ class Table:
 
     @property
     def columns(self) -> list[str]:
-        """Of all rows, in the order in which they first come."""
+        """The columns of all rows, in the order in which they first appear."""
         return list(dict.fromkeys(key for row in self.rows for key in row))
 
     def types(self) -> dict[str, type]:
-        """Column -> bool, int, float or str: the narrowest that holds every value; str where nothing is known."""
+        """Return column -> bool, int, float or str: the narrowest type of all values; str if none is known."""
         return {column: _type([row.get(column) for row in self.rows]) for column in self.columns}
 
 
 def tables(record: Record) -> list[Table]:
-    """All of them, in a fixed order; a table without rows is left out."""
+    """Return all tables in a fixed order, without empty ones."""
     metric, compared = record.plan.suite.metric, comparisons(record)
     found = [
-        Table("about", "What this record is", (about(record),)),
-        Table("cells", "One row a cell", tuple(_cell(record, item) for item in summaries(record, metric))),
-        Table("comparisons", "One row a verdict, the declared contrast first", tuple(_comparisons(record, compared))),
-        Table("pairs", "One row a pair of trials with one seed", tuple(_pairs(record, compared))),
-        Table("trials", "One row a trial", tuple(_trial(record, item) for item in record.results)),
-        Table("evaluations", "One row an evaluation of a trial", tuple(_evaluations(record))),
-        Table("attempts", "One row a start of a trial, also of those that failed", tuple(_attempts(record))),
-        Table("parameters", "One row a setting of a cell", tuple(_parameters(record))),
-        Table("environment", "One row a fact of the machine and its software", tuple(_environment(record))),
-        Table("skipped", "One row a combination that did not run", tuple(_skipped(record))),
+        Table("about", "The record", (about(record),)),
+        Table("cells", "One row per cell", tuple(_cell(record, item) for item in summaries(record, metric))),
+        Table("comparisons", "One row per verdict, the declared contrast first", tuple(_comparisons(record, compared))),
+        Table("pairs", "One row per pair of trials with one seed", tuple(_pairs(record, compared))),
+        Table("trials", "One row per trial", tuple(_trial(record, item) for item in record.results)),
+        Table("evaluations", "One row per evaluation of a trial", tuple(_evaluations(record))),
+        Table("attempts", "One row per attempt of a trial, including failed ones", tuple(_attempts(record))),
+        Table("parameters", "One row per setting of a cell", tuple(_parameters(record))),
+        Table("environment", "One row per fact about the machine and its software", tuple(_environment(record))),
+        Table("skipped", "One row per combination that did not run", tuple(_skipped(record))),
     ]
     return [table for table in found if table.rows]
 
 
 def summaries(record: Record, metric: Metric) -> list[Summary]:
-    """Every cell in figures, as `repro compare` has them."""
+    """Summarize every cell, as `repro compare` does."""
     horizon = record.plan.suite.horizon
     return [summarize(cell, record.of_cell(cell.cell_id), metric, horizon) for cell in record.plan.cells]
 
 
 def comparisons(record: Record) -> list[Comparison]:
-    """Every verdict, as `repro compare` has them."""
+    """Return every verdict, as `repro compare` does."""
     return compare(record.plan, record.results, started_ms=record.started_ms)
 
 
 def about(record: Record) -> Row:
-    """The record in one row: which experiment, whose machine, how complete, how far to be believed."""
+    """Return the record in one row: experiment, machine, completeness, parity and calibration."""
     plan, environment = record.plan, record.environment
     origins = list(dict.fromkeys(cell.choices.origin for cell in plan.cells))
     found, parity = beside(record), record.parity
@@ -143,7 +143,7 @@ def _comparisons(record: Record, found: Sequence[Comparison]) -> Iterable[Row]:
 
 
 def pair_origin(record: Record, item: Comparison) -> str:
-    """What the figures of a comparison are; both, where its two cells differ in that."""
+    """Return the origin of a comparison; both origins if its cells differ."""
     both = [record.cell(cell_id).choices.origin for cell_id in (item.candidate, item.baseline)]
     return " and ".join(dict.fromkeys(both))
 
@@ -230,7 +230,7 @@ def _skipped(record: Record) -> Iterable[Row]:
 
 
 def flat(data: Mapping[str, Any] | Sequence[Any], prefix: str = "") -> dict[str, Any]:
-    """Nested data as dotted names, the way a suite's matrix names them; items of a list by their number."""
+    """Flatten nested data to dotted names, as in the matrix of a suite; items of a list by their number."""
     found: dict[str, Any] = {}
     for key, value in data.items() if isinstance(data, Mapping) else enumerate(data):
         if isinstance(value, Mapping | list | tuple) and value:
@@ -241,16 +241,16 @@ def flat(data: Mapping[str, Any] | Sequence[Any], prefix: str = "") -> dict[str,
 
 
 def plain(text: str) -> str:
-    """Text that can stand anywhere: no folder of this machine, no character that is not seen or turns others around.
+    """Return text that is safe everywhere: no folder of this machine, no hidden or direction character.
 
-    Line ends become plain ones: csv writes a lone carriage return without quotes, and readers then break the row there.
+    Line ends become LF: csv writes a lone carriage return without quotes, and readers then break the row there.
     """
     lines = without_paths(text).replace("\r\n", "\n").replace("\r", "\n")
     return UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", lines)
 
 
 def _bounds(name: str, found: Bounds | None) -> Row:
-    """`name_low`, `name_high`, `name_level`; all empty where there is no interval."""
+    """Return `name_low`, `name_high`, `name_level`; all None if there is no interval."""
     return {f"{name}_low": found.low if found else None, f"{name}_high": found.high if found else None,
             f"{name}_level": found.level if found else None}
 
@@ -269,5 +269,5 @@ def _type(values: Sequence[Value]) -> type:
 
 
 def finite(value: Value) -> Value:
-    """JSON knows no infinity: what is not finite becomes unknown."""
+    """Return None for numbers that are not finite, which JSON cannot hold."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,1 +1,1 @@
-"""Replay of a record to MLflow."""
+"""The MLflow reporter: replays a record to a tracking store."""

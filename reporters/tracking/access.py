@@ -1,4 +1,4 @@
-"""Before MLflow sees a tracking URI: what it would say late, at length or not at all is said here at once."""
+"""Checks of a tracking URI before MLflow gets it: MLflow would report these errors late or not at all."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from repro.core.errors import TrackingError
 from repro.core.redact import redacted
 
 SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "file", "databricks", "databricks-uc", "uc")
-"""Of MLflow's own tracking stores; further ones come from installed packages by entry point."""
+"""Schemes of MLflow's tracking stores; installed packages add further ones by entry point."""
 LOCK_SECONDS = 120.0
-"""Longest wait for another process that creates the same store: the migrations take a few seconds each."""
+"""Longest wait for another process that creates the same store; its migrations take seconds."""
 
 
 def check_scheme(uri: str) -> None:
     """Refuse a scheme that no tracking store has.
 
     Raises:
-        TrackingError: in words; MLflow's own name everything but what to write.
+        TrackingError: no tracking store has the scheme; the message lists the valid ones.
     """
     scheme = urlsplit(uri).scheme.partition("+")[0].lower()
     if len(scheme) < 2 or scheme in SCHEMES:  # none, or a drive's letter: a folder
         return
     if scheme not in {point.name for point in entry_points(group="mlflow.tracking_store")}:
         raise TrackingError(f"{redacted(uri)}: MLflow has no tracking store of scheme {scheme!r}; "
-                            f"it takes {', '.join(SCHEMES)}")
+                            f"valid schemes: {', '.join(SCHEMES)}")
 
 
 def database(uri: str) -> Path | None:
-    """The file of a local SQLite store; None for any other."""
+    """Return the file of a local SQLite store; None for other stores."""
     parts = urlsplit(uri)
     if parts.scheme.partition("+")[0] != "sqlite" or not parts.path.strip("/"):
         return None
@@ -43,14 +43,14 @@ def database(uri: str) -> Path | None:
 
 
 @contextmanager
-def alone_at(uri: str) -> Iterator[None]:
-    """Inside, no other process of ours creates or migrates the same SQLite store.
+def exclusive_access(uri: str) -> Iterator[None]:
+    """Lock a SQLite store, so that no other process of this tool creates or migrates it.
 
-    MLflow's own creation is a race: of two processes one finds tables that it is about to make. And where the file
-    cannot be made MLflow asks again for minutes.
+    Creation by MLflow is a race: of two processes, one finds tables that it is about to create. And if the file cannot
+    be created, MLflow retries for minutes.
 
     Raises:
-        TrackingError: the store cannot be written, or another process does not come to an end.
+        TrackingError: the store cannot be written, or another process holds it for too long.
     """
     path = database(uri)
     if path is None:
@@ -77,9 +77,9 @@ def _wait(handle: int, uri: str) -> None:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > end:
-                raise TrackingError(f"{redacted(uri)}: another process is creating it and does not end") from None
+                raise TrackingError(f"{redacted(uri)}: another process is still creating it; try again later") from None
             time.sleep(0.05)
-        except OSError:  # a file system without locks: as before
+        except OSError:  # a file system without locks
             return
         else:
             return

@@ -16,12 +16,12 @@ TIMEOUT_SECONDS = 10.0
 
 
 def track(outcome: CommOutcome, tracking_uri: str | None = None) -> list[str]:
-    """Send it to MLFLOW_TRACKING_URI, or where MLflow keeps runs by itself; where to look at each.
+    """Send it to MLFLOW_TRACKING_URI, or to the default store of MLflow; return where to look at each run.
 
     A metric's step is the size in bytes, so that a chart over steps is time against size.
 
     Raises:
-        TrackingError: the store is not there, or did not take it.
+        TrackingError: the store does not answer or refuses.
     """
     server = Server(tracking_uri, EXPERIMENT, TIMEOUT_SECONDS)
     places = []

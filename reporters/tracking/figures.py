@@ -1,9 +1,8 @@
-"""The page's figures as plotly figures for a tracking store: one file a section, each complete in itself.
+"""The figures of the page as plotly figures for a tracking store: one self-contained file per section.
 
-They are logged as MLflow logs plotly figures, as HTML, but with plotly.js inside. MLflow's own default is a script from
-a content network, which a machine without a way out cannot fetch and which tells others what one looks at. MLflow shows
-an artifact in a frame without an address, so a script beside it could not be found. Every file therefore weighs about
-5 MB, and the charts of a section share one.
+MLflow logs plotly figures as HTML; these files include plotly.js. By default MLflow loads the script from a content
+network, which fails offline and tells others what the user views. MLflow shows an artifact in a frame without an
+address, so the script cannot be a separate artifact. Each file has about 5 MB, so the charts of a section share one.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from ..tables.rows import pair_origin
 
 FOLDER = "figures"
 ROWS = 40
-"""Comparisons in the forest plot; the table has all."""
+"""Most comparisons in the forest plot; the table has all."""
 HEIGHT = 340
 """Pixels of one chart; the figure fills the width."""
 SANS = "system-ui, 'Segoe UI', Roboto, 'Noto Sans', 'DejaVu Sans', sans-serif"
@@ -39,17 +38,17 @@ SAVE: Mapping[str, Any] = {
     "include_plotlyjs": True, "full_html": True, "div_id": "figure", "auto_open": False,
     "config": {"displaylogo": False, "responsive": True, "showSendToCloud": False, "plotlyServerURL": ""},
 }
-"""How plotly writes a file: the same bytes every time, nothing from outside."""
+"""Settings for the same bytes every time, with nothing from outside."""
 
 
 def figures(record: Record) -> dict[str, dict[str, Any]]:
-    """Artifact path -> plotly figure in plain data; nothing before all trials have run."""
+    """Return artifact path -> plotly figure in plain data; none before all trials have run."""
     if record.missing() or not record.results:
         return {}
     names = {str(mark.number): f"{mark.number} {wrapped(mark.label, 60)}" for mark in marks(record).values()}
     found: dict[str, dict[str, Any]] = {}
     for index, panel in enumerate(panels(record), 1):
-        title = f"{wrapped(panel.metric)} on {wrapped(panel.workload)}, one line a trial [{panel.origin}]"
+        title = f"{wrapped(panel.metric)} on {wrapped(panel.workload)}, one line per trial [{panel.origin}]"
         found[f"accuracy{f'-{index}' if index > 1 else ''}"] = _sheet(title, panel.charts, names)
     found["speedups"] = _forest(record)
     found["reached"] = _sheet("Probability of having reached the target", survival(record).charts, names)
@@ -61,7 +60,7 @@ def figures(record: Record) -> dict[str, dict[str, Any]]:
 
 
 def digest(figure: Mapping[str, Any]) -> str:
-    """Changes when the figure's file would; a file of megabytes is not written to find out."""
+    """Return a digest that changes when the file of the figure would, without rendering megabytes."""
     from plotly import __version__
 
     text = json.dumps([figure, SAVE, __version__], sort_keys=True)
@@ -69,30 +68,30 @@ def digest(figure: Mapping[str, Any]) -> str:
 
 
 def log(client: Any, run_id: str, path: str, figure: Mapping[str, Any]) -> None:
-    """Log one of `figures` to a run, as MLflow does with plotly's."""
+    """Log one of `figures` to a run as a plotly figure."""
     from plotly.graph_objects import Figure
 
-    # plotly writes into the settings it is given, and the digest is made of them.
+    # plotly changes the settings that it is given; the digest depends on them.
     client.log_figure(run_id, Figure(figure), path, save_kwargs=deepcopy(dict(SAVE)))
 
 
 @cache
 def palette() -> dict[str, str]:
-    """The page's light colours by name."""
+    """Return the light colours of the page by name."""
     light = template("report.css").partition("}")[0]
     return dict(re.findall(r"(--[\w-]+): (#[0-9a-f]{3,8})", light))
 
 
 def color_of(mark: CellMark) -> str:
-    """The colour of a cell, the same as on the page."""
+    """Return the colour of a cell on the page."""
     return palette()[f"--c{mark.color}"]
 
 
 def _sheet(title: str, charts: Sequence[Chart], names: Mapping[str, str]) -> dict[str, Any]:
-    """Several charts in one figure, two in a row, with one legend.
+    """Put several charts into one figure, two in a row, with one legend.
 
     Args:
-        names: legend group -> what the legend says; else the first trace's name.
+        names: legend group -> its name; default: the name of its first trace.
     """
     columns, rows = min(2, len(charts)), -(-len(charts) // 2)
     data: list[dict[str, Any]] = []
@@ -133,7 +132,7 @@ def _heading(chart: Chart, left: float, top: float) -> dict[str, Any]:
 
 
 def _moved(item: Mapping[str, Any], number: str) -> dict[str, Any]:
-    """A shape or note, on the axes of its chart instead of the whole figure's."""
+    """Move a shape or note from the axes of the figure to those of its chart."""
     return {**item, "xref": f"x{number} domain", "yref": f"y{number}"}
 
 
@@ -143,13 +142,13 @@ def _placed(trace: Mapping[str, Any], number: str, names: Mapping[str, str], sho
     first = group not in shown and not behind
     if first:
         shown.add(group)
-    own = {key: value for key, value in trace.items() if key != "uid"}  # ids are of one chart, here are several
+    own = {key: value for key, value in trace.items() if key != "uid"}  # ids are unique in one chart only
     name = names.get(group) or wrapped(str(trace.get("name", "")), 60)
     return own | {"xaxis": f"x{number}", "yaxis": f"y{number}", "legendgroup": group, "showlegend": first, "name": name}
 
 
 def _forest(record: Record) -> dict[str, Any]:
-    """Ratios with their intervals and pairs, the declared contrast on top."""
+    """Draw the ratios with intervals and pairs, the declared contrast on top."""
     every = compare(record.plan, record.results, started_ms=record.started_ms)
     known = [item for item in every if item.ratio is not None and item.ratio > 0]
     if not known:
@@ -186,14 +185,14 @@ def _extent(item: Comparison) -> list[float]:
 
 def _level(drawn: Sequence[Comparison]) -> str:
     level = next((item.interval.level for item in drawn if item.interval), None)
-    return f"bars: {level:.0%} intervals, points: pairs of one seed" if level else "points: pairs of one seed"
+    return f"bars: {level:.0%} intervals, points: pairs with one seed" if level else "points: pairs with one seed"
 
 
 def _contrast(item: Comparison, numbers: Mapping[str, CellMark]) -> str:
     candidate, baseline = numbers[item.candidate], numbers[item.baseline]
-    said = (f"{candidate.number} {wrapped(candidate.brief, 60)}<br>"
+    label = (f"{candidate.number} {wrapped(candidate.brief, 60)}<br>"
             f"against {baseline.number} {wrapped(baseline.brief, 60)}")
-    return f"<b>{said}</b>" if item.primary else said
+    return f"<b>{label}</b>" if item.primary else label
 
 
 def _verdict(place: int, item: Comparison) -> dict[str, Any]:
@@ -223,7 +222,7 @@ def _row(place: int, item: Comparison, mark: CellMark) -> list[dict[str, Any]]:
 
 
 def _resolved(value: Any, key: str, colors: Mapping[str, str]) -> Any:
-    """Names of colours -> colours, as the page's script does it."""
+    """Replace names of colours, as the script of the page does."""
     if isinstance(value, Mapping):
         return {name: _resolved(item, name, colors) for name, item in value.items()}
     if isinstance(value, list | tuple):

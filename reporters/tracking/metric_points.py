@@ -1,8 +1,7 @@
 """Events and results -> metric points. Pure.
 
-A point's `step` is the optimizer step: the one whole number that steps, blocks and evaluations share, and the axis on
-which cells with one batch size compare. Samples and epochs, which compare across batch sizes, are metrics of their own
-at the same steps.
+The `step` of a point is the optimizer step, the integer that steps, blocks and evaluations share; cells with one batch
+size compare on this axis. Samples and epochs compare across batch sizes and are separate metrics at the same steps.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class MetricPoint:
 
 
 def training_points(events: Iterable[Event], batch: int) -> Iterator[MetricPoint]:
-    """What rank 0's events say about the course of training.
+    """Yield the points of training from the events of rank 0.
 
     Args:
         batch: samples per optimizer step.
@@ -46,12 +45,12 @@ def training_points(events: Iterable[Event], batch: int) -> Iterator[MetricPoint
 
 
 def _block(event: Event, batch: int) -> Iterator[MetricPoint]:
-    """Loss by step, each at the moment it was there; times and throughput as the block's means at its last step."""
+    """Yield the loss of each step at its time; step time and throughput as means of the block at its last step."""
     data = event.value
     spent = [step + fed for step, fed in zip(data["seconds"], data["input_seconds"], strict=True)]
     left = total = sum(spent)
     for index, (seconds, loss) in enumerate(zip(spent, data["loss"], strict=True)):
-        left -= seconds  # the event is written when the block ends, so moments are counted back from it
+        left -= seconds  # the event is written at the end of the block: times count back from it
         if loss is not None:
             yield MetricPoint("train/loss", loss, data["first"] + index + 1, round(event.time_ms - left * 1e3))
     count, at = len(spent), round(event.time_ms)
@@ -73,7 +72,7 @@ def _evaluation(event: Event, batch: int) -> Iterator[MetricPoint]:
 
 
 def system_points(events: Iterable[Event], first: int) -> Iterator[MetricPoint]:
-    """System metrics, named and numbered as MLflow does with its own: the step counts the samples taken.
+    """Yield the system metrics with the names and steps of MLflow: the step counts the samples.
 
     Args:
         first: number of the first of `events` in its log.
@@ -85,10 +84,10 @@ def system_points(events: Iterable[Event], first: int) -> Iterator[MetricPoint]:
 
 
 def result_points(result: Result, time_ms: int) -> list[MetricPoint]:
-    """The figures of a finished trial, at step 0: MLflow draws those as bars, others as lines of one point.
+    """Return the results of a finished trial at step 0, which MLflow draws as bars.
 
-    A trial that crashed or hung has none: once it ran again its result is no longer in the record, and what a store
-    holds would depend on when it was asked. What it did until then are the points of its log.
+    A trial that will run again has none: its next result replaces this one in the record, and the content of the store
+    would depend on the time of the replay. The points of its log are sent all the same.
     """
     if meaning(result.status).reruns:
         return []
@@ -101,15 +100,15 @@ def result_points(result: Result, time_ms: int) -> list[MetricPoint]:
     return list(_points(values, 0, time_ms))
 
 
-def settled(record: Record, time_ms: int) -> tuple[int, int]:
-    """(step, milliseconds) of a cell's figures, neither ever less than before: MLflow takes the largest as the latest.
+def trials_to_come(record: Record, time_ms: int) -> tuple[int, int]:
+    """Return (step, milliseconds) of a cell's figures; both never decrease: MLflow takes the largest as the latest.
 
-    The step counts the trials that are still to come, downwards to 0: so the history shows how a figure settled, and
-    what has settled is drawn as bars. A trial that ran again leaves their number as it was, and the time is later.
+    The step is minus the number of missing trials. It rises to 0, so the history shows how a figure changed, and MLflow
+    draws the final value as a bar. A repeated trial keeps the step, and its time is later.
 
     Args:
-        time_ms: the cell's own last moment. Its figures also change with other cells' trials, so the last start or end
-            in the ledger counts where it is later.
+        time_ms: last time of the cell. Trials of other cells change its figures too, so the last start or end in the
+            ledger is used if it is later.
     """
     last = max((round(item.started_ms + item.seconds * 1e3) for item in record.attempts), default=time_ms)
     return -len(record.missing()), max(time_ms, last)
@@ -124,12 +123,12 @@ def cell_metrics(record: Record) -> list[Metric]:
 def cell_points(
     summaries: Sequence[Summary], comparisons: Sequence[Comparison], step: int, time_ms: int
 ) -> list[MetricPoint]:
-    """A cell in figures; the first of `comparisons` under plain names, the others by their baseline.
+    """Return the figures of a cell; names of comparisons after the first one include the baseline.
 
-    The first summary's median comes first, as MLflow's comparison draws the first metric that was logged.
+    The median of the first summary comes first, because MLflow's comparison draws the first logged metric.
 
     Args:
-        step: see `settled`.
+        step: see `trials_to_come`.
     """
     first = summaries[0]
     values: dict[str, Any] = {}
@@ -149,7 +148,7 @@ def cell_points(
 
 
 def levels(summaries: Sequence[Summary], comparisons: Sequence[Comparison]) -> dict[str, str]:
-    """Name -> nominal coverage of the interval whose ends `cell_points` gives: constants, which make no chart."""
+    """Return name -> nominal coverage of each interval of `cell_points`: constants, so they are no metrics."""
     named = {item.metric: item.interval for item in summaries}
     named |= {"ratio": comparisons[0].interval} if comparisons else {}
     named |= {"success_probability": summaries[0].success} if summaries else {}
@@ -161,7 +160,7 @@ def _bounds(name: str, bounds: Bounds | None) -> dict[str, float]:
 
 
 def _points(values: Mapping[str, Any], step: int, time_ms: int) -> Iterator[MetricPoint]:
-    """A point for every value that is known and finite."""
+    """Yield a point for every finite value."""
     for key, value in values.items():
         if isinstance(value, int | float) and math.isfinite(value):
             yield MetricPoint(key, float(value), step, time_ms)

@@ -1,7 +1,6 @@
-"""Tracking store -> run folder: the artifacts that a replay left there, put back where they were.
+"""Tracking store -> run folder: the artifacts of a replay, restored to their places.
 
-What a server says is not trusted with paths: trials are those of the plan, files those a run folder has by name, sizes
-as the store gives them.
+Paths from a server are not trusted: only trials of the plan and files with the names of a run folder are restored.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from repro.suite.plan import Plan
 
 from ..page.text import limited, visible
 from .access import check_scheme
-from .server import PAGE, settle, translated
+from .server import PAGE, configure_mlflow, translated
 
 OF_A_RUN = ("plan.json", "suite.yaml", "environment.json", "ledger.jsonl", "incidents.jsonl", "launchers.json",
             "parity.json", FILE)
@@ -32,14 +31,14 @@ OF_A_TRIAL = re.compile(r"trial\.json|result\.json|(?:result|system)_\d{1,6}\.tx
 
 
 def rebuild(uri: str | None, experiment: str, out: Path, timeout_seconds: float) -> tuple[Path, int]:
-    """Make `out` the run folder of the newest record in `experiment`; (folder, older records there).
+    """Make `out` the run folder of the newest record in `experiment`; return (folder, number of older records).
 
     Raises:
         UsageError: no such experiment, or no record in it.
         OutputError: `out` is not empty or cannot be written.
         TrackingError: the store cannot be reached, or holds too little of the record.
     """
-    settle(timeout_seconds)
+    configure_mlflow(timeout_seconds)
     name = repr(limited(experiment, 100))
     place = uri or os.environ.get("MLFLOW_TRACKING_URI", "")
     check_scheme(place)
@@ -60,8 +59,8 @@ def rebuild(uri: str | None, experiment: str, out: Path, timeout_seconds: float)
         with translated(place), tempfile.TemporaryDirectory() as aside:
             _fill(client, [run for run in runs if run.data.tags["repro.run"] == records[0]], folder, Path(aside))
     except OutputError as error:
-        shutil.rmtree(out, ignore_errors=True)  # it was new or empty; half a record would be taken for a whole one
-        raise TrackingError(f"{redacted(place)}: what {name} holds is damaged: {error}") from error
+        shutil.rmtree(out, ignore_errors=True)  # it was new or empty; a part would look like a complete record
+        raise TrackingError(f"{redacted(place)}: the record in {name} is damaged: {error}") from error
     except BaseException:
         shutil.rmtree(out, ignore_errors=True)
         raise
@@ -69,7 +68,7 @@ def rebuild(uri: str | None, experiment: str, out: Path, timeout_seconds: float)
 
 
 def _runs(client: Any, experiment: str) -> list[Any]:
-    """Those with our tags, the newest first."""
+    """Return the runs with our tags, the newest first."""
     found: list[Any] = []
     token = None
     while True:
@@ -86,10 +85,10 @@ def _fill(client: Any, runs: Sequence[Any], folder: RunFolder, aside: Path) -> N
     have = _fetch(client, cell, folder.root, re.compile("|".join(map(re.escape, OF_A_RUN))), aside) if cell else []
     missing = [name for name in NEEDED if name not in have]
     if missing:
-        raise TrackingError(f"the store has no {' and '.join(missing)} of this record: its replay did not end")
+        raise TrackingError(f"the store has no {' and '.join(missing)} of this record: its replay did not complete")
     known = {trial.trial_id for trial in read_model(folder.plan, Plan).trials()}
     trials = [run for run in runs if run.data.tags.get("repro.trial") in known]
-    for run in sorted(trials, key=_attempt):  # files of a later attempt are those that stayed in the folder
+    for run in sorted(trials, key=_attempt):  # a later attempt overwrites files, as in the run folder
         _fetch(client, run, folder.trial(run.data.tags["repro.trial"]), OF_A_TRIAL, aside)
 
 
@@ -99,10 +98,10 @@ def _attempt(run: Any) -> int:
 
 
 def _fetch(client: Any, run: Any, target: Path, wanted: re.Pattern[str], aside: Path) -> list[str]:
-    """Files at the top of a run's artifacts that have one of the names; the names.
+    """Fetch the top-level artifacts of a run with a wanted name; return their names.
 
     Raises:
-        TrackingError: one that was sent is not there.
+        TrackingError: a file that was sent is missing.
     """
     names = [item.path for item in client.list_artifacts(run.info.run_id)
              if not item.is_dir and wanted.fullmatch(item.path)]
@@ -110,7 +109,8 @@ def _fetch(client: Any, run: Any, target: Path, wanted: re.Pattern[str], aside: 
     lost = [name for name in listed if wanted.fullmatch(name) and name not in names]
     if lost:
         key = visible(limited(run.data.tags["repro.key"], 200))
-        raise TrackingError(f"the store has no {', '.join(lost[:3])} of {key}: its replay did not end, or it lost them")
+        raise TrackingError(f"the store has no {', '.join(lost[:3])} of {key}: its replay did not complete, or it "
+                            "lost files")
     for name in names:
         fetched = Path(client.download_artifacts(run.info.run_id, name, str(aside)))
         target.mkdir(parents=True, exist_ok=True)

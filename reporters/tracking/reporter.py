@@ -1,11 +1,11 @@
 """Replays a record to MLflow: one run per cell, one per attempt of a trial below it.
 
-The run folder is the truth and MLflow a reader of it: a replay sends what the tracking store does not have yet and
-changes nothing else, as often as it is asked, while the run goes on and afterwards. How far it came stands in
-tracking.json, advanced only after the store has answered; without that file, and after every failure, the runs are
-found again by their tags and their metric histories are looked at, so that no point is ever there twice. A store that
-fails is asked again after growing pauses for as long as it still takes something; what it does not take stays in the
-folder for the next replay. Files that it does not take hold nothing else up.
+The run folder is the truth and MLflow reads it. A replay sends what the tracking store does not have yet and changes
+nothing else; it can be repeated at any time, during the run and afterwards. tracking.json records how far it came, and
+only an answer of the store updates it. Without that file, and after every failure, the replay finds the runs by their
+tags and reads their metric histories, so that no point is sent twice. If the store fails, the replay retries with
+growing pauses as long as the store still takes something; the rest stays in the folder for the next replay. Files that
+the store refuses do not block anything else.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from .metric_points import (
     cell_metrics,
     cell_points,
     result_points,
-    settled,
     system_points,
     training_points,
+    trials_to_come,
 )
 from .retries import Backoff, Tally, TransientError
 from .run_view import AttemptRun, RunView, attempt_runs, cell_view, is_alive, trial_view
@@ -49,40 +49,40 @@ from .state import Cursor, Sent, State, Store, identity, read_state, remember
 
 
 class MlflowRuns(Reporter):
-    """Replays a record to an MLflow tracking store, idempotently and in parts."""
+    """Replays a record to an MLflow tracking store: repeatable and incremental."""
 
     title: ClassVar[str] = "MLflow runs: a parent per cell with its figures and verdict, a child per trial"
 
     tracking_uri: str | None = Field(None, description="tracking store; MLFLOW_TRACKING_URI, else MLflow's default")
     timeout_seconds: float = Field(10.0, gt=0, description="longest wait for one answer of a server")
-    patience_seconds: float = Field(20.0, ge=0, description="how long a failing server is asked again in vain")
-    ended: bool = Field(False, description="the run is over: a trial without a result was killed")
+    patience_seconds: float = Field(20.0, ge=0, description="how long to retry a failing server")
+    ended: bool = Field(False, description="the run has ended: a trial without a result was killed")
 
     _servers: dict[str, Server] = PrivateAttr(default_factory=dict)
     _images: dict[str, dict[str, StoredRun]] = PrivateAttr(default_factory=dict)
     _tally: Tally = PrivateAttr(default_factory=Tally)
 
     def check(self, experiment: str = "Default") -> None:
-        """Do all that is slow before there is anything to send: import MLflow, create or open the store.
+        """Do the slow work in advance: import MLflow, create or open the store.
 
         Raises:
-            TrackingError: it cannot work: nobody there, not allowed, not installed.
+            TrackingError: the store does not answer or refuses, or MLflow is not installed.
         """
         self._server(experiment)
-        paired_ratio([1.0, 2.0], [1.0, 1.5])  # loads scipy, another second, now
+        paired_ratio([1.0, 2.0], [1.0, 1.5])  # loads scipy now, which takes another second
 
     def write(self, record: Record, out: Path) -> list[str]:
-        """Send what the store does not have yet; where to look at it.
+        """Send what the store does not have yet; return where to look at it.
 
         Raises:
-            TrackingError: the store did not take it, or another process is sending this record.
+            TrackingError: the store failed, or another process is sending this record.
         """
         patience = Backoff(self.patience_seconds, self._tally)
         while True:
             try:
                 return self._write(record)
             except TrackingError as error:
-                # What was taken before the failure is not known: ask anew. A server may also be another one by then.
+                # It is unknown what the store took before the failure: read it again. The server can be a new one.
                 self._images.clear()
                 self._servers.clear()
                 pause = patience.pause(error)
@@ -92,30 +92,30 @@ class MlflowRuns(Reporter):
 
     def _write(self, record: Record) -> list[str]:
         server = self._server(record.plan.suite.suite)
-        with _alone(record, self.timeout_seconds), translated(server.uri), each_once():
+        with _exclusively(record, self.timeout_seconds), translated(server.uri), each_once():
             self._replay(record, server)
         return [experiment_place(server.uri, server.experiment_id)]
 
-    def follow(self, told: Callable[[int], None]) -> None:
-        """Let `told` know, by a growing number, of everything that the store confirms."""
-        self._tally.told = told
+    def follow(self, listener: Callable[[int], None]) -> None:
+        """Call `listener` with a growing number whenever the store confirms a change."""
+        self._tally.listener = listener
 
     def left(self, record: Record) -> str:
-        """What of a record no store is known to have, in words; "" when nothing is missing. Asks no server."""
+        """Describe what the store is not known to have; "" if nothing is missing. Contacts no server."""
         state = read_state(record.folder.tracking)
         place = redacted(self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", ""))
         store = state.stores.get(place) or (next(iter(state.stores.values()), Store()) if not place else Store())
         members = [course for cell in attempt_runs(record).values() for course in cell]
-        behind = sum(not _whole(course, store.runs.get(course.key)) for course in members)
+        behind = sum(not _is_sent(course, store.runs.get(course.key)) for course in members)
         if behind:
             return f"{behind} of {len(members)} trials"
         return "" if store.whole else "the cells' last figures and files"
 
     def rebuild(self, experiment: str, out: Path) -> tuple[Path, int]:
-        """The newest record of an experiment as a run folder at `out`, from its artifacts; how many are older.
+        """Restore the newest record of an experiment from its artifacts to `out`; return (folder, older records).
 
         Raises:
-            UsageError: no such experiment, or nothing of this tool in it.
+            UsageError: no such experiment, or no run of this tool in it.
             OutputError: `out` is not empty or cannot be written.
             TrackingError: the store cannot be reached, or holds too little.
         """
@@ -145,7 +145,7 @@ class MlflowRuns(Reporter):
         replay = _Replay(record, server, state, store, images, run, not self.ended and is_alive(record))
         try:
             replay.all()
-            if self._tally.doubt:  # a run may be there twice
+            if self._tally.doubt:  # a run may exist twice
                 self._look(server, run, store)
                 self._tally.doubt = False
             store.whole = not replay.refused
@@ -171,7 +171,7 @@ class _Replay:
     alive: bool
     comparisons: dict[str, list[Comparison]] = field(default_factory=dict)
     refused: TrackingError | None = None
-    """Why the first file was not taken that the store refused; no further one is tried."""
+    """The refusal of the first file; no further file is tried."""
 
     def all(self) -> None:
         begun = attempt_runs(self.record)
@@ -194,13 +194,13 @@ class _Replay:
         figures = cell_points(
             [summarize(cell, results, metric) for metric in cell_metrics(self.record)],
             self.comparisons.get(cell.cell_id, []),
-            *settled(self.record, max(end for _, (_, end) in timed)),
+            *trials_to_come(self.record, max(end for _, (_, end) in timed)),
         ) if results else []
         self.server.send(parent, view, (), figures)
-        self._settle(parent, sent, view)
+        self._finish(parent, sent, view)
 
     def _span(self, course: AttemptRun) -> tuple[int, int] | None:
-        """Start and end of an attempt, without reading its log again once all of it was sent."""
+        """Return start and end of an attempt; its log is not read again after all of it was sent."""
         sent = self.store.runs.get(course.key)
         return (sent.done if sent and course.ended else None) or course.span_ms()
 
@@ -216,20 +216,20 @@ class _Replay:
         figures = result_points(course.result, span[1]) if course.result else []
         self.server.send(image, view, [*training, *system], figures)
         sent.logs = {course.log.name: cursor, course.system_log.name: system_cursor}
-        self._settle(image, sent, view)
+        self._finish(image, sent, view)
         sent.done = span if course.ended and not self.refused else None
         remember(self.record.folder.tracking, self.state)
 
     def _opened(self, view: RunView, parent: str | None) -> tuple[StoredRun, Sent]:
-        """The run of a view, created where the store has none."""
+        """Return the run of a view; create it if the store has none."""
         image = self.images.get(view.key)
         if image is None:
             image = self.images[view.key] = self.server.create(view, parent)
         sent = self.store.runs.setdefault(view.key, Sent(run_id=image.run_id))
         return image, sent
 
-    def _settle(self, image: StoredRun, sent: Sent, view: RunView) -> None:
-        """Data, artifacts and status."""
+    def _finish(self, image: StoredRun, sent: Sent, view: RunView) -> None:
+        """Send data, artifacts and status."""
         self.server.send_data(image, view.data)
         for name, path in view.files.items():
             digest = _sha256(path)
@@ -246,10 +246,10 @@ class _Replay:
         self.server.set_status(image, view)
 
     def _file(self, sent: Sent, name: str, digest: str, send: Callable[[], None]) -> None:
-        """Send a file; a store of files that cannot be written does not keep figures from being taken.
+        """Send a file; if the artifact store refuses it, metrics are still sent.
 
         Raises:
-            TrackingError: there is nobody at all to take it.
+            TrackingError: the store does not answer at all.
         """
         if self.refused:
             return
@@ -257,7 +257,7 @@ class _Replay:
             with translated(self.server.uri):
                 send()
         except TrackingError as error:
-            if isinstance(error, TransientError) and error.nobody:
+            if isinstance(error, TransientError) and error.unreachable:
                 raise
             kind = type(error)
             self.refused = kind(f"{error} (the file {name})")
@@ -265,8 +265,8 @@ class _Replay:
             sent.files[name] = digest
 
 
-def _whole(course: AttemptRun, sent: Sent | None) -> bool:
-    """Whether all of an attempt is known to have been taken; of one that was cut short, all of its logs."""
+def _is_sent(course: AttemptRun, sent: Sent | None) -> bool:
+    """Return True if an attempt was sent completely; of an interrupted attempt, all of its logs."""
     if sent is None or course.ended:
         return sent is not None and sent.done is not None
     return all(path.stat().st_size <= sent.logs.get(path.name, Cursor()).offset
@@ -275,24 +275,24 @@ def _whole(course: AttemptRun, sent: Sent | None) -> bool:
 
 def _training(path: Path, cursor: Cursor, batch: int) -> tuple[list[MetricPoint], Cursor]:
     events, offset = read_events(path, cursor.offset)
-    with _of_strangers(path):
+    with _damage_reported(path):
         points = list(training_points(events, batch))
     return points, Cursor(offset=offset, count=cursor.count + len(events))
 
 
 def _system(path: Path, cursor: Cursor) -> tuple[list[MetricPoint], Cursor]:
     events, offset = read_events(path, cursor.offset)
-    with _of_strangers(path):
+    with _damage_reported(path):
         points = list(system_points(events, cursor.count))
     return points, Cursor(offset=offset, count=cursor.count + len(events))
 
 
 @contextmanager
-def _of_strangers(log: Path) -> Iterator[None]:
-    """A log that is none of ours may hold anything: whatever does not fit is one thing to the reader.
+def _damage_reported(log: Path) -> Iterator[None]:
+    """Report a malformed event as one error: a log from elsewhere can hold anything.
 
     Raises:
-        OutputError: an event does not hold what its key promises.
+        OutputError: the value of an event does not fit its key.
     """
     try:
         yield
@@ -310,8 +310,8 @@ def _sha256(path: Path) -> str | None:
 
 
 @contextmanager
-def _alone(record: Record, wait_seconds: float) -> Iterator[None]:
-    """Only one process at a time sends a record: two would each make its runs. The lock is on the folder itself."""
+def _exclusively(record: Record, wait_seconds: float) -> Iterator[None]:
+    """Lock the folder: two processes would each create the runs of the record."""
     handle = os.open(record.folder.root, os.O_RDONLY)
     try:
         end = time.monotonic() + wait_seconds
@@ -325,7 +325,7 @@ def _alone(record: Record, wait_seconds: float) -> Iterator[None]:
 
 
 def _locked(handle: int) -> bool:
-    """Whether the lock is ours; also where the file system knows no locks, as some network ones do."""
+    """Try to lock; return True also if the file system has no locks, as some network file systems."""
     import fcntl
 
     try:

@@ -1,4 +1,4 @@
-"""When a tracking store fails: what may pass is tried again after longer and longer pauses, what will not is said."""
+"""Retries after failures of a tracking store, with growing pauses."""
 
 from __future__ import annotations
 
@@ -10,64 +10,65 @@ from dataclasses import dataclass, field
 from repro.core.errors import TrackingError
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 8.0
-"""Seconds; each pause is up to twice the last one, shortened by chance so that several runs do not ask in step."""
+"""Seconds; each pause is up to twice the last one, randomly shortened so that several runs do not retry together."""
 
 
 class TransientError(TrackingError):
-    """A failure that may be over soon: a server that starts again, a database in use, too many requests."""
+    """A failure that may be over soon: a restarting server, a busy database, too many requests."""
 
-    def __init__(self, text: str, nobody: bool = False) -> None:
-        """`nobody`: not even a refusal came, there was nobody to talk to."""
+    def __init__(self, text: str, unreachable: bool = False) -> None:
+        """`unreachable`: no answer came, not even a refusal."""
         super().__init__(text)
-        self.nobody = nobody
+        self.unreachable = unreachable
 
 
 @dataclass(slots=True)
 class Tally:
-    """What a store has answered to, counted over all connections of one reporter."""
+    """The answers of a store, counted over all connections of one reporter."""
 
     taken: int = 0
-    """Changes that it has confirmed."""
+    """Confirmed changes."""
     contacts: int = 0
-    """Connections that began with an answer."""
+    """Connections with an answer to the first request."""
     doubt: bool = False
-    """A run was asked for and no answer came: there may be one more than is known."""
-    told: Callable[[int], None] | None = None
-    """Told `taken` whenever it grows."""
+    """True if a run was requested and no answer came: the store may have one more than is known."""
+    listener: Callable[[int], None] | None = None
+    """Called with `taken` whenever it grows."""
 
-    def took(self) -> None:
+    def count(self) -> None:
+        """Count one confirmed change."""
         self.taken += 1
-        if self.told:
-            self.told(self.taken)
+        if self.listener:
+            self.listener(self.taken)
 
 
 @dataclass(slots=True)
 class Backoff:
-    """How long a failing store is asked again without taking anything; whatever it takes starts the count anew."""
+    """The pauses while a store fails; every confirmed change restarts the count of `seconds`."""
 
     seconds: float
     tally: Tally
-    _begun: tuple[int, int] = field(init=False)
+    _initial: tuple[int, int] = field(init=False)
     _taken: int = field(init=False)
     _since: float = field(default=-1.0, init=False)
     _pause: float = field(default=FIRST_PAUSE, init=False)
 
     def __post_init__(self) -> None:
-        self._begun, self._taken = (self.tally.contacts, self.tally.taken), self.tally.taken
+        self._initial, self._taken = (self.tally.contacts, self.tally.taken), self.tally.taken
 
     def pause(self, error: TrackingError) -> float | None:
-        """Seconds until the next attempt; None: none is worth it.
+        """Return the seconds until the next attempt; None: give up.
 
-        A store that was not there from the first is given up at once: somebody is waiting for that word.
+        A store that never answered is given up at once: the user waits for that message.
         """
-        met = (self.tally.contacts, self.tally.taken) != self._begun
-        if not isinstance(error, TransientError) or (error.nobody and not met):
+        met = (self.tally.contacts, self.tally.taken) != self._initial
+        if not isinstance(error, TransientError) or (error.unreachable and not met):
             return None
         if self.tally.taken > self._taken or self._since < 0:
             self._since, self._pause, self._taken = time.monotonic(), FIRST_PAUSE, self.tally.taken
         left = self._since + self.seconds - time.monotonic()
         if left <= 0:
             return None
-        pause = min(self._pause * random.uniform(0.5, 1.0), left)  # no secret, no figure
+        pause = min(self._pause * random.uniform(0.5, 1.0), left)  # neither a secret nor a result
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         return pause

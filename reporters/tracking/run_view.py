@@ -1,4 +1,4 @@
-"""A record -> the runs that a tracking store should show: one per cell, one per attempt below it. No server here."""
+"""Record -> the runs of a tracking store: one per cell, one per attempt below it. No server is contacted here."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from . import figures as run_figures
 from .metric_points import levels
 
 NOT_A_KEY = r"[^\w\-. :/]"
-"""Characters that MLflow takes in no name."""
+"""Characters that MLflow accepts in no name."""
 LABEL = "Cell"
-"""Parameter with a cell's whole name. MLflow's comparison sorts names, capitals first, and draws the first ones: so it
-starts with what tells the runs apart, and its list of runs can be grouped by it."""
+"""Parameter with the full name of a cell. MLflow's comparison sorts names, capitals first, and draws the first ones:
+this one identifies the runs, and the list of runs can be grouped by it."""
 PARAM_LIMIT, TAG_LIMIT, KEY_LIMIT = 6000, 8000, 250
 QUIET_SECONDS = 60.0
-"""A running trial's folder is written to every second; untouched for so long, the run is over."""
+"""A running trial writes to its folder every second; after so long without a change the run has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ class RunView:
     params: dict[str, str]
     data: tuple[DataSet, ...] = ()
     files: Mapping[str, Path] = field(default_factory=dict)
-    """Artifact path -> file; those that do not exist are left out."""
+    """Artifact path -> file; missing files are left out."""
     texts: Mapping[str, str] = field(default_factory=dict)
-    """Artifact path -> content of what is no file of the record."""
+    """Artifact path -> content, for artifacts that are not files of the record."""
     figures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Artifact path -> plotly figure in plain data."""
     status: str = "RUNNING"
@@ -76,7 +76,7 @@ class AttemptRun:
 
     @property
     def ended(self) -> bool:
-        """Not so by the line that the ledger has from before the launch."""
+        """True if the ledger has more than the line from before the launch."""
         return self.result is not None or (self.entry is not None and self.entry.status != STARTED)
 
     @property
@@ -86,7 +86,7 @@ class AttemptRun:
         return self.entry.status if self.entry and self.ended else "running"
 
     def span_ms(self) -> tuple[int, int] | None:
-        """Start and end by its own log, so that figures and run share a clock; None: nothing is known of it yet."""
+        """Return start and end from the log, so that points and run share a clock; None if both are unknown."""
         first = last = None
         stopped = False
         for event, _ in follow(self.log):
@@ -102,7 +102,7 @@ class AttemptRun:
 
 
 def attempt_runs(record: Record) -> dict[str, list[AttemptRun]]:
-    """Every attempt that has begun, by cell."""
+    """Return all attempts that have started, by cell."""
     entries = {(entry.trial_id, entry.attempt): entry for entry in record.attempts}
     results = {result.trial_id: result for result in record.results}
     found: dict[str, list[AttemptRun]] = {}
@@ -120,14 +120,14 @@ def attempt_runs(record: Record) -> dict[str, list[AttemptRun]]:
 
 
 def is_alive(record: Record) -> bool:
-    """Whether something still writes to the folder."""
+    """Return True if a process still writes to the folder."""
     paths = [record.folder.environment, record.folder.ledger, *record.folder.trials.glob("*/*")]
     latest = max((path.stat().st_mtime for path in paths if path.is_file()), default=0.0)
     return time.time() - latest < QUIET_SECONDS
 
 
 def trial_view(record: Record, run: str, cell: Cell, course: AttemptRun, span: tuple[int, int], alive: bool) -> RunView:
-    """The run of one attempt."""
+    """Return the run of one attempt."""
     trial, status = course.trial, course.status
     params, long = flat_params(cell, {"repeat": trial.repeat, "master_seed": trial.master_seed,
                                       "device": trial.choices.device})
@@ -159,7 +159,7 @@ def _result_tags(course: AttemptRun) -> dict[str, str]:
 
 
 def _listed(files: Mapping[str, Path]) -> dict[str, str]:
-    """Which files of the record a run has: one that a store lost is missed when the record is put together."""
+    """List the files of a run in a tag, so that `rebuild` notices files that a store lost."""
     names = sorted(name for name, path in files.items() if path.is_file())
     return {"repro.files": ", ".join(names)} if names else {}
 
@@ -176,12 +176,12 @@ def cell_view(
     record: Record, run: str, cell: Cell, spans: Sequence[tuple[int, int]], comparisons: Sequence[Comparison],
     alive: bool, report: bool,
 ) -> RunView:
-    """The run of one cell.
+    """Return the run of one cell.
 
     Args:
         spans: start and end of each of its attempts.
-        comparisons: those in which it is the candidate, the most telling first.
-        report: whether the report, megabytes for many cells, is to hang on this one.
+        comparisons: those in which it is the candidate, the most important first.
+        report: True if this run carries the report, which can have megabytes.
     """
     folder, params_texts = record.folder, flat_params(cell, {"device": cell.choices.device})
     tags = common_tags(record, run, cell_key(cell), "cell", cell) | {"mlflow.runName": cell.label}
@@ -212,7 +212,7 @@ def _of_cell(results: Sequence[Result]) -> str:
 
 
 def _tables(record: Record) -> dict[str, str]:
-    """Name -> text of the tables that a reader of the tracking store wants; nothing before all trials have run."""
+    """Return name -> text of the most useful tables; none before all trials have run."""
     if record.missing():
         return {}
     found = {f"{table.name}.csv": csv_files.text(table) for table in tables.tables(record)
@@ -228,18 +228,18 @@ def _verdict_tags(comparisons: Sequence[Comparison]) -> dict[str, str]:
     if not comparisons:
         return {}
     first = comparisons[0]
-    said = first.because
+    note = first.because
     if first.ratio is not None and first.interval is not None:
-        said = f"{first.metric} x {first.ratio:.3f} [{first.interval.low:.3f}, {first.interval.high:.3f}]; {said}"
+        note = f"{first.metric} x {first.ratio:.3f} [{first.interval.low:.3f}, {first.interval.high:.3f}]; {note}"
     return {
         "repro.verdict": first.verdict, "repro.because": first.because, "repro.baseline": first.baseline,
         "repro.primary": str(first.primary).lower(), "repro.metric": first.metric,
-        "mlflow.note.content": f"**{first.verdict}** against {first.baseline_label}: {said}",
+        "mlflow.note.content": f"**{first.verdict}** against {first.baseline_label}: {note}",
     }
 
 
 def common_tags(record: Record, run: str, key: str, level: str, cell: Cell) -> dict[str, str]:
-    """What every run of a record carries; `repro.run` and `repro.key` are how it is found again."""
+    """Return the tags of every run of a record; `repro.run` and `repro.key` identify it."""
     environment = record.environment
     tags = {
         "repro.run": run, "repro.key": key, "repro.level": level, "repro.suite": record.plan.suite.suite,
@@ -260,7 +260,7 @@ def data_of(record: Record, choices: TrainingConfig) -> tuple[DataSet, ...]:
 
 
 def flat_params(cell: Cell, more: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
-    """(parameters by dotted name, artifacts): what MLflow's limit cuts stands complete in params.json."""
+    """Return (parameters by dotted name, artifacts); params.json has the full values if MLflow's limit cuts any."""
     flat = _flat(cell.choices.model_dump(mode="json", by_alias=True)) | dict(more)
     named = {LABEL: cell.label} | cell.factors | flat
     full = {re.sub(NOT_A_KEY, "_", key): _text(value) for key, value in named.items()}

@@ -1,4 +1,4 @@
-"""A tracking store through MLflow's client: what it has, and the few calls that bring it to what it should show."""
+"""A tracking store through the MLflow client: what it holds, and the calls that bring it up to date."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from repro.core.redact import redacted
 from repro.record.environment import DataSet
 
 from . import figures
-from .access import alone_at, check_scheme
-from .address import NOBODY, advice, artifact_root, passing, reason
+from .access import check_scheme, exclusive_access
+from .address import artifact_root
+from .failures import advice, diagnose
 from .metric_points import MetricPoint
 from .retries import Tally, TransientError
 from .run_view import RunView
@@ -30,7 +31,7 @@ PAGE = 1000
 
 @dataclass(slots=True)
 class StoredRun:
-    """What the store has of one run, kept up to date with what is sent."""
+    """What the store holds of one run; updated with every call."""
 
     run_id: str
     tags: dict[str, str]
@@ -41,22 +42,22 @@ class StoredRun:
     end_ms: int | None
     data: set[tuple[str, str]]
     unsure: set[str] = field(default_factory=set)
-    """Keys whose history was written by another process and has not been looked at."""
+    """Keys whose history another process wrote and this one has not read."""
 
 
 @contextmanager
 def translated(uri: str) -> Iterator[None]:
-    """Whatever MLflow, its HTTP or its database layer raises -> TrackingError, one line without credentials."""
+    """Turn the errors of MLflow, its HTTP and its database layer into a TrackingError: one line without credentials."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # MLflow's own deprecations are no news to a user of this package
+            warnings.simplefilter("ignore")  # deprecations inside MLflow do not concern our users
             yield
     except ImportError as error:
         raise TrackingError(f"mlflow cannot be imported ({error}); pip install mlflow") from error
     except _failures() as error:
-        why = reason(error, uri)
-        text = f"{redacted(uri)}: {why}; {advice(why, uri)}"
-        raise (TransientError(text, why in NOBODY) if passing(why) else TrackingError(text)) from None
+        failure = diagnose(error, uri)
+        text = f"{redacted(uri)}: {failure.text}; {advice(failure, uri)}"
+        raise (TransientError(text, failure.unreachable) if failure.transient else TrackingError(text)) from None
 
 
 def _failures() -> tuple[type[Exception], ...]:
@@ -68,29 +69,29 @@ def _failures() -> tuple[type[Exception], ...]:
     return MlflowException, SQLAlchemyError, CommandError, ParseError, json.JSONDecodeError, OSError
 
 
-def settle(timeout_seconds: float) -> None:
-    """Before MLflow is imported: no telemetry, no chatter, and a dead server costs seconds instead of minutes."""
+def configure_mlflow(timeout_seconds: float) -> None:
+    """Configure MLflow before its import: no telemetry, few messages, and short time-outs for a dead server."""
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     os.environ["DO_NOT_TRACK"] = "true"
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
-    os.environ["MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"] = "false"  # two bars a file, and a record has hundreds
+    os.environ["MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"] = "false"  # two bars per file, for hundreds of files
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "CRITICAL")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(max(1, round(timeout_seconds))))
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "1")
-    os.environ.setdefault("MLFLOW_HTTP_RESPECT_RETRY_AFTER_HEADER", "false")  # it may ask for an hour
+    os.environ.setdefault("MLFLOW_HTTP_RESPECT_RETRY_AFTER_HEADER", "false")  # the server can request an hour
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
 
 
 def _impatient() -> AbstractContextManager[None]:
-    """The first contact only asks whether somebody is there."""
+    """Shorten the first contact, which only tests that the store answers."""
     return _set({"MLFLOW_HTTP_REQUEST_TIMEOUT": "4", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"})
 
 
 def each_once() -> AbstractContextManager[None]:
-    """No request is repeated by MLflow itself, whatever the environment says.
+    """Keep MLflow from repeating requests, whatever the environment says.
 
-    Where an answer is lost the request may have done its work; what the store has must be looked at before the next.
+    If an answer is lost, the request may have succeeded; what the store holds must be read before the next request.
     """
     return _set({"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"})
 
@@ -113,15 +114,15 @@ class Server:
     """One experiment in one tracking store."""
 
     def __init__(self, uri: str | None, experiment: str, timeout_seconds: float, tally: Tally | None = None) -> None:
-        """Connect, and make the experiment where it does not exist.
+        """Connect, and create the experiment if it does not exist.
 
         Args:
-            tally: what the store answers to is counted there.
+            tally: counts the answers of the store.
 
         Raises:
-            TrackingError: nobody there, not allowed, or the experiment was deleted.
+            TrackingError: the store does not answer or refuses, or the experiment was deleted.
         """
-        settle(timeout_seconds)
+        configure_mlflow(timeout_seconds)
         self._tally = tally or Tally()
         self.uri = uri or os.environ.get("MLFLOW_TRACKING_URI", "")
         check_scheme(self.uri)
@@ -129,11 +130,11 @@ class Server:
             from mlflow import get_tracking_uri
 
             self.uri = self.uri or get_tracking_uri()
-        with alone_at(self.uri), translated(self.uri):
+        with exclusive_access(self.uri), translated(self.uri):
             self.experiment_id = self._connected(experiment)
 
     def _connected(self, experiment: str) -> str:
-        """The experiment's number, from the first contact with the store."""
+        """Make the first contact with the store and return the id of the experiment."""
         from mlflow import MlflowClient
 
         with _impatient():
@@ -145,7 +146,7 @@ class Server:
     def _usable(self, found: Any, name: str) -> str:
         if found.lifecycle_stage != "active":
             raise TrackingError(
-                f"{redacted(self.uri)}: experiment {name!r} was deleted there; bring it back with "
+                f"{redacted(self.uri)}: experiment {name!r} was deleted there; restore it with "
                 f"`mlflow experiments restore -x {found.experiment_id}`"
             )
         return str(found.experiment_id)
@@ -156,18 +157,18 @@ class Server:
         try:
             return str(self._client.create_experiment(name, artifact_root(self.uri, name)))
         except MlflowException:
-            found = self._client.get_experiment_by_name(name)  # another run may have been quicker
+            found = self._client.get_experiment_by_name(name)  # another run may have created it first
             if found is None:
                 raise
             return self._usable(found, name)
 
     def images(self, run: str, known: Mapping[str, str] | None = None) -> dict[str, StoredRun]:
-        """Every run of a record that the store has, by its key: found by tags, as tracking.json may be lost.
+        """Return all runs of a record in the store by key, found by tags because tracking.json can be lost.
 
-        Where the answer to `create` was lost there may be two of a key. One stays, and the others are deleted.
+        If the answer to `create` was lost, two runs can have one key. One stays, the others are deleted.
 
         Args:
-            known: key -> the run that tracking.json knows; it stays.
+            known: key -> the run in tracking.json, which stays.
         """
         found: dict[str, list[Any]] = {}
         token: str | None = None
@@ -184,29 +185,29 @@ class Server:
         return {key: _image(self._one(runs, (known or {}).get(key))) for key, runs in found.items()}
 
     def _one(self, runs: Sequence[Any], known: str | None) -> Any:
-        """The known one of several runs with one key, else the fullest; the rest are deleted."""
+        """Keep the known one of several runs with one key, else the one with most metrics; delete the others."""
         first, *rest = sorted(runs, key=lambda run: (run.info.run_id != known, -len(run.data.metrics), run.info.run_id))
         for double in rest:
             self._client.delete_run(double.info.run_id)
         return first
 
     def create(self, view: RunView, parent: str | None) -> StoredRun:
-        """A new run with its tags; start times can be given only here."""
+        """Create a run with its tags and start time, which cannot be set later."""
         tags = view.tags | ({"mlflow.parentRunId": parent} if parent else {})
-        self._tally.doubt, before = True, self._tally.doubt  # until the answer is there
+        self._tally.doubt, before = True, self._tally.doubt  # until the answer arrives
         made = self._client.create_run(self.experiment_id, start_time=view.start_ms, tags=tags)
         self._tally.doubt = before
-        self._tally.took()
+        self._tally.count()
         return _image(made)
 
     def send(
         self, image: StoredRun, view: RunView, series: Sequence[MetricPoint], figures: Sequence[MetricPoint]
     ) -> None:
-        """Tags, parameters and metric points that the store does not have yet.
+        """Send the tags, parameters and metric points that the store does not have yet.
 
         Args:
-            series: points of logs; after a crash between the store's answer and tracking.json it may have some of them.
-            figures: values that are to stand; one that stands already is not sent again.
+            series: points of logs; after a crash before tracking.json was written, the store can have some of them.
+            figures: final values; one that the store has already is not sent again.
         """
         from mlflow.entities import Metric, Param, RunTag
 
@@ -220,13 +221,13 @@ class Server:
                 params=[Param(key, value) for key, value in params.items()],
                 tags=[RunTag(key, value) for key, value in tags.items()],
             )
-            self._tally.took()
+            self._tally.count()
         image.tags |= tags
         image.params |= set(params)
         image.metrics |= {point.key: point.value for point in points}
 
     def _missing(self, image: StoredRun, points: Sequence[MetricPoint]) -> list[MetricPoint]:
-        """Those of `points` the store has not taken: asked, for keys that another process has written to."""
+        """Return the points that the store does not have; for keys of another process, ask the store."""
         taken: set[tuple[str, int, int]] = set()
         for key in sorted({point.key for point in points} & image.unsure):
             history = self._client.get_metric_history(image.run_id, key)
@@ -235,7 +236,7 @@ class Server:
         return [point for point in points if (point.key, point.step, point.time_ms) not in taken]
 
     def send_data(self, image: StoredRun, data: Sequence[DataSet]) -> None:
-        """Data sets as inputs, by OUR digest of their full content: MLflow's own covers the first 10,000 elements."""
+        """Log data sets as inputs, by our digest of their full content: that of MLflow covers 10,000 elements."""
         from mlflow.entities import DatasetInput, InputTag
 
         new = [item for item in data if (item.name, item.sha256[:DIGEST_LIMIT]) not in image.data]
@@ -244,12 +245,12 @@ class Server:
             self._client.log_inputs(image.run_id, datasets=[
                 DatasetInput(_dataset(item), [*tags, InputTag("repro.sha256", item.sha256)]) for item in new
             ])
-            self._tally.took()
+            self._tally.count()
         image.data |= {(item.name, item.sha256[:DIGEST_LIMIT]) for item in new}
 
     def upload(self, image: StoredRun, path: Path) -> None:
         self._client.log_artifact(image.run_id, str(path))
-        self._tally.took()
+        self._tally.count()
 
     def upload_text(self, image: StoredRun, name: str, text: str) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -261,14 +262,14 @@ class Server:
         figures.log(self._client, image.run_id, name, figure)
 
     def set_status(self, image: StoredRun, view: RunView) -> None:
-        """Running, or how and when it ended."""
+        """Set the status, and the end if the run has ended."""
         if (image.status, image.end_ms) == (view.status, view.end_ms):
             return
         if view.end_ms is not None:
             self._client.set_terminated(image.run_id, view.status, view.end_ms)
         elif image.status != view.status:
             self._client.update_run(image.run_id, status=view.status)
-        self._tally.took()
+        self._tally.count()
         image.status, image.end_ms = view.status, view.end_ms
 
 

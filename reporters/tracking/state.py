@@ -1,4 +1,4 @@
-"""tracking.json: how far a record has been sent to each tracking store. A cache: lost, it is found again by tags."""
+"""tracking.json: how much of a record each tracking store has. A cache: if it is lost, tags restore it."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from repro.core.files import read_bounded, refuse_crowded, write_text
 from repro.record.store import Record
 
 MAX_BYTES = 64 << 20
-"""Of a hundred thousand trials."""
+"""Enough for a hundred thousand trials."""
 
 
 class Cursor(BaseModel):
-    """How much of one log the server has taken."""
+    """How much of one log the server has."""
 
     offset: int = 0
     """Bytes."""
     count: int = 0
-    """Points made of them."""
+    """Points in these bytes."""
 
 
 class Sent(BaseModel):
-    """What the server has taken of one run."""
+    """What the server has of one run."""
 
     run_id: str
     logs: dict[str, Cursor] = Field(default_factory=dict)
     files: dict[str, str] = Field(default_factory=dict)
-    """Artifact path -> sha256 of what was uploaded."""
+    """Artifact path -> sha256 of the uploaded file."""
     done: tuple[int, int] | None = None
-    """Start and end, milliseconds since 1970, of a trial that has ended and of which all was taken."""
+    """Start and end, milliseconds since 1970, of an ended trial that was sent completely."""
 
 
 class Store(BaseModel):
@@ -42,11 +42,11 @@ class Store(BaseModel):
     experiment: str = ""
     runs: dict[str, Sent] = Field(default_factory=dict)
     whole: bool = False
-    """All that there was at the last replay was taken."""
+    """True if the last replay sent everything."""
 
 
 class State(BaseModel):
-    """The whole file; stores by their URI without credentials."""
+    """The complete file; stores by their URI without credentials."""
 
     version: int = 1
     run: str = ""
@@ -54,7 +54,7 @@ class State(BaseModel):
 
 
 def read_state(path: Path) -> State:
-    """The state on disk, or an empty one where there is none that can be read."""
+    """Read the state; an empty one if there is no readable file."""
     try:
         raw = read_bounded(path, MAX_BYTES)
         refuse_crowded(str(path), raw)
@@ -64,15 +64,15 @@ def read_state(path: Path) -> State:
 
 
 def remember(path: Path, state: State) -> None:
-    """Write it down; in a folder that cannot be written the next replay asks the store what it has."""
+    """Write the state; if the folder is not writable, the next replay asks the store what it has."""
     with suppress(OutputError):
         write_text(path, state.model_dump_json(exclude_defaults=True) + "\n")
 
 
 def identity(record: Record) -> str:
-    """Names one execution of a plan, the same for as long as its folder lives, whether or not tracking.json does.
+    """Return the id of one execution of a plan; it does not depend on tracking.json.
 
-    Plan and environment say what was run, where and when, and are never written again.
+    It is a hash of plan and environment, which say what ran where and when, and which are written only once.
     """
     folder = record.folder
     found = hashlib.sha256(folder.plan.read_bytes() + folder.environment.read_bytes())

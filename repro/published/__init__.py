@@ -1,1 +1,1 @@
-"""Results that others published, read into records of our own form: MLPerf training logs, DAWNBench entries."""
+"""Published results of others, imported into records: MLPerf training logs and DAWNBench entries."""

@@ -1,4 +1,4 @@
-"""Cells of published results, and their results in the form that comparisons take."""
+"""Cells of published results, and their conversion for comparisons."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from repro.published.untrusted.text import plain
 from repro.record.results import Bracket, Result
 
 SEVERAL = "several"
-"""A factor that is not the same over a cell's runs."""
+"""Value of a factor that differs between the runs of a cell."""
 FACTORS = {
     "round": "round", "org": "org", "system": "system", "benchmark": "benchmark", "division": "division",
     "accelerator": "accelerator", "accelerators": "accelerators", "nodes": "nodes", "framework": "framework",
@@ -26,7 +26,7 @@ FACTORS = {
 
 
 class CellKey(NamedTuple):
-    """What one cell is; `folder` tells two folders apart that claim to be the same."""
+    """The identity of one cell; `folder` distinguishes two folders with the same names."""
 
     round: str
     org: str
@@ -36,7 +36,7 @@ class CellKey(NamedTuple):
 
     @property
     def cell_id(self) -> str:
-        """Readable slug and 8 hex digits."""
+        """A readable slug and 8 hex digits."""
         slug = re.sub("[^a-z0-9]+", "-", f"{self.benchmark}-{self.system}".lower()).strip("-")[:60].rstrip("-")
         return f"{slug or 'cell'}-{_digest(*self)}"
 
@@ -51,12 +51,12 @@ def _digest(*parts: str) -> str:
 
 
 def result_id(cell_id: str, source: str) -> str:
-    """Id of one run: the cell's slug and 8 hex digits of where it came from."""
+    """Return the id of one run: the slug of the cell and 8 hex digits of the source."""
     return f"{cell_id[:-9]}-{_digest(cell_id, source)}"
 
 
 def make_cell(key: CellKey, results: Sequence[PublishedResult], refused: int, score: Score) -> PublishedCell:
-    """One cell from its runs; `results` may be empty when every log of it was refused."""
+    """Make a cell from its runs; `results` is empty if all of its logs were refused."""
     factors = {"origin": "published", "round": key.round, "org": key.org, "system": key.system,
                "benchmark": key.benchmark}
     for name, attribute in FACTORS.items():
@@ -71,7 +71,7 @@ def make_cell(key: CellKey, results: Sequence[PublishedResult], refused: int, sc
 
 @dataclass(frozen=True, slots=True)
 class ComparableCell:
-    """What a comparison needs to know of a cell."""
+    """A cell in the form that comparisons need."""
 
     cell_id: str
     label: str
@@ -79,20 +79,20 @@ class ComparableCell:
 
     @property
     def choices(self) -> dict[str, str]:
-        """What comparisons call the factors."""
+        """The factors, by the name that comparisons use."""
         return self.factors
 
 
 def as_cells(cells: Iterable[PublishedCell]) -> list[ComparableCell]:
-    """The cells as comparisons take them."""
+    """Convert cells for comparisons."""
     return [ComparableCell(cell.cell_id, cell.label, dict(cell.factors)) for cell in cells]
 
 
 def as_results(results: Iterable[PublishedResult]) -> list[Result]:
-    """Published runs as results of trials.
+    """Convert published runs to results of trials.
 
-    `tta_wall` is the program's own clock. `tta_train` and `tta_cold` stay None: no log says them. The curve stays with
-    the published result, because a point of ours needs a training clock.
+    `tta_wall` is the clock of the program. `tta_train` and `tta_cold` are None, because no log has them. The curve
+    stays with the published result, because a point of a trial needs a training clock.
     """
     return [_as_result(item) for item in results]
 
@@ -126,7 +126,7 @@ def _bracket(found: PublishedBracket | None) -> Bracket | None:
 
 
 class BatchCost(Frozen):
-    """What one run needed to reach the target at its batch size."""
+    """The cost of reaching the target in one run, at its batch size."""
 
     result_id: str
     cell_id: str
@@ -137,9 +137,9 @@ class BatchCost(Frozen):
 
 
 def batch_costs(results: Iterable[PublishedResult]) -> dict[str, list[BatchCost]]:
-    """By round and benchmark: batch size against epochs (or samples) to target, smallest batch first.
+    """Return the costs of all runs that reached the target, by round and benchmark, smallest batch first.
 
-    Only runs that reached the target. Rounds stay apart: rules and targets change between them.
+    Rounds are separate because rules and targets change between them.
     """
     found: dict[str, list[BatchCost]] = defaultdict(list)
     for item in results:

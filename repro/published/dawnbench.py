@@ -34,7 +34,7 @@ MAX_JSON = 1 << 20
 MAX_ROWS = 10_000
 MAX_SETTINGS = 200
 ROUND = "dawnbench"
-OTHERS = "no training entry (BENCHMARK/train/NAME.tsv with NAME.json beside it)"
+OTHERS = "not a training entry (BENCHMARK/train/NAME.tsv with NAME.json next to it)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ TASKS = {
 
 
 def import_entries(root: Path) -> Imported:
-    """Read every entry below `root`; a file that is not taken is in `refused` with its reason.
+    """Import every entry below `root`; `refused` lists the other files with their reasons.
 
     Raises:
         UsageError: no such folder or file, or too many files in it.
@@ -72,16 +72,16 @@ def import_entries(root: Path) -> Imported:
         else:
             imported.refused.append(Refused(source=found.source, reason=found.refusal or OTHERS))
     for stem, found in curves.items():
-        _take(imported, found, descriptions.pop(stem, None))
+        _import_entry(imported, found, descriptions.pop(stem, None))
     for found in descriptions.values():
-        imported.refused.append(Refused(source=found.source, reason="a description without a curve (.tsv) beside it"))
+        imported.refused.append(Refused(source=found.source, reason="a description without a curve (.tsv) next to it"))
     imported.cells = sorted((_cell(item) for item in imported.results), key=lambda cell: cell.cell_id)
     imported.refused.sort(key=lambda item: item.source)
     return imported
 
 
-def _take(imported: Imported, curve: Found, description: Found | None) -> None:
-    """One entry: taken as a whole, or its files refused."""
+def _import_entry(imported: Imported, curve: Found, description: Found | None) -> None:
+    """Import one entry completely, or refuse its files."""
     try:
         task = _task(curve.parts)
     except Damaged as reason:
@@ -93,7 +93,7 @@ def _take(imported: Imported, curve: Found, description: Found | None) -> None:
     lost = ""
     try:
         if description is None:
-            raise Damaged("no description (.json) beside the curve")
+            raise Damaged("no description (.json) next to the curve")
         content = read_small(description.path, MAX_JSON)
         data, also = _description(content), {description.source: hashlib.sha256(content).hexdigest()}
     except Damaged as reason:
@@ -114,13 +114,13 @@ def _task(parts: Sequence[str]) -> Task:
     for name in reversed(parts[:-1]):
         if name.lower() in TASKS:
             return TASKS[name.lower()]
-    raise Damaged("neither ImageNet nor CIFAR10 is in its path: the target is not known")
+    raise Damaged("neither ImageNet nor CIFAR10 is in its path: the target is unknown")
 
 
 def _description(content: bytes) -> Mapping[str, Any]:
     data = parse(content.removeprefix(b"\xef\xbb\xbf"))
     if not isinstance(data, dict):
-        raise Damaged("a description is a JSON object")
+        raise Damaged("the description is not a JSON object")
     return data
 
 
@@ -148,10 +148,10 @@ def _entry(found: Found, task: Task, data: Mapping[str, Any], notes: list[str]) 
 
 
 def read_curve(content: bytes, column: str) -> list[PublishedPoint]:
-    """Rows of a TSV with the columns epoch, hours and `column`, in any order; hours become seconds.
+    """Read the rows of a TSV with the columns epoch, hours and `column` in any order; hours become seconds.
 
     Raises:
-        Damaged: not UTF-8, a column is missing, a row has too few fields or a field is no finite number.
+        Damaged: not UTF-8, a column is missing, a row has too few fields or a field is not a finite number.
     """
     try:
         text = content.decode("utf-8-sig")
@@ -160,7 +160,7 @@ def read_curve(content: bytes, column: str) -> list[PublishedPoint]:
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     head = [name.strip() for name in lines[0].split("\t")]
     if len(set(head)) != len(head):
-        raise Damaged("line 1: a column stands twice")
+        raise Damaged("line 1: a column occurs twice")
     missing = [name for name in ("epoch", "hours", column) if name not in head]
     if missing:
         raise Damaged(f"line 1: no column {missing[0]!r}")
@@ -187,7 +187,7 @@ def _row(line: int, fields: Sequence[str], width: int, places: Sequence[int]) ->
         except ValueError:
             value = None
         if value is None or value < 0:
-            raise Damaged(f"line {line}: {plain(fields[place], 40)!r} is no finite number from 0 up")
+            raise Damaged(f"line {line}: {plain(fields[place], 40)!r} is not a finite number of at least 0")
         values.append(value)
     epoch, hours, accuracy = values
     if accuracy > 100:
@@ -198,7 +198,7 @@ def _row(line: int, fields: Sequence[str], width: int, places: Sequence[int]) ->
 
 
 def _judge(rows: Sequence[PublishedPoint], task: Task) -> tuple[PublishedStatus, str, int | None]:
-    """(status, reason, index of the first row at the target)."""
+    """Return (status, reason, index of the first row at the target)."""
     for earlier, later in pairwise(rows):
         if later.seconds < earlier.seconds:
             return "invalid", f"time goes backwards: {later.seconds:g} s after {earlier.seconds:g} s", None
@@ -209,7 +209,7 @@ def _judge(rows: Sequence[PublishedPoint], task: Task) -> tuple[PublishedStatus,
     if crossing is not None:
         return "ok", "", crossing
     if max(values) <= 1:
-        return "invalid", "the accuracies look like fractions; percentages are asked for", None
+        return "invalid", "the accuracies look like fractions; percentages are required", None
     return "missed", f"best {max(values):g} % of {task.target:g} %", None
 
 
@@ -217,9 +217,9 @@ def _notes(rows: Sequence[PublishedPoint]) -> list[str]:
     epochs = [row.epochs or 0.0 for row in rows]
     found = []
     if any(later <= earlier for earlier, later in pairwise(epochs)):
-        found.append("an epoch's number does not grow from row to row")
+        found.append("the number of the epoch does not increase from row to row")
     if epochs[0] == 0:
-        found.append("epochs are counted from 0: before training, or the first one, the entry does not say")
+        found.append("epochs are counted from 0: the entry does not say if 0 is before training or the first epoch")
     return found
 
 
@@ -231,7 +231,7 @@ def _text(data: Mapping[str, Any], key: str) -> str | None:
 
 
 def _settings(data: Mapping[str, Any]) -> dict[str, Setting]:
-    """What the entry states, flat; batch sizes too, which some count per device: none is taken as the global one."""
+    """Return the stated settings, flattened. Some entries give batch sizes per device, so none is used as global."""
     misc = data.get("misc")
     stated = dict(misc) if isinstance(misc, dict) else {"misc": misc} if misc is not None else {}
     stated |= {key: data[key] for key in ("costPerHour", "codeURL", "version") if data.get(key) is not None}

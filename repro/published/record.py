@@ -1,4 +1,4 @@
-"""What an import keeps: one record, its systems and cells, and one result per log or entry."""
+"""Models of an import: one record with its systems and cells, and one result per log or entry."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from repro.published.mlperf.rules import Score
 
 Program = Literal["mlperf", "dawnbench"]
 PublishedStatus = Literal["ok", "missed", "invalid"]
-"""`ok`: reached the target; `missed`: ran and did not; `invalid`: what the log tells does not hold together."""
+"""`ok`: reached the target; `missed`: ran and did not reach it; `invalid`: the log is inconsistent."""
 Setting = bool | int | float | str
 
 
@@ -23,9 +23,9 @@ class PublishedPoint(Frozen):
     samples: int | None = None
     epochs: float | None = None
     value: float | None = None
-    """None where it was no finite number."""
+    """None if it was not a finite number."""
     metric: str = ""
-    """Where a benchmark has several qualities."""
+    """Name of the quality if a benchmark has several."""
 
 
 class PublishedBracket(Frozen):
@@ -38,11 +38,11 @@ class PublishedBracket(Frozen):
 
 
 class PublishedSystem(Frozen):
-    """A system description, as far as tables and factors need it; the rest stays as text in `other`."""
+    """A system description: fields for tables and factors; the rest is text in `other`."""
 
     org: str
     name: str
-    """Name of its file, by which result folders refer to it."""
+    """Name of its file; result folders refer to it."""
     submitter: str | None = None
     system_name: str | None = None
     division: str | None = None
@@ -59,7 +59,7 @@ class PublishedSystem(Frozen):
 
     @property
     def accelerators(self) -> int | None:
-        """Over all nodes."""
+        """Accelerators of all nodes."""
         if self.nodes is None or self.accelerators_per_node is None:
             return None
         return self.nodes * self.accelerators_per_node
@@ -92,14 +92,14 @@ class PublishedResult(Frozen):
     seed: int | None = None
     hyperparameters: dict[str, Setting] = Field(default_factory=dict)
     target: dict[str, float] = Field(default_factory=dict)
-    """Quality to reach by metric (`""` where there is one); empty: not known here."""
+    """Quality to reach by metric (`""` if there is only one); empty: unknown here."""
     direction: dict[str, Literal["higher", "lower"]] = Field(default_factory=dict)
     status: PublishedStatus
     reason: str = ""
     seconds: float | None = None
-    """Time to target on the program's own clock (MLPerf: run_start to run_stop; DAWNBench: to the first crossing)."""
+    """Time to target on the clock of the program (MLPerf: run_start to run_stop; DAWNBench: to the first crossing)."""
     run_seconds: float | None = None
-    """From start to stop, whatever the run came to."""
+    """From start to stop, whatever the outcome."""
     init_seconds: float | None = None
     epochs_to_target: float | None = None
     samples_to_target: int | None = None
@@ -113,16 +113,16 @@ class PublishedResult(Frozen):
     """Path below the imported folder."""
     sha256: str
     also: dict[str, str] = Field(default_factory=dict)
-    """sha256 of the other files that figures were taken from (a description), by path."""
+    """sha256 by path of the other files that were used (a description)."""
 
 
 class Refused(Frozen):
-    """A file that was not taken, and why."""
+    """A file that was not imported, with the reason."""
 
     source: str
     reason: str
     cell_id: str | None = None
-    """The cell whose run this log would have been: its score counts it as a run without a time."""
+    """The cell of a refused log; its score counts the log as a run without a time."""
 
 
 class PublishedCell(Frozen):
@@ -131,7 +131,7 @@ class PublishedCell(Frozen):
     cell_id: str
     label: str
     factors: dict[str, str]
-    """What is known of it, as text; what is not known is left out."""
+    """Known factors as text; unknown factors are left out."""
     score: Score
     ok: int
     missed: int
@@ -140,7 +140,7 @@ class PublishedCell(Frozen):
 
 
 class PublishedReference(Frozen):
-    """What the reference implementation needed at one batch size, as its keepers publish it."""
+    """The published cost of the reference implementation at one batch size."""
 
     benchmark: str
     round: str
@@ -148,13 +148,13 @@ class PublishedReference(Frozen):
     global_batch_size: int
     unit: Literal["epochs", "samples"]
     costs: tuple[float, ...]
-    """Of every run of the reference, in `unit`."""
+    """Cost of every run of the reference, in `unit`."""
     source: str
     sha256: str
 
 
 class PublishedRecord(Frozen):
-    """One import; its results stand beside it, one a line."""
+    """One import; its results are in a separate file, one per line."""
 
     schema_: Literal[1] = Field(default=1, alias="schema")
     origin: Literal["published"] = "published"

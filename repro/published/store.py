@@ -22,15 +22,15 @@ from repro.published.untrusted.text import file_name, plain
 
 Model = TypeVar("Model", bound=BaseModel)
 MAX_RESULTS_BYTES = 256 << 20
-"""What one import may hold (`mlperf.folder.MAX_HELD`), with room for its refusals."""
+"""Largest results file (`mlperf.folder.MAX_HELD`), with room for the refused files."""
 FACTORS = ("round", "benchmark", "org", "system")
-"""What every importer knows of a cell, and every reader asks."""
+"""Factors that every cell must have."""
 RECORD, RESULTS, REFUSED = "published.json", "results.jsonl", "refused.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """An import, read back."""
+    """An import, read from its folder."""
 
     folder: Path
     record: PublishedRecord
@@ -39,7 +39,7 @@ class Published:
 
 
 def make_folder(out: Path) -> None:
-    """Make a new, empty folder, before the work, so that a place that cannot be written costs nothing.
+    """Create a new, empty folder before the work, so that an unwritable place fails early.
 
     Raises:
         OutputError: it exists and is not empty, or cannot be written.
@@ -53,7 +53,7 @@ def make_folder(out: Path) -> None:
 
 
 def write(out: Path, imported: Imported, program: Program, source: Path) -> Published:
-    """Write an import into an empty folder; the record last, so that a folder with a record is whole.
+    """Write an import into an empty folder; the record last, so that a folder with a record is complete.
 
     Raises:
         OutputError: it cannot be written.
@@ -75,14 +75,14 @@ def read_published(folder: Path) -> Published:
     """Read an import's folder.
 
     Raises:
-        OutputError: it is none, or a file in it is damaged or was changed.
+        OutputError: not an import, or a file in it is damaged or modified.
     """
     if not (folder / RECORD).is_file():
-        raise OutputError(f"{folder}: is no folder of published results (no {RECORD} in it)")
+        raise OutputError(f"{folder}: not a folder of published results (it has no {RECORD})")
     record = read_model(folder / RECORD, PublishedRecord)
     for number, cell in enumerate(record.cells):
         if absent := [name for name in FACTORS if name not in cell.factors]:
-            raise OutputError(f"{folder / RECORD}: cells.{number}.factors: has no {absent[0]}; import again")
+            raise OutputError(f"{folder / RECORD}: cells.{number}.factors: {absent[0]} is missing; import again")
     return Published(
         folder, record, tuple(_read(folder / RESULTS, PublishedResult, record.results_sha256)),
         tuple(_read(folder / REFUSED, Refused, record.refused_sha256)),
@@ -100,6 +100,6 @@ def _sha256(text: str) -> str:
 def _read(path: Path, cls: type[Model], sha256: str) -> Iterator[Model]:
     content = read_bounded(path, MAX_RESULTS_BYTES)
     if hashlib.sha256(content).hexdigest() != sha256:
-        raise OutputError(f"{path}: is not what {RECORD} says was written (sha256 differs); import again")
-    for number, line in enumerate(io.BytesIO(content), 1):  # not all lines at once
+        raise OutputError(f"{path}: modified after the import (sha256 differs from {RECORD}); import again")
+    for number, line in enumerate(io.BytesIO(content), 1):  # line by line, to save memory
         yield parse_model(f"{path}:{number}", line.removesuffix(b"\n"), cls)

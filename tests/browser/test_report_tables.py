@@ -310,9 +310,9 @@ def test_a_long_table_scrolls_in_its_frame_until_it_is_opened(page: Any) -> None
 def test_everything_is_unfolded_by_one_button_and_folded_again(page: Any) -> None:
     folded = page.locator("details:not([open])").count()
     assert folded
-    page.get_by_role("button", name="Unfold everything").click()
+    page.get_by_role("button", name="Expand all").click()
     assert page.locator("details:not([open])").count() == 0
-    page.get_by_role("button", name="Unfold everything").click()
+    page.get_by_role("button", name="Expand all").click()
     assert page.locator("details:not([open])").count() == folded
 
 

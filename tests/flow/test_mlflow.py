@@ -400,7 +400,7 @@ def test_a_deleted_experiment_is_said_to_be_deleted(store: str, tmp_path: Path) 
     experiment = client.get_experiment_by_name("away")
     assert experiment is not None
     client.delete_experiment(experiment.experiment_id)
-    with pytest.raises(TrackingError, match="was deleted there; bring it back with"):
+    with pytest.raises(TrackingError, match="was deleted there; restore it with"):
         reporter(store).write(record, tmp_path)
 
 
@@ -440,14 +440,14 @@ def test_a_store_that_cannot_be_is_said_at_once(tmp_path: Path, uri: str, said: 
 
 
 def test_a_new_store_is_created_by_one_process_at_a_time(tmp_path: Path) -> None:
-    gate = importlib.import_module("repro.reporters.tracking.access")
+    access = importlib.import_module("repro.reporters.tracking.access")
     uri, order = f"sqlite:///{tmp_path}/new.db", []
 
     def second() -> None:
-        with gate.alone_at(uri):
+        with access.exclusive_access(uri):
             order.append("second")
 
-    with gate.alone_at(uri):
+    with access.exclusive_access(uri):
         thread = threading.Thread(target=second)
         thread.start()
         time.sleep(0.3)

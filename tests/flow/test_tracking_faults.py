@@ -384,8 +384,8 @@ def test_a_server_killed_in_mid_replay_and_started_again_has_all_once(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("code", "said"), [
-    (401, r"wants a log-in \(401\); set MLFLOW_TRACKING_USERNAME"), (403, r"refuses this user \(403\)"),
-    (429, r"asked too often \(429\)"), (500, r"it fails \(500\)"), (503, r"it fails \(503\)"),
+    (401, r"requires a login \(401\); set MLFLOW_TRACKING_USERNAME"), (403, r"refuses this user \(403\)"),
+    (429, r"too many requests \(429\)"), (500, r"it fails \(500\)"), (503, r"it fails \(503\)"),
 ])
 def test_a_refusal_is_said_in_one_line_soon_and_costs_nothing(
     code: int, said: str, proxy: Proxy, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -677,16 +677,16 @@ def test_patience_ends_and_progress_renews_it(monkeypatch: pytest.MonkeyPatch) -
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     tally = module.Tally()
-    patience = module.Patience(10.0, tally)
+    patience = module.Backoff(10.0, tally)
     assert patience.pause(TrackingError("no")) is None
-    assert patience.pause(module.Passing("nobody", nobody=True)) is None
+    assert patience.pause(module.TransientError("no answer", unreachable=True)) is None
     tally.contacts += 1
     pauses: list[float] = []
-    while (pause := patience.pause(module.Passing("nobody", nobody=True))) is not None:
+    while (pause := patience.pause(module.TransientError("no answer", unreachable=True))) is not None:
         pauses.append(pause)
         now[0] += pause
     assert sum(pauses) == pytest.approx(10.0)
     assert pauses[0] <= 0.5 and max(pauses) <= 8.0 and len(pauses) >= 5
     tally.taken += 1
-    assert patience.pause(module.Passing("busy")) == pytest.approx(0.4, abs=0.15)
-    assert module.Patience(0.0, tally).pause(module.Passing("busy")) is None
+    assert patience.pause(module.TransientError("busy")) == pytest.approx(0.4, abs=0.15)
+    assert module.Backoff(0.0, tally).pause(module.TransientError("busy")) is None

@@ -170,12 +170,12 @@ def test_headline_states_the_primary_contrast(page: Page, sample: Record) -> Non
 
 @pytest.mark.parametrize(("metric", "words", "sides"), [
     ("throughput", "2 processes has 0.85 \N{MULTIPLICATION SIGN} the throughput of ddp, 2 processes (6 pairs, 95 %",
-     "below 1 the candidate is slower"),
+     "Below 1 the candidate is slower"),
     ("accuracy", "No result for deepspeed (stage=1), 2 processes against ddp, 2 processes (final quality, 6 pairs): "
      "inconclusive",
-     "below 1 the candidate is lower"),
+     "Below 1 the candidate is lower"),
     ("samples", "needs 1.00 \N{MULTIPLICATION SIGN} the samples of ddp, 2 processes to reach top1 of at least 0.9",
-     "below 1 the candidate is faster"),
+     "Below 1 the candidate is faster"),
 ])
 def test_what_is_no_time_is_not_called_one(tmp_path: Path, metric: str, words: str, sides: str) -> None:
     record = make_record(tmp_path / "run", SUITE + f"  metric: {metric}\n")
@@ -416,7 +416,7 @@ def test_a_machine_that_was_busy_before_the_run_is_said_at_the_top(
     record = make_record(tmp_path / "run", only=1)
     record = dataclasses.replace(record, environment=record.environment.model_copy(update={"load_1min": load}))
     text = " ".join(Page(render(record, tmp_path)).text.split())
-    assert ("its load was 1.8 on 2 cores before the run began (0.9 a core)" in text) == said
+    assert ("the load was 1.8 on 2 cores before the run (0.9 per core)" in text) == said
     assert ("Busy machine" in text) == said
 
 
@@ -425,7 +425,7 @@ def test_settings_are_shown_as_the_ranks_saw_them_and_the_parents_apart(tmp_path
     results = tuple(item.model_copy(update={"settings": {"OMP_NUM_THREADS": str(index + 3), "DS_ACCELERATOR": "cpu"}})
                     for index, item in enumerate(record.results))
     text = "".join(Page(render(dataclasses.replace(record, results=results), tmp_path)).text.split())
-    assert "Environment,astherankssawitWhatValueCellsOMP_NUM_THREADS3" in text
+    assert "EnvironmentvariablesoftheranksSettingValueCellsOMP_NUM_THREADS3" in text
     assert "DS_ACCELERATORcpu" in text
-    assert "thattherunwasstartedinOMP_NUM_THREADS1" in text
-    assert "Not recorded by these trials" in Page(render(record, tmp_path)).text
+    assert "oftheparentprocessOMP_NUM_THREADS1" in text
+    assert "These trials did not record their environment" in Page(render(record, tmp_path)).text

@@ -105,7 +105,7 @@ def test_traffic_of_a_step(record: Record) -> None:
     seconds = 4 * WEIGHTS * 8 / 1e8
     assert table.any
     assert row.sent.value == row.formula.value == 2 * WEIGHTS
-    assert row.agreement == "equal to the byte"
+    assert row.agreement == "identical"
     assert row.exposed.value == pytest.approx(seconds)
     assert row.overlapped.value == pytest.approx(0.001)
     assert row.share.value == pytest.approx(100 * seconds / (seconds + 0.01))
@@ -113,7 +113,7 @@ def test_traffic_of_a_step(record: Record) -> None:
     assert row.uncounted == "barrier (gloo)"
     assert table.assumed == ("all_reduce float64",)
     alone = next(row for row in table.rows if row.mark.cell_id == cell_of(record, "tree", 1, 64))
-    assert alone.why == "one process: nothing to send"
+    assert alone.absence is page_traffic.NoTraffic.ONE_PROCESS
     assert alone.sent is None
 
 
@@ -123,7 +123,7 @@ def test_bytes_that_leave_the_formula_are_shown(tmp_path: Path) -> None:
         return Course(0.01, traffic=moved if trial.choices.processes > 1 else None)
 
     table = page_traffic.traffic(make_record(tmp_path / "run", SCALING, course))
-    assert {row.agreement for row in table.rows if not row.why} == {"differ by up to 3.0\N{NO-BREAK SPACE}%"}
+    assert {row.agreement for row in table.rows if not row.absence} == {"differ by up to 3.0\N{NO-BREAK SPACE}%"}
 
 
 def test_bytes_that_nobody_counted_are_missed(tmp_path: Path) -> None:
@@ -133,31 +133,32 @@ def test_bytes_that_nobody_counted_are_missed(tmp_path: Path) -> None:
         return dataclasses.replace(plain, traffic=moved)
 
     record = make_record(tmp_path / "run", SCALING, course)
-    rows = [row for row in page_traffic.traffic(record).rows if not row.why]
-    assert {row.partial for row in rows} == {"without 75\N{NO-BREAK SPACE}% of the payload, left to the backend"}
-    found = page_bounds.bounds(record.of_cell(cell_of(record, "ring", 4, 64)), 4, page_bounds.Model(1.0, 1.0, 3, 0.0))
+    rows = [row for row in page_traffic.traffic(record).rows if not row.absence]
+    assert {row.partial for row in rows} == {"excludes 75\N{NO-BREAK SPACE}% of the payload, which the backend sent"}
+    model = page_bounds.CostModel(1.0, 1.0, 3, 0.0)
+    found = page_bounds.bounds(record.of_cell(cell_of(record, "ring", 4, 64)), 4, model)
     assert (found.wire, found.network) == (None, None)
     assert found.compute is not None, "seconds are counted whoever moved the bytes"
     assert page_bounds.fits(record) == {}
-    assert "without 75\N{NO-BREAK SPACE}% of the payload" in html(record, tmp_path / "report")
+    assert "excludes 75\N{NO-BREAK SPACE}% of the payload" in html(record, tmp_path / "report")
 
 
 def test_the_backend_says_that_it_does_not_count(tmp_path: Path) -> None:
     record = make_record(tmp_path / "run", SUITE)
     table = page_traffic.traffic(record)
-    assert [row.why for row in table.rows if row.mark.label.endswith("2 processes")] == [
-        "the backend's own collectives: it counts neither bytes nor waiting"] * 2
+    assert [row.absence for row in table.rows if row.mark.label.endswith("2 processes")] == [
+        page_traffic.NoTraffic.BACKEND] * 2
     assert "it counts neither bytes nor waiting" in html(record, tmp_path / "report")
 
 
 def test_nothing_has_run_and_nothing_communicates(tmp_path: Path) -> None:
     record = make_record(tmp_path / "run", SCALING, scaling_course, only=0)
     text = html(record, tmp_path / "report")
-    assert "No trial of this run sent anything" in text
+    assert "No trial of this run counted communication" in text
     plain = re.sub(r"matrix:.*?baseline", "baseline", SUITE, flags=re.S).split("primary:")[0]
     text = html(make_record(tmp_path / "one", plain), tmp_path / "other")
-    assert "there is nothing to scale" in text
-    assert "No trial of this run sent anything" in text
+    assert "there is no scaling to show" in text
+    assert "No trial of this run counted communication" in text
 
 
 # ---- overlap
@@ -180,16 +181,16 @@ def test_overlap_on_against_off_is_paired(tmp_path: Path) -> None:
     assert rows[0].n == 6
     assert rows[0].difference.value == pytest.approx(-0.0035)
     assert [end.value for end in rows[0].interval] == pytest.approx([-0.0035 - half, -0.0035 + half])
-    assert rows[0].words == "the interval leaves 0 out: overlap exposes less; 6 of 6 pairs below 0"
+    assert rows[0].words == "the interval excludes 0: overlap exposes less; 6 of 6 pairs below 0"
     text = html(record, tmp_path / "report")
     assert 'id="overlap"' in text
-    assert "the interval leaves 0 out: overlap exposes less" in text
+    assert "the interval excludes 0: overlap exposes less" in text
 
 
 def test_overlap_without_enough_pairs_or_effect(tmp_path: Path) -> None:
     few = make_record(tmp_path / "few", OVERLAP, overlap_course, only=4)
     assert {row.words for row in page_traffic.traffic(few).overlap} == {
-        "1 pair(s) with one seed; two are the least for an interval"}
+        "1 pair; an interval needs at least two"}
 
     def noise(trial: Trial) -> Course:
         return Course(0.02, traffic=Moved(1, 1, 0.01 + 0.001 * (-1) ** trial.repeat * bool(trial.choices.overlap)))
@@ -197,7 +198,7 @@ def test_overlap_without_enough_pairs_or_effect(tmp_path: Path) -> None:
     record = make_record(tmp_path / "noise", OVERLAP, noise, only=20)
     words = {row.words for row in page_traffic.traffic(record).overlap}
     assert words == {
-        "the interval holds 0: no difference is shown; 2 of 5 pairs below 0; 5 of 6 planned pairs have run"}
+        "the interval contains 0: no difference is shown; 2 of 5 pairs below 0; 5 of 6 planned pairs have run"}
 
 
 def test_trials_that_are_no_pair_do_not_count(tmp_path: Path) -> None:
@@ -222,7 +223,7 @@ def test_mean_interval_of_three() -> None:
 
 
 def test_bounds_of_a_step(record: Record) -> None:
-    model = page_bounds.Model(0.001, 2e-8, 4, 0.0)
+    model = page_bounds.CostModel(0.001, 2e-8, 4, 0.0)
     found = page_bounds.bounds(record.of_cell(cell_of(record, "tree", 4, 64)), 4, model)
     seconds, wire = 4 * WEIGHTS * 8 / 1e8, 2 * WEIGHTS * 8 / 0.99e8
     assert found.step == pytest.approx(0.01 + seconds)
@@ -281,7 +282,7 @@ def test_networks_are_fitted_apart(tmp_path: Path) -> None:
 def test_same_batch_and_larger_batch_stand_apart(record: Record) -> None:
     found = page_scaling.scaling(record)
     assert [panel.title for panel in found.same] == [
-        f"Same batch: {batch} samples a step, however many processes" for batch in (64, 256)]
+        f"Same batch: {batch} samples per step at every number of processes" for batch in (64, 256)]
     for panel in found.same:
         assert len(panel.lines) == 2
         for line in panel.lines:
@@ -320,7 +321,7 @@ def test_charts_hold_what_was_measured_and_the_bounds(record: Record) -> None:
     measured = [trace for trace in step["data"] if trace["mode"] == "lines+markers"]
     assert [trace["y"][0] for trace in measured] == pytest.approx([10.0, 10.0])
     assert all(isinstance(value, float) and value > 0 for trace in step["data"] for value in trace["y"])
-    assert found.same[0].keys == (("dot", "compute alone"), ("dash", "compute + bytes over the link's rate"),
+    assert found.same[0].keys == (("dot", "compute alone"), ("dash", "compute + bytes / link rate"),
                                   ("dashdot", "compute + fitted cost model"))
 
 
@@ -343,10 +344,10 @@ def test_the_page_labels_every_kind_of_figure(record: Record, tmp_path: Path) ->
     text = html(record, tmp_path / "report")
     section = text[text.index('<section id="scaling"'):text.index('<section id="settings"')]
     assert section.count('class="chart"') == 11
-    assert section.count("The same as a table") == 3
+    assert section.count("Same data as a table") == 3
     assert '<span class="tag t-modelled">modelled</span>' in section
-    assert "Fitted to the figures that it stands beside" in section
-    assert "no latency, nothing overlapped" in section
+    assert "The model is fitted to the values next to it" in section
+    assert "no latency, no overlap" in section
     network = text[text.index('id="network"'):text.index('id="data"')]
     assert '<span class="tag t-emulated">emulated</span>' in network
     assert "99.0\N{NO-BREAK SPACE}Mbit/s" in network

@@ -1,4 +1,4 @@
-"""`repro compare` of published results: one import's systems, or those of two imports."""
+"""`repro compare` of published results: the systems of one import, or of two imports."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from repro.suite.model import Metric
 
 @dataclass(frozen=True, slots=True)
 class PublishedCompared:
-    """What a comparison of published systems came to."""
+    """The outcome of a comparison of published systems."""
 
     folders: tuple[str, ...]
     metric: Metric
     entries: tuple[Entry, ...]
-    """Cells that stand in a contrast, each once, in the order of the records."""
+    """Cells of the contrasts, each once, in the order of the records."""
     contrasts: tuple[PublishedContrast, ...]
     failures: tuple[str, ...] = ()
 
@@ -49,7 +49,7 @@ class PublishedCompared:
 
 
 def any_published(folders: Sequence[Path]) -> bool:
-    """True where one of the folders is an import, damaged or not."""
+    """Return True if one of the folders is an import, damaged or not."""
     return any((folder / RECORD).is_file() for folder in folders)
 
 
@@ -60,21 +60,21 @@ def compare_published(
     """Compare systems of one import, or of two.
 
     Args:
-        baseline: `key=value,...` that singles out the cells to compare against.
+        baseline: `key=value,...` that selects the cells to compare with.
         candidate: the cells to compare; None: all others of the baseline's benchmark and round.
-        force: refused: what the rules of the program keep apart stays apart.
+        force: always refused: the rules of the program decide what can be compared.
 
     Raises:
-        UsageError: a run of one's own among the folders, a pattern that cannot be read, nothing to compare.
+        UsageError: an own run among the folders, an invalid pattern, nothing to compare.
         OutputError: a damaged folder.
     """
     conditions = [parse(text) for text in fail_if]
     if fail_any and not conditions:
         raise UsageError("--fail-any needs a --fail-if")
     if force:
-        raise UsageError("--force is for runs; where the rules of published results allow no verdict there is none")
+        raise UsageError("--force applies to runs only; the rules of published results decide on a verdict")
     if metric is not None and metric not in PUBLISHED_METRICS:
-        raise UsageError(f"--metric {metric}: published logs do not say it{nearest(metric, PUBLISHED_METRICS)}")
+        raise UsageError(f"--metric {metric}: published logs do not contain it{nearest(metric, PUBLISHED_METRICS)}")
     groups = entries(read_all(folders))
     patterns = [None if text is None else read_factors(text, option)
                 for text, option in ((baseline, "--baseline"), (candidate, "--candidate"))]
@@ -89,17 +89,17 @@ def compare_published(
 
 
 def read_all(folders: Sequence[Path]) -> list[tuple[str, Published]]:
-    """(name to tell it by, import) of each; a single one needs no name.
+    """Read the imports: (name, import) of each; the name of a single import is empty.
 
     Raises:
-        UsageError: more than two, or one is a run of one's own.
+        UsageError: more than two folders, or one is an own run.
     """
     if not 1 <= len(folders) <= 2:
-        raise UsageError(f"one folder of published results or two are compared, not {len(folders)}")
+        raise UsageError(f"published results are compared in one folder or between two, not {len(folders)}")
     own = [folder for folder in folders if not any_published([folder])]
     if own:
-        raise UsageError(f"{own[0]} holds no published results: a run and published results are never put into one "
-                         "ratio; `repro report PUBLISHED RUN` shows them beside each other")
+        raise UsageError(f"{own[0]} holds no published results: a run is never compared with published results; "
+                         "`repro report PUBLISHED RUN` shows both on one page")
     names = [folder.resolve().name for folder in folders]
     names = names if len(set(names)) == len(names) else [str(folder) for folder in folders]
     return [(name if len(folders) > 1 else "", read_published(folder))
@@ -108,6 +108,6 @@ def read_all(folders: Sequence[Path]) -> list[tuple[str, Published]]:
 
 def _failures(found: Sequence[PublishedContrast], conditions: Sequence[Condition], fail_any: bool) -> tuple[str, ...]:
     if conditions and not fail_any and len(found) > 1:
-        raise UsageError(f"--fail-if is about one contrast, and here are {len(found)}; name one with --candidate, or "
-                         "check all of them with --fail-any")
+        raise UsageError(f"--fail-if applies to one contrast, and there are {len(found)}; select one with --candidate, "
+                         "or check all of them with --fail-any")
     return tuple(text for item in found for condition in conditions if (text := condition.failure(item.comparison)))

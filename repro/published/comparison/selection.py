@@ -1,4 +1,4 @@
-"""Which published cells are set against which: patterns over factors, one benchmark at a time."""
+"""Selection of the published cells to compare: patterns over factors, within one benchmark."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One cell with its runs, and the import it is of."""
+    """One cell with its runs and its import."""
 
     folder: str
-    """Name of the import where there are several; empty: there is one."""
+    """Name of the import if there are several; empty if there is one."""
     program: str
     cell: PublishedCell
     results: tuple[PublishedResult, ...]
@@ -31,20 +31,20 @@ class Entry:
         return f"{self.cell.label} [{self.folder}]" if self.folder else self.cell.label
 
     def factor(self, name: str) -> str | None:
-        """None: not known."""
+        """Return the value of a factor; None: unknown."""
         return self.cell.factors.get(name)
 
     @property
     def where(self) -> tuple[str, str | None]:
-        """What makes two entries comparable at a glance: benchmark and round."""
+        """Benchmark and round: entries with the same values are comparable."""
         return self.cell.factors["benchmark"], self.factor("round")
 
 
 def entries(imports: Sequence[tuple[str, Published]]) -> list[list[Entry]]:
-    """The cells of every import, in the order of the record.
+    """Return the cells of every import, in the order of the record.
 
     Args:
-        imports: (name to tell it by, import).
+        imports: (name, import).
     """
     found = []
     for name, published in imports:
@@ -57,16 +57,16 @@ def entries(imports: Sequence[tuple[str, Published]]) -> list[list[Entry]]:
 
 
 def read_factors(text: str, option: str) -> dict[str, str]:
-    """`org=NVIDIA,system=dgx` as a pattern; a comma inside a value stays, since a key follows one that parts.
+    """Parse a pattern such as `org=NVIDIA,system=dgx`; a comma separates only if a key follows.
 
     Raises:
-        UsageError: not of that form, or no factor of that name.
+        UsageError: not of that form, or an unknown factor.
     """
     found: dict[str, str] = {}
     for part in re.split(r",(?=\s*[a-z_.]+\s*=)", text):
         key, equals, value = (item.strip() for item in part.partition("="))
         if not equals or not key or not value:
-            raise UsageError(f"{option} {text!r}: written key=value,key=value, for example "
+            raise UsageError(f"{option} {text!r}: expected key=value,key=value, for example "
                              "benchmark=resnet,system=dgx_h100")
         if key not in KEYS:
             raise UsageError(f"{option} {text!r}: published results have no factor {key!r}{nearest(key, KEYS)}")
@@ -75,10 +75,10 @@ def read_factors(text: str, option: str) -> dict[str, str]:
 
 
 def matching(cells: Sequence[Entry], wanted: Mapping[str, str], option: str) -> list[Entry]:
-    """Cells that have every factor asked for.
+    """Return the cells with all wanted factors.
 
     Raises:
-        UsageError: none has.
+        UsageError: no cell matches.
     """
     found = [item for item in cells if all(item.factor(key) == value for key, value in wanted.items())]
     if found:
@@ -91,21 +91,21 @@ def matching(cells: Sequence[Entry], wanted: Mapping[str, str], option: str) -> 
 
 
 def _few(known: set[str]) -> set[str]:
-    """All of them, for the nearest one to be found; a listing of hundreds would be no help."""
+    """Limit the values to search for the nearest one."""
     return known if len(known) <= 200 else set(sorted(known)[:200])
 
 
 def contrasts(
     groups: Sequence[Sequence[Entry]], baseline: Mapping[str, str] | None, candidate: Mapping[str, str] | None
 ) -> list[tuple[Entry, Entry]]:
-    """(candidate, baseline) pairs of cells of one benchmark.
+    """Return (candidate, baseline) pairs of cells of one benchmark.
 
-    One import: the cells that `candidate` names (else all others of its benchmark and round) against the one that
-    `baseline` names. Two imports: cells of the second against those of the first; without patterns every system
+    One import: the cells selected by `candidate` (default: all others of the benchmark and round) against the cell
+    selected by `baseline`. Two imports: cells of the second against those of the first; without patterns, every system
     against itself.
 
     Raises:
-        UsageError: nothing, or not one thing, to compare with.
+        UsageError: no baseline, or more than one.
     """
     first, last = groups[0], groups[-1]
     if baseline is None and candidate is None and len(groups) == 2:
@@ -130,36 +130,36 @@ def _same_systems(first: Sequence[Entry], last: Sequence[Entry]) -> list[tuple[E
     found = [(item, mates[0]) for item in last
              if len(mates := known.get(tuple(item.factor(key) for key in keys), [])) == 1]
     if not found:
-        raise UsageError("the two imports have no system and benchmark in common; --baseline names cells of the first, "
-                         "--candidate of the second")
+        raise UsageError("the two imports have no system and benchmark in common; select cells of the first with "
+                         "--baseline and of the second with --candidate")
     return found
 
 
 def _only_base(cells: Sequence[Entry], candidate: Mapping[str, str] | None) -> list[Entry]:
-    """Two cells need no pattern; of more, somebody has to say which one is the baseline before looking."""
+    """Return the baseline if there are two cells; with more cells the user must name it in advance."""
     if len(cells) == 2 and candidate is None:
         return [cells[0]]
     if len(cells) < 2:
-        raise UsageError("there is one cell only, so there is nothing to compare it with" if cells else
-                         "there is no cell in it")
-    raise UsageError(f"--baseline names the cell to compare with, for example --baseline "
-                     f"{_written(cells[0])}; there are {len(cells)} cells: {_listed(cells)}")
+        raise UsageError("there is only one cell, so there is nothing to compare it with" if cells else
+                         "the import has no cell")
+    raise UsageError(f"there are {len(cells)} cells: {_listed(cells)}; name the cell to compare with, for example "
+                     f"--baseline {_written(cells[0])}")
 
 
 def _mate(item: Entry, bases: Sequence[Entry], anywhere: bool) -> Entry | None:
-    """The baseline of one candidate: of its own round where there is one, else of any where it was named."""
+    """Return the baseline of one candidate: in its own round, else in another round if it was named."""
     others = [base for base in bases if base.cell.factors["benchmark"] == item.cell.factors["benchmark"]
               and (base.cell.cell_id, base.folder) != (item.cell.cell_id, item.folder)]
     mates = [base for base in others if base.where == item.where] or (
         others if anywhere or base_of_other_import(item, others) else [])
     if len(mates) > 1:
-        raise UsageError(f"--baseline names {len(mates)} cells of {item.cell.factors['benchmark']}; one is compared "
-                         f"with: {_listed(mates)}")
+        raise UsageError(f"--baseline matches {len(mates)} cells of {item.cell.factors['benchmark']}: "
+                         f"{_listed(mates)}; select one")
     return mates[0] if mates else None
 
 
 def base_of_other_import(item: Entry, bases: Sequence[Entry]) -> bool:
-    """Two imports are compared although their rounds differ: that is what was asked for."""
+    """Return True if a baseline is in the other import: two imports are compared even if their rounds differ."""
     return any(base.folder != item.folder for base in bases)
 
 
@@ -167,7 +167,7 @@ def _nothing(bases: Sequence[Entry], ours: Sequence[Entry]) -> str:
     benchmarks = sorted({item.cell.factors["benchmark"] for item in bases})
     theirs = sorted({item.cell.factors["benchmark"] for item in ours})
     return (f"nothing to compare: the baseline is of {', '.join(benchmarks[:SHOWN])}, the candidates of "
-            f"{', '.join(theirs[:SHOWN])}; results of one benchmark and round compare")
+            f"{', '.join(theirs[:SHOWN])}; only results of one benchmark and round can be compared")
 
 
 def _written(item: Entry) -> str:

@@ -1,4 +1,4 @@
-"""The event lines of a log, streamed: everything between them costs neither memory nor parsing."""
+"""The event lines of a log, streamed; other lines need no memory and no parsing."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ CHUNK = 1 << 20
 MAX_LINE = 1 << 20
 """Bytes of one event line."""
 MAX_FILE = 256 << 20
-"""Bytes of one log; a repository's host takes no file of more than 100 MB."""
+"""Bytes of one log; hosts of results repositories accept at most 100 MB per file."""
 
 
 class EventLines:
     """Iterates over (line number, bytes from the token to the end of the line) of one log.
 
-    A line ends at LF or CR, as MLCommons' reader has it: progress bars put many CRs before an event. Where a token
-    stands twice on a line the last one counts, also as there; `doubled` counts such lines.
+    A line ends at LF or CR, as in the reader of MLCommons: progress bars put many CRs before an event. If a token
+    occurs twice on a line, the last one counts, also as there; `doubled` counts such lines.
     """
 
     def __init__(self, path: Path, token: bytes, max_file: int = MAX_FILE, chunk: int = CHUNK) -> None:
@@ -33,11 +33,11 @@ class EventLines:
 
     @property
     def sha256(self) -> str:
-        """Of the whole file; complete after the iteration."""
+        """Hash of the whole file; complete after the iteration."""
         return self._digest.hexdigest()
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        """Yields the event lines.
+        """Yield the event lines.
 
         Raises:
             Damaged: the file cannot be read, is too large, holds NUL bytes, or an event line is too long.
@@ -88,7 +88,7 @@ class EventLines:
 
 
 def _line_end(buffer: bytes, start: int) -> int:
-    """Index of the LF or CR that ends the line; -1: not in the buffer."""
+    """Return the index of the LF or CR that ends the line; -1: not in the buffer."""
     feed = buffer.find(b"\n", start)
     back = buffer.find(b"\r", start, feed) if feed >= 0 else buffer.find(b"\r", start)
     return back if back >= 0 else feed

@@ -1,7 +1,7 @@
-"""A results repository of MLPerf, or any part of one, read.
+"""Import of a results repository of MLPerf, or of any part of one.
 
 Layout: ``ROUND/ORG/results/SYSTEM/BENCHMARK/result_N.txt`` (HPC rounds put `strong/` before the benchmark) and
-``ROUND/ORG/systems/SYSTEM.json``. What a name above the given folder says is used; nothing above it is opened.
+``ROUND/ORG/systems/SYSTEM.json``. Names above the given folder are used; nothing above it is opened.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ from repro.published.untrusted.text import Damaged, number, plain
 LOG_NAME = re.compile(r"result_(.*)\.txt", re.DOTALL)
 ROUND_NAME = re.compile(r"(?:(training|hpc)_)?(?:results_)?v?(\d{1,2})\.(\d{1,2})(?:\.\d+)?")
 MAX_HELD = 192 << 20
-"""Bytes of results that one import holds, about; written out they take as much again, and a gigabyte is the limit."""
+"""Approximate bytes of results in one import; writing needs as much again, and the limit is a gigabyte."""
 UNKNOWN = "unknown"
-OTHERS = "no result log (result_N.txt), system description (systems/NAME.json), scaling.json or rcps_BENCHMARK.json"
+OTHERS = ("not a result log (result_N.txt), system description (systems/NAME.json), scaling.json or "
+          "rcps_BENCHMARK.json")
 
 
 @dataclass(frozen=True, slots=True)
 class LogPath:
-    """What a log's path says; None: nothing."""
+    """The facts in the path of a log; None: unknown."""
 
     usage: str
     version: Version | None
@@ -50,11 +51,11 @@ class LogPath:
     system: str
     benchmark: str
     home: tuple[str, ...]
-    """The organisation's folder."""
+    """The folder of the organisation."""
 
     @classmethod
     def of(cls, parts: Sequence[str]) -> LogPath:
-        """Of a log, by the names from the root down to it.
+        """Read the path of a log, given as names from the root.
 
         Raises:
             Damaged: a weak-scaling run.
@@ -67,13 +68,13 @@ class LogPath:
             usage, version = _round(above[:-2])
             return cls(usage, version, None, _name(names[-2]), _benchmark(names[-1]), tuple(above[:-2]))
         if len(inner) == 3 and inner[1] == "weak":
-            raise Damaged("a weak-scaling run: many models trained at once have no time to target each")
+            raise Damaged("a weak-scaling run: it trains many models at once, which have no individual time to target")
         usage, version = _round(above[: at - 1])
         return cls(usage, version, _name(above[at - 1]), _name(inner[0]), _benchmark(inner[-1]), tuple(above[:at]))
 
 
 def _round(above: Sequence[str]) -> tuple[str, Version | None]:
-    """(usage, version) by the nearest two names above the organisation."""
+    """Return (usage, version) from the nearest two names above the organisation."""
     for name in reversed(above[-2:]):
         match = ROUND_NAME.fullmatch(name)
         if match:
@@ -91,7 +92,7 @@ def _benchmark(text: str) -> str:
 
 
 def import_folder(root: Path) -> Imported:
-    """Read every file below `root`; a file that is not taken is in `refused` with its reason.
+    """Import every file below `root`; `refused` lists the other files with their reasons.
 
     Raises:
         UsageError: no such folder or file, or too many files in it.
@@ -109,24 +110,24 @@ def import_folder(root: Path) -> Imported:
 
 
 class _Reader:
-    """Gathers what the files of one folder say."""
+    """Collects the contents of the files of one folder."""
 
     def __init__(self) -> None:
         self._systems: dict[tuple[tuple[str, ...], str], PublishedSystem] = {}
         self._scaling: dict[str, float] = {}
-        """By the log folder's path below the import."""
+        """Factor by path of the log folder in the import."""
         self._keys: dict[str, CellKey] = {}
         """Cell by log folder."""
         self._taken: dict[CellKey, str] = {}
         self._results: list[PublishedResult] = []
         self._refused: list[Refused] = []
         self._lost: list[tuple[Found, str]] = []
-        """Logs that were refused, with the reason."""
+        """Refused logs with the reason."""
         self._held = 0
         self._references: list[PublishedReference] = []
 
     def other(self, found: Found) -> None:
-        """A file that is no log."""
+        """Read a file that is not a log."""
         try:
             if found.refusal:
                 raise Damaged(found.refusal)
@@ -150,14 +151,14 @@ class _Reader:
         self._systems[home, name] = read_system(read_small(found.path, MAX_BYTES), org, name, found.source)
 
     def log(self, found: Found) -> None:
-        """A result log."""
+        """Read a result log."""
         try:
             if found.refusal:
                 raise Damaged(found.refusal)
             result = self._read(found)
             self._held += _weight(result)
             if self._held > MAX_HELD:
-                raise Damaged(f"this import already holds {MAX_HELD >> 20} MiB of results; import parts of it")
+                raise Damaged(f"this import already has {MAX_HELD >> 20} MiB of results; import parts of the folder")
             self._results.append(result)
         except Damaged as reason:
             self._lost.append((found, str(reason)))
@@ -165,26 +166,26 @@ class _Reader:
     def _read(self, found: Found) -> PublishedResult:
         place = LogPath.of(found.parts)
         log = MlperfLog(found.path)
-        told = read_facts(log)
+        facts = read_facts(log)
         system = self._systems.get((place.home, place.system))
         version = place.version or _version(log)
-        division = _word(told, "submission_division") or (system.division if system else None)
+        division = _word(facts, "submission_division") or (system.division if system else None)
         qualities = rules.targets(place.benchmark, version, division)
-        train_samples, notes = _train_samples(told, place.benchmark)
+        train_samples, notes = _train_samples(facts, place.benchmark)
         unit = rules.epoch_unit(place.benchmark, version)
-        run = judge_run(told, log.per_second, qualities, unit, train_samples)
-        org = place.org or _word(told, "submission_org") or UNKNOWN
+        run = judge_run(facts, log.per_second, qualities, unit, train_samples)
+        org = place.org or _word(facts, "submission_org") or UNKNOWN
         round_name = f"{place.usage}_v{version[0]}.{version[1]}" if version else UNKNOWN
         key = self._key(found, CellKey(round_name, org, place.system, place.benchmark))
-        notes += _disagreements(told, log, place, org)
+        notes += _disagreements(facts, log, place, org)
         if system is None:
-            notes.append("no system description that could be read")
+            notes.append("no readable system description")
         if log.lines.doubled:
-            notes.append(f"{log.lines.doubled} lines hold several events; the last of each was read, as MLCommons does")
+            notes.append(f"{log.lines.doubled} lines have several events; the last of each was read, as MLCommons does")
         return PublishedResult(
             program="mlperf", result_id=result_id(key.cell_id, found.source), cell_id=key.cell_id, repeat=0,
             round=key.round, org=key.org, system=key.system, benchmark=key.benchmark, division=division,
-            **_of_system(system, told), **_of_log(told), **_of_run(run), train_samples=train_samples,
+            **_of_system(system, facts), **_of_log(facts), **_of_run(run), train_samples=train_samples,
             target={quality.metric: quality.target for quality in qualities},
             direction={quality.metric: quality.direction for quality in qualities},
             warnings=(*run.warnings, *notes), source=found.source, sha256=log.sha256,
@@ -192,7 +193,7 @@ class _Reader:
         )
 
     def _key(self, found: Found, key: CellKey) -> CellKey:
-        """The cell of a log's folder: one folder is one cell, and two folders are never the same one."""
+        """Return the cell of a log folder: each folder is a separate cell."""
         folder = _folder(found)
         if folder not in self._keys:
             if key in self._taken:
@@ -202,7 +203,7 @@ class _Reader:
         return self._keys[folder]
 
     def imported(self) -> Imported:
-        """Everything, with the cells' scores."""
+        """Return everything, with the scores of the cells."""
         lost: dict[CellKey, int] = {}
         for found, reason in self._lost:
             key = self._lost_key(found)
@@ -218,7 +219,7 @@ class _Reader:
     def _lost_key(self, found: Found) -> CellKey:
         try:
             place = LogPath.of(found.parts)
-        except Damaged:  # weak scaling: a cell of its own, never a run of the strong one
+        except Damaged:  # weak scaling: a separate cell, never a run of the strong one
             place = LogPath.of((*found.parts[:-3], found.parts[-2], found.parts[-1]))
             place = LogPath(place.usage, place.version, place.org, place.system, f"{place.benchmark} weak", place.home)
         round_name = f"{place.usage}_v{place.version[0]}.{place.version[1]}" if place.version else UNKNOWN
@@ -238,7 +239,7 @@ class _Reader:
 
 
 def _weight(result: PublishedResult) -> int:
-    """Bytes that a result takes as text, about."""
+    """Estimate the bytes of a result as text."""
     settings = sum(len(key) + len(str(value)) + 8 for key, value in result.hyperparameters.items())
     return 1_500 + 120 * len(result.curve) + settings
 
@@ -251,12 +252,12 @@ def _scaling_factor(content: bytes) -> float:
     data = parse(content)
     factor = number(data.get("scaling_factor")) if isinstance(data, dict) else None
     if factor is None or not 0 < factor < 100:
-        raise Damaged("holds no scaling_factor that a score can be multiplied with")
+        raise Damaged("has no valid scaling_factor")
     return factor
 
 
 def _version(log: MlperfLog) -> Version | None:
-    """Round by the form of the log's lines, where the form has only one."""
+    """Return the round of the log's form, if it exists in one round only."""
     if log.form == "v0.6":
         return 0, 6
     if log.version:
@@ -265,54 +266,54 @@ def _version(log: MlperfLog) -> Version | None:
     return None
 
 
-def _word(told: LogFacts, key: str) -> str | None:
-    value = told.first.get(key)
+def _word(facts: LogFacts, key: str) -> str | None:
+    value = facts.first.get(key)
     return value if isinstance(value, str) and value else None
 
 
-def _whole(told: LogFacts, key: str, largest: int = 1 << 62) -> int | None:
-    value = number(told.first.get(key))
+def _whole(facts: LogFacts, key: str, largest: int = 1 << 62) -> int | None:
+    value = number(facts.first.get(key))
     return int(value) if value is not None and value.is_integer() and 0 <= value <= largest else None
 
 
-def _train_samples(told: LogFacts, benchmark: str) -> tuple[int | None, list[str]]:
-    """(samples of one epoch, notes)."""
-    found = _whole(told, "train_samples")
+def _train_samples(facts: LogFacts, benchmark: str) -> tuple[int | None, list[str]]:
+    """Return (samples of one epoch, notes)."""
+    found = _whole(facts, "train_samples")
     if found or benchmark != "resnet":
         return found or None, []
     return rules.IMAGENET_TRAIN, [
-        f"samples are counted with the benchmark's {rules.IMAGENET_TRAIN:,} images: the log does not say"]
+        f"samples are counted with the benchmark's {rules.IMAGENET_TRAIN:,} images, because the log does not say"]
 
 
-def _disagreements(told: LogFacts, log: MlperfLog, place: LogPath, org: str) -> list[str]:
-    """Where the log and the folders tell different things."""
-    said = _word(told, "submission_benchmark") or log.benchmark
+def _disagreements(facts: LogFacts, log: MlperfLog, place: LogPath, org: str) -> list[str]:
+    """Return notes on disagreements between the log and its folders."""
+    named = _word(facts, "submission_benchmark") or log.benchmark
     found = []
-    if said and rules.ALIASES.get(said, said) != place.benchmark:
-        found.append(f"the log says it is {plain(said, 60)!r}, its folder {plain(place.benchmark, 60)!r}; the folder's "
-                     "rules are used")
-    owner = _word(told, "submission_org")
+    if named and rules.ALIASES.get(named, named) != place.benchmark:
+        found.append(f"the log names the benchmark {plain(named, 60)!r}, its folder {plain(place.benchmark, 60)!r}; "
+                     "the rules of the folder are used")
+    owner = _word(facts, "submission_org")
     if owner and owner.casefold() != org.casefold():
-        found.append(f"the log says it is of {plain(owner, 60)!r}, its folder {plain(org, 60)!r}")
+        found.append(f"the log names the organisation {plain(owner, 60)!r}, its folder {plain(org, 60)!r}")
     return found
 
 
-def _of_system(system: PublishedSystem | None, told: LogFacts) -> dict[str, Any]:
+def _of_system(system: PublishedSystem | None, facts: LogFacts) -> dict[str, Any]:
     if system is None:
-        return {"availability": _word(told, "submission_status")}
+        return {"availability": _word(facts, "submission_status")}
     return {
         "availability": system.availability, "accelerator": system.accelerator, "accelerators": system.accelerators,
         "nodes": system.nodes, "framework": system.framework,
     }
 
 
-def _of_log(told: LogFacts) -> dict[str, Any]:
+def _of_log(facts: LogFacts) -> dict[str, Any]:
     settings: dict[str, Setting] = {
-        key: value for key, value in sorted(told.first.items())
-        if value is not None and key not in STRUCTURE and key not in AGREE and key not in told.differ
+        key: value for key, value in sorted(facts.first.items())
+        if value is not None and key not in STRUCTURE and key not in AGREE and key not in facts.differ
         and not key.startswith(("submission_", "eval_"))
     }
-    return {"global_batch_size": _whole(told, "global_batch_size") or None, "seed": _whole(told, "seed"),
+    return {"global_batch_size": _whole(facts, "global_batch_size") or None, "seed": _whole(facts, "seed"),
             "hyperparameters": settings}
 
 
@@ -325,7 +326,7 @@ def _of_run(run: RunOutcome) -> dict[str, Any]:
 
 
 def _repeats(results: Iterable[PublishedResult]) -> list[PublishedResult]:
-    """Runs of a cell numbered from 0, in the order of their files' numbers (result_2 before result_10)."""
+    """Number the runs of each cell from 0, in the order of their files (result_2 before result_10)."""
     counts: dict[str, int] = {}
     found = []
     for item in sorted(results, key=lambda item: (_folder_of(item), _file_number(item.source), item.source)):

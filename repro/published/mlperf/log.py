@@ -1,4 +1,4 @@
-"""MLPerf's log lines, three generations of them, as events.
+"""Reader of MLPerf's log lines in three generations.
 
 ================  ======================================================================  ===========
 generation        line                                                                    times
@@ -32,12 +32,12 @@ V05_LINE = re.compile(
     re.DOTALL,
 )
 LATEST = 1e11
-"""Seconds since 1970; what lies beyond (the year 5138) is no time."""
+"""Seconds since 1970 (the year 5138); later times are invalid."""
 V05_KEYS = {
     "preproc_num_train_examples": "train_samples", "run_set_random_seed": "seed", "num_train_examples": "train_samples",
     "num_eval_examples": "eval_samples",
 }
-"""Names of old rounds -> of today. `input_batch_size` of v0.5 is not among them: some logged it per worker."""
+"""Key in old rounds -> current key. `input_batch_size` of v0.5 is missing: some logged it per worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +48,21 @@ class LogEvent:
     key: str
     value: Any
     time: float
-    """Since 1970, in the log's own unit (`MlperfLog.per_second`): turned into seconds after subtracting, because at
-    1.7e9 s a float's last digit is 2e-7 s."""
+    """Time since 1970 in the unit of the log (`MlperfLog.per_second`). Convert to seconds after subtracting: at 1.7e9 s
+    the last digit of a float is 2e-7 s."""
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
 class MlperfLog:
-    """Iterates over the events of one log; what holds for the whole file is complete after the iteration."""
+    """Iterates over the events of one log; the attributes are complete after the iteration."""
 
     def __init__(self, path: Path) -> None:
         self.lines = EventLines(path, TOKEN)
         self.form: Form | None = None
         self.version: str | None = None
-        """Round by the log's own token (only v0.5 has it there)."""
+        """Round in the token of the log (v0.5 only)."""
         self.benchmark: str | None = None
-        """By the log's own lines (only v0.5 has it in every one)."""
+        """Benchmark in the lines of the log (v0.5 only)."""
 
     @property
     def sha256(self) -> str:
@@ -70,14 +70,14 @@ class MlperfLog:
 
     @property
     def per_second(self) -> float:
-        """Units of the log's times in a second."""
+        """Units of time per second."""
         return 1e3 if self.form == "mllog" else 1.0
 
     def __iter__(self) -> Iterator[LogEvent]:
-        """Yields the events in the file's order.
+        """Yield the events in the order of the file.
 
         Raises:
-            Damaged: as `EventLines`; an event line cannot be read; two generations in one file.
+            Damaged: as `EventLines`; an unreadable event line; two generations in one file.
         """
         for line, text in self.lines:
             event = self._event(line, text.strip())
@@ -96,7 +96,7 @@ class MlperfLog:
             except Damaged as reason:
                 cut = " (the file ends inside this line)" if self.lines.unended else ""
                 raise Damaged(f"line {line}: {reason}{cut}") from None
-        return None  # a tool's own message that mentions the token
+        return None  # a message of a tool that mentions the token
 
     def _v05(self, line: int, text: bytes) -> LogEvent:
         match = V05_LINE.match(text)
@@ -144,7 +144,7 @@ def _mapping(metadata: Any) -> dict[str, Any]:
     if metadata is None:
         return {}
     if not isinstance(metadata, dict):
-        raise Damaged("metadata is no JSON object")
+        raise Damaged("metadata is not a JSON object")
     return metadata
 
 
@@ -152,17 +152,17 @@ def _time(text: bytes) -> float:
     try:
         return _in_range(float(text), 1.0)
     except ValueError:
-        raise Damaged(f"{plain(text.decode(), 40)!r} is no time in seconds") from None
+        raise Damaged(f"{plain(text.decode(), 40)!r} is not a time in seconds") from None
 
 
 def _in_range(time: float, per_second: float) -> float:
     if not 0 <= time <= LATEST * per_second:
-        raise Damaged(f"{time / per_second:g} s since 1970 is no time a run was made at")
+        raise Damaged(f"{time / per_second:g} s since 1970 is not a valid time of a run")
     return time
 
 
 def _loose_value(body: bytes | None) -> Any:
-    """JSON where it is JSON; round v0.5 also took bare words."""
+    """Parse JSON, or a bare word as in round v0.5."""
     if body is None:
         return None
     try:

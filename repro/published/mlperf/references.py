@@ -1,6 +1,6 @@
-"""MLCommons' reference convergence points (`rcps_<benchmark>.json`): what the reference needed at each batch size.
+"""Reference convergence points of MLCommons (`rcps_<benchmark>.json`): the cost of the reference by batch size.
 
-Source: mlcommons/logging, `mlperf_logging/rcp_checker/training_X.Y.Z/`; one object a batch size, with the costs of
+Source: mlcommons/logging, `mlperf_logging/rcp_checker/training_X.Y.Z/`; one object per batch size, with the costs of
 every run of the reference.
 """
 
@@ -21,18 +21,18 @@ MAX_POINTS, MAX_RUNS = 500, 1000
 
 def read_references(content: bytes, name: str, round_name: str, version: Version | None, source: str
                     ) -> list[PublishedReference]:
-    """The points of one file, smallest batch first.
+    """Read the points of one file, smallest batch first.
 
     Args:
-        name: the file's own, which says the benchmark.
+        name: name of the file, which contains the benchmark.
 
     Raises:
-        Damaged: not of that form, or its epochs count something that is neither epochs nor samples.
+        Damaged: not of that form, or its unit is neither epochs nor samples.
     """
     match = FILE_NAME.fullmatch(name)
     data = parse(content)
     if match is None or not isinstance(data, dict) or not data or len(data) > MAX_POINTS:
-        raise Damaged("no reference convergence points: a JSON object of batch sizes")
+        raise Damaged("no reference convergence points: expected a JSON object of batch sizes")
     benchmark = ALIASES.get(match[1], plain(match[1]))
     digest = hashlib.sha256(content).hexdigest()
     found = [PublishedReference(
@@ -42,16 +42,16 @@ def read_references(content: bytes, name: str, round_name: str, version: Version
 
 
 def _point(key: str, point: Any, benchmark: str, version: Version | None) -> dict[str, Any]:
-    told = {name.lower(): value for name, value in point.items()} if isinstance(point, dict) else {}
-    batch = number(told.get("bs"))
-    unit: Literal["epochs", "samples"] = "samples" if "samples to converge" in told else "epochs"
-    costs = told.get(f"{unit} to converge")
+    fields = {name.lower(): value for name, value in point.items()} if isinstance(point, dict) else {}
+    batch = number(fields.get("bs"))
+    unit: Literal["epochs", "samples"] = "samples" if "samples to converge" in fields else "epochs"
+    costs = fields.get(f"{unit} to converge")
     if unit == "epochs" and (counted := epoch_unit(benchmark, version)) != "epochs":
         if counted != "samples":
-            raise Damaged(f"{plain(key, 40)!r} counts {counted}, which no batch size is drawn against")
+            raise Damaged(f"{plain(key, 40)!r} counts {counted}, which is not supported")
         unit = "samples"
     values = [number(value) for value in costs] if isinstance(costs, list) and len(costs) <= MAX_RUNS else []
     known = [value for value in values if value is not None and value > 0]
     if batch is None or not batch.is_integer() or not 0 < batch < 1 << 62 or not known or len(known) < len(values):
-        raise Damaged(f"{plain(key, 40)!r} has no batch size (BS) or no list of what the reference needed")
+        raise Damaged(f"{plain(key, 40)!r} has no batch size (BS) or no list of costs")
     return {"global_batch_size": int(batch), "unit": unit, "costs": tuple(known)}

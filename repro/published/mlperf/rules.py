@@ -1,9 +1,9 @@
-"""MLPerf's rules as far as they turn logs into scores: number of runs, drop rule, targets, what an epoch number counts.
+"""The rules of MLPerf that turn logs into scores: number of runs, drop rule, targets, unit of epoch numbers.
 
 Sources: `mlperf_logging.benchmark_meta` (runs), `mlperf_logging.result_summarizer` (score),
 `mlperf_logging.compliance_checker` (targets, closed division), `mlperf_logging.rcp_checker` (units), package version
-4.1.68. Tests hold runs, targets from round v0.7 on and the averaging against the installed package. Not held against
-anything: ResNet's targets of rounds v0.5 and v0.6 (their written rules) and the units, read off the reference points.
+4.1.68. Tests compare runs, targets from round v0.7 on and the averaging with the installed package. Not
+compared: ResNet's targets of rounds v0.5 and v0.6 (from the written rules) and the units (from the reference points).
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ RUNS: Mapping[str, int] = {
     "deepseekv3_671b": 3, "qwen35_397b_grpo": 3, "dlrmv4": 10, "deepcam": 5, "cosmoflow": 10, "oc20": 5,
     "openfold": 10,
 }
-"""Runs that a submission needs."""
+"""Required runs of a submission."""
 ALIASES = {"mask": "maskrcnn"}
 IMAGENET_TRAIN = 1_281_167
 
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """One quality a run must reach; the far bound keeps percentages and nonsense from passing."""
+    """One quality that a run must reach; the far bound rejects percentages and invalid values."""
 
     direction: Literal["higher", "lower"]
     target: float
     bound: float
     metric: str = ""
-    """Name among several qualities; empty: the only one."""
+    """Name of the quality; empty if it is the only one."""
 
     def reached(self, value: float | None) -> bool:
         if value is None:
@@ -82,32 +82,32 @@ TARGETS: Mapping[str, Sequence[tuple[Version, tuple[Quality, ...]]]] = {
     "oc20": [((1, 0), (_down(0.036),))],
     "openfold": [((3, 0), (_up(0.8),))],
 }
-"""Benchmark -> (first round, qualities) in the order of rounds; closed division."""
+"""Benchmark -> (first round, qualities) in the order of rounds, closed division."""
 
 
 class Score(Frozen):
-    """What MLPerf makes of one system's runs of one benchmark."""
+    """The score of one system on one benchmark."""
 
     minutes: float | None
-    """Mean of the runs that are left; None where nothing is left or too many runs missed."""
+    """Mean of the runs that were not dropped; None if none is left or too many runs missed."""
     valid: bool
-    """By the rules: enough runs, not too many without a time."""
+    """True if the rules are met: enough runs, not too many without a time."""
     reason: str = ""
-    """Why it is not valid."""
+    """The reason if it is not valid."""
     runs: int
-    """Logs there are, refused ones too."""
+    """Number of logs, including refused ones."""
     required: int | None
-    """Runs the rules ask for; None: no such benchmark is known here."""
+    """Runs that the rules require; None: unknown benchmark."""
     failed: int
     """Runs without a time to target: missed, invalid or refused."""
     dropped: tuple[float, ...] = ()
-    """Minutes of the runs that were left out as fastest and slowest."""
+    """Minutes of the runs dropped as fastest and slowest."""
     scaling_factor: float = 1.0
-    """Set in review (`scaling.json`); `minutes` holds it."""
+    """Set in review (`scaling.json`); included in `minutes`."""
 
 
 def targets(benchmark: str, version: Version | None, division: str | None) -> tuple[Quality, ...]:
-    """The qualities a run must reach; empty where they are not known here (open division, rounds not listed)."""
+    """Return the qualities that a run must reach; empty if unknown here (open division, rounds not listed)."""
     if version is None or division != "closed":
         return ()
     found: tuple[Quality, ...] = ()
@@ -118,7 +118,7 @@ def targets(benchmark: str, version: Version | None, division: str | None) -> tu
 
 
 def epoch_unit(benchmark: str, version: Version | None) -> EpochUnit:
-    """What `epoch_num` counts: some benchmarks write samples, tokens or iterations there."""
+    """Return the unit of `epoch_num`: some benchmarks write samples, tokens or iterations."""
     if benchmark in ("bert", "llama31_405b", "llama31_8b", "stable_diffusion", "flux1"):
         return "samples"
     if benchmark == "unet3d" and (version or (0, 0)) >= (3, 1):
@@ -127,28 +127,29 @@ def epoch_unit(benchmark: str, version: Version | None) -> EpochUnit:
 
 
 def dropped_each_side(benchmark: str) -> int:
-    """Runs dropped as fastest, and as many as slowest."""
+    """Return the number of runs dropped as fastest, and also as slowest."""
     return 4 if benchmark == "unet3d" else 1
 
 
 def score(benchmark: str, times: Iterable[float | None], scaling_factor: float = 1.0) -> Score:
-    """`stats.mlperf_score` by a benchmark's drop rule, times the factor that review left, and whether the rules accept
-    it. Fewer runs than asked for still give minutes, as in MLCommons' summarizer, which are not valid.
+    """Compute `stats.mlperf_score` by the drop rule of a benchmark, multiplied by the factor of the review.
+
+    Fewer runs than required still give minutes, as in the summarizer of MLCommons, but the score is not valid.
 
     Args:
-        times: minutes from run_start to run_stop of every run; None: it gave no time to target.
+        times: minutes from run_start to run_stop of every run; None: no time to target.
     """
     logs = list(times)
     each, required, failed = dropped_each_side(benchmark), RUNS.get(benchmark), sum(time is None for time in logs)
     found = mlperf_score(logs, each, scaling=scaling_factor)
     if failed > each:
-        reason = f"{failed} of {len(logs)} runs gave no time to target; {each} may"
+        reason = f"{failed} of {len(logs)} runs have no time to target; at most {each} allowed"
     elif found.value is None:
-        reason = f"nothing is left of {len(logs)} runs after the fastest and the slowest"
+        reason = f"no run is left of {len(logs)} without the fastest and the slowest"
     elif required is None:
-        reason = f"how many runs {benchmark} needs is not known here"
+        reason = f"the required number of runs of {benchmark} is unknown here"
     elif len(logs) < required:
-        reason = f"{len(logs)} runs of the {required} that the rules ask for"
+        reason = f"{len(logs)} runs of {required} required"
     else:
         reason = ""
     dropped = () if found.value is None else tuple(time for time in found.dropped if time is not None)

@@ -1,4 +1,4 @@
-"""One MLPerf log's events -> what the run came to."""
+"""Events of one MLPerf log -> the outcome of the run."""
 
 from __future__ import annotations
 
@@ -24,70 +24,70 @@ STRUCTURE = {
     "eval_iteration_accuracy", "seed", "global_batch_size", "train_samples", "eval_offset", "checkpoint_start",
     "checkpoint_stop", "power_reading",
 }
-"""Keys that tell the run's course; with `submission_*` they are no settings."""
+"""Keys of the structure of a run; like `submission_*` they are no settings."""
 AGREE = (
     "submission_org", "submission_platform", "submission_division", "submission_benchmark", "submission_status",
     "global_batch_size", "train_samples",
 )
-"""Keys that may stand once, or often with the same value (`REQ: EXACTLY_ONE` of the compliance checker)."""
+"""Keys that must have one value, even if repeated (`REQ: EXACTLY_ONE` of the compliance checker)."""
 
 
 @dataclass(slots=True)
 class LogFacts:
-    """What a log tells, gathered line by line so that a long log costs no memory."""
+    """The facts of a log, collected line by line so that a long log needs little memory."""
 
     first: dict[str, Any] = field(default_factory=dict)
     """First value of every key."""
     differ: set[str] = field(default_factory=set)
-    """Keys that came again with another value."""
+    """Keys repeated with another value."""
     starts: list[LogEvent] = field(default_factory=list)
     stops: list[LogEvent] = field(default_factory=list)
     init_start: float | None = None
     evaluations: list[LogEvent] = field(default_factory=list)
     backwards: int = 0
-    """Event lines that are more than a second older than one before them, within the run."""
+    """Event lines of the run that are more than a second older than an earlier line."""
 
 
 def read_facts(log: MlperfLog) -> LogFacts:
     """Read a whole log.
 
     Raises:
-        Damaged: as `MlperfLog`; or it holds no event, too many evaluations, too many different keys.
+        Damaged: as `MlperfLog`; or no event, too many evaluations, too many different keys.
     """
-    told, latest = LogFacts(), 0.0
+    facts, latest = LogFacts(), 0.0
     for event in log:
         key = event.key
         if key in EVALUATIONS:
-            told.evaluations.append(event)
-            if len(told.evaluations) > MAX_POINTS:
+            facts.evaluations.append(event)
+            if len(facts.evaluations) > MAX_POINTS:
                 raise Damaged(f"line {event.line}: more than {MAX_POINTS:,} evaluations")
         elif key == "run_start":
-            told.starts = [*told.starts[:1], event]
+            facts.starts = [*facts.starts[:1], event]
         elif key == "run_stop":
-            told.stops = [*told.stops[:1], event]
-        elif key == "init_start" and told.init_start is None:
-            told.init_start = event.time
-        _note(told, event)
-        if told.starts and not told.stops:
-            told.backwards += event.time < latest - log.per_second
+            facts.stops = [*facts.stops[:1], event]
+        elif key == "init_start" and facts.init_start is None:
+            facts.init_start = event.time
+        _note(facts, event)
+        if facts.starts and not facts.stops:
+            facts.backwards += event.time < latest - log.per_second
             latest = max(latest, event.time)
-    if not told.first:
-        raise Damaged("no MLPerf event line in it")
-    return told
+    if not facts.first:
+        raise Damaged("it has no MLPerf event line")
+    return facts
 
 
-def _note(told: LogFacts, event: LogEvent) -> None:
+def _note(facts: LogFacts, event: LogEvent) -> None:
     key = plain(event.key, 100)
-    if key not in told.first:
-        if len(told.first) >= MAX_KEYS:
+    if key not in facts.first:
+        if len(facts.first) >= MAX_KEYS:
             raise Damaged(f"line {event.line}: more than {MAX_KEYS:,} different keys")
-        told.first[key] = None if key in EVALUATIONS else _bounded(event.value)
-    elif key not in EVALUATIONS and key not in told.differ and told.first[key] != _bounded(event.value):
-        told.differ.add(key)
+        facts.first[key] = None if key in EVALUATIONS else _bounded(event.value)
+    elif key not in EVALUATIONS and key not in facts.differ and facts.first[key] != _bounded(event.value):
+        facts.differ.add(key)
 
 
 def _bounded(value: Any) -> Setting | None:
-    """A setting as it stands in the log; what is no plain value becomes text, cut."""
+    """Return a setting of the log; values that are not plain become shortened text."""
     if value is None or isinstance(value, bool):
         return value
     found = number(value)
@@ -98,7 +98,7 @@ def _bounded(value: Any) -> Setting | None:
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """What one log comes to."""
+    """The outcome of one run."""
 
     status: PublishedStatus
     reason: str
@@ -114,50 +114,50 @@ class RunOutcome:
     warnings: tuple[str, ...]
 
 
-def judge_run(told: LogFacts, per_second: float, qualities: Sequence[Quality], unit: EpochUnit,
+def judge_run(facts: LogFacts, per_second: float, qualities: Sequence[Quality], unit: EpochUnit,
            train_samples: int | None) -> RunOutcome:
-    """Decide what a run came to.
+    """Decide the outcome of a run.
 
     Args:
-        per_second: units of the log's times in a second.
-        qualities: what it had to reach; empty: not known, the log's own word counts.
-        unit: what `epoch_num` counts.
-        train_samples: of one epoch; None: not known.
+        per_second: units of the log's times per second.
+        qualities: what it had to reach; empty: unknown, then the log decides.
+        unit: unit of `epoch_num`.
+        train_samples: samples of one epoch; None: unknown.
     """
-    start = told.starts[0] if told.starts else None
-    stop = told.stops[0] if told.stops else None
-    since = start.time if start else (told.evaluations[0].time if told.evaluations else 0.0)
+    start = facts.starts[0] if facts.starts else None
+    stop = facts.stops[0] if facts.stops else None
+    since = start.time if start else (facts.evaluations[0].time if facts.evaluations else 0.0)
     reader = _Points(since, per_second, unit, train_samples)
-    points = tuple(point for event in told.evaluations for point in reader.read(event))
+    points = tuple(point for event in facts.evaluations for point in reader.read(event))
     rounds = _rounds(points)
     hit = next((index for index, group in enumerate(rounds) if _reached(group, qualities)), None) if qualities else None
-    status, reason = _status(told, points, bool(qualities), hit is not None)
+    status, reason = _status(facts, points, bool(qualities), hit is not None)
     elapsed = (stop.time - start.time) / per_second if start and stop else None
     good = status == "ok"
     reached = (rounds[hit][-1] if hit is not None else points[-1] if points else None) if good else None
     return RunOutcome(
         status=status, reason=reason, seconds=elapsed if good else None,
         run_seconds=elapsed if elapsed is not None and elapsed > 0 else None,
-        init_seconds=_init_seconds(told, per_second),
+        init_seconds=_init_seconds(facts, per_second),
         start_ms=start.time / per_second * 1e3 if start else None,
         stop_ms=stop.time / per_second * 1e3 if stop else None,
         points=points, epochs=reached.epochs if reached else None, samples=reached.samples if reached else None,
         bracket=_bracket(rounds, hit) if good and hit is not None else None,
-        warnings=tuple(dict.fromkeys([*reader.warnings, *_warnings(told, points, good and not qualities)])),
+        warnings=tuple(dict.fromkeys([*reader.warnings, *_warnings(facts, points, good and not qualities)])),
     )
 
 
-def _init_seconds(told: LogFacts, per_second: float) -> float | None:
-    if told.init_start is None or not told.starts or told.starts[0].time < told.init_start:
+def _init_seconds(facts: LogFacts, per_second: float) -> float | None:
+    if facts.init_start is None or not facts.starts or facts.starts[0].time < facts.init_start:
         return None
-    return (told.starts[0].time - told.init_start) / per_second
+    return (facts.starts[0].time - facts.init_start) / per_second
 
 
-def _status(told: LogFacts, points: Sequence[PublishedPoint], known: bool, hit: bool) -> tuple[PublishedStatus, str]:
-    broken = _broken(told, points)
+def _status(facts: LogFacts, points: Sequence[PublishedPoint], known: bool, hit: bool) -> tuple[PublishedStatus, str]:
+    broken = _broken(facts, points)
     if broken:
         return "invalid", broken
-    word = told.stops[0].metadata.get("status")
+    word = facts.stops[0].metadata.get("status")
     if word != "success":
         said = f"run_stop says {plain(word, 40)!r}" if word is not None else "run_stop gives no status"
         return ("missed", said) if word is not None else ("invalid", said)
@@ -166,12 +166,12 @@ def _status(told: LogFacts, points: Sequence[PublishedPoint], known: bool, hit: 
     return "ok", ""
 
 
-def _broken(told: LogFacts, points: Sequence[PublishedPoint]) -> str:
-    """Why the log does not hold together; empty: it does."""
-    for name, events in (("run_start", told.starts), ("run_stop", told.stops)):
+def _broken(facts: LogFacts, points: Sequence[PublishedPoint]) -> str:
+    """Return the inconsistency of the log; empty if there is none."""
+    for name, events in (("run_start", facts.starts), ("run_stop", facts.stops)):
         if len(events) != 1:
             return f"no {name}" if not events else f"{name} more than once (line {events[1].line} again)"
-    start, stop = told.starts[0], told.stops[0]
+    start, stop = facts.starts[0], facts.stops[0]
     if stop.time <= start.time:
         return f"time goes backwards: run_stop (line {stop.line}) is not after run_start (line {start.line})"
     latest: dict[str, float] = {}
@@ -179,25 +179,25 @@ def _broken(told: LogFacts, points: Sequence[PublishedPoint]) -> str:
         if point.seconds < latest.get(point.metric, -1e300):
             return f"time goes backwards: an evaluation at {point.seconds:g} s after one at {latest[point.metric]:g} s"
         latest[point.metric] = point.seconds
-    conflicts = [key for key in AGREE if key in told.differ]
+    conflicts = [key for key in AGREE if key in facts.differ]
     return f"{conflicts[0]} is logged with different values" if conflicts else ""
 
 
-def _warnings(told: LogFacts, points: Sequence[PublishedPoint], unchecked: bool) -> list[str]:
+def _warnings(facts: LogFacts, points: Sequence[PublishedPoint], unchecked: bool) -> list[str]:
     found = []
-    if told.backwards:
-        found.append(f"{told.backwards} event lines are more than 1 s older than a line before them")
+    if facts.backwards:
+        found.append(f"{facts.backwards} event lines are more than 1 s older than a line before them")
     if any(point.seconds < 0 for point in points):
         found.append("evaluations before run_start")
-    if "seed" in told.differ:
-        found.append("several seeds are logged; the first is given")
+    if "seed" in facts.differ:
+        found.append("several seeds are logged; the first is used")
     if unchecked:
-        found.append("the target is not known here; that the run reached it is the log's own word")
+        found.append("the target is unknown here; only the log says that the run reached it")
     return found
 
 
 class _Points:
-    """Turns evaluation events into points; remembers what it could not read."""
+    """Turns evaluation events into points and collects warnings."""
 
     def __init__(self, since: float, per_second: float, unit: EpochUnit, train_samples: int | None) -> None:
         self._since, self._per_second, self._unit, self._train_samples = since, per_second, unit, train_samples
@@ -212,11 +212,11 @@ class _Points:
         for metric, value in list(values.items())[:8]:
             found = number(value)
             if found is None:
-                self._warn(f"line {event.line}: an evaluation's value is no finite number")
+                self._warn(f"line {event.line}: the value of an evaluation is not a finite number")
             yield PublishedPoint(seconds=seconds, samples=samples, epochs=epochs, value=found, metric=plain(metric, 40))
 
     def _progress(self, event: LogEvent) -> tuple[int | None, float | None]:
-        """(samples, epochs) that the evaluation was made after, as far as the log says."""
+        """Return (samples, epochs) before the evaluation, as far as the log has them."""
         data = event.metadata
         counted, epoch = self._count(event, "samples_count"), self._count(event, "epoch_num")
         if counted is None and self._unit == "samples" and "epoch_num" in data:
@@ -231,7 +231,7 @@ class _Points:
             return None
         found = number(event.metadata[name])
         if found is None or found < 0:
-            self._warn(f"line {event.line}: {name} is no count")
+            self._warn(f"line {event.line}: {name} is not a count")
             return None
         return found
 
@@ -241,8 +241,10 @@ class _Points:
 
 
 def _rounds(points: Sequence[PublishedPoint]) -> list[tuple[PublishedPoint, ...]]:
-    """Points of the same evaluation together: several qualities of one state of the model, one of each at most. They
-    need not follow each other: image generation logs its two qualities when each is done."""
+    """Group the points of one evaluation: several qualities of one state of the model, each at most once.
+
+    They need not be adjacent: image generation logs each of its two qualities when it is done.
+    """
     groups: list[dict[str, PublishedPoint]] = []
     latest: dict[tuple[int | None, float | None], dict[str, PublishedPoint]] = {}
     for point in points:

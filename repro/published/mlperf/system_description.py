@@ -23,14 +23,14 @@ COUNTS = {
 
 
 def read_system(content: bytes, org: str, name: str, source: str) -> PublishedSystem:
-    """A system description.
+    """Read a system description.
 
     Raises:
         Damaged: not a JSON object.
     """
     data = parse(content.removeprefix(b"\xef\xbb\xbf"))
     if not isinstance(data, dict):
-        raise Damaged("a system description is a JSON object")
+        raise Damaged("the system description is not a JSON object")
     fields: dict[str, Any] = {to: _text(data.get(of)) for of, to in NAMES.items()}
     fields |= {to: count(data.get(of)) for of, to in COUNTS.items()}
     return PublishedSystem(
@@ -39,7 +39,7 @@ def read_system(content: bytes, org: str, name: str, source: str) -> PublishedSy
 
 
 def _text(value: Any) -> str | None:
-    """What is said; the placeholders that forms are filled with say nothing."""
+    """Return the text of a value; None for the usual placeholders of empty fields."""
     if value is None or isinstance(value, dict | list):
         return None
     text = plain(value).strip()
@@ -47,7 +47,7 @@ def _text(value: Any) -> str | None:
 
 
 def count(value: Any) -> int | None:
-    """A count, also where it is written as text; None: it is none."""
+    """Return a count, also from text; None if it is not a count."""
     text = str(value).strip() if isinstance(value, str | int) and not isinstance(value, bool) else ""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else None
 

@@ -1,4 +1,4 @@
-"""Files of a folder that strangers filled: links are not followed, only plain files are opened, sizes are bounded."""
+"""Safe access to a folder of others: links are not followed, only regular files are opened, sizes are limited."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ SKIPPED_FOLDERS = {".git", ".svn", ".hg"}
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One entry of the folder that is imported."""
+    """One entry of the imported folder."""
 
     path: Path
     source: str
     """Relative to the folder, `/` between parts, always valid text."""
     parts: tuple[str, ...]
-    """Names from the file system's root down, for what a folder's name says about a file."""
+    """Names from the root of the file system; folder names describe a file."""
     refusal: str = ""
-    """Why it is not opened at all; empty: it may be."""
+    """The reason if it is not opened; empty otherwise."""
 
 
 def walk(root: Path) -> Iterator[Found]:
-    """Every file below `root` (or `root` itself, a file), sorted by path; links and special files come with a refusal.
+    """Yield every file below `root` (or the file `root`), sorted by path; links and special files have a refusal.
 
     Raises:
         UsageError: no such folder or file, or more than MAX_ENTRIES in it.
@@ -44,12 +44,12 @@ def walk(root: Path) -> Iterator[Found]:
         return
     for count, found in enumerate(_below(root, tuple(map(file_name, above))), 1):
         if count > MAX_ENTRIES:
-            raise UsageError(f"{root}: holds more than {MAX_ENTRIES:,} files; name the results folder inside it")
+            raise UsageError(f"{root}: has more than {MAX_ENTRIES:,} files; give the results folder inside it")
         yield found
 
 
 def full(path: Path) -> Path:
-    """`path` from the file system's root, `..` taken out by name: nothing is opened to find names."""
+    """Return `path` from the root, with `..` removed by name: nothing is opened."""
     return Path(os.path.abspath(path))  # noqa: PTH100  # Path.resolve would follow links
 
 
@@ -72,13 +72,13 @@ def _below(root: Path, above: tuple[str, ...]) -> Iterator[Found]:
                 yield _refused(found, "a symbolic link; links are not followed")
             elif entry.is_dir(follow_symlinks=False):
                 if entry.name in SKIPPED_FOLDERS:
-                    yield _refused(found, "version control's own folder; nothing in it is read")
+                    yield _refused(found, "a folder of version control; it is not read")
                 else:
                     folders.append((found.path, (*inner, name)))
             elif entry.is_file(follow_symlinks=False):
                 yield found
             else:
-                yield _refused(found, "no plain file (a pipe, socket or device)")
+                yield _refused(found, "not a regular file (a pipe, socket or device)")
         waiting += reversed(folders)
 
 
@@ -87,10 +87,10 @@ def _refused(found: Found, reason: str) -> Found:
 
 
 def open_plain(path: Path, max_bytes: int) -> BinaryIO:
-    """Open a plain file for reading.
+    """Open a regular file for reading.
 
     Raises:
-        Damaged: a link, no plain file, larger than `max_bytes`, or it cannot be read.
+        Damaged: a link, not a regular file, larger than `max_bytes`, or it cannot be read.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -99,12 +99,12 @@ def open_plain(path: Path, max_bytes: int) -> BinaryIO:
     state = os.fstat(descriptor)
     if not stat.S_ISREG(state.st_mode) or state.st_size > max_bytes:
         os.close(descriptor)
-        raise Damaged(f"larger than {max_bytes >> 20} MiB" if stat.S_ISREG(state.st_mode) else "no plain file")
+        raise Damaged(f"larger than {max_bytes >> 20} MiB" if stat.S_ISREG(state.st_mode) else "not a regular file")
     return open(descriptor, "rb", buffering=0)  # noqa: PTH123  # a descriptor, not a path
 
 
 def read_small(path: Path, max_bytes: int) -> bytes:
-    """A whole file that is expected to be small.
+    """Read a whole file that is expected to be small.
 
     Raises:
         Damaged: as `open_plain`, or it grew past the limit while it was read, or holds NUL bytes.

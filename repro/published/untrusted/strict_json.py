@@ -1,4 +1,4 @@
-"""JSON from strangers: duplicate keys, deep nesting and endless numbers are refused; NaN and Infinity stay visible."""
+"""Strict JSON: duplicate keys, deep nesting and overlong numbers are refused; NaN and Infinity become floats."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise Damaged(f"the key {plain(twice, 40)!r} stands twice in one object")
+        raise Damaged(f"the key {plain(twice, 40)!r} occurs twice in one object")
     return found
 
 
@@ -23,13 +23,13 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_object)
 
 
 def parse(text: bytes) -> Any:
-    """The value of a JSON text. NaN and Infinity come back as floats: `refusal.number` tells them from figures.
+    """Parse a JSON text. NaN and Infinity become floats, which `untrusted.text.number` rejects.
 
     Raises:
         Damaged: not UTF-8, not JSON, a key twice in one object, nested deeper than MAX_DEPTH.
     """
     try:
-        # From the bytes, strictly: latin-1 would take anything and turn names into other names.
+        # strict UTF-8: latin-1 would accept any bytes and change names
         value = _DECODER.decode(text.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise Damaged(f"not UTF-8 (byte {error.start + 1})") from None

@@ -1,4 +1,4 @@
-"""Why a file was not taken, and plain text from foreign bytes."""
+"""Printable text and numbers from files of others, and the error that refuses a file."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from typing import Any
 from repro.core.errors import ReproError
 
 MAX_NAME = 200
-"""Characters of a name or a note that are kept."""
+"""Most characters of a name or a note."""
 
 
 class Damaged(ReproError):
-    """A file of others that cannot be trusted to mean what it says; the message is the reason a reader sees."""
+    """A damaged or malformed file of others; the message is the reason shown to readers."""
 
 
 def plain(value: Any, limit: int = MAX_NAME) -> str:
-    """`value` as text that every encoder takes: no lone surrogates, at most `limit` characters, a cut shown as `…`."""
+    """Return `value` as encodable text: no lone surrogates, at most `limit` characters, `…` marks a cut."""
     text = value if isinstance(value, str) else str(value)
     text = text[: limit + 1].encode("utf-8", "backslashreplace").decode("utf-8")
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def file_name(name: str) -> str:
-    """A file's name or relative path as text; bytes that are no UTF-8 show as escapes."""
+    """Return the name or relative path of a file as text; bytes that are not UTF-8 become escapes."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def number(value: Any) -> float | None:
-    """`value` as a finite float; None when it is none (text, truth values, NaN, infinities, beyond 2^63)."""
+    """Return `value` as a finite float; None for text, booleans, NaN, infinities and integers above 2^63."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     if isinstance(value, int) and abs(value) > 1 << 63:
@@ -40,5 +40,5 @@ def number(value: Any) -> float | None:
 
 
 def visible(text: str) -> str:
-    """Text for a reader: control, format and direction characters of foreign names become `\\uXXXX`."""
+    """Replace control, format and direction characters of foreign names by `\\uXXXX`."""
     return "".join(sign if unicodedata.category(sign)[0] != "C" else f"\\u{ord(sign):04x}" for sign in text)

@@ -56,7 +56,7 @@ def test_columns_in_any_order_and_any_line_ends(tmp_path: Path, tsv: str) -> Non
 
 @pytest.mark.parametrize(("rows", "status", "reason"), [
     ("1\t1\t92.99\n", "missed", "best 92.99 % of 93 %"),
-    ("1\t1\t0.93\n", "invalid", "the accuracies look like fractions; percentages are asked for"),
+    ("1\t1\t0.93\n", "invalid", "the accuracies look like fractions; percentages are required"),
     ("1\t2\t50\n2\t1\t93\n", "invalid", "time goes backwards: 3600 s after 7200 s"),
     ("1\t0\t94\n", "invalid", "at the target before any time has passed"),
 ])
@@ -69,11 +69,13 @@ def test_curves_that_give_no_time(tmp_path: Path, rows: str, status: str, reason
 
 @pytest.mark.parametrize(("tsv", "reason"), [
     ("", "line 1: no column 'epoch'"), (HEAD, "no row below the header"),
-    ("epoch\thours\tepoch\ttop5Accuracy\n", "line 1: a column stands twice"),
+    ("epoch\thours\tepoch\ttop5Accuracy\n", "line 1: a column occurs twice"),
     ("epoch\thours\ttop1Accuracy\n1\t1\t93\n", "line 1: no column 'top5Accuracy'"),
     (HEAD + "1\t1\n", "line 2: 2 fields where the header has 3"),
-    (HEAD + "1\t1\tnan\n", "line 2: 'nan' is no finite number"), (HEAD + "1\tinf\t1\n", "line 2: 'inf' is no finite"),
-    (HEAD + "1\t-1\t1\n", "line 2: '-1' is no finite number from 0 up"), (HEAD + "1\t1\t101\n", "line 2: an accuracy"),
+    (HEAD + "1\t1\tnan\n", "line 2: 'nan' is not a finite number"),
+    (HEAD + "1\tinf\t1\n", "line 2: 'inf' is not a finite"),
+    (HEAD + "1\t-1\t1\n", "line 2: '-1' is not a finite number of at least 0"),
+    (HEAD + "1\t1\t101\n", "line 2: an accuracy"),
     (HEAD + "1\t1e9\t93\n", "line 2: 1e+09 hours"), (HEAD + "1\t1\t9\0\n", "a NUL byte at byte 31"),
     (HEAD + "1\t1\t1\n" * 10_001, "line 10002: more than 10,000 rows"), ("x" * (5 << 20), "larger than 4 MiB"),
 ])
@@ -106,8 +108,8 @@ def test_what_is_no_training_entry_is_refused_by_name(tmp_path: Path) -> None:
     (other / "quick.tsv").write_text(HEAD)
     entry(tmp_path, benchmark="SQuAD")
     found = refusals(tmp_path)
-    assert found["alone.json"] == "a description without a curve (.tsv) beside it"
-    assert found["notes.md"].startswith("no training entry")
+    assert found["alone.json"] == "a description without a curve (.tsv) next to it"
+    assert found["notes.md"].startswith("not a training entry")
     assert found["link.tsv"] == "a symbolic link; links are not followed"
     assert found["quick.tsv"] == "an inference entry; training entries are imported"
     assert found["fast.tsv"].startswith("neither ImageNet nor CIFAR10 is in its path")
@@ -117,7 +119,7 @@ def test_what_is_no_training_entry_is_refused_by_name(tmp_path: Path) -> None:
 def test_epochs_that_do_not_grow_are_said(tmp_path: Path) -> None:
     entry(tmp_path, tsv=HEAD + "0\t1\t50\n0\t2\t93\n")
     warnings = one(tmp_path).warnings
-    assert "does not grow" in warnings[0] and "counted from 0" in warnings[1]
+    assert "does not increase" in warnings[0] and "counted from 0" in warnings[1]
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300))

@@ -46,7 +46,7 @@ def test_any_part_of_a_repository_names_the_same_runs(tmp_path: Path, depth: int
     assert first.cell_id == import_folder(tmp_path).results[0].cell_id
     # The description lies beside `results/`: only an import from the organisation up may open it.
     assert (first.accelerator == "Chip 1") == (depth >= 4)
-    assert ("no system description that could be read" in first.warnings) == (depth < 4)
+    assert ("no readable system description" in first.warnings) == (depth < 4)
 
 
 def test_names_do_not_depend_on_how_the_folder_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,8 +83,8 @@ def test_two_folders_are_never_one_cell(tmp_path: Path) -> None:
 def test_what_log_and_folders_tell_differently_is_said(tmp_path: Path) -> None:
     repository(tmp_path, {"result_0.txt": "".join(log_lines(benchmark="bert", org="Rival"))})
     warnings = import_folder(tmp_path).results[0].warnings
-    assert any("the log says it is 'bert', its folder 'resnet'" in text for text in warnings)
-    assert any("the log says it is of 'Rival', its folder 'Acme'" in text for text in warnings)
+    assert any("the log names the benchmark 'bert', its folder 'resnet'" in text for text in warnings)
+    assert any("the log names the organisation 'Rival', its folder 'Acme'" in text for text in warnings)
 
 
 def test_a_refused_log_counts_against_its_system(tmp_path: Path) -> None:
@@ -106,12 +106,12 @@ def test_a_factor_set_in_review_scales_the_score(tmp_path: Path) -> None:
     (folder / "scaling.json").write_text('{"scaling_factor": -1}')
     found = import_folder(tmp_path)
     assert found.cells[0].score.minutes == pytest.approx(12.0)
-    assert "holds no scaling_factor" in found.refused[0].reason
+    assert "has no valid scaling_factor" in found.refused[0].reason
 
 
 @pytest.mark.parametrize(("content", "reason"), [
-    (b"org: not JSON", "not JSON: Expecting value"), (b"[]", "a system description is a JSON object"),
-    (b"[" * 5000, "nested deeper than 32 levels"), (b'{"a": 1, "a": 2}', "the key 'a' stands twice"),
+    (b"org: not JSON", "not JSON: Expecting value"), (b"[]", "the system description is not a JSON object"),
+    (b"[" * 5000, "nested deeper than 32 levels"), (b'{"a": 1, "a": 2}', "the key 'a' occurs twice"),
     (b"\xff", "not UTF-8"), (b"{\0}", "a NUL byte at byte 2"), (b" " * (1 << 20) + b"{}", "larger than 1 MiB"),
 ])
 def test_a_damaged_system_description_costs_its_figures_only(tmp_path: Path, content: bytes, reason: str) -> None:
@@ -141,10 +141,10 @@ def test_every_other_file_is_refused_by_name(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     os.mkfifo(folder / "result_9.txt")
     found = reasons(import_folder(tmp_path))
-    assert found["README.md"].startswith("no result log")
-    assert found[".git"].startswith("version control's own folder")
-    assert found["pipe"] == "no plain file (a pipe, socket or device)"
-    assert found["training_v4.0/Acme/results/box/resnet/result_9.txt"] == "no plain file (a pipe, socket or device)"
+    assert found["README.md"].startswith("not a result log")
+    assert found[".git"].startswith("a folder of version control")
+    assert found["pipe"] == "not a regular file (a pipe, socket or device)"
+    assert found["training_v4.0/Acme/results/box/resnet/result_9.txt"] == found["pipe"]
     assert found["training_v4.0/Acme/results/box/weak/resnet/result_0.txt"].startswith("a weak-scaling run")
 
 
@@ -187,13 +187,13 @@ def test_an_import_holds_only_so_much(tmp_path: Path, monkeypatch: pytest.Monkey
     repository(tmp_path)
     found = import_folder(tmp_path)
     assert (len(found.results), len(found.refused)) == (3, 2)
-    assert found.refused[0].reason.startswith("this import already holds")
+    assert found.refused[0].reason.startswith("this import already has")
 
 
 def test_a_folder_of_too_many_files_is_not_walked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(safe_file, "MAX_ENTRIES", 4)
     repository(tmp_path)
-    with pytest.raises(UsageError, match="holds more than 4 files"):
+    with pytest.raises(UsageError, match="has more than 4 files"):
         import_folder(tmp_path)
 
 

@@ -79,7 +79,7 @@ def test_every_format_says_the_same(published: Published, tmp_path: Path) -> Non
         (line,) = [line for line in text.splitlines() if line.startswith(f"| {cell.factors['system']} ")]
         assert f" {cell.score.minutes:.4g} " in line or f" {cell.score.minutes:.3f} " in line
         assert ("not valid" in line) is not cell.score.valid
-    assert "nobody ran them again" in text and "All figures: **published**" in text
+    assert "not run again here" in text and "All figures: **published**" in text
     assert all(item.reason[:20] in text for item in published.refused)
 
 
@@ -103,7 +103,7 @@ def test_a_long_list_of_refused_files_is_cut_and_says_so(tmp_path: Path) -> None
     import_results("mlperf", tmp_path / "in", tmp_path / "out")
     brief = published_brief([read_published(tmp_path / "out")])
     assert len(brief.refused) == REFUSED_UP_TO and brief.refused_left_out == 5
-    assert "5 more stand in refused.jsonl" in render_published(brief)
+    assert "5 more are in refused.jsonl" in render_published(brief)
 
 
 def test_figures_are_drawn_of_scores_and_of_batches(published: Published, tmp_path: Path) -> None:

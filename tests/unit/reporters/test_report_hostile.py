@@ -174,7 +174,7 @@ def test_pdflatex_sets_hostile_published_names(foreign: Published, tmp_path: Pat
 def test_what_writes_no_published_results_says_so_before_anything_is_written(
     foreign: Published, tmp_path: Path
 ) -> None:
-    for kind, words in (("mllog", "logs of their own"), ("mlflow", "runs of this harness")):
+    for kind, words in (("mllog", "their own logs"), ("mlflow", "runs of this harness")):
         ended = CliRunner().invoke(cli, ["report", str(foreign.folder), "--to", f"html,{kind}", "--out",
                                          str(tmp_path / "out")])
         assert isinstance(ended.exception, UsageError) and words in str(ended.exception)

@@ -201,7 +201,7 @@ def test_runs_that_stand_apart_are_one_page_and_one_document(early: Record, late
     assert Path(place) == tmp_path / "page/report.html"
     assert page.count("<section id=") == 2 == document.count("\n## Section ")
     for text in (page, document):
-        assert "Why it stands apart from section 1" in text or "apart from section 1: another suite" in text
+        assert "Why it is separate from section 1" in text or "separate from section 1: another suite" in text
         assert "seeds 0 to 3 were run more than once" in text
     for section in found:
         own = section.record
