@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from repro.record.store import Record
 
-from ..paper.markdown import escaped
+from ..markdown import escaped
 from ..tables.rows import about
 
 TEXT = """\

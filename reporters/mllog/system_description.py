@@ -5,8 +5,8 @@ from __future__ import annotations
 from repro.record.store import Record
 from repro.suite.cell import Cell
 
-from ..page.text import gibibytes
 from ..tables.rows import plain
+from ..text import gibibytes
 
 STATUS = "Research, Development, or Internal (RDI)"
 """The only status of MLPerf's checker without a promise of availability."""

@@ -16,8 +16,8 @@ from repro.suite.cell import Cell
 from repro.suite.model import Metric
 from repro.suite.training import TrainingConfig
 
+from ..text import Number, limited, number, seconds, shortened, visible, without_paths
 from .axis import Axis, from_zero
-from .text import Number, limited, number, seconds, shortened, visible, without_paths
 
 COLORS = 8
 """Number of cell colours in report.css (--c0 and on)."""

@@ -11,9 +11,9 @@ from repro.record.status import meaning
 from repro.record.store import Record
 from repro.suite.cell import Cell
 
+from ..text import Number, number, plural, seconds, wrapped
 from .bands import band, brackets, thinned
 from .cells import CellMark, goal, marks, origins
-from .text import Number, number, plural, seconds, wrapped
 
 DASHES = {
     "solid": "solid", "dash": "6px,3px", "dot": "2px,2px", "dashdot": "8px,3px,2px,3px", "longdash": "12px,3px",

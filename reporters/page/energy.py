@@ -10,8 +10,8 @@ from repro.record.energy import OBSERVER_LIMIT, Energy
 from repro.record.results import Result
 from repro.record.store import Record
 
+from ..text import Number, number, share
 from .cells import CellMark, marks
-from .text import Number, number, share
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from typing import Literal
 from repro.compare import Bounds, Comparison
 from repro.suite.metrics import METRICS
 
+from ..text import Number, number, plural, ratios, seconds
 from .axis import Axis
-from .text import Number, number, plural, ratios, seconds
 
 Kind = Literal["samples", "throughput", "restricted"]
 PATHS: dict[Kind, str] = {"samples": "split.samples", "throughput": "split.throughput", "restricted": "restricted"}

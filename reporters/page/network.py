@@ -9,9 +9,9 @@ from statistics import median
 from repro.record.results import Link, Network
 from repro.record.store import Record
 
+from ..text import Number, number
 from .cells import marks
 from .settings import spans
-from .text import Number, number
 
 
 @dataclass(frozen=True, slots=True)

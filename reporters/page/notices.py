@@ -10,9 +10,9 @@ from repro.record.results import Result
 from repro.record.status import meaning
 from repro.record.store import Record
 
+from ..text import plural, significant
 from .cells import origin
 from .settings import effective
-from .text import plural, significant
 
 BUSY = 0.25
 """Load per core (1 min, before the run) above which the page warns: one other process on four cores."""

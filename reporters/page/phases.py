@@ -10,9 +10,9 @@ from repro.compare import summarize
 from repro.record.results import LOST, PHASES, Result
 from repro.record.store import Record
 
+from ..text import Number, seconds
 from .axis import Axis, from_zero
 from .cells import CellMark, marks
-from .text import Number, seconds
 
 WORDS = {"train": "training", "eval": "evaluation", "checkpoint": "checkpoints", "logging": "logging", "other": "other",
          LOST: "lost before resuming from a checkpoint"}

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from repro.record.store import Record
 from repro.suite.cell import Cell
 
+from ..text import significant
 from .bounds import CostModel, fits
 from .cells import COLORS, DASHES, SYMBOLS, CellMark, marks, origins
 from .curves import Chart
 from .scaling_charts import BOUND_LINES, drawn_line, ideal, scaling_chart, step_traces
 from .scaling_line import ScalingLine, scaling_line
-from .text import significant
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..text import wrapped
 from .axis import log_ticks, tick_text
 from .bounds import StepBounds
 from .curves import DASHES as PATTERNS
 from .curves import Chart
 from .scaling_line import ScalingLine, ScalingPoint
-from .text import wrapped
 
 BOUND_LINES: tuple[tuple[Callable[[StepBounds], float | None], str, str], ...] = (
     (lambda bounds: bounds.compute, "compute alone", "dot"),

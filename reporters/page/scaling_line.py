@@ -13,9 +13,9 @@ from repro.seams.training import Workload
 from repro.suite.cell import Cell
 from repro.suite.metrics import DEFAULT
 
+from ..text import Number, number, ratios, seconds, shortened, without_paths
 from .bounds import CostModel, StepBounds, bounds, ended, network_of
 from .cells import COLORS, DASHES, SYMBOLS, CellMark
-from .text import Number, number, ratios, seconds, shortened, without_paths
 from .traffic import counted, kibibytes, milliseconds
 
 

@@ -16,8 +16,8 @@ from repro.core.files import write_text
 
 from ..paper.brief import FOOTNOTE, Brief, brief
 from ..paper.figures import figures, rendered_figure
+from ..text import plural
 from .document import rendered
-from .text import plural
 
 if TYPE_CHECKING:
     from repro.compare.merge import Section

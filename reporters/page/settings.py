@@ -15,8 +15,8 @@ from repro.record.store import Record
 from repro.suite.cell import Cell
 from repro.suite.training import TrainingConfig
 
+from ..text import gibibytes, moment, seconds, visible
 from .cells import CellMark, marks
-from .text import gibibytes, moment, seconds, visible
 
 Fact = tuple[str, object]
 

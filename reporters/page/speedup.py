@@ -10,10 +10,10 @@ from repro.compare.forecast import FORECASTS
 from repro.record.store import Record
 from repro.suite.metrics import DEFAULT
 
+from ..text import Number, number, plural, ratios, seconds
 from .axis import Axis, around_one
 from .cells import CellMark, goal, horizon_of, marks
 from .factors import Factor, SideFigure, drawn_values, factors, side_figures
-from .text import Number, number, plural, ratios, seconds
 
 
 @dataclass(frozen=True, slots=True)

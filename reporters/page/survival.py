@@ -14,9 +14,9 @@ from repro.record.store import Record
 from repro.suite.cell import Cell
 from repro.suite.metrics import DEFAULT
 
+from ..text import Number, number, plural, seconds, wrapped
 from .cells import CellMark, goal, horizon_of, marks
 from .curves import DASHES, Chart, layout
-from .text import Number, number, plural, seconds, wrapped
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from repro.seams.training import Comm
 from repro.suite.cell import Cell
 from repro.suite.identity import canonical
 
+from ..text import Number, number, plural, significant
 from .cells import CellMark, marks
-from .text import Number, number, plural, significant
 
 FEWEST_PAIRS = 2
 NEGLIGIBLE = 0.01

@@ -11,8 +11,8 @@ from repro.record.results import Result
 from repro.record.status import meaning
 from repro.record.store import Record
 
+from ..text import Number, gibibytes, moment, number, seconds, share
 from .cells import CellMark, marks
-from .text import Number, gibibytes, moment, number, seconds, share
 
 FOLDER = "../trials"
 """Relative to <run>/report: links stay inside the run folder and contain no path of the machine."""

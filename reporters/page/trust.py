@@ -9,8 +9,8 @@ from repro.compare import PAIRED_HASHES
 from repro.record.results import CONSERVATION_TOLERANCE, OTHER_SHARE, Result
 from repro.record.store import Record
 
+from ..text import Number, share
 from .cells import CellMark, marks
-from .text import Number, share
 
 OBSERVER_LIMIT = 0.005
 """Largest accepted share of a run for logging (method.md 1.8)."""

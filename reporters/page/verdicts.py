@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from repro.compare.calibration import Calibration, beside
 from repro.record.store import Record
 
+from ..text import Number, number
 from .speedup import Forest, Ratio
-from .text import Number, number
 
 OPEN_UP_TO = 8
 """Other contrasts above which the list is folded."""

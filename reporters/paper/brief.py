@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from repro.compare import METRICS, Bounds, Comparison, Summary
 from repro.record.store import Record
 
-from ..page.text import plural, shortened, significant
 from ..tables.rows import Row, about, comparisons, pair_origin, plain, summaries
+from ..text import plural, shortened, significant
 
 NOTHING = "-"
 

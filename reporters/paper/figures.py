@@ -13,20 +13,19 @@ from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from repro.compare import METRICS, Comparison
 from repro.core.files import write_bytes
 from repro.record.store import Record
-from repro.reporting import Reporter
 from repro.suite.cell import Cell
 
-from ..page.text import plural
 from ..tables.rows import comparisons, pair_origin, summaries
+from ..text import plural
 from .brief import name
 
 if TYPE_CHECKING:
-    from repro.published.store import Published
+    pass
 
 FOLDER = "figures"
 FORMATS = ("pdf", "svg")
@@ -60,31 +59,6 @@ class Drawing:
     height: float
     """Inches."""
     into: Callable[[Any], None]
-
-
-class PaperFigures(Reporter):
-    """PDF and SVG of every figure, in `figures/`."""
-
-    title: ClassVar[str] = "Figures as PDF and SVG"
-
-    def write(self, record: Record, out: Path) -> list[str]:
-        """Write `figures/*.pdf` and `figures/*.svg` into `out`.
-
-        Raises:
-            OutputError: `out` cannot be written.
-        """
-        return draw(figures(record), out)
-
-    def write_published(self, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
-        """Write `figures/published-*.pdf` and `.svg` into `out`, figures of own runs into folders below it.
-
-        Raises:
-            OutputError: `out` cannot be written.
-        """
-        from ..published.figures import published_figures
-        from ..published.tables import write_own
-
-        return [*draw(published_figures(imports), out), *write_own(self, own, out)]
 
 
 def figures(record: Record) -> list[Drawing]:
@@ -286,5 +260,5 @@ def _glyphs() -> set[int]:
     return set(get_font(findfont("DejaVu Sans")).get_charmap())
 
 
-__all__ = ["FOLDER", "Drawing", "PaperFigures", "draw", "figures", "left_out", "rendered_figure", "rows",
+__all__ = ["FOLDER", "Drawing", "draw", "figures", "left_out", "rendered_figure", "rows",
            "shown_text"]

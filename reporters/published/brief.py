@@ -10,9 +10,9 @@ from repro.published.cells import batch_costs
 from repro.published.record import PublishedCell, PublishedResult
 from repro.published.store import Published
 
-from ..page.text import plural
 from ..paper.brief import NOTHING, TextTable, name, rounded
 from ..tables.rows import plain
+from ..text import plural
 from .view import NO_BATCH
 
 REFUSED_UP_TO = 20

@@ -17,7 +17,7 @@ from repro.published.untrusted.text import visible
 from ..page.axis import log_ticks, tick_text
 from ..page.cells import COLORS, SYMBOLS
 from ..page.curves import DASHES, Chart
-from ..page.text import plural, wrapped
+from ..text import plural, wrapped
 
 POINTS_A_RUN = 40
 POINTS_A_PAGE = 60_000

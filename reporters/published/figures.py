@@ -11,9 +11,9 @@ from repro.published.cells import BatchCost, batch_costs
 from repro.published.record import PublishedCell, PublishedResult
 from repro.published.store import Published
 
-from ..page.text import plural
 from ..paper.brief import name
 from ..paper.figures import COLORS, ROWS, Drawing, left_out, rows, shown_text
+from ..text import plural
 from .charts import SPAN, batch_ticks
 
 MARKERS = "osD^vPX*"

@@ -13,7 +13,7 @@ from repro.published.untrusted.text import visible
 from repro.record.store import Record
 
 from ..page.document import page_scripts, rendered
-from ..page.text import shown
+from ..text import shown
 from .view import view
 
 NAME = "published.html"

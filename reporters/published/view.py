@@ -18,8 +18,8 @@ from ..page.axis import Axis, from_zero
 from ..page.cells import COLORS, CellRow, origins
 from ..page.cells import rows as cell_rows
 from ..page.curves import DASHES, Chart
-from ..page.text import Number, number, plural, shortened
 from ..page.view import LONG, PRINTED
+from ..text import Number, number, plural, shortened
 from .charts import SystemLine, batch_chart, budget, curves
 
 RUNS_UP_TO = 5_000

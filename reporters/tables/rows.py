@@ -19,7 +19,7 @@ from repro.record.metrics import figures_of
 from repro.record.results import Result
 from repro.record.store import Record
 
-from ..page.text import without_paths
+from ..text import without_paths
 
 Value = str | int | float | bool | None
 Row = dict[str, Value]

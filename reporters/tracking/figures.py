@@ -25,8 +25,8 @@ from ..page.curves import Chart, panels
 from ..page.document import template
 from ..page.scaling import scaling
 from ..page.survival import survival
-from ..page.text import plural, significant, wrapped
 from ..tables.rows import pair_origin
+from ..text import plural, significant, wrapped
 
 FOLDER = "figures"
 ROWS = 40

@@ -20,7 +20,7 @@ from repro.core.redact import redacted
 from repro.record.store import RunFolder
 from repro.suite.plan import Plan
 
-from ..page.text import limited, visible
+from ..text import limited, visible
 from .access import check_scheme
 from .server import PAGE, configure_mlflow, translated
 

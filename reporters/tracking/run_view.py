@@ -22,10 +22,10 @@ from repro.suite.cell import Cell
 from repro.suite.model import Trial
 from repro.suite.training import TrainingConfig
 
+from .. import csv_files
+from .. import markdown as markdown_page
 from ..page.cells import marks
-from ..paper import markdown as markdown_page
 from ..paper.brief import brief
-from ..tables import csv_files
 from ..tables import rows as tables
 from . import figures as run_figures
 from .metric_points import levels

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from repro.core.frozen import Frozen
-from repro.published.mlperf.rules import Score
 from repro.published.record import PublishedBracket, PublishedCell, PublishedResult
+from repro.published.score import Score
 from repro.published.untrusted.text import plain
 from repro.record.results import Bracket, Result
 

@@ -15,7 +15,6 @@ from typing import Any
 
 from repro.published.cells import CellKey, make_cell, result_id
 from repro.published.imported import Imported
-from repro.published.mlperf.rules import Score
 from repro.published.record import (
     PublishedBracket,
     PublishedCell,
@@ -25,6 +24,7 @@ from repro.published.record import (
     Refused,
     Setting,
 )
+from repro.published.score import Score
 from repro.published.untrusted.files import Found, read_small, walk
 from repro.published.untrusted.strict_json import parse
 from repro.published.untrusted.text import Damaged, number, plain

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from repro.core.frozen import Frozen
-from repro.published.mlperf.rules import Score
+from repro.published.score import Score
 
 Program = Literal["mlperf", "dawnbench"]
 PublishedStatus = Literal["ok", "missed", "invalid"]

@@ -65,7 +65,7 @@ def test_the_wheel_holds_everything_the_checkout_has(wheel: Path) -> None:
 
 
 def test_the_installed_package_runs_from_anywhere(site: Path, tmp_path: Path) -> None:
-    code = ("import json, repro, repro.reporters.page.reporter as page; from importlib.resources import files;"
+    code = ("import json, repro, repro.reporters.html_page as page; from importlib.resources import files;"
             "places = [repro.__file__, page.__file__, files('repro.suites'), files('repro.templates')];"
             "print(json.dumps([str(place) for place in places]))")
     done = run_installed(site, tmp_path, "-c", code)

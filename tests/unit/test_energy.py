@@ -139,7 +139,7 @@ def test_the_energy_of_a_resumed_trial_is_not_taken_for_all_of_it(tracked: Path)
 
 
 def test_it_is_in_the_result_the_page_the_tables_and_the_metrics_with_its_label(tracked: Path) -> None:
-    from repro.reporters.page.reporter import HtmlPage
+    from repro.reporters.html_page import HtmlPage
     from repro.reporters.tables.rows import tables
     from repro.reporters.tracking.metric_points import result_points
 

@@ -31,7 +31,7 @@ from tests.records import SUITE, Course, make_record
 
 SECTIONS = ("cells", "curves", "speedup", "phases", "communication", "scaling", "settings", "effective", "parity",
             "skipped", "trust", "machine", "data", "attempts", "trials", "reproduce", "verdicts")
-page_text = importlib.import_module("repro.reporters.page.text")
+page_text = importlib.import_module("repro.reporters.text")
 NASTY = '<script>alert(1)</script> & "quoted" \u202egpj.exe %{x} \'"]]>-->' + "long " * 2000
 
 

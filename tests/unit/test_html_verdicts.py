@@ -31,7 +31,7 @@ checklists = importlib.import_module("repro.reporters.page.checklist")
 citations = importlib.import_module("repro.reporters.page.citation")
 speedup = importlib.import_module("repro.reporters.page.speedup")
 survivals = importlib.import_module("repro.reporters.page.survival")
-text_of = importlib.import_module("repro.reporters.page.text")
+text_of = importlib.import_module("repro.reporters.text")
 trusts = importlib.import_module("repro.reporters.page.trust")
 
 

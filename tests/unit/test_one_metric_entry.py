@@ -10,12 +10,12 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
-from repro.cli.run import reporter
 
 from reporters.paper import brief, latex, markdown
 from reporters.tables.rows import tables
 from reporters.tracking.metric_points import cell_metrics, cell_points, result_points
 from repro.cli.main import cli
+from repro.cli.workflows.run import reporter
 from repro.compare import summarize
 from repro.record.metrics import figures_of, read
 from repro.record.results import Result

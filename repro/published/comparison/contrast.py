@@ -16,7 +16,7 @@ from repro.compare.verdict import judged
 from repro.core.frozen import Frozen
 from repro.published.cells import SEVERAL, as_results
 from repro.published.comparison.selection import Entry
-from repro.published.mlperf.rules import Score
+from repro.published.score import Score
 from repro.record.results import Result
 from repro.stats.interval import from_log
 from repro.suite.metrics import DEFAULT, METRICS

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from repro.reporters.markdown import render_published
 from repro.reporters.paper.figures import rendered_figure
-from repro.reporters.paper.markdown import render_published
 from repro.reporters.published.brief import REFUSED_UP_TO, published_brief
 from repro.reporters.published.charts import batch_ticks
 from repro.reporters.published.figures import published_figures

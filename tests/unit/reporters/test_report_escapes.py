@@ -23,9 +23,9 @@ from repro.record.store import Record, read_record
 from repro.suite.cell import Cell
 from tests.records import make_record
 
-csv_tables = importlib.import_module("repro.reporters.tables.csv_files")
-markdown_page = importlib.import_module("repro.reporters.paper.markdown")
-latex_paper = importlib.import_module("repro.reporters.paper.latex")
+csv_tables = importlib.import_module("repro.reporters.csv_files")
+markdown_page = importlib.import_module("repro.reporters.markdown")
+latex_paper = importlib.import_module("repro.reporters.latex")
 tables = importlib.import_module("repro.reporters.tables.rows")
 HOSTILE = [
     '<script>alert(1)</script>', "</script><img src=x onerror=alert(1)>", 'a "quoted" \'name\'', "a|b|c", "`code`",

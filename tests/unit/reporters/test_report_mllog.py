@@ -19,7 +19,7 @@ from repro.core.events import Event
 from repro.record.store import Record, read_record
 from tests.records import Course, make_record
 
-mllog_package = importlib.import_module("repro.reporters.mllog.reporter")
+mllog_package = importlib.import_module("repro.reporters.mllog_package")
 FOREIGN = ("submission_benchmark",)
 """Rules of common.yaml that ask for a benchmark of the round."""
 NOT_KNOWN = tuple(f"lowest_numerical_precision_in_{place}" for place in ("attn", "linear", "comm"))

@@ -12,7 +12,7 @@ from repro.core.files import write_text
 from repro.record.store import Record
 from repro.reporting import Reporter
 
-from .rows import Table, Value, tables
+from .tables.rows import Table, Value, tables
 
 if TYPE_CHECKING:
     from repro.published.store import Published
@@ -40,7 +40,7 @@ class CsvFiles(Reporter):
         Raises:
             OutputError: `out` cannot be written.
         """
-        from ..published.tables import published_tables, write_own
+        from .published.tables import published_tables, write_own
 
         return [*_written(published_tables(imports), out), *write_own(self, own, out)]
 

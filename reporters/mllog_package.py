@@ -21,9 +21,9 @@ from repro.record.store import Record
 from repro.reporting import Reporter
 from repro.suite.cell import Cell
 
-from ..tables.rows import plain
-from .readme import readme
-from .system_description import system
+from .mllog.readme import readme
+from .mllog.system_description import system
+from .tables.rows import plain
 
 FOLDER = "mllog"
 PROGRESS = ("block_start", "block_stop", "epoch_start", "epoch_stop", "eval_start", "eval_stop")

@@ -11,13 +11,13 @@ from repro.core.files import write_text
 from repro.record.store import Record
 from repro.reporting import Reporter
 
-from .brief import FOOTNOTE, Brief, TextTable, brief
+from .paper.brief import FOOTNOTE, Brief, TextTable, brief
 
 if TYPE_CHECKING:
     from repro.compare.merge import Section
     from repro.published.store import Published
 
-    from ..published.brief import PublishedBrief
+    from .published.brief import PublishedBrief
 
 SPECIAL = re.compile(r"[\\`*_\[\]|~$]")
 PINGS = re.compile(r"(?<!&)[@#]")
@@ -45,8 +45,8 @@ class MarkdownPage(Reporter):
         Raises:
             OutputError: `out` cannot be written.
         """
-        from ..published.brief import published_brief
-        from ..published.tables import own_folders, write_own
+        from .published.brief import published_brief
+        from .published.tables import own_folders, write_own
 
         path, places = out / "published.md", [f"{folder}/report.md" for folder in own_folders(own)]
         write_text(path, render_published(published_brief(imports), places))

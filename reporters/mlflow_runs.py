@@ -31,9 +31,9 @@ from repro.reporting import Reporter
 from repro.stats import paired_ratio
 from repro.suite.cell import Cell
 
-from .address import experiment_place
-from .figures import digest as figure_digest
-from .metric_points import (
+from .tracking.address import experiment_place
+from .tracking.figures import digest as figure_digest
+from .tracking.metric_points import (
     MetricPoint,
     cell_metrics,
     cell_points,
@@ -42,10 +42,10 @@ from .metric_points import (
     training_points,
     trials_to_come,
 )
-from .retries import Backoff, Tally, TransientError
-from .run_view import AttemptRun, RunView, attempt_runs, cell_view, is_alive, trial_view
-from .server import Server, StoredRun, each_once, translated
-from .state import Cursor, Sent, State, Store, identity, read_state, remember
+from .tracking.retries import Backoff, Tally, TransientError
+from .tracking.run_view import AttemptRun, RunView, attempt_runs, cell_view, is_alive, trial_view
+from .tracking.server import Server, StoredRun, each_once, translated
+from .tracking.state import Cursor, Sent, State, Store, identity, read_state, remember
 
 
 class MlflowRuns(Reporter):
@@ -119,7 +119,7 @@ class MlflowRuns(Reporter):
             OutputError: `out` is not empty or cannot be written.
             TrackingError: the store cannot be reached, or holds too little.
         """
-        from .rebuild import rebuild
+        from .tracking.rebuild import rebuild
 
         return rebuild(self.tracking_uri, experiment, out, self.timeout_seconds)
 

@@ -10,8 +10,8 @@ from repro.core.files import write_text
 from repro.record.store import Record
 from repro.reporting import Reporter
 
-from .document import page_scripts, rendered
-from .view import view
+from .page.document import page_scripts, rendered
+from .page.view import view
 
 if TYPE_CHECKING:
     from repro.compare.merge import Section
@@ -42,7 +42,7 @@ class HtmlPage(Reporter):
         Raises:
             OutputError: `out` cannot be written.
         """
-        from ..published.page import write
+        from .published.page import write
 
         return write(imports, own, out)
 
@@ -52,7 +52,7 @@ class HtmlPage(Reporter):
         Raises:
             OutputError: `out` cannot be written.
         """
-        from .sections import write
+        from .page.sections import write
 
         return write(sections, out)
 

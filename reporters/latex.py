@@ -11,14 +11,14 @@ from repro.core.files import write_text
 from repro.record.store import Record
 from repro.reporting import Reporter
 
-from ..page.text import plural
-from .brief import FOOTNOTE, Brief, TextTable, brief
-from .figures import FOLDER, ROWS, draw, figures
+from .paper.brief import FOOTNOTE, Brief, TextTable, brief
+from .paper.figures import FOLDER, ROWS, draw, figures
+from .text import plural
 
 if TYPE_CHECKING:
     from repro.published.store import Published
 
-    from ..published.brief import PublishedBrief
+    from .published.brief import PublishedBrief
 
 SPECIAL = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
@@ -57,9 +57,9 @@ class LatexPaper(Reporter):
         Raises:
             OutputError: `out` cannot be written.
         """
-        from ..published.brief import published_brief
-        from ..published.figures import published_figures
-        from ..published.tables import write_own
+        from .published.brief import published_brief
+        from .published.figures import published_figures
+        from .published.tables import write_own
 
         path, drawn = out / "published.tex", published_figures(imports)
         write_text(path, render_published(published_brief(imports), [(item.name, item.caption) for item in drawn]))

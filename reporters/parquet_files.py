@@ -11,7 +11,7 @@ from repro.core.files import write_bytes
 from repro.record.store import Record
 from repro.reporting import Reporter
 
-from .rows import Table, tables
+from .tables.rows import Table, tables
 
 if TYPE_CHECKING:
     from repro.published.store import Published
@@ -38,7 +38,7 @@ class ParquetFiles(Reporter):
         Raises:
             OutputError: `out` cannot be written.
         """
-        from ..published.tables import ORIGIN, published_tables, write_own
+        from .published.tables import ORIGIN, published_tables, write_own
 
         digests = ",".join(item.record.results_sha256 for item in imports)
         about = {"origin": ORIGIN, "results_sha256": digests}

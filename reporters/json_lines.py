@@ -11,7 +11,7 @@ from repro.core.files import write_text
 from repro.record.store import Record
 from repro.reporting import Reporter
 
-from .rows import Table, finite, tables
+from .tables.rows import Table, finite, tables
 
 if TYPE_CHECKING:
     from repro.published.store import Published
@@ -40,7 +40,7 @@ class JsonLines(Reporter):
         Raises:
             OutputError: `out` cannot be written.
         """
-        from ..published.tables import published_tables, write_own
+        from .published.tables import published_tables, write_own
 
         path = out / "published.jsonl"
         write_text(path, "".join(lines(published_tables(imports))))
