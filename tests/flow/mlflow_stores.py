@@ -1,0 +1,70 @@
+"""MLflow stores for tests, and what MLflow's client reads of them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repro.core import registry
+from repro.record.store import Record, read_record
+from repro.reporting import Reporter
+from repro.runner import tracking as tracking
+from tests.records import SUITE, make_record
+from tests.tracking_server import Site, serving
+
+pytest.importorskip("mlflow")
+SMALL = SUITE.replace("seeds: 6", "seeds: 2")
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with serving(tmp_path_factory.mktemp("server")) as site:
+        yield site
+
+
+@pytest.fixture
+def server(served: Site) -> str:
+    return served.uri
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh database, made once: the migrations take longer than most tests."""
+    path = tmp_path_factory.mktemp("store") / "mlflow.db"
+    reporter(f"sqlite:///{path}").check()
+    return path
+
+
+@pytest.fixture
+def local(empty_store: Path, tmp_path: Path) -> Site:
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
+    return Site(f"sqlite:///{tmp_path}/mlflow.db", tmp_path / "mlflow.db")
+
+
+@pytest.fixture
+def store(local: Site) -> str:
+    return local.uri
+
+
+def reporter(uri: str | None, **options: Any) -> Any:
+    """A new one, as a new process would have: it knows nothing of what others sent."""
+    found = registry.load("reporter", "mlflow")(tracking_uri=uri, **options)
+    assert isinstance(found, Reporter)
+    return found
+
+
+def named(text: str, name: str) -> str:
+    return text.replace("suite: sample", f"suite: {name}")
+
+
+def later(record: Record, trials: int) -> Record:
+    """The same run after more trials: what `make_record` makes of them, copied over."""
+    whole = make_record(record.folder.root.with_name(f"whole-{trials}"), record.folder.suite.read_text(), only=trials)
+    for name in ("trials", "ledger.jsonl"):
+        source, target = whole.folder.root / name, record.folder.root / name
+        shutil.copytree(source, target, dirs_exist_ok=True) if source.is_dir() else shutil.copy(source, target)
+    return read_record(record.folder.root)
