@@ -1,8 +1,7 @@
 """The classes of training plug-ins: workload, engine, session, communication algorithm, precision, optimizer.
 
-A plug-in draws random numbers only from the streams it is given (`Streams.generator`): the same seed then gives the
-same trial on every engine and number of ranks. The worker seeds the global generators of Python, numpy and torch for
-libraries that draw from them, for example in dropout.
+A plug-in draws random numbers only from the streams it is given (`Streams.generator`). The worker seeds the global
+generators of Python, numpy and torch for libraries that draw from them, for example in dropout.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -61,8 +60,7 @@ class TrainingParts:
     eval_batch: Callable[[np.ndarray], Batch]
     """(sample indices [n] int64) -> batch of n evaluation samples, without random augmentation."""
     synthetic_batch: Callable[[int], Batch]
-    """(n) -> batch of n samples of the right shapes and types without training data, for the warm-up before the clock
-    starts."""
+    """(n) -> batch of n samples of the right shapes and types without training data, for the warm-up."""
     open_data: Callable[[], str]
     """Read the data onto the device and return their sha256. Called right after `run_start`, on the clock: nothing may
     touch training data before (MLPerf's rule).
@@ -71,12 +69,11 @@ class TrainingParts:
         TrialError: the content is not what the workload declares.
     """
     fed: Callable[[], Sequence[Fed]] | None = None
-    """Return the micro-batches that `train_batch` has looked up since the last call, in the order of its calls; called
-    between blocks of steps. The audit of the data compares them with the seed's order. None: the workload does not
-    record them; the audit then uses the indices that were passed to `train_batch`."""
+    """Return the micro-batches that `train_batch` has looked up since the last call, in the order of its calls. None: the
+    data audit uses the indices that were passed to `train_batch`."""
     draws: Callable[[int, np.ndarray], np.ndarray] | None = None
-    """(epoch, sample indices [n]) -> the augmentation that the seed draws for them, as [n] int64, computed again from
-    the streams; the audit compares it with the second part of `fed`. None: no augmentation is drawn."""
+    """(epoch, sample indices [n]) -> what the seed draws for them [n] int64, computed again from the streams; compared
+    with the second part of `fed`. None: nothing is drawn."""
 
 
 class Workload(Plugin):
@@ -93,8 +90,7 @@ class Workload(Plugin):
     synthetic: ClassVar[bool] = False
     """True for generated data: every figure from them is labelled synthetic."""
     test_views: ClassVar[int | None] = None
-    """Times that an evaluation shows each test sample to the model: 1 means once, unchanged; more means crops, flips
-    and the like. None: not stated; the checklist then cannot tell whether test-time augmentation is used."""
+    """Times that an evaluation shows each test sample: 1 means once, unchanged; None: not stated."""
     reference_samples_per_second: ClassVar[float]
     """Rough training rate of one CPU core, for the cost estimate of `repro plan` (modelled, never a result)."""
 
@@ -128,10 +124,7 @@ class Workload(Plugin):
 
 @dataclass(frozen=True, slots=True)
 class LossScaling:
-    """Dynamic scaling of the loss, as in `torch.amp.GradScaler`: a step whose gradients overflow is skipped.
-
-    The defaults are torch's. The factors are fixed because DeepSpeed's scaler knows no other.
-    """
+    """Dynamic scaling of the loss, as in `torch.amp.GradScaler`; DeepSpeed's scaler knows no other factors."""
 
     GROWTH_FACTOR: ClassVar[float] = 2.0
     """Factor of the scale after `growth_interval` steps without overflow."""
@@ -226,10 +219,10 @@ class Comm(Plugin):
         """Take over what `state` returned in an earlier attempt."""
 
     def returned(self, since: float | None = None) -> None:
-        """Note that the engine has finished waiting for collectives, if it waits outside of this object (DDP in C++).
+        """Note that the engine has finished waiting for collectives outside of this object, as DDP does in C++.
 
         Args:
-            since: time when the engine had nothing left to compute (`time.perf_counter`); None: at its last collective.
+            since: `time.perf_counter` when it had nothing left to compute; None: at its last collective.
         """
 
     def inline(self) -> AbstractContextManager[None]:
@@ -262,22 +255,16 @@ class Job:
     """Rank of PowerSGD's factors."""
     overlap: bool | None = None
     """True: gradients are averaged during back-propagation; False: only after it; None: the engine's default."""
-    details: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Session(ABC):
-    """A model in training on one rank.
+    """A model in training on one rank; `step` is the timed step and must contain nothing else.
 
-    `step` is the timed step and must contain nothing else. `total`, `gather`, `synchronize`, `weights`, `gradients`,
-    `save` and `load` may be collective: every rank calls them in the same order.
+    Every rank calls `total`, `gather`, `synchronize`, `weights`, `gradients`, `save` and `load` in the same order.
     """
 
     def step(self, batches: Sequence[Batch], rate: float) -> Any:
-        """Train one optimizer step.
-
-        Args:
-            batches: `Job.accumulation` micro-batches of `Job.micro_batch` samples; empty if the engine needs no parts.
-            rate: learning rate of this step.
+        """Train one optimizer step on `Job.accumulation` micro-batches; none if the engine needs no parts.
 
         Returns:
             The mean loss of this rank (a number or scalar tensor), not yet read from the device.

@@ -1,9 +1,7 @@
 """All engines train alike: real processes, gloo on loopback, against one plain process.
-
-The tolerances, and why they are what they are. In float32, engines differ only in the order of sums (micro-batches,
+The tolerances: in float32, engines differ only in the order of sums (micro-batches,
 ranks, the norm), one unit in the last place of a gradient here and there: seen up to 6e-8 in the weights after 20
-steps of SGD and 1.9e-7 for AdamW, which divides gradients by their size. In bfloat16 a sum rounded in another order
-differs by 2^-9 of itself: seen up to 1.7e-3 in the weights and 2.2e-4 in the losses.
+steps of SGD and 1.9e-7 for AdamW. In bfloat16 sums differ by 2^-9: seen up to 1.7e-3 in weights, 2.2e-4 in losses.
 """
 
 from __future__ import annotations

@@ -13,6 +13,9 @@ ROOT = Path(__file__).parents[2]
 CODE = sorted(path for folder in ("repro", "reporters") for path in (ROOT / folder).rglob("*.py"))
 MOST_ENTRIES = 22
 MOST_PARAMETERS = 6
+MOST_LINES = 400
+TEMPLATES = sorted(path for path in (ROOT / "templates").rglob("*") if path.suffix in (".j2", ".css", ".js"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
 HEAVY = {"torch", "deepspeed", "sklearn"}
 
 
@@ -80,3 +83,13 @@ def test_no_import_is_exempt_from_the_layers() -> None:
     assert not linter.get("exclude_type_checking_imports", False)
     layers = [contract for contract in linter["contracts"] if contract["type"] == "layers"]
     assert layers and all("ignore_imports" not in contract for contract in layers)
+
+
+def test_no_file_is_long() -> None:
+    lengths = {named(path): len(path.read_text().splitlines()) for path in [*CODE, *TEMPLATES, *TESTS]}
+    assert len(lengths) > 300
+    assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES} == {}
+
+
+def test_no_constructor_is_long_without_a_reason() -> None:
+    assert [f"{named(path)}:{line}" for path in CODE for line in long_constructors(path.read_text())] == []

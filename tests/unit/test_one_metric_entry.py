@@ -11,7 +11,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from reporters.paper import brief, latex, markdown
+from reporters import latex, markdown
+from reporters.paper import brief
 from reporters.tables.rows import tables
 from reporters.tracking.metric_points import cell_metrics, cell_points, result_points
 from repro.cli.main import cli

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.bundle.rederive import unsound
+from repro.bundle.rederive import conservation_problems
 from repro.core.events import Event
 from repro.record.derive import derive
 from repro.record.outcome import read_outcome
@@ -14,7 +14,7 @@ from repro.record.result_warnings import ENERGY_RESUMED, describe_resumed, upgra
 from repro.record.results import Result, Resumed
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.worker.stop_rule import Progress, decide
-from tests.unit.test_results import Script, make_trial, play
+from tests.unit.record.test_results import Script, make_trial, play
 
 FINE = LaunchResult((RankEnd(0, 0),), 3.0)
 
@@ -71,7 +71,7 @@ def test_a_fault_of_a_log_does_not_depend_on_the_words_of_its_warning(tmp_path: 
     found = derive(make_trial(), 1, play(tmp_path / "log.txt", script), FINE)
     assert "autre chose" in found.warnings
     assert found.log_faults == ("steps_missing",)
-    assert unsound(found) == ["step records cover another number of samples than the evaluations"]
+    assert conservation_problems(found) == ["step records cover another number of samples than the evaluations"]
 
 
 def test_warnings_of_version_0_1_0_are_read_by_their_words() -> None:

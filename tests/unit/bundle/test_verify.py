@@ -51,7 +51,6 @@ def kinds(run: Path) -> set[str]:
 
 
 def reseal(run: Path) -> None:
-    """What a forger would do."""
     index.seal(RunFolder(run))
 
 

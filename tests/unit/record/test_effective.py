@@ -11,7 +11,7 @@ from repro.core.events import EventLog
 from repro.record.derive import derive
 from repro.record.effective import mismatches
 from repro.record.results import Result
-from tests.unit.test_results import FINE, Script, make_trial, play
+from tests.unit.record.test_results import FINE, Script, make_trial, play
 
 RIGHT = {"matmul_dtype": "float32", "weight_dtype": "float32", "gradient_dtype": "float32", "master_dtype": "float32",
          "comm_dtype": "float32", "tf32": "off", "compression": "none", "threads": "1", "loss_scale": "none",

@@ -28,7 +28,7 @@ from repro.runner.machine_watch import ClockWatch
 from repro.runner.trials import Trials
 from repro.suite.file import read_suite
 from repro.suite.plan import Plan, make_plan
-from tests.unit.scripted_runs import MACHINE, Scripted, begin, cut, go_on, half, ledger, results, texts
+from tests.unit.record.scripted_runs import MACHINE, Scripted, begin, cut, go_on, half, ledger, results, texts
 
 __all__ = ["begin", "half"]  # fixtures
 

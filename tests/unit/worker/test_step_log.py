@@ -17,7 +17,7 @@ from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.model import Trial
 from repro.worker import step_log
 from repro.worker.step_log import STEPS_A_LINE, write_rank_steps, write_steps
-from tests.unit.test_results import make_trial
+from tests.unit.record.test_results import make_trial
 
 mlflow_points = importlib.import_module("repro.reporters.tracking.metric_points")
 FINE = LaunchResult((RankEnd(0, 0),), 1.0)
@@ -125,8 +125,8 @@ def test_a_trial_with_that_many_steps_between_evaluations_keeps_them(tmp_path: P
     from repro.runner.run import Run, prepare
     from repro.suite.file import read_suite
     from repro.suite.plan import make_plan
-    from tests.unit.scripted_runs import SUITE
-    from tests.unit.test_resume import Silent
+    from tests.unit.record.scripted_runs import SUITE
+    from tests.unit.record.test_resume import Silent
 
     text = SUITE.format(more="").replace("global: 64", "global: 1").replace("1437", "400000").replace(
         "seeds: 2", "seeds: 1").replace("max_epochs: 40", "max_epochs: 280")

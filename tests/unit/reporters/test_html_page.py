@@ -15,7 +15,7 @@ from repro.compare import compare, summarize
 from repro.record.store import Record, read_record
 from repro.suite.model import Trial
 from tests.records import SUITE, Course, make_record
-from tests.unit.parsed_page import Page, figures, page, render, rough, sample, trials_of
+from tests.unit.reporters.parsed_page import Page, figures, page, render, rough, sample, trials_of
 
 __all__ = ["page", "rough", "sample"]  # fixtures
 
@@ -51,7 +51,7 @@ registry.load("reporter", "html")().write(read_record(Path(sys.argv[1])), Path(s
 def test_other_place_language_and_time_zone_give_the_same_bytes(
     rough: Record, rough_html: str, tmp_path: Path
 ) -> None:
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     for index, (zone, language) in enumerate([("Pacific/Chatham", "tr_TR.UTF-8"), ("America/St_Johns", "C")]):
         place = tmp_path / f"place {index}"
         place.mkdir()

@@ -20,7 +20,7 @@ from repro.suite.cell import Skipped
 from repro.suite.file import read_suite
 from repro.suite.plan import make_plan
 from tests.records import make_record
-from tests.unit.parsed_page import Page, figures, page, render, rough, sample, trials_of
+from tests.unit.reporters.parsed_page import Page, figures, page, render, rough, sample, trials_of
 
 __all__ = ["page", "rough", "sample"]  # fixtures
 page_text = importlib.import_module("repro.reporters.text")

@@ -25,7 +25,7 @@ from repro.suite.identity import METHOD
 from repro.suite.model import Trial
 from tests.records import SUITE, Course, make_record
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 bands = importlib.import_module("repro.reporters.page.bands")
 checklists = importlib.import_module("repro.reporters.page.checklist")
 citations = importlib.import_module("repro.reporters.page.citation")

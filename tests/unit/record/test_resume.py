@@ -17,7 +17,7 @@ from repro.record.environment import Environment
 from repro.record.store import Record
 from repro.runner.run import exit_code
 from repro.suite.plan import Plan
-from tests.unit.scripted_runs import MACHINE, Scripted, begin, go_on, half, ledger, results, texts
+from tests.unit.record.scripted_runs import MACHINE, Scripted, begin, go_on, half, ledger, results, texts
 
 __all__ = ["begin", "half"]  # fixtures
 

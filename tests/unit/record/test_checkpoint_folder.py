@@ -25,7 +25,7 @@ from repro.seams.launching import LaunchRequest, LaunchResult
 from repro.suite.model import Trial
 from repro.suite.plan import Plan, make_plan
 from repro.suite.training import TrainingConfig
-from tests.unit.resumable_runs import LINE, MACHINE, begin, failing, ledger, quiet, written
+from tests.unit.record.resumable_runs import LINE, MACHINE, begin, failing, ledger, quiet, written
 from tests.watcher import Silent
 
 __all__ = ["begin", "failing", "quiet"]  # fixtures

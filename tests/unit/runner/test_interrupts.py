@@ -30,7 +30,7 @@ from repro.runner.signals import Interrupts
 from repro.runner.trials import Trials
 from repro.suite.file import read_suite
 from repro.suite.plan import make_plan
-from tests.unit.scripted_runs import SUITE
+from tests.unit.record.scripted_runs import SUITE
 
 MACHINE = Machine(device="cpu", device_count=0, cores=2)
 Begin = Callable[[], Ended]

@@ -25,7 +25,7 @@ from repro.runner.context import Options
 from repro.runner.run import Run
 from repro.seams.training import Batch
 from repro.worker.checkpointing import find_problem
-from tests.unit.resumable_runs import MACHINE, begin, failing, ledger, quiet
+from tests.unit.record.resumable_runs import MACHINE, begin, failing, ledger, quiet
 from tests.watcher import Silent
 
 __all__ = ["begin", "failing", "quiet"]  # fixtures

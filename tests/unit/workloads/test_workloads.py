@@ -78,7 +78,7 @@ def test_sizes_are_known_without_torch_or_sklearn() -> None:
         "w.identity(); digits.Digits().identity()\n"
         "assert not {'torch', 'sklearn'} & set(sys.modules)"
     )
-    root = str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[3])
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": root}, timeout=60)
 
 
