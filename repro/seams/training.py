@@ -69,8 +69,8 @@ class TrainingParts:
         TrialError: the content is not what the workload declares.
     """
     fed: Callable[[], Sequence[Fed]] | None = None
-    """Return the micro-batches that `train_batch` has looked up since the last call, in the order of its calls. None: the
-    data audit uses the indices that were passed to `train_batch`."""
+    """Return the micro-batches that `train_batch` has looked up since the last call, in the order of its calls. None:
+    the data audit uses the indices that were passed to `train_batch`."""
     draws: Callable[[int, np.ndarray], np.ndarray] | None = None
     """(epoch, sample indices [n]) -> what the seed draws for them [n] int64, computed again from the streams; compared
     with the second part of `fed`. None: nothing is drawn."""

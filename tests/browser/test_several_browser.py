@@ -10,7 +10,7 @@ import pytest
 
 from repro.compare.merge import sections
 from repro.core import registry
-from tests.browser.test_report_tables import axe
+from tests.browser.test_page_tables import axe
 from tests.records import SUITE, make_record
 
 __all__ = ["axe"]  # a fixture

@@ -15,6 +15,7 @@ from reporters import latex, markdown
 from reporters.paper import brief
 from reporters.tables.rows import tables
 from reporters.tracking.metric_points import cell_metrics, cell_points, result_points
+from repro.cli.commands.compare import compare
 from repro.cli.main import cli
 from repro.cli.workflows.run import reporter
 from repro.compare import summarize
@@ -56,7 +57,7 @@ def test_compare_takes_it(record: Record) -> None:
 
 
 def test_the_command_line_offers_the_table() -> None:
-    option = next(item for item in cli.commands["compare"].params if item.name == "metric")
+    option = next(item for item in compare.params if item.name == "metric")
     assert isinstance(option.type, click.Choice)
     assert list(option.type.choices) == list(METRICS)
 
