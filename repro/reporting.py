@@ -15,33 +15,34 @@ from repro.seams.plugin import Plugin
 
 
 class Reporter(Plugin):
-    """Writes a record somewhere else, as often as asked, with the same result each time."""
+    """Writes a record in another form; may be called at any time and gives the same result for the same record."""
 
     title: ClassVar[str]
     unpublishable: ClassVar[str] = ""
-    """Why it writes no published results; "": it does, where it has `write_published`."""
+    """Reason why it writes no published results; "": it defines `write_published`."""
 
     @abstractmethod
     def write(self, record: Record, out: Path) -> list[str]:
-        """Write what there is; the paths or URLs written.
+        """Write the record, complete or not, and return the paths or URLs.
 
         Raises:
             OutputError: `out` cannot be written.
-            TrackingError: a server did not take it; the record is complete all the same.
+            TrackingError: a server did not accept it; the record on disk is not affected.
         """
 
     def write_published(self, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
-        """Write results of others, and runs of one's own apart from them.
+        """Write imported results, and own runs separately, and return the paths.
 
         Raises:
-            UsageError: this reporter does not.
+            UsageError: this reporter writes no published results.
             OutputError: `out` cannot be written.
         """
         raise UsageError(f"{type(self).__name__} writes no published results; --to html does")
 
     def write_sections(self, sections: Sequence[Section], out: Path) -> list[str]:
-        """Write runs that do not stand in one record as one document with a section each, where the format has such a
-        thing; each run's own report stands beside it in any case.
+        """Write runs that cannot be merged as one document with a section each, if the format has such a document.
+
+        The report of each run is written in addition.
 
         Raises:
             OutputError: `out` cannot be written.

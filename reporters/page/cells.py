@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from repro.compare import METRICS, Bounds, MetricSpec, Summary, summarize
 from repro.compare.observation import is_meaningless
-from repro.record.metrics import figure
+from repro.record.metric_values import figure
 from repro.record.results import Result
 from repro.record.status import meaning
 from repro.record.store import Record

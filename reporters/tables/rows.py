@@ -15,7 +15,7 @@ from typing import Any
 
 from repro.compare import Bounds, Comparison, Estimate, Metric, Summary, compare, factors_of, summarize
 from repro.compare.calibration import beside, machine_of
-from repro.record.metrics import figures_of
+from repro.record.metric_values import figures_of
 from repro.record.results import Result
 from repro.record.store import Record
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from repro.compare import Bounds, Comparison, Summary
 from repro.core.events import EVALUATION_KEYS, Event
-from repro.record.metrics import figures_of
+from repro.record.metric_values import figures_of
 from repro.record.results import Result
 from repro.record.status import meaning
 from repro.record.store import Record

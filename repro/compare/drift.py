@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from repro import stats
-from repro.record.metrics import figure
+from repro.record.metric_values import figure
 from repro.record.results import Result
 from repro.stats.interval import from_log
 from repro.suite.metrics import DEFAULT, METRICS

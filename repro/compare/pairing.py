@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from repro.compare.figures import Pair
 from repro.compare.observation import is_meaningless
-from repro.record.metrics import figure
+from repro.record.metric_values import figure
 from repro.record.results import Result
 from repro.record.status import meaning
 from repro.suite.metrics import MetricSpec

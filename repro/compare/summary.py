@@ -12,7 +12,7 @@ from repro.compare.figures import Bounds, Estimate, bounds
 from repro.compare.missed import censored, common_horizon, cut
 from repro.compare.observation import is_meaningless, observe, watched_until
 from repro.core.frozen import Frozen
-from repro.record.metrics import figure
+from repro.record.metric_values import figure
 from repro.record.results import Result
 from repro.record.status import counted, meaning
 from repro.suite.metrics import DEFAULT, METRICS, MetricSpec

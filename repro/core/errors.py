@@ -18,8 +18,8 @@
     KeyboardInterrupt
     └── Interrupted                exit 130 a signal that ends a run, with its number
 
-Exit codes: 0 done, 1 a trial failed, 2 usage or suite error, 3 not reproduced, modified, or a condition holds,
-130 interrupted; the partial record is kept.
+Exit codes: 0 done; 1 a trial failed, or an internal error; 2 usage or suite error; 3 a target was missed or a trial
+diverged, a condition holds, a record was modified or not reproduced; 130 interrupted, with the partial record kept.
 """
 
 from __future__ import annotations

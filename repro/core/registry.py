@@ -8,7 +8,8 @@ To add a plug-in:
 2. Add one line to `BUILT_IN` under the seam; in a package of a third party, declare an entry point in the group
    `repro.SEAM` instead (`repro.engine`, `repro.comm`, ...). A built-in name cannot be replaced.
 
-The name is what a suite writes: `engine: ddp`. The rest of the harness never asks for a plug-in by its name.
+The name is what a suite writes: `engine: ddp`. The rest of the harness names a plug-in only to use that one: the page
+and the MLflow reporter at the end of a run, the engine `single` as the reference of the parity gate.
 """
 
 from __future__ import annotations

@@ -104,8 +104,8 @@ def prepare(plan: Plan, suite_text: str, out: Path) -> RunFolder:
 
 
 def exit_code(results: Iterable[Result], planned: int) -> Exit:
-    """0: all trials reached their target; 1: a trial failed or is missing; 3: a target was missed."""
+    """0: all trials reached their target; 1: a trial failed or is missing; 3: a trial missed its target or diverged."""
     statuses = [result.status for result in results]
     if len(statuses) < planned or any(meaning(status).failed for status in statuses):
         return Exit.TRIAL_FAILED
-    return Exit.DONE if all(status == "ok" for status in statuses) else Exit.NOT_REPRODUCED
+    return Exit.DONE if all(meaning(status).reached for status in statuses) else Exit.NOT_REPRODUCED

@@ -57,7 +57,7 @@ class Execution:
         return self.record
 
 
-class Session:
+class RunSession:
     """The right to write one run folder, for as long as `open_session` is entered."""
 
     def __init__(self, folder: RunFolder, lock: RunLock, interrupts: Interrupts, watcher: Watcher,
@@ -103,7 +103,7 @@ class Session:
 
 
 @contextmanager
-def open_session(folder: RunFolder, watcher: Watcher, messages: Messages, force: bool = False) -> Iterator[Session]:
+def open_session(folder: RunFolder, watcher: Watcher, messages: Messages, force: bool = False) -> Iterator[RunSession]:
     """Hold the lock of `folder` and handle signals as `Interrupts` does.
 
     Args:
@@ -114,4 +114,4 @@ def open_session(folder: RunFolder, watcher: Watcher, messages: Messages, force:
     """
     with RunLock(folder.root).acquire(force) as lock, \
             Interrupts(lock, messages.next_step, messages.closing) as interrupts:
-        yield Session(folder, lock, interrupts, watcher, messages)
+        yield RunSession(folder, lock, interrupts, watcher, messages)

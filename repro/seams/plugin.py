@@ -1,4 +1,4 @@
-"""What every plug-in is: one class in one file, its fields its validated options.
+"""The base of every plug-in: one class in one file, its fields its validated options.
 
 Heavy imports (torch, deepspeed, mlflow) happen inside methods. `unsupported` returns what a plug-in cannot do under a
 setting, which becomes a skipped trial with that reason in the plan.
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a trial chooses and where it is to run, as plain words: the input of `Plugin.unsupported`."""
+    """The choices of a trial and the machine it runs on, as plain words: the input of `Plugin.unsupported`."""
 
     workload: str
     engine: str
@@ -38,7 +38,7 @@ class Setting:
 
 
 class Plugin(BaseModel):
-    """What every plug-in has: frozen, validated options and a word on what it cannot do."""
+    """A plug-in: frozen, validated options, and what it cannot do."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
 
@@ -48,9 +48,9 @@ class Plugin(BaseModel):
     """Options that labels name even at their default, because a reader would ask."""
 
     def unsupported(self, setting: Setting) -> str | None:
-        """Why this plug-in cannot run under `setting`, in one sentence; None when it can."""
+        """Return why this plug-in cannot run under `setting`, in one sentence; None if it can."""
         return None
 
     def note(self, setting: Setting) -> str | None:
-        """What a reader of the plan should know about this plug-in under `setting`; None: nothing."""
+        """Return what a reader of the plan should know about this plug-in under `setting`; None: nothing."""
         return None

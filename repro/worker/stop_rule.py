@@ -34,7 +34,7 @@ def decide(
     """Decide after an evaluation; identical on every rank because `value` is.
 
     Args:
-        value: the metric over all evaluation samples; NaN if the loss of any rank is not finite.
+        value: the metric over all evaluation samples; not finite if the metric is not, or the loss of any rank.
         step: optimizer steps so far.
         budget_steps: the steps that the declared epochs allow.
 
@@ -42,7 +42,7 @@ def decide(
         The progress with this evaluation, and the ending; None: the trial continues.
     """
     if not math.isfinite(value):
-        return progress, Ending("diverged", f"diverged: loss is not finite at step {step}")
+        return progress, Ending("diverged", f"diverged: loss or {stop.metric} is not finite at step {step}")
     hit = value >= stop.target if stop.direction == "higher" else value <= stop.target
     hits = progress.hits + 1 if hit else 0
     progress = Progress(hits, progress.established or hits >= stop.confirm_evals)

@@ -19,7 +19,7 @@ from repro.cli.commands.compare import compare
 from repro.cli.main import cli
 from repro.cli.workflows.run import reporter
 from repro.compare import summarize
-from repro.record.metrics import figures_of, read
+from repro.record.metric_values import figures_of, read
 from repro.record.results import Result
 from repro.record.store import Record
 from repro.suite.metrics import METRICS, MetricSpec

@@ -13,7 +13,7 @@ from reporters.tracking.metric_points import result_points
 from repro.compare.observation import observe
 from repro.compare.pairing import cell_trials
 from repro.core.errors import Exit
-from repro.record.metrics import figure
+from repro.record.metric_values import figure
 from repro.record.results import Result
 from repro.record.status import INTERRUPTED, LOST, NOT_LAUNCHED, REFUSED, STARTED, STATUSES, Status, StatusSpec, meaning
 from repro.runner.run import exit_code

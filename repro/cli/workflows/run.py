@@ -25,7 +25,7 @@ from repro.reporting import Reporter
 from repro.runner.context import Options, Watcher
 from repro.runner.energy_meter import EnergyMeter
 from repro.runner.run import Run, exit_code, prepare
-from repro.runner.session import Messages, Session, open_session
+from repro.runner.session import Messages, RunSession, open_session
 from repro.runner.signals import Interrupts
 from repro.runner.tracking import Tracker, TrackingEnd
 from repro.suite.plan import Plan
@@ -117,7 +117,7 @@ def _messages(folder: RunFolder) -> Messages:
                     closing="the report is being written")
 
 
-def _carry_out(run: Run, session: Session, track: bool) -> Ended:
+def _carry_out(run: Run, session: RunSession, track: bool) -> Ended:
     """Execute a run, then write its report and finish tracking, unless the run was refused."""
     page, folder, watcher = reporter("html"), run.folder, run.watcher
     run.tracking = tracker = Tracker(folder.root) if track else None

@@ -33,16 +33,16 @@ class Ring(Algorithm):
     title: ClassVar[str] = "ring"
     own: ClassVar[tuple[Operation, ...]] = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 
-    chunk_kib: float = Field(4096.0, gt=0, description="largest piece of a segment, so that sums overlap transfers, "
-                                                      "KiB; a segment is sent in two pieces of 64 KiB or more")
+    chunk_kib: float = Field(4096.0, gt=0, description="largest chunk of a segment, so that sums overlap transfers, "
+                                                      "KiB; a segment is sent in two chunks of 64 KiB or more")
 
-    def _pieces(self, segment: Span, itemsize: int) -> list[Span]:
+    def _chunks(self, segment: Span, itemsize: int) -> list[Span]:
         most = per_chunk(self.chunk_kib, itemsize) or 1
         return chunks(segment, min(most, max(LEAST_BYTES // itemsize, -(-segment.size // PIECES))))
 
     def all_reduce(self, world: int, count: int, itemsize: int) -> Iterator[Transfer]:
         # 1. one segment per rank
-        segments = [self._pieces(span, itemsize) for span in cut(count, world)]
+        segments = [self._chunks(span, itemsize) for span in cut(count, world)]
         ranks = list(range(world))
         # 2. reduce-scatter
         yield from circulate(segments, ranks, first_round=0, shift=0, adds=True)
@@ -50,12 +50,12 @@ class Ring(Algorithm):
         yield from circulate(segments, ranks, first_round=rounds(segments), shift=1, adds=False)
 
     def all_gather(self, world: int, count: int, itemsize: int) -> Iterator[Transfer]:
-        segments = [self._pieces(span, itemsize) for span in cut(count, world)]
+        segments = [self._chunks(span, itemsize) for span in cut(count, world)]
         return circulate(segments, list(range(world)), first_round=0, shift=0, adds=False)
 
     def reduce_scatter(self, world: int, count: int, itemsize: int) -> Iterator[Transfer]:
         # Shifted by one relative to step 2, so that rank r ends with segment r.
-        segments = [self._pieces(span, itemsize) for span in cut(count, world)]
+        segments = [self._chunks(span, itemsize) for span in cut(count, world)]
         return circulate(segments, list(range(world)), first_round=0, shift=-1, adds=True)
 
     def broadcast(self, world: int, count: int, itemsize: int, root: int) -> Iterator[Transfer]:

@@ -32,7 +32,7 @@ def test_a_failure_says_what_it_saw() -> None:
 
 @pytest.mark.parametrize(("text", "message"), [
     ("ratio", "a name, a sign and a number"), ("ratio > ", "a name, a sign and a number"),
-    ("ratoi > 1", "did you mean 'ratio'?"), ("ratio > one", "'one' is no number"), ("ratio > nan", "is no number"),
+    ("ratoi > 1", "did you mean 'ratio'?"), ("ratio > one", "'one' is not a number"), ("ratio > nan", "is no number"),
     ("__import__('os') > 1", "a name, a sign and a number"), ("ratio > 1 or 1", "a name, a sign and a number"),
     ("ratio = 1", "a name, a sign and a number"),
 ])

@@ -64,7 +64,7 @@ def test_the_report_and_the_tables_mark_it(
     (page,) = registry.load("reporter", "html")().write(record, tmp_path / "page")  # type: ignore[attr-defined]
     text = " ".join(Path(page).read_text(encoding="utf-8").split())
     assert "resumed from the checkpoint of attempt 1 at step 92" in text
-    assert "went on from step_000000092 of attempt 1" in text
+    assert "resumed from step_000000092 of attempt 1" in text
     assert "lost before resuming from a checkpoint" in text and "seg-lost" in text
     tables = registry.load("reporter", "csv")().write(record, tmp_path / "csv")  # type: ignore[attr-defined]
     told = {Path(path).name: Path(path).read_text(encoding="utf-8") for path in tables}
