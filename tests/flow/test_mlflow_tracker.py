@@ -83,7 +83,7 @@ def test_a_server_that_never_answers_is_given_up_soon(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("uri", "said"), [
-    ("foo://somewhere/x", "foo://somewhere/x: MLflow has no tracking store of scheme 'foo'; it takes http,"),
+    ("foo://somewhere/x", "foo://somewhere/x: MLflow has no tracking store of scheme 'foo'; valid schemes: http,"),
     ("sqlite:////proc/mlflow.db", "////proc/mlflow.db: cannot be written (No such file or directory); set MLFLOW"),
     ("sqlite:////no/such/folder/mlflow.db", "cannot be written (No such file or directory)"),
 ])

@@ -27,4 +27,4 @@ class Planted(Ddp):
 
         assert parts is not None
         job.comm.start(job.rank, job.world, job.device, job.timeout_seconds)
-        return SESSIONS[self.defect](parts, job, self)
+        return SESSIONS[self.defect](parts, job, self.bucket_mib)

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from repro.engines.ddp import Ddp
 from repro.engines.plain.ddp_session import DdpSession
 from repro.engines.precisions import Fp32
 from repro.seams.training import Batch, Job, TrainingParts
@@ -17,8 +16,8 @@ from repro.seams.training import Batch, Job, TrainingParts
 class Sum(DdpSession):
     """Gradients are summed over ranks where they should be averaged."""
 
-    def __init__(self, parts: TrainingParts, job: Job, options: Ddp) -> None:
-        super().__init__(parts, job, options)
+    def __init__(self, parts: TrainingParts, job: Job, bucket_mib: float) -> None:
+        super().__init__(parts, job, bucket_mib)
         self.wrapped.register_comm_hook(None, _summed)
 
 
@@ -30,8 +29,8 @@ def _summed(_: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tens
 class SkippedBucket(DdpSession):
     """Rank 1 takes part in the reduction of its last bucket and then keeps its own gradients."""
 
-    def __init__(self, parts: TrainingParts, job: Job, options: Ddp) -> None:
-        super().__init__(parts, job, options.model_copy(update={"bucket_mib": 0.1}))
+    def __init__(self, parts: TrainingParts, job: Job, bucket_mib: float) -> None:
+        super().__init__(parts, job, 0.1)
         self.wrapped.register_comm_hook(job.rank, _skipped)
 
 
@@ -45,27 +44,27 @@ def _skipped(rank: int, bucket: dist.GradBucket) -> torch.futures.Future[torch.T
 class DecayEverywhere(DdpSession):
     """Weight decay reaches biases and norms too, whatever the optimizer's options say."""
 
-    def __init__(self, parts: TrainingParts, job: Job, options: Ddp) -> None:
+    def __init__(self, parts: TrainingParts, job: Job, bucket_mib: float) -> None:
         optimizer = job.optimizer.model_copy(update={"decay": "all"})
-        super().__init__(parts, replace(job, optimizer=optimizer), options)
+        super().__init__(parts, replace(job, optimizer=optimizer), bucket_mib)
 
 
 class WrongAugmentation(DdpSession):
     """Rank 1 draws its augmentation from another epoch's seed."""
 
-    def __init__(self, parts: TrainingParts, job: Job, options: Ddp) -> None:
+    def __init__(self, parts: TrainingParts, job: Job, bucket_mib: float) -> None:
         right = parts.train_batch
         parts.train_batch = lambda epoch, indices: right(epoch + job.rank, indices)
-        super().__init__(parts, job, options)
+        super().__init__(parts, job, bucket_mib)
 
 
 class WrongData(DdpSession):
     """Rank 1 is given each sample's neighbour."""
 
-    def __init__(self, parts: TrainingParts, job: Job, options: Ddp) -> None:
+    def __init__(self, parts: TrainingParts, job: Job, bucket_mib: float) -> None:
         right = parts.train_batch
         parts.train_batch = lambda epoch, indices: right(epoch, (indices + job.rank) % 1437)
-        super().__init__(parts, job, options)
+        super().__init__(parts, job, bucket_mib)
 
 
 class OwnBuffers(DdpSession):
@@ -131,15 +130,15 @@ class NotANumber(DdpSession):
 class OtherPrecision(DdpSession):
     """Whatever was asked for, it is float32."""
 
-    def __init__(self, parts: TrainingParts, job: Job, options: Ddp) -> None:
-        super().__init__(parts, replace(job, precision=Fp32()), options)
+    def __init__(self, parts: TrainingParts, job: Job, bucket_mib: float) -> None:
+        super().__init__(parts, replace(job, precision=Fp32()), bucket_mib)
 
 
 class NarrowWire(DdpSession):
     """Gradients travel in bfloat16 and nobody asked for it."""
 
-    def __init__(self, parts: TrainingParts, job: Job, options: Ddp) -> None:
-        super().__init__(parts, job, options)
+    def __init__(self, parts: TrainingParts, job: Job, bucket_mib: float) -> None:
+        super().__init__(parts, job, bucket_mib)
         self.wrapped.register_comm_hook(None, _narrowed)
 
 
