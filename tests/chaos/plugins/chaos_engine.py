@@ -25,7 +25,7 @@ class Slow(Fake):
 
     def start(self, parts: TrainingParts | None, job: Job, streams: Streams) -> Session:
         clock = self._waiting.pop() if self._waiting else VirtualClock()
-        return SlowSession(self, job, streams, self._cell(job), clock)
+        return SlowSession(self, job, streams, self._cell_key(job), clock)
 
 
 class SlowSession(FakeSession):
