@@ -80,7 +80,7 @@ class Forest:
 
     axis: Axis
     one: float
-    """Where 1 lies, per cent."""
+    """Position of 1, per cent."""
     primary: Ratio | None
     others: tuple[Ratio, ...]
     """Not declared in advance, so corrected for multiple testing."""

@@ -24,7 +24,7 @@ NEGLIGIBLE = 0.01
 
 
 class NoTraffic(Enum):
-    """Why a cell has no values; the value is what the page says."""
+    """The reason for a cell without values; the page shows the enum's value."""
 
     NO_TRIAL = "no trial yet"
     ONE_PROCESS = "one process: nothing to send"

@@ -105,7 +105,7 @@ def unpack(path: Path, to: Path) -> None:
     except OSError as error:
         raise OutputError(f"{path}: cannot be read: {error.strerror or error}") from error
     except DAMAGE as error:
-        raise OutputError(f"{path}: a damaged zip: {_line(error)}; nothing was unpacked, ask for the bundle again"
+        raise OutputError(f"{path}: a damaged zip: {_line(error)}; nothing was unpacked; request the bundle again"
                           ) from error
 
 

@@ -35,7 +35,7 @@ class Section:
     why: str
     """Why it is not part of the first section; "" for the first."""
     notes: tuple[str, ...]
-    """What a reader must know about the merge; () for a single run."""
+    """Notes about the merge for readers; () for a single run."""
     record: Record
 
 

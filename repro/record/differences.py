@@ -56,7 +56,7 @@ def _tables(then: Environment, now: Environment) -> Iterator[Difference]:
 def _packages(then: Environment, now: Environment) -> Iterator[Difference]:
     """Yield one difference for all packages installed, removed or replaced, if both environments list packages.
 
-    Libraries have differences of their own. The harness itself is compared by version and commit: whether it is found
+    Libraries have separate differences. The harness itself is compared by version and commit: whether it is found
     as a package depends on the working directory.
     """
     others = {re.sub(r"[-_.]+", "-", name).lower() for name in (*then.libraries, *now.libraries, OWN)}

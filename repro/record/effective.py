@@ -69,7 +69,7 @@ def _scaling(choices: TrainingConfig, effective: Mapping[str, str]) -> list[str]
 
 
 def _algorithm(choices: TrainingConfig, effective: Mapping[str, str]) -> list[str]:
-    """Compare the algorithm that ran, and that it ran at all, with the one requested."""
+    """Compare the algorithm that ran, if any ran, with the one requested."""
     shown = effective.get("comm", UNKNOWN)
     if shown == UNKNOWN or choices.processes == 1:
         return []

@@ -44,7 +44,7 @@ class Attempt(Frozen):
 
     @property
     def known_seconds(self) -> float | None:
-        """How long it took; None if no process was left to write down its end."""
+        """Duration; None if no process was left to record its end."""
         return None if self.status == STARTED else self.seconds
 
 
@@ -53,7 +53,7 @@ IncidentKind = Literal["resumed", "difference", "lock", "lost", "machine", "cloc
 
 
 class Incident(Frozen):
-    """Something that happened to a run and that a reader of its figures should know: a line of incidents.jsonl."""
+    """An event of a run that affects the use of its figures: a line of incidents.jsonl."""
 
     at_ms: float
     """Wall clock, milliseconds since 1970."""

@@ -1,4 +1,4 @@
-"""How a trial or an attempt can end: one row per status, and everything that a status means.
+"""Statuses of trials and attempts: one row per status, with its complete meaning.
 
 `repro.record.derive` decides the status of a result. Every other module reads what it means here.
 """
@@ -18,7 +18,7 @@ RunStatus = Literal["FINISHED", "FAILED"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusSpec:
-    """What one status means."""
+    """The meaning of one status."""
 
     name: str
     result: bool = True

@@ -65,7 +65,7 @@ class RunFolder:
         return self.trial(trial_id) / f"system_{attempt}.txt"
 
     def checkpoints(self, trial_id: str) -> Path:
-        """What a trial may be resumed from; removed when it has ended."""
+        """Checkpoints that a trial can be resumed from; removed when it has ended."""
         return self.trial(trial_id) / "checkpoints"
 
     def result(self, trial_id: str) -> Path:

@@ -24,7 +24,7 @@ COUNTRY = "FRA"
 """An offline tracker requires one; it bears on emissions only, which are not used."""
 NEVER = 1e9
 """Seconds between measurements in addition to the requested ones; the power of hardware without a counter is sampled
-every second while a task runs, whatever this value is."""
+every second while a task runs, regardless of this value."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The evaluation grid: a crossing lies between the last miss and the first hit; the effect of that on ratios.
+"""The evaluation grid: a crossing is between the last miss and the first hit; the effect of that on ratios.
 
 A bracket is (last miss, first hit), in seconds or samples; a last miss of 0: the first evaluation already hit.
 """

@@ -16,7 +16,7 @@ class Score:
     valid: bool
     reason: str
     dropped: tuple[float | None, ...]
-    """Runs left out, fastest first; None: a run that missed the target."""
+    """Excluded runs, fastest first; None: a run that missed the target."""
 
 
 def mlperf_score(

@@ -198,7 +198,7 @@ def hang(folder: str, payload: Mapping[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("how", "why"), [
-    ("sleep", "it stood in hang (test_launchers.py:"), ("stop", "it was stopped by a signal"),
+    ("sleep", "it was in hang (test_launchers.py:"), ("stop", "it was stopped by a signal"),
 ])
 def test_ranks_that_hang_are_asked_where_and_ended(local: Local, tmp_path: Path, how: str, why: str) -> None:
     watched = {"stall_seconds": 1.0, "progress": tmp_path / "events"}
@@ -208,7 +208,7 @@ def test_ranks_that_hang_are_asked_where_and_ended(local: Local, tmp_path: Path,
     first, second = outcome.ends
     assert outcome.first_failure == second, "the one that the other waited for"
     assert second.reason.startswith(f"hung: no event for 1 s, {why}")
-    assert first.reason.startswith("after rank 1: hung: no event for 1 s, it stood in ")
+    assert first.reason.startswith("after rank 1: hung: no event for 1 s, it was in ")
     assert "all_reduce" in (tmp_path / "rank0.log").read_text(), "every rank's stacks are in its log"
     assert "Thread 0x" in (tmp_path / "rank0.log").read_text()
     assert local.launch(_order(tmp_path / "again", note, 1)).ok, "the launcher is still usable"

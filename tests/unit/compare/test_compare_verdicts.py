@@ -38,7 +38,7 @@ def test_same_only_where_the_interval_lies_inside_the_margin() -> None:
     assert found.equivalence is not None
     assert found.equivalence.equivalent
     assert 1 / 1.05 < found.equivalence.interval.low < found.equivalence.interval.high < 1.05
-    assert "lies inside the margin of 0.05 declared beforehand" in found.because
+    assert "is inside the margin of 0.05 declared beforehand" in found.because
     assert of(1.0, 10, margin=0.001).verdict == "inconclusive"
 
 
@@ -130,7 +130,7 @@ def test_equal_counts_on_a_coarse_grid_are_not_the_same() -> None:
                     [result(BASELINE, n, 1.0, samples_to_target=4000, bracket=bracket) for n in range(10)], "samples")
     assert (found.verdict, found.interval) == ("inconclusive", None)
     assert "exactly the same figure in all 10 pairs" in found.because
-    assert "evaluations lie 33 % apart" in found.because
+    assert "evaluations are 33 % apart" in found.because
 
 
 @pytest.mark.parametrize(("step", "verdict"), [(20, "same"), (1000, "inconclusive")])

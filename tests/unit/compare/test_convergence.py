@@ -50,7 +50,7 @@ def test_the_same_samples_on_a_fine_grid_are_equivalent(tmp_path: Path):
     assert row.p == pytest.approx(0.5**6)
     assert (row.workload, row.global_batch, row.precision) == ("digits", 64, "fp32")
     assert row.grid == pytest.approx(np.median([1 / (99 + 7 * k) for k in range(6)]))
-    assert "in 6 pairs the brackets of the crossings lie so close" in row.because
+    assert "in 6 pairs the brackets of the crossings are so close" in row.because
 
 
 def test_the_same_samples_on_a_coarse_grid_are_inconclusive(tmp_path: Path):

@@ -58,7 +58,7 @@ def test_each_rank_says_where_it_stood_and_the_others_whom_they_waited_for(tmp_p
     first, second, third = ends([-9, -9, None], tmp_path, hang.find_hung_rank(stacks), "", hang.reasons(stacks, 3, 2.5))
     assert second.reason == "hung: no event for 2.5 s, it was stopped by a signal"
     assert first.cause == third.cause == "ended_after_another_rank"
-    assert first.reason == ("after rank 1: hung: no event for 2.5 s, it stood in all_reduce (distributed_c10d.py:3000)"
+    assert first.reason == ("after rank 1: hung: no event for 2.5 s, it was in all_reduce (distributed_c10d.py:3000)"
                             "; all stacks are in its log")
     assert (third.exit_code, third.reason) == (-9, "after rank 1: hung: no event for 2.5 s, and it did not answer")
     assert LaunchResult((first, second, third), 3.0, hung=True).first_failure == second
