@@ -1,4 +1,4 @@
-"""Whole runs of the real command on invented figures: exact, the same twice, and readable when they are cut short."""
+"""Whole runs of the real command on invented figures: exact, the same twice, and readable after an interruption."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def kept_at(data: Path, record: Record) -> Path:
 
 
 def calibrated(record: Record) -> Calibration:
-    """25 comparisons of a cell with itself, one of which said slower."""
+    """25 comparisons of a cell with itself, one with the verdict slower."""
     null = {"source": "s", "cell_id": "c", "label": "c", "metric": "tta_wall", "how": "twins", "n": 6, "ratio": 1.0,
             "p": 0.5}
     nulls = [Null(**null | {"source": f"s{index}", "verdict": "slower" if index == 0 else "inconclusive"})
@@ -112,7 +112,7 @@ def test_timings_are_recorded_and_exact(record: Record) -> None:
         assert result.warnings == ()
         assert result.samples == result.steps.count * 64
         assert result.run_seconds == pytest.approx(result.tta_wall)
-        # an evaluation takes 0.02 s and nothing else is beside the steps
+        # an evaluation takes 0.02 s and there is nothing else between the steps
         assert result.tta_wall - result.tta_train == pytest.approx(0.02 * len(result.curve))
         low, high = (0.009, 0.013) if "0.014" not in record.cell(result.cell_id).label else (0.013, 0.017)
         assert low < result.steps.median_seconds < high

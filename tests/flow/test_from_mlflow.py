@@ -116,7 +116,7 @@ def test_what_cannot_be_done_is_one_line(
 
 
 def refused(monkeypatch: pytest.MonkeyPatch, folder: Path, uri: str, experiment: str) -> str:
-    """What a colleague reads who asks for a report of `experiment`: one line, and nothing is left behind."""
+    """The message on a request for a report of `experiment`: one line, and no files are left."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     out = folder / "new"
     ended = CliRunner().invoke(cli, ["report", "--from-mlflow", experiment, "--out", str(out)])
@@ -154,7 +154,7 @@ def test_an_experiment_of_others_is_no_record(server: str, tmp_path: Path, monke
 def test_a_file_that_the_store_lost_is_missed(
     sent: Record, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the report would be of fewer trials, and look whole."""
+    """Otherwise the report would be of fewer trials and look complete."""
     from mlflow import MlflowClient
 
     client = MlflowClient(server)

@@ -1,4 +1,4 @@
-"""Launchers with real processes: how ranks end is told rank by rank, and none of them is ever left behind."""
+"""Launchers with real processes: ends are reported rank by rank, and no process is left."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def all_reduce(folder: str, payload: Mapping[str, Any]) -> None:
 
 
 def misbehave(folder: str, payload: Mapping[str, Any]) -> None:
-    """Entry: the rank named in the payload ends as told, the others would sleep on."""
+    """Entry: the rank named in the payload ends as requested, the others would keep sleeping."""
     (Path(folder) / f"pid{os.environ['RANK']}").write_text(str(os.getpid()))
     if int(os.environ["RANK"]) == payload["rank"]:
         while len(list(Path(folder).glob("pid*"))) < int(os.environ["WORLD_SIZE"]):
@@ -88,7 +88,7 @@ def _seen(folder: Path, rank: int) -> dict[str, Any]:
 
 
 def _gone(pids: list[int], seconds: float = 5.0) -> bool:
-    """Whether all these processes have ended; a zombie that nobody here can reap has."""
+    """Return True if all these processes have ended; a zombie without a reaper counts as ended."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if not any(_runs(pid) for pid in pids):
@@ -105,7 +105,7 @@ def _runs(pid: int) -> bool:
 
 
 def _ranks_gone(folder: Path) -> bool:
-    """Whether the process groups of all ranks that came as far as the entry are empty."""
+    """Return True if the process groups of all ranks that reached the entry are empty."""
     groups = [int(each.read_text() or 0) for each in folder.glob("pid*")]
     return _gone([each.pid for each in psutil.process_iter() if _group(each.pid) in groups])
 
@@ -303,7 +303,7 @@ def test_a_module_that_cannot_be_loaded_is_an_error(local: Local) -> None:
 
 
 def test_a_server_that_still_loads_ends_with_whoever_started_it(tmp_path: Path) -> None:
-    """Who is killed early leaves nothing that goes on loading for as long as that takes."""
+    """A process that is killed early leaves no process that keeps loading."""
     (tmp_path / "endless.py").write_text("import pathlib, time\npathlib.Path(__file__).with_name('begun').touch()\n"
                                          "time.sleep(60)\n")
     code = "from repro.launchers.local import Local; Local().open(['endless'], 'cpu')"
@@ -380,7 +380,7 @@ def test_inline_tells_how_the_entry_ended(tmp_path: Path) -> None:
 
 
 def sleep(folder: str, payload: Mapping[str, Any]) -> None:
-    """Entry: hold on for a minute whatever happens."""
+    """Entry: sleep for a minute in every case."""
     with contextlib.suppress(Exception):  # which the time-out must get through
         time.sleep(60)
 

@@ -78,7 +78,7 @@ matrix:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run of the command ended."""
+    """The end of one run of the command."""
 
     code: int
     error: str
@@ -90,7 +90,7 @@ class Ended:
         return found
 
     def problem(self, candidate: str) -> str:
-        """What the gate said about one candidate."""
+        """The gate's finding on one candidate."""
         (found,) = [item["problem"] for item in self.findings if item["candidate"].startswith(candidate)]
         return str(found)
 

@@ -262,7 +262,7 @@ def hashes(record: Record) -> dict[str, tuple[str, ...]]:
 
 
 def check_bits(folder: Path, count: int) -> None:
-    """The run `first` moved its weights, and `repro reproduce` comes to the same bits and says so."""
+    """The run `first` moved its weights, and `repro reproduce` gets identical bits and reports this."""
     record = read_record(folder / "first")
     found = hashes(record)
     assert len(found) == count

@@ -1,4 +1,4 @@
-"""Credentials planted wherever a user keeps them, then every byte that was written is looked at: none may be there.
+"""Credentials are planted in all usual places; then no written byte may contain them.
 
 A real server is tracked to, ranks print their whole environment, one crashes with it in its message, one hangs.
 """
@@ -51,7 +51,7 @@ USER_WORD, QUERY_WORD, ALLOWED_WORD, GIT_WORD = (
     "plantedGitZq8x",
 )
 HOME_WORD = "plantedHomeZq8x"
-"""A place, not a credential: it may stand in what tells the user where things are, and in no bundle."""
+"""A place, not a credential: it may be in messages to the user about places, and in no bundle."""
 SUITE = """\
 suite: talkative
 seeds: 1
@@ -157,7 +157,7 @@ def contents(path: Path, raw: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def leaks(places: list[Path], printed: dict[str, str], words: list[str]) -> list[str]:
-    """Where one of the words stands."""
+    """Places that contain one of the words."""
     wanted = [(word, form) for word in words for form in forms(word)]
     found, looked = [], 0
     everything = [(f"printed by {name}", text.encode()) for name, text in printed.items()]

@@ -1,4 +1,4 @@
-"""What was fed and what ran, read back from real trials: equal where it must be, and noticed where it is not."""
+"""Fed samples and effective settings, read back from real trials: equal if required, and differences are found."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CHOICES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Ran:
-    """A trial that has run, and what it said it was fed."""
+    """A trial that has run, and its report of fed samples."""
 
     result: Result
     fed: dict[str, Any]

@@ -1,4 +1,4 @@
-"""What a user installs: the wheel, and nothing beside it."""
+"""The package as a user installs it: the wheel and nothing else."""
 
 from __future__ import annotations
 

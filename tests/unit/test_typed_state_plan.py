@@ -1,4 +1,4 @@
-"""No sentence decides: other words in notes, titles and ledger lines change nothing, and 0.1.0's words still count."""
+"""Sentences decide nothing: other words in notes, titles and ledgers change nothing, and 0.1.0's words still count."""
 
 from __future__ import annotations
 

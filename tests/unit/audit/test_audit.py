@@ -1,4 +1,4 @@
-"""`repro audit` over records nobody made with this harness, and what it prints."""
+"""`repro audit` over records of other origin, and its output."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_imported_results_give_the_same_findings(tmp_path: Path) -> None:
     assert audit(str(tmp_path / "published")).findings == audit(str(root)).findings
 
 
-@pytest.mark.skipif(not (SHARED / "mlperf").is_dir(), reason="no sample of published results beside the checkout")
+@pytest.mark.skipif(not (SHARED / "mlperf").is_dir(), reason="no sample of published results next to the checkout")
 def test_the_samples_of_published_results() -> None:
     v4, v6 = audit(str(SHARED / "mlperf" / "training_v4.0")), audit(str(SHARED / "mlperf" / "training_v0.6"))
     assert (v4.exit_code, v6.exit_code) == (Exit.DONE, Exit.DONE)

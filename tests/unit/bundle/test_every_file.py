@@ -133,7 +133,7 @@ def test_a_bundle_is_the_same_bytes_twice_and_holds_no_absolute_path(original: P
             assert not name.startswith("/") and ".." not in name
 
 
-# ---- altered, and a new index made to it
+# ---- modified, with a new index
 
 
 def kinds(run: Path) -> set[tuple[str, str]]:
@@ -224,7 +224,7 @@ def test_a_complete_run_without_its_index_is_not_as_it_was(run: Path) -> None:
     assert kinds(run) == {("missing", index.NAME)}
 
 
-# ---- not altered: failures say so themselves
+# ---- unmodified: failures are marked as such
 
 
 @pytest.mark.parametrize("how", ["hung", "timed_out", "lost", "crashed"])

@@ -36,7 +36,7 @@ trial:
 
 def spread(root: Path, ratio: float = 1.0, noise: float = 0.01, seed: int = 0, level: str = "seeded",
            only: int | None = None) -> Record:
-    """Ten seeds of one cell, `ratio` times as long, with a little noise of its own."""
+    """Ten seeds of one cell, `ratio` times as long, with a little independent noise."""
     generator = np.random.default_rng(seed)
     factors = np.exp(noise * generator.standard_normal(100)) * ratio
     return make_record(root, ONE.replace("LEVEL", level), only=only,

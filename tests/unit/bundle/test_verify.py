@@ -1,4 +1,4 @@
-"""A record that was altered says so and where; one that was not says that."""
+"""A modified record is reported with the places; an unmodified one is reported as sound."""
 
 from __future__ import annotations
 
@@ -310,7 +310,7 @@ def test_whatever_a_file_holds_there_is_no_traceback(original: Path, tmp_path: P
         leaf = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9)
         raw = json.dumps(data.draw(st.recursive(leaf, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
             st.text(max_size=5), inner, max_size=3), max_leaves=10))).encode()
-    elif kind == "swap":  # a value of another type, wherever it stands
+    elif kind == "swap":  # a value of another type, at any place
         old = data.draw(st.sampled_from([b"0", b"1", b"true", b"null", b'"ok"', b"[", b"{", b".", b":"]))
         raw = raw.replace(old, data.draw(st.sampled_from([b"null", b"[]", b"-1", b'"x"', b"1e999", b"{}"])),
                           data.draw(st.integers(1, 5)))
@@ -392,7 +392,7 @@ def test_a_path_in_a_title_is_taken_out_and_keeps_no_run_from_being_bundled(tmp_
 def test_a_run_killed_while_its_last_trial_ran_again_is_no_altered_one(tmp_path: Path) -> None:
     record = make_record(tmp_path / "run")
     complete = verify(record.folder.root)
-    assert [item.kind for item in complete.problems] == ["missing"]  # every trial has ended, and nobody wrote an index
+    assert [item.kind for item in complete.problems] == ["missing"]  # every trial has ended, and no index was written
     last = record.attempts[-1]
     record.folder.append_attempt(last.model_copy(update={"attempt": last.attempt + 1, "status": "started"}))
     found = verify(record.folder.root)

@@ -1,6 +1,6 @@
 """The real command: exit codes, one-line errors, JSON, and no torch where none is needed.
 
-What a process of its own is the point of (speed, imports, pipes, shells) gets one; all else calls the command's `main`,
+Tests that need a separate process (speed, imports, pipes, shells) start one; all else calls the command's `main`,
 which turns every failure into one line and an exit code, in this process.
 """
 
@@ -69,7 +69,7 @@ def test_help_answers_in_under_0_3_seconds(tmp_path: Path) -> None:
 
 
 def answered(folder: Path, *arguments: str) -> float:
-    """Seconds until the command has ended, less what it stood in line for a processor that others had."""
+    """Seconds until the command has ended, less its wait for a processor."""
     start = time.perf_counter()
     child = subprocess.Popen([sys.executable, "-m", "repro", *arguments], cwd=folder, stdout=subprocess.DEVNULL,
                              env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}, stdin=subprocess.DEVNULL)

@@ -79,7 +79,7 @@ def run(algorithm: Algorithm, operation: Operation, buffers: list[torch.Tensor],
     for thread in threads:
         thread.join()
     assert problems == []
-    assert net.idle(), "a message that nobody wanted"
+    assert net.idle(), "a message without a receiver"
     return Busiest(max(wire.sent for wire in wires), max(wire.received for wire in wires))
 
 

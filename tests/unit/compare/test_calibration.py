@@ -159,7 +159,7 @@ def test_a_twin_that_is_really_slower_shows_as_false_positives(tmp_path: Path):
 
 
 def test_the_false_positive_rate_of_twins_is_at_most_five_per_cent(tmp_path: Path):
-    """Through the whole path: 300 nulls of 10 pairs, 5 % + 3 standard errors is 26."""
+    """Through the complete path: 300 nulls of 10 pairs, 5 % + 3 standard errors is 26."""
     base = record_of(tmp_path, 6)
     plan = twin_plan(base.plan, [base.plan.cells[0]], 10, 30)
     generator = np.random.default_rng(20151102)

@@ -1,4 +1,4 @@
-"""Results -> comparisons: which cells are compared, and what may be said of them."""
+"""Results -> comparisons: the compared cells, and the permitted statements about them."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_the_declared_metric_is_compared(tmp_path: Path) -> None:
     assert compare(plan, results(plan, spread(0.8)), "tta_wall")[0].pairs[0].baseline == 1.0
 
 
-# ---- what must not be said
+# ---- forbidden statements
 
 
 def test_five_pairs_have_no_verdict_however_clear(tmp_path: Path) -> None:
@@ -249,11 +249,11 @@ def test_half_or_fewer_give_no_median(tmp_path: Path, values: list[float | None]
 
 
 def test_a_middle_between_a_hit_and_a_miss_is_no_median(tmp_path: Path) -> None:
-    # 3 of 5 reached: the third smallest is known; 3 of 6: the middle lies between a hit and infinity.
+    # 3 of 5 reached: the third smallest is known; 3 of 6: the middle is between a hit and infinity.
     assert summary(tmp_path, [1.0, 2.0, 3.0, None, None, None]).median is None
 
 
-# ---- the whole way from logs
+# ---- the complete path from logs
 
 
 def test_a_record_made_by_formula_has_the_ratios_of_the_formula(tmp_path: Path) -> None:

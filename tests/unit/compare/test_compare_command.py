@@ -35,7 +35,7 @@ def new(tmp_path_factory: pytest.TempPathFactory) -> Record:
 
 @pytest.fixture(autouse=True)
 def _nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))  # nobody's calibration
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))  # no calibration
 
 
 def run(*arguments: Any) -> Result:

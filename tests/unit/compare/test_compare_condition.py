@@ -1,4 +1,4 @@
-"""Conditions for scripts: read, refused, and never passed for want of a figure."""
+"""Conditions for scripts: read, refused, and never passed without a figure."""
 
 from __future__ import annotations
 

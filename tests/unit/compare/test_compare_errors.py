@@ -1,4 +1,4 @@
-"""How often the whole path from results to verdicts is wrong where there is nothing to find: fixed seeds, many runs."""
+"""Error rates of the complete path from results to verdicts without a difference: fixed seeds, many runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.records import SUITE
 
 RUNS = 300
 FEWER_RUNS = 100
-"""Of whole plans, in the tests that always run."""
+"""Number of complete plans in the tests that always run."""
 DIFFERENT = {"faster", "slower"}
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 DRAWS: dict[str, Draw] = {

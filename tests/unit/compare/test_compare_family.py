@@ -1,4 +1,4 @@
-"""Many contrasts: one is primary, the others stand under Holm over all that are shown."""
+"""Many contrasts: one is primary, the others are corrected by Holm over all shown ones."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_the_declared_horizon_is_kept_and_never_stretched() -> None:
 
 
 def test_a_budget_that_ended_early_proves_nothing() -> None:
-    # The baseline's misses were watched for 5 s only: who would have been first nobody knows.
+    # The baseline's misses were watched for 5 s only: which would have been first is unknown.
     found = against(trials(CANDIDATE, [10.0 + k / 10 for k in range(8)]), some_missed(8, 8, 0.0, 5.0))
     assert found.verdict == "inconclusive"
     assert "the candidate was first in 0 of 8 pairs, the baseline in 0" in found.because

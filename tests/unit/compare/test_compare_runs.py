@@ -1,4 +1,4 @@
-"""Two runs: when they may be compared, when their trials are pairs, and what is said beside."""
+"""Two runs: conditions of a comparison, pairs of their trials, and cautions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two cells by formula: verdicts, their sentences, and what must not be said."""
+"""Two cells by formula: verdicts, their sentences, and forbidden statements."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def steady(n: int, scale: float = 1.0) -> list[float]:
 
 
 def of(ratio: float, n: int, **changes: Any) -> Comparison:
-    """Baseline 10 s, candidate `ratio` times that with a little spread of its own."""
+    """Baseline 10 s, candidate `ratio` times that with a little independent spread."""
     return against(trials(CANDIDATE, steady(n, 10 * ratio)), trials(BASELINE, [10.0] * n), **changes)
 
 

@@ -100,7 +100,7 @@ def names(model: type) -> set[str]:
 
 
 def top_level_keys(config: object) -> set[str]:
-    """Every key that DeepSpeed's runtime/config.py asks its whole dictionary for."""
+    """Every key that DeepSpeed's runtime/config.py reads from its dictionary."""
     place = find_spec("deepspeed.runtime.config")
     assert place is not None and place.origin is not None
     found: set[str] = set()

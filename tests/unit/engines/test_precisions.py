@@ -1,4 +1,4 @@
-"""What the precisions, optimizers and engines say they cannot do, and which options they refuse."""
+"""Stated limits of precisions, optimizers and engines, and their refused options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be written for launcher fabric, and what is refused before anything runs, with the reason."""
+"""Options of launcher fabric: valid ones, and those refused with a reason before anything runs."""
 
 from __future__ import annotations
 

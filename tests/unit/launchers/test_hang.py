@@ -1,4 +1,4 @@
-"""Hung ranks told apart by their stacks, and what a launch leaves behind to be read."""
+"""Hung ranks distinguished by their stacks, and the files that a launch leaves."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_file_that_grows_is_progress(tmp_path: Path) -> None:
 
 
 def failed(folder: Path, printed: bytes, code: int = 1, reason: str = "") -> RankEnd:
-    """How rank 1 is said to have failed, which printed something in an earlier attempt as well."""
+    """Return the reported failure of rank 1, which also printed in an earlier attempt."""
     (folder / "rank1.log").write_bytes(b"words of an earlier attempt\n")
     then = post_mortem.take_snapshot(folder)
     with (folder / "rank1.log").open("ab") as stream:

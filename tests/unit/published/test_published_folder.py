@@ -44,7 +44,7 @@ def test_any_part_of_a_repository_names_the_same_runs(tmp_path: Path, depth: int
     first = found.results[0]
     assert (first.round, first.org, first.system, first.benchmark) == ("training_v4.0", "Acme", "box", "resnet")
     assert first.cell_id == import_folder(tmp_path).results[0].cell_id
-    # The description lies beside `results/`: only an import from the organisation up may open it.
+    # The description is next to `results/`: only an import from the organisation up may open it.
     assert (first.accelerator == "Chip 1") == (depth >= 4)
     assert ("no readable system description" in first.warnings) == (depth < 4)
 

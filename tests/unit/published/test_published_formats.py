@@ -1,4 +1,4 @@
-"""Published results in the formats beside the page: every figure of the import, exact in tables, rounded in text."""
+"""Published results in the formats other than the page: all figures of the import, exact in tables, rounded in text."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_figures_are_drawn_of_scores_and_of_batches(published: Published, tmp_pa
 
 
 def test_numbers_too_large_for_a_column_keep_their_size(tmp_path: Path) -> None:
-    """Epochs may be any number, so samples reckoned from them may be more than 64 bits hold."""
+    """Epochs may be any number, so samples computed from them may be more than 64 bits hold."""
     text = "".join(log_lines()).replace('"epoch_num": 12', '"epoch_num": 1e18')
     repository(tmp_path / "in", {"result_0.txt": text})
     import_results("mlperf", tmp_path / "in", tmp_path / "out")

@@ -44,7 +44,7 @@ def changed(change: Callable[[list[str]], None]) -> str:
     return "".join(lines)
 
 
-# ---- what a whole log says
+# ---- the content of a complete log
 
 
 def test_a_log_of_today(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The page of published results: what it shows, what it escapes, what it keeps apart."""
+"""The page of published results: its content, escaping, and the separation of other runs."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_command_line(published: Published, tmp_path: Path) -> None:
     assert (tmp_path / "r" / "published.html").read_text().count('<section class="own"') == 1
     default = CliRunner().invoke(cli, ["report", str(published.folder)])
     assert default.output.strip() == str(published.folder / "report" / "published.html")
-    assert read_published(published.folder).results  # a report inside leaves the import whole
+    assert read_published(published.folder).results  # a report inside does not modify the import
 
 
 @pytest.mark.parametrize(("arguments", "kind", "words"), [

@@ -1,4 +1,4 @@
-"""Reference convergence points: read, drawn beside the runs, refused where they are none."""
+"""Reference convergence points: read, drawn next to the runs, refused if invalid."""
 
 from __future__ import annotations
 

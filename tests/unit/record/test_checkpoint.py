@@ -50,7 +50,7 @@ def test_a_trial_goes_on_with_the_figures_of_an_undisturbed_one(
     assert ledger(record) == [(1, "crashed", ""), (2, "ok", "step_000000092 of attempt 1")]
     assert (result.resumed[0].step, result.resumed[0].attempt, result.resumed[0].clock) == (92, 1, "monotonic")
     same = {"attempt": 1, "resumed": (), "warnings": (), "phases": whole.phases}
-    assert result.phases == {**whole.phases, "lost": 0.0}, "on a clock of its own nothing was lost"
+    assert result.phases == {**whole.phases, "lost": 0.0}, "on a separate clock nothing was lost"
     assert result.model_copy(update=same) == whole
     assert not kept(run).root.exists(), "a trial that ended well needs none"
     assert "its last checkpoint" in record.incidents[0].text
@@ -213,7 +213,7 @@ def test_too_little_disk_costs_the_checkpoint_and_not_the_trial(
 
 
 def _not_written(monkeypatch: pytest.MonkeyPatch, part: str, fails: Callable[[], bool]) -> None:
-    """From now on this part of writing a checkpoint fails as long as `fails` says so."""
+    """From now on this part of writing a checkpoint fails as long as `fails` is set."""
     if part == "engine":
         real = FakeSession.save
 
@@ -241,7 +241,7 @@ def _not_written(monkeypatch: pytest.MonkeyPatch, part: str, fails: Callable[[],
 def test_one_that_cannot_be_written_costs_the_checkpoint_and_not_the_trial(
     begin: Callable[..., Run], failing: Callable[..., None], monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    """Also in an attempt that goes on: the checkpoint it began from is no worse for it."""
+    """Also in a resumed attempt: the checkpoint that it started from is unaffected."""
     run, seen = begin(more="attempts: 3"), [0]
 
     def fails() -> bool:
@@ -280,7 +280,7 @@ def test_every_one_refused_is_gone_so_there_is_an_end_to_it(
     begin: Callable[..., Run], failing: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load(self: FakeSession, folder: Path, own: dict[str, Any]) -> None:
-        raise CheckpointError(f"checkpoint {folder.name}: no")  # an engine that does not tell the two apart
+        raise CheckpointError(f"checkpoint {folder.name}: no")  # an engine that does not distinguish the two
 
     monkeypatch.setattr(FakeSession, "load", load)
     failing(120)
@@ -294,7 +294,7 @@ def test_every_one_refused_is_gone_so_there_is_an_end_to_it(
 def test_a_log_that_is_no_text_any_more_is_not_gone_on_from(
     begin: Callable[..., Run], failing: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A byte inside a string leaves every line an event: only whoever decodes it strictly stumbles."""
+    """A byte inside a string leaves every line an event: only a strict decoder fails."""
     real = EventLog.text
 
     def text(self: EventLog) -> bytes:

@@ -286,7 +286,7 @@ def test_a_wrong_period_is_refused(begin: Callable[..., Run], every: str) -> Non
         begin(period=every)
 
 
-# ---- the gate, when a run goes on
+# ---- the gate of a resumed run
 
 
 class Counting(Launchers):

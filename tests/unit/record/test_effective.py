@@ -1,4 +1,4 @@
-"""A trial that ran otherwise than asked is invalid, whatever else it came to."""
+"""A trial that did not run as requested is invalid, with any result."""
 
 from __future__ import annotations
 

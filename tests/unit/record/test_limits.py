@@ -1,4 +1,4 @@
-"""What one run may be at most is asked before a folder is made, and leaves room for all that reads the record."""
+"""Limits of one run are checked before a folder is made, and fit the limits of every reader of the record."""
 
 from __future__ import annotations
 

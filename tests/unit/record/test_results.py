@@ -32,7 +32,7 @@ def make_trial(**changes: Any) -> Trial:
 
 @dataclass
 class Script:
-    """What is written into a log. Each evaluation comes after 10 steps of 0.1 s (0.02 s of it input), 0.25 s of
+    """The content of a log. Each evaluation comes after 10 steps of 0.1 s (0.02 s of it input), 0.25 s of
     evaluation and 0.05 s of logging; 0.1 s pass outside every phase."""
 
     values: Sequence[float | None] = (0.5, 0.8, 0.91)

@@ -1,4 +1,4 @@
-"""Going on with a run, in this process on invented figures: what runs again, what stands, what is refused and told."""
+"""Resumption of a run, in this process on invented figures: repeated trials, kept results, refusals and messages."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_failure_can_end_the_run_and_what_is_left_can_be_run_later(begin: Call
     assert ledger(go_on(run, again=True)) == [(1, "ok"), (1, "crashed"), (2, "ok"), (1, "ok"), (1, "ok")]
 
 
-# ---- what is missing runs, what is there stands
+# ---- missing trials run, present results are kept
 
 
 def test_exactly_what_is_missing_runs(begin: Callable[..., Scripted]) -> None:
@@ -202,7 +202,7 @@ def test_a_plan_that_is_made_differently_now_is_noticed(half: Scripted) -> None:
 
 
 def altered_plan(half: Scripted, change: Callable[[dict[str, Any]], None]) -> Plan:
-    """The plan of a run after somebody's hand, without the index that would tell."""
+    """The plan of a run after a manual edit, without the index that would show it."""
     data = json.loads(half.folder.plan.read_text())
     change(data)
     half.folder.plan.write_text(json.dumps(data))

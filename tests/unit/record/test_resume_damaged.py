@@ -33,7 +33,7 @@ from tests.unit.record.scripted_runs import MACHINE, Scripted, begin, cut, go_on
 __all__ = ["begin", "half"]  # fixtures
 
 
-# ---- the index of sums stands whatever happens
+# ---- the index of sums is kept in every case
 
 
 @pytest.mark.parametrize("where", ["mend", "record_set_aside", "complete_ledger"])
@@ -197,7 +197,7 @@ def test_checkpoints_made_elsewhere_are_not_gone_on_from(half: Scripted) -> None
 
 
 def test_nor_are_those_of_a_start_elsewhere_once_it_is_back(half: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There, elsewhere by force and cut short, there again: what differs from the first start is nothing now."""
+    """There, elsewhere by force and interrupted, there again: no difference from the first start remains."""
     waiting = read_record(half.folder.root).missing()[-1].trial_id
     here = read_model(half.folder.environment, Environment)
     write_model(half.folder.environment, here.model_copy(update={"cpu": "Another"}))
@@ -269,7 +269,7 @@ def test_what_is_run_again_anyway_is_not_refused_and_all_else_is(half: Scripted)
     half.folder.trial_file(name).unlink()
     assert record_damaged.require_unmodified(half.folder, half.plan, force=False) == []
     found = record_damaged.find(half.folder, half.plan)
-    record_damaged.set_aside(half.folder, found)  # killed here, the index still stands
+    record_damaged.set_aside(half.folder, found)  # killed here, the index still exists
     assert record_damaged.require_unmodified(half.folder, half.plan, force=False) == []
     append(half.folder.log(name, 2))
     assert texts(record_damaged.require_unmodified(half.folder, half.plan, force=True)) == [
@@ -333,7 +333,7 @@ def test_hung_trials_damaged_logs_and_incidents_are_part_of_a_sound_record(begin
         "incidents.jsonl: was modified: its hash differs from the index"]
 
 
-# ---- guards
+# ---- preflight checks
 
 
 def test_strict_refuses_a_machine_that_is_not_fit(

@@ -1,4 +1,4 @@
-"""The run folder: new and empty, written whole or not at all, read back with one line for what is damaged."""
+"""The run folder: new and empty, written completely or not, read with one line for each damaged file."""
 
 from __future__ import annotations
 

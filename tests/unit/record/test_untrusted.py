@@ -1,4 +1,4 @@
-"""What fuzzing found in records and suites, one test a defect: each was a traceback, a hang or gigabytes once."""
+"""Defects that fuzzing found in records and suites, one test each: once a traceback, a hang or gigabytes."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def legal_colors(value: Any) -> Any:
 
 
 def hostile(record: Record) -> Record:
-    """The record with hostile text wherever text comes from a suite or an exception."""
+    """The record with hostile text in every field that comes from a suite or an exception."""
     cells = tuple(cell.model_copy(update={"label": f"{NASTY}{index}"}) for index, cell in enumerate(record.plan.cells))
     suite = record.plan.suite.model_copy(update={"title": NASTY, "description": NASTY})
     plan = record.plan.model_copy(update={

@@ -1,4 +1,4 @@
-"""The report's first screen and what stands below it: verdicts, calibration, checklists, factors, survival, trust."""
+"""The report's first screen and the sections below it: verdicts, calibration, checklists, factors, survival, trust."""
 
 from __future__ import annotations
 

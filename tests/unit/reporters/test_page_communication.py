@@ -138,7 +138,7 @@ def test_bytes_that_nobody_counted_are_missed(tmp_path: Path) -> None:
     model = page_bounds.CostModel(1.0, 1.0, 3, 0.0)
     found = page_bounds.bounds(record.of_cell(cell_of(record, "ring", 4, 64)), 4, model)
     assert (found.wire, found.network) == (None, None)
-    assert found.compute is not None, "seconds are counted whoever moved the bytes"
+    assert found.compute is not None, "seconds are counted for every sender of the bytes"
     assert page_bounds.fits(record) == {}
     assert "excludes 75\N{NO-BREAK SPACE}% of the payload" in html(record, tmp_path / "report")
 

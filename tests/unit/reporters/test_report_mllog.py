@@ -21,9 +21,9 @@ from tests.records import Course, make_record
 
 mllog_package = importlib.import_module("repro.reporters.mllog_package")
 FOREIGN = ("submission_benchmark",)
-"""Rules of common.yaml that ask for a benchmark of the round."""
+"""Rules of common.yaml that require a benchmark of the round."""
 NOT_KNOWN = tuple(f"lowest_numerical_precision_in_{place}" for place in ("attn", "linear", "comm"))
-"""What round 6.1 wants told: nobody looks at attention, and the invented engine reads nothing back of the others."""
+"""Fields that round 6.1 requires: attention is not measured, and the invented engine reads none of the others back."""
 SUITE = """\
 suite: quick
 seeds: 2
@@ -59,7 +59,7 @@ def package(ran: Record, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def complaints(log: Path, ruleset: str, folder: Path, but: tuple[str, ...] = FOREIGN) -> list[str]:
-    """What the checker says of a log by the common rules of both kinds, `but` left out; warnings count."""
+    """Return the checker's findings on a log by the common rules of both kinds, except `but`; warnings count."""
     checker_of = pytest.importorskip("mlperf_logging.compliance_checker.mlp_compliance",
                                      reason="mlperf-logging is not installed")
     lines, errors = checker_of.mlp_parser.parse_file(str(log), ruleset=ruleset)

@@ -56,7 +56,7 @@ def record(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module")
 def compared(record: Record) -> dict[str, Any]:
-    """What `repro compare --json` says of the same run."""
+    """The output of `repro compare --json` for the same run."""
     ended = CliRunner().invoke(cli, ["compare", str(record.folder.root), "--json"])
     assert ended.exit_code == 0, ended.output
     found: dict[str, Any] = json.loads(ended.stdout)

@@ -52,14 +52,14 @@ class Page:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing that takes time and is not looked at here."""
+    """Replace slow parts that are not under test."""
     monkeypatch.setattr(preflight, "before", lambda *_: [])
     monkeypatch.setattr(environment, "_git", lambda *_: None)
 
 
 @pytest.fixture
 def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None) -> Begin:
-    """What `repro run` does with a suite of four trials, into the folder `run`."""
+    """Run a suite of four trials into the folder `run`, as `repro run` does."""
     for place in (cli_run, reproduce, headless):
         monkeypatch.setattr(place, "detect", lambda: MACHINE)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
@@ -270,7 +270,7 @@ def test_a_reproduction_ended_while_it_is_sealed_has_its_index(
     assert "nothing is judged" in capsys.readouterr().err
     assert verify(tmp_path / "again").sound and (tmp_path / "again" / index.NAME).is_file()
     other = resume.plan_differences(read_record(tmp_path / "again").plan, MACHINE)
-    assert other == [], "some cells of a suite are a plan that can be gone on with"
+    assert other == [], "some cells of a suite are a plan that can be resumed"
 
 
 def test_a_reproduction_that_went_on_elsewhere_does_not_claim_sameness(
@@ -326,7 +326,7 @@ def test_an_index_that_cannot_be_written_costs_no_report(
 
 
 def test_a_signal_that_comes_while_a_late_trial_is_killed_is_delivered() -> None:
-    """Only the deadline's own, sent to get out of elastic, is nobody else's."""
+    """Only the deadline's own signal, sent to leave elastic, has no other sender."""
     elastic = pytest.importorskip("torch.distributed.elastic.multiprocessing.api")
     late = local._Late()
     late.set()

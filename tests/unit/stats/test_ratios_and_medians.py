@@ -167,7 +167,7 @@ def test_sign_flip_against_brute_force(logs: list[float]) -> None:
     near = [total for total in sums if abs(total - observed) < 1e-9]
     at_least = sum(total > observed + 1e-9 for total in sums) + len(near)
     found = sign_flip(logs)
-    # Ties are ties only up to rounding: the exact count lies between without and with them.
+    # Ties are ties only up to rounding: the exact count is between those without and with them.
     assert (at_least - len(near)) / len(sums) < found <= at_least / len(sums)
 
 

@@ -31,7 +31,7 @@ def test_a_restricted_mean_by_hand() -> None:
 
 
 def test_the_area_under_a_curve_with_runs_cut_off_by_hand() -> None:
-    # reached at 1 (of 4), cut off at 2, reached at 3 (of 2): going on 1, 3/4, 3/8 -> 1 + 2 * 3/4 + 1 * 3/8
+    # reached at 1 (of 4), cut off at 2, reached at 3 (of 2): remaining 1, 3/4, 3/8 -> 1 + 2 * 3/4 + 1 * 3/8
     assert restricted_area([1, 2, 3, 5], [True, False, True, False], 4) == pytest.approx(1 + 1.5 + 0.375)
 
 

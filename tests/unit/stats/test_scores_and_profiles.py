@@ -84,7 +84,7 @@ def test_the_geometric_mean_by_hand() -> None:
 def test_a_performance_profile_by_hand() -> None:
     times = {"a": {"x": 1.0, "y": 4.0, "z": None}, "b": {"x": 2.0, "y": 2.0, "z": 5.0}, "c": {"w": None}}
     found = performance_profile(times, [1, 1.9, 2, 100])
-    # four workloads, w solved by nobody: a is best on x, twice b's on y, never on z
+    # four workloads, w solved by none: a is best on x, twice b's on y, never on z
     assert found == {"a": (0.25, 0.25, 0.5, 0.5), "b": (0.5, 0.5, 0.75, 0.75), "c": (0, 0, 0, 0)}
 
 
@@ -168,7 +168,7 @@ def test_outliers_are_marked_in_place_and_units_do_not_matter() -> None:
     assert outlier_marks(values) == [False, False, True, False, False, False]
     assert outlier_marks([60 * value for value in values]) == outlier_marks(values)
     assert outlier_marks([1 / value for value in values]) == outlier_marks(values)
-    assert outlier_marks([1, 1, 1, 1, 1, 1, 2]) == [False] * 6 + [True]  # MAD 0: mean absolute deviation stands in
+    assert outlier_marks([1, 1, 1, 1, 1, 1, 2]) == [False] * 6 + [True]  # MAD 0: mean absolute deviation replaces it
     assert outlier_marks([1, 1, 1, 50]) == [False] * 4
     assert outlier_marks([2.0] * 8) == [False] * 8
     with pytest.raises(ValueError, match="positive"):

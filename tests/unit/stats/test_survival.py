@@ -16,7 +16,7 @@ from repro.stats import Survival, cumulative_incidence, kaplan_meier, log_rank, 
 
 CALM = settings(max_examples=40, deadline=None, derandomize=True, database=None)
 MERCAPTOPURINE = [6, 6, 6, 6.5, 7, 9.5, 10, 10.5, 11.5, 13, 16, 17.5, 19.5, 20.5, 22, 23, 25.5, 32.5, 32.6, 34.5, 35.5]
-"""Freireich et al. 1963, weeks in remission, as in Cox & Oakes 1984; what is no whole number here is 6+, 9+, ..."""
+"""Freireich et al. 1963, weeks in remission, as in Cox & Oakes 1984; fractions represent 6+, 9+, ..."""
 PLACEBO = [1, 1, 2, 2, 3, 4, 4, 5, 5, 8, 8, 8, 8, 11, 11, 12, 12, 15, 17, 22, 23]
 MAINTAINED = [(9, 1), (13, 1), (13, 0), (18, 1), (23, 1), (28, 0), (31, 1), (34, 1), (45, 0), (48, 1), (161, 0)]
 """Acute myelogenous leukaemia, weeks (Miller 1981, p. 49)."""
@@ -202,7 +202,7 @@ def test_one_cause_is_the_kaplan_meier_curve_and_reading_divergence_as_censored_
         dict(zip(curve.times, curve.reached_by, strict=True)))
     times, ends = [1.0, 2.0, 3.0, 4.0], ["diverged", "reached", "diverged", "reached"]
     assert cumulative_incidence(times, ends)["reached"][-1][1] == pytest.approx(0.5)
-    assert kaplan_meier(times, [end == "reached" for end in ends]).reached_by[-1] == 1.0  # what must not be told
+    assert kaplan_meier(times, [end == "reached" for end in ends]).reached_by[-1] == 1.0  # must not be reported
 
 
 @CALM

@@ -1,4 +1,4 @@
-"""Suites as people write them: every mistake is one line that says where it stands and what would be right."""
+"""Suites as people write them: every mistake is one line with its place and the correction."""
 
 from __future__ import annotations
 

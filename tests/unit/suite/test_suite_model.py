@@ -1,4 +1,4 @@
-"""What all records have in common."""
+"""Common properties of all records."""
 
 from __future__ import annotations
 

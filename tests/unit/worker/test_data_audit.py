@@ -19,7 +19,7 @@ CALM = settings(max_examples=60, deadline=None, derandomize=True, database=None)
 
 
 class Reader:
-    """Looks batches up; may be told to look up something else."""
+    """Looks batches up; can be set to look up something else."""
 
     def __init__(self, shift: int = 0, epoch_shift: int = 0) -> None:
         self.shift, self.epoch_shift = shift, epoch_shift

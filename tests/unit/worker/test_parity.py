@@ -34,7 +34,7 @@ Values = dict[str, list[tuple[float, float]]]
 
 
 def trace(rank: int | None, change: Callable[[dict[str, Any]], object] = lambda _: None) -> Trace:
-    """What a rank that trains as it should leaves behind; None: the reference, which is fed everything in turn."""
+    """The files of a correct rank; None: the reference, which is fed everything in turn."""
     micros = range(WORLD * MICROS) if rank is None else [micro * WORLD + rank for micro in range(MICROS)]
     data: dict[str, Any] = {
         "rank": rank or 0,

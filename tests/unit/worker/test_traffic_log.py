@@ -1,4 +1,4 @@
-"""Adding up one rank's traffic: training apart, unknown stays unknown."""
+"""Adding up one rank's traffic: training separately, unknown stays unknown."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_synthetic_batches_need_no_data_and_fit(workload: Workload) -> None:
 
 @pytest.mark.parametrize("workload", ALL)
 def test_an_evaluation_shows_every_sample_once_as_it_is(workload: Workload) -> None:
-    """What `test_views` states: one row a sample, the same bytes each time, all of them different rows of the set."""
+    """Check the statement of `test_views`: one row a sample, the same bytes each time, all of different rows."""
     assert workload.test_views == 1
     parts, again = _open(workload), _open(workload, seed=1)
     everything = np.arange(workload.eval_samples)
