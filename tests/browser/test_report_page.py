@@ -195,7 +195,7 @@ def test_dark_scheme_changes_page_and_figures(visit: Visit) -> None:
     assert light[1] != dark[1]
 
 
-def test_paper_is_light_and_opens_what_is_folded(browser: object, report: Path) -> None:
+def test_paper_is_light_and_opens_folded_parts(browser: object, report: Path) -> None:
     opened = Visit(browser, report, scheme="dark")
     try:
         before = colors(opened)

@@ -295,7 +295,7 @@ LOW = [(engine, precision)
 @pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # DeepSpeed, imported in this process
 @pytest.mark.slow
 @pytest.mark.parametrize(("engine", "precision"), LOW)
-def test_every_precision_goes_on_to_the_same_weights(
+def test_every_precision_resumes_to_the_same_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str, engine: str
 ) -> None:
     """In this process: the trial fails by an exception, and its parts are built again."""

@@ -223,7 +223,7 @@ def test_collectives_of_a_group(comm: Comm, world: int) -> None:
 
 
 @pytest.mark.parametrize("comm", [Ring(), ReductionTree()], ids=lambda comm: type(comm).__name__)
-def test_an_all_reduce_goes_on_while_the_caller_does_something_else(comm: Comm) -> None:
+def test_an_all_reduce_continues_while_the_caller_is_busy(comm: Comm) -> None:
     for said in together(background, comm, 3):
         assert said == {"done": True, "values": [3.0, 3.0], "later": 9.0}
 

@@ -394,7 +394,7 @@ def test_sums_over_ranks(ranks: Run, case: Case) -> None:
     (Case(ZERO[0], 2, 4, precision=Fp16Autocast(), clip=0.5, warm_up=True), {
         "matmul_dtype": "float16", "comm_dtype": "float32", "loss_scale": "65536"}),
 ], ids=lambda value: str(value) if isinstance(value, Case) else "")
-def test_what_really_ran_is_read_back(ranks: Run, case: Case, expected: dict[str, str]) -> None:
+def test_effective_settings_are_read_back(ranks: Run, case: Case, expected: dict[str, str]) -> None:
     effective = ranks(case)[0]["effective"]
     assert {key: effective[key] for key in expected} == expected
     assert all(isinstance(value, str) for value in effective.values())

@@ -175,7 +175,7 @@ def test_links_are_as_fast_as_stated(opened: Callable[..., Fabric], tmp_path: Pa
     assert json.loads((tmp_path / "network.json").read_text()) == outcome.network
 
 
-def test_ranks_are_apart_and_their_bytes_counted(opened: Callable[..., Fabric], tmp_path: Path) -> None:
+def test_ranks_are_isolated_and_their_bytes_counted(opened: Callable[..., Fabric], tmp_path: Path) -> None:
     before, size = _namespaces(), 1 << 23
     launcher = opened(nodes=2, rate="400mbit")
     outcome = _launch(launcher, tmp_path, send, 4, bytes=size)
@@ -221,7 +221,7 @@ def test_ranks_of_one_node_do_not_use_its_link(opened: Callable[..., Fabric], tm
     assert outcome.network["sent_bytes"][0] < 1e4
 
 
-def test_a_node_can_have_a_rate_of_its_own(opened: Callable[..., Fabric], tmp_path: Path) -> None:
+def test_a_node_can_have_a_separate_rate(opened: Callable[..., Fabric], tmp_path: Path) -> None:
     outcome = _launch(opened(rate="500mbit", rates={1: "50mbit"}), tmp_path, send, 3, bytes=4)
     assert outcome.ok and outcome.network, outcome
     measured = [link["measured_bits_per_second"] for link in outcome.network["links"]]
@@ -309,7 +309,7 @@ def _parent(
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
-def test_nothing_outlives_a_killed_run_but_what_detached_itself(tmp_path: Path, signum: signal.Signals) -> None:
+def test_only_detached_processes_outlive_a_killed_run(tmp_path: Path, signum: signal.Signals) -> None:
     detach = signum == signal.SIGKILL
     parent = _parent(tmp_path, hold_on, detach=detach)
     try:

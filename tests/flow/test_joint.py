@@ -140,7 +140,7 @@ def test_an_owner_on_another_machine_is_named_and_can_be_overruled(run: Path) ->
 
 
 @pytest.mark.slow
-def test_of_two_writers_at_once_one_is_told_of_the_other(run: Path) -> None:
+def test_the_second_of_two_writers_is_refused_with_the_first_named(run: Path) -> None:
     both = [start(run.parent, "run", "--resume", "run", "--no-mlflow") for _ in range(2)]
     ends = [(process.communicate(timeout=300)[1], process.returncode) for process in both]
     refused = [error for error, code in ends if code == 2]

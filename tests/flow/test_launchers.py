@@ -200,7 +200,7 @@ def hang(folder: str, payload: Mapping[str, Any]) -> None:
 @pytest.mark.parametrize(("how", "why"), [
     ("sleep", "it was in hang (test_launchers.py:"), ("stop", "it was stopped by a signal"),
 ])
-def test_ranks_that_hang_are_asked_where_and_ended(local: Local, tmp_path: Path, how: str, why: str) -> None:
+def test_hung_ranks_dump_their_stacks_and_are_ended(local: Local, tmp_path: Path, how: str, why: str) -> None:
     watched = {"stall_seconds": 1.0, "progress": tmp_path / "events"}
     outcome = local.launch(_order(tmp_path, hang, payload={"how": how}, **watched))
     assert outcome.hung and not outcome.timed_out and not outcome.ok
@@ -302,7 +302,7 @@ def test_a_module_that_cannot_be_loaded_is_an_error(local: Local) -> None:
         Local().open([], "cpu")
 
 
-def test_a_server_that_still_loads_ends_with_whoever_started_it(tmp_path: Path) -> None:
+def test_a_loading_server_ends_with_its_parent(tmp_path: Path) -> None:
     """A process that is killed early leaves no process that keeps loading."""
     (tmp_path / "endless.py").write_text("import pathlib, time\npathlib.Path(__file__).with_name('begun').touch()\n"
                                          "time.sleep(60)\n")
@@ -344,7 +344,7 @@ def test_warming_up_is_timed(local: Local) -> None:
         (Inline(), {"processes": 1}, None),
     ],
 )
-def test_what_cannot_run_is_said_beforehand(launcher: Launcher, change: dict[str, Any], why: str | None) -> None:
+def test_unsupported_settings_are_reported_early(launcher: Launcher, change: dict[str, Any], why: str | None) -> None:
     values: dict[str, Any] = dict.fromkeys(("workload", "comm", "precision", "optimizer", "launcher"), "any")
     values |= {"engine": "ddp", "processes": 1, "accumulation": 1, "device": "cpu", "device_count": 0} | change
     said = launcher.unsupported(Setting(**values))

@@ -99,7 +99,7 @@ def test_too_few_trials_are_inconclusive_and_that_is_no_success(fake: Path) -> N
     assert "results inconclusive" in out
 
 
-def test_an_altered_bundle_is_refused_in_one_line(fake: Path) -> None:
+def test_a_modified_bundle_is_refused_in_one_line(fake: Path) -> None:
     with zipfile.ZipFile(fake / "one.zip") as source, zipfile.ZipFile(fake / "bad.zip", "w") as target:
         for item in source.infolist():
             text = source.read(item)
@@ -233,7 +233,7 @@ def planted(folder: Path) -> dict[str, str]:
     return {**PLANTED, "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
 
 
-def test_a_credential_is_found_nowhere_in_a_real_run(real: Path) -> None:
+def test_no_file_of_a_real_run_contains_a_credential(real: Path) -> None:
     code, packed, said = command(real, "bundle", "first", "-o", "x.zip", **planted(real))
     assert code == 0, said
     (real / "printed_by_bundle.txt").write_text(packed + said)

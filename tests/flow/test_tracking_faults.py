@@ -73,7 +73,7 @@ def test_whatever_befalls_requests_all_is_there_once(
 
 
 @pytest.mark.slow
-def test_runs_whose_creation_was_not_confirmed_are_there_once(proxy: Proxy, server: Server, tmp_path: Path) -> None:
+def test_runs_with_unconfirmed_creation_exist_once(proxy: Proxy, server: Server, tmp_path: Path) -> None:
     torn = set[int]()
 
     def plan(number: int, what: str) -> Fate:
@@ -144,7 +144,7 @@ def test_a_server_killed_in_mid_replay_and_started_again_has_all_once(
     (401, r"requires a login \(401\); set MLFLOW_TRACKING_USERNAME"), (403, r"refuses this user \(403\)"),
     (429, r"too many requests \(429\)"), (500, r"it fails \(500\)"), (503, r"it fails \(503\)"),
 ])
-def test_a_refusal_is_said_in_one_line_soon_and_costs_nothing(
+def test_a_refusal_is_reported_soon_in_one_line_and_costs_nothing(
     code: int, said: str, proxy: Proxy, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", TOKEN)

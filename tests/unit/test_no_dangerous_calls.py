@@ -137,7 +137,7 @@ def test_and_nothing_else(text: str) -> None:
     assert not list(dangers(text))
 
 
-def test_templates_escape_what_they_show() -> None:
+def test_templates_escape_their_values() -> None:
     """A suite's title or a label out of a stranger's bundle is text, never markup."""
     calls = [
         (path.name, node)

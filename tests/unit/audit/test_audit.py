@@ -187,7 +187,7 @@ def bad_facts(folder: Path, *runs: LoggedRun, deleted: int = 0, text: str = MAPP
     return told(check_facts(experiment_facts(experiment(*runs, deleted=deleted), mapping(folder, text))))
 
 
-def test_what_an_mlflow_experiment_may_break(tmp_path: Path) -> None:
+def test_violations_of_an_mlflow_experiment(tmp_path: Path) -> None:
     assert bad_facts(tmp_path, *FOUR, deleted=2)["MLP6"].verdict == "fail"
     same = [replace(item, params=item.params | {"seed": "1"}) for item in FOUR]
     rules = bad_facts(tmp_path, *same)
@@ -238,7 +238,7 @@ def test_a_target_to_get_below(tmp_path: Path) -> None:
     (MAPPING, "- a list", "must have keys"),
     (MAPPING, "cell: [", "not valid YAML"),
 ])
-def test_a_wrong_mapping_says_where(old: str, new: str, says: str, tmp_path: Path) -> None:
+def test_a_wrong_mapping_is_located(old: str, new: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(SuiteError) as error:
         mapping(tmp_path, MAPPING.replace(old, new))
     assert says in str(error.value) and "mapping.yaml:" in str(error.value) and "\n" not in str(error.value)

@@ -91,7 +91,7 @@ def test_twins_are_the_same_cell_with_the_same_seeds_interleaved(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("pairs", "nulls", "problem"), [(5, 1, "can never be significant"), (200, 6, "1000 at most")])
-def test_what_cannot_calibrate_is_refused(tmp_path: Path, pairs: int, nulls: int, problem: str):
+def test_unsuitable_calibrations_are_refused(tmp_path: Path, pairs: int, nulls: int, problem: str):
     plan = plan_of(tmp_path)
     with pytest.raises(UsageError, match=problem):
         twin_plan(plan, [plan.cells[0]], pairs, nulls)
@@ -239,7 +239,7 @@ def test_a_record_finds_its_own_calibration_first_then_the_users(tmp_path: Path,
     assert calibration_of(record) == ours
 
 
-def test_a_calibration_of_another_machine_says_nothing(tmp_path: Path):
+def test_a_calibration_of_another_machine_does_not_apply(tmp_path: Path):
     record = record_of(tmp_path, 6)
     add(place_for(record.plan.digest), made(["same"], record.plan.digest, "another machine"))
     assert calibration_of(record) is None

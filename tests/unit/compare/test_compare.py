@@ -95,7 +95,7 @@ def test_scaling_is_measured_against_one_process_of_the_same_kind(tmp_path: Path
     assert contrasts(without_one) == ["z2/d2", "z4/d4"]
 
 
-def test_a_primary_whose_cell_cannot_run_here_is_not_compared(tmp_path: Path) -> None:
+def test_a_primary_with_a_cell_that_cannot_run_here_is_not_compared(tmp_path: Path) -> None:
     plan = make_plan_of(tmp_path)
     alone = tuple(cell for cell in plan.cells if cell.choices.processes == 1)
     order = tuple((index, repeat) for repeat in range(plan.suite.seeds) for index in range(len(alone)))
@@ -134,7 +134,7 @@ def test_the_ratio_is_paired_by_seed(tmp_path: Path) -> None:
     assert [pair.baseline for pair in found.pairs] == [2.0**n for n in range(6)]
 
 
-def test_others_show_their_ratio_and_no_verdict_where_so_many_cannot_be_significant(tmp_path: Path) -> None:
+def test_others_show_their_ratio_without_a_verdict_if_significance_is_impossible(tmp_path: Path) -> None:
     plan = make_plan_of(tmp_path)
     others = compare(plan, results(plan, spread(0.5)))[1:]
     assert [item.verdict for item in others] == ["exploratory"] * 3
@@ -283,7 +283,7 @@ def test_no_verdict_while_planned_pairs_are_missing(tmp_path: Path) -> None:
     assert found.because == "5 of 6 planned pairs have run; no verdict before all have"
 
 
-def test_a_verdict_takes_the_exact_test_too(tmp_path: Path) -> None:
+def test_a_verdict_requires_the_exact_test_too(tmp_path: Path) -> None:
     plan = make_plan_of(tmp_path)
     factors = [1.6, 1.5, 1.4, 1.5, 1.6, 0.98]  # 5 of 6 slower: the t interval excludes 1, the exact p is 2/32
     found = primary(plan, results(plan, lambda engine, _, repeat: 1.0 if engine == "ddp" else factors[repeat]))

@@ -26,7 +26,7 @@ def test_a_condition_is_a_name_a_sign_and_a_number(text: str, fails: bool) -> No
     assert bool(parse(text).failure(found(1.2))) is fails
 
 
-def test_a_failure_says_what_it_saw() -> None:
+def test_a_failed_condition_shows_its_figures() -> None:
     assert parse("ratio>1.05").failure(found(1.2)).startswith("candidate against baseline: ratio = 1.2")
 
 

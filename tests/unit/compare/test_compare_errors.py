@@ -79,7 +79,7 @@ def test_false_positives_with_missed_runs(n: int, share: float) -> None:
 
 
 @pytest.mark.parametrize(("n", "true"), [(8, 1.05), (10, 1 / 1.05), (20, 1.05)])
-def test_same_is_said_in_error_of_five_per_cent_at_the_margin_itself(n: int, true: float) -> None:
+def test_the_error_rate_of_same_is_five_per_cent_at_the_margin(n: int, true: float) -> None:
     rng = np.random.default_rng(11)
     wrong = equivalent = 0
     for _ in range(RUNS):

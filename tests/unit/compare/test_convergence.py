@@ -101,7 +101,7 @@ def test_a_record_that_is_not_complete_has_no_verdict(tmp_path: Path):
     assert "8 of 10 planned pairs have run" in row.because
 
 
-def test_groups_keep_batches_and_precisions_apart(tmp_path: Path):
+def test_groups_separate_batches_and_precisions(tmp_path: Path):
     text = SUITE.replace("  processes: [1, 2]\n", "  batch.global: [64, 128]\n  precision: [fp32, bf16-autocast]\n") \
         .split("primary:")[0]
     plan = plan_of(tmp_path, 6, text)

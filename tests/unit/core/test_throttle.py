@@ -45,7 +45,7 @@ def watch(root: Path, device: str = "cpu") -> tuple[ThrottleWatch, dict[str, flo
     return found, at
 
 
-def test_nothing_is_said_where_nothing_grew(tree: Path) -> None:
+def test_unchanged_counters_are_not_reported(tree: Path) -> None:
     assert watch(tree)[0].look() == []
     assert watch(tree / "no such place")[0].look() == []
 

@@ -49,11 +49,11 @@ def test_the_frame_below_which_nothing_is_read_is_the_rank_module() -> None:
     ({0: SLEEPS}, None),
     ({}, None),
 ])
-def test_who_keeps_the_others_waiting(stacks: dict[int, list[tuple[str, str]]], blamed: int | None) -> None:
+def test_the_rank_that_blocks_the_others_is_found(stacks: dict[int, list[tuple[str, str]]], blamed: int | None) -> None:
     assert hang.find_hung_rank(stacks) == blamed
 
 
-def test_each_rank_says_where_it_stood_and_the_others_whom_they_waited_for(tmp_path: Path) -> None:
+def test_each_rank_reports_its_frame_and_the_rank_it_waited_for(tmp_path: Path) -> None:
     stacks = {0: WAITS, 1: [("", STOPPED)]}
     first, second, third = ends([-9, -9, None], tmp_path, hang.find_hung_rank(stacks), "", hang.reasons(stacks, 3, 2.5))
     assert second.reason == "hung: no event for 2.5 s, it was stopped by a signal"

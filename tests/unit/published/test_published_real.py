@@ -30,7 +30,7 @@ def test_every_file_imports_or_is_refused() -> None:
         assert all(item.reason for item in found.refused)
 
 
-def test_what_is_untidy_is_told() -> None:
+def test_untidy_files_are_reported() -> None:
     found = import_folder(DATA / "mlperf")
     odd = {item.source.replace("/results", ""): (item.status, item.reason) for item in found.results
            if item.status != "ok"}

@@ -318,7 +318,7 @@ SPOILED: dict[str, Callable[[str], str | bytes]] = {
 
 
 @pytest.mark.parametrize("name", SPOILED)
-def test_spoiled_logs_of_a_run_are_written_strictly_or_left_out_by_name(
+def test_damaged_logs_of_a_run_are_written_strictly_or_excluded_by_name(
     usual: Record, name: str, tmp_path: Path
 ) -> None:
     """The mllog package reads logs again; for any content its output is strict and of this trial."""

@@ -98,7 +98,7 @@ def test_the_check_can_fail(package: Path, tmp_path: Path) -> None:
     assert any("submission_benchmark" in text for text in complaints(log, "5.1.0", tmp_path, ()))
 
 
-def test_the_worker_s_own_log_needs_what_is_added(ran: Record, tmp_path: Path) -> None:
+def test_the_workers_log_needs_the_additions(ran: Record, tmp_path: Path) -> None:
     trial = ran.results[0]
     assert any("block_start" in text for text in complaints(ran.folder.log(trial.trial_id, 1), "5.1.0", tmp_path))
 
@@ -139,7 +139,7 @@ def _numbers(data: Any) -> list[float]:
     return [float(data)] if isinstance(data, int | float) and not isinstance(data, bool) else []
 
 
-def test_what_is_added_is_marked_and_nothing_else_is_changed(package: Path, ran: Record) -> None:
+def test_additions_are_marked_and_nothing_else_is_changed(package: Path, ran: Record) -> None:
     for result in ran.results:
         folder = mllog_package.folder_name(result.cell_id)
         text = (package / f"results/{folder}/digits/result_{result.repeat}.txt").read_text()
@@ -153,7 +153,7 @@ def test_what_is_added_is_marked_and_nothing_else_is_changed(package: Path, ran:
         assert kept == own and len(lines) > len(own)
 
 
-def test_trials_that_did_not_end_are_left_out_by_name(tmp_path: Path) -> None:
+def test_trials_that_did_not_end_are_excluded_by_name(tmp_path: Path) -> None:
     def course(trial: Any) -> Course:
         return Course(crash=trial.repeat == 1, hits_at=None if trial.repeat == 2 else 4)
 

@@ -27,7 +27,7 @@ def test_a_full_disk_ends_the_system_metrics_and_nothing_else(tmp_path: Path, mo
     assert watch.unwritten == "No space left on device"
 
 
-def test_what_was_read_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_is_not_read_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The parent reads a log every second next to a timed trial."""
     monkeypatch.setattr(monitor, "PERIOD_SECONDS", 0.01)
     path, read, told = tmp_path / "result_1.txt", [], []

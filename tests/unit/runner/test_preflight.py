@@ -35,7 +35,7 @@ def before(plan: Plan, cores: int = 2, load: float | None = 0.0) -> list[str]:
     return preflight.before(plan, Machine(device="cpu", device_count=0, cores=cores), Path(), load)
 
 
-def test_nothing_is_said_of_a_machine_that_is_fit(plan: Plan) -> None:
+def test_a_suitable_machine_has_no_warnings(plan: Plan) -> None:
     assert before(plan) == []
     assert before(plan, load=None) == []
 

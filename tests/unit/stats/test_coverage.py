@@ -307,7 +307,7 @@ def test_the_documents_table_has_every_row_and_keeps_every_claim() -> None:
 
 @pytest.mark.parametrize("missed", [0.0, 0.1, 0.3])
 @pytest.mark.parametrize("count", [8, 10, 20])
-def test_the_median_interval_covers_what_it_says_with_runs_that_missed(count: int, missed: float) -> None:
+def test_the_median_interval_has_its_stated_coverage_with_runs_that_missed(count: int, missed: float) -> None:
     level = median_interval(range(count)).level
     assert middle(missed)(lognormal, count) == pytest.approx(level, abs=0.011)
     assert middle(missed)(rounded, count) >= level - 0.011  # ties only add

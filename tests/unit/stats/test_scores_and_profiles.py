@@ -92,7 +92,7 @@ def test_a_performance_profile_by_hand() -> None:
     ({}, [1], "at least one system"), ({"a": {}}, [1], "one workload"), ({"a": {"x": 1.0}}, [0.5], "at least 1"),
     ({"a": {"x": -1.0}}, [1], "time of a on x"), ({"a": {"x": math.nan}}, [1], "time of a on x"),
 ])
-def test_what_is_no_profile_is_refused(
+def test_invalid_profiles_are_refused(
     times: dict[str, dict[str, float | None]], taus: list[float], problem: str
 ) -> None:
     with pytest.raises(ValueError, match=problem):
@@ -158,7 +158,7 @@ def test_the_exact_trend_rejects_at_its_level_when_nothing_drifts() -> None:
     ([1, 2, 3, 4], [2, 2, 2, 2], "differ"), ([1, 1, 1, 1], [1, 2, 3, 4], "differ"),
     ([1, 2, 3, 4], [1, 2, 3, math.nan], "finite"),
 ])
-def test_what_is_no_trend_is_refused(order: list[float], logs: list[float], problem: str) -> None:
+def test_invalid_trends_are_refused(order: list[float], logs: list[float], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         order_trend(order, logs)
 

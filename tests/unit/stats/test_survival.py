@@ -81,7 +81,7 @@ def test_without_misses_the_curve_is_the_share_of_runs_and_order_does_not_matter
     assert mixed == kaplan_meier([1, 2, 3, 4], [True, True, True, False])
 
 
-def test_where_all_missed_or_fewer_than_half_reached_there_is_no_median() -> None:
+def test_there_is_no_median_if_fewer_than_half_reached_the_target() -> None:
     assert kaplan_meier([3, 4], [False, False]) == Survival((), (), (), (), 4)
     assert median_time(kaplan_meier([3, 4], [False, False])) is None
     assert median_time(kaplan_meier([1, 4, 4], [True, False, False])) is None
@@ -100,7 +100,7 @@ def test_beyond_the_last_time_watched_nothing_is_known() -> None:
     ([], [], "at least one"), ([1], [True, False], "as many times as outcomes"), ([math.nan], [True], "finite"),
     ([math.inf], [False], "finite"), ([-1], [True], "negative"),
 ])
-def test_what_is_no_run_is_refused(times: list[float], hits: list[bool], problem: str) -> None:
+def test_invalid_runs_are_refused(times: list[float], hits: list[bool], problem: str) -> None:
     for refuse in (lambda: kaplan_meier(times, hits), lambda: log_rank(times, hits, [1, 2], [True, True])):
         with pytest.raises(ValueError, match=problem):
             refuse()

@@ -114,7 +114,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("old", "new", "line", "field", "right"), MISTAKES)
-def test_a_mistake_is_one_line_with_file_line_field_and_what_would_be_right(
+def test_a_mistake_is_one_line_with_file_line_field_and_correction(
     plan: Planner, old: str, new: str, line: int, field: str, right: str
 ) -> None:
     with pytest.raises(SuiteError) as caught:
@@ -205,7 +205,7 @@ def test_a_sweep_replaces_the_factor_of_the_suite(plan: Planner) -> None:
     assert labels(found) == ["ddp, 2 processes", "ddp, 4 processes", "fake, 2 processes", "fake, 4 processes"]
 
 
-def test_one_value_takes_a_factor_away(plan: Planner) -> None:
+def test_one_value_removes_a_factor(plan: Planner) -> None:
     assert labels(plan("", "", "processes=2")) == ["ddp", "deepspeed (stage=1)"]
     assert {cell.choices.processes for cell in plan("", "", "trial.processes=2").cells} == {2}
 
@@ -262,7 +262,7 @@ def test_a_wrong_override_is_named(plan: Planner, override: str, field: str, rig
     assert "\n" not in text
 
 
-def test_the_file_is_still_blamed_for_what_the_file_says(plan: Planner) -> None:
+def test_mistakes_of_the_file_are_still_reported_for_the_file(plan: Planner) -> None:
     with pytest.raises(SuiteError, match=r"^\./s\.yaml:8: trial\.stop\.metric"):
         plan("metric: top1", "metric: top5", "optimizer.lr=0.2")
 
@@ -277,7 +277,7 @@ def test_an_override_does_not_cover_up_a_broken_section(
         plan(old, new, "processes=2")
 
 
-def test_a_contrast_that_an_override_takes_away_becomes_a_note(plan: Planner) -> None:
+def test_a_contrast_removed_by_an_override_becomes_a_note(plan: Planner) -> None:
     found = plan("", "", "engine=ddp")
     assert found.suite.primary is None
     assert any("the declared primary" in note and "after the overrides" in note for note in found.notes)
