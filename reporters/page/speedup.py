@@ -44,9 +44,9 @@ class Ratio:
     verdict: str
     because: str
     settles: str
-    """What would settle it; empty if it is settled or unknown."""
+    """Forecast of what settles it; empty if it is settled or unknown."""
     unsettled: str
-    """Why there is no forecast of what would settle it; empty if there is one or it is settled."""
+    """Reason for a missing forecast; empty if there is one or it is settled."""
     cautions: tuple[str, ...]
     refused: bool
     dot: float | None

@@ -39,7 +39,7 @@ class TrafficRow:
     mark: CellMark
     n: int
     absence: NoTraffic | None
-    """Why there are no values; None if there are."""
+    """Reason for missing values; None if there are values."""
     collectives: Number | None
     sent: Number | None
     formula: Number | None

@@ -46,9 +46,9 @@ class Convergence(Frozen):
     n: int
     ratio: float | None
     interval: Bounds | None
-    """Of the ratio, 95 %."""
+    """95 % interval of the ratio."""
     p: float | None
-    """Of the equivalence, Holm over all rows."""
+    """p of the equivalence, Holm over all rows."""
     margin: float
     grid: float | None
     """Median distance between evaluations at the target, relative to the samples there."""

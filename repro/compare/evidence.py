@@ -63,7 +63,7 @@ class Evidence:
     pairs: tuple[Pair, ...]
     n: int
     refusal: str = ""
-    """Why there can be no verdict; "" if there can."""
+    """Reason for a missing verdict; "" if one is possible."""
     settles: str = ""
     ratio: float | None = None
     interval: stats.Interval | None = None
@@ -79,7 +79,7 @@ class Evidence:
     probability_less: Estimate | None = None
     missed: Missed | None = None
     grid: float | None = None
-    """Of a metric known at evaluations only: the distance between evaluations at the target, relative."""
+    """For a metric known at evaluations only: the distance between evaluations at the target, relative."""
     grid_interval: stats.Interval | None = None
     """The same: of the ratio, for every position of the crossings between two evaluations."""
     grids: str = ""

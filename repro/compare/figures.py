@@ -49,7 +49,7 @@ class MarginTest(Frozen):
     p_adjusted: float | None = None
     """Holm over the family; None for the primary contrast, which is not corrected."""
     interval: Bounds
-    """Of the ratio, at 1 - 2 alpha: inside the margin if the two tests reject."""
+    """Interval of the ratio, at 1 - 2 alpha: inside the margin if the two tests reject."""
     equivalent: bool
 
 
@@ -111,7 +111,7 @@ class Comparison(Frozen):
     """P(a candidate trial's figure < a baseline trial's), ties half."""
     equivalence: MarginTest | None = None
     settles: str = ""
-    """What would settle an inconclusive comparison."""
+    """Forecast of what settles an inconclusive comparison."""
     cautions: tuple[str, ...] = ()
     refused: bool = False
     """There is no result, for the reason in `because`: no condition passes, and no figure is given but the pairs (of

@@ -29,7 +29,7 @@ class Missed:
     """Exact sign test over the pairs whose order is known."""
     restricted: Restricted | None = None
     no_mean: str = ""
-    """Why there is no restricted mean."""
+    """Reason for a missing restricted mean."""
     log_rank_p: float | None = None
     all_of: str = ""
     """`the candidate` or `the baseline` if none of its trials reached the target and some others did."""

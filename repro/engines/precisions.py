@@ -13,7 +13,7 @@ from repro.seams.training import LossScaling, Precision
 
 
 class Fp32(Precision):
-    """Everything in IEEE float32: weights, products, gradients, what is sent, optimizer; TensorFloat-32 is off."""
+    """Everything in IEEE float32: weights, products, gradients, communication, optimizer; TensorFloat-32 is off."""
 
     title: ClassVar[str] = "float32"
 

@@ -14,7 +14,7 @@ FACTS: dict[str, DifferenceKind] = {
     "repro_version": "code", "python": "libraries", "system": "hardware", "cpu": "hardware", "cores": "hardware",
     "memory_bytes": "hardware", "device": "hardware", "devices": "hardware", "commit": "code", "dirty": "code",
 }
-"""Fields of an environment that bear on a figure; packages, settings, limits and data are compared one by one."""
+"""Fields of an environment that affect a figure; packages, settings, limits and data are compared one by one."""
 OWN = "repro-harness"
 SHOWN = 4
 """The number of packages that a text names."""
@@ -29,7 +29,7 @@ class Difference:
 
 
 def differences(then: Environment, now: Environment) -> list[Difference]:
-    """List what bears on figures and differs between two environments."""
+    """List differences between two environments that affect figures."""
     return [*_facts(then, now), *_tables(then, now), *_packages(then, now), *_data(then, now)]
 
 

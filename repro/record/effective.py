@@ -9,7 +9,7 @@ from repro.seams.training import BACKEND, Comm, Engine, Precision
 from repro.suite.training import TrainingConfig
 
 UNKNOWN = "unknown"
-"""What an engine reports for what it could not see: shown, but not judged."""
+"""Value that an engine reports for an unknown setting: shown, but not judged."""
 
 
 def requested(choices: TrainingConfig) -> dict[str, str]:

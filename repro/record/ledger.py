@@ -21,7 +21,7 @@ from repro.record.status import STARTED
 MAX_LINES_BYTES = 64 << 20
 MAX_LINE_BYTES = 1 << 20
 MAX_LINES = 400_000
-"""Of a ledger: two for every start."""
+"""Largest number of lines of a ledger: two for every start."""
 
 
 class Attempt(Frozen):
@@ -62,7 +62,7 @@ class Incident(Frozen):
     text: str
     trial_id: str = ""
     difference: DifferenceKind | None = None
-    """What differs; None for an incident of another kind."""
+    """Kind of the difference; None for an incident of another kind."""
 
 
 def append_line(path: Path, line: Frozen) -> None:

@@ -100,7 +100,7 @@ class Formula(Frozen):
     (`repro.worker.expected_traffic`)."""
 
     sent_bytes: int
-    """Of the rank that sends most."""
+    """Bytes of the rank that sends most."""
     received_bytes: int
     rounds: int
     path_bytes: int
@@ -245,7 +245,7 @@ class Result(Frozen):
     settings: dict[str, str] = Field(default_factory=dict)
     """Environment variables that affect training, as rank 0 read them."""
     build: dict[str, str] = Field(default_factory=dict)
-    """How the library that trains was built, as rank 0 found it; empty in old records."""
+    """Build of the library that trains, as read by rank 0; empty in old records."""
     warnings: tuple[str, ...] = ()
     """For readers; no code reads them."""
     log_faults: tuple[LogFault, ...] = ()

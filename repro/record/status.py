@@ -29,7 +29,7 @@ class StatusSpec:
     level: Level = "fail"
     """Colour class of notices: fail is red."""
     target: Target = "unknown"
-    """What a verdict learns about the target. watched: not reached while the trial ran, but it might have been later;
+    """Meaning for a verdict about the target. watched: not reached while the trial ran, but it might have been later;
     never: it cannot be reached later."""
     counts: bool = True
     """The end tells about the cell. False: it tells about the machine or the harness, so it never counts as a missed

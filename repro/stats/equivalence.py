@@ -20,7 +20,7 @@ class Equivalence:
     p: float
     """The larger of the two."""
     interval: Interval
-    """Of the ratio, at 1 - 2 alpha: inside the margin exactly if `equivalent`."""
+    """Interval of the ratio, at 1 - 2 alpha: inside the margin exactly if `equivalent`."""
     equivalent: bool
     margin: float
 

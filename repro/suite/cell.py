@@ -20,7 +20,7 @@ class Cell(Frozen):
     choices: AnyTrialConfig
     side: Side = ""
     twin_of: str = ""
-    """Of side B: the id of its side A."""
+    """For side B: the id of its side A."""
 
     @property
     def well_named(self) -> bool:

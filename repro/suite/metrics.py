@@ -20,9 +20,9 @@ class MetricSpec:
     path: str
     """Its path in a `Result`: a field, or several joined by dots."""
     noun: str
-    """As in `its time to the target`; also the title of an axis and of a column."""
+    """Noun, as in `its time to the target`; also the title of an axis and of a column."""
     times: str
-    """As in `0.8 x the time`."""
+    """Words after a factor, as in `0.8 x the time`."""
     unit: str
     """"" for a ratio or a quality."""
     description: str
@@ -33,7 +33,7 @@ class MetricSpec:
     to_target: bool = False
     """Only a trial that reached its target has one."""
     watched: Literal["", "wall", "cold", "train", "samples"] = ""
-    """Of a metric with `to_target`: the clock by which a trial without the target was watched."""
+    """For a metric with `to_target`: the clock by which a trial without the target was watched."""
     evaluated: bool = False
     """Known at evaluations only: comparisons take the evaluation grid into account."""
     fixed_budget: bool = False

@@ -16,7 +16,7 @@ from repro.suite.metrics import DEFAULT, METRICS
 MARGIN = 0.05
 """Relative difference below which two cells count as the same, if a suite says nothing else."""
 Side = Literal["", "A", "B"]
-"""Of a calibration, which runs every cell twice: A the cell itself, B its twin; "" in any other plan."""
+"""Side in a calibration, which runs every cell twice: A the cell itself, B its twin; "" in any other plan."""
 
 
 class Trial(Frozen):

@@ -121,7 +121,7 @@ VALUES = """(metric) => {
     if (found.length > 2) return found.map((cell) => cell.textContent.trim()).filter((text) => text !== metric);
   }
 }"""
-"""What the table of metrics, a grid of positioned boxes, shows of one of them."""
+"""Return the row of one metric in the table, a grid of positioned boxes."""
 
 
 def test_two_engines_compared(site: Site, visit: Visit, tmp_path: Path) -> None:

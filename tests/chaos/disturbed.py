@@ -44,13 +44,13 @@ from tests.chaos.worlds import World
 ROOT = Path(repro.__file__).parents[1]
 PLUGINS = Path(__file__).parent / "plugins"
 LATE_SHARE = 0.8
-"""Of the faults in a world whose trials go on from checkpoints: those that wait until the trial that runs has one."""
+"""Share of faults in a world with resumed trials that wait until the running trial has a checkpoint."""
 ENDED = ("ok", "missed", "lost")
 """Statuses of attempts that need no other, and of those whose checkpoints went when they had ended."""
 RESUMED = ("resumed", "warnings")
 """The part of a result about its resumption from a checkpoint."""
 ENDS_SECONDS = 300
-"""What a start may take, on a machine that is busy."""
+"""Seconds that a start may need on a busy machine."""
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Drive:
     world: World
     seeds: int | None = None
     control: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What the suite comes to when nothing happens to it."""
+    """The results of the suite without faults."""
     server: Server | None = None
     until: float = math.inf
     """Monotonic time after which no more faults happen; the run that they happened to is brought to its end."""

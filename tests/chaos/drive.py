@@ -58,12 +58,12 @@ class Lanes:
     until: float = math.inf
     """The same as a drive's; plans that have not started by then are excluded."""
     control: bool = True
-    """Whether a run of each suite is left undisturbed, and all others have to come to the same."""
+    """One run of each suite is undisturbed, and all others must have the same results."""
     say: bool = False
     tally: Tally = field(default_factory=Tally)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _controls: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
-    """What each suite comes to, by its text."""
+    """The results of each suite, by its text."""
 
     def run(self, plans: Sequence[tuple[World, list[Fault]]], lanes: int) -> Tally:
         """Let all of it happen; what was broken is in the tally, the other plans go on."""

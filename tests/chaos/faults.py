@@ -14,7 +14,7 @@ import numpy as np
 
 SIGNALS = {"interrupt": signal.SIGINT, "interrupt twice": signal.SIGINT, "terminate": signal.SIGTERM,
            "hang up": signal.SIGHUP}
-"""What ends `repro run` from outside, and may be answered."""
+"""Signals that end `repro run` and that it can handle."""
 BETWEEN = ("cut result", "cut log")
 """Happen to a trial that has ended, while no process writes the run."""
 ANY_TIME = ("kill any time", "terminate any time")
@@ -33,7 +33,7 @@ class Fault:
     wait_seconds: float
     """From the moment ranks run to the fault."""
     share: float
-    """Of a file that is cut: how much stays; uniform over its bytes."""
+    """For a cut file: the remaining share; uniform over its bytes."""
 
 
 def plan(seed: int, count: int, ranks: int, kinds: Sequence[str], longest: float = 0.6) -> list[Fault]:

@@ -45,7 +45,7 @@ class World:
     name: str
     kinds: tuple[str, ...]
     share: int
-    """How many of ten faults happen here."""
+    """Number of faults of ten that happen here."""
     launcher: str = "local"
     real: bool = False
     """Trains; else the figures are invented and exact, and only time is real."""
@@ -54,7 +54,7 @@ class World:
     """On a separate file system, which may be filled."""
     seeds: int = 4
     on_failure: str = "rerun"
-    """What the suite says."""
+    """The suite as text."""
     stall_seconds: float = 30
     """On a machine with other work a rank that is well may say nothing for some seconds."""
 

@@ -84,7 +84,7 @@ class Server:
 
 
 Fate = str
-"""What happens to a request: pass, `delay:S`, `status:CODE`, cut (before it is passed on), torn (after: the server has
+"""Treatment of a request: pass, `delay:S`, `status:CODE`, cut (before it is passed on), torn (after: the server has
 done the work, half of its answer arrives), mute (no answer ever)."""
 
 

@@ -1,4 +1,4 @@
-"""Whole runs of the real command on invented figures: exact, the same twice, and readable after an interruption."""
+"""Complete runs of the real command on invented figures: exact, the same twice, and readable after an interruption."""
 
 from __future__ import annotations
 

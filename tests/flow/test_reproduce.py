@@ -305,7 +305,7 @@ def test_bitwise_holds_for_every_engine_and_algorithm(tmp_path: Path, processes:
     assert len(first) >= 5
 
 
-# ---- guards
+# ---- preflight checks
 
 
 def test_a_machine_that_is_busy_is_refused_under_strict(tmp_path: Path) -> None:

@@ -29,9 +29,9 @@ from typing import Any
 import psutil
 
 LONGEST_SECONDS = 5.0
-"""Of the processor, for one input: on a shared machine the wall clock would count others' work."""
+"""Processor seconds for one input: on a shared machine the wall clock would count others' work."""
 SILENT_SECONDS = 30.0
-"""Of the processor without an input finished: then a process is killed as hung (in C, where no signal reaches)."""
+"""Processor seconds without a finished input: then a process is killed as hung (in C, where no signal reaches)."""
 PEAK_MB = 500.0
 ROOT = Path(__file__).resolve().parents[2]
 

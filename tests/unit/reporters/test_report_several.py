@@ -188,7 +188,7 @@ def test_an_impossible_request_is_one_line(early: Record, late: Record, tmp_path
 
 
 def test_separate_runs_are_one_page_and_one_document(early: Record, late: Record, tmp_path: Path) -> None:
-    """Each section says why it is separate, and its verdicts are those of its own report."""
+    """Each section states why it is separate, and has the verdicts of its own report."""
     other = make_record(tmp_path / "other", SUITE.replace("lr: 0.1", "lr: 0.2"), only=8)
     runs = [str(item.folder.root) for item in (early, other, late)]
     ended = CliRunner().invoke(cli, ["report", *runs, "--to", "markdown", "--out", str(tmp_path / "out")])
