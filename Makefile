@@ -6,7 +6,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 export MLFLOW_DISABLE_TELEMETRY = true
 export DO_NOT_TRACK = 1
-# Hundreds of processes start in a test run; where this is set, each compiles the package anew.
+# Hundreds of processes start in a test run; if this is set, each compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: quickstart install test checks test-slow test-gpu lint types layers unit flow browser package chaos fuzz bench clean

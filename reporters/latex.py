@@ -85,7 +85,7 @@ def render_published(found: PublishedBrief, drawn: list[tuple[str, str]]) -> str
     facts = "; ".join(f"{key}: {value}" for key, value in found.facts)
     for table in (*found.scores, *found.costs):
         left = len(table.rows) - ROWS
-        more = f" {plural(left, 'row')} left out; the CSV tables contain all." if left > 0 else ""
+        more = f" {plural(left, 'row')} omitted; the CSV tables contain all." if left > 0 else ""
         short = TextTable(table.title, table.headers, table.numeric, table.rows[:ROWS])
         parts.append(_table(short, f"{escaped(table.title)}. All figures \\emph{{published}} by others. "
                                    f"{escaped(facts + '.' + more)}"))

@@ -249,7 +249,7 @@ class _Replay:
         """Send a file; if the artifact store refuses it, metrics are still sent.
 
         Raises:
-            TrackingError: the store does not answer at all.
+            TrackingError: the store does not answer.
         """
         if self.refused:
             return

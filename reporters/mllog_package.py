@@ -74,7 +74,7 @@ def folder_name(text: str) -> str:
 
 
 def _logs(record: Record, cell: Cell) -> Iterator[tuple[Result, str, str]]:
-    """Yield (result, why it is left out, text of its log)."""
+    """Yield (result, reason for its exclusion, text of its log)."""
     for item in record.of_cell(cell.cell_id):
         path = record.folder.log(item.trial_id, item.attempt)
         events = read_events(path)[0]

@@ -1,10 +1,10 @@
-"""What every test may take for granted of the process that it runs in."""
+"""The environment that every test may rely on."""
 
 from __future__ import annotations
 
 import signal
 
 # A shell without job control starts what it puts into the background with Ctrl-C ignored, and all children inherit
-# that; tests that send it would find nobody who listens.
+# that; tests that send it would have no effect.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -11,7 +11,7 @@ from repro.record.results import Result, Status
 
 @dataclass(frozen=True)
 class MadeCell:
-    """A cell that is no cell of a plan: its choices are plain data."""
+    """A cell outside any plan: its choices are plain data."""
 
     cell_id: str
     label: str = ""

@@ -45,7 +45,7 @@ primary:
 
 @dataclass(frozen=True)
 class Course:
-    """How one made-up trial goes."""
+    """The course of one made-up trial."""
 
     step_seconds: float = 0.01
     hits_at: int | None = 4
@@ -55,12 +55,12 @@ class Course:
     traffic: Moved | None = None
     """None: nothing counts, as with the backend's own collectives."""
     network_rate: float | None = None
-    """Bits per second of every link; None: a launcher without a network of its own."""
+    """Bits per second of every link; None: a launcher without an emulated network."""
 
 
 @dataclass(frozen=True)
 class Moved:
-    """What a trial's communication comes to, of one step."""
+    """The communication of one step of a trial."""
 
     sent: int
     formula: int
@@ -224,7 +224,7 @@ def _log_traffic(log: EventLog, trial: Trial, moved: Moved, steps: int) -> None:
 
 
 def sample_network(nodes: int, rate: float) -> dict[str, Any]:
-    """As the launcher `fabric` leaves it, its links 1 % below their rate."""
+    """Links of the launcher `fabric`, measured 1 % below their rate."""
     links = [{"sender": node, "receiver": (node + 1) % nodes, "stated_bits_per_second": rate,
               "measured_bits_per_second": 0.99 * rate} for node in range(nodes)] if nodes > 1 else []
     return {
@@ -235,7 +235,7 @@ def sample_network(nodes: int, rate: float) -> dict[str, Any]:
 
 
 def sample_environment(started_ms: int = 1_600_000_000_000) -> Environment:
-    """A machine that is nobody's."""
+    """An invented machine."""
     return Environment(
         repro_version="0", python="CPython 3.11", system="Linux", cpu="Sample CPU", cores=2, memory_bytes=8 << 30,
         device="cpu", devices=(), interconnect="loopback of one machine", libraries={"torch": "2.13.0"},

@@ -33,7 +33,7 @@ def free_port() -> int:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Of processes that are to use this checkout's code and tell nobody."""
+    """Environment of processes that use this checkout's code and send no telemetry."""
     return {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "PYTHONPATH": str(ROOT),
             "PYTHONSAFEPATH": "1", **more}
 

@@ -11,7 +11,7 @@ from repro.suite.model import Trial
 
 @dataclass
 class Silent:
-    """Prints nothing, and remembers what it was told."""
+    """Prints nothing and records its messages."""
 
     said: list[str] = field(default_factory=list)
 

@@ -1,4 +1,4 @@
-"""The README of an exported MLPerf package: contents, limits, what was left out."""
+"""The README of an exported MLPerf package: contents, limits, excluded trials."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ follow theirs, so that their tools can read these logs:
   package checker skips unknown workloads and says so.
 - An MLPerf score needs the number of runs that its benchmark requires. These workloads have no such number.
 
-## Left out
+## Excluded
 
 {left_out}
 """

@@ -16,7 +16,7 @@ UNKNOWN = (
     "accelerator_frequency", "accelerator_on-chip_memories", "accelerator_memory_configuration",
     "accelerator_memory_capacity", "accelerator_interconnect", "accelerator_interconnect_topology", "cooling",
 )
-"""Required fields that a record does not know."""
+"""Required fields that a record does not contain."""
 
 
 def system(record: Record, cell: Cell, name: str) -> dict[str, str]:

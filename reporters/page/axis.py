@@ -34,7 +34,7 @@ class Axis:
     """Width of a letter, per cent of the drawing: labels that would overlap lose their text and keep their mark."""
 
     def holds(self, value: float) -> bool:
-        """Return True if `value` lies on the axis."""
+        """Return True if `value` is within the axis."""
         return self.low <= value <= self.high
 
     def at(self, value: float) -> float:

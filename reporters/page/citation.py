@@ -1,4 +1,4 @@
-"""How to cite: the values of CITATION.cff, with the version that made the run and the suite digest."""
+"""The citation: the values of CITATION.cff, with the version that made the run and the suite digest."""
 
 from __future__ import annotations
 

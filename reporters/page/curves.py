@@ -30,7 +30,7 @@ ROWS_UP_TO = 1500
 CLOCKS = (
     ("wall", "wall clock", "from run_start, including evaluation", "seconds"),
     ("train", "training clock", "without evaluation, checkpoints and logging", "seconds"),
-    ("samples", "samples", "training samples, whatever the batch size", "samples"),
+    ("samples", "samples", "training samples, independent of the batch size", "samples"),
     ("epochs", "epochs", "passes over the training data", "epochs"),
 )
 """(name, title, what the clock counts, unit)"""

@@ -14,7 +14,7 @@ from .axis import Axis
 
 Kind = Literal["samples", "throughput", "restricted"]
 PATHS: dict[Kind, str] = {"samples": "split.samples", "throughput": "split.throughput", "restricted": "restricted"}
-"""Where the value of each kind stands in the comparison as JSON."""
+"""Path of the value of each kind in the comparison as JSON."""
 
 
 @dataclass(frozen=True, slots=True)

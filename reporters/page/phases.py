@@ -1,4 +1,4 @@
-"""Where the time went: medians of the phases of each cell, as bars and as a table."""
+"""The split of the time: medians of the phases of each cell, as bars and as a table."""
 
 from __future__ import annotations
 

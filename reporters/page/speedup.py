@@ -44,9 +44,9 @@ class Ratio:
     verdict: str
     because: str
     settles: str
-    """What would settle it; empty if it is settled or unknown."""
+    """Forecast of what settles it; empty if it is settled or unknown."""
     unsettled: str
-    """Why there is no forecast of what would settle it; empty if there is one or it is settled."""
+    """Reason for a missing forecast; empty if there is one or it is settled."""
     cautions: tuple[str, ...]
     refused: bool
     dot: float | None
@@ -80,7 +80,7 @@ class Forest:
 
     axis: Axis
     one: float
-    """Where 1 lies, per cent."""
+    """Position of 1, per cent."""
     primary: Ratio | None
     others: tuple[Ratio, ...]
     """Not declared in advance, so corrected for multiple testing."""

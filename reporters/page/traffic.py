@@ -24,7 +24,7 @@ NEGLIGIBLE = 0.01
 
 
 class NoTraffic(Enum):
-    """Why a cell has no values; the value is what the page says."""
+    """The reason for a cell without values; the page shows the enum's value."""
 
     NO_TRIAL = "no trial yet"
     ONE_PROCESS = "one process: nothing to send"
@@ -39,7 +39,7 @@ class TrafficRow:
     mark: CellMark
     n: int
     absence: NoTraffic | None
-    """Why there are no values; None if there are."""
+    """Reason for missing values; None if there are values."""
     collectives: Number | None
     sent: Number | None
     formula: Number | None

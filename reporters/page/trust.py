@@ -1,4 +1,4 @@
-"""How far the clocks can be trusted: declared determinism, conservation, observer effect and pairing hashes."""
+"""Trust in the clocks: declared determinism, conservation, observer effect and pairing hashes."""
 
 from __future__ import annotations
 

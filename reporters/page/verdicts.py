@@ -34,7 +34,7 @@ class Verdicts:
     others: tuple[Ratio, ...]
     folded: bool
     decided: int
-    """How many of the others have a verdict."""
+    """Number of the others with a verdict."""
     rate: ErrorRate | None
     """None: not calibrated."""
 

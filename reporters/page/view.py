@@ -28,7 +28,7 @@ from .verdicts import verdicts
 LONG = 12
 """Rows above which a table scrolls in a frame, and a table that repeats a figure is folded."""
 PRINTED = 400
-"""Evaluations above which their table stays folded on paper; the page says so there."""
+"""Evaluations above which their table is folded on paper; the page says so there."""
 
 
 def view(record: Record) -> dict[str, Any]:

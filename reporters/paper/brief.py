@@ -85,7 +85,7 @@ def _facts(record: Record, row: Row) -> Iterator[tuple[str, str]]:
 
 
 def _doubts(record: Record, row: Row) -> Iterator[str]:
-    """Yield what a reader must know before using the figures."""
+    """Yield the warnings that apply before the figures are used."""
     if row["parity_passed"] is False:
         yield "the parity gate failed: the engines do not train alike, so their times cannot be compared"
     if row["parity_needed"] is None:

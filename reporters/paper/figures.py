@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 FOLDER = "figures"
 FORMATS = ("pdf", "svg")
 ROWS = 40
-"""Most cells or contrasts in one figure that are readable in print; the caption says how many are left out."""
+"""Most cells or contrasts in one figure that are readable in print; the caption says how many are omitted."""
 LINES = 8
 """Most cells in one panel of curves."""
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#7f7f7f")

@@ -1,4 +1,4 @@
-"""Checks of a tracking URI before MLflow gets it: MLflow would report these errors late or not at all."""
+"""Checks of a tracking URI before MLflow gets it: MLflow would report these errors late or never."""
 
 from __future__ import annotations
 

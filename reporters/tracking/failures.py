@@ -13,7 +13,7 @@ from .address import is_server
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What went wrong, in one short line without credentials, and what to do."""
+    """A failure in one short line without credentials, and the advice for it."""
 
     text: str
     advice: str = ""

@@ -37,7 +37,7 @@ LABEL = "Cell"
 this one identifies the runs, and the list of runs can be grouped by it."""
 PARAM_LIMIT, TAG_LIMIT, KEY_LIMIT = 6000, 8000, 250
 QUIET_SECONDS = 60.0
-"""A running trial writes to its folder every second; after so long without a change the run has ended."""
+"""A running trial writes to its folder every second; after this many seconds without a change it counts as ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class RunView:
     params: dict[str, str]
     data: tuple[DataSet, ...] = ()
     files: Mapping[str, Path] = field(default_factory=dict)
-    """Artifact path -> file; missing files are left out."""
+    """Artifact path -> file; missing files are omitted."""
     texts: Mapping[str, str] = field(default_factory=dict)
     """Artifact path -> content, for artifacts that are not files of the record."""
     figures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

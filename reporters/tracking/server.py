@@ -31,7 +31,7 @@ PAGE = 1000
 
 @dataclass(slots=True)
 class StoredRun:
-    """What the store holds of one run; updated with every call."""
+    """The stored part of one run; updated with every call."""
 
     run_id: str
     tags: dict[str, str]
@@ -89,7 +89,7 @@ def _impatient() -> AbstractContextManager[None]:
 
 
 def each_once() -> AbstractContextManager[None]:
-    """Keep MLflow from repeating requests, whatever the environment says.
+    """Keep MLflow from repeating requests, even if the environment says otherwise.
 
     If an answer is lost, the request may have succeeded; what the store holds must be read before the next request.
     """

@@ -17,7 +17,7 @@ MAX_BYTES = 64 << 20
 
 
 class Cursor(BaseModel):
-    """How much of one log the server has."""
+    """The part of one log that the server has."""
 
     offset: int = 0
     """Bytes."""
@@ -26,7 +26,7 @@ class Cursor(BaseModel):
 
 
 class Sent(BaseModel):
-    """What the server has of one run."""
+    """The part of one run that the server has."""
 
     run_id: str
     logs: dict[str, Cursor] = Field(default_factory=dict)

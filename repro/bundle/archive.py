@@ -19,7 +19,7 @@ MAX_ARCHIVE_BYTES = 512 << 20
 MAX_TOTAL_BYTES = 512 << 20
 MAX_MEMBER_BYTES = 256 << 20
 MAX_RATIO = 300
-"""Unpacked over packed bytes of the whole archive, beyond a first MAX_FREE_BYTES; logs come to 10 to 30."""
+"""Unpacked over packed bytes of the whole archive, beyond a first MAX_FREE_BYTES; logs have 10 to 30."""
 MAX_FREE_BYTES = 8 << 20
 MAX_MEMBERS = 65_000
 MAX_DIRECTORY_BYTES = 12 << 20
@@ -105,7 +105,7 @@ def unpack(path: Path, to: Path) -> None:
     except OSError as error:
         raise OutputError(f"{path}: cannot be read: {error.strerror or error}") from error
     except DAMAGE as error:
-        raise OutputError(f"{path}: a damaged zip: {_line(error)}; nothing was unpacked, ask for the bundle again"
+        raise OutputError(f"{path}: a damaged zip: {_line(error)}; nothing was unpacked; request the bundle again"
                           ) from error
 
 

@@ -74,10 +74,10 @@ class Verification:
 def _advice(problems: list[Problem]) -> str:
     """Return which trials are unaffected, or what to do if none can be trusted."""
     if any(item.place == "plan.json" for item in problems):
-        return "without its plan no trial can be checked: ask for the record again"
+        return "without its plan no trial can be checked: request the record again"
     trials = sorted({item.place.split("/")[1] for item in problems if item.place.startswith("trials/")})
     if not trials:
         return "no trial is affected"
     if {item.kind for item in problems} <= TRIAL_KINDS:
         return f"affected trials: {', '.join(trials[:5])}{' ...' if len(trials) > 5 else ''}; the others are unaffected"
-    return "ask for the record again, or reproduce it"
+    return "request the record again, or reproduce it"

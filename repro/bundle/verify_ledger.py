@@ -62,10 +62,10 @@ def missing_attempts(attempts: Sequence[Attempt]) -> Iterator[Problem]:
 
 
 def early_ends(plan: Plan, attempts: Sequence[Attempt]) -> Iterator[Problem]:
-    """Find attempts that a limit is said to have ended although their seconds are below this limit.
+    """Find attempts with a status of a limit whose seconds are below this limit.
 
-    The seconds of an attempt that resumed from a checkpoint do not include those before the checkpoint, so they say
-    nothing.
+    The seconds of an attempt that resumed from a checkpoint do not include those before the checkpoint, so they are
+    not checked.
     """
     choices = {cell.cell_id: cell.choices for cell in plan.cells}
     for item in attempts:
@@ -89,7 +89,7 @@ def unlisted_logs(folder: RunFolder, trial: Trial, attempts: Sequence[Attempt]) 
 
 
 def count_unfinished(plan: Plan, results: Sequence[Result], attempts: Sequence[Attempt]) -> int:
-    """Count the trials with a result that have not ended: a later attempt has started, or the suite asks for one."""
+    """Count the trials with a result that have not ended: a later attempt has started, or the suite requires one."""
     latest, failed = Counter[str](), Counter[str]()
     for item in attempts:
         if item.source:  # an attempt of another run, in a merged record

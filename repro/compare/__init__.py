@@ -59,7 +59,7 @@ def compare(
     started_ms: Mapping[str, float] | None = None,
 ) -> list[Comparison]:
     """Compare the declared contrast first, then every other cell with its baseline and, if processes vary, with one
-    process of its own kind.
+    process of the same kind.
 
     A contrast is primary only as it was declared: by its own metric and against its own baseline. With another metric
     it still comes first, but in the family of the others.
@@ -96,7 +96,7 @@ def contrast(
     baseline_results: Sequence[Result], metric: Metric, primary: bool, planned: int | None = None, *,
     margin: float = MARGIN, horizon: float | None = None, paired: bool = True,
 ) -> Comparison:
-    """Compare one candidate with one baseline, in a family of its own.
+    """Compare one candidate with one baseline, in a separate family.
 
     Args:
         planned: pairs that the plan requires. While some are missing there is no verdict, because stopping at a good

@@ -46,9 +46,9 @@ class Convergence(Frozen):
     n: int
     ratio: float | None
     interval: Bounds | None
-    """Of the ratio, 95 %."""
+    """95 % interval of the ratio."""
     p: float | None
-    """Of the equivalence, Holm over all rows."""
+    """p of the equivalence, Holm over all rows."""
     margin: float
     grid: float | None
     """Median distance between evaluations at the target, relative to the samples there."""
@@ -59,7 +59,7 @@ def check(plan: Plan, results: Sequence[Result]) -> list[Convergence]:
 
     1. The comparison of samples to the target, as of any metric (t intervals and TOST on logs, exact sign-flip test).
     2. If all pairs have one ratio, as on a coarse grid, there is no spread to test by: the sign test on what is
-       certain. The crossing of each trial lies in its bracket, so each pair's ratio lies in a known range; pairs whose
+       certain. The crossing of each trial is in its bracket, so each pair's ratio is in a known range; pairs whose
        whole range is inside the margin on one side count for that side. If the median ratio were outside, each pair
        would be inside with probability 1/2 at most, so p = P(Bin(n, 1/2) >= count), the larger of both sides.
     """
@@ -108,7 +108,7 @@ def pair_ranges(
 
 
 def certain_p(ranges: Sequence[tuple[float, float]], margin: float) -> float:
-    """Return p of the two one-sided sign tests that the median ratio lies within 1/(1 + margin) to 1 + margin.
+    """Return p of the two one-sided sign tests that the median ratio is within 1/(1 + margin) to 1 + margin.
 
     Raises:
         ValueError: no ranges.
@@ -163,7 +163,7 @@ def _verdict(
         return word, found.because, p
     complete = len(found.pairs) >= plan.suite.seeds
     if certain is not None and certain <= ALPHA and complete:
-        text = (f"in {found.n} pairs the brackets of the crossings lie so close that a median ratio outside "
+        text = (f"in {found.n} pairs the brackets of the crossings are so close that a median ratio outside "
                 f"{plan.suite.margin:.0%} would have a probability of {certain:.2g} (sign test)").replace("%", " %")
         return "equivalent", text, certain
     because = found.because
@@ -174,7 +174,7 @@ def _verdict(
 
 def _finer(plan: Plan, grid: float) -> str:
     shown = f"{grid:.0%}" if math.isfinite(grid) else "all the way to the first of them"
-    return (f"evaluations lie {shown} apart at the target, too far to show equivalence within "
+    return (f"evaluations are {shown} apart at the target, too far to show equivalence within "
             f"{plan.suite.margin:.0%}: a smaller evaluate_every could").replace("%", " %")
 
 

@@ -102,7 +102,7 @@ class Doubts:
         return self._texts((None, candidate, baseline), refuse=True)
 
     def cautions(self, candidate: str, baseline: str) -> tuple[str, ...]:
-        """Return what a reader of their verdict must know."""
+        """Return the cautions about their verdict."""
         return self._texts((None, candidate, baseline), refuse=False)
 
     def _texts(self, cells: tuple[str | None, ...], refuse: bool) -> tuple[str, ...]:

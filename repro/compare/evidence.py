@@ -30,7 +30,7 @@ NO_SPREAD = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRequest:
-    """Everything about a comparison that is declared before the results."""
+    """The part of a comparison declared before the results."""
 
     metric: Metric
     primary: bool = False
@@ -63,7 +63,7 @@ class Evidence:
     pairs: tuple[Pair, ...]
     n: int
     refusal: str = ""
-    """Why there can be no verdict; "" if there can."""
+    """Reason for a missing verdict; "" if one is possible."""
     settles: str = ""
     ratio: float | None = None
     interval: stats.Interval | None = None
@@ -79,9 +79,9 @@ class Evidence:
     probability_less: Estimate | None = None
     missed: Missed | None = None
     grid: float | None = None
-    """Of a metric known at evaluations only: how far apart evaluations lie at the target, relative."""
+    """For a metric known at evaluations only: the distance between evaluations at the target, relative."""
     grid_interval: stats.Interval | None = None
-    """The same: of the ratio, wherever between two evaluations the crossings lie."""
+    """The same: of the ratio, for every position of the crossings between two evaluations."""
     grids: str = ""
     """The same: how the evaluation grids of the two differ; "" if they are equal."""
     apart: bool = True
@@ -247,7 +247,7 @@ def _ordering(ours: CellTrials, theirs: CellTrials) -> Estimate | None:
 
 
 def _grid(base: Evidence) -> float | None:
-    """Return how far first hits can lie above the crossings, relative; inf if a first evaluation hit."""
+    """Return the largest excess of first hits over the crossings, relative; inf if a first evaluation hit."""
     brackets = [(item.bracket.miss_samples, item.bracket.hit_samples) for found in (base.ours, base.theirs)
                 for item in found.results.values() if item.bracket]
     bias = stats.or_none(lambda: stats.bracket_bias(brackets))
@@ -255,7 +255,7 @@ def _grid(base: Evidence) -> float | None:
 
 
 def _grid_interval(base: Evidence, level: float) -> stats.Interval | None:
-    """Return the interval of the ratio of crossings, valid wherever in their brackets they lie."""
+    """Return the interval of the ratio of crossings, valid for every position in their brackets."""
     ours, theirs = ([found.results[pair.repeat].bracket for pair in base.pairs] for found in (base.ours, base.theirs))
     above = [(item.miss_samples, item.hit_samples) for item in ours if item]
     below = [(item.miss_samples, item.hit_samples) for item in theirs if item]

@@ -1,4 +1,4 @@
-"""A family of contrasts, corrected together: the primary contrast stands alone, Holm corrects the others."""
+"""A family of contrasts, corrected together: the primary contrast is not corrected, Holm corrects the others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def shares_of(found: Sequence[Evidence]) -> list[FamilyShare]:
     """Return the place of each contrast, in the order given.
 
     A contrast that gives no p counts in the family with p = 1: leaving it out would make the others easier. So does one
-    that was refused, whatever its figures would have been.
+    that was refused, independent of its figures.
     """
     shares = iter(family_shares([item for item in found if not item.asked.primary]))
     return [_alone(item) if item.asked.primary else next(shares) for item in found]

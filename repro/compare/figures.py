@@ -47,9 +47,9 @@ class MarginTest(Frozen):
     """Relative: 0.05 tests for a ratio between 1 / 1.05 and 1.05."""
     p: float
     p_adjusted: float | None = None
-    """Holm over the family; None for the primary contrast, which stands alone."""
+    """Holm over the family; None for the primary contrast, which is not corrected."""
     interval: Bounds
-    """Of the ratio, at 1 - 2 alpha: inside the margin if the two tests reject."""
+    """Interval of the ratio, at 1 - 2 alpha: inside the margin if the two tests reject."""
     equivalent: bool
 
 
@@ -68,7 +68,7 @@ class Restricted(Frozen):
 
 
 class TimeSplit(Frozen):
-    """Where a ratio of times comes from: times = samples to the target / samples a second, so ratio = samples /
+    """The two parts of a ratio of times: times = samples to the target / samples a second, so ratio = samples /
     throughput, exactly."""
 
     samples: Estimate
@@ -99,7 +99,7 @@ class Comparison(Frozen):
     p: float | None = None
     """Two-sided: exact sign-flip up to 20 pairs, beyond that t; the sign test of who was first where runs missed."""
     p_adjusted: float | None = None
-    """Holm over the family; None for the primary contrast, which stands alone."""
+    """Holm over the family; None for the primary contrast, which is not corrected."""
     family: int = 1
     """Contrasts that p was corrected for."""
     welch: Estimate | None = None
@@ -111,7 +111,7 @@ class Comparison(Frozen):
     """P(a candidate trial's figure < a baseline trial's), ties half."""
     equivalence: MarginTest | None = None
     settles: str = ""
-    """What would settle an inconclusive comparison."""
+    """Forecast of what settles an inconclusive comparison."""
     cautions: tuple[str, ...] = ()
     refused: bool = False
     """There is no result, for the reason in `because`: no condition passes, and no figure is given but the pairs (of
@@ -119,7 +119,7 @@ class Comparison(Frozen):
 
     @property
     def speedup(self) -> float | None:
-        """How many times as fast the candidate is; None for quality, which has no speed."""
+        """The speed of the candidate relative to the baseline; None for quality, which has no speed."""
         return None if self.ratio is None else METRICS[self.metric].speedup(self.ratio)
 
 

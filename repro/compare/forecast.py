@@ -1,4 +1,4 @@
-"""What would settle an open comparison: how many pairs, by the figures so far."""
+"""Forecast of the number of pairs that would settle an open comparison, from the figures so far."""
 
 from __future__ import annotations
 

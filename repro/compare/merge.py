@@ -33,9 +33,9 @@ class Section:
     sources: tuple[str, ...]
     """Names of the runs, the earliest first."""
     why: str
-    """Why it is not part of the first section; "" for the first."""
+    """Reason for its separation from the first section; "" for the first."""
     notes: tuple[str, ...]
-    """What a reader must know about the merge; () for a single run."""
+    """Notes about the merge for readers; () for a single run."""
     record: Record
 
 
@@ -123,13 +123,13 @@ def counted(group: Sequence[Source]) -> dict[int, Source]:
 
 def _notes(group: Sequence[Source]) -> tuple[str, ...]:
     chosen = counted(group)
-    told = []
+    parts = []
     for source in group:
         mine = [seed for seed, item in chosen.items() if item is source]
-        told.append(f"{source.name} ({f'seeds {spans(mine)}' if mine else 'none of its seeds counted'})")
+        parts.append(f"{source.name} ({f'seeds {spans(mine)}' if mine else 'none of its seeds counted'})")
     twice = [seed for seed in chosen
              if sum(any(item.repeat == seed for item in source.record.results) for source in group) > 1]
-    notes = [f"one record of {len(group)} runs, the earliest first: {'; '.join(told)}"]
+    notes = [f"one record of {len(group)} runs, the earliest first: {'; '.join(parts)}"]
     if twice:
         notes.append(f"seeds {spans(twice)} were run more than once: each counts once, from the earliest run that has "
                      "it in every cell; the other trials are in the ledger")
@@ -227,8 +227,8 @@ def _copy_trials(group: Sequence[Source], folder: RunFolder, plan: Plan) -> None
 
 def _copy_incidents(group: Sequence[Source], folder: RunFolder) -> None:
     """Copy the incidents of all runs in order of time; if there are several runs, with the name of the run."""
-    told = [(item, source) for source in group for item in source.record.incidents]
-    for item, source in sorted(told, key=lambda pair: pair[0].at_ms):
+    incidents = [(item, source) for source in group for item in source.record.incidents]
+    for item, source in sorted(incidents, key=lambda pair: pair[0].at_ms):
         text = f"{source.name}: {item.text}" if len(group) > 1 else item.text
         folder.keep_incident(item.model_copy(update={"text": text}))
 

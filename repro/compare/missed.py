@@ -29,7 +29,7 @@ class Missed:
     """Exact sign test over the pairs whose order is known."""
     restricted: Restricted | None = None
     no_mean: str = ""
-    """Why there is no restricted mean."""
+    """Reason for a missing restricted mean."""
     log_rank_p: float | None = None
     all_of: str = ""
     """`the candidate` or `the baseline` if none of its trials reached the target and some others did."""
@@ -102,7 +102,7 @@ def _restricted(a: Sequence[Observation], b: Sequence[Observation], horizon: flo
     common = common_horizon([*a, *b])
     at = horizon if horizon is not None else common
     if any(item.kind == "watched" and item.at < at for item in (*a, *b)):
-        return f"the declared horizon of {at:g} lies beyond {common:g}, up to where all runs were watched"
+        return f"the declared horizon of {at:g} is beyond {common:g}, up to where all runs were watched"
     (times_a, reached_a), (times_b, reached_b) = cut(a, at), cut(b, at)
     try:
         ratio, interval = stats.restricted_ratio((times_a, reached_a), (times_b, reached_b), at)

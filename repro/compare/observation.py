@@ -1,4 +1,4 @@
-"""How long a trial was watched for its target, in the unit of a metric."""
+"""The time that a trial was watched for its target, in the unit of a metric."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_meaningless(value: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What is known of one trial and its target."""
+    """The known facts of one trial and its target."""
 
     kind: Literal["reached", "watched", "never", "unknown"]
     """watched: not reached by `at`, might have been later; never: cannot be reached later; unknown: not a result."""
@@ -51,7 +51,7 @@ def watched_until(result: Result, spec: MetricSpec) -> float | None:
     wall = _wall(result)
     if wall is None or spec.watched == "wall":
         return wall
-    if spec.watched == "cold":  # the launch lies before init_start: a lower bound, which is what censoring needs
+    if spec.watched == "cold":  # the launch is before init_start: a lower bound, which is what censoring needs
         return wall + (result.init_seconds or 0.0)
     if result.run_seconds is None:
         return result.curve[-1].train_seconds

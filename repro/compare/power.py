@@ -44,7 +44,7 @@ class ContrastPower(Frozen):
     seconds_per_pair: float | None
     """Both trials, start to end, as in the pilot."""
     problem: str = ""
-    """Why the pilot gives nothing for this contrast."""
+    """Reason for a missing power of this contrast."""
 
 
 class Power(Frozen):

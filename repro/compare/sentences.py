@@ -42,7 +42,7 @@ def why_same(item: Evidence, share: FamilyShare) -> str:
     assert item.equivalence is not None
     holm = f" after Holm over {share.family} contrasts" if share.family > 1 else ""
     inside = item.equivalence.interval
-    return (f"the {inside.level:.0%} interval {inside.low:.3f} to {inside.high:.3f} lies inside the margin of "
+    return (f"the {inside.level:.0%} interval {inside.low:.3f} to {inside.high:.3f} is inside the margin of "
             f"{item.asked.margin:.2g} declared beforehand (two one-sided tests, p = {share.equivalence_p:.3g}{holm})"
             ).replace("% interval", " % interval")
 
@@ -51,7 +51,8 @@ def why_open(item: Evidence, share: FamilyShare) -> str:
     """Return why the figures show neither a difference nor equivalence."""
     assert item.ratio is not None
     if not item.apart and share.p is not None and share.p <= ALPHA:
-        return f"{item.grids}; that alone can produce this ratio, wherever between two evaluations the crossings lie"
+        return (f"{item.grids}; that alone can produce this ratio, for every position of the crossings between two "
+                "evaluations")
     if item.interval is None:
         return _why_no_spread(item, share)
     word = item.asked.scale.below if item.ratio < 1 else item.asked.scale.above
@@ -59,7 +60,7 @@ def why_open(item: Evidence, share: FamilyShare) -> str:
         f"{item.ours.n} trials against {item.theirs.n}"
     contains = item.interval.low <= 1 <= item.interval.high
     if contains and item.equivalence is not None and item.equivalence.equivalent and not item.fine:
-        return (f"evaluations lie {per_cent(item.grid)} apart at the target, too far to resolve a margin of "
+        return (f"evaluations are {per_cent(item.grid)} apart at the target, too far to resolve a margin of "
                 f"{item.asked.margin:.2g}")
     if contains:
         return f"the 95 % interval contains 1; {counted}"
@@ -74,7 +75,7 @@ def why_open(item: Evidence, share: FamilyShare) -> str:
 def _why_no_spread(item: Evidence, share: FamilyShare) -> str:
     if item.less or item.more:
         return f"every pair has the same ratio and {p_words(item, share)}"
-    grid = "" if item.grid is None else f"; evaluations lie {per_cent(item.grid)} apart there, and a smaller " \
+    grid = "" if item.grid is None else f"; evaluations are {per_cent(item.grid)} apart there, and a smaller " \
                                         "evaluate_every could show more"
     return f"both have exactly the same figure in all {item.n} pairs: there is no spread to judge by{grid}"
 
@@ -91,7 +92,7 @@ def amount(value: float) -> str:
 
 
 def cautions(item: Evidence) -> list[str]:
-    """Return what a reader must know that no interval shows."""
+    """Return the cautions that no interval shows."""
     found = _resumed(item)
     if item.asked.scale.to_target:
         grids = drift.grid_caution(list(item.ours.results.values()), list(item.theirs.results.values()))

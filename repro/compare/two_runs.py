@@ -1,4 +1,4 @@
-"""Comparison of the same cells of two runs: when it is allowed, and what a reader must know about it."""
+"""Comparison of the same cells of two runs: the conditions that allow it, and its cautions."""
 
 from __future__ import annotations
 

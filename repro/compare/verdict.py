@@ -89,7 +89,7 @@ def _is_same(item: Evidence, share: FamilyShare) -> bool:
 
 
 def _out_of_reach(item: Evidence, share: FamilyShare) -> Decision:
-    """Decide where this n cannot be significant, whatever the figures are."""
+    """Decide where this n cannot be significant, for any figures."""
     if not item.asked.paired:
         return "inconclusive", f"{item.ours.n} trials against {item.theirs.n} cannot be significant at 5 %", ""
     alone = item.floor > ALPHA
@@ -119,7 +119,7 @@ def _of_missed(item: Evidence, missed: Missed, share: FamilyShare) -> Decision:
     holm = f", {share.p:.3g} after Holm over {share.family} contrasts" if share.family > 1 else ""
     test = f"(sign test p = {item.p:.3g}{holm})"
     if missed.all_of:
-        text = f"{start}: not one reached the target, so how many times {word} cannot be said; {counted} {test}"
+        text = f"{start}: not one reached the target, so how many times {word} is unknown; {counted} {test}"
         return (word if clear else "inconclusive"), text, ""
     if missed.restricted is None:
         text = f"{start}, so there is no ratio of times, and no mean time either: {missed.no_mean}; {counted}"

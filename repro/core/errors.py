@@ -139,7 +139,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return `text` as one line that is safe on any terminal: messages often quote untrusted files.
+    """Return `text` as one line, safe on any terminal: messages often quote untrusted files.
 
     Lines are joined by ` | `; control, format and direction characters and lone surrogates become escapes; a long text
     loses its middle.

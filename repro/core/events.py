@@ -127,7 +127,7 @@ class EventLog:
 
 
 def parse_line(line: str) -> Event | None:
-    """Parse the event in a line, wherever in the line it starts; return None if there is none or it is damaged."""
+    """Parse the event in a line, at any position; return None if there is none or it is damaged."""
     _, token, body = line.partition(":::MLLOG")
     if not token or len(body) > MAX_LINE or body.count("[") + body.count("{") > MAX_PARTS:
         return None

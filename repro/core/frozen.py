@@ -1,4 +1,4 @@
-"""The base class of everything that is read from or written to a file: immutable, without unknown keys."""
+"""The base class of all content of files: immutable, without unknown keys."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Scrubber:
     """Removes credentials and paths from text, deterministically."""
 
     hidden: tuple[str, ...] = ()
-    """Values masked wherever they occur."""
+    """Values masked at every occurrence."""
     places: tuple[tuple[str, str], ...] = ()
     """(folder, replacement), the longest first."""
 

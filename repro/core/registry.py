@@ -91,7 +91,7 @@ def names(seam: str) -> list[str]:
 
 
 def load(seam: str, name: str) -> Any:
-    """Import and return the class that `name` stands for.
+    """Import and return the class registered as `name`.
 
     Raises:
         UnknownName: no such seam or name; the message names the nearest valid one.

@@ -143,7 +143,7 @@ def others_on_gpus() -> list[str]:
 
 
 def _nvidia_smi(*fields: str, query: str = "--query-gpu") -> list[list[str]]:
-    """Query nvidia-smi and return its rows; none without a driver, or if it does not know a field."""
+    """Query nvidia-smi and return its rows; none without a driver, or if it reports a field as unknown."""
     try:
         done = subprocess.run(["nvidia-smi", f"{query}={','.join(fields)}", "--format=csv,noheader"],
                               capture_output=True, text=True, timeout=20, check=False)

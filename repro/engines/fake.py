@@ -33,7 +33,7 @@ class VirtualClock:
 
 
 class Fake(Engine):
-    """Invented figures, exact and identical in every run; rank 0 stands for all ranks.
+    """Invented figures, exact and identical in every run; rank 0 represents all ranks.
 
     A step lasts `step_seconds` x exp(`spread` z) for the slowest of the ranks, z standard normal. Accuracy after n
     samples is `final` x (1 - exp(-n / s)) plus noise, with s = `samples_scale` x exp(`spread` z) drawn once a trial.

@@ -13,13 +13,13 @@ from repro.seams.training import LossScaling, Precision
 
 
 class Fp32(Precision):
-    """Everything in IEEE float32: weights, products, gradients, what is sent, optimizer; TensorFloat-32 is off."""
+    """Everything in IEEE float32: weights, products, gradients, communication, optimizer; TensorFloat-32 is off."""
 
     title: ClassVar[str] = "float32"
 
 
 class Tf32(Precision):
-    """As fp32, but matrix products and convolutions round their inputs to TensorFloat-32 (10 bits of mantissa)."""
+    """Float32, with the inputs of matrix products and convolutions rounded to TensorFloat-32 (10 bits of mantissa)."""
 
     title: ClassVar[str] = "TensorFloat-32"
     tf32: ClassVar[bool] = True
@@ -38,7 +38,7 @@ class Bf16Autocast(Precision):
 
 
 class Fp16Autocast(Precision):
-    """As bf16-autocast with float16 products and a dynamically scaled loss (`LossScaling`)."""
+    """The same as bf16-autocast, with float16 products and a dynamically scaled loss (`LossScaling`)."""
 
     title: ClassVar[str] = "float16 autocast"
     autocast: ClassVar[str | None] = "float16"
@@ -59,7 +59,7 @@ class Bf16Master(Precision):
 
 
 class Fp16Master(Precision):
-    """As bf16-master with float16 and a dynamically scaled loss (`LossScaling`)."""
+    """The same as bf16-master, with float16 and a dynamically scaled loss (`LossScaling`)."""
 
     title: ClassVar[str] = "float16 with float32 master weights"
     weights: ClassVar[str] = "float16"

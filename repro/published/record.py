@@ -99,7 +99,7 @@ class PublishedResult(Frozen):
     seconds: float | None = None
     """Time to target on the clock of the program (MLPerf: run_start to run_stop; DAWNBench: to the first crossing)."""
     run_seconds: float | None = None
-    """From start to stop, whatever the outcome."""
+    """From start to stop, for any outcome."""
     init_seconds: float | None = None
     epochs_to_target: float | None = None
     samples_to_target: int | None = None
@@ -131,7 +131,7 @@ class PublishedCell(Frozen):
     cell_id: str
     label: str
     factors: dict[str, str]
-    """Known factors as text; unknown factors are left out."""
+    """Known factors as text; unknown factors are omitted."""
     score: Score
     ok: int
     missed: int

@@ -73,7 +73,7 @@ class Resumption:
         """Return the seconds from the trial's first launch to now on the log's clock, lost time included.
 
         0 if the log does not state the launch. Valid only for a log on the machine's clock: an engine's own clock
-        stands still between two attempts.
+        stops between two attempts.
         """
         events = (parse_line(line) for line in complete_lines(self.path / LOG))
         launched = next((event.value for event in events if event is not None and event.key == LAUNCHED), None)

@@ -89,7 +89,7 @@ def _of_another(result: Result, trial: Trial) -> str:
 def modifications(folder: RunFolder, plan: Plan) -> list[Difference]:
     """List the files of the record that were modified, added or removed since the run ended; reads only.
 
-    The whole index is compared with the whole record: a modified file that is sealed again would pass for measured.
+    The whole index is compared with the whole record: a modified file in a new index would pass for measured.
     Not listed is the damage for which a trial runs again, because an incident records it: its result, the log of that
     result, and its missing files.
 

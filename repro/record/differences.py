@@ -14,7 +14,7 @@ FACTS: dict[str, DifferenceKind] = {
     "repro_version": "code", "python": "libraries", "system": "hardware", "cpu": "hardware", "cores": "hardware",
     "memory_bytes": "hardware", "device": "hardware", "devices": "hardware", "commit": "code", "dirty": "code",
 }
-"""Fields of an environment that bear on a figure; packages, settings, limits and data are compared one by one."""
+"""Fields of an environment that affect a figure; packages, settings, limits and data are compared one by one."""
 OWN = "repro-harness"
 SHOWN = 4
 """The number of packages that a text names."""
@@ -29,7 +29,7 @@ class Difference:
 
 
 def differences(then: Environment, now: Environment) -> list[Difference]:
-    """List what bears on figures and differs between two environments."""
+    """List differences between two environments that affect figures."""
     return [*_facts(then, now), *_tables(then, now), *_packages(then, now), *_data(then, now)]
 
 
@@ -56,7 +56,7 @@ def _tables(then: Environment, now: Environment) -> Iterator[Difference]:
 def _packages(then: Environment, now: Environment) -> Iterator[Difference]:
     """Yield one difference for all packages installed, removed or replaced, if both environments list packages.
 
-    Libraries have differences of their own. The harness itself is compared by version and commit: whether it is found
+    Libraries have separate differences. The harness itself is compared by version and commit: whether it is found
     as a package depends on the working directory.
     """
     others = {re.sub(r"[-_.]+", "-", name).lower() for name in (*then.libraries, *now.libraries, OWN)}

@@ -9,7 +9,7 @@ from repro.seams.training import BACKEND, Comm, Engine, Precision
 from repro.suite.training import TrainingConfig
 
 UNKNOWN = "unknown"
-"""What an engine reports for what it could not see: shown, but not judged."""
+"""Value that an engine reports for an unknown setting: shown, but not judged."""
 
 
 def requested(choices: TrainingConfig) -> dict[str, str]:
@@ -69,7 +69,7 @@ def _scaling(choices: TrainingConfig, effective: Mapping[str, str]) -> list[str]
 
 
 def _algorithm(choices: TrainingConfig, effective: Mapping[str, str]) -> list[str]:
-    """Compare the algorithm that ran, and that it ran at all, with the one requested."""
+    """Compare the algorithm that ran, if any ran, with the one requested."""
     shown = effective.get("comm", UNKNOWN)
     if shown == UNKNOWN or choices.processes == 1:
         return []

@@ -21,7 +21,7 @@ class Part(Frozen):
 
 
 class Energy(Frozen):
-    """Of the whole machine, from the launch of a trial's processes to their end; other work on it is included.
+    """Energy of the whole machine, from the launch of a trial's processes to their end; other work on it is included.
 
     Energy is measured by CodeCarbon in a separate process. Without a counter it is a model: a share of the processor's
     nominal power by its load, and a constant for memory by its size. Such a figure can at best compare runs on one

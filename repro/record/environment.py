@@ -54,7 +54,7 @@ class DataSet(Frozen):
     source: str
     synthetic: bool
     test_views: int | None = None
-    """How often an evaluation shows each test sample; None: the workload does not state it."""
+    """Number of times that an evaluation shows each test sample; None: the workload does not state it."""
 
 
 class Environment(Frozen):

@@ -31,7 +31,7 @@ class Member:
     name: str
     path: Path
     refusal: str = ""
-    """Why the file must not be read; "" if it may be."""
+    """Reason not to read the file; "" if it may be read."""
 
 
 def members(root: Path) -> Iterator[Member]:

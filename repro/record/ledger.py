@@ -21,7 +21,7 @@ from repro.record.status import STARTED
 MAX_LINES_BYTES = 64 << 20
 MAX_LINE_BYTES = 1 << 20
 MAX_LINES = 400_000
-"""Of a ledger: two for every start."""
+"""Largest number of lines of a ledger: two for every start."""
 
 
 class Attempt(Frozen):
@@ -44,7 +44,7 @@ class Attempt(Frozen):
 
     @property
     def known_seconds(self) -> float | None:
-        """How long it took; None if no process was left to write down its end."""
+        """Duration; None if no process was left to record its end."""
         return None if self.status == STARTED else self.seconds
 
 
@@ -53,7 +53,7 @@ IncidentKind = Literal["resumed", "difference", "lock", "lost", "machine", "cloc
 
 
 class Incident(Frozen):
-    """Something that happened to a run and that a reader of its figures should know: a line of incidents.jsonl."""
+    """An event of a run that affects the use of its figures: a line of incidents.jsonl."""
 
     at_ms: float
     """Wall clock, milliseconds since 1970."""
@@ -62,7 +62,7 @@ class Incident(Frozen):
     text: str
     trial_id: str = ""
     difference: DifferenceKind | None = None
-    """What differs; None for an incident of another kind."""
+    """Kind of the difference; None for an incident of another kind."""
 
 
 def append_line(path: Path, line: Frozen) -> None:

@@ -18,7 +18,7 @@ FIGURES = (
 
 
 def read(result: Result, spec: MetricSpec) -> Any:
-    """Return what stands at the metric's path; None if any part of it is missing."""
+    """Return the value at the metric's path; None if any part of it is missing."""
     return reduce(lambda found, name: None if found is None else getattr(found, name), spec.path.split("."), result)
 
 

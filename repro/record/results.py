@@ -14,7 +14,7 @@ LogFault = Literal["steps_missing", "clock_backwards"]
 """Step records do not cover the evaluations' samples; an evaluation is before its predecessor."""
 PHASES = ("train", "eval", "checkpoint", "logging", "other")
 LOST = "lost"
-"""A sixth phase, of trials that went on from a checkpoint only: from the checkpoint to where they went on."""
+"""A sixth phase, of trials resumed from a checkpoint only: from the checkpoint to the point of resumption."""
 OTHER_SHARE = 0.1
 """Largest share of the wall clock that may go to neither training, evaluation, checkpoints nor logging."""
 CONSERVATION_TOLERANCE = 0.01
@@ -34,7 +34,7 @@ class Point(Frozen):
 
 
 class Bracket(Frozen):
-    """The last evaluation that missed and the first that hit: the crossing lies between (interval-censored)."""
+    """The last evaluation that missed and the first that hit: the crossing is between them (interval-censored)."""
 
     miss_samples: int
     hit_samples: int
@@ -100,7 +100,7 @@ class Formula(Frozen):
     (`repro.worker.expected_traffic`)."""
 
     sent_bytes: int
-    """Of the rank that sends most."""
+    """Bytes of the rank that sends most."""
     received_bytes: int
     rounds: int
     path_bytes: int
@@ -181,17 +181,17 @@ class Traffic(Frozen):
 
 
 class Resumed(Frozen):
-    """A trial went on from a checkpoint of an earlier attempt."""
+    """Resumption of a trial from a checkpoint of an earlier attempt."""
 
     attempt: int
     """The one that wrote it."""
     step: int
     samples: int
     lost_seconds: float
-    """From the checkpoint to where it went on: what was computed and lost, the failure, the new start. On every
+    """From the checkpoint to the point of resumption: lost computation, the failure, the new start. On every
     clock."""
     clock: Literal["monotonic", "wall"]
-    """By which the loss is known: the wall clock, where the machine was started anew in between."""
+    """The clock that measured the loss: the wall clock if the machine was restarted in between."""
 
 
 class Result(Frozen):
@@ -236,7 +236,7 @@ class Result(Frozen):
     network: Network | None = None
     """None: the launcher sets up no network, or an old record."""
     energy: Energy | None = None
-    """Of the whole machine while the trial's processes ran; None: not tracked."""
+    """Energy of the whole machine while the trial's processes ran; None: not tracked."""
     final: float | None = None
     best: float | None = None
     curve: tuple[Point, ...] = ()
@@ -245,13 +245,13 @@ class Result(Frozen):
     settings: dict[str, str] = Field(default_factory=dict)
     """Environment variables that affect training, as rank 0 read them."""
     build: dict[str, str] = Field(default_factory=dict)
-    """How the library that trains was built, as rank 0 found it; empty in old records."""
+    """Build of the library that trains, as read by rank 0; empty in old records."""
     warnings: tuple[str, ...] = ()
     """For readers; no code reads them."""
     log_faults: tuple[LogFault, ...] = ()
     """Faults that an unmodified log never has; empty in results of version 0.1.0, which only warn of them."""
     resumed: tuple[Resumed, ...] = ()
-    """Where it went on from, in order; its log holds what came before."""
+    """Its resumptions, in order; its log contains the part before each."""
 
     @property
     def energy_joules_measured(self) -> float | None:

@@ -89,7 +89,7 @@ def trials_to_run(record: Record, again: bool) -> list[Trial]:
     """List the trials of the plan that have to run, in its order.
 
     Args:
-        again: include those that crashed or hung, whatever the suite says.
+        again: include those that crashed or hung, regardless of the suite.
     """
     results = {result.trial_id: result for result in record.results}
     return [trial for trial in record.plan.trials() if _has_to_run(record, results.get(trial.trial_id), again)]

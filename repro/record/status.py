@@ -1,4 +1,4 @@
-"""How a trial or an attempt can end: one row per status, and everything that a status means.
+"""Statuses of trials and attempts: one row per status, with its complete meaning.
 
 `repro.record.derive` decides the status of a result. Every other module reads what it means here.
 """
@@ -18,7 +18,7 @@ RunStatus = Literal["FINISHED", "FAILED"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusSpec:
-    """What one status means."""
+    """The meaning of one status."""
 
     name: str
     result: bool = True
@@ -29,7 +29,7 @@ class StatusSpec:
     level: Level = "fail"
     """Colour class of notices: fail is red."""
     target: Target = "unknown"
-    """What a verdict learns about the target. watched: not reached while the trial ran, but it might have been later;
+    """Meaning for a verdict about the target. watched: not reached while the trial ran, but it might have been later;
     never: it cannot be reached later."""
     counts: bool = True
     """The end tells about the cell. False: it tells about the machine or the harness, so it never counts as a missed

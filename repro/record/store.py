@@ -65,7 +65,7 @@ class RunFolder:
         return self.trial(trial_id) / f"system_{attempt}.txt"
 
     def checkpoints(self, trial_id: str) -> Path:
-        """What a trial may be resumed from; removed when it has ended."""
+        """Checkpoints that a trial can be resumed from; removed when it has ended."""
         return self.trial(trial_id) / "checkpoints"
 
     def result(self, trial_id: str) -> Path:
@@ -135,7 +135,7 @@ class Record:
     preload_seconds: float | None
     """Time the launchers' fork server took to load its modules, once a run; on no trial's clock."""
     incidents: tuple[Incident, ...] = ()
-    """What happened to the run, in order."""
+    """Incidents of the run, in order."""
 
     def of_cell(self, cell_id: str) -> list[Result]:
         """Return the results of one cell, by repeat."""

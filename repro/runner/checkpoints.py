@@ -28,7 +28,7 @@ class TrialCheckpoints:
 
     @property
     def wanted(self) -> bool:
-        """True if the suite asks for checkpoints and the engine can write them."""
+        """True if the suite requires checkpoints and the engine can write them."""
         return self.context.plan.suite.keeps_checkpoints and self.trial.choices.engine.get(Engine).checkpoints
 
     def newest(self) -> tuple[Resumption | None, tuple[str, ...]]:
@@ -42,7 +42,7 @@ class TrialCheckpoints:
         return point, tuple(passed)
 
     def payload(self, point: Resumption | None) -> dict[str, Any] | None:
-        """Return what the ranks have to know about checkpoints; None: they write none."""
+        """Return the checkpoint settings for the ranks; None: they write none."""
         if not self.wanted:
             return None
         return {

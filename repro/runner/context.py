@@ -31,7 +31,7 @@ class Options:
     force: bool = False
     """Resume a run even if machine, code or record have changed."""
     again: bool = False
-    """Start trials again that crashed or hung, whatever the suite says."""
+    """Start trials again that crashed or hung, regardless of the suite."""
     strict: bool = False
     """Refuse or stop the run instead of warning that the machine would spoil its figures."""
     energy: bool = False

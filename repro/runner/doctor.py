@@ -1,4 +1,4 @@
-"""What `repro doctor` finds: what this machine has, what is missing, and the command that fixes it."""
+"""Checks of `repro doctor`: what this machine has, what is missing, and the command that fixes it."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class EnergyMeter:
             stderr=subprocess.DEVNULL, text=True, bufsize=1, start_new_session=True,
         )
         self.problem = ""
-        """Why a figure is missing; "" if none is."""
+        """Reason for a missing figure; "" if none is missing."""
         if self._answer(READY_SECONDS) is None:
             problem = self.problem
             self.close()

@@ -21,10 +21,10 @@ PREFIX = "repro-energy-"
 JOULES = 3.6e6
 """A kilowatt-hour."""
 COUNTRY = "FRA"
-"""An offline tracker requires one; it bears on emissions only, which are not used."""
+"""An offline tracker requires one; it affects emissions only, which are not used."""
 NEVER = 1e9
 """Seconds between measurements in addition to the requested ones; the power of hardware without a counter is sampled
-every second while a task runs, whatever this value is."""
+every second while a task runs, regardless of this value."""
 
 
 def main() -> None:

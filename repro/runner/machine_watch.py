@@ -53,7 +53,7 @@ def _events(step: float, slept: float, elapsed: float) -> Iterator[str]:
 
 
 def _asleep() -> float:
-    """Return the seconds since boot in which the monotonic clock stood still."""
+    """Return the seconds since boot in which the monotonic clock was stopped."""
     if not hasattr(time, "CLOCK_BOOTTIME"):
         return 0.0
     return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)

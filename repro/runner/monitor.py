@@ -30,7 +30,7 @@ class Monitor:
         """
         self._log, self._system_log, self._tick, self._live = log, system_log, tick, live
         self.unwritten = ""
-        """Why system metrics are no longer written; "" if they are."""
+        """Reason why system metrics are no longer written; "" if they are."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="repro-monitor", daemon=True)
 

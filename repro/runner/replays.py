@@ -18,11 +18,11 @@ class Tracking(Protocol):
     """A reader of the run folder in a separate process, which sends the record to a tracking server."""
 
     def sync(self, wait_seconds: float = 0.0) -> None:
-        """Request a replay of what is new; wait for it at most so long."""
+        """Request a replay of new content; wait at most `wait_seconds` for it."""
 
     @property
     def problem(self) -> str:
-        """Why the last replay failed; "" if it did not."""
+        """The reason why the last replay failed; "" if it did not."""
 
 
 @dataclass(slots=True)

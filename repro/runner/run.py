@@ -32,7 +32,7 @@ from repro.suite.plan import Plan
 
 @dataclass(slots=True)
 class Run:
-    """One execution of a plan; a run that is resumed has several."""
+    """One execution of a plan; a resumed run has several."""
 
     plan: Plan
     folder: RunFolder

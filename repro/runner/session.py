@@ -25,11 +25,11 @@ class Messages:
     """The texts that a command shows to the user who interrupts it."""
 
     kept: str
-    """What becomes of the trials that have run."""
+    """The treatment of completed trials."""
     next_step: str
-    """How to continue."""
+    """The command to continue."""
     closing: str
-    """What is being done after the last trial, when a signal no longer interrupts."""
+    """The work after the last trial, when a signal no longer interrupts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Execution:
     """None: the run did not reach its end."""
     interrupt: KeyboardInterrupt | None
     problem: ReproError | None
-    """Why the run failed, or why its record could not be sealed."""
+    """Reason why the run failed, or why its record could not be sealed."""
 
     def completed(self) -> Record:
         """Return the record of a run that reached its end.

@@ -1,6 +1,6 @@
 """The run's side of tracking: request replays from a separate process, and never wait long for an answer.
 
-Parent and child exchange one JSON line per request and answer over pipes. Whatever happens to the server or to the
+Parent and child exchange one JSON line per request and answer over pipes. If anything happens to the server or to the
 child, the run continues; the record is complete without them.
 """
 
@@ -31,7 +31,7 @@ RETRY_SECONDS, LONGEST_RETRY_SECONDS = 30.0, 240.0
 STILL_SECONDS = 30.0
 """At the end of a run the last replay is aborted after this time without progress."""
 QUIET_SECONDS = 1.0
-"""How long the end of a run waits before it says so."""
+"""Seconds that the end of a run waits before it reports the wait."""
 STARTS = 4
 """The most tracking processes that a run starts: one that is killed is replaced."""
 
@@ -43,7 +43,7 @@ class TrackingEnd:
     uri: str
     """The address of the tracking server, without credentials."""
     problem: str
-    """Why the last replay failed, in one line; "" if it did not."""
+    """The reason why the last replay failed, in one line; "" if it did not."""
     pending: bool
     """True: the server may not have received all of the record."""
     left: str = ""
@@ -115,7 +115,7 @@ class Tracker:
 
     @property
     def problem(self) -> str:
-        """Why the last replay failed, in one line; "" if it did not, or if none has ended yet."""
+        """The reason why the last replay failed, in one line; "" if it did not, or if none has ended yet."""
         return self._problem
 
     def finish(self, wait_seconds: float, say: Callable[[str], None] | None = None) -> TrackingEnd:

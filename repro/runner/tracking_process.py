@@ -21,9 +21,9 @@ from repro.record.store import RunFolder, read_record
 from repro.suite.plan import Plan
 
 PATIENCE_SECONDS = 15.0
-"""How long the last replay retries a server that fails; a server that does not exist is not retried."""
+"""Seconds that the last replay retries a failing server; a server that does not exist is not retried."""
 GRACE_SECONDS = 10.0
-"""How long an orphaned tracking process may continue the replay it is in."""
+"""Seconds that an orphaned tracking process may continue its present replay."""
 
 
 def serve(run: Path, stdin: TextIO, stdout: TextIO) -> None:

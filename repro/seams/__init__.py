@@ -18,7 +18,7 @@ MOVED = {
     "Order": "seams.launching.LaunchRequest", "Outcome": "seams.launching.LaunchResult",
     "Reporter": "reporting.Reporter",
 }
-"""Where plug-ins written for version 0.1 find what they imported from `repro.seams`."""
+"""New places of the classes that version 0.1 had in `repro.seams`."""
 
 
 def __getattr__(name: str) -> Any:

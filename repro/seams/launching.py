@@ -31,7 +31,7 @@ class LaunchRequest:
 
 
 RankCause = Literal["failed", "ended_after_another_rank", "checkpoint_refused", "out_of_memory"]
-"""Why a rank did not end with exit code 0:
+"""Causes of a rank's end other than exit code 0:
 
 - `failed`: by itself, for the reason given.
 - `ended_after_another_rank`: it was stopped because another rank had failed or hung.

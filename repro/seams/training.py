@@ -124,7 +124,7 @@ class Workload(Plugin):
 
 @dataclass(frozen=True, slots=True)
 class LossScaling:
-    """Dynamic scaling of the loss, as in `torch.amp.GradScaler`; DeepSpeed's scaler knows no other factors."""
+    """Dynamic scaling of the loss, as in `torch.amp.GradScaler`; DeepSpeed's scaler has no other factors."""
 
     GROWTH_FACTOR: ClassVar[float] = 2.0
     """Factor of the scale after `growth_interval` steps without overflow."""

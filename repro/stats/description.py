@@ -1,4 +1,4 @@
-"""Description of one sample: how much it varies, which values stand apart, how normal it looks."""
+"""Description of one sample: how much it varies, which values are outliers, how normal it looks."""
 
 from __future__ import annotations
 

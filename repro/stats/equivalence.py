@@ -15,12 +15,12 @@ from repro.stats.sample import finite, spread
 
 @dataclass(frozen=True, slots=True)
 class Equivalence:
-    """Outcome of two one-sided tests that the ratio lies within 1 / (1 + margin) to 1 + margin."""
+    """Outcome of two one-sided tests that the ratio is within 1 / (1 + margin) to 1 + margin."""
 
     p: float
     """The larger of the two."""
     interval: Interval
-    """Of the ratio, at 1 - 2 alpha: inside the margin exactly if `equivalent`."""
+    """Interval of the ratio, at 1 - 2 alpha: inside the margin exactly if `equivalent`."""
     equivalent: bool
     margin: float
 
@@ -58,7 +58,7 @@ def _outcome(mean: float, error: float, freedom: float, margin: float, alpha: fl
     if not (margin > 0 and math.isfinite(margin)):
         raise ValueError(f"a margin is a positive number, 0.05 for 5 %, not {margin}")
     if not 0 < alpha < 0.5:
-        raise ValueError(f"alpha lies between 0 and 0.5, not {alpha}")
+        raise ValueError(f"alpha must be between 0 and 0.5, not {alpha}")
     edge = math.log1p(margin)
     p = max(float(stdtr(freedom, (mean - edge) / error)), float(stdtr(freedom, (-edge - mean) / error)))
     half = t_quantile(1 - alpha, freedom) * error

@@ -70,7 +70,7 @@ def holm(ps: Sequence[float]) -> list[float]:
     """
     values = finite(ps, "p values").tolist()
     if any(not 0 <= p <= 1 for p in values):
-        raise ValueError("p values lie between 0 and 1")
+        raise ValueError("p values must be between 0 and 1")
     adjusted, highest = [0.0] * len(values), 0.0
     for rank, index in enumerate(sorted(range(len(values)), key=lambda place: values[place])):
         highest = max(highest, min(1.0, (len(values) - rank) * values[index]))

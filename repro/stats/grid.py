@@ -1,4 +1,4 @@
-"""The evaluation grid: a crossing lies between the last miss and the first hit; the effect of that on ratios.
+"""The evaluation grid: a crossing is between the last miss and the first hit; the effect of that on ratios.
 
 A bracket is (last miss, first hit), in seconds or samples; a last miss of 0: the first evaluation already hit.
 """
@@ -78,8 +78,8 @@ def bracket_bias(brackets: Sequence[Bracket]) -> GridBias:
     mean = float(np.mean(high - low))
     first = int(np.sum(low == 0))
     if first:
-        told = f"{first} of {len(low)} runs hit at their first evaluation, so the grid's bias has no bound"
-        return GridBias(None, mean, told)
+        problem = f"{first} of {len(low)} runs hit at their first evaluation, so the grid's bias has no bound"
+        return GridBias(None, mean, problem)
     share = from_log(float(np.mean(np.log(high / low)))) - 1
     return GridBias(share, mean, f"first hits overstate the crossings by at most {share:.2%}, never understate them")
 

@@ -55,7 +55,7 @@ def median_interval(values: Sequence[float], level: float = 0.95, missed: int = 
 def wilson(successes: int, count: int, level: float = 0.95) -> Interval:
     """Return Wilson's score interval of a proportion (Wilson 1927).
 
-    Its coverage is `level` on average over proportions; at a given n and proportion it lies above or below, because
+    Its coverage is `level` on average over proportions; at a given n and proportion it is above or below, because
     counts are discrete (docs/method.md gives exact figures). `clopper_pearson` never covers less than `level`.
 
     Raises:

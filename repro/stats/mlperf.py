@@ -16,7 +16,7 @@ class Score:
     valid: bool
     reason: str
     dropped: tuple[float | None, ...]
-    """Runs left out, fastest first; None: a run that missed the target."""
+    """Excluded runs, fastest first; None: a run that missed the target."""
 
 
 def mlperf_score(
@@ -51,6 +51,6 @@ def mlperf_score(
     if runs is not None and len(minutes) < runs:
         return Score(None, False, f"{len(minutes)} runs where the benchmark requires {runs}", ())
     if not kept:
-        told = f"{len(minutes)} runs leave none after {drop} fastest and {drop} slowest are dropped"
-        return Score(None, False, told, ())
+        problem = f"{len(minutes)} runs leave none after {drop} fastest and {drop} slowest are dropped"
+        return Score(None, False, problem, ())
     return Score(scaling * sum(kept) / len(kept), True, "", dropped)

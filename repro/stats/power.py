@@ -90,7 +90,7 @@ def pairs_needed(
 
 
 def equivalence_power(sd_log: float, ratio: float, pairs: int, margin: float, alpha: float = 0.05) -> float:
-    """Return the probability that two one-sided tests of the pairs find a true ratio to lie within the margin.
+    """Return the probability that two one-sided tests of the pairs find a true ratio within the margin.
 
     Exact for normal logs: given the sample's spread s, the mean must fall within the margin less t s / sqrt(n); that is
     averaged over s on a grid of its chi distribution.
@@ -189,10 +189,10 @@ def _effect(sd_log: float, ratio: float, alpha: float) -> float:
     if not (math.isfinite(ratio) and ratio > 0):
         raise ValueError(f"a ratio must be positive, not {ratio}")
     if not 0 < alpha < 1:
-        raise ValueError(f"alpha lies between 0 and 1, not {alpha}")
+        raise ValueError(f"alpha must be between 0 and 1, not {alpha}")
     return abs(math.log(ratio)) / sd_log
 
 
 def _check_power(alpha: float, power: float) -> None:
     if not alpha < power < 1:
-        raise ValueError(f"a power lies between alpha and 1, not {power}")
+        raise ValueError(f"a power must be between alpha and 1, not {power}")

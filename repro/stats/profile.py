@@ -27,7 +27,7 @@ def performance_profile(
 
     Args:
         times: system -> workload -> seconds. A workload that is None or absent for a system was not solved by it: it is
-            within no tau, but stays in the denominator, as does a workload that nobody solved.
+            within no tau, but stays in the denominator, as does a workload without any solution.
         taus: factors, each at least 1.
 
     Returns:

@@ -56,7 +56,7 @@ def check_level(level: float) -> float:
         ValueError: it is not between 0 and 1.
     """
     if not 0 < level < 1:
-        raise ValueError(f"a level lies between 0 and 1, not {level}")
+        raise ValueError(f"a level must be between 0 and 1, not {level}")
     return level
 
 

@@ -100,7 +100,7 @@ def log_rank(
     variance over all assignments. Both require that the two cells were watched alike.
 
     Raises:
-        ValueError: as `runs`, or no run reached the target at all.
+        ValueError: as `runs`, or no run reached the target.
     """
     from scipy.stats import CensoredData, logrank
 

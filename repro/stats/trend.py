@@ -10,7 +10,7 @@ import numpy as np
 from repro.stats.sample import FLAT, at_least, finite
 
 LEAST = 4
-"""Fewer cannot show a trend at all; four give p = 0.083 at best, five 0.017."""
+"""Fewer cannot show any trend; four give p = 0.083 at best, five 0.017."""
 ENUMERATED = 7
 """Values up to which ties are counted over all n! orders."""
 

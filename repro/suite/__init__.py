@@ -1,1 +1,1 @@
-"""What a suite says: read, checked, expanded into a plan."""
+"""Suites: read, checked, expanded into a plan."""

@@ -20,7 +20,7 @@ class Cell(Frozen):
     choices: AnyTrialConfig
     side: Side = ""
     twin_of: str = ""
-    """Of side B: the id of its side A."""
+    """For side B: the id of its side A."""
 
     @property
     def well_named(self) -> bool:
@@ -29,7 +29,7 @@ class Cell(Frozen):
 
     @property
     def trial_side(self) -> Side:
-        """What trials must say besides their choices, so that their cell is the one they are of."""
+        """The side that trials must state in addition to their choices to identify their cell."""
         return "" if self.cell_id == self.choices.cell_id else self.side
 
     @property

@@ -1,4 +1,4 @@
-"""What a plan may cost, before it runs: modelled from rough rates, never a result."""
+"""Modelled cost of a plan before it runs, from rough rates; never a result."""
 
 from __future__ import annotations
 

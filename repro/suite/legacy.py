@@ -1,4 +1,4 @@
-"""What version 0.1.0 said in sentences and later versions say in fields: the only code that reads those sentences.
+"""Reader of sentences in plans of version 0.1.0, where later versions have fields; no other code reads them.
 
 Version 0.1.0 marked a reproduction by a note, a calibration by its title and the second cell of a pair by a time limit
 one second longer. Its records keep these words, and the names that follow from them.

@@ -1,4 +1,4 @@
-"""The metrics that cells are compared by: one entry each, and everything that is written about one.
+"""The metrics that cells are compared by: one entry each, with all its words.
 
 The command line offers these names before any model is loaded, so this module needs nothing but the standard library.
 """
@@ -18,22 +18,22 @@ class MetricSpec:
     name: str
     """In suites, on the command line, in records."""
     path: str
-    """Where a `Result` has it: a field, or several joined by dots."""
+    """Its path in a `Result`: a field, or several joined by dots."""
     noun: str
-    """As in `its time to the target`; also the title of an axis and of a column."""
+    """Noun, as in `its time to the target`; also the title of an axis and of a column."""
     times: str
-    """As in `0.8 x the time`."""
+    """Words after a factor, as in `0.8 x the time`."""
     unit: str
     """"" for a ratio or a quality."""
     description: str
-    """One sentence; `{start}` stands for the event that starts the clock."""
+    """One sentence; `{start}` is replaced by the event that starts the clock."""
     better: Literal["lower", "higher"] = "lower"
     speed: bool = True
     """A better figure is called faster, and the ratio gives a speed-up; False: higher or lower, without a speed-up."""
     to_target: bool = False
     """Only a trial that reached its target has one."""
     watched: Literal["", "wall", "cold", "train", "samples"] = ""
-    """Of a metric with `to_target`: the clock by which a trial without the target was watched."""
+    """For a metric with `to_target`: the clock by which a trial without the target was watched."""
     evaluated: bool = False
     """Known at evaluations only: comparisons take the evaluation grid into account."""
     fixed_budget: bool = False
@@ -45,7 +45,7 @@ class MetricSpec:
     published: bool = False
     """Published results have it."""
     tracked: bool = True
-    """Runs of cells in a tracking store have its median. False: they have it under an older name, or not at all."""
+    """Runs of cells in a tracking store have its median. False: they have it under an older name, or none."""
 
     @property
     def below(self) -> Word:
@@ -78,7 +78,7 @@ class MetricSpec:
         return f"{self.noun} ({self.unit})" if self.unit else self.noun
 
     def speedup(self, ratio: float) -> float | None:
-        """Return how many times as fast a candidate is; None for a metric that is not a speed."""
+        """Return the speed of a candidate relative to its baseline; None for a metric other than speed."""
         if not self.speed:
             return None
         return 1 / ratio if self.better == "lower" else ratio

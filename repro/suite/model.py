@@ -16,7 +16,7 @@ from repro.suite.metrics import DEFAULT, METRICS
 MARGIN = 0.05
 """Relative difference below which two cells count as the same, if a suite says nothing else."""
 Side = Literal["", "A", "B"]
-"""Of a calibration, which runs every cell twice: A the cell itself, B its twin; "" in any other plan."""
+"""Side in a calibration, which runs every cell twice: A the cell itself, B its twin; "" in any other plan."""
 
 
 class Trial(Frozen):
@@ -67,7 +67,7 @@ class Contrast(Frozen):
 
 
 class Suite(Frozen):
-    """What to compare: a template of a trial, and the factors that vary."""
+    """A suite: a template of a trial, and the factors that vary."""
 
     schema_: Literal[1] = Field(default=1, alias="schema")
     suite: str = Field(pattern=r"^[a-z][a-z0-9-]{0,63}$", description="the suite's name")
@@ -79,14 +79,14 @@ class Suite(Frozen):
     master_seed: int = Field(20151102, ge=0, lt=1 << 63)
     trial: dict[str, Any] = Field(description="what all cells share")
     matrix: dict[str, list[Any]] = Field(default_factory=dict, description="factor (dotted path) -> its levels")
-    exclude: list[dict[str, Any]] = Field(default_factory=list, description="combinations left out")
+    exclude: list[dict[str, Any]] = Field(default_factory=list, description="combinations to exclude")
     baseline: dict[str, Any] = Field(
         default_factory=dict,
         description="the cell speed-ups are measured against; factors not named are taken equal to the candidate's",
     )
     primary: Contrast | None = Field(None, description="the one contrast declared beforehand")
     on_failure: Literal["continue", "rerun", "resume_from_checkpoint", "stop"] = Field(
-        "continue", description="a trial that crashed or hung: stands as it is, runs again at once, is resumed from "
+        "continue", description="a trial that crashed or hung: keeps its status, runs again at once, is resumed from "
                                 "its last checkpoint, or ends the run"
     )
     attempts: int = Field(3, ge=1, le=10, description="failed starts of one trial at most, with on_failure: rerun or "
@@ -108,7 +108,7 @@ class Suite(Frozen):
 
     @property
     def keeps_checkpoints(self) -> bool:
-        """Trials write checkpoints; the time for that is on their clocks."""
+        """Trials write checkpoints; their clocks include this time."""
         return self.on_failure == "resume_from_checkpoint"
 
     @model_validator(mode="before")

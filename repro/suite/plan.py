@@ -156,7 +156,7 @@ def _on_machine(requested: list[Cell], machine: Machine, problem: Problem) -> tu
 
 
 def _notes(plan: Plan, machine: Machine) -> list[str]:
-    """Return what a reader of the plan must know, each once."""
+    """Return the notes on the plan, each once."""
     found = [plan.smoke_note] if plan.smoke else []
     if plan.suite.seeds == LEAST_SEEDS:
         found.append("5 pairs cannot be significant at the 5 % level (sign-flip floor 0.0625); 6 can")

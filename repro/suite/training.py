@@ -119,7 +119,7 @@ class TrainingConfig(TrialConfig):
         low, high = workload.ranges.get(self.stop.metric, (float("-inf"), float("inf")))
         if not low <= self.stop.target <= high:
             share = f"; {self.stop.target:g} % is {self.stop.target / 100:g}" if (low, high) == (0, 1) else ""
-            raise FieldProblem(f"{self.stop.metric} lies between {low:g} and {high:g}{share} "
+            raise FieldProblem(f"{self.stop.metric} must be between {low:g} and {high:g}{share} "
                                f"(given: {self.stop.target:g})", ("stop", "target"))
         if self.stop.direction is None:
             object.__setattr__(self, "stop", self.stop.model_copy(update={"direction": natural}))

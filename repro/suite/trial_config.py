@@ -2,7 +2,7 @@
 
 A new kind is one subclass of `TrialConfig` and one row in `repro.suite.kinds.KINDS`:
 
-1. Write the class in a file of its own, next to `repro.suite.training`. It declares its fields (the four below among
+1. Write the class in a separate file, next to `repro.suite.training`. It declares its fields (the four below among
    them), `kind: Literal["<name>"]` without `exclude=True`, and every abstract member.
 2. Add the row. A suite that says `kind: <name>` in `trial:` is then parsed as that class.
 3. Add the class to the union `AnyTrialConfig`. mypy then lists every place that uses fields of training.
@@ -25,14 +25,14 @@ from repro.suite.identity import digest
 
 @dataclass(frozen=True, slots=True)
 class LogSize:
-    """How much a trial logs if it uses its whole budget."""
+    """Size of a trial's log if it uses its whole budget."""
 
     budget: str
     """The budget as people read it, for example `8 epochs`."""
     steps: int
     evaluations: int
     fewer_steps: str
-    """What a suite would have to say for fewer steps."""
+    """The change of a suite for fewer steps."""
     fewer_evaluations: str
 
 
@@ -80,7 +80,7 @@ class TrialConfig(SuitePart):
     @property
     @abstractmethod
     def origin(self) -> str:
-        """What the figures of a trial are: measured, emulated or simulated."""
+        """The label of a trial's figures: measured, emulated or simulated."""
 
     @abstractmethod
     def why_no_checkpoints(self) -> str:
@@ -110,7 +110,7 @@ class TrialConfig(SuitePart):
         return ""
 
     def notes(self, machine: Machine) -> list[str]:
-        """Return what a reader of the plan must know about these choices."""
+        """Return the notes on these choices."""
         setting = self.setting(self.device, machine.device_count)
         return [f"{choice.seam} {choice.label}: {text}" for choice in self.plugins()
                 if (text := choice.plugin.note(setting))]
@@ -120,7 +120,7 @@ class TrialConfig(SuitePart):
     @property
     @abstractmethod
     def always_runs_full_budget(self) -> bool:
-        """A trial uses its whole budget, whatever it reaches."""
+        """A trial uses its whole budget, even if it reaches its target."""
 
     @abstractmethod
     def full_budget_seconds(self, cores: int) -> float:
@@ -128,7 +128,7 @@ class TrialConfig(SuitePart):
 
     @abstractmethod
     def log_size(self) -> LogSize:
-        """Return how much a trial logs with its whole budget."""
+        """Return the size of a trial's log for its whole budget."""
 
     @abstractmethod
     def rank_logs(self) -> int:

@@ -1,6 +1,6 @@
 """Verify the consumed samples, their order and their augmentation against the seed.
 
-Every rank knows only its share, and a run is cut differently on one process and on four. The compared value is
+Every rank has only its share, and a run is cut differently on one process and on four. The compared value is
 therefore a sum over all samples of the run: of a 128-bit mix of (position in the run, value), modulo 2^128 (an
 incremental hash by addition; Bellare and Micciancio, 1997). The shares add up to the same number however the run was
 cut. Another sample, or the same samples in another order, give another number. The sum detects mistakes, not forgery.

@@ -13,7 +13,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    """A Chromium without a window; where there is none, or nothing to drive it, what asks for it is skipped."""
+    """A headless Chromium; tests that need it are skipped if it or its driver is missing."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     found = next((path for name in NAMES if (path := shutil.which(name))), None)
     if found is None:

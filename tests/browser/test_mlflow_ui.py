@@ -121,11 +121,11 @@ VALUES = """(metric) => {
     if (found.length > 2) return found.map((cell) => cell.textContent.trim()).filter((text) => text !== metric);
   }
 }"""
-"""What the table of metrics, a grid of positioned boxes, shows of one of them."""
+"""Return the row of one metric in the table, a grid of positioned boxes."""
 
 
 def test_two_engines_compared(site: Site, visit: Visit, tmp_path: Path) -> None:
-    """As a person does it: open the experiment, select the cells, press Compare."""
+    """The steps of a user: open the experiment, select the cells, press Compare."""
     page, record = visit.page, site.record
     comparison = next(item for item in compare(record.plan, record.results) if item.primary)
     names = [comparison.baseline_label, comparison.candidate_label]
@@ -140,7 +140,7 @@ def test_two_engines_compared(site: Site, visit: Visit, tmp_path: Path) -> None:
     chart = page.locator(".js-plotly-plot")
     assert chart.locator("svg.main-svg").first.bounding_box()["width"] > 300
     drawn = [text for text in chart.locator(".axis-title").all_text_contents() if text]
-    assert drawn[:2] == ["Cell", "engine"]  # what tells them apart comes first
+    assert drawn[:2] == ["Cell", "engine"]  # the distinguishing column comes first
     assert drawn[-1] == "tta_wall_median"  # the declared clock, not the first name of the alphabet
     assert chart.locator(".y-axis, .axis").count() > 0
     page.get_by_role("switch").first.click()  # show diff only, of parameters
@@ -171,7 +171,7 @@ def test_cells_have_the_colours_of_the_page_and_figures_as_bars(site: Site, visi
     page.locator(".js-plotly-plot .bars path").first.wait_for()
     page.wait_for_function("document.querySelectorAll('.js-plotly-plot .bars')[0].querySelectorAll('path').length >= 4")
     assert page.get_by_text("Model metrics", exact=False).count() > 0
-    assert page.get_by_text("vs/", exact=False).count() == 0  # no section of its own for every other baseline
+    assert page.get_by_text("vs/", exact=False).count() == 0  # no separate section for every other baseline
     runs = cell_runs(site, "sample").values()
     assert len({run.data.tags["mlflow.runColor"] for run in runs}) == len(runs) == 4
 

@@ -193,7 +193,7 @@ def many_cells(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory, run: Path) -> Path:
-    """Both rounds and DAWNBench, and a run of one's own beside them."""
+    """Both rounds and DAWNBench, together with a run of this harness."""
     data = Path(os.environ.get("REPRO_SHARED_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
     if not data.is_dir():
         pytest.skip(f"no published results at {data}")
@@ -254,14 +254,14 @@ def test_the_paper_version_has_every_section_and_no_controls(browser: Any, run: 
 
 
 def beyond(page: Any, width: int, lying: bool) -> list[str]:
-    """Tables and figures that are wider than paper of `width` pixels, with what stands in them that runs out of it."""
+    """Tables and figures that are wider than paper of `width` pixels, with their content that overflows."""
     page.set_viewport_size({"width": width, "height": 900})
     script = """([width, lying]) => [...document.querySelectorAll("main table, main figure, main pre, main .forest")]
       .filter((part) => (getComputedStyle(part.closest("section")).page === "wide") === lying)
       .filter((part) => Math.max(part.getBoundingClientRect().right, part.getBoundingClientRect().left
         + (part.tagName === "TABLE" ? 0 : part.scrollWidth)) > width + 1)
       .map((part) => `${part.closest("section").id}: ${part.tagName} ${part.getBoundingClientRect().right}`)"""
-    late = time.monotonic() + 10  # charts are drawn anew after a window changes, in their own time
+    late = time.monotonic() + 10  # charts are drawn again some time after a window changes
     while (found := list(page.evaluate(script, [width, lying]))) and time.monotonic() < late:
         page.wait_for_timeout(100)
     return found
@@ -283,7 +283,7 @@ def test_paper_holds_everything_and_nothing_runs_out_of_it(browser: Any, file: P
     page.emulate_media(media="print")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert page.locator("details:not([open]):not(.huge)").count() == 0
-    assert page.locator("thead button").count() == 0  # Chromium leaves buttons out where it repeats a header
+    assert page.locator("thead button").count() == 0  # Chromium omits buttons if it repeats a header
     assert page.evaluate(SHUT) == []
     flows = "[...document.querySelectorAll('.scroll')].map((item) => getComputedStyle(item).overflowY)"
     assert set(page.evaluate(flows)) == {"visible"}

@@ -32,7 +32,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Visit:
-    """One opened page and what it complained about or asked for."""
+    """One opened page with its errors and requests."""
 
     def __init__(self, browser: object, report: Path, width: int = 1280, scheme: str = "light") -> None:
         self.page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[attr-defined]
@@ -47,7 +47,7 @@ class Visit:
 
 @pytest.fixture
 def visit(browser: object, report: Path) -> Iterator[Visit]:
-    """A page of one's own: for tests that leave it another one."""
+    """A separate page for each test that modifies it."""
     opened = Visit(browser, report)
     yield opened
     opened.page.close()
@@ -86,7 +86,7 @@ def drawn(visit: Visit, index: int = 0) -> int:
 
 
 def test_no_figure_offers_to_send_its_data_anywhere(shared: Visit) -> None:
-    """plotly.js 4 has a button for its maker's cloud unless it is told not to."""
+    """plotly.js 4 has a button for its maker's cloud unless it is disabled."""
     buttons = shared.page.locator(".modebar-btn")
     assert buttons.count() > 0
     titles = buttons.evaluate_all("all => all.map((one) => one.dataset.title || one.getAttribute('aria-label') || '')")
@@ -195,7 +195,7 @@ def test_dark_scheme_changes_page_and_figures(visit: Visit) -> None:
     assert light[1] != dark[1]
 
 
-def test_paper_is_light_and_opens_what_is_folded(browser: object, report: Path) -> None:
+def test_paper_is_light_and_opens_folded_parts(browser: object, report: Path) -> None:
     opened = Visit(browser, report, scheme="dark")
     try:
         before = colors(opened)

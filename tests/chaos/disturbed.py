@@ -44,13 +44,13 @@ from tests.chaos.worlds import World
 ROOT = Path(repro.__file__).parents[1]
 PLUGINS = Path(__file__).parent / "plugins"
 LATE_SHARE = 0.8
-"""Of the faults in a world whose trials go on from checkpoints: those that wait until the trial that runs has one."""
+"""Share of faults in a world with resumed trials that wait until the running trial has a checkpoint."""
 ENDED = ("ok", "missed", "lost")
 """Statuses of attempts that need no other, and of those whose checkpoints went when they had ended."""
 RESUMED = ("resumed", "warnings")
-"""What a result says of having gone on from a checkpoint."""
+"""The part of a result about its resumption from a checkpoint."""
 ENDS_SECONDS = 300
-"""What a start may take, on a machine that is busy."""
+"""Seconds that a start may need on a busy machine."""
 
 
 @dataclass
@@ -61,13 +61,13 @@ class Drive:
     world: World
     seeds: int | None = None
     control: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What the suite comes to when nothing happens to it."""
+    """The results of the suite without faults."""
     server: Server | None = None
     until: float = math.inf
     """Monotonic time after which no more faults happen; the run that they happened to is brought to its end."""
     tally: Tally = field(default_factory=Tally)
     ended: dict[str, bytes] = field(default_factory=dict)
-    """Results that stand, by trial."""
+    """Accepted results, by trial."""
     lost: dict[str, int] = field(default_factory=dict)
     """Attempts that were damaged after their end, by trial."""
     owed: set[tuple[str, int]] = field(default_factory=set)
@@ -191,7 +191,7 @@ class Drive:
                 time.sleep(0.05)
 
     def _any_time(self, fault: Fault, process: subprocess.Popen[str], run: Path, left: list[Fault]) -> None:
-        """At a moment of the start that is as likely as any other of it."""
+        """At a random moment of the start, all equally likely."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(fault.share * self.lasts)
         self._note_ended(run)
@@ -203,7 +203,7 @@ class Drive:
         self.owed |= kept
         left.remove(fault)
         self.tally.faults[fault.kind] += 1
-        with contextlib.suppress(subprocess.TimeoutExpired):  # said by who waits for it next
+        with contextlib.suppress(subprocess.TimeoutExpired):  # reported by the next wait
             process.wait(ENDS_SECONDS)
 
     def _inflict(self, fault: Fault, process: subprocess.Popen[str], run: Path) -> bool:
@@ -214,7 +214,7 @@ class Drive:
         return done
 
     def _damage(self, run: Path, left: list[Fault]) -> bool:
-        """Faults that need a run that nobody writes; whether there was one."""
+        """Inflict a fault that needs a run without a writer; return True if there was one."""
         done = False
         while fault := next((item for item in left if item.kind in BETWEEN), None):
             self._note_ended(run)
@@ -230,7 +230,7 @@ class Drive:
         return done
 
     def _refused(self, run: Path, fault: Fault, name: str) -> None:
-        """A damaged file is named by whoever looks at it, in a line, and nothing comes of it."""
+        """Every reader names a damaged file in one line; there is no other effect."""
         file = faults.damage(fault, run / "trials" / name)
         found = verify(run)
         place = f"trials/{name}/"
@@ -246,7 +246,7 @@ class Drive:
                 raise Broken(f"{run}: {place}{file} was cut, and the record was read")
 
     def _note_ended(self, run: Path) -> None:
-        """Results that stand: they must be there to the end, byte for byte."""
+        """Accepted results must stay to the end, byte for byte."""
         for path in run.glob("trials/*/result.json"):
             name = path.parent.name
             text = path.read_bytes()
@@ -267,7 +267,7 @@ class Drive:
             raise Broken(f"{self.world.name}: {problem}")
 
     def _after(self, process: subprocess.Popen[str], run: Path, said: str) -> None:
-        """What must hold however a run ended."""
+        """Check the invariants of a run after any end."""
         faults.ballast(run).unlink(missing_ok=True)
         code = process.returncode
         self._must("no traceback", "Traceback" not in said and "internal error" not in said, f"{run}: {said}")
@@ -289,19 +289,19 @@ class Drive:
         for name, text in self.ended.items():
             path = run / "trials" / name / "result.json"
             self._must("nothing lost", path.is_file() and path.read_bytes() == text,
-                       f"{path}: a result that stood was lost or changed")
+                       f"{path}: an accepted result was lost or changed")
         if (run / "environment.json").is_file() and not self._still_damaged(run):
             read_record(run)
             problems = [item.text() for item in verify(run).problems if not (cut and item.place == record_index.NAME)]
             self._must("partial record sound", not problems, f"{run}: {problems}")
 
     def _still_damaged(self, run: Path) -> bool:
-        """Whether a start was ended before it could set aside what we had damaged."""
+        """Return True if a start was ended before it could set aside the damaged files."""
         told = {(item.trial_id, item.attempt) for item in read_attempts(run / "ledger.jsonl") if item.status == "lost"}
         return any(attempt and (name, attempt) not in told for name, attempt in self.lost.items())
 
     def _complete(self, run: Path) -> None:
-        """What must hold of a run that says it is complete."""
+        """Check the invariants of a run that is reported complete."""
         record = read_record(run)
         self._must("complete", not record.missing(), f"{run}: trials missing")
         self._must("no lock", not (run / NAME).exists(), f"{run}: lock left")
@@ -328,9 +328,9 @@ class Drive:
             self._tracked(run)
 
     def _went_on(self, name: str, result: Result, same: Sequence[Attempt]) -> None:
-        """An attempt that failed with a checkpoint is followed by one that goes on from it, and the result says so."""
+        """The attempt after one that failed with a checkpoint resumes from it, and the result records this."""
         if not self.world.resumes:
-            self._must("from its start", not any(item.resumed_from for item in same), f"{name} went on unasked")
+            self._must("from its start", not any(item.resumed_from for item in same), f"{name} was resumed unasked")
             return
         torn = result.trial_id in self.torn
         after = {item.attempt: item.resumed_from or (torn and item.passed_over) for item in same}
@@ -338,7 +338,7 @@ class Drive:
             if (result.trial_id, item.attempt) in self.owed and item.status not in ENDED:
                 self._must("from its checkpoint", bool(after.get(item.attempt + 1)),
                            f"{name}: attempt {item.attempt} {item.status} with a checkpoint kept, and the next one "
-                           "began anew")
+                           "started again")
             if item.resumed_from:
                 self.tally.resumed[item.status] += 1
         good = next(item for item in same if item.attempt == result.attempt)
@@ -354,15 +354,15 @@ class Drive:
         drop = {"attempt", "reason", "network", *(RESUMED if self.world.resumes else ())}
         found = {item.trial_id: item.model_dump(mode="json", exclude=drop) for item in results}
         for figures in found.values():
-            figures["phases"].pop("lost", None)  # nothing, on a clock of its own
+            figures["phases"].pop("lost", None)  # nothing, on a separate clock
         return found
 
     def _tracked(self, run: Path) -> None:
-        """The server has what a replay into a store of its own has, each point once."""
+        """The server has the same points as a replay into a separate store, each once."""
         assert self.server is not None
         self.server.wait()
         code, said = self._command("report", str(run), "--to", "mlflow")
-        self._must("replay", code == 0, f"{run}: the replay that is left ends with {code}: {said}")
+        self._must("replay", code == 0, f"{run}: the remaining replay ends with {code}: {said}")
         alone = self.folder / "alone.db"
         code, said = self._command("report", str(run), "--to", "mlflow", MLFLOW_TRACKING_URI=f"sqlite:///{alone}")
         self._must("replay", code == 0, f"{run}: the replay to a new store ends with {code}: {said}")

@@ -56,14 +56,14 @@ class Lanes:
     folder: Path
     keep: Path | None = None
     until: float = math.inf
-    """As a drive's; plans that have not begun by then are left out."""
+    """The same as a drive's; plans that have not started by then are excluded."""
     control: bool = True
-    """Whether a run of each suite is left undisturbed, and all others have to come to the same."""
+    """One run of each suite is undisturbed, and all others must have the same results."""
     say: bool = False
     tally: Tally = field(default_factory=Tally)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _controls: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
-    """What each suite comes to, by its text."""
+    """The results of each suite, by its text."""
 
     def run(self, plans: Sequence[tuple[World, list[Fault]]], lanes: int) -> Tally:
         """Let all of it happen; what was broken is in the tally, the other plans go on."""
@@ -125,7 +125,7 @@ def plans(seed: int, count: int, worlds: Sequence[World]) -> list[tuple[World, l
 
 
 def _give_up(*_: object) -> None:
-    """Told to end: nothing that was started here may go on."""
+    """End on request: no process that was started here may continue."""
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
             child.kill()
@@ -143,13 +143,13 @@ def main() -> None:
     parser.add_argument("--lanes", type=int, default=3, help="plans at a time")
     parser.add_argument("--world", action="append", choices=[world.name for world in WORLDS])
     parser.add_argument("--on-failure", help="what all suites say, instead of what their worlds do")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="no more faults after so long; what was "
+    parser.add_argument("--minutes", type=float, default=math.inf, help="no more faults after this time; what was "
                         "injected until then is checked, and the exit code is 1")
     parser.add_argument("--keep", type=Path, help="where to leave the folders of plans in which something broke")
     asked = parser.parse_args()
     worlds = [world for world in WORLDS if not asked.world or world.name in asked.world]
     for world in [world for world in worlds if world.why_not()]:
-        print(f"left out: {world.name}: {world.why_not()}")
+        print(f"excluded: {world.name}: {world.why_not()}")
         worlds.remove(world)
     if asked.on_failure:
         worlds = [dataclasses.replace(world, on_failure=asked.on_failure) for world in worlds]

@@ -1,4 +1,4 @@
-"""What is done to a run: a seeded plan of faults, and how each is inflicted on real processes and files."""
+"""Faults: a seeded plan of them, each inflicted on real processes and files."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import numpy as np
 
 SIGNALS = {"interrupt": signal.SIGINT, "interrupt twice": signal.SIGINT, "terminate": signal.SIGTERM,
            "hang up": signal.SIGHUP}
-"""What ends `repro run` from outside, and may be answered."""
+"""Signals that end `repro run` and that it can handle."""
 BETWEEN = ("cut result", "cut log")
-"""Happen to a trial that has ended, while nobody writes the run."""
+"""Happen to a trial that has ended, while no process writes the run."""
 ANY_TIME = ("kill any time", "terminate any time")
 """Wait for nothing: they may come before a run has a plan, at the parity gate, between trials, while it is sealed or
 its report is written."""
@@ -33,7 +33,7 @@ class Fault:
     wait_seconds: float
     """From the moment ranks run to the fault."""
     share: float
-    """Of a file that is cut: how much stays; uniform over its bytes."""
+    """For a cut file: the remaining share; uniform over its bytes."""
 
 
 def plan(seed: int, count: int, ranks: int, kinds: Sequence[str], longest: float = 0.6) -> list[Fault]:
@@ -161,7 +161,7 @@ def damage(fault: Fault, trial: Path) -> str:
     """Cut the result, or its log, of a trial that has ended; the name of the file."""
     logs = sorted(trial.glob("result_*.txt"), key=lambda path: int(path.stem[7:]))
     path = trial / "result.json" if fault.kind == "cut result" else logs[-1]
-    # Without its last byte, a line's end, a result still says all that it said.
+    # Without its last byte, a line's end, a result still has all its content.
     os.truncate(path, int((path.stat().st_size - 1) * fault.share))
     return path.name
 
@@ -172,7 +172,7 @@ def ballast(run: Path) -> Path:
 
 
 def _fill(run: Path) -> bool:
-    """Take all that is left of the file system that the run is on."""
+    """Fill the file system that the run is on."""
     for size in (65536, 1):
         with ballast(run).open("ab", buffering=0) as stream, contextlib.suppress(OSError):
             while True:

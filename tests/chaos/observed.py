@@ -1,4 +1,4 @@
-"""What can be seen of a run from outside: its ranks, checkpoints, ledger, namespaces."""
+"""Observations of a run from outside: its ranks, checkpoints, ledger, namespaces."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _ranks_run(process: subprocess.Popen[str], run: Path) -> bool:
 
 
 def _checkpoint_kept(process: subprocess.Popen[str], run: Path) -> bool:
-    """Wait until the attempt that runs has a checkpoint of its own; False: its ranks, or the run, ended before."""
+    """Wait until the running attempt has written a checkpoint; False: its ranks, or the run, ended before."""
     while process.poll() is None and len(faults.ranks_of(process.pid)) >= 2:
         if any(_by(path) == _attempt(path) for path in run.glob("trials/*/checkpoints")):
             return True
@@ -62,7 +62,7 @@ def _attempt(checkpoints: Path) -> int:
 
 
 def _kept(run: Path) -> set[tuple[str, int]]:
-    """(trial, attempt) of what runs and has a whole checkpoint."""
+    """(trial, attempt) of the running attempt if it has a complete checkpoint."""
     return {(path.parent.name, _attempt(path)) for path in run.glob("trials/*/checkpoints")
             if any(path.glob("step_*/checkpoint.json"))}
 
@@ -88,7 +88,7 @@ def _orphans(owner: int) -> list[str]:
 
 
 def _namespaces() -> set[tuple[str, str]]:
-    """(network namespace, who): of every process that is in it, or holds it open."""
+    """Return (network namespace, process) for every process that is in one or holds it open."""
     found = set()
     for pid in psutil.pids():
         try:

@@ -1,4 +1,4 @@
-"""A real tracking server that is killed and started again, and what must be in its database at the end."""
+"""A real tracking server that is killed and started again, and the checks of its database at the end."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Server:
 
 
 def points(database: Path, run: str) -> Counter[Point]:
-    """Every point of every attempt of the record that is known as `run`, counted; a doubled run was deleted."""
+    """Count every point of every attempt of the record `run`; a doubled run was deleted."""
     return Counter({(str(row[0]), str(row[1]), int(row[2]), float(row[3])): int(row[4]) for row in _rows(database, """
         SELECT k.value, m.key, m.step, m.value, count(*) FROM metrics m
         JOIN tags r ON r.run_uuid = m.run_uuid AND r.key = 'repro.run' AND r.value = ?
@@ -99,7 +99,7 @@ def points(database: Path, run: str) -> Counter[Point]:
 
 
 def doubled(database: Path, run: str) -> list[str]:
-    """Steps of a trial's metric that stand there more than once, and attempts or cells that have two runs of their own.
+    """Steps of a trial's metric that occur more than once, and attempts or cells with two runs.
 
     A cell's figures are a history: where a trial ran again the number still to come is the same, the figure may not be.
     """

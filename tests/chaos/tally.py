@@ -1,4 +1,4 @@
-"""What happened in a drive, and the failure of an invariant."""
+"""The events of a drive, and the failure of an invariant."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Broken(AssertionError):
 
 @dataclass
 class Tally:
-    """What happened."""
+    """The events of a drive."""
 
     faults: Counter[str] = field(default_factory=Counter)
     checks: Counter[str] = field(default_factory=Counter)
@@ -25,7 +25,7 @@ class Tally:
     trials: int = 0
     attempts: Counter[str] = field(default_factory=Counter)
     resumed: Counter[str] = field(default_factory=Counter)
-    """Attempts that went on from a checkpoint, by how they ended."""
+    """Attempts resumed from a checkpoint, by status."""
 
     def add(self, other: Tally) -> None:
         self.faults += other.faults
@@ -46,7 +46,7 @@ class Tally:
                  "were tried again",
                  f"{self.folders} runs in {self.starts} starts, {self.trials} trials, attempts: "
                  f"{counts(self.attempts)}",
-                 f"{sum(self.resumed.values())} attempts went on from a checkpoint"
+                 f"{sum(self.resumed.values())} attempts resumed from a checkpoint"
                  f"{f': {counts(self.resumed)}' if self.resumed else ''}",
                  f"{sum(self.checks.values())} invariants checked: {counts(self.checks)}",
                  *(f"BROKEN: {text}" for text in self.broken), f"broken: {len(self.broken)}, {seconds:.0f} s"]

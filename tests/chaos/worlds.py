@@ -1,4 +1,4 @@
-"""Where faults happen: a suite, its file system and tracking server, and what can go wrong there."""
+"""Worlds of faults: a suite, its file system and tracking server, and the possible faults."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ class World:
     name: str
     kinds: tuple[str, ...]
     share: int
-    """How many of ten faults happen here."""
+    """Number of faults of ten that happen here."""
     launcher: str = "local"
     real: bool = False
     """Trains; else the figures are invented and exact, and only time is real."""
     tracked: bool = False
     small: bool = False
-    """On a file system of its own, which may be filled."""
+    """On a separate file system, which may be filled."""
     seeds: int = 4
     on_failure: str = "rerun"
-    """What the suite says."""
+    """The suite as text."""
     stall_seconds: float = 30
     """On a machine with other work a rank that is well may say nothing for some seconds."""
 
@@ -76,7 +76,7 @@ class World:
         )
 
     def why_not(self) -> str:
-        """What it lacks on this machine; "" where it can be."""
+        """The requirement that this machine lacks; "" if there is none."""
         if self.launcher != "local":
             return ability().problem
         return "a small file system can be mounted by root only" if self.small and os.geteuid() else ""
@@ -101,7 +101,7 @@ WORLDS = (
 
 @contextmanager
 def place(world: World, folder: Path) -> Iterator[Path]:
-    """A folder for runs of this world; a file system of its own where it wants one."""
+    """A folder for runs of this world; a separate file system if it requires one."""
     folder.mkdir()
     if not world.small:
         yield folder

@@ -84,7 +84,7 @@ class Server:
 
 
 Fate = str
-"""What happens to a request: pass, `delay:S`, `status:CODE`, cut (before it is passed on), torn (after: the server has
+"""Treatment of a request: pass, `delay:S`, `status:CODE`, cut (before it is passed on), torn (after: the server has
 done the work, half of its answer arrives), mute (no answer ever)."""
 
 
@@ -214,7 +214,7 @@ def record_of(root: Path, name: str, only: int | None = None) -> Record:
 
 
 def rows(server: Server, experiment: str) -> dict[str, list[tuple[str, list[tuple[str, int, int, float]], str]]]:
-    """repro.key -> (run, its points, its status) of every run that is not deleted, from the server's database."""
+    """repro.key -> (run, its points, its status) of every existing run, from the server's database."""
     with closing(sqlite3.connect(server.database, timeout=60)) as database:
         runs = database.execute(
             "SELECT runs.run_uuid, tags.value, runs.status FROM runs JOIN tags ON tags.run_uuid = runs.run_uuid "
@@ -228,7 +228,7 @@ def rows(server: Server, experiment: str) -> dict[str, list[tuple[str, list[tupl
 
 
 def expected(record: Record, trial_id: str) -> dict[tuple[str, int], float]:
-    """(key, step) -> value of the series of a trial, reckoned here from its log alone (batch 64)."""
+    """(key, step) -> value of the series of a trial, computed here from its log alone (batch 64)."""
     found: dict[tuple[str, int], float] = {}
     for event in read_events(record.folder.log(trial_id, 1))[0]:
         if event.key == "x_steps":
@@ -244,7 +244,7 @@ def expected(record: Record, trial_id: str) -> dict[tuple[str, int], float]:
 
 
 def check_exactly_once(server: Server, record: Record, proxied: Proxy | None = None) -> None:
-    """Each run there once, each point of it there once, every point of the record there, every file whole."""
+    """Each run there once, each point of it there once, every point of the record there, every file complete."""
     there = rows(server, record.plan.suite.suite)
     keys = {f"trial:{item.trial_id}/{item.attempt}" for item in record.results}
     keys |= {f"cell:{item.cell_id}" for item in record.results}

@@ -51,7 +51,7 @@ def store(local: Site) -> str:
 
 
 def reporter(uri: str | None, **options: Any) -> Any:
-    """A new one, as a new process would have: it knows nothing of what others sent."""
+    """A new one, as in a new process: without any state of earlier replays."""
     found = registry.load("reporter", "mlflow")(tracking_uri=uri, **options)
     assert isinstance(found, Reporter)
     return found

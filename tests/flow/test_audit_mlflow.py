@@ -54,7 +54,7 @@ def fill(uri: str) -> None:
 
 
 def check(uri: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an audit says of the experiment, before and after a run of it is deleted."""
+    """The findings of an audit of the experiment, before and after one of its runs is deleted."""
     from mlflow import MlflowClient
 
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")

@@ -76,7 +76,7 @@ def test_bytes_are_the_formulas(found: tuple[dict[str, Any], str, str]) -> None:
     assert all(point["sent_bytes"] == point["formula_bytes"] > 0 for point in counted)
 
 
-def test_what_follows_from_the_times(found: tuple[dict[str, Any], str, str]) -> None:
+def test_figures_are_derived_from_the_times(found: tuple[dict[str, Any], str, str]) -> None:
     three = found[0]["worlds"][1]
     for point in three["points"]:
         assert point["busbw"] == pytest.approx(point["algbw"] * 4 / 3)
@@ -104,27 +104,27 @@ def test_a_wrong_sum_is_caught() -> None:
         measure(options, lambda text: None)
 
 
-def test_what_cannot_run_is_refused_before_anything_starts(tmp_path: Path) -> None:
+def test_impossible_options_are_refused_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="ranks: "):
         invoke("-a", "ring", "--world", "4096")
     with pytest.raises(UsageError, match="no-such-folder"):
         invoke("-a", "ring", "--html", str(tmp_path / "no-such-folder" / "page.html"))
 
 
-def test_over_the_budget_is_said() -> None:
+def test_exceeding_the_budget_is_reported() -> None:
     done = invoke("-a", "ring", "--sizes", "1k,64m", "--world", "2", "--repetitions", "2", "--seconds", "0.1")
     assert done.exit_code == 0
     assert "not measured: ring at 64 MiB: modelled" in done.stdout
 
 
 @pytest.mark.skipif(shutil.which("mpicc") is None or shutil.which("mpirun") is None, reason="Open MPI is not installed")
-def test_mpi_appears_beside() -> None:
+def test_mpi_appears_in_addition() -> None:
     done = invoke("-a", "ring", "--sizes", "4k", "--world", "2", "--repetitions", "2", "--with-mpi", "--json")
     (beside,) = json.loads(done.stdout)["mpi"]
     assert (beside["problem"], beside["version"][:8], len(beside["seconds"]["4096"])) == ("", "Open MPI", 2)
 
 
 @pytest.mark.skipif(shutil.which("mpicc") is not None, reason="Open MPI is installed")
-def test_no_mpi_is_said() -> None:
+def test_missing_mpi_is_reported() -> None:
     done = invoke("-a", "ring", "--sizes", "4k", "--world", "2", "--repetitions", "2", "--with-mpi")
     assert "MPI_Allreduce over TCP: not measured: mpicc" in done.stdout

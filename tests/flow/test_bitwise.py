@@ -1,4 +1,4 @@
-"""`determinism: bitwise` on the CPU: two executions hash-equal at steps 1, 10 and the end, whatever ran before."""
+"""`determinism: bitwise` on the CPU: two executions hash-equal at steps 1, 10 and the end, after any earlier work."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ matrix:
 """
 ENGINES = ("ddp", "{kind: ddp, bucket_mib: 0.1}",
            *(f"{{kind: deepspeed, stage: {stage}}}" for stage in range(4)))
-"""DDP with one bucket and with several, which are summed while back-propagation goes on; every ZeRO stage."""
+"""DDP with one bucket and with several, which are summed during back-propagation; every ZeRO stage."""
 BY_MODEL = "{kind: hybrid, alpha_seconds: 0.0001, beta_seconds: 1.0e-9}"
 
 

@@ -16,7 +16,7 @@ from tests.chaos.worlds import WORLDS
 
 CHEAP = (*["kill rank"] * 7, "truncate log", "kill server")
 DEAR = ("kill parent", "cut result", "cut log", "terminate", "stop rank", *["kill rank"] * 6)
-"""A run that has to be started anew takes seconds to get going: mostly what the run itself survives."""
+"""A restarted run takes seconds to start: mostly faults that the run itself survives."""
 LOCAL = dataclasses.replace(WORLDS[0], seeds=3, stall_seconds=8)
 RESUMED = dataclasses.replace(LOCAL, on_failure="resume_from_checkpoint")
 

@@ -1,4 +1,4 @@
-"""A trial whose rank is killed goes on from its checkpoint and ends with the very weights of an undisturbed one.
+"""A trial with a killed rank resumes from its checkpoint and ends with the weights of an undisturbed one.
 
 Real processes, gloo on loopback, kill -9 from outside at seeded moments. The default case is DDP on two ranks; the
 matrix (ZeRO 0 to 3, algorithms, error feedback, precisions, one and two ranks) is slow.
@@ -64,7 +64,7 @@ GRACE_SECONDS = 0.4
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No guard, no gate: they are tested elsewhere."""
+    """Disable preflight checks and gate: they are tested elsewhere."""
     monkeypatch.setattr(preflight, "before", lambda *_: [])
     monkeypatch.setattr(environment, "_git", lambda *_: None)
     monkeypatch.setattr(parity, "groups", lambda _: [])
@@ -117,7 +117,7 @@ def hashes(record: Record) -> dict[str, dict[str, str]]:
 
 
 def compare(tmp_path: Path, processes: int, more: str, seeds: int) -> tuple[int, int]:
-    """(kills, trials that went on); all hashes of every killed trial are the undisturbed one's."""
+    """Return (kills, resumed trials); all hashes of every killed trial are the undisturbed one's."""
     whole = begin(tmp_path / "whole", processes, more).execute()
     assert {result.status for result in whole.results} == {"missed"}, [item.reason for item in whole.results]
     assert not list((tmp_path / "whole").rglob("checkpoints")), "a trial that ended well needs none"
@@ -137,7 +137,7 @@ def compare(tmp_path: Path, processes: int, more: str, seeds: int) -> tuple[int,
 
 
 def check_clock(run: Run, result: Result) -> None:
-    """What was lost is on every clock, and the phases still add up to the wall."""
+    """The lost time is on every clock, and the phases still add up to the wall clock."""
     assert result.conservation_error is not None and result.conservation_error < 0.01
     assert result.run_seconds is not None
     lost = sum(item.lost_seconds for item in result.resumed)
@@ -197,20 +197,20 @@ def test_the_matrix_of_engines_algorithms_and_precisions(tmp_path: Path, case: s
     pytest.importorskip("deepspeed")
     processes, seeds, more = MATRIX[case]
     kills, resumed = compare(tmp_path, processes, more, seeds)
-    print(f"{case}: {kills} kills, {resumed} trials went on from a checkpoint, all hashes equal")
+    print(f"{case}: {kills} kills, {resumed} trials resumed from a checkpoint, all hashes equal")
     assert resumed >= 1 and kills >= resumed
 
 
 @pytest.mark.slow
 def test_four_ranks(tmp_path: Path) -> None:
     kills, resumed = compare(tmp_path, 4, FOUR, 1)
-    print(f"four ranks: {kills} kills, {resumed} trials went on from a checkpoint, all hashes equal")
+    print(f"four ranks: {kills} kills, {resumed} trials resumed from a checkpoint, all hashes equal")
     assert resumed >= 1 and kills >= resumed
 
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """Whoever is started here can write no file that is larger, as on a full disk (bytes)."""
+    """Processes started here cannot write a larger file, as on a full disk (bytes)."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -247,7 +247,7 @@ class Bomb:
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["single", "{kind: deepspeed, stage: 1}"])
 def test_a_planted_bomb_and_another_number_of_ranks_are_refused_each_in_a_line(tmp_path: Path, engine: str) -> None:
-    """Both checkpoints of a killed trial are replaced, their hashes fitting; the trial starts anew and ends as ever."""
+    """Both checkpoints of a killed trial are replaced, with matching hashes; the trial starts again and ends well."""
     pytest.importorskip("deepspeed")
     import torch
 
@@ -295,10 +295,10 @@ LOW = [(engine, precision)
 @pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # DeepSpeed, imported in this process
 @pytest.mark.slow
 @pytest.mark.parametrize(("engine", "precision"), LOW)
-def test_every_precision_goes_on_to_the_same_weights(
+def test_every_precision_resumes_to_the_same_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str, engine: str
 ) -> None:
-    """In this process: the trial fails by an exception, and everything it had is built anew."""
+    """In this process: the trial fails by an exception, and its parts are built again."""
     pytest.importorskip("deepspeed")
     from repro.engines.plain.session import TorchSession
 

@@ -73,7 +73,7 @@ def test_deepspeeds_buckets_are_as_large_as_asked(ranks: Run) -> None:
     assert found[0]["effective"]["bucket_bytes"] == str(5242 // 4 * 4)
 
 
-def test_powersgd_starts_afresh_after_a_warm_up(ranks: Run) -> None:
+def test_powersgd_starts_with_empty_state_after_a_warm_up(ranks: Run) -> None:
     case = Case(Ddp(), 2, 1, steps=6, comm=Ring(), compression="powersgd")
     cold, warm = ranks(case), ranks(replace(case, warm_up=True))
     np.testing.assert_allclose(cold[0]["losses"], warm[0]["losses"], rtol=1e-5)
@@ -93,7 +93,7 @@ BASE = Setting("digits", "x", "ring", "fp32", "sgd", "local", 4, 1, "cpu", 0)
     (Ddp(), {"compression": "powersgd", "overlap": False}, None),
     (Single(), {"processes": 1, "comm": "backend", "compression": "fp16"}, "does not communicate"),
 ])
-def test_what_an_engine_cannot_take_is_refused_with_the_reason(
+def test_unsupported_options_of_an_engine_are_refused_with_the_reason(
     engine: Engine, changes: dict[str, Any], reason: str | None
 ) -> None:
     found = engine.unsupported(replace(BASE, **changes))

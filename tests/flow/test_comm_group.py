@@ -28,7 +28,7 @@ pytest.importorskip("torch")
 
 ALGORITHMS: tuple[Comm, ...] = (Ring(), ReductionTree(), Butterfly(), HalvingDoubling(), ParameterServer(shards=2),
                                 Multicolor(colors=2), Hierarchical(),
-                                # Without the backend's own, whose bytes nobody counts.
+                                # Without the backend's own, whose bytes are not counted.
                                 Hybrid(among=("direct", "butterfly", "halving-doubling", "ring"),
                                        tuning_seconds=0.2))
 TIMEOUT_SECONDS, SHORT_SECONDS = 4.0, 2.0
@@ -46,14 +46,14 @@ def start(
         comm.start(rank, world, "cpu", timeout)
         pipe.send(job(comm, rank, world))
         dist.destroy_process_group()
-    except BaseException:  # of a child: whatever it is goes to the test that waits
+    except BaseException:  # of a child: any error goes to the waiting test
         pipe.send(traceback.format_exc())
 
 
 def together(
     job: Callable[..., Any], comm: Comm, world: int, timeout: float = TIMEOUT_SECONDS, limit: float = 30.0
 ) -> list[Any]:
-    """What `job(comm, rank, world)` returned on every rank, or the traceback; None for a rank that died."""
+    """Return the values of `job(comm, rank, world)` by rank, or its traceback; None for a rank that died."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.flow.test_comm_group", "repro.comm.runtime.group"])
     port = free_port()
@@ -127,7 +127,7 @@ def collectives(comm: Comm, rank: int, world: int) -> dict[str, Any]:
 
 
 def background(comm: Comm, rank: int, world: int) -> dict[str, Any]:
-    """Whether an all-reduce goes on while its caller is busy elsewhere."""
+    """Show that an all-reduce continues while its caller is busy elsewhere."""
     import torch
     import torch.distributed as dist
 
@@ -223,7 +223,7 @@ def test_collectives_of_a_group(comm: Comm, world: int) -> None:
 
 
 @pytest.mark.parametrize("comm", [Ring(), ReductionTree()], ids=lambda comm: type(comm).__name__)
-def test_an_all_reduce_goes_on_while_the_caller_does_something_else(comm: Comm) -> None:
+def test_an_all_reduce_continues_while_the_caller_is_busy(comm: Comm) -> None:
     for said in together(background, comm, 3):
         assert said == {"done": True, "values": [3.0, 3.0], "later": 9.0}
 

@@ -165,8 +165,8 @@ def follow(case: Case, session: Session, rank: int) -> dict[str, Any]:
 class Ranks:
     """Processes that wait for cases, a set for every world size; results are kept, so tests may ask again.
 
-    A process serves one world size only: DeepSpeed numbers parameters from the start of the process, and ZeRO 3 wants
-    all ranks to have the same numbers.
+    A process serves one world size only: DeepSpeed numbers parameters from the start of the process, and ZeRO 3
+    requires the same numbers on all ranks.
     """
 
     def __init__(self) -> None:
@@ -177,7 +177,7 @@ class Ranks:
         self.known: dict[str, list[dict[str, Any]]] = {}
 
     def __call__(self, case: Case) -> list[dict[str, Any]]:
-        """What every rank of `case` said."""
+        """The answers of every rank of `case`."""
         if repr(case) not in self.known:
             pipes, port = self._ready(case.world), free_port()
             for pipe in pipes:
@@ -244,11 +244,11 @@ def same_bytes(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool
 
 Run = Callable[[Case], list[dict[str, Any]]]
 
-# ---- float32: the same weights whatever the engine, the ranks and the accumulation
+# ---- float32: the same weights for every engine, number of ranks and accumulation
 
 DDP_CUTS = [Case(Ddp(), world, accumulation) for world in (1, 2, 4) for accumulation in (1, 4)]
 SCATTERED = DeepSpeedZero(stage=3, config={"zero_optimization": {"stage3_param_persistence_threshold": 0}})
-"""Left alone, DeepSpeed keeps tensors as small as these whole on every rank."""
+"""By default, DeepSpeed keeps tensors of this size complete on every rank."""
 CUTS = [*DDP_CUTS, Case(Single(), 1, 4), *(Case(engine, 2, 4) for engine in ZERO)]
 RECIPES = [(SGD, None), (ADAMW, 0.5)]
 MORE = [replace(Case(engine, 2, 4), optimizer=optimizer, clip=clip)
@@ -341,8 +341,8 @@ def test_training_after_a_warm_up_is_bit_identical(ranks: Run, case: Case) -> No
 
 
 def test_with_more_ranks_and_buckets_a_warm_up_spares_ddp_its_first_layout(ranks: Run) -> None:
-    # DDP lays out its buckets anew after the first step, and where a number lies in a bucket decides in which order
-    # more than two ranks are summed. After a warm-up step 0 already has the layout that stays.
+    # DDP lays out its buckets again after the first step, and the place of a number in a bucket decides the order
+    # in which more than two ranks are summed. After a warm-up step 0 already has the layout that stays.
     case = Case(Ddp(bucket_mib=0.001), 4, 2)
     cold, warm = ranks(case)[0], ranks(replace(case, warm_up=True))[0]
     assert furthest(warm["weights"], cold["weights"]) < 5e-7
@@ -394,7 +394,7 @@ def test_sums_over_ranks(ranks: Run, case: Case) -> None:
     (Case(ZERO[0], 2, 4, precision=Fp16Autocast(), clip=0.5, warm_up=True), {
         "matmul_dtype": "float16", "comm_dtype": "float32", "loss_scale": "65536"}),
 ], ids=lambda value: str(value) if isinstance(value, Case) else "")
-def test_what_really_ran_is_read_back(ranks: Run, case: Case, expected: dict[str, str]) -> None:
+def test_effective_settings_are_read_back(ranks: Run, case: Case, expected: dict[str, str]) -> None:
     effective = ranks(case)[0]["effective"]
     assert {key: effective[key] for key in expected} == expected
     assert all(isinstance(value, str) for value in effective.values())

@@ -61,7 +61,7 @@ def hold_on(folder: str, payload: Mapping[str, Any]) -> None:
     while payload.get("fail") and len(list(Path(folder).glob("seen*"))) < int(os.environ["WORLD_SIZE"]):
         time.sleep(0.01)
     if payload.get("fail"):
-        raise ValueError("as told")
+        raise ValueError("as requested")
     time.sleep(600)
 
 
@@ -175,7 +175,7 @@ def test_links_are_as_fast_as_stated(opened: Callable[..., Fabric], tmp_path: Pa
     assert json.loads((tmp_path / "network.json").read_text()) == outcome.network
 
 
-def test_ranks_are_apart_and_their_bytes_counted(opened: Callable[..., Fabric], tmp_path: Path) -> None:
+def test_ranks_are_isolated_and_their_bytes_counted(opened: Callable[..., Fabric], tmp_path: Path) -> None:
     before, size = _namespaces(), 1 << 23
     launcher = opened(nodes=2, rate="400mbit")
     outcome = _launch(launcher, tmp_path, send, 4, bytes=size)
@@ -221,7 +221,7 @@ def test_ranks_of_one_node_do_not_use_its_link(opened: Callable[..., Fabric], tm
     assert outcome.network["sent_bytes"][0] < 1e4
 
 
-def test_a_node_can_have_a_rate_of_its_own(opened: Callable[..., Fabric], tmp_path: Path) -> None:
+def test_a_node_can_have_a_separate_rate(opened: Callable[..., Fabric], tmp_path: Path) -> None:
     outcome = _launch(opened(rate="500mbit", rates={1: "50mbit"}), tmp_path, send, 3, bytes=4)
     assert outcome.ok and outcome.network, outcome
     measured = [link["measured_bits_per_second"] for link in outcome.network["links"]]
@@ -253,7 +253,7 @@ def test_a_network_process_without_files_is_one_line(server: None, monkeypatch: 
 def test_another_number_of_ranks_and_trials_after_a_failure(opened: Callable[..., Fabric], tmp_path: Path) -> None:
     launcher = opened()
     failed = _launch(launcher, tmp_path / "a", hold_on, 2, fail=True)
-    assert failed.first_failure is not None and failed.first_failure.reason == "ValueError: as told"
+    assert failed.first_failure is not None and failed.first_failure.reason == "ValueError: as requested"
     outcome = _launch(launcher, tmp_path / "b", send, 3, bytes=4)
     assert outcome.ok and outcome.network, outcome
     assert len(outcome.network["sent_bytes"]) == 3
@@ -275,7 +275,7 @@ def test_ctrl_c_removes_the_network(opened: Callable[..., Fabric], tmp_path: Pat
         _launch(launcher, tmp_path, hold_on, 2)
     thread.join()
     assert _gone({each["net"] for each in _seen(tmp_path)})
-    assert _launch(launcher, tmp_path / "again", send, 2, bytes=4).ok, "and builds it anew when asked"
+    assert _launch(launcher, tmp_path / "again", send, 2, bytes=4).ok, "and builds it again on request"
 
 
 PARENT = """
@@ -298,7 +298,7 @@ finally:
 def _parent(
     folder: Path, entry: Callable[..., None], prefix: tuple[str, ...] = (), python: str = sys.executable, **payload: Any
 ) -> subprocess.Popen[str]:
-    """A process of its own that launches `entry` on two nodes."""
+    """A separate process that launches `entry` on two nodes."""
     script, name = folder / "parent.py", f"tests.flow.test_fabric:{entry.__name__}"
     script.write_text(PARENT)
     path = os.pathsep.join([str(ROOT), *(part for part in sys.path if part.endswith("site-packages"))])
@@ -309,7 +309,7 @@ def _parent(
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
-def test_nothing_outlives_a_killed_run_but_what_detached_itself(tmp_path: Path, signum: signal.Signals) -> None:
+def test_only_detached_processes_outlive_a_killed_run(tmp_path: Path, signum: signal.Signals) -> None:
     detach = signum == signal.SIGKILL
     parent = _parent(tmp_path, hold_on, detach=detach)
     try:
@@ -331,10 +331,10 @@ def test_nothing_outlives_a_killed_run_but_what_detached_itself(tmp_path: Path, 
 
 
 def _ordinary_users() -> list[Any]:
-    """Ways to be somebody without privileges: this user, or as root one without capabilities, and another one."""
+    """Users without privileges: this user, or as root one without capabilities, and another one."""
     if os.geteuid() != 0:
         return [pytest.param((), sys.executable, id="this user")]
-    # A map of user 0 needs CAP_SETFCAP; a container's root usually has it, and not the one for namespaces.
+    # A map of user 0 needs CAP_SETFCAP; a container's root usually has it, but not the one for namespaces.
     bare = ("setpriv", "--bounding-set=-all,+setfcap", "--inh-caps=-all")
     nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
     minor = f"python3.{sys.version_info.minor}"

@@ -1,4 +1,4 @@
-"""Whole runs of the real command on invented figures: exact, the same twice, and readable when they are cut short."""
+"""Complete runs of the real command on invented figures: exact, the same twice, and readable after an interruption."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def kept_at(data: Path, record: Record) -> Path:
 
 
 def calibrated(record: Record) -> Calibration:
-    """25 comparisons of a cell with itself, one of which said slower."""
+    """25 comparisons of a cell with itself, one with the verdict slower."""
     null = {"source": "s", "cell_id": "c", "label": "c", "metric": "tta_wall", "how": "twins", "n": 6, "ratio": 1.0,
             "p": 0.5}
     nulls = [Null(**null | {"source": f"s{index}", "verdict": "slower" if index == 0 else "inconclusive"})
@@ -112,13 +112,13 @@ def test_timings_are_recorded_and_exact(record: Record) -> None:
         assert result.warnings == ()
         assert result.samples == result.steps.count * 64
         assert result.run_seconds == pytest.approx(result.tta_wall)
-        # an evaluation takes 0.02 s and nothing else is beside the steps
+        # an evaluation takes 0.02 s and there is nothing else between the steps
         assert result.tta_wall - result.tta_train == pytest.approx(0.02 * len(result.curve))
         low, high = (0.009, 0.013) if "0.014" not in record.cell(result.cell_id).label else (0.013, 0.017)
         assert low < result.steps.median_seconds < high
 
 
-def test_the_throughput_is_what_was_trained_over_the_wall_clock(record: Record) -> None:
+def test_the_throughput_is_trained_samples_over_the_wall_clock(record: Record) -> None:
     for result in record.results:
         assert result.samples is not None and result.run_seconds is not None
         assert result.samples_per_second == pytest.approx(result.samples / result.run_seconds)
@@ -140,7 +140,7 @@ def test_two_runs_give_the_same_bytes(folder: Path) -> None:
         assert (folder / "one" / name).read_bytes() == (folder / "two" / name).read_bytes()
 
 
-def test_what_is_printed_is_what_was_recorded(folder: Path, record: Record) -> None:
+def test_printed_figures_equal_recorded_ones(folder: Path, record: Record) -> None:
     ended: dict[str, Any] = json.loads((folder / "one.json").read_text())
     assert (ended["exit_code"], ended["trials"], ended["mlflow"]) == (0, {"ok": 24}, None)
     primary = ended["comparisons"][0]
@@ -221,7 +221,7 @@ def test_a_second_ctrl_c_does_not_keep_the_report_from_being_written(tmp_path: P
     assert (tmp_path / "run" / "report" / "report.html").read_text().rstrip().endswith("</html>")
 
 
-def test_a_tracking_store_that_cannot_be_is_said_early_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_an_impossible_tracking_store_is_reported_early_and_the_run_continues(tmp_path: Path) -> None:
     process = start(tmp_path, "--out", "run", "--seeds", "1", MLFLOW_TRACKING_URI="foo://somewhere/x")
     started = time.monotonic()
     _, error = process.communicate(timeout=120)
@@ -233,7 +233,7 @@ def test_a_tracking_store_that_cannot_be_is_said_early_and_the_run_goes_on(tmp_p
     assert error.rstrip().endswith("--to mlflow"), "and how to send it later"
 
 
-def test_what_the_user_calibrated_is_put_beside_the_run(folder: Path, record: Record) -> None:
+def test_the_users_calibration_is_stored_next_to_the_run(folder: Path, record: Record) -> None:
     """The page, the end of the run and `repro compare` say the same rate, also where the data folder is another one."""
     kept, run_folder = calibrated(record), folder / "two"
     assert f"calibrated: {kept.sentence()}" in (folder / "two.txt").read_text()

@@ -103,7 +103,7 @@ def test_the_store_has_tables_and_factors(sent: Record, server: str, tmp_path: P
     ([], "name one RUN or more"),
     (["run", "--from-mlflow", "sample"], "name one RUN or more"),
 ])
-def test_what_cannot_be_done_is_one_line(
+def test_an_impossible_request_is_one_line(
     sent: Record, server: str, arguments: list[str], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
@@ -116,7 +116,7 @@ def test_what_cannot_be_done_is_one_line(
 
 
 def refused(monkeypatch: pytest.MonkeyPatch, folder: Path, uri: str, experiment: str) -> str:
-    """What a colleague reads who asks for a report of `experiment`: one line, and nothing is left behind."""
+    """The message on a request for a report of `experiment`: one line, and no files are left."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     out = folder / "new"
     ended = CliRunner().invoke(cli, ["report", "--from-mlflow", experiment, "--out", str(out)])
@@ -127,7 +127,7 @@ def refused(monkeypatch: pytest.MonkeyPatch, folder: Path, uri: str, experiment:
     return text
 
 
-def test_a_dead_server_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_server_is_reported_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = int(taken.getsockname()[1])
     text = refused(monkeypatch, tmp_path, f"http://me:secret@127.0.0.1:{port}", "sample")
@@ -151,10 +151,10 @@ def test_an_experiment_of_others_is_no_record(server: str, tmp_path: Path, monke
     assert "has no plan.json and environment.json" in refused(monkeypatch, tmp_path, server, "faked")
 
 
-def test_a_file_that_the_store_lost_is_missed(
+def test_a_file_that_the_store_lost_is_reported(
     sent: Record, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the report would be of fewer trials, and look whole."""
+    """Otherwise the report would be of fewer trials and look complete."""
     from mlflow import MlflowClient
 
     client = MlflowClient(server)

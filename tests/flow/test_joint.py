@@ -96,7 +96,7 @@ def cut_short(tmp_path_factory: pytest.TempPathFactory) -> Path:
     process.send_signal(signal.SIGINT)
     error = process.communicate(timeout=120)[1]
     assert process.returncode == 130, error
-    assert 1 <= len(results(folder / "run")) < TRIALS, "it was not cut short"
+    assert 1 <= len(results(folder / "run")) < TRIALS, "it was not interrupted"
     return folder / "run"
 
 
@@ -140,7 +140,7 @@ def test_an_owner_on_another_machine_is_named_and_can_be_overruled(run: Path) ->
 
 
 @pytest.mark.slow
-def test_of_two_writers_at_once_one_is_told_of_the_other(run: Path) -> None:
+def test_the_second_of_two_writers_is_refused_with_the_first_named(run: Path) -> None:
     both = [start(run.parent, "run", "--resume", "run", "--no-mlflow") for _ in range(2)]
     ends = [(process.communicate(timeout=300)[1], process.returncode) for process in both]
     refused = [error for error, code in ends if code == 2]
@@ -245,7 +245,7 @@ def test_ctrl_c_ends_the_trial_and_a_second_one_ends_at_once(small: Path, twice:
     ranks = faults.ranks_of(process.pid).values()
     if twice:
         for pid in ranks:
-            os.kill(pid, signal.SIGSTOP)  # they do not end when told: what the user waits for
+            os.kill(pid, signal.SIGSTOP)  # they do not end on request: the user waits for this
         process.send_signal(signal.SIGINT)
         time.sleep(0.3)
     begin = time.monotonic()

@@ -1,4 +1,4 @@
-"""Launchers with real processes: how ranks end is told rank by rank, and none of them is ever left behind."""
+"""Launchers with real processes: ends are reported rank by rank, and no process is left."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def all_reduce(folder: str, payload: Mapping[str, Any]) -> None:
 
 
 def misbehave(folder: str, payload: Mapping[str, Any]) -> None:
-    """Entry: the rank named in the payload ends as told, the others would sleep on."""
+    """Entry: the rank named in the payload ends as requested, the others would keep sleeping."""
     (Path(folder) / f"pid{os.environ['RANK']}").write_text(str(os.getpid()))
     if int(os.environ["RANK"]) == payload["rank"]:
         while len(list(Path(folder).glob("pid*"))) < int(os.environ["WORLD_SIZE"]):
@@ -88,7 +88,7 @@ def _seen(folder: Path, rank: int) -> dict[str, Any]:
 
 
 def _gone(pids: list[int], seconds: float = 5.0) -> bool:
-    """Whether all these processes have ended; a zombie that nobody here can reap has."""
+    """Return True if all these processes have ended; a zombie without a reaper counts as ended."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if not any(_runs(pid) for pid in pids):
@@ -105,7 +105,7 @@ def _runs(pid: int) -> bool:
 
 
 def _ranks_gone(folder: Path) -> bool:
-    """Whether the process groups of all ranks that came as far as the entry are empty."""
+    """Return True if the process groups of all ranks that reached the entry are empty."""
     groups = [int(each.read_text() or 0) for each in folder.glob("pid*")]
     return _gone([each.pid for each in psutil.process_iter() if _group(each.pid) in groups])
 
@@ -198,9 +198,9 @@ def hang(folder: str, payload: Mapping[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("how", "why"), [
-    ("sleep", "it stood in hang (test_launchers.py:"), ("stop", "it was stopped by a signal"),
+    ("sleep", "it was in hang (test_launchers.py:"), ("stop", "it was stopped by a signal"),
 ])
-def test_ranks_that_hang_are_asked_where_and_ended(local: Local, tmp_path: Path, how: str, why: str) -> None:
+def test_hung_ranks_dump_their_stacks_and_are_ended(local: Local, tmp_path: Path, how: str, why: str) -> None:
     watched = {"stall_seconds": 1.0, "progress": tmp_path / "events"}
     outcome = local.launch(_order(tmp_path, hang, payload={"how": how}, **watched))
     assert outcome.hung and not outcome.timed_out and not outcome.ok
@@ -208,7 +208,7 @@ def test_ranks_that_hang_are_asked_where_and_ended(local: Local, tmp_path: Path,
     first, second = outcome.ends
     assert outcome.first_failure == second, "the one that the other waited for"
     assert second.reason.startswith(f"hung: no event for 1 s, {why}")
-    assert first.reason.startswith("after rank 1: hung: no event for 1 s, it stood in ")
+    assert first.reason.startswith("after rank 1: hung: no event for 1 s, it was in ")
     assert "all_reduce" in (tmp_path / "rank0.log").read_text(), "every rank's stacks are in its log"
     assert "Thread 0x" in (tmp_path / "rank0.log").read_text()
     assert local.launch(_order(tmp_path / "again", note, 1)).ok, "the launcher is still usable"
@@ -302,8 +302,8 @@ def test_a_module_that_cannot_be_loaded_is_an_error(local: Local) -> None:
         Local().open([], "cpu")
 
 
-def test_a_server_that_still_loads_ends_with_whoever_started_it(tmp_path: Path) -> None:
-    """Who is killed early leaves nothing that goes on loading for as long as that takes."""
+def test_a_loading_server_ends_with_its_parent(tmp_path: Path) -> None:
+    """A process that is killed early leaves no process that keeps loading."""
     (tmp_path / "endless.py").write_text("import pathlib, time\npathlib.Path(__file__).with_name('begun').touch()\n"
                                          "time.sleep(60)\n")
     code = "from repro.launchers.local import Local; Local().open(['endless'], 'cpu')"
@@ -344,7 +344,7 @@ def test_warming_up_is_timed(local: Local) -> None:
         (Inline(), {"processes": 1}, None),
     ],
 )
-def test_what_cannot_run_is_said_beforehand(launcher: Launcher, change: dict[str, Any], why: str | None) -> None:
+def test_unsupported_settings_are_reported_early(launcher: Launcher, change: dict[str, Any], why: str | None) -> None:
     values: dict[str, Any] = dict.fromkeys(("workload", "comm", "precision", "optimizer", "launcher"), "any")
     values |= {"engine": "ddp", "processes": 1, "accumulation": 1, "device": "cpu", "device_count": 0} | change
     said = launcher.unsupported(Setting(**values))
@@ -380,7 +380,7 @@ def test_inline_tells_how_the_entry_ended(tmp_path: Path) -> None:
 
 
 def sleep(folder: str, payload: Mapping[str, Any]) -> None:
-    """Entry: hold on for a minute whatever happens."""
+    """Entry: sleep for a minute in every case."""
     with contextlib.suppress(Exception):  # which the time-out must get through
         time.sleep(60)
 

@@ -39,7 +39,7 @@ def tables(site: Site) -> dict[str, list[Any]]:
 
 
 def dump(uri: str, experiment: str, only: Sequence[str] = ()) -> dict[str, Any]:
-    """What MLflow's client reads of an experiment, or of some of its runs, down to every point of every metric."""
+    """The content of an experiment in MLflow's client, or of some of its runs, with every point of every metric."""
     from mlflow import MlflowClient
 
     client = MlflowClient(uri)

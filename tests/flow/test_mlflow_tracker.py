@@ -49,7 +49,7 @@ def test_only_one_process_at_a_time_sends_a_record(store: str, tmp_path: Path) -
     reporter(store).write(record, tmp_path)
 
 
-def test_a_deleted_experiment_is_said_to_be_deleted(store: str, tmp_path: Path) -> None:
+def test_a_deleted_experiment_is_reported_as_deleted(store: str, tmp_path: Path) -> None:
     from mlflow import MlflowClient
 
     record = make_record(tmp_path / "run", named(SMALL, "away"), only=1)
@@ -62,7 +62,7 @@ def test_a_deleted_experiment_is_said_to_be_deleted(store: str, tmp_path: Path) 
         reporter(store).write(record, tmp_path)
 
 
-def test_nobody_there_is_said_soon_and_without_the_password(tmp_path: Path) -> None:
+def test_an_unreachable_server_is_reported_soon_and_without_the_password(tmp_path: Path) -> None:
     record = make_record(tmp_path / "run", SMALL, only=1)
     uri = f"http://me:{SECRET}@127.0.0.1:{free_port()}"
     started = time.monotonic()
@@ -87,7 +87,7 @@ def test_a_server_that_never_answers_is_given_up_soon(tmp_path: Path) -> None:
     ("sqlite:////proc/mlflow.db", "////proc/mlflow.db: cannot be written (No such file or directory); set MLFLOW"),
     ("sqlite:////no/such/folder/mlflow.db", "cannot be written (No such file or directory)"),
 ])
-def test_a_store_that_cannot_be_is_said_at_once(tmp_path: Path, uri: str, said: str) -> None:
+def test_an_impossible_store_is_reported_at_once(tmp_path: Path, uri: str, said: str) -> None:
     record = make_record(tmp_path / "run", SMALL, only=1)
     started = time.monotonic()
     with pytest.raises(TrackingError) as caught:
@@ -130,7 +130,7 @@ def with_password(uri: str) -> str:
     return uri.replace("://", f"://me:{SECRET}@")
 
 
-def test_tracker_replays_in_a_process_of_its_own(
+def test_tracker_replays_in_a_separate_process(
     served: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = served.uri
@@ -186,7 +186,7 @@ def test_tracker_has_nothing_to_do_before_the_record_begins(
     assert (ended.problem, ended.pending) == ("", False)
 
 
-def test_tracker_never_waits_longer_than_told_and_leaves_no_process(
+def test_tracker_never_waits_longer_than_requested_and_leaves_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
@@ -204,7 +204,7 @@ def test_tracker_never_waits_longer_than_told_and_leaves_no_process(
 
 
 @pytest.mark.parametrize("starts", [1, 2])
-def test_tracker_goes_on_when_its_child_is_killed(
+def test_tracker_continues_when_its_child_is_killed(
     starts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
@@ -280,7 +280,7 @@ def test_ui_of_a_file_is_served_until_it_is_interrupted(store: str, tmp_path: Pa
         child.communicate()
 
 
-def test_ui_names_what_there_is_without_obeying_it(store: str, tmp_path: Path) -> None:
+def test_ui_names_its_store_without_obeying_it(store: str, tmp_path: Path) -> None:
     from mlflow import MlflowClient
 
     MlflowClient(store).create_experiment("\x1b[2J<script>\u202e" + "x" * 300)

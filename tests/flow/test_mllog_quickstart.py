@@ -14,7 +14,7 @@ from repro.record.store import read_record
 from tests.unit.reporters.test_report_mllog import FOREIGN, complaints
 
 NOT_KNOWN = ("lowest_numerical_precision_in_attn",)
-"""What round 6.1 wants told and nobody looks at; the others are read back from what ran."""
+"""Fields that round 6.1 requires and no code measures; the others are read back from the run."""
 
 
 @pytest.mark.slow

@@ -78,7 +78,7 @@ matrix:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run of the command ended."""
+    """The end of one run of the command."""
 
     code: int
     error: str
@@ -90,7 +90,7 @@ class Ended:
         return found
 
     def problem(self, candidate: str) -> str:
-        """What the gate said about one candidate."""
+        """The gate's finding on one candidate."""
         (found,) = [item["problem"] for item in self.findings if item["candidate"].startswith(candidate)]
         return str(found)
 
@@ -163,7 +163,7 @@ def test_decay_is_missed_on_no_matrix_and_found_on_a_vector(defective: Ended) ->
     assert defective.problem("planted (defect=decay)").startswith("step 1: weight of '1.weight'")
 
 
-def test_healthy_engines_beside_the_defective_ones_pass(defective: Ended) -> None:
+def test_healthy_engines_pass_next_to_defective_ones(defective: Ended) -> None:
     passed = {(item["group"], item["candidate"]) for item in defective.findings if not item["problem"]}
     both = ["ddp", *(f"deepspeed (stage={stage})" for stage in range(4))]
     assert passed == {
@@ -182,7 +182,7 @@ def test_healthy_engines_on_one_process_pass(tmp_path: Path) -> None:
     assert all(not item["problem"] and 0 <= item["largest_difference"] < 1e-5 for item in ended.findings)
 
 
-def test_the_gate_says_what_really_ran(defective: Ended) -> None:
+def test_the_gate_reports_effective_settings(defective: Ended) -> None:
     stages = {item["candidate"]: item["effective"].get("zero_stage") for item in defective.findings}
     assert [stages[f"deepspeed (stage={stage}) on 2 processes"] for stage in range(4)] == ["0", "1", "2", "3"]
 

@@ -99,7 +99,7 @@ def test_too_few_trials_are_inconclusive_and_that_is_no_success(fake: Path) -> N
     assert "results inconclusive" in out
 
 
-def test_an_altered_bundle_is_refused_in_one_line(fake: Path) -> None:
+def test_a_modified_bundle_is_refused_in_one_line(fake: Path) -> None:
     with zipfile.ZipFile(fake / "one.zip") as source, zipfile.ZipFile(fake / "bad.zip", "w") as target:
         for item in source.infolist():
             text = source.read(item)
@@ -233,7 +233,7 @@ def planted(folder: Path) -> dict[str, str]:
     return {**PLANTED, "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
 
 
-def test_a_credential_is_found_nowhere_in_a_real_run(real: Path) -> None:
+def test_no_file_of_a_real_run_contains_a_credential(real: Path) -> None:
     code, packed, said = command(real, "bundle", "first", "-o", "x.zip", **planted(real))
     assert code == 0, said
     (real / "printed_by_bundle.txt").write_text(packed + said)
@@ -262,7 +262,7 @@ def hashes(record: Record) -> dict[str, tuple[str, ...]]:
 
 
 def check_bits(folder: Path, count: int) -> None:
-    """The run `first` moved its weights, and `repro reproduce` comes to the same bits and says so."""
+    """The run `first` moved its weights, and `repro reproduce` gets identical bits and reports this."""
     record = read_record(folder / "first")
     found = hashes(record)
     assert len(found) == count
@@ -305,7 +305,7 @@ def test_bitwise_holds_for_every_engine_and_algorithm(tmp_path: Path, processes:
     assert len(first) >= 5
 
 
-# ---- guards
+# ---- preflight checks
 
 
 def test_a_machine_that_is_busy_is_refused_under_strict(tmp_path: Path) -> None:

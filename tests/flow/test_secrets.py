@@ -1,4 +1,4 @@
-"""Credentials planted wherever a user keeps them, then every byte that was written is looked at: none may be there.
+"""Credentials are planted in all usual places; then no written byte may contain them.
 
 A real server is tracked to, ranks print their whole environment, one crashes with it in its message, one hangs.
 """
@@ -51,7 +51,7 @@ USER_WORD, QUERY_WORD, ALLOWED_WORD, GIT_WORD = (
     "plantedGitZq8x",
 )
 HOME_WORD = "plantedHomeZq8x"
-"""A place, not a credential: it may stand in what tells the user where things are, and in no bundle."""
+"""A place, not a credential: it may be in messages to the user about places, and in no bundle."""
 SUITE = """\
 suite: talkative
 seeds: 1
@@ -157,7 +157,7 @@ def contents(path: Path, raw: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def leaks(places: list[Path], printed: dict[str, str], words: list[str]) -> list[str]:
-    """Where one of the words stands."""
+    """Places that contain one of the words."""
     wanted = [(word, form) for word in words for form in forms(word)]
     found, looked = [], 0
     everything = [(f"printed by {name}", text.encode()) for name, text in printed.items()]
@@ -184,7 +184,7 @@ def leaks(places: list[Path], printed: dict[str, str], words: list[str]) -> list
 ALL = [*WORDS.values(), USER_WORD, QUERY_WORD, ALLOWED_WORD, GIT_WORD]
 
 
-def test_the_search_finds_what_is_there(tmp_path: Path) -> None:
+def test_the_search_finds_planted_words(tmp_path: Path) -> None:
     word = ALL[0]
     (tmp_path / "plain").write_text(f"x{word}")
     (tmp_path / "packed.gz").write_bytes(gzip.compress(f"y{word}".encode()))
@@ -258,7 +258,7 @@ def test_nothing_that_is_written_holds_a_credential(tmp_path: Path, server: tupl
         ("postgresql+psycopg2://u:secret@db:5432/x?password=secret", "postgresql+psycopg2://db:5432/x"),
     ],
 )
-def test_addresses_are_shown_without_what_opens_them(uri: str, shown: str) -> None:
+def test_addresses_are_shown_without_credentials(uri: str, shown: str) -> None:
     assert redacted(uri) == shown
 
 
@@ -284,7 +284,7 @@ def test_json_is_no_address() -> None:
     assert Scrubber().masked(text) == text
 
 
-def test_what_ranks_printed_is_masked_when_they_have_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_printed_output_of_ranks_is_masked_after_their_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_API_KEY", "planted-key")
     log, other = tmp_path / "rank0.log", tmp_path / "rank1.log"
     log.write_bytes(b"\xff a planted-key and planted-key\nb\n")

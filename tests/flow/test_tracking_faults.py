@@ -1,6 +1,6 @@
-"""A tracking server that is down, slow, restarted, refusing or cut off in mid-answer: nothing lost, nothing doubled.
+"""Tracking servers: down, slow, restarted, refusing or disconnected during an answer; nothing lost, nothing doubled.
 
-The server is MLflow's own, a real process with its database and its store of files; in front of it stands a proxy that
+The server is MLflow's own, a real process with its database and its store of files; in front of it is a proxy that
 does to each request what a plan says. What the server has in the end is read from its database, not from its answers.
 """
 
@@ -73,7 +73,7 @@ def test_whatever_befalls_requests_all_is_there_once(
 
 
 @pytest.mark.slow
-def test_runs_whose_creation_was_not_confirmed_are_there_once(proxy: Proxy, server: Server, tmp_path: Path) -> None:
+def test_runs_with_unconfirmed_creation_exist_once(proxy: Proxy, server: Server, tmp_path: Path) -> None:
     torn = set[int]()
 
     def plan(number: int, what: str) -> Fate:
@@ -91,7 +91,7 @@ def test_runs_whose_creation_was_not_confirmed_are_there_once(proxy: Proxy, serv
 
 @pytest.mark.slow
 def test_a_run_that_was_made_twice_is_made_one(proxy: Proxy, server: Server, tmp_path: Path) -> None:
-    """As when a request that was given up for lost arrives after its repetition."""
+    """A request that was given up arrives after its repetition."""
     doubled = []
 
     def plan(number: int, what: str) -> Fate:
@@ -144,7 +144,7 @@ def test_a_server_killed_in_mid_replay_and_started_again_has_all_once(
     (401, r"requires a login \(401\); set MLFLOW_TRACKING_USERNAME"), (403, r"refuses this user \(403\)"),
     (429, r"too many requests \(429\)"), (500, r"it fails \(500\)"), (503, r"it fails \(503\)"),
 ])
-def test_a_refusal_is_said_in_one_line_soon_and_costs_nothing(
+def test_a_refusal_is_reported_soon_in_one_line_and_costs_nothing(
     code: int, said: str, proxy: Proxy, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", TOKEN)
@@ -153,7 +153,7 @@ def test_a_refusal_is_said_in_one_line_soon_and_costs_nothing(
     started = time.monotonic()
     with pytest.raises(TrackingError, match=said) as caught:
         reporter(proxy.uri, patience_seconds=2).write(record, tmp_path)
-    assert time.monotonic() - started < 15  # the server asks for an hour
+    assert time.monotonic() - started < 15  # the server requests an hour
     # Where it begins with a file, the next call is tried too.
     assert proxy.fates[f"status:{code}"] <= 2 if code in (401, 403) else proxy.fates[f"status:{code}"] > 2
     assert TOKEN not in str(caught.value) and SECRET not in str(caught.value) and "\n" not in str(caught.value)

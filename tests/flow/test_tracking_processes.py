@@ -60,7 +60,7 @@ def complete(record: Record, uri: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_replaying_process_killed_in_the_middle_goes_on(proxy: Proxy, server: Server, tmp_path: Path) -> None:
+def test_a_replay_killed_in_the_middle_is_continued(proxy: Proxy, server: Server, tmp_path: Path) -> None:
     record = record_of(tmp_path, "killed")
     for target in (1, 1, 2, 1):  # which batch of points it is killed in: when the server has it, before it answers
         batches, child = [0], [command(record, proxy.uri)]
@@ -199,7 +199,7 @@ def test_ctrl_c_leaves_the_last_replay_for_later(proxy: Proxy, server: Server, t
 
 
 @pytest.mark.slow
-def test_no_credential_is_written_or_said(
+def test_no_credential_is_written_or_printed(
     proxy: Proxy, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = proxy.uri.replace("://", f"://me:{SECRET}@")
@@ -225,7 +225,7 @@ def test_no_credential_is_written_or_said(
         assert SECRET.encode() not in data and TOKEN.encode() not in data, path
 
 
-def test_what_is_left_is_told_from_the_folder_alone(tmp_path: Path) -> None:
+def test_the_remaining_replay_follows_from_the_folder_alone(tmp_path: Path) -> None:
     record, uri = record_of(tmp_path, "left"), "http://127.0.0.1:1"
     assert reporter(uri).left(record) == "4 of 4 trials"
     runs = {f"trial:{item.trial_id}/1": {"run_id": "a", "done": [1, 2]} for item in record.results}

@@ -1,4 +1,4 @@
-"""What was fed and what ran, read back from real trials: equal where it must be, and noticed where it is not."""
+"""Fed samples and effective settings, read back from real trials: equal if required, and differences are found."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CHOICES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Ran:
-    """A trial that has run, and what it said it was fed."""
+    """A trial that has run, and its report of fed samples."""
 
     result: Result
     fed: dict[str, Any]
@@ -122,7 +122,7 @@ def test_a_trial_that_was_another_than_asked_is_invalid(
     {"compression": "powersgd", "compression_rank": 2},
     pytest.param({"precision": "fp16-autocast", "processes": 1}, marks=pytest.mark.slow),
 ], ids=str)
-def test_what_runs_as_requested_is_not_accused(run: Run, first: Ran, choices: dict[str, Any]) -> None:
+def test_a_trial_that_ran_as_requested_is_valid(run: Run, first: Ran, choices: dict[str, Any]) -> None:
     ran = run(**choices)
     found = ran.result
     assert ran.fed == first.fed

@@ -20,7 +20,7 @@ BAD = ("Traceback (most recent call last)", "internal error", "Warning:")
 
 
 class Commands:
-    """Where inputs are laid, and which command reads each kind."""
+    """Places of inputs, and the command that reads each kind."""
 
     def __init__(self, place: Path) -> None:
         from tests.fuzz.targets import targets
@@ -40,7 +40,7 @@ class Commands:
         }
 
     def made(self, kind: str, rng: random.Random) -> tuple[bytes, list[list[str]]]:
-        """A damaged input, and the commands that read it where it now lies."""
+        """A damaged input, and the commands that read it in place."""
         target = self.targets[kind]
         data = target.mutate(rng.choice(target.valid), rng)
         commands = self.kinds[kind](data)

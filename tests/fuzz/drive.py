@@ -2,8 +2,8 @@
 
     python -m tests.fuzz.drive --seconds 600 --engine hypothesis,atheris --only bundle
 
-Each target runs in a process of its own, with each engine in turn. Printed per target: inputs tried, seconds, peak
-resident memory of the whole process, the slowest input (processor seconds), findings. A finding is anything but a
+Each target runs in a separate process, with each engine in turn. Printed per target: inputs tried, seconds, peak
+resident memory of the process, the slowest input (processor seconds), findings. A finding is anything but a
 result or an error of one line, an input that takes more than 5 s of the processor, or a peak above 500 MB; its input
 is kept under --out. The exit code is 1 where there is one.
 """
@@ -29,9 +29,9 @@ from typing import Any
 import psutil
 
 LONGEST_SECONDS = 5.0
-"""Of the processor, for one input: on a shared machine the wall clock would count others' work."""
+"""Processor seconds for one input: on a shared machine the wall clock would count others' work."""
 SILENT_SECONDS = 30.0
-"""Of the processor without an input finished: then a process is killed as hung (in C, where no signal reaches)."""
+"""Processor seconds without a finished input: then a process is killed as hung (in C, where no signal reaches)."""
 PEAK_MB = 500.0
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -109,7 +109,7 @@ class Feeder:
             self.tell()
 
     def tell(self) -> None:
-        """Where things stand, for the process that waits."""
+        """Progress, for the waiting process."""
         self._told = time.monotonic()
         aside = self.out / "state.tmp"
         aside.write_text(
@@ -210,7 +210,7 @@ def work(name: str, engine: str, seconds: float, seed: int, out: Path) -> None:
 
 
 def supervise(name: str, engine: str, seconds: float, seed: int, out: Path) -> dict[str, Any]:
-    """Start `work`, watch that it goes on, read what it came to."""
+    """Start `work`, check its progress, read its result."""
     out.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     command = [
@@ -286,7 +286,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="targets whose name contains this")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
-        "--commands", type=int, default=300, help="inputs through the command line, in processes of their own"
+        "--commands", type=int, default=300, help="inputs through the command line, in separate processes"
     )
     parser.add_argument("--out", type=Path, default=Path("fuzz-out"))
     parser.add_argument("--work", help=argparse.SUPPRESS)

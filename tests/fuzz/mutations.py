@@ -79,7 +79,7 @@ def lines(data: bytes, rng: Random) -> bytes:
 
 
 def tree(data: bytes, rng: Random) -> bytes:
-    """One edit of a JSON value's tree; text that is no JSON is edited as bytes."""
+    """One edit of a JSON value's tree; other text is edited as bytes."""
     try:
         text = _dumped(grown(json.loads(data), rng))
     except (ValueError, RecursionError):  # deep enough as it is
@@ -197,7 +197,7 @@ def yaml_tree(data: bytes, rng: Random) -> bytes:
 
 
 def in_file(inner: Mapping[str, Mutator]) -> Mutator:
-    """Edits of an input that is a file's name, a newline, and its content; how depends on the name's ending."""
+    """Edits of an input with a file's name, a newline, and its content; the name's ending selects the edit."""
 
     def mutate(data: bytes, rng: Random) -> bytes:
         name, _, content = data.partition(b"\n")

@@ -32,7 +32,7 @@ def _line(error: ReproError) -> str:
 
 
 def _tolerant(call: Callable[[], object]) -> None:
-    """Goes on after a refusal, which is an answer; the rest of the target wants to be reached too."""
+    """Continues after a refusal, which is an answer, to reach the rest of the target."""
     try:
         call()
     except ReproError as error:

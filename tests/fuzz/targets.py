@@ -1,4 +1,4 @@
-"""What strangers' files reach: one function an input, the valid inputs it starts from, how they are damaged.
+"""Targets for untrusted files: one function an input, its valid seeds, and their mutations.
 
 A target takes bytes and does with them what the commands do, short of starting processes. What may come out is a
 result, or a ReproError of one line; everything else is a defect.
@@ -57,12 +57,12 @@ from tests.records import SUITE, make_record
 MACHINE = Machine("cpu", 0, 2)
 SMALL = SUITE.replace("seeds: 6", "seeds: 2").replace("processes: [1, 2]", "processes: [2]")
 QUICK, DRAWN = ("markdown", "csv", "jsonl", "mllog"), ("html", "figures", "latex")
-"""Reporters without figures and with them: these take a hundred times as long and have a target of their own."""
+"""Reporters without figures and with them: these take a hundred times as long and have a separate target."""
 
 
 @dataclass
 class Target:
-    """One kind of input; `folder` is a place of its own that lives as long as the target."""
+    """One kind of input; `folder` is private and exists as long as the target."""
 
     name: str
     seeds: Callable[[Path], list[bytes]]
@@ -184,7 +184,7 @@ def _record(folder: Path) -> list[bytes]:
         f"{trial}/result_1.txt",
     ]
     shutil.copytree(root, folder / "same")
-    # What decides most stands more than once: a seed is drawn from this list.
+    # Important seeds are listed more than once: a seed is drawn from this list.
     return [
         name.encode() + b"\n" + (root / name).read_bytes()
         for name in [*names, names[0], names[-1], names[-2], names[-2]]
@@ -326,7 +326,7 @@ FILES = in_file(ENDINGS)
 
 
 def targets() -> Iterator[Target]:
-    """All of them, each with a folder of its own."""
+    """All targets, each with a separate folder."""
     yield Target("suite file", _suites, _suite, text_or(yaml_tree))
     yield Target("override", _overrides, _override, text_or(raw))
     yield Target("pattern, condition", _patterns, _pattern, text_or(raw))

@@ -1,4 +1,4 @@
-"""What a user installs: the wheel, and nothing beside it."""
+"""The package as a user installs it: the wheel and nothing else."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_the_package_list_names_every_folder_with_code() -> None:
     assert listed == found
 
 
-def test_the_version_stands_in_one_place() -> None:
+def test_the_version_is_in_one_place() -> None:
     citation = (ROOT / "CITATION.cff").read_text()
     assert f"\nversion: {repro.__version__}\n" in citation
     assert f"## [{repro.__version__}]" in (ROOT / "CHANGELOG.md").read_text()

@@ -1,4 +1,4 @@
-"""DDP that is wrong on purpose, one defect at a time: what the parity gate must find."""
+"""Defective DDP engines, one defect each, that the parity gate must find."""
 
 from __future__ import annotations
 

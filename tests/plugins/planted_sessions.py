@@ -42,7 +42,7 @@ def _skipped(rank: int, bucket: dist.GradBucket) -> torch.futures.Future[torch.T
 
 
 class DecayEverywhere(DdpSession):
-    """Weight decay reaches biases and norms too, whatever the optimizer's options say."""
+    """Weight decay reaches biases and norms too, regardless of the optimizer's options."""
 
     def __init__(self, parts: TrainingParts, job: Job, bucket_mib: float) -> None:
         optimizer = job.optimizer.model_copy(update={"decay": "all"})
@@ -71,7 +71,7 @@ class OwnBuffers(DdpSession):
     """Every rank evaluates with its own batch-norm statistics."""
 
     def share_buffers(self) -> None:
-        """Nothing is shared."""
+        """Ranks share no state."""
 
 
 class ClipsMicroBatches(DdpSession):
@@ -128,14 +128,14 @@ class NotANumber(DdpSession):
 
 
 class OtherPrecision(DdpSession):
-    """Whatever was asked for, it is float32."""
+    """Every precision runs as float32."""
 
     def __init__(self, parts: TrainingParts, job: Job, bucket_mib: float) -> None:
         super().__init__(parts, replace(job, precision=Fp32()), bucket_mib)
 
 
 class NarrowWire(DdpSession):
-    """Gradients travel in bfloat16 and nobody asked for it."""
+    """Gradients are sent in bfloat16 without a request."""
 
     def __init__(self, parts: TrainingParts, job: Job, bucket_mib: float) -> None:
         super().__init__(parts, job, bucket_mib)

@@ -1,4 +1,4 @@
-"""An engine that tells everything it knows: prints its environment, then trains, crashes or hangs."""
+"""An engine that prints all it can read: prints its environment, then trains, crashes or hangs."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ INPUTS = {
     "import": 3,
     "run folder: verify, compare, audit, resume": 10,
 }
-"""Of a test run; where a target is not named, MANY."""
+"""Inputs of a test run; MANY for targets that are not named."""
 MANY = 20
 
 

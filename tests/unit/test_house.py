@@ -35,7 +35,7 @@ def imported(nodes: Iterator[ast.AST] | list[ast.stmt]) -> set[str]:
 
 
 def anywhere(path: Path) -> set[str]:
-    """What a file imports, inside functions too."""
+    """Return the imports of a file, inside functions too."""
     return imported(ast.walk(ast.parse(path.read_text())))
 
 

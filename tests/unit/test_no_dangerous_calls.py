@@ -1,4 +1,4 @@
-"""No pickle, no eval, no shell, no unbounded archive: looked for in the product's own sources, call by call."""
+"""No pickle, no eval, no shell, no unbounded archive in the product's sources, checked call by call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted(path for name in ("repro", "reporters", "suites", "templates") for path in (ROOT / name).rglob("*.py"))
 MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "jsonpickle", "xmlrpc"}
-"""Loading what these wrote runs code of whoever wrote it."""
+"""Loading the output of these runs code of its author."""
 CALLS = {
     "eval",
     "exec",
@@ -44,7 +44,7 @@ CALLS = {
 METHODS = {"extractall", "extract"}
 """Of zipfile and tarfile: they follow what the archive says; `repro.bundle.archive` unpacks by itself."""
 ALLOWED: dict[tuple[str, str], str] = {
-    ("repro/engines/plain/tensor_files.py", "pickle"): "base class of an unpickler that knows an index's classes only",
+    ("repro/engines/plain/tensor_files.py", "pickle"): "base class of an unpickler for an index's classes only",
 }
 """(file, call) -> why it may stay. torch.load with weights_only=True needs no entry."""
 
@@ -137,7 +137,7 @@ def test_and_nothing_else(text: str) -> None:
     assert not list(dangers(text))
 
 
-def test_templates_escape_what_they_show() -> None:
+def test_templates_escape_their_values() -> None:
     """A suite's title or a label out of a stranger's bundle is text, never markup."""
     calls = [
         (path.name, node)

@@ -42,7 +42,7 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
     return make_record(tmp_path / "run", SUITE + f"  metric: {STEP.name}\n")
 
 
-def test_compare_takes_it(record: Record) -> None:
+def test_compare_accepts_it(record: Record) -> None:
     done = CliRunner().invoke(cli, ["compare", str(record.folder.root), "--json"])
     assert done.exit_code == 0, done.output
     found: dict[str, Any] = json.loads(done.stdout)

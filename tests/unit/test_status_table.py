@@ -23,7 +23,7 @@ from repro.suite.training import TrainingConfig
 ROOT = Path(__file__).parents[2]
 STALLED = StatusSpec(name="stalled", words="stalled", page_word="stalled", counts=False, failed=True, reruns=True)
 OTHER_VALUES = {"running", "killed", "success", "aborted"}
-"""Of runs that have not ended, in a tracking store; of MLLOG's run_stop."""
+"""Statuses of runs that have not ended, in a tracking store; of MLLOG's run_stop."""
 
 
 def statuses_in(source: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The page templates as source: readable lines, and no name of a section that is missing."""
+"""The page templates as source: readable lines, and no name of a missing section."""
 
 from __future__ import annotations
 

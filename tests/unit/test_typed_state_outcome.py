@@ -1,4 +1,4 @@
-"""How a trial ended and what is wrong with its log are fields: no wording changes a status."""
+"""The end of a trial and the faults of its log are fields: no wording changes a status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No sentence decides: other words in notes, titles and ledger lines change nothing, and 0.1.0's words still count."""
+"""Sentences decide nothing: other words in notes, titles and ledgers change nothing, and 0.1.0's words still count."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def old_plan(name: str) -> dict[str, Any]:
 # ---- plans
 
 
-def test_a_plan_is_what_its_kind_says(plan: Plan) -> None:
+def test_the_kind_of_a_plan_decides(plan: Plan) -> None:
     part = reduce_plan(plan, [(cell.cell_id, 0) for cell in plan.cells], MACHINE)
     twins = twin_plan(plan, plan.cells[:2], 6, 1)
     assert [item.kind for item in (plan, part, twins)] == ["suite", "reproduction", "calibration"]
@@ -93,7 +93,7 @@ def test_plans_of_the_first_version_are_recognised(name: str, kind: str, sides: 
     assert again == found == reworded(again).model_copy(update={"notes": found.notes, "suite": found.suite})
 
 
-def test_a_trial_says_its_side_only_where_its_choices_do_not_name_it(plan: Plan) -> None:
+def test_a_trial_states_its_side_only_if_its_choices_do_not_name_it(plan: Plan) -> None:
     twins = twin_plan(plan, plan.cells[:1], 6, 1)
     first, second = (twins.trial(cell, 0) for cell in twins.cells)
     assert first.choices == second.choices
@@ -177,7 +177,7 @@ def test_the_algorithm_that_ran_is_read_from_fields(plan: Plan, ran: dict[str, s
     ("tree: nothing yet; gloo: all_reduce", ("tree", "")),
     ("hybrid: all_reduce left to gloo; gloo: all_reduce; picks backend", ("hybrid", "all_reduce left to gloo")),
 ])
-def test_what_ran_in_logs_of_the_first_version(text: str, expected: tuple[str, str]) -> None:
+def test_effective_settings_in_logs_of_the_first_version(text: str, expected: tuple[str, str]) -> None:
     assert legacy.comm_ran(text) == expected
 
 
@@ -208,7 +208,7 @@ def test_training_named_or_not_is_the_same_trial(plan: Plan, tmp_path: Path) -> 
     assert "kind" not in json.loads(canonical(plan.cells[0].choices))
 
 
-def test_every_kind_answers_what_planning_needs(plan: Plan) -> None:
+def test_every_kind_implements_the_members_that_planning_needs(plan: Plan) -> None:
     assert list(KINDS) == ["training"]
     for cell in plan.cells:
         choices = cell.choices

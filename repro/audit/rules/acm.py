@@ -10,7 +10,7 @@ SOURCE = "ACM Artifact Review and Badging 1.1"
 
 
 def available(facts: Facts) -> Judged:
-    """ACM1. The archive itself, a DOI, lies outside every record."""
+    """ACM1. The archive itself, a DOI, is outside every record."""
     if facts.dirty:
         return "fail", f"the code had uncommitted changes to {str(facts.commit)[:12]}, so no archive can hold them"
     if facts.data is not None and (loose := [item.name for item in facts.data if item.source is None]):

@@ -21,7 +21,7 @@ class RunFacts:
 
     name: str
     reached: bool | None
-    """True if it reached its target; None: unknown, because the run failed."""
+    """It reached its target; None: unknown, because the run failed."""
     status: str
     seconds: float | None = None
     """To the target, evaluation on the clock."""
@@ -35,7 +35,7 @@ class RunFacts:
     drawn: str | None = None
     """Hash of what the seed drew (weights, order): two runs with one hash are the same run."""
     weights: bool | None = None
-    """True if the final weights are identified."""
+    """The final weights are identified."""
     initial: str | None = None
     """Hash of the initial weights."""
     unexplained: float | None = None
@@ -43,15 +43,15 @@ class RunFacts:
     backwards: bool = False
     """The clock went backwards."""
     stamped: bool | None = None
-    """True if its time is the difference between a start and a stop, with nothing subtracted."""
+    """Its time is the difference between a start and a stop, with nothing subtracted."""
     steps: bool | None = None
-    """True if step times of the slowest rank are recorded with their 95th percentile."""
+    """Step times of the slowest rank are recorded with their 95th percentile."""
     points: int | None = None
     """Number of recorded evaluations."""
     communicated: bool | None = None
-    """True if bytes sent and seconds waited for communication are recorded."""
+    """Bytes sent and seconds waited for communication are recorded."""
     expected: bool | None = None
-    """True if the traffic that the algorithm should cause is recorded as well."""
+    """The traffic that the algorithm should cause is recorded as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class CellFacts:
     planned: int | None = None
     """Number of planned runs, fixed beforehand."""
     interval: bool | None = None
-    """True if an interval of its median or mean time can be given."""
+    """An interval of its median or mean time can be given."""
     median: float | None = None
     """Seconds to the target."""
     bandwidth: float | None = None
@@ -101,7 +101,7 @@ class DataFacts:
     source: str | None
     synthetic: bool
     test_views: int | None = None
-    """How often an evaluation shows a test sample."""
+    """Number of times that an evaluation shows a test sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class Facts:
     contrasts: tuple[tuple[str, str], ...] | None = None
     """(candidate, baseline) cells of every stated speed-up; None: none is stated."""
     declared: bool | None = None
-    """True if one contrast was declared before the runs."""
+    """One contrast was declared before the runs."""
     data: tuple[DataFacts, ...] | None = None
     hardware: str | None = None
     without_hardware: tuple[str, ...] = ()
@@ -159,16 +159,16 @@ class Facts:
     deleted: int | None = None
     """Number of deleted runs, as far as the source shows them."""
     means: Mapping[str, str] | None = None
-    """How "costs", "rates" and "ratios" are summarised: arithmetic, harmonic or geometric mean, or median."""
+    """Summary of "costs", "rates" and "ratios": arithmetic, harmonic or geometric mean, or median."""
     agreements: tuple[Agreement, ...] | None = None
     parity: str | None = None
     """"passed", "failed", "not needed"; None: no gate."""
     models: int | None = None
     """Number of models whose answers are combined in one figure."""
     augmented: bool | None = None
-    """True if test samples are shown several times, cropped or flipped."""
+    """Test samples are shown several times, cropped or flipped."""
     reproduced: bool | None = None
-    """True if another party obtained the same results."""
+    """Another party obtained the same results."""
 
     @property
     def no_hardware(self) -> str:
@@ -182,7 +182,7 @@ class Facts:
 
     @property
     def whole(self) -> bool:
-        """True if the source is everything that its author reports, so that what it lacks was not reported."""
+        """True if the source is everything that its author reports: what it lacks was not reported."""
         return self.origin == "record"
 
     @property

@@ -27,7 +27,7 @@ COMPILE_SECONDS = 120.0
 def measure(
     launcher: Launcher, world: int, sizes: Sequence[int], repetitions: int, seconds: float, show: Callable[[str], None]
 ) -> MpiResult:
-    """Time MPI_Allreduce at every size; the result names the problem if that is impossible."""
+    """Time MPI_Allreduce at every size; the result names the problem if MPI is missing or fails."""
     if missing := [name for name in ("mpicc", "mpirun") if shutil.which(name) is None]:
         return MpiResult(world=world, problem=f"{' and '.join(missing)} not installed (Debian: openmpi-bin, "
                                               "libopenmpi-dev)")

@@ -25,7 +25,7 @@ from repro.comm.model import LinkModel, Sample, fit, transfer, typical_error
 from repro.core.random_streams import Streams
 
 PROBES = (3072, 49152, 393216, 1572864)
-"""Bytes of the small collectives to which the model is fitted; they lie between the sizes measured later."""
+"""Bytes of the small collectives to which the model is fitted; between the sizes measured later."""
 PROBE_SECONDS = 0.5
 SHORT_SECONDS, MOST_CALLS, MOST_BYTES = 0.004, 16, 4 << 20
 """Shorter calls are timed several at once, as in nccl-tests: reading the clock between them would count."""
@@ -50,7 +50,7 @@ def measure_rank(folder: str, payload: Mapping[str, Any]) -> None:
 
 
 def _groups(payload: Mapping[str, Any], rank: int, world: int) -> tuple[list[Contender], Any]:
-    """Create the contenders, each with its group, and a gloo group for everything that is not measured."""
+    """Create the contenders, each with its group, and a gloo group for all unmeasured traffic."""
     timeout = timedelta(seconds=payload["timeout"])
     contenders = [Contender(chosen) for chosen in payload["contenders"]]
     leader = next((item for item in contenders if item.tunes), None)

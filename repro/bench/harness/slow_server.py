@@ -29,7 +29,7 @@ TICK_SECONDS = 0.05
 
 
 def free_port() -> int:
-    """Return a loopback port that is free now."""
+    """Return a free loopback port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 

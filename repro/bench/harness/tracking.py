@@ -245,7 +245,7 @@ class _Conductor:
         pid = self.trackers[arm].pid
         if pid is not None:
             os.kill(pid, number)
-        if arm == "slow":  # the proxy only; the server itself stands for another machine and is on no arm's account
+        if arm == "slow":  # the proxy only: the server represents another machine and is counted for no arm
             os.kill(self.proxy, number)
 
     def resume_all(self) -> None:

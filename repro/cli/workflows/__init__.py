@@ -1,1 +1,1 @@
-"""What commands do if it spans rooms: run and report a suite, calibrate it, reproduce a record. Without click."""
+"""Workflows of commands across packages: run and report a suite, calibrate it, reproduce a record. Without click."""

@@ -31,7 +31,7 @@ from repro.runner.tracking import Tracker, TrackingEnd
 from repro.suite.plan import Plan
 
 FINISH_SECONDS = 60.0
-"""How long the end of a run waits at most for a tracking server that answers; the record is complete without it."""
+"""Longest wait at the end of a run for a tracking server that answers; the record is complete without it."""
 
 
 @dataclass(frozen=True, slots=True)

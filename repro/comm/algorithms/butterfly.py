@@ -62,7 +62,7 @@ class Butterfly(Algorithm):
                 yield Transfer(bit, (root + place) % world, (root + place + (1 << bit)) % world, 0, count, False)
 
     def busiest(self, world: int, count: int, itemsize: int) -> Busiest:
-        """Return S per bit of q, and S more on a rank that takes in a rank past q."""
+        """Return S per bit of q, and S more on a rank that adds the data of a rank past q."""
         core = largest_power_of_two(world)
         size = (core.bit_length() - 1 + int(core < world)) * count * itemsize
         return Busiest(size, size)

@@ -62,8 +62,7 @@ class HalvingDoubling(Algorithm):
         return in_pieces(halving(cut(count, world), first_round=0), per_chunk(self.chunk_kib, itemsize))
 
     def busiest(self, world: int, count: int, itemsize: int) -> Busiest:
-        """Rank r sends all but segment r, then blocks of 1, 2, ..., q/2 segments; S more if it takes in a rank past q.
-        """
+        """Rank r sends all but segment r, then blocks of 1, 2, ..., q/2 segments; S more to add a rank past q."""
         core = largest_power_of_two(world)
         segments = cut(count, core)
         found = []

@@ -1,4 +1,4 @@
-"""Hybrid: for every message size the algorithm that is fastest on these links."""
+"""Hybrid: for every message size the fastest algorithm on these links."""
 
 from __future__ import annotations
 

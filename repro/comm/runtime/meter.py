@@ -22,9 +22,9 @@ class OperationCount:
 class Meter:
     """Counts the communication of one rank; written by the lane's thread and by callers that wait.
 
-    Busy is the time in which a collective ran. Exposed is the time in which the caller stood still for it: inside
+    Busy is the time in which a collective ran. Exposed is the time in which the caller was blocked by it: inside
     `wait`, or, if only the future is waited for (DDP waits inside C++), from its last submission until `returned`.
-    Overlapped is the busy time in which the caller did not stand still.
+    Overlapped is the busy time in which the caller was not blocked.
     """
 
     def __init__(self) -> None:

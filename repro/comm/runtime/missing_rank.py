@@ -1,4 +1,4 @@
-"""Find the rank that is gone when a link breaks: the first missing one, not ranks that stopped because of it."""
+"""Find the missing rank when a link breaks: the first missing one, not ranks that stopped because of it."""
 
 from __future__ import annotations
 

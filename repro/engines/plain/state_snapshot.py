@@ -59,7 +59,7 @@ def _from_hex(digits: str) -> torch.Tensor:
 
 
 class OptimizerState:
-    """The state of a torch optimizer at one moment; state that is created later is restored to zero."""
+    """The state of a torch optimizer at one moment; state created later is restored to zero."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer

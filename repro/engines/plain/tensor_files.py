@@ -106,7 +106,7 @@ def load_tensors(folder: Path, rank: int) -> tuple[dict[str, torch.Tensor], dict
 
 
 def _check_size(wanted: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return `wanted` if the files are large enough for it; torch would allocate whatever the index claims."""
+    """Return `wanted` if the files are large enough for it; torch would allocate as much as the index claims."""
     claimed = sum(math.prod(item.size) * item.properties.dtype.itemsize for item in wanted.values()
                    if isinstance(item, TensorStorageMetadata))
     if claimed > sum(path.stat().st_size for path in folder.iterdir()):

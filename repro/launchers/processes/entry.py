@@ -24,7 +24,7 @@ def resolve(entry: str) -> Entry:
 def reason(error: BaseException) -> str:
     """Return type and first line of an exception; without credentials, because it goes into the record.
 
-    The type is left out for a refused checkpoint: `cause` says so already.
+    The type is omitted for a refused checkpoint: `cause` says so already.
     """
     lines = masked(str(error)).strip().splitlines()
     kind = type(error).__name__
@@ -34,7 +34,7 @@ def reason(error: BaseException) -> str:
 
 
 def cause(error: BaseException) -> RankCause:
-    """Return the cause of a rank's end that `error` stands for."""
+    """Return the cause of a rank's end that `error` means."""
     return "checkpoint_refused" if isinstance(error, CheckpointRefused) else "failed"
 
 

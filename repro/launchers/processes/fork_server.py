@@ -92,7 +92,7 @@ def stop() -> None:
 
 
 def kill_ranks() -> None:
-    """Kill every process forked by the server that is still running."""
+    """Kill every running process that the server has forked."""
     server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
     if server is None:
         return

@@ -115,7 +115,7 @@ def reasons(stacks: Mapping[int, Sequence[tuple[str, str]]], processes: int, sec
 def _where(frames: Sequence[tuple[str, str]]) -> str:
     if not frames:
         return "and it did not answer"
-    return f"it was {STOPPED}" if frames[0][1] == STOPPED else f"it stood in {frames[0][1]}; all stacks are in its log"
+    return f"it was {STOPPED}" if frames[0][1] == STOPPED else f"it was in {frames[0][1]}; all stacks are in its log"
 
 
 def _is_stopped(pid: int) -> bool:

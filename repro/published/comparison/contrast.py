@@ -68,7 +68,7 @@ def _examined(candidate: Entry, baseline: Entry, metric: Metric) -> Evidence:
         refusals = _disagreement(candidate, baseline, ours, theirs)
     asked = ComparisonRequest(metric=metric, paired=False, refusals=refusals, withhold=False,
                   cautions=_cautions(candidate, baseline, metric))
-    if incomparable(candidate, baseline):  # no ratio at all: a reader would take it for a comparison
+    if incomparable(candidate, baseline):  # no ratio: it would be mistaken for a comparison
         ours, theirs = [], []
     found = examine(_named(candidate), _named(baseline), ours, theirs, asked)
     return _refused(found, refusals)
@@ -95,7 +95,7 @@ def _results(item: Entry, metric: Metric) -> list[Result]:
 
 
 def incomparable(candidate: Entry, baseline: Entry) -> tuple[str, ...]:
-    """Return the reasons why the two cannot be compared at all, not even by a ratio."""
+    """Return the reasons why the two cannot be compared, not even by a ratio."""
     found = []
     if candidate.program != baseline.program:
         found.append(f"{candidate.program} and {baseline.program} use different clocks and targets")

@@ -127,7 +127,7 @@ class _Reader:
         self._references: list[PublishedReference] = []
 
     def other(self, found: Found) -> None:
-        """Read a file that is not a log."""
+        """Read any file other than a log."""
         try:
             if found.refusal:
                 raise Damaged(found.refusal)

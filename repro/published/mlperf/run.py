@@ -259,7 +259,7 @@ def _rounds(points: Sequence[PublishedPoint]) -> list[tuple[PublishedPoint, ...]
 
 def _reached(group: Sequence[PublishedPoint], qualities: Sequence[Quality]) -> bool:
     values = {point.metric: point.value for point in group}
-    if len(qualities) == 1 and len(values) == 1:  # one quality: whatever its name
+    if len(qualities) == 1 and len(values) == 1:  # one quality: any name
         return qualities[0].reached(next(iter(values.values())))
     return all(quality.reached(values.get(quality.metric)) for quality in qualities)
 

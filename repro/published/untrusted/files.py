@@ -104,7 +104,7 @@ def open_plain(path: Path, max_bytes: int) -> BinaryIO:
 
 
 def read_small(path: Path, max_bytes: int) -> bytes:
-    """Read a whole file that is expected to be small.
+    """Read a small file completely.
 
     Raises:
         Damaged: as `open_plain`, or it grew past the limit while it was read, or holds NUL bytes.

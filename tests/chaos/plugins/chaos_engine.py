@@ -21,7 +21,7 @@ class Slow(Fake):
 
     real_step_seconds: float = Field(0.02, ge=0)
     eat_at: int | None = None
-    """Step at which the last rank asks for more memory than there is."""
+    """Step at which the last rank requests more memory than available."""
 
     def start(self, parts: TrainingParts | None, job: Job, streams: Streams) -> Session:
         clock = self._waiting.pop() if self._waiting else VirtualClock()
@@ -36,6 +36,6 @@ class SlowSession(FakeSession):
         assert isinstance(options, Slow)
         time.sleep(options.real_step_seconds)
         if options.eat_at == self.steps and int(os.environ["RANK"]) == self.job.world - 1:
-            print("about to ask for a lot")
+            print("about to request a lot")
             bytearray(1 << 62)
         return super().backward(batches)

@@ -1,4 +1,4 @@
-"""`repro audit` over records nobody made with this harness, and what it prints."""
+"""`repro audit` over records of other origin, and its output."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_imported_results_give_the_same_findings(tmp_path: Path) -> None:
     assert audit(str(tmp_path / "published")).findings == audit(str(root)).findings
 
 
-@pytest.mark.skipif(not (SHARED / "mlperf").is_dir(), reason="no sample of published results beside the checkout")
+@pytest.mark.skipif(not (SHARED / "mlperf").is_dir(), reason="no sample of published results next to the checkout")
 def test_the_samples_of_published_results() -> None:
     v4, v6 = audit(str(SHARED / "mlperf" / "training_v4.0")), audit(str(SHARED / "mlperf" / "training_v0.6"))
     assert (v4.exit_code, v6.exit_code) == (Exit.DONE, Exit.DONE)
@@ -187,7 +187,7 @@ def bad_facts(folder: Path, *runs: LoggedRun, deleted: int = 0, text: str = MAPP
     return told(check_facts(experiment_facts(experiment(*runs, deleted=deleted), mapping(folder, text))))
 
 
-def test_what_an_mlflow_experiment_may_break(tmp_path: Path) -> None:
+def test_violations_of_an_mlflow_experiment(tmp_path: Path) -> None:
     assert bad_facts(tmp_path, *FOUR, deleted=2)["MLP6"].verdict == "fail"
     same = [replace(item, params=item.params | {"seed": "1"}) for item in FOUR]
     rules = bad_facts(tmp_path, *same)
@@ -238,7 +238,7 @@ def test_a_target_to_get_below(tmp_path: Path) -> None:
     (MAPPING, "- a list", "must have keys"),
     (MAPPING, "cell: [", "not valid YAML"),
 ])
-def test_a_wrong_mapping_says_where(old: str, new: str, says: str, tmp_path: Path) -> None:
+def test_a_wrong_mapping_is_located(old: str, new: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(SuiteError) as error:
         mapping(tmp_path, MAPPING.replace(old, new))
     assert says in str(error.value) and "mapping.yaml:" in str(error.value) and "\n" not in str(error.value)

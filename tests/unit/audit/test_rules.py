@@ -219,7 +219,7 @@ def test_the_contract_of_check(records: Records) -> None:
     assert fails == sorted(fails, reverse=True)
 
 
-def test_a_figure_stands_in_the_evidence(records: Records) -> None:
+def test_the_evidence_contains_a_figure(records: Records) -> None:
     told = {item.id: item.evidence for item in check(records.base)}
     assert "24 runs" in told["F1"] and "sha256 000000000000" in told["F1"] and "1437 + 360 samples" in told["F1"]
     assert "top1 >= 0.9" in told["MLP1"]
@@ -237,7 +237,7 @@ def test_a_figure_stands_in_the_evidence(records: Records) -> None:
     ("missed", "fail", "run again although they had a result: ddp"),
     ("diverged", "fail", "run again although they had a result: ddp"),
 ])
-def test_what_was_run_again_and_why(records: Records, status: str, verdict: str, told: str) -> None:
+def test_repeated_trials_and_their_reasons(records: Records, status: str, verdict: str, told: str) -> None:
     finding = found("MLP6", crash_again(records.base, status))
     assert finding.verdict == verdict and told in finding.evidence, finding.evidence
 
@@ -255,7 +255,7 @@ def test_an_empty_record_breaks_nothing(records: Records) -> None:
     assert told["F5"] == told["HB2"] == told["MLP2"] == "fail"
 
 
-def test_where_a_record_must_say_it_another_source_need_not() -> None:
+def test_facts_required_of_a_record_are_optional_in_other_sources() -> None:
     """A foreign source that says nothing is never accused of anything."""
     silent = Facts(origin="mlflow", title="silent", cells=())
     assert {item.verdict for item in check_facts(silent)} <= {"cannot tell", "not applicable"}

@@ -27,7 +27,7 @@ def test_the_ratio_is_ours_over_theirs_pair_by_pair() -> None:
     assert "at most 3" in found.text()
 
 
-def test_a_promise_holds_only_where_the_whole_interval_does() -> None:
+def test_a_promise_holds_only_if_the_complete_interval_does() -> None:
     def of(*ratios: float) -> BenchOutcome:
         return outcome("x", ("dead", list(ratios)), ("none", [1.0] * len(ratios)), "ms a step", 1.01)
 

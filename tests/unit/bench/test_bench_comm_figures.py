@@ -91,7 +91,7 @@ def test_no_interval_from_one_pair() -> None:
     assert found.ratio is None
 
 
-def test_table_shows_figures_and_what_was_left_out() -> None:
+def test_table_shows_figures_and_omitted_contenders() -> None:
     shown = text(outcome())
     assert "slowest of 2 links B = 160 Mbit/s (fastest 200 Mbit/s)" in shown
     assert "1572864 = formula" in shown
@@ -104,7 +104,7 @@ def test_columns_are_aligned() -> None:
     assert columns([("a", "name"), ("100", "x")], left=(1,)) == ["  a  name", "100  x"]
 
 
-def test_json_has_derived_figures_beside_raw_ones() -> None:
+def test_json_has_derived_figures_next_to_raw_ones() -> None:
     data = outcome().as_json()
     point = data["worlds"][0]["points"][1]
     assert (point["algorithm"], point["seconds"]) == ("ring", [0.08, 0.16, 0.08])

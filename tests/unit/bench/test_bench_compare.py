@@ -31,7 +31,7 @@ def test_two_sizes_give_a_slope_and_no_interval():
     assert "results^1.00;" in found.text()
 
 
-def test_the_made_record_has_the_cells_contrasts_and_misses_asked_for():
+def test_the_made_record_has_the_requested_cells_contrasts_and_misses():
     plan = made_plan(40, 10)
     results = made_results(plan)
     assert len(plan.cells) == len({cell.cell_id for cell in plan.cells}) == 40

@@ -37,7 +37,7 @@ def refused(path: Path, to: Path) -> str:
     return str(caught.value)
 
 
-def test_what_was_packed_comes_out_again(tmp_path: Path) -> None:
+def test_packed_files_are_unpacked_unchanged(tmp_path: Path) -> None:
     files = {"a.json": b"{}", "trials/x/result.json": b"\x00\xff" * 1000, "empty": b""}
     pack(tmp_path / "x.zip", files)
     (tmp_path / "out").mkdir()
@@ -55,7 +55,7 @@ def test_the_same_files_give_the_same_bytes_whatever_the_order_and_the_hour(tmp_
 
 @pytest.mark.parametrize("name", ["../evil", "/etc/evil", "a/../../evil", "a//b", "./a", "C:evil", "a\\..\\b", "a/\nb",
                                   "folder/", "x" * 500, "/".join("abcdefghijk")])
-def test_names_that_lead_elsewhere_are_refused_before_anything_is_written(tmp_path: Path, name: str) -> None:
+def test_names_outside_the_folder_are_refused_before_anything_is_written(tmp_path: Path, name: str) -> None:
     path = make(tmp_path / "x.zip", ("fine", b"1"), (name, b"2"))
     assert "nothing was unpacked" in refused(path, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
@@ -75,7 +75,7 @@ def test_a_name_twice_and_a_file_below_a_file_are_refused(tmp_path: Path) -> Non
     assert "is below another file" in refused(make(tmp_path / "y.zip", ("a", b"1"), ("a/b", b"2")), tmp_path / "out")
 
 
-def test_a_bomb_is_stopped_by_what_it_states(tmp_path: Path) -> None:
+def test_a_bomb_is_stopped_by_its_stated_size(tmp_path: Path) -> None:
     path = make(tmp_path / "x.zip", *((f"{n}", bytes(40 << 20)) for n in range(14)))
     assert path.stat().st_size < 1 << 20
     began = time.monotonic()
@@ -89,7 +89,7 @@ def test_a_bomb_is_stopped_by_its_ratio(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "zeros").stat().st_size <= 32 << 20
 
 
-def test_a_bomb_that_lies_about_its_size_is_stopped_too(tmp_path: Path) -> None:
+def test_a_bomb_with_a_false_size_is_stopped_too(tmp_path: Path) -> None:
     path = make(tmp_path / "x.zip", ("zeros", bytes(100 << 20)))
     raw = bytearray(path.read_bytes())
     entry = raw.rindex(b"PK\1\2")
@@ -115,7 +115,7 @@ def test_zip64_and_encryption_and_rare_methods_are_refused(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("content", [b"", b"PK", b"hello", bytes(1 << 16)])
-def test_what_is_no_archive_is_named(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_archive_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.zip").write_bytes(content)
     assert "no bundle: not a zip, or truncated" in refused(tmp_path / "x.zip", tmp_path / "out")
 

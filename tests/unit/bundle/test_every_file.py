@@ -74,7 +74,7 @@ def test_a_bit_in_any_file_of_a_run_is_seen_and_the_file_named(run: Path) -> Non
     assert verify(run).sound
 
 
-def test_a_file_more_anywhere_in_the_record_is_seen(run: Path) -> None:
+def test_an_added_file_is_found_anywhere_in_the_record(run: Path) -> None:
     for name in ("parity/other.json", f"trials/{trial_of(run).name}/extra.txt", "trials/extra/x", "parity/a/b/c"):
         (run / name).parent.mkdir(parents=True, exist_ok=True)
         (run / name).write_text("x")
@@ -101,7 +101,7 @@ def test_a_bit_in_any_file_of_a_bundle_is_seen_and_the_file_named(packed: Path, 
     assert not verify(tmp_path / "y.zip").sound
 
 
-def test_no_byte_of_an_archive_can_change_what_is_read_from_it(packed: Path, tmp_path: Path) -> None:
+def test_no_changed_byte_of_an_archive_changes_its_content(packed: Path, tmp_path: Path) -> None:
     """A bit of the zip itself: refused, or found, or one that does not reach any file (a date, an attribute)."""
     raw, rng = packed.read_bytes(), random.Random(5)
     with zipfile.ZipFile(packed) as source:
@@ -133,7 +133,7 @@ def test_a_bundle_is_the_same_bytes_twice_and_holds_no_absolute_path(original: P
             assert not name.startswith("/") and ".." not in name
 
 
-# ---- altered, and a new index made to it
+# ---- modified, with a new index
 
 
 def kinds(run: Path) -> set[tuple[str, str]]:
@@ -149,7 +149,7 @@ def test_a_renamed_trial_folder(run: Path) -> None:
     assert ("ledger", "ledger.jsonl") in kinds(run), "the ledger says that it ended"
 
 
-def test_two_trials_swapped_whole(run: Path) -> None:
+def test_two_swapped_trials(run: Path) -> None:
     one, other = trial_of(run, 0), trial_of(run, 1)
     one.rename(run / "aside")
     other.rename(one)
@@ -176,7 +176,7 @@ def test_two_trials_swapped_with_their_names_mended(run: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["seed", "cell", "both-with-files", "digest", "margin", "skip"])
-def test_an_altered_plan(run: Path, what: str) -> None:
+def test_a_modified_plan(run: Path, what: str) -> None:
     """Pruning what did not suit, with a new index and, in the hardest case, a ledger and folders to match."""
     plan = json.loads((run / "plan.json").read_text())
     if what in ("seed", "both-with-files"):
@@ -224,7 +224,7 @@ def test_a_complete_run_without_its_index_is_not_as_it_was(run: Path) -> None:
     assert kinds(run) == {("missing", index.NAME)}
 
 
-# ---- not altered: failures say so themselves
+# ---- unmodified: failures are marked as such
 
 
 @pytest.mark.parametrize("how", ["hung", "timed_out", "lost", "crashed"])

@@ -36,7 +36,7 @@ trial:
 
 def spread(root: Path, ratio: float = 1.0, noise: float = 0.01, seed: int = 0, level: str = "seeded",
            only: int | None = None) -> Record:
-    """Ten seeds of one cell, `ratio` times as long, with a little noise of its own."""
+    """Ten seeds of one cell, `ratio` times as long, with a little independent noise."""
     generator = np.random.default_rng(seed)
     factors = np.exp(noise * generator.standard_normal(100)) * ratio
     return make_record(root, ONE.replace("LEVEL", level), only=only,
@@ -83,7 +83,7 @@ def test_trials_that_did_not_run_again_leave_it_open(tmp_path: Path) -> None:
     assert "7 of 10 chosen trials of the second execution have a result" in found.cells[0].because
 
 
-def test_a_crash_says_nothing_and_ten_misses_say_that_it_was_not_reproduced(tmp_path: Path) -> None:
+def test_a_crash_decides_nothing_and_ten_misses_are_not_reproduced(tmp_path: Path) -> None:
     first = spread(tmp_path / "a", seed=1)
     crashed = make_record(tmp_path / "b", ONE.replace("LEVEL", "seeded"), lambda trial: Course(crash=trial.repeat == 2))
     assert answer(first, crashed).answer == "inconclusive"
@@ -224,7 +224,7 @@ def test_the_plan_keeps_names_and_order_and_drops_the_rest(tmp_path: Path) -> No
     assert small.digest == plan.digest
 
 
-def test_what_cannot_run_here_is_said_before_anything_runs(tmp_path: Path) -> None:
+def test_trials_that_cannot_run_here_are_reported_before_anything_runs(tmp_path: Path) -> None:
     plan = make_record(tmp_path / "a", only=1).plan
     cell = plan.cells[0]
     choices = cell.choices.model_copy(update={"device": "cuda"})

@@ -60,7 +60,7 @@ def test_places_go_and_the_last_name_stays(text: str, after: str) -> None:
 @pytest.mark.parametrize("text", ["12 samples/s", "a/b/c", "https://github.com/a/b", "1/2", "/", "n/a", "arXiv:1/2/3",
                                   "bytes/step/rank", "</a/b>", "sqlite:///mlflow.db", "<path>/a/b",
                                   "s3://bucket/a/b"])
-def test_what_is_no_place_stays(text: str) -> None:
+def test_text_that_is_no_path_stays(text: str) -> None:
     assert Scrubber.here({}, {}).text(text) == text
 
 

@@ -1,4 +1,4 @@
-"""A record that was altered says so and where; one that was not says that."""
+"""A modified record is reported with the places; an unmodified one is reported as sound."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_byte_more_in_any_file_is_seen_and_named(run: Path, name: str) -> None
     assert next((item.place, item.kind) for item in verify(run).problems) == (name, "hash")
 
 
-def test_files_lost_and_files_added_are_named(run: Path) -> None:
+def test_missing_and_added_files_are_named(run: Path) -> None:
     (trial_of(run) / "rank0.log").unlink()
     (trial_of(run, 1) / "rank7.log").write_text("x")
     found = {item.kind: item.place for item in verify(run).problems}
@@ -110,7 +110,7 @@ def test_a_log_that_was_changed_with_its_result_untouched_is_seen(run: Path) -> 
     assert "result" in kinds(run)
 
 
-def test_time_that_is_not_conserved_is_seen_where_log_and_result_agree(run: Path) -> None:
+def test_time_that_is_not_conserved_is_found_if_log_and_result_agree(run: Path) -> None:
     log = trial_of(run) / "result_1.txt"
     lines = log.read_text().splitlines(keepends=True)
     log.write_text("".join(line.replace('"eval": 0.0', '"eval": 9.0') if "x_phases" in line else line
@@ -156,7 +156,7 @@ def test_a_cell_changed_in_the_plan_is_seen(run: Path) -> None:
     assert "plan" in kinds(run)
 
 
-def test_without_an_index_it_says_what_cannot_be_seen(run: Path) -> None:
+def test_without_an_index_the_unchecked_parts_are_named(run: Path) -> None:
     (run / index.NAME).unlink()
     found = verify(run)
     assert found.sound and found.identity is None
@@ -203,14 +203,14 @@ def test_a_bundle_is_sound_and_the_same_twice_and_one_bit_in_it_shows(run: Path,
     assert {item.kind for item in found.problems} == {"hash"} and len(found.problems) == 8
 
 
-def test_a_file_more_in_a_bundle_is_seen_wherever_it_lies(run: Path, tmp_path: Path) -> None:
+def test_an_added_file_is_found_anywhere_in_a_bundle(run: Path, tmp_path: Path) -> None:
     make_bundle(run, tmp_path / "x.zip", "CC0-1.0")
     with zipfile.ZipFile(tmp_path / "x.zip", "a") as target:
         target.writestr("setup.py", "import os")
     assert [(item.place, item.kind) for item in verify(tmp_path / "x.zip").problems] == [("setup.py", "unlisted")]
 
 
-def test_an_altered_run_is_not_bundled(run: Path, tmp_path: Path) -> None:
+def test_a_modified_run_is_not_bundled(run: Path, tmp_path: Path) -> None:
     edit(trial_of(run) / "result.json", tta_wall=0.1)
     with pytest.raises(RecordModified, match="nothing was bundled"):
         make_bundle(run, tmp_path / "x.zip", "CC0-1.0")
@@ -310,7 +310,7 @@ def test_whatever_a_file_holds_there_is_no_traceback(original: Path, tmp_path: P
         leaf = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9)
         raw = json.dumps(data.draw(st.recursive(leaf, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
             st.text(max_size=5), inner, max_size=3), max_leaves=10))).encode()
-    elif kind == "swap":  # a value of another type, wherever it stands
+    elif kind == "swap":  # a value of another type, at any place
         old = data.draw(st.sampled_from([b"0", b"1", b"true", b"null", b'"ok"', b"[", b"{", b".", b":"]))
         raw = raw.replace(old, data.draw(st.sampled_from([b"null", b"[]", b"-1", b'"x"', b"1e999", b"{}"])),
                           data.draw(st.integers(1, 5)))
@@ -346,7 +346,7 @@ def long_log(run: Path, steps: int) -> Path:
     return log
 
 
-def test_a_long_log_is_derived_again_and_takes_a_fraction_of_its_size(
+def test_a_long_log_is_derived_again_in_a_fraction_of_its_size(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = long_log(run, 300_000)
@@ -355,7 +355,7 @@ def test_a_long_log_is_derived_again_and_takes_a_fraction_of_its_size(
     assert kinds(run) == {"conservation"}, "the figures are derived from it, and are what they were"
 
 
-def test_what_is_too_much_to_be_read_is_said_so_and_not_called_altered(
+def test_a_file_too_large_to_be_read_is_reported_and_not_called_modified(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = long_log(run, 1000)
@@ -389,10 +389,10 @@ def test_a_path_in_a_title_is_taken_out_and_keeps_no_run_from_being_bundled(tmp_
     assert verify(tmp_path / "made.zip").sound
 
 
-def test_a_run_killed_while_its_last_trial_ran_again_is_no_altered_one(tmp_path: Path) -> None:
+def test_a_run_killed_while_its_last_trial_ran_again_is_unmodified(tmp_path: Path) -> None:
     record = make_record(tmp_path / "run")
     complete = verify(record.folder.root)
-    assert [item.kind for item in complete.problems] == ["missing"]  # every trial has ended, and nobody wrote an index
+    assert [item.kind for item in complete.problems] == ["missing"]  # every trial has ended, and no index was written
     last = record.attempts[-1]
     record.folder.append_attempt(last.model_copy(update={"attempt": last.attempt + 1, "status": "started"}))
     found = verify(record.folder.root)

@@ -1,6 +1,6 @@
 """The real command: exit codes, one-line errors, JSON, and no torch where none is needed.
 
-What a process of its own is the point of (speed, imports, pipes, shells) gets one; all else calls the command's `main`,
+Tests that need a separate process (speed, imports, pipes, shells) start one; all else calls the command's `main`,
 which turns every failure into one line and an exit code, in this process.
 """
 
@@ -69,7 +69,7 @@ def test_help_answers_in_under_0_3_seconds(tmp_path: Path) -> None:
 
 
 def answered(folder: Path, *arguments: str) -> float:
-    """Seconds until the command has ended, less what it stood in line for a processor that others had."""
+    """Seconds until the command has ended, less its wait for a processor."""
     start = time.perf_counter()
     child = subprocess.Popen([sys.executable, "-m", "repro", *arguments], cwd=folder, stdout=subprocess.DEVNULL,
                              env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}, stdin=subprocess.DEVNULL)
@@ -124,7 +124,7 @@ def test_a_plan_as_json_has_all_trials_and_their_cost(called: Callable[..., Any]
     assert any("after the overrides" in note for note in data["notes"])
 
 
-def test_a_plan_is_printed_with_what_is_skipped_and_why(called: Callable[..., Any], folder: Path) -> None:
+def test_a_plan_is_printed_with_skipped_cells_and_reasons(called: Callable[..., Any], folder: Path) -> None:
     text = called(folder, "plan", "good.yaml", "-o", "engine=ddp,single", "-o", "precision=fp32,tf32",
                    "-o", "device=cpu").stdout
     assert "ddp, 2 processes" in text
@@ -235,7 +235,7 @@ def test_every_bundled_suite_fits_the_schema() -> None:
     ("  processes: [1, 2]", "  optimiser.lr: [0.1]"), ("  processes: [1, 2]", "  processes.more: [1]"),
     ("lr: 0.1", "lr: 1e-x"), ("max_epochs: 8", "max_epochs: 1.0e+99"),
 ])
-def test_the_schema_marks_what_the_reader_would_refuse(old: str, new: str) -> None:
+def test_the_schema_marks_input_that_the_reader_refuses(old: str, new: str) -> None:
     assert old in SUITE
     assert list(validator().iter_errors(yaml.safe_load(SUITE.replace(old, new, 1)))) != []
 
@@ -244,12 +244,12 @@ def test_the_schema_marks_what_the_reader_would_refuse(old: str, new: str) -> No
     "schedule: cosine", "schedule: {kind: step, milestones: [3]}", "precision: tf32", "timeout_seconds: 1e3",
     "gradient_clip: 5e-1",
 ])
-def test_the_schema_takes_what_the_reader_takes(new: str) -> None:
+def test_the_schema_accepts_input_that_the_reader_accepts(new: str) -> None:
     text = SUITE.replace("device: cpu", new).replace("batch: {global: 64}", "batch: 64")
     assert list(validator().iter_errors(yaml.safe_load(text))) == []
 
 
-def test_the_schema_takes_dotted_factors_and_numbers_with_an_exponent() -> None:
+def test_the_schema_accepts_dotted_factors_and_numbers_with_an_exponent() -> None:
     factors = "  processes: [1, 2]\n  optimizer.lr: [1e-3, 0.1]\n  batch.global: [64]"
     text = SUITE.replace("  processes: [1, 2]", factors)
     assert text != SUITE

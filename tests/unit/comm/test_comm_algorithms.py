@@ -79,7 +79,7 @@ def run(algorithm: Algorithm, operation: Operation, buffers: list[torch.Tensor],
     for thread in threads:
         thread.join()
     assert problems == []
-    assert net.idle(), "a message that nobody wanted"
+    assert net.idle(), "a message without a receiver"
     return Busiest(max(wire.sent for wire in wires), max(wire.received for wire in wires))
 
 
@@ -240,7 +240,7 @@ def test_options_that_do_not_fit_are_refused_with_the_reason(
     assert found is None if reason is None else reason in str(found)
 
 
-def test_what_passes_through_is_said() -> None:
+def test_collectives_that_pass_through_are_reported() -> None:
     setting = Setting("digits", "ddp", "x", "fp32", "sgd", "local", 3, 1, "cpu", 0)
     assert "all_gather, reduce_scatter, broadcast" in str(Hierarchical().note(setting))
     assert Butterfly().passes_through(4) == ["reduce_scatter"]

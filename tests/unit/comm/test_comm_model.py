@@ -30,7 +30,7 @@ def samples(model: LinkModel, world: int, noise: float = 0.0) -> list[Sample]:
 
 
 @pytest.mark.parametrize("model", [LinkModel(5e-5, 4e-8, 2e-10), LinkModel(3e-4, 1e-9, 3e-10), LinkModel(0, 1e-9, 0)])
-def test_fit_recovers_what_made_the_times(model: LinkModel) -> None:
+def test_fit_recovers_the_parameters_of_the_times(model: LinkModel) -> None:
     found = fit(samples(model, 8))
     assert found.alpha == pytest.approx(model.alpha, rel=1e-6, abs=1e-12)
     assert found.beta == pytest.approx(model.beta, rel=1e-6)
@@ -66,7 +66,7 @@ def test_transfers_alone_leave_gamma_at_zero() -> None:
 
 
 @pytest.mark.parametrize("bad", [[], [Sample(transfer(4), 0.0)], [Sample(transfer(4), float("nan"))]])
-def test_fit_refuses_what_it_cannot_use(bad: list[Sample]) -> None:
+def test_fit_refuses_unusable_times(bad: list[Sample]) -> None:
     with pytest.raises(ValueError, match="positive"):
         fit(bad)
 

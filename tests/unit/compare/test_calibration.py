@@ -91,7 +91,7 @@ def test_twins_are_the_same_cell_with_the_same_seeds_interleaved(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("pairs", "nulls", "problem"), [(5, 1, "can never be significant"), (200, 6, "1000 at most")])
-def test_what_cannot_calibrate_is_refused(tmp_path: Path, pairs: int, nulls: int, problem: str):
+def test_unsuitable_calibrations_are_refused(tmp_path: Path, pairs: int, nulls: int, problem: str):
     plan = plan_of(tmp_path)
     with pytest.raises(UsageError, match=problem):
         twin_plan(plan, [plan.cells[0]], pairs, nulls)
@@ -159,7 +159,7 @@ def test_a_twin_that_is_really_slower_shows_as_false_positives(tmp_path: Path):
 
 
 def test_the_false_positive_rate_of_twins_is_at_most_five_per_cent(tmp_path: Path):
-    """Through the whole path: 300 nulls of 10 pairs, 5 % + 3 standard errors is 26."""
+    """Through the complete path: 300 nulls of 10 pairs, 5 % + 3 standard errors is 26."""
     base = record_of(tmp_path, 6)
     plan = twin_plan(base.plan, [base.plan.cells[0]], 10, 30)
     generator = np.random.default_rng(20151102)
@@ -239,7 +239,7 @@ def test_a_record_finds_its_own_calibration_first_then_the_users(tmp_path: Path,
     assert calibration_of(record) == ours
 
 
-def test_a_calibration_of_another_machine_says_nothing(tmp_path: Path):
+def test_a_calibration_of_another_machine_does_not_apply(tmp_path: Path):
     record = record_of(tmp_path, 6)
     add(place_for(record.plan.digest), made(["same"], record.plan.digest, "another machine"))
     assert calibration_of(record) is None

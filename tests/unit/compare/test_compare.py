@@ -1,4 +1,4 @@
-"""Results -> comparisons: which cells are compared, and what may be said of them."""
+"""Results -> comparisons: the compared cells, and the permitted statements about them."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_scaling_is_measured_against_one_process_of_the_same_kind(tmp_path: Path
     assert contrasts(without_one) == ["z2/d2", "z4/d4"]
 
 
-def test_a_primary_whose_cell_cannot_run_here_is_not_compared(tmp_path: Path) -> None:
+def test_a_primary_with_a_cell_that_cannot_run_here_is_not_compared(tmp_path: Path) -> None:
     plan = make_plan_of(tmp_path)
     alone = tuple(cell for cell in plan.cells if cell.choices.processes == 1)
     order = tuple((index, repeat) for repeat in range(plan.suite.seeds) for index in range(len(alone)))
@@ -110,7 +110,7 @@ def test_a_primary_whose_cell_cannot_run_here_is_not_compared(tmp_path: Path) ->
 @pytest.mark.parametrize(("ratio", "verdict", "because"), [
     (0.8, "faster", "the 95 % interval excludes 1, exact sign-flip p = 0.0312; 6 of 6 pairs were faster"),
     (1.25, "slower", "the 95 % interval excludes 1, exact sign-flip p = 0.0312; 6 of 6 pairs were slower"),
-    (1.0, "same", "the 90 % interval 0.985 to 1.015 lies inside the margin of 0.05 declared beforehand (two one-sided "
+    (1.0, "same", "the 90 % interval 0.985 to 1.015 is inside the margin of 0.05 declared beforehand (two one-sided "
                   "tests, p = 0.000575)"),
 ])
 def test_the_primary_contrast_has_a_verdict(tmp_path: Path, ratio: float, verdict: str, because: str) -> None:
@@ -134,7 +134,7 @@ def test_the_ratio_is_paired_by_seed(tmp_path: Path) -> None:
     assert [pair.baseline for pair in found.pairs] == [2.0**n for n in range(6)]
 
 
-def test_others_show_their_ratio_and_no_verdict_where_so_many_cannot_be_significant(tmp_path: Path) -> None:
+def test_others_show_their_ratio_without_a_verdict_if_significance_is_impossible(tmp_path: Path) -> None:
     plan = make_plan_of(tmp_path)
     others = compare(plan, results(plan, spread(0.5)))[1:]
     assert [item.verdict for item in others] == ["exploratory"] * 3
@@ -150,7 +150,7 @@ def test_the_declared_metric_is_compared(tmp_path: Path) -> None:
     assert compare(plan, results(plan, spread(0.8)), "tta_wall")[0].pairs[0].baseline == 1.0
 
 
-# ---- what must not be said
+# ---- forbidden statements
 
 
 def test_five_pairs_have_no_verdict_however_clear(tmp_path: Path) -> None:
@@ -249,11 +249,11 @@ def test_half_or_fewer_give_no_median(tmp_path: Path, values: list[float | None]
 
 
 def test_a_middle_between_a_hit_and_a_miss_is_no_median(tmp_path: Path) -> None:
-    # 3 of 5 reached: the third smallest is known; 3 of 6: the middle lies between a hit and infinity.
+    # 3 of 5 reached: the third smallest is known; 3 of 6: the middle is between a hit and infinity.
     assert summary(tmp_path, [1.0, 2.0, 3.0, None, None, None]).median is None
 
 
-# ---- the whole way from logs
+# ---- the complete path from logs
 
 
 def test_a_record_made_by_formula_has_the_ratios_of_the_formula(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_no_verdict_while_planned_pairs_are_missing(tmp_path: Path) -> None:
     assert found.because == "5 of 6 planned pairs have run; no verdict before all have"
 
 
-def test_a_verdict_takes_the_exact_test_too(tmp_path: Path) -> None:
+def test_a_verdict_requires_the_exact_test_too(tmp_path: Path) -> None:
     plan = make_plan_of(tmp_path)
     factors = [1.6, 1.5, 1.4, 1.5, 1.6, 0.98]  # 5 of 6 slower: the t interval excludes 1, the exact p is 2/32
     found = primary(plan, results(plan, lambda engine, _, repeat: 1.0 if engine == "ddp" else factors[repeat]))

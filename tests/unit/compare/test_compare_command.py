@@ -35,7 +35,7 @@ def new(tmp_path_factory: pytest.TempPathFactory) -> Record:
 
 @pytest.fixture(autouse=True)
 def _nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))  # nobody's calibration
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))  # no calibration
 
 
 def run(*arguments: Any) -> Result:
@@ -185,7 +185,7 @@ def test_the_page_calls_a_refused_comparison_no_result(tmp_path: Path) -> None:
     assert 'data-compare="comparisons.0.ratio"' not in html and "takes <b" not in html
 
 
-def test_crashes_are_told_from_misses(tmp_path: Path) -> None:
+def test_crashes_are_distinguished_from_misses(tmp_path: Path) -> None:
     def course(trial: Trial) -> Course:
         if trial.choices.engine.kind == "ddp":
             return default_course(trial)
@@ -196,7 +196,7 @@ def test_crashes_are_told_from_misses(tmp_path: Path) -> None:
     assert "the candidate crashed in 1 of 6 trials and missed the target in 1" in ended.output
 
 
-def test_convergence_stands_under_the_comparisons(old: Record, new: Record) -> None:
+def test_convergence_is_below_the_comparisons(old: Record, new: Record) -> None:
     rows = json.loads(run(old.folder.root, "--json").stdout)["convergence"]
     assert {row["candidate_label"] for row in rows} == {"ddp, 2 processes", "deepspeed (stage=1), 1 process",
                                                         "deepspeed (stage=1), 2 processes"}
@@ -211,7 +211,7 @@ def test_a_baseline_by_an_option_of_a_plug_in(old: Record) -> None:
         ("ddp, 1 process", "deepspeed (stage=1), 1 process"), ("ddp, 2 processes", "deepspeed (stage=1), 2 processes")]
 
 
-def test_a_trial_that_was_resumed_is_marked_beside_its_times(tmp_path: Path) -> None:
+def test_a_resumed_trial_is_marked_next_to_its_times(tmp_path: Path) -> None:
     record = make_record(tmp_path / "run")
     path = record.folder.result(record.results[0].trial_id)
     lost = {"attempt": 1, "step": 12, "samples": 768, "lost_seconds": 61.3, "clock": "monotonic"}

@@ -1,4 +1,4 @@
-"""Conditions for scripts: read, refused, and never passed for want of a figure."""
+"""Conditions for scripts: read, refused, and never passed without a figure."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def test_a_condition_is_a_name_a_sign_and_a_number(text: str, fails: bool) -> No
     assert bool(parse(text).failure(found(1.2))) is fails
 
 
-def test_a_failure_says_what_it_saw() -> None:
+def test_a_failed_condition_shows_its_figures() -> None:
     assert parse("ratio>1.05").failure(found(1.2)).startswith("candidate against baseline: ratio = 1.2")
 
 
 @pytest.mark.parametrize(("text", "message"), [
     ("ratio", "a name, a sign and a number"), ("ratio > ", "a name, a sign and a number"),
-    ("ratoi > 1", "did you mean 'ratio'?"), ("ratio > one", "'one' is not a number"), ("ratio > nan", "is no number"),
+    ("ratoi > 1", "did you mean 'ratio'?"), ("ratio > one", "'one' is not a number"), ("ratio > nan", "is not a number"),
     ("__import__('os') > 1", "a name, a sign and a number"), ("ratio > 1 or 1", "a name, a sign and a number"),
     ("ratio = 1", "a name, a sign and a number"),
 ])

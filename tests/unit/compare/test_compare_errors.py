@@ -1,4 +1,4 @@
-"""How often the whole path from results to verdicts is wrong where there is nothing to find: fixed seeds, many runs."""
+"""Error rates of the complete path from results to verdicts without a difference: fixed seeds, many runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.records import SUITE
 
 RUNS = 300
 FEWER_RUNS = 100
-"""Of whole plans, in the tests that always run."""
+"""Number of complete plans in the tests that always run."""
 DIFFERENT = {"faster", "slower"}
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 DRAWS: dict[str, Draw] = {
@@ -79,7 +79,7 @@ def test_false_positives_with_missed_runs(n: int, share: float) -> None:
 
 
 @pytest.mark.parametrize(("n", "true"), [(8, 1.05), (10, 1 / 1.05), (20, 1.05)])
-def test_same_is_said_in_error_of_five_per_cent_at_the_margin_itself(n: int, true: float) -> None:
+def test_the_error_rate_of_same_is_five_per_cent_at_the_margin(n: int, true: float) -> None:
     rng = np.random.default_rng(11)
     wrong = equivalent = 0
     for _ in range(RUNS):

@@ -1,4 +1,4 @@
-"""Many contrasts: one is primary, the others stand under Holm over all that are shown."""
+"""Many contrasts: one is primary, the others are corrected by Holm over all shown ones."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def clear(engine: str, processes: int, repeat: int) -> float:
     return (1.0 if engine == "ddp" else 2.0) / processes * FACTORS[step % 5]
 
 
-def test_holm_is_over_what_is_shown_without_the_primary(tmp_path: Path) -> None:
+def test_holm_is_over_shown_contrasts_without_the_primary(tmp_path: Path) -> None:
     found = list(compared(plan_of(tmp_path, 8), clear).values())
     assert [item.primary for item in found] == [True, False, False, False]
     assert [item.family for item in found] == [1, 3, 3, 3]
@@ -51,7 +51,7 @@ def test_holm_is_over_what_is_shown_without_the_primary(tmp_path: Path) -> None:
     assert "p = 0.00781, 0.0234 after Holm over 3 contrasts" in found[1].because
 
 
-def test_where_holm_cannot_reach_significance_contrasts_are_exploratory(tmp_path: Path) -> None:
+def test_contrasts_are_exploratory_if_holm_cannot_reach_significance(tmp_path: Path) -> None:
     found = list(compared(plan_of(tmp_path, 6), clear).values())
     assert [item.verdict for item in found] == ["slower", *["exploratory"] * 3]
     assert found[1].because == "6 pairs cannot be significant after Holm over the 3 contrasts shown; 7 can"
@@ -59,7 +59,7 @@ def test_where_holm_cannot_reach_significance_contrasts_are_exploratory(tmp_path
     assert found[1].ratio is not None and found[1].interval is not None
 
 
-def test_pairs_that_make_significance_possible_are_not_said_to_bring_it(tmp_path: Path) -> None:
+def test_pairs_that_make_significance_possible_are_reported_as_a_minimum(tmp_path: Path) -> None:
     def unclear(engine: str, processes: int, step: int) -> float:
         return 1.0 if engine == "ddp" else 1.2 * (0.5, 2.0, 0.6, 1.6, 0.7, 1.5)[step]
 
@@ -77,7 +77,7 @@ def test_without_a_primary_all_stand_in_the_family(tmp_path: Path) -> None:
     assert {item.p_adjusted for item in found} == {4 * 2 / 2**8}
 
 
-def test_what_gives_no_p_still_counts_in_the_family(tmp_path: Path) -> None:
+def test_contrasts_without_p_count_in_the_family(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, 8)
     alone = {cell.cell_id for cell in plan.cells if cell.choices.engine.kind == "ddp"}
     found = [Result(trial_id=item.trial_id, cell_id=item.cell_id, repeat=item.repeat, attempt=1,
@@ -115,7 +115,7 @@ def test_the_margin_of_the_suite_is_used_and_keeps_old_digests(tmp_path: Path) -
     assert found["z2/d2"].p_adjusted is None
 
 
-def test_what_would_settle_is_reckoned_at_the_level_that_the_family_leaves(tmp_path: Path) -> None:
+def test_the_forecast_uses_the_level_that_the_family_leaves(tmp_path: Path) -> None:
     """Twelve pairs whose ratio is 1.03 on average: alone they need fewer pairs than as one of three."""
     def noisy(engine: str, processes: int, repeat: int) -> float:
         return (1.03 if engine == "deepspeed" else 1.0) * (1 + 0.03 * ((repeat * (3 if engine == "ddp" else 5)

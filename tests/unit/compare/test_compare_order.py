@@ -1,4 +1,4 @@
-"""Nothing that should not matter does: order of trials, unit of time, which cell is called which."""
+"""Verdicts are invariant to the order of trials, the unit of time and the names of cells."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_order_of_trials_never_matters(rows: list[tuple[float, float, int]], see
 @settings(max_examples=40, deadline=None)
 @given(TIMES)
 def test_the_unit_of_time_never_matters(rows: list[tuple[float, float, int]]) -> None:
-    seconds, milliseconds = made(rows), made(rows, 1024.0)  # a power of two: no rounding of its own
+    seconds, milliseconds = made(rows), made(rows, 1024.0)  # a power of two: no rounding
     assert seconds.verdict == milliseconds.verdict
     assert seconds.p == pytest.approx(milliseconds.p)
     assert seconds.ratio == pytest.approx(milliseconds.ratio)

@@ -1,4 +1,4 @@
-"""Two runs: when they may be compared, when their trials are pairs, and what is said beside."""
+"""Two runs: conditions of a comparison, pairs of their trials, and cautions."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_nothing_in_common_is_refused(tmp_path: Path) -> None:
         versus(ran("old", one, 10.0), ran("new", other, 10.0), force=True)
 
 
-def test_what_differs_between_the_machines_is_said(tmp_path: Path) -> None:
+def test_differences_between_the_machines_are_reported(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
     there = replace(ran("new", plan, 10.0, 1), environment=sample_environment().model_copy(
         update={"cpu": "Other CPU", "libraries": {"torch": "2.14.0"}}))

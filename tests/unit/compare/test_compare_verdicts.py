@@ -1,4 +1,4 @@
-"""Two cells by formula: verdicts, their sentences, and what must not be said."""
+"""Two cells by formula: verdicts, their sentences, and forbidden statements."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def steady(n: int, scale: float = 1.0) -> list[float]:
 
 
 def of(ratio: float, n: int, **changes: Any) -> Comparison:
-    """Baseline 10 s, candidate `ratio` times that with a little spread of its own."""
+    """Baseline 10 s, candidate `ratio` times that with a little independent spread."""
     return against(trials(CANDIDATE, steady(n, 10 * ratio)), trials(BASELINE, [10.0] * n), **changes)
 
 
 # ---- same, faster, slower, inconclusive
 
 
-def test_same_only_where_the_interval_lies_inside_the_margin() -> None:
+def test_same_only_if_the_interval_is_inside_the_margin() -> None:
     found = of(1.0, 10)
     assert found.verdict == "same"
     assert found.equivalence is not None
     assert found.equivalence.equivalent
     assert 1 / 1.05 < found.equivalence.interval.low < found.equivalence.interval.high < 1.05
-    assert "lies inside the margin of 0.05 declared beforehand" in found.because
+    assert "is inside the margin of 0.05 declared beforehand" in found.because
     assert of(1.0, 10, margin=0.001).verdict == "inconclusive"
 
 
@@ -130,11 +130,11 @@ def test_equal_counts_on_a_coarse_grid_are_not_the_same() -> None:
                     [result(BASELINE, n, 1.0, samples_to_target=4000, bracket=bracket) for n in range(10)], "samples")
     assert (found.verdict, found.interval) == ("inconclusive", None)
     assert "exactly the same figure in all 10 pairs" in found.because
-    assert "evaluations lie 33 % apart" in found.because
+    assert "evaluations are 33 % apart" in found.because
 
 
 @pytest.mark.parametrize(("step", "verdict"), [(20, "same"), (1000, "inconclusive")])
-def test_counts_are_the_same_only_where_the_grid_is_fine_enough_to_see_it(step: int, verdict: str) -> None:
+def test_counts_are_the_same_only_if_the_grid_is_fine_enough(step: int, verdict: str) -> None:
     def cell(of: MadeCell, shift: int) -> list[Result]:
         hits = [10_000 + step * ((k + shift) % 3 - 1) for k in range(10)]
         return [result(of, k, 1.0, samples_to_target=hit, bracket=Bracket(
@@ -152,7 +152,7 @@ def test_counts_are_the_same_only_where_the_grid_is_fine_enough_to_see_it(step: 
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, 0.0])
-def test_what_no_clock_gives_is_not_computed_with(value: float) -> None:
+def test_figures_that_no_clock_gives_are_refused(value: float) -> None:
     ours = [*trials(CANDIDATE, [10.0] * 7), result(CANDIDATE, 7, value)]
     found = against(ours, trials(BASELINE, [10.0] * 8))
     assert (found.verdict, found.ratio, found.interval, found.pairs) == ("inconclusive", None, None, ())
@@ -188,7 +188,7 @@ def test_a_crash_is_named_and_is_no_missed_target() -> None:
     assert found.settles == "a rerun of them would"
 
 
-def test_beyond_twenty_pairs_the_t_test_stands_for_the_exact_one() -> None:
+def test_beyond_twenty_pairs_the_t_test_replaces_the_exact_one() -> None:
     found = of(0.8, 25)
     assert found.verdict == "faster"
     assert "paired t p = " in found.because

@@ -50,7 +50,7 @@ def test_the_same_samples_on_a_fine_grid_are_equivalent(tmp_path: Path):
     assert row.p == pytest.approx(0.5**6)
     assert (row.workload, row.global_batch, row.precision) == ("digits", 64, "fp32")
     assert row.grid == pytest.approx(np.median([1 / (99 + 7 * k) for k in range(6)]))
-    assert "in 6 pairs the brackets of the crossings lie so close" in row.because
+    assert "in 6 pairs the brackets of the crossings are so close" in row.because
 
 
 def test_the_same_samples_on_a_coarse_grid_are_inconclusive(tmp_path: Path):
@@ -101,7 +101,7 @@ def test_a_record_that_is_not_complete_has_no_verdict(tmp_path: Path):
     assert "8 of 10 planned pairs have run" in row.because
 
 
-def test_groups_keep_batches_and_precisions_apart(tmp_path: Path):
+def test_groups_separate_batches_and_precisions(tmp_path: Path):
     text = SUITE.replace("  processes: [1, 2]\n", "  batch.global: [64, 128]\n  precision: [fp32, bf16-autocast]\n") \
         .split("primary:")[0]
     plan = plan_of(tmp_path, 6, text)

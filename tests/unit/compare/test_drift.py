@@ -74,7 +74,7 @@ def test_the_size_of_the_drift_is_the_ratio_of_the_halves(plan: Plan):
     assert f"order 1.00, p = {2 / math.factorial(10):.2g}" in cautions(plan, results)[0].text
 
 
-def test_a_machine_that_gets_faster_is_told_as_such(plan: Plan):
+def test_a_machine_that_gets_faster_is_reported_as_such(plan: Plan):
     text = cautions(plan, made(plan, lambda place, cell, repeat: 0.001 * 0.99**repeat))[0].text
     assert "later trials took less time" in text
 
@@ -163,7 +163,7 @@ def test_false_alarms_of_a_steady_machine_are_as_many_as_stated(plan: Plan):
     assert 3 <= alarms <= 45
 
 
-def test_seconds_per_sample_takes_training_first_and_needs_a_clock():
+def test_seconds_per_sample_prefers_training_and_needs_a_clock():
     base = Result(trial_id="t", cell_id="c", repeat=0, attempt=1, status="ok", tta_wall=7.0)
     assert seconds_per_sample(base) == 7.0
     assert seconds_per_sample(base.model_copy(update={"samples_per_second": 4.0})) == 0.25
@@ -174,7 +174,7 @@ def test_seconds_per_sample_takes_training_first_and_needs_a_clock():
     assert seconds_per_sample(base.model_copy(update={"tta_wall": -1.0})) is None
 
 
-def test_a_refusal_takes_the_verdict(plan: Plan, monkeypatch: pytest.MonkeyPatch):
+def test_a_refusal_removes_the_verdict(plan: Plan, monkeypatch: pytest.MonkeyPatch):
     draw = noise(1)
     results = made(plan, lambda place, cell, repeat: 0.001 * draw() * (1.2 if "deepspeed" in cell else 1.0))
     assert compare(plan, results)[0].verdict == "slower"
@@ -185,7 +185,7 @@ def test_a_refusal_takes_the_verdict(plan: Plan, monkeypatch: pytest.MonkeyPatch
     assert found[0].because == "the order was not kept"
 
 
-def test_a_warning_stands_beside_the_verdict(plan: Plan):
+def test_a_warning_is_shown_next_to_the_verdict(plan: Plan):
     results = made(plan, lambda place, cell, repeat: 0.001 * 1.01**repeat * (1.2 if "deepspeed" in cell else 1.0))
     found = compare(plan, results)[0]
     assert found.verdict == "slower"
@@ -199,7 +199,7 @@ def gridded(samples: int, miss: float, hit: float) -> Result:
                   bracket=bracket)
 
 
-def test_unlike_grids_are_told_with_what_they_do():
+def test_different_grids_are_reported_with_their_effect():
     text = grid_caution([gridded(640, 9.0, 10.0)], [gridded(704, 8.0, 10.0)])
     assert "every 640 samples against every 704" in text
     assert "10.0 % of the time against up to 20.0 %" in text

@@ -58,7 +58,7 @@ def test_the_cost_is_the_ledgers(tmp_path: Path, pilot: Record):
     assert found.seconds == pytest.approx(40.0)  # 4 cells x 10 repeats
 
 
-def test_five_pairs_cannot_be_significant_and_the_plan_says_so(tmp_path: Path, pilot: Record):
+def test_five_pairs_cannot_be_significant_and_the_plan_reports_it(tmp_path: Path, pilot: Record):
     found = power(planned(tmp_path, 5), pilot)
     assert found.contrasts[0].detectable is None
     assert "5 pairs cannot be significant, however large the difference" in found.text()
@@ -80,7 +80,7 @@ def test_contrasts_without_a_spread_say_why(tmp_path: Path, pilot: Record):
     assert all("no spread to plan by" in item.problem and item.sd_log is None for item in flat)
 
 
-def test_a_pilot_that_missed_its_target_says_nothing(tmp_path: Path):
+def test_a_pilot_that_missed_its_target_gives_no_power(tmp_path: Path):
     record = make_record(tmp_path / "run", course=lambda trial: Course(hits_at=None))
     found = power(planned(tmp_path, 10), record).contrasts[0]
     assert found.problem == "the pilot gives 0 pairs with a figure; power needs at least 3"

@@ -34,7 +34,7 @@ class Hand:
         return self.ns
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_written_events_are_read(tmp_path: Path) -> None:
     hand = Hand()
     log = EventLog(tmp_path / "log", rank=3, now=hand, anchor_ms=1000.0)
     log.start("run_start")
@@ -78,7 +78,7 @@ def test_a_figure_that_json_has_not_is_refused(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_growing_log_is_read_from_where_one_stopped(tmp_path: Path) -> None:
+def test_a_growing_log_is_read_from_the_last_position(tmp_path: Path) -> None:
     path, text = tmp_path / "log", "".join(Event(f"k{i}", "é", "POINT_IN_TIME", float(i)).line() for i in range(4))
     raw = text.encode()
     offset, keys = 0, []
@@ -159,7 +159,7 @@ def test_mlcommons_own_parser_reads_our_log(tmp_path: Path, caplog: pytest.LogCa
 # ---- in bounded memory
 
 
-def test_a_log_is_never_whole_in_memory(tmp_path: Path) -> None:
+def test_a_log_is_never_completely_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with path.open("w") as stream:
         stream.writelines(f"{index} printed by somebody{' ' * 100}\n" for index in range(100_000))
@@ -188,7 +188,7 @@ def test_damaged_lines_at_the_end_are_behind_the_offset(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("prefix", "suffix", "count"), [
     ("", "", 1), ("", " " * 300, 0), ("0: rank0: ", " " * 300, 0), ("x" * 300, "", 0),
 ])
-def test_a_line_longer_than_any_event_is_none_and_what_follows_is_read(
+def test_a_line_longer_than_any_event_is_skipped_and_the_next_ones_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefix: str, suffix: str, count: int
 ) -> None:
     monkeypatch.setattr("repro.core.events.MAX_LINE", 200)
@@ -218,7 +218,7 @@ class Growing(io.BytesIO):
         return found
 
 
-def test_a_line_that_grows_while_it_is_read_is_left_until_it_is_whole(
+def test_a_line_that_grows_while_it_is_read_waits_until_it_is_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "log"

@@ -1,4 +1,4 @@
-"""What holds a machine back: counters that grew are told, ones that did not are not.
+"""Throttling of a machine: counters that grew are reported, others are not.
 
 The control group is a real one where this process may make one. `nvidia-smi` is a made-up program on PATH: there is no
 GPU here, and the names of its fields are NVIDIA's.
@@ -45,7 +45,7 @@ def watch(root: Path, device: str = "cpu") -> tuple[ThrottleWatch, dict[str, flo
     return found, at
 
 
-def test_nothing_is_said_where_nothing_grew(tree: Path) -> None:
+def test_unchanged_counters_are_not_reported(tree: Path) -> None:
     assert watch(tree)[0].look() == []
     assert watch(tree / "no such place")[0].look() == []
 
@@ -54,7 +54,7 @@ def test_heat(tree: Path) -> None:
     found, _ = watch(tree)
     (tree / "sys/devices/system/cpu/cpu1/thermal_throttle/core_throttle_count").write_text("9\n")
     assert found.look() == ["heat slowed the processor down 5 times"]
-    assert found.look() == [], "said once"
+    assert found.look() == [], "reported once"
 
 
 @pytest.mark.parametrize(("version", "after"), [(2, "throttled_usec 3500000"), (1, "throttled_time 3500000000")])
@@ -116,7 +116,7 @@ def test_others_on_the_gpu(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_real_busy_loop_is_seen_at_once() -> None:
-    """What began a moment ago: the load of the last minute would not show it."""
+    """A load that has just started: the average of the last minute would not show it."""
     spinning = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(2)]
     try:
         time.sleep(0.2)
@@ -130,7 +130,7 @@ def test_a_real_busy_loop_is_seen_at_once() -> None:
 
 
 def test_a_real_control_group_that_holds_back() -> None:
-    """A tenth of a core for a loop that wants all of it."""
+    """A tenth of a core for a loop that could use all of it."""
     base = Path("/sys/fs/cgroup/cpu") if Path("/sys/fs/cgroup/cpu").is_dir() else Path("/sys/fs/cgroup")
     group = base / f"repro-test-{os.getpid()}"
     try:

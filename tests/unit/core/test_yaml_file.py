@@ -34,7 +34,7 @@ matrix:
     (("matrix", "engine", 0), 9), (("matrix", "engine", 1), 10), (("matrix", "engine", 1, "stage"), 11),
     (("trial", "batch", "accumulation"), 5), (("trial", "stop", "target"), 3), (("baseline",), 2),
 ])
-def test_every_field_knows_its_line_and_a_missing_one_its_parents(path: tuple[str | int, ...], line: int) -> None:
+def test_every_field_has_its_line_and_a_missing_one_its_parents(path: tuple[str | int, ...], line: int) -> None:
     assert YamlFile("s.yaml", TEXT).line(path) == line
 
 
@@ -51,7 +51,7 @@ def test_data_are_plain() -> None:
     ("'1e-3'", "1e-3"), ("e5", "e5"), ("1e", "1e"), ("12", 12), ("true", True), ("null", None), ("~", None),
     ("2024-01-02", "2024-01-02"), ("hello", "hello"), ("!!str 5", "5"),
 ])
-def test_scalars_mean_what_people_mean(written: str, meant: object) -> None:
+def test_scalars_are_parsed_as_people_expect(written: str, meant: object) -> None:
     data = YamlFile("s.yaml", f"value: {written}").data["value"]
     assert data == meant
     assert type(data) is type(meant)
@@ -69,7 +69,7 @@ def test_scalars_mean_what_people_mean(written: str, meant: object) -> None:
     ("a: 1\nb: !!python/name:os.system x\n", 2, "could not determine a constructor"),
     ("a: " + "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), 1, f"nested deeper than {MAX_DEPTH} levels"),
 ])
-def test_what_a_suite_may_not_hold(text: str, line: int, problem: str) -> None:
+def test_forbidden_content_of_a_suite(text: str, line: int, problem: str) -> None:
     with pytest.raises(SuiteError) as caught:
         YamlFile("s.yaml", text)
     assert str(caught.value).startswith(f"s.yaml:{line}:")
@@ -110,7 +110,7 @@ LEAVES = st.integers() | st.booleans() | st.text(alphabet="abcxyz ", max_size=8)
 
 @CALM
 @given(st.dictionaries(st.text("abc", min_size=1, max_size=3), st.lists(LEAVES, max_size=3), max_size=4))
-def test_what_yaml_writes_is_read_back(data: dict[str, list[object]]) -> None:
+def test_written_yaml_is_read_back(data: dict[str, list[object]]) -> None:
     assert YamlFile("s.yaml", yaml.safe_dump(data)).data == data
 
 

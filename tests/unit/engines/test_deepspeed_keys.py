@@ -65,13 +65,13 @@ def test_keys_that_exist_pass(tmp_path: Path, fragment: str) -> None:
     assert planned(tmp_path, fragment) is None
 
 
-def test_what_is_decided_elsewhere_is_said_so(tmp_path: Path) -> None:
+def test_settings_decided_elsewhere_are_marked(tmp_path: Path) -> None:
     error = planned(tmp_path, "zero_optimization: {stage: 2}")
     assert isinstance(error, SuiteError) and "is decided by the engine's `stage`" in error.problem
     assert list(unknown_keys({"zero_optimization": {"stage": 2}, "optimizer": {"type": "x"}}, OWNED)) == []
 
 
-def test_the_table_is_what_the_installed_deepspeed_reads() -> None:
+def test_the_table_equals_the_keys_of_the_installed_deepspeed() -> None:
     pytest.importorskip("deepspeed")
     zero = importlib.import_module("deepspeed.runtime.zero.config").DeepSpeedZeroConfig
     assert set(ZERO) == names(zero)
@@ -100,7 +100,7 @@ def names(model: type) -> set[str]:
 
 
 def top_level_keys(config: object) -> set[str]:
-    """Every key that DeepSpeed's runtime/config.py asks its whole dictionary for."""
+    """Every key that DeepSpeed's runtime/config.py reads from its dictionary."""
     place = find_spec("deepspeed.runtime.config")
     assert place is not None and place.origin is not None
     found: set[str] = set()

@@ -38,7 +38,7 @@ def test_the_same_trial_gives_the_same_bytes() -> None:
     assert course(begin(Fake(jitter=0.01))) == course(begin(Fake(jitter=0.01)))
 
 
-def test_another_repeat_or_another_cell_draws_anew() -> None:
+def test_another_repeat_or_cell_draws_other_numbers() -> None:
     reference = course(begin(Fake()))
     assert course(begin(Fake(), repeat=1)) != reference
     assert course(begin(Fake(final=0.96)))[3::4] != reference[3::4]

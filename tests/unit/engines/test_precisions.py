@@ -1,4 +1,4 @@
-"""What the precisions, optimizers and engines say they cannot do, and which options they refuse."""
+"""Stated limits of precisions, optimizers and engines, and their refused options."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_every_precision_is_data_with_a_title(name: str) -> None:
     (Bf16Master(), {"engine": "deepspeed"}, None),
     (Fp32(), {}, None),
 ])
-def test_precision_says_where_it_cannot_run(precision: Precision, changes: dict[str, str], word: str | None) -> None:
+def test_precision_states_unusable_devices(precision: Precision, changes: dict[str, str], word: str | None) -> None:
     reason = precision.unsupported(setting(**changes))
     assert reason is None if word is None else word in (reason or "")
 
@@ -61,7 +61,7 @@ def test_precision_says_where_it_cannot_run(precision: Precision, changes: dict[
 @pytest.mark.parametrize(("changes", "refused"), [
     ({"weights": "float16"}, True), ({"weights": "float16", "device": "cuda"}, False), ({"weights": "bfloat16"}, False),
 ])
-def test_deepspeed_says_itself_which_weights_it_cannot_train_on_a_cpu(changes: dict[str, str], refused: bool) -> None:
+def test_deepspeed_states_the_weights_that_it_cannot_train_on_a_cpu(changes: dict[str, str], refused: bool) -> None:
     reason = DeepSpeedZero().unsupported(setting(precision="another", **changes))
     assert ("DeepSpeed refuses fp16 on CPUs" in (reason or "")) is refused
 
@@ -70,7 +70,7 @@ def test_deepspeed_says_itself_which_weights_it_cannot_train_on_a_cpu(changes: d
     (0, "fp16-autocast", True), (1, "fp16-autocast", False), (3, "fp16-autocast", False),
     (0, "fp16-master", False), (1, "fp16-master", True), (0, "bf16-master", True), (3, "bf16-autocast", True),
 ])
-def test_deepspeed_says_which_loss_scaling_it_gets_wrong(stage: int, precision: str, supported: bool) -> None:
+def test_deepspeed_refuses_loss_scaling_that_it_gets_wrong(stage: int, precision: str, supported: bool) -> None:
     reason = DeepSpeedZero(stage=stage).unsupported(setting(engine="deepspeed", precision=precision))  # type: ignore[arg-type]
     assert (reason is None) == supported
 
@@ -82,7 +82,7 @@ def test_single_is_one_process_without_communication() -> None:
 
 
 @pytest.mark.parametrize("key", OWNED)
-def test_a_fragment_may_not_set_what_the_trial_decides(key: str) -> None:
+def test_a_fragment_must_not_set_fields_of_the_trial(key: str) -> None:
     first, _, rest = key.partition(".")
     with pytest.raises(ValidationError) as caught:
         DeepSpeedZero(config={first: {rest: 1} if rest else 1})

@@ -1,4 +1,4 @@
-"""What may be written for launcher fabric, and what is refused before anything runs, with the reason."""
+"""Options of launcher fabric: valid ones, and those refused with a reason before anything runs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_rates_are_read(text: str, bits: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "fast", "100", "100mb", "-1mbit", "1e9", "nan mbit", "1gbit/s", "mbit"])
-def test_what_is_no_rate_is_refused(text: str) -> None:
+def test_invalid_rates_are_refused(text: str) -> None:
     with pytest.raises(ValidationError, match="is not a rate; write a number and kbit, mbit or gbit"):
         Fabric(rate=text)
 
@@ -107,12 +107,12 @@ def test_a_straggler_on_a_gpu_is_not_pretended() -> None:
     assert Fabric(slowdown={0: 1.0}).unsupported(_setting(2, "cuda")) is None
 
 
-def test_a_kernel_that_cannot_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_without_support_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emulated, "ability", lambda: Ability("this kernel cannot make a bridge"))
     assert Fabric().unsupported(_setting(2)) == "this kernel cannot make a bridge"
 
 
-def test_a_suite_says_where_its_rate_is_wrong() -> None:
+def test_an_invalid_rate_is_located_in_the_suite() -> None:
     source = read_suite("quickstart", ("launcher.kind=fabric", "launcher.rate=1gb"))
     with pytest.raises(SuiteError, match=r"launcher.rate.*'1gb' is not a rate"):
         make_plan(source.suite, Machine("cpu", 0, 2), source.problem, True)
@@ -134,13 +134,13 @@ def test_ranks_are_dealt_in_blocks(processes: int, nodes: int, dealt: list[int])
     assert [node_of(rank, processes, nodes) for rank in range(processes)] == dealt
 
 
-def test_an_owner_is_told_from_a_later_process_of_its_number() -> None:
+def test_an_owner_is_distinguished_from_a_later_process_of_its_number() -> None:
     mine = orphans.identity(os.getpid())
     assert mine == orphans.identity(os.getpid())
     assert mine != f"{os.getpid()}:1"
 
 
-def test_doctor_mends_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_fixes_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "examine", lambda folder: [])
     monkeypatch.setattr(orphans, "find", lambda: [7, 8])
     ended: list[int] = []

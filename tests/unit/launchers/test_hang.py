@@ -1,4 +1,4 @@
-"""Hung ranks told apart by their stacks, and what a launch leaves behind to be read."""
+"""Hung ranks distinguished by their stacks, and the files that a launch leaves."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ def test_the_frame_below_which_nothing_is_read_is_the_rank_module() -> None:
     ({0: SLEEPS}, None),
     ({}, None),
 ])
-def test_who_keeps_the_others_waiting(stacks: dict[int, list[tuple[str, str]]], blamed: int | None) -> None:
+def test_the_rank_that_blocks_the_others_is_found(stacks: dict[int, list[tuple[str, str]]], blamed: int | None) -> None:
     assert hang.find_hung_rank(stacks) == blamed
 
 
-def test_each_rank_says_where_it_stood_and_the_others_whom_they_waited_for(tmp_path: Path) -> None:
+def test_each_rank_reports_its_frame_and_the_rank_it_waited_for(tmp_path: Path) -> None:
     stacks = {0: WAITS, 1: [("", STOPPED)]}
     first, second, third = ends([-9, -9, None], tmp_path, hang.find_hung_rank(stacks), "", hang.reasons(stacks, 3, 2.5))
     assert second.reason == "hung: no event for 2.5 s, it was stopped by a signal"
     assert first.cause == third.cause == "ended_after_another_rank"
-    assert first.reason == ("after rank 1: hung: no event for 2.5 s, it stood in all_reduce (distributed_c10d.py:3000)"
+    assert first.reason == ("after rank 1: hung: no event for 2.5 s, it was in all_reduce (distributed_c10d.py:3000)"
                             "; all stacks are in its log")
     assert (third.exit_code, third.reason) == (-9, "after rank 1: hung: no event for 2.5 s, and it did not answer")
     assert LaunchResult((first, second, third), 3.0, hung=True).first_failure == second
@@ -78,7 +78,7 @@ def test_a_file_that_grows_is_progress(tmp_path: Path) -> None:
 
 
 def failed(folder: Path, printed: bytes, code: int = 1, reason: str = "") -> RankEnd:
-    """How rank 1 is said to have failed, which printed something in an earlier attempt as well."""
+    """Return the reported failure of rank 1, which also printed in an earlier attempt."""
     (folder / "rank1.log").write_bytes(b"words of an earlier attempt\n")
     then = post_mortem.take_snapshot(folder)
     with (folder / "rank1.log").open("ab") as stream:

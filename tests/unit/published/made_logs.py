@@ -21,7 +21,7 @@ def log_lines(
     *, seconds: float = 600.0, values: Sequence[float] = (0.3, 0.6, 0.76), status: str = "success", batch: int = 256,
     benchmark: str = "resnet", org: str = "Acme", division: str = "closed", seed: int = 7,
 ) -> list[str]:
-    """A whole log: evaluations evenly spread, the last a second before the stop."""
+    """A complete log: evaluations evenly spread, the last a second before the stop."""
     lines = [
         mllog("submission_org", org, -20), mllog("submission_benchmark", benchmark, -20),
         mllog("submission_division", division, -20), mllog("submission_status", "onprem", -20),

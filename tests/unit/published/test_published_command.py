@@ -52,7 +52,7 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
     assert fingerprint(tmp_path / "a") == fingerprint(tmp_path / "b")
 
 
-def test_json_says_what_the_table_says(tmp_path: Path) -> None:
+def test_json_has_the_figures_of_the_table(tmp_path: Path) -> None:
     repository(tmp_path / "in")
     done = invoke("mlperf", tmp_path / "in", "--out", tmp_path / "out", "--json")
     data = json.loads(done.stdout)
@@ -101,7 +101,7 @@ def test_foreign_names_reach_the_terminal_without_their_powers(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("factor", ["round", "benchmark", "org", "system"])
-def test_a_record_whose_cell_lacks_a_factor_is_refused_in_one_line(tmp_path: Path, factor: str) -> None:
+def test_a_record_with_a_cell_without_a_factor_is_refused_in_one_line(tmp_path: Path, factor: str) -> None:
     invoke("mlperf", repository(tmp_path), "--out", tmp_path / "made")
     path = tmp_path / "made/published.json"
     record = json.loads(path.read_text())

@@ -42,7 +42,7 @@ def two(root: Path, ours: dict[str, str], theirs: dict[str, str], rounds: tuple[
     return found.contrasts[0]
 
 
-def test_scores_and_welch_beside_each_other(tmp_path: Path) -> None:
+def test_scores_and_welch_are_both_shown(tmp_path: Path) -> None:
     item = two(tmp_path, logs(FAST), logs(SLOW))
     ours, theirs = sorted(FAST)[1:-1], sorted(SLOW)[1:-1]
     assert item.score_ratio == pytest.approx(sum(ours) / sum(theirs), rel=1e-12)
@@ -87,14 +87,14 @@ def test_targets_that_differ_have_no_ratio(tmp_path: Path) -> None:
     assert "targets differ (0.34 against 0.23)" in item.comparison.because
 
 
-def test_a_run_that_missed_keeps_the_score_and_takes_the_verdict(tmp_path: Path) -> None:
+def test_a_run_that_missed_keeps_the_score_and_removes_the_verdict(tmp_path: Path) -> None:
     missed = logs(FAST) | {"result_4.txt": "".join(log_lines(seconds=700, status="aborted"))}
     item = two(tmp_path, missed, logs(SLOW))
     assert item.score_ratio is not None and item.comparison.ratio is None
     assert "1 of 5 runs" in item.comparison.because and item.comparison.verdict == "inconclusive"
 
 
-def test_a_refused_log_takes_the_verdict_too(tmp_path: Path) -> None:
+def test_a_refused_log_removes_the_verdict_too(tmp_path: Path) -> None:
     item = two(tmp_path, logs(FAST) | {"result_4.txt": "cut"}, logs(SLOW))
     assert item.candidate_score.failed == 1 and item.comparison.verdict == "inconclusive"
     assert "no time to target" in item.comparison.because
@@ -156,7 +156,7 @@ def test_all_others_of_the_benchmark_and_round_under_holm(tmp_path: Path) -> Non
     assert sorted(item.comparison.p_adjusted or 1 for item in found.contrasts)[0] == pytest.approx(2 * ps[0])
 
 
-def test_two_imports_compare_what_they_share(tmp_path: Path) -> None:
+def test_two_imports_compare_their_common_cells(tmp_path: Path) -> None:
     one = published(tmp_path / "one", ("a", logs(SLOW), "training_v3.1"), ("b", logs(FAST), "training_v3.1"))
     other = published(tmp_path / "other", ("a", logs(FAST), "training_v4.0"))
     found = compare_published([one, other])
@@ -181,7 +181,7 @@ def test_dawnbench_entries_are_single_runs(tmp_path: Path) -> None:
     ({"baseline": "system=a", "force": True}, "--force applies to runs only"),
     ({"baseline": "system=a", "fail_if": ["ratio > 1"]}, "--fail-any"),
 ])
-def test_what_cannot_be_asked_is_told(tmp_path: Path, asked: dict[str, Any], words: str) -> None:
+def test_impossible_requests_are_refused_with_the_reason(tmp_path: Path, asked: dict[str, Any], words: str) -> None:
     folder = published(tmp_path, *((name, logs(FAST), "training_v4.0") for name in "abc"))
     with pytest.raises(UsageError, match=words):
         compare_published([folder], **asked)

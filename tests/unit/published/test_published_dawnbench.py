@@ -91,14 +91,14 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("description", ["{", "[]", '{"a": 1, "a": 2}', "[" * 9999, '{"author": {"x": 1}}'])
-def test_without_a_description_the_curve_stands(tmp_path: Path, description: str) -> None:
+def test_without_a_description_the_curve_is_kept(tmp_path: Path, description: str) -> None:
     entry(tmp_path, description=description)
     found = import_entries(tmp_path)
     assert found.results[0].seconds == 3600.0 and found.results[0].org == "unknown"
     assert len(found.refused) == (0 if "author" in description else 1)
 
 
-def test_what_is_no_training_entry_is_refused_by_name(tmp_path: Path) -> None:
+def test_files_other_than_training_entries_are_refused_by_name(tmp_path: Path) -> None:
     path = entry(tmp_path)
     (path.parent / "alone.json").write_text("{}")
     (path.parent / "notes.md").write_text("hello")
@@ -116,7 +116,7 @@ def test_what_is_no_training_entry_is_refused_by_name(tmp_path: Path) -> None:
     assert len(import_entries(tmp_path).results) == 1
 
 
-def test_epochs_that_do_not_grow_are_said(tmp_path: Path) -> None:
+def test_epochs_that_do_not_grow_are_reported(tmp_path: Path) -> None:
     entry(tmp_path, tsv=HEAD + "0\t1\t50\n0\t2\t93\n")
     warnings = one(tmp_path).warnings
     assert "does not increase" in warnings[0] and "counted from 0" in warnings[1]

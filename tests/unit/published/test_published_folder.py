@@ -44,7 +44,7 @@ def test_any_part_of_a_repository_names_the_same_runs(tmp_path: Path, depth: int
     first = found.results[0]
     assert (first.round, first.org, first.system, first.benchmark) == ("training_v4.0", "Acme", "box", "resnet")
     assert first.cell_id == import_folder(tmp_path).results[0].cell_id
-    # The description lies beside `results/`: only an import from the organisation up may open it.
+    # The description is next to `results/`: only an import from the organisation up may open it.
     assert (first.accelerator == "Chip 1") == (depth >= 4)
     assert ("no readable system description" in first.warnings) == (depth < 4)
 
@@ -80,7 +80,7 @@ def test_two_folders_are_never_one_cell(tmp_path: Path) -> None:
     assert "(b/training_v4.0/Acme/results/box/resnet)" in {cell.label.partition("4.0 ")[2] for cell in found.cells}
 
 
-def test_what_log_and_folders_tell_differently_is_said(tmp_path: Path) -> None:
+def test_contradictions_of_log_and_folders_are_reported(tmp_path: Path) -> None:
     repository(tmp_path, {"result_0.txt": "".join(log_lines(benchmark="bert", org="Rival"))})
     warnings = import_folder(tmp_path).results[0].warnings
     assert any("the log names the benchmark 'bert', its folder 'resnet'" in text for text in warnings)

@@ -1,4 +1,4 @@
-"""Published results in the formats beside the page: every figure of the import, exact in tables, rounded in text."""
+"""Published results in the formats other than the page: all figures of the import, exact in tables, rounded in text."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_tables_hold_every_figure_of_the_import(published: Published) -> Non
     assert found["cells"].types()["score_minutes"] is float and found["cells"].types()["score_valid"] is bool
 
 
-def test_every_format_says_the_same(published: Published, tmp_path: Path) -> None:
+def test_every_format_has_the_same_figures(published: Published, tmp_path: Path) -> None:
     import pandas as pd
 
     places = {}
@@ -124,7 +124,7 @@ def test_figures_are_drawn_of_scores_and_of_batches(published: Published, tmp_pa
 
 
 def test_numbers_too_large_for_a_column_keep_their_size(tmp_path: Path) -> None:
-    """Epochs may be any number, so samples reckoned from them may be more than 64 bits hold."""
+    """Epochs may be any number, so samples computed from them may be more than 64 bits hold."""
     text = "".join(log_lines()).replace('"epoch_num": 12', '"epoch_num": 1e18')
     repository(tmp_path / "in", {"result_0.txt": text})
     import_results("mlperf", tmp_path / "in", tmp_path / "out")
@@ -133,7 +133,7 @@ def test_numbers_too_large_for_a_column_keep_their_size(tmp_path: Path) -> None:
     assert all(math.isfinite(item.epochs_to_target or 0.0) for item in read_published(tmp_path / "out").results)
 
 
-def test_a_run_of_ones_own_stands_in_a_folder_of_its_own(published: Published, tmp_path: Path) -> None:
+def test_a_run_of_this_harness_is_in_a_separate_folder(published: Published, tmp_path: Path) -> None:
     record = make_record(tmp_path / "run", only=4)
     ended = CliRunner().invoke(cli, ["report", str(published.folder), str(record.folder.root), "--to", "markdown,csv",
                                      "--out", str(tmp_path / "out")])

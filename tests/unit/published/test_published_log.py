@@ -44,7 +44,7 @@ def changed(change: Callable[[list[str]], None]) -> str:
     return "".join(lines)
 
 
-# ---- what a whole log says
+# ---- the content of a complete log
 
 
 def test_a_log_of_today(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_log_of_round_0_5(tmp_path: Path) -> None:
     assert result.target == {"": 0.749}
 
 
-def test_a_log_of_round_0_5_that_says_it_failed(tmp_path: Path) -> None:
+def test_a_log_of_round_0_5_that_reports_failure(tmp_path: Path) -> None:
     assert one(tmp_path, v05_log(success="false"), "v0.5.0").status == "missed"
 
 
@@ -85,18 +85,18 @@ def test_line_ends_and_progress_bars(tmp_path: Path, ending: str, before: str) -
     assert one(tmp_path, text).seconds == 600.0
 
 
-def test_the_last_event_of_a_line_counts_and_that_is_said(tmp_path: Path) -> None:
+def test_the_last_event_of_a_line_counts_with_a_warning(tmp_path: Path) -> None:
     text = "".join(log_lines()).replace("\n:::MLLOG", " :::MLLOG", 1)
     result = one(tmp_path, text)
     assert result.status == "ok" and "1 lines have several events" in result.warnings[0]
 
 
-def test_foreign_bytes_outside_events_are_nobodys_business(tmp_path: Path) -> None:
+def test_foreign_bytes_outside_events_are_ignored(tmp_path: Path) -> None:
     text = b"\xff\xfe stdout of a compiler\n" + "".join(log_lines()).encode() + b":::MLONE of another tool\n"
     assert one(tmp_path, text).status == "ok"
 
 
-def test_a_last_line_without_its_end_is_read_when_it_is_whole(tmp_path: Path) -> None:
+def test_a_complete_last_line_without_its_end_is_read(tmp_path: Path) -> None:
     assert one(tmp_path, "".join(log_lines()).rstrip("\n")).status == "ok"
 
 
@@ -117,7 +117,7 @@ def test_a_last_line_without_its_end_is_read_when_it_is_whole(tmp_path: Path) ->
     (lambda lines: lines.append(mllog("global_batch_size", 512, 601)), "invalid",
      "global_batch_size is logged with different values"),
 ])
-def test_what_a_log_does_not_say_is_not_a_time(
+def test_an_incomplete_log_has_no_time(
     tmp_path: Path, change: Callable[[list[str]], None], status: str, reason: str
 ) -> None:
     result = one(tmp_path, changed(change))
@@ -132,13 +132,13 @@ def test_success_without_the_target_is_not_believed(tmp_path: Path, values: tupl
     assert result.reason == "run_stop says success, but no evaluation reaches the target"
 
 
-def test_a_value_that_is_no_number_is_none_and_said(tmp_path: Path) -> None:
+def test_a_value_that_is_no_number_is_none_with_a_warning(tmp_path: Path) -> None:
     result = one(tmp_path, "".join(log_lines(values=(math.nan, 0.5, 0.76))))
     assert result.status == "ok" and result.curve[0].value is None
     assert "not a finite number" in result.warnings[0]
 
 
-def test_where_the_target_is_not_known_the_logs_word_is_said_to_be_that(tmp_path: Path) -> None:
+def test_with_an_unknown_target_the_status_of_the_log_counts_with_a_warning(tmp_path: Path) -> None:
     result = one(tmp_path, "".join(log_lines(division="open", values=(0.5,))))
     assert result.status == "ok" and result.target == {}
     assert "only the log says" in result.warnings[0]
@@ -161,7 +161,7 @@ def test_several_qualities_must_hold_of_the_same_state(tmp_path: Path) -> None:
         assert (result.status, result.samples_to_target) == (status, samples)
 
 
-def test_evaluations_that_do_not_say_after_how_much_stay_apart(tmp_path: Path) -> None:
+def test_evaluations_without_a_position_are_not_merged(tmp_path: Path) -> None:
     lines = log_lines(values=())
     lines[-1:-1] = [mllog("eval_accuracy", 0.5, 100), mllog("eval_accuracy", 0.76, 300)]
     result = one(tmp_path, "".join(lines))
@@ -209,7 +209,7 @@ def test_damage_is_refused_with_its_reason(tmp_path: Path, content: str | bytes,
     assert reason in refusal(tmp_path, content)
 
 
-def test_an_endless_event_line_is_refused_and_takes_no_memory(tmp_path: Path) -> None:
+def test_an_endless_event_line_is_refused_without_memory(tmp_path: Path) -> None:
     folder = repository(tmp_path, {})
     with (folder / "result_0.txt").open("wb") as stream:
         stream.write(b':::MLLOG {"key": "')

@@ -1,4 +1,4 @@
-"""The page of published results: what it shows, what it escapes, what it keeps apart."""
+"""The page of published results: its content, escaping, and the separation of other runs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def row(page: str, cell_id: str) -> str:
     return match[0]
 
 
-def test_every_score_stands_in_its_row_exactly(published: Published) -> None:
+def test_every_score_is_exact_in_its_row(published: Published) -> None:
     page = render([published])
     for cell in published.record.cells:
         found = re.search(r'<data value="([^"]+)">', row(page, cell.cell_id))
@@ -66,7 +66,7 @@ def test_every_run_and_refused_file_is_there_with_its_reason(published: Publishe
         item.source in page and item.reason in unescape(page) for item in published.refused)
 
 
-def test_it_says_published_and_rounds_are_sections_of_their_own(published: Published) -> None:
+def test_it_is_labelled_published_and_each_round_is_a_section(published: Published) -> None:
     page = render([published])
     headings = re.findall(r'<h2 id="h-i1-g\d">(.*?)</h2>', page)
     assert [re.sub("<.*", "", text).strip() for text in headings] == ["resnet, training_v3.1", "resnet, training_v4.0"]
@@ -135,7 +135,7 @@ def test_dawnbench_has_a_page(tmp_path: Path) -> None:
     assert "imagenet, dawnbench" in page and "-batch" not in figures(page)
 
 
-def test_a_run_stands_apart_under_its_own_label(published: Published, tmp_path: Path) -> None:
+def test_a_run_is_separate_under_its_own_label(published: Published, tmp_path: Path) -> None:
     record = make_record(tmp_path / "run", SUITE, lambda trial: Course(0.01))
     page = render([published], [record])
     before, _, own = page.replace("<wbr>", "").partition('<section class="own"')
@@ -155,14 +155,14 @@ def test_command_line(published: Published, tmp_path: Path) -> None:
     assert (tmp_path / "r" / "published.html").read_text().count('<section class="own"') == 1
     default = CliRunner().invoke(cli, ["report", str(published.folder)])
     assert default.output.strip() == str(published.folder / "report" / "published.html")
-    assert read_published(published.folder).results  # a report inside leaves the import whole
+    assert read_published(published.folder).results  # a report inside does not modify the import
 
 
 @pytest.mark.parametrize(("arguments", "kind", "words"), [
     (["--to", "mlflow"], UsageError, "cannot write published"), (["--to", ","], UsageError, "names no reporter"),
     (["nowhere"], OutputError, "nowhere"),
 ])
-def test_what_cannot_be_reported_is_told(
+def test_unreportable_input_is_refused_with_the_reason(
     published: Published, arguments: list[str], kind: type[Exception], words: str
 ) -> None:
     done = CliRunner().invoke(cli, ["report", str(published.folder), *arguments])

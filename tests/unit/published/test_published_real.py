@@ -1,4 +1,4 @@
-"""Real results beside the checkout: every file imports or is refused; scores are MLCommons' own."""
+"""Real results next to the checkout: every file imports or is refused; scores are MLCommons' own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_every_file_imports_or_is_refused() -> None:
         assert all(item.reason for item in found.refused)
 
 
-def test_what_is_untidy_is_told() -> None:
+def test_untidy_files_are_reported() -> None:
     found = import_folder(DATA / "mlperf")
     odd = {item.source.replace("/results", ""): (item.status, item.reason) for item in found.results
            if item.status != "ok"}
@@ -159,7 +159,7 @@ def test_the_page_of_both_rounds_and_of_dawnbench_holds_every_file(tmp_path: Pat
 
 @pytest.mark.slow
 def test_a_full_round_imports_and_reports_within_its_limits(tmp_path: Path) -> None:
-    """2,035 logs of 380 MB: under 60 s and 1 GiB for each, and under 15 MB. Processes of their own, so that the largest
+    """2,035 logs of 380 MB: under 60 s and 1 GiB for each, and under 15 MB. Separate processes, so that the largest
     memory is theirs."""
     import time
 

@@ -1,4 +1,4 @@
-"""Reference convergence points: read, drawn beside the runs, refused where they are none."""
+"""Reference convergence points: read, drawn next to the runs, refused if invalid."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def references(root: Path, data: Any, name: str = "rcps_resnet.json") -> Path:
     return folder / name
 
 
-def test_they_stand_beside_the_runs(tmp_path: Path) -> None:
+def test_references_are_shown_next_to_the_runs(tmp_path: Path) -> None:
     repository(tmp_path / "in")
     references(tmp_path / "in", {"b": POINT | {"BS": 4096, "Epochs to converge": [40]}, "a": POINT})
     import_results("mlperf", tmp_path / "in", tmp_path / "out")
@@ -50,7 +50,7 @@ def test_they_stand_beside_the_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "data", "unit"), [
     ("rcps_bert.json", {"a": POINT}, "samples"), ("rcps_resnet.json", {"a": POINT}, "epochs"),
     ("rcps_llama2_70b_lora.json", {"a": {"BS": 8, "samples to converge": [3072]}}, "samples")])
-def test_what_they_count(tmp_path: Path, name: str, data: Any, unit: str) -> None:
+def test_the_unit_of_references(tmp_path: Path, name: str, data: Any, unit: str) -> None:
     references(tmp_path, data, name)
     assert {item.unit for item in import_folder(tmp_path).references} == {unit}
 
@@ -60,7 +60,7 @@ def test_what_they_count(tmp_path: Path, name: str, data: Any, unit: str) -> Non
     {"a": POINT | {"Epochs to converge": []}}, {"a": POINT | {"Epochs to converge": [1, None]}},
     {"a": POINT | {"Epochs to converge": "x"}}, '{"a": {"BS": 8, "Epochs to converge": [NaN]}}',
     '{"a": {"BS": 1e400, "Epochs to converge": [1]}}', {"a": POINT | {"Epochs to converge": [-1]}}, "[" * 100_000])
-def test_what_is_none_is_refused(tmp_path: Path, data: Any) -> None:
+def test_invalid_references_are_refused(tmp_path: Path, data: Any) -> None:
     references(tmp_path, data)
     found = import_folder(tmp_path)
     assert not found.references and [item.source for item in found.refused] == ["training_4.0.0/rcps_resnet.json"]

@@ -118,7 +118,7 @@ def test_targets_are_the_packages() -> None:
         assert found == expected, (version, benchmark)
 
 
-def test_targets_are_not_made_up_for_what_is_not_known() -> None:
+def test_unknown_benchmarks_have_no_target() -> None:
     assert targets("resnet", (4, 0), "open") == targets("resnet", None, "closed") == ()
     assert targets("bert", (0, 7), "closed") == ()
 

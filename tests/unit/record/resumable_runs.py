@@ -50,7 +50,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def begin(tmp_path: Path) -> Callable[..., Run]:
-    """A new run of the invented suite in a folder of its own."""
+    """A new run of the invented suite in a separate folder."""
     def make(name: str = "run", more: str = "", engine: str = "fake", period: str = "2") -> Run:
         (tmp_path / "suite.yaml").write_text(SUITE.format(more=more, engine=engine, period=period))
         source = read_suite(str(tmp_path / "suite.yaml"), ())

@@ -109,7 +109,7 @@ def results(folder: RunFolder) -> dict[str, bytes]:
 
 @pytest.fixture
 def half(begin: Callable[..., Scripted]) -> Scripted:
-    """A run that was cut short after one trial."""
+    """A run that was interrupted after one trial."""
     run = begin("", "interrupt")
     with pytest.raises(KeyboardInterrupt):
         run.execute()

@@ -38,7 +38,7 @@ def kept(run: Run) -> Checkpoints:
 # ---- what a failure leads to
 
 
-def test_a_trial_goes_on_with_the_figures_of_an_undisturbed_one(
+def test_a_resumed_trial_has_the_figures_of_an_undisturbed_one(
     begin: Callable[..., Run], failing: Callable[..., None]
 ) -> None:
     whole = begin("whole").execute().results[0]
@@ -50,7 +50,7 @@ def test_a_trial_goes_on_with_the_figures_of_an_undisturbed_one(
     assert ledger(record) == [(1, "crashed", ""), (2, "ok", "step_000000092 of attempt 1")]
     assert (result.resumed[0].step, result.resumed[0].attempt, result.resumed[0].clock) == (92, 1, "monotonic")
     same = {"attempt": 1, "resumed": (), "warnings": (), "phases": whole.phases}
-    assert result.phases == {**whole.phases, "lost": 0.0}, "on a clock of its own nothing was lost"
+    assert result.phases == {**whole.phases, "lost": 0.0}, "on a separate clock nothing was lost"
     assert result.model_copy(update=same) == whole
     assert not kept(run).root.exists(), "a trial that ended well needs none"
     assert "its last checkpoint" in record.incidents[0].text
@@ -72,7 +72,7 @@ def test_the_report_and_the_tables_mark_it(
     assert verify(record.folder.root).problems == []
 
 
-def test_a_run_that_was_killed_goes_on_from_the_checkpoint_too(begin: Callable[..., Run]) -> None:
+def test_a_killed_run_resumes_from_the_checkpoint_too(begin: Callable[..., Run]) -> None:
     run, real = begin(), FakeSession.backward
 
     def backward(self: FakeSession, batches: Sequence[Batch]) -> float:
@@ -98,7 +98,7 @@ def test_no_more_starts_than_the_suite_allows(begin: Callable[..., Run], failing
     assert ledger(record)[3:] == [(4, "crashed", "step_000000092 of attempt 1")]
 
 
-def test_a_torn_checkpoint_gives_way_to_the_one_before_and_that_to_a_start_anew(
+def test_a_damaged_checkpoint_is_replaced_by_an_earlier_one_or_a_start_from_the_beginning(
     begin: Callable[..., Run], failing: Callable[..., None]
 ) -> None:
     run = begin()
@@ -121,7 +121,7 @@ def test_a_torn_checkpoint_gives_way_to_the_one_before_and_that_to_a_start_anew(
     assert next(item.text for item in record.incidents if item.kind == "checkpoint") == passed[1][0]
 
 
-def test_a_log_that_was_cut_before_a_checkpoint_copied_it_is_not_gone_on_from(
+def test_a_log_cut_before_a_checkpoint_copied_it_is_not_resumed(
     begin: Callable[..., Run], failing: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else every later attempt would have the damage, and none could end well."""
@@ -160,7 +160,7 @@ def test_one_that_the_engine_refuses_is_fallen_back_from_and_is_no_failed_start(
     assert record.attempts[1].reason == "checkpoint step_000000092: holds more than tensors"
 
 
-def test_what_was_being_written_when_the_trial_failed_is_none(
+def test_a_checkpoint_incomplete_at_the_failure_is_ignored(
     begin: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, calls = FakeSession.save, []
@@ -179,7 +179,7 @@ def test_what_was_being_written_when_the_trial_failed_is_none(
     assert not any(folder.exists() for folder in calls) and record.attempts[1].passed_over == ()
 
 
-def test_a_whole_file_with_something_else_in_it_is_refused(
+def test_a_complete_file_with_other_content_is_refused(
     begin: Callable[..., Run], failing: Callable[..., None]
 ) -> None:
     run = begin()
@@ -213,7 +213,7 @@ def test_too_little_disk_costs_the_checkpoint_and_not_the_trial(
 
 
 def _not_written(monkeypatch: pytest.MonkeyPatch, part: str, fails: Callable[[], bool]) -> None:
-    """From now on this part of writing a checkpoint fails as long as `fails` says so."""
+    """From now on this part of writing a checkpoint fails as long as `fails` is set."""
     if part == "engine":
         real = FakeSession.save
 
@@ -241,7 +241,7 @@ def _not_written(monkeypatch: pytest.MonkeyPatch, part: str, fails: Callable[[],
 def test_one_that_cannot_be_written_costs_the_checkpoint_and_not_the_trial(
     begin: Callable[..., Run], failing: Callable[..., None], monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    """Also in an attempt that goes on: the checkpoint it began from is no worse for it."""
+    """Also in a resumed attempt: the checkpoint that it started from is unaffected."""
     run, seen = begin(more="attempts: 3"), [0]
 
     def fails() -> bool:
@@ -261,7 +261,7 @@ def test_one_that_cannot_be_written_costs_the_checkpoint_and_not_the_trial(
                for text in record.results[0].warnings)
 
 
-def test_what_one_rank_could_not_write_no_rank_keeps(tmp_path: Path) -> None:
+def test_a_checkpoint_that_one_rank_could_not_write_is_kept_by_none(tmp_path: Path) -> None:
     """The others hear of it and do not wait."""
     class Two(FakeSession):
         def __init__(self) -> None:
@@ -280,7 +280,7 @@ def test_every_one_refused_is_gone_so_there_is_an_end_to_it(
     begin: Callable[..., Run], failing: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load(self: FakeSession, folder: Path, own: dict[str, Any]) -> None:
-        raise CheckpointError(f"checkpoint {folder.name}: no")  # an engine that does not tell the two apart
+        raise CheckpointError(f"checkpoint {folder.name}: no")  # an engine that does not distinguish the two
 
     monkeypatch.setattr(FakeSession, "load", load)
     failing(120)
@@ -291,10 +291,10 @@ def test_every_one_refused_is_gone_so_there_is_an_end_to_it(
     assert [status for _, status, _ in ledger(record)] == ["crashed"] * 3, "one that stays is no way round the limit"
 
 
-def test_a_log_that_is_no_text_any_more_is_not_gone_on_from(
+def test_a_log_that_is_not_text_is_not_resumed(
     begin: Callable[..., Run], failing: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A byte inside a string leaves every line an event: only whoever decodes it strictly stumbles."""
+    """A byte inside a string leaves every line an event: only a strict decoder fails."""
     real = EventLog.text
 
     def text(self: EventLog) -> bytes:

@@ -35,7 +35,7 @@ __all__ = ["begin", "failing", "quiet"]  # fixtures
 
 
 @pytest.mark.parametrize(("spent", "left"), [(0.0, 3600.0), (3000.0, 600.0), (3599.99, 0.01)])
-def test_an_attempt_that_goes_on_has_what_is_left_of_the_limit(
+def test_a_resumed_attempt_has_the_rest_of_the_limit(
     begin: Callable[..., Run], failing: Callable[..., None], monkeypatch: pytest.MonkeyPatch, spent: float, left: float
 ) -> None:
     given, real = [], Inline.launch
@@ -51,7 +51,7 @@ def test_an_attempt_that_goes_on_has_what_is_left_of_the_limit(
     assert given == [3600.0, pytest.approx(left, rel=1e-6)]
 
 
-def test_the_machine_s_clock_says_what_is_left(
+def test_the_machines_clock_gives_the_rest_of_the_limit(
     begin: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch")
@@ -91,7 +91,7 @@ def test_an_attempt_that_has_nothing_left_is_not_started(
     assert verify(record.folder.root).problems == []
 
 
-def test_what_is_spent_counts_from_the_first_launch_with_all_that_was_lost(tmp_path: Path) -> None:
+def test_spent_time_counts_from_the_first_launch_with_all_lost_time(tmp_path: Path) -> None:
     second = 1_000_000_000
     launched = Event(checkpoint.LAUNCHED, 5 * second, "POINT_IN_TIME", 0.0, {})
     found = written(tmp_path, 1, log=LINE + launched.line().encode())
@@ -251,7 +251,7 @@ def test_a_bomb_in_deepspeed_s_files_does_not_go_off(tmp_path: Path) -> None:
         SafeFiles().load(str(bad))
 
 
-def test_what_deepspeed_cannot_write_is_told_when_the_ranks_have_met(tmp_path: Path) -> None:
+def test_failed_writes_of_deepspeed_are_reported_after_the_ranks_have_met(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("deepspeed")
     from repro.engines.zero.checkpoint_files import SafeFiles
@@ -269,7 +269,7 @@ def test_what_deepspeed_cannot_write_is_told_when_the_ranks_have_met(tmp_path: P
 # ---- the suite
 
 
-def test_checkpoints_are_part_of_what_a_suite_measures(begin: Callable[..., Run]) -> None:
+def test_checkpoints_are_part_of_a_suites_measurement(begin: Callable[..., Run]) -> None:
     plans: list[Plan] = [begin(f"run{number}", more=more).plan for number, more in enumerate(("", "attempts: 4"))]
     assert plans[0].digest == plans[1].digest
     other = plans[0].suite.model_copy(update={"checkpoint_every": 3})
@@ -286,7 +286,7 @@ def test_a_wrong_period_is_refused(begin: Callable[..., Run], every: str) -> Non
         begin(period=every)
 
 
-# ---- the gate, when a run goes on
+# ---- the gate of a resumed run
 
 
 class Counting(Launchers):

@@ -1,4 +1,4 @@
-"""A trial that ran otherwise than asked is invalid, whatever else it came to."""
+"""A trial that did not run as requested is invalid, with any result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def judged(tmp_path: Path, effective: dict[str, Any], script: Script | None = No
     return derive(make_trial(**choices), 1, play(tmp_path / "log", script), FINE)
 
 
-def test_what_ran_as_asked_is_fine(tmp_path: Path) -> None:
+def test_settings_that_ran_as_requested_are_valid(tmp_path: Path) -> None:
     found = judged(tmp_path, RIGHT)
     assert (found.status, found.reason) == ("ok", "")
     assert found.tta_wall is not None
@@ -70,12 +70,12 @@ def test_hybrid_may_leave_everything_to_the_backend(tmp_path: Path) -> None:
     assert judged(tmp_path, left, comm="hybrid", processes=2).status == "ok"
 
 
-def test_what_is_not_read_back_or_not_known_is_not_judged(tmp_path: Path) -> None:
+def test_unknown_settings_are_not_judged(tmp_path: Path) -> None:
     assert judged(tmp_path, {"comm_dtype": "unknown", "compression": "unknown", "loss_scale": "unknown"}).status == "ok"
     assert judged(tmp_path, {}).status == "ok"
 
 
-def test_threads_are_as_many_as_the_ranks_environment_asks_for() -> None:
+def test_the_number_of_threads_follows_the_ranks_environment() -> None:
     choices = make_trial().choices
     assert mismatches(choices, {"threads": "4"}, {"OMP_NUM_THREADS": "4"}) == []
     assert mismatches(choices, {"threads": "4"}, {}) == ["threads 1 was asked for, 4 ran"]
@@ -89,7 +89,7 @@ def test_a_trial_that_missed_or_crashed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["data_order", "augmentation"])
-def test_what_was_fed_otherwise_than_the_seed_says_makes_a_trial_invalid(tmp_path: Path, what: str) -> None:
+def test_samples_fed_in_another_order_than_the_seeds_make_a_trial_invalid(tmp_path: Path, what: str) -> None:
     def after(log: EventLog) -> None:
         log.emit("x_fed", {"samples": 3000, "as_seeded": {"data_order": True, "augmentation": True, what: False}})
 

@@ -121,7 +121,7 @@ def tracked(tmp_path: Path) -> Path:
     return record.folder.root
 
 
-def test_the_tracker_takes_its_own_folder_away_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tracker_removes_only_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, other = tmp_path / "repro-energy-x", tmp_path / "home"
     for home, left in ((ours, False), (other, True)):
         home.mkdir()
@@ -159,7 +159,7 @@ def test_it_is_in_the_result_the_page_the_tables_and_the_metrics_with_its_label(
     assert not any("energy_joules_measured" in key for key in points)
 
 
-def test_a_run_without_it_says_nothing_of_energy(tmp_path: Path) -> None:
+def test_a_run_without_it_reports_no_energy(tmp_path: Path) -> None:
     from repro.reporters.page.energy import energy
 
     assert energy(make_record(tmp_path / "run", only=4)) is None

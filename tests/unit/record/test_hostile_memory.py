@@ -85,7 +85,7 @@ def measured(folder: Path, name: str, content: bytes) -> tuple[str, int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_no_file_takes_more_than_500_mb(tmp_path: Path, case: str) -> None:
+def test_no_file_needs_more_than_500_mb(tmp_path: Path, case: str) -> None:
     name, made, expected = CASES[case]
     content = made()
     said, peak = measured(tmp_path, name, content)
@@ -113,7 +113,7 @@ def test_the_largest_plan_is_read(tmp_path: Path) -> None:
     assert found == large and len(order) <= MAX_PARTS / 2
 
 
-def test_errors_of_large_files_say_what_those_of_small_ones_say(tmp_path: Path) -> None:
+def test_errors_of_large_and_small_files_are_equal(tmp_path: Path) -> None:
     record = make_record(tmp_path / "run", SUITE, only=0)
     data = record.plan.model_dump(mode="json", by_alias=True)
     data["cells"][1]["label"] = 5
@@ -126,7 +126,7 @@ def test_errors_of_large_files_say_what_those_of_small_ones_say(tmp_path: Path) 
     assert said[0] == said[1] == "plan.json: cells.1.label: Input should be a valid string"
 
 
-def test_what_is_crowded() -> None:
+def test_crowded_files_are_refused() -> None:
     refuse_crowded("x", b"[" * MAX_PARTS)
     with pytest.raises(OutputError, match=r"^x: holds more values than .* \(at most 1,500,000, of which 400,000"):
         refuse_crowded("x", b"[" * (MAX_PARTS + 1))

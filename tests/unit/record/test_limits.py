@@ -1,4 +1,4 @@
-"""What one run may be at most is asked before a folder is made, and leaves room for all that reads the record."""
+"""Limits of one run are checked before a folder is made, and fit the limits of every reader of the record."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ LONG = [
 
 
 @pytest.mark.parametrize(("asked", "said"), LONG)
-def test_a_trial_whose_log_nobody_could_derive_a_result_from_is_refused(
+def test_a_trial_with_a_log_too_large_to_derive_a_result_from_is_refused(
     tmp_path: Path, asked: dict[str, int], said: str
 ) -> None:
     with pytest.raises(UsageError, match=said) as caught:
@@ -99,7 +99,7 @@ def test_more_trials_or_files_than_a_record_can_be_are_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_what_is_planned_fits_what_reads_it() -> None:
+def test_planned_sizes_fit_the_readers_limits() -> None:
     assert PLANNED_FILES < archive.MAX_MEMBERS <= index.MAX_FILES
     assert PLANNED_FILES < MAX_TRIALS and BUNDLE_BYTES == archive.MAX_TOTAL_BYTES
     # A log line of an evaluation, and the line of its block of steps, as `rederive` counts them.

@@ -35,7 +35,7 @@ def holder(folder: Path) -> subprocess.Popen[str]:
     return process
 
 
-def test_a_second_writer_is_told_who_the_first_is_and_a_dead_one_is_no_writer(tmp_path: Path) -> None:
+def test_a_second_writer_is_refused_with_the_first_named_and_a_dead_one_is_ignored(tmp_path: Path) -> None:
     process = holder(tmp_path)
     try:
         with pytest.raises(OutputError, match=f"is being written by process {process.pid} on .* since 20") as caught:
@@ -70,7 +70,7 @@ def test_an_owner_on_another_machine_cannot_be_asked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null"])
-def test_a_lock_that_says_nothing_is_stale(tmp_path: Path, text: str) -> None:
+def test_an_empty_lock_is_stale(tmp_path: Path, text: str) -> None:
     (tmp_path / NAME).write_text(text)
     RunLock(tmp_path).acquire().release()
 

@@ -32,7 +32,7 @@ def make_trial(**changes: Any) -> Trial:
 
 @dataclass
 class Script:
-    """What is written into a log. Each evaluation comes after 10 steps of 0.1 s (0.02 s of it input), 0.25 s of
+    """The content of a log. Each evaluation comes after 10 steps of 0.1 s (0.02 s of it input), 0.25 s of
     evaluation and 0.05 s of logging; 0.1 s pass outside every phase."""
 
     values: Sequence[float | None] = (0.5, 0.8, 0.91)
@@ -172,7 +172,7 @@ def test_confirming_evaluations_move_the_clock_but_not_the_bracket(result: Make)
     assert (found.bracket.miss_samples, found.bracket.hit_samples) == (3000, 4000)
 
 
-def test_where_lower_is_better_the_target_is_reached_from_above(tmp_path: Path) -> None:
+def test_if_lower_is_better_the_target_is_reached_from_above(tmp_path: Path) -> None:
     trial = make_trial()  # no workload here has such a metric, so the checked trial is turned round
     stop = trial.choices.stop.model_copy(update={"metric": "error", "target": 0.3, "direction": "lower"})
     trial = trial.model_copy(update={"choices": trial.choices.model_copy(update={"stop": stop})})
@@ -181,7 +181,7 @@ def test_where_lower_is_better_the_target_is_reached_from_above(tmp_path: Path) 
     assert (found.final, found.best) == (0.4, 0.2)
 
 
-def test_a_fixed_budget_goes_on_and_the_clock_stops_at_the_target(result: Make) -> None:
+def test_a_fixed_budget_continues_and_the_clock_stops_at_the_target(result: Make) -> None:
     found = result(Script(values=(0.5, 0.95, 0.97, 0.96)), stop={"design": "fixed_budget"})
     assert found.status == "ok"
     assert found.tta_wall == pytest.approx(2 * 1.42)
@@ -227,7 +227,7 @@ def test_an_exit_code_after_run_stop_is_a_crash(result: Make) -> None:
     "OutOfMemoryError: CUDA out of memory. Tried to allocate", "MemoryError: ", "RuntimeError: DefaultCPUAllocator: "
     "can't allocate memory: out of memory",
 ])
-def test_out_of_memory_is_a_result_of_its_own(result: Make, reason: str) -> None:
+def test_out_of_memory_is_a_separate_status(result: Make, reason: str) -> None:
     found = result(Script(stop=False), LaunchResult((RankEnd(0, 1, reason),), 1.0))
     assert found.status == "out_of_memory"
     assert reason in found.reason
@@ -280,7 +280,7 @@ def test_phases_that_were_never_written_are_found(result: Make, tmp_path: Path) 
     assert found.conservation_error == pytest.approx(0.42 / 1.42)
 
 
-def test_a_lost_block_of_steps_is_found(result: Make) -> None:
+def test_a_missing_block_of_steps_is_found(result: Make) -> None:
     found = result(Script(lost_block=1, logging_seconds=0.001))
     assert found.warnings[0] == "step records cover 2000 samples, evaluations 3000"
     assert (found.phases["train"], found.phases["other"]) == pytest.approx((2.0, 1.3))
@@ -294,12 +294,12 @@ def test_steps_longer_than_the_training_they_are_part_of_are_found(result: Make)
     assert any(text.startswith("phases explain") for text in found.warnings)
 
 
-def test_an_observer_that_takes_too_long_is_found(result: Make) -> None:
+def test_an_observer_that_is_too_slow_is_found(result: Make) -> None:
     found = result(Script(logging_seconds=0.05))
     assert found.warnings == ("logging took 3.5% of the run (limit 0.5 %)",)
 
 
-def test_what_initialisation_takes_beyond_its_cap_is_charged(result: Make) -> None:
+def test_initialisation_beyond_its_cap_is_charged(result: Make) -> None:
     usual, late = (result(Script(init_seconds=seconds, logging_seconds=0.001)) for seconds in (1800.0, 1900.0))
     assert usual.warnings == ()
     assert late.warnings == (

@@ -1,4 +1,4 @@
-"""Going on with a run, in this process on invented figures: what runs again, what stands, what is refused and told."""
+"""Resumption of a run, in this process on invented figures: repeated trials, kept results, refusals and messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["begin", "half"]  # fixtures
 # ---- what a failure leads to
 
 
-def test_a_failure_stands_where_the_suite_says_nothing(begin: Callable[..., Scripted]) -> None:
+def test_a_failure_is_kept_by_default(begin: Callable[..., Scripted]) -> None:
     record = begin("", "crash", "hang").execute()
     assert ledger(record) == [(1, "ok"), (1, "crashed"), (1, "hung"), (1, "ok")]
     reasons = [result.reason for result in record.results]
@@ -57,7 +57,7 @@ def begin_at(record: Record) -> Scripted:
     return Scripted(record.plan, record.folder)
 
 
-def test_a_failure_can_end_the_run_and_what_is_left_can_be_run_later(begin: Callable[..., Scripted]) -> None:
+def test_a_failure_can_end_the_run_and_the_rest_can_run_later(begin: Callable[..., Scripted]) -> None:
     run = begin("", "crash", more="on_failure: stop")
     record = run.execute()
     assert ledger(record) == [(1, "ok"), (1, "crashed")]
@@ -67,10 +67,10 @@ def test_a_failure_can_end_the_run_and_what_is_left_can_be_run_later(begin: Call
     assert ledger(go_on(run, again=True)) == [(1, "ok"), (1, "crashed"), (2, "ok"), (1, "ok"), (1, "ok")]
 
 
-# ---- what is missing runs, what is there stands
+# ---- missing trials run, present results are kept
 
 
-def test_exactly_what_is_missing_runs(begin: Callable[..., Scripted]) -> None:
+def test_exactly_the_missing_trials_run(begin: Callable[..., Scripted]) -> None:
     run = begin("", "", "interrupt")
     with pytest.raises(KeyboardInterrupt):
         run.execute()
@@ -95,7 +95,7 @@ def test_a_resumed_run_has_the_figures_of_an_undisturbed_one(begin: Callable[...
     assert [item.model_copy(update={"attempt": 1}) for item in found.results] == list(expected.results)
 
 
-def test_what_a_killed_writer_left_half_done_is_taken_away(begin: Callable[..., Scripted]) -> None:
+def test_incomplete_files_of_a_killed_writer_are_removed(begin: Callable[..., Scripted]) -> None:
     run = begin("", "interrupt")
     with pytest.raises(KeyboardInterrupt):
         run.execute()
@@ -156,7 +156,7 @@ def test_code_edited_between_two_starts_is_noticed_in_a_tree_that_was_dirty_befo
                                          here.model_copy(update={"diff_sha256": now}))) == said
 
 
-def test_packages_are_one_phrase_and_what_is_told_elsewhere_is_left_out() -> None:
+def test_packages_are_one_phrase_without_those_reported_elsewhere() -> None:
     here = environment.take(MACHINE, ())
     then = here.model_copy(update={"packages": ("Repro_Harness==0.0", "torch==0.1", "a==1", "b_c==2")})
     now = here.model_copy(update={"packages": ("torch==0.2", "a==2", "B-c==2", "d==1")})
@@ -166,7 +166,7 @@ def test_packages_are_one_phrase_and_what_is_told_elsewhere_is_left_out() -> Non
     assert found[0].text.endswith(" (and 6 more)")
 
 
-def test_limits_are_compared_where_both_records_say() -> None:
+def test_limits_are_compared_if_both_records_have_them() -> None:
     here = environment.take(MACHINE, ())
     bare, boxed = (here.model_copy(update={"limits": limits}) for limits in ({}, {"cpu.max": "50000 100000"}))
     assert texts(differences.differences(bare, boxed)) == ["limit cpu.max unknown, now 50000 100000"]
@@ -202,7 +202,7 @@ def test_a_plan_that_is_made_differently_now_is_noticed(half: Scripted) -> None:
 
 
 def altered_plan(half: Scripted, change: Callable[[dict[str, Any]], None]) -> Plan:
-    """The plan of a run after somebody's hand, without the index that would tell."""
+    """The plan of a run after a manual edit, without the index that would show it."""
     data = json.loads(half.folder.plan.read_text())
     change(data)
     half.folder.plan.write_text(json.dumps(data))

@@ -33,7 +33,7 @@ from tests.unit.record.scripted_runs import MACHINE, Scripted, begin, cut, go_on
 __all__ = ["begin", "half"]  # fixtures
 
 
-# ---- the index of sums stands whatever happens
+# ---- the index of sums is kept in every case
 
 
 @pytest.mark.parametrize("where", ["mend", "record_set_aside", "complete_ledger"])
@@ -70,7 +70,7 @@ def test_a_start_that_is_refused_makes_no_index(
     assert {path: path.read_bytes() for path in half.folder.root.rglob("*") if path.is_file()} == before
 
 
-def test_an_index_that_cannot_be_taken_away_is_said_and_not_written_anew(half: Scripted) -> None:
+def test_an_index_that_cannot_be_removed_is_reported_and_not_written_again(half: Scripted) -> None:
     index = half.folder.root / record_index.NAME
     index.unlink()
     index.mkdir()
@@ -80,7 +80,7 @@ def test_an_index_that_cannot_be_taken_away_is_said_and_not_written_anew(half: S
 
 
 @pytest.mark.parametrize(("text", "said"), [(None, "is no run folder"), ("{", "plan.json"), ("[]", "plan.json")])
-def test_what_is_no_run_cannot_be_resumed(tmp_path: Path, text: str | None, said: str) -> None:
+def test_other_folders_cannot_be_resumed(tmp_path: Path, text: str | None, said: str) -> None:
     if text is not None:
         (tmp_path / "plan.json").write_text(text)
     with pytest.raises(OutputError, match=said):
@@ -128,7 +128,7 @@ def test_killed_between_setting_aside_and_writing_it_down(half: Scripted) -> Non
         (1, "lost", "result.json is missing; it had ended as ok"), (2, "ok", "")]
 
 
-def test_an_attempt_that_was_lost_still_says_where_it_had_begun(half: Scripted) -> None:
+def test_a_lost_attempt_still_states_its_checkpoint(half: Scripted) -> None:
     (name,) = results(half.folder)
     ended = next(item for item in read_attempts(half.folder.ledger) if item.trial_id == name)
     half.folder.append_attempt(ended.model_copy(update={"resumed_from": "step_8 of attempt 0"}))
@@ -137,7 +137,7 @@ def test_an_attempt_that_was_lost_still_says_where_it_had_begun(half: Scripted) 
     assert told == [("lost", "step_8 of attempt 0"), ("ok", "")]
 
 
-def test_a_result_whose_end_nobody_wrote_down_is_counted(half: Scripted) -> None:
+def test_a_result_without_a_recorded_end_is_counted(half: Scripted) -> None:
     lines = half.folder.ledger.read_text().splitlines(keepends=True)
     assert '"ok"' in lines[1]
     half.folder.ledger.write_text("".join([lines[0], *lines[2:]]))  # killed between the result and its line
@@ -172,7 +172,7 @@ def test_ctrl_c_after_a_trial_has_ended_does_not_cost_its_result(
     assert not [item for item in verify(run.folder.root).problems if item.kind != "missing"]
 
 
-def test_checkpoints_that_a_killed_run_left_beside_a_result_are_taken_away(half: Scripted) -> None:
+def test_checkpoints_that_a_killed_run_left_next_to_a_result_are_removed(half: Scripted) -> None:
     record = read_record(half.folder.root)
     left = half.folder.checkpoints(record.results[0].trial_id) / "step_000000012"
     left.mkdir(parents=True)
@@ -180,7 +180,7 @@ def test_checkpoints_that_a_killed_run_left_beside_a_result_are_taken_away(half:
     assert not left.parent.exists()
 
 
-def test_checkpoints_made_elsewhere_are_not_gone_on_from(half: Scripted) -> None:
+def test_checkpoints_made_elsewhere_are_skipped(half: Scripted) -> None:
     """Half a trial's time on one machine and half on another is the time of neither."""
     waiting = read_record(half.folder.root).missing()[-1].trial_id
     left = half.folder.checkpoints(waiting) / "step_000000012"
@@ -197,7 +197,7 @@ def test_checkpoints_made_elsewhere_are_not_gone_on_from(half: Scripted) -> None
 
 
 def test_nor_are_those_of_a_start_elsewhere_once_it_is_back(half: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There, elsewhere by force and cut short, there again: what differs from the first start is nothing now."""
+    """There, elsewhere by force and interrupted, there again: no difference from the first start remains."""
     waiting = read_record(half.folder.root).missing()[-1].trial_id
     here = read_model(half.folder.environment, Environment)
     write_model(half.folder.environment, here.model_copy(update={"cpu": "Another"}))
@@ -214,7 +214,7 @@ def test_nor_are_those_of_a_start_elsewhere_once_it_is_back(half: Scripted, monk
         (item.trial_id, item.text) for item in record.incidents if item.kind == "checkpoint"]
 
 
-def test_checkpoints_that_stay_where_nothing_differs(half: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoints_are_kept_if_nothing_differs(half: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = read_record(half.folder.root).missing()[-1].trial_id
     left = half.folder.checkpoints(waiting) / "step_000000012"
     left.mkdir(parents=True)
@@ -241,7 +241,7 @@ def test_a_run_that_is_refused_leaves_its_folder_as_it_is(half: Scripted) -> Non
     (lambda root, trial: (root / "trials" / "other").write_text(""), "trials/other was added since the run ended"),
     (lambda root, trial: append(trial / "rank0.log"), "{trial}/rank0.log was modified since the run ended"),
 ])
-def test_a_record_that_was_altered_is_not_sealed_anew(
+def test_a_modified_record_gets_no_new_index(
     half: Scripted, hand: Callable[[Path, Path], object], said: str
 ) -> None:
     assert record_damaged.require_unmodified(half.folder, half.plan, force=False) == []
@@ -254,7 +254,7 @@ def test_a_record_that_was_altered_is_not_sealed_anew(
     assert said in texts(record_damaged.require_unmodified(half.folder, half.plan, force=True))
 
 
-def test_many_altered_files_are_one_line(half: Scripted) -> None:
+def test_many_modified_files_are_one_line(half: Scripted) -> None:
     for number in range(9):
         (half.folder.trials / f"{number}\x1b.json").write_text("{}")
         (half.folder.trials / f"{number}.json").write_text("{}")
@@ -262,14 +262,14 @@ def test_many_altered_files_are_one_line(half: Scripted) -> None:
         record_damaged.require_unmodified(half.folder, half.plan, force=False)
 
 
-def test_what_is_run_again_anyway_is_not_refused_and_all_else_is(half: Scripted) -> None:
+def test_only_files_of_trials_that_run_again_are_not_refused(half: Scripted) -> None:
     (name,) = results(half.folder)
     cut(half.folder.result(name))
     cut(half.folder.log(name, 1))
     half.folder.trial_file(name).unlink()
     assert record_damaged.require_unmodified(half.folder, half.plan, force=False) == []
     found = record_damaged.find(half.folder, half.plan)
-    record_damaged.set_aside(half.folder, found)  # killed here, the index still stands
+    record_damaged.set_aside(half.folder, found)  # killed here, the index still exists
     assert record_damaged.require_unmodified(half.folder, half.plan, force=False) == []
     append(half.folder.log(name, 2))
     assert texts(record_damaged.require_unmodified(half.folder, half.plan, force=True)) == [
@@ -285,14 +285,14 @@ def test_a_failed_trial_whose_result_was_set_aside_by_a_killed_start(begin: Call
     assert record_damaged.find(run.folder, run.plan) == []
 
 
-def test_what_is_half_written_or_from_before_incidents_were_listed_is_not_refused(half: Scripted) -> None:
+def test_incomplete_or_earlier_records_are_not_refused(half: Scripted) -> None:
     (half.folder.trials / ".x.tmp").write_text("")
     (half.folder.root / ".plan.json.tmp").write_text("")
     half.folder.append_incident("machine", "a word")
     assert record_damaged.require_unmodified(half.folder, half.plan, force=False) == []
 
 
-def test_the_command_refuses_a_complete_run_that_was_altered(
+def test_the_command_refuses_a_modified_complete_run(
     begin: Callable[..., Scripted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = begin()
@@ -313,7 +313,7 @@ def append(path: Path) -> None:
         stream.write("\n")
 
 
-def test_a_damaged_result_says_what_can_be_done(half: Scripted) -> None:
+def test_a_damaged_result_is_reported_with_the_fix(half: Scripted) -> None:
     cut(next(half.folder.trials.glob("*/result.json")))
     with pytest.raises(OutputError, match=r"result\.json: Invalid JSON.*`repro run --resume .*runs this trial again"):
         read_record(half.folder.root)
@@ -333,7 +333,7 @@ def test_hung_trials_damaged_logs_and_incidents_are_part_of_a_sound_record(begin
         "incidents.jsonl: was modified: its hash differs from the index"]
 
 
-# ---- guards
+# ---- preflight checks
 
 
 def test_strict_refuses_a_machine_that_is_not_fit(
@@ -350,7 +350,7 @@ def test_strict_refuses_a_machine_that_is_not_fit(
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_clock_that_is_set_is_told_and_strict_stops(begin: Callable[..., Scripted], strict: bool) -> None:
+def test_a_clock_that_is_set_is_reported_and_strict_stops(begin: Callable[..., Scripted], strict: bool) -> None:
     run = begin(strict=strict)
     steps = iter([0.0, 0.0, 60.0, 60.0, 60.0])
     run.watch.clock = ClockWatch(lambda: time.monotonic() + next(steps))

@@ -1,4 +1,4 @@
-"""The run folder: new and empty, written whole or not at all, read back with one line for what is damaged."""
+"""The run folder: new and empty, written completely or not, read with one line for each damaged file."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_folder_that_may_not_be_written_is_named(tmp_path: Path) -> None:
 # ---- writing
 
 
-def test_text_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+def test_text_is_replaced_completely_without_other_files(tmp_path: Path) -> None:
     path = tmp_path / "new" / "file.json"
     write_text(path, "one")
     write_text(path, "two")
@@ -188,7 +188,7 @@ def test_a_ledger_cut_off_in_its_last_line_keeps_the_others(record: Record) -> N
     assert read_record(record.folder.root).attempts == record.attempts[:-1]
 
 
-def test_an_attempt_whose_end_nobody_wrote_stands_as_started(record: Record) -> None:
+def test_an_attempt_without_a_recorded_end_is_started(record: Record) -> None:
     first = record.attempts[0]
     record.folder.append_attempt(first.model_copy(update={"status": "started", "attempt": 2}))
     again = read_record(record.folder.root).attempts

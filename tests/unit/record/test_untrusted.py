@@ -1,4 +1,4 @@
-"""What fuzzing found in records and suites, one test a defect: each was a traceback, a hang or gigabytes once."""
+"""Defects that fuzzing found in records and suites, one test each: once a traceback, a hang or gigabytes."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_preloading_that_took_longer_than_anything(run: Path) -> None:
 @pytest.mark.parametrize(
     "damage", [('"samples_count": 1', '"samples_count": [], "x": 1'), ('"value": 0.9', '"value": NaN, "x": 0.9')]
 )
-def test_a_log_that_cannot_be_exported_is_left_out_and_said(run: Path, tmp_path: Path, damage: tuple[str, str]) -> None:
+def test_a_log_that_cannot_be_exported_is_reported(run: Path, tmp_path: Path, damage: tuple[str, str]) -> None:
     record = read_record(run)
     log = record.folder.log(record.results[0].trial_id, 1)
     log.write_text(log.read_text().replace(*damage))
@@ -232,7 +232,7 @@ def test_an_event_is_one() -> None:
 
 
 @pytest.mark.parametrize("text", [b"[" * 4096, b'{"since_ms": 1e', b"\xff"])
-def test_a_lock_that_says_nothing(tmp_path: Path, text: bytes) -> None:
+def test_an_empty_lock(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "lock").write_bytes(text)
     handle = os.open(tmp_path / "lock", os.O_RDONLY)
     assert _read(handle) == {}

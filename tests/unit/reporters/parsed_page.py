@@ -17,7 +17,7 @@ from tests.records import SUITE, Course, make_record
 
 
 class Page(HTMLParser):
-    """What tests look for in a page: elements, exact figures, text outside scripts, scripts."""
+    """A page as tests search it: elements, exact figures, text outside scripts, scripts."""
 
     def __init__(self, html: str) -> None:
         super().__init__()

@@ -54,7 +54,7 @@ def legal_colors(value: Any) -> Any:
 
 
 def hostile(record: Record) -> Record:
-    """The record with hostile text wherever text comes from a suite or an exception."""
+    """The record with hostile text in every field that comes from a suite or an exception."""
     cells = tuple(cell.model_copy(update={"label": f"{NASTY}{index}"}) for index, cell in enumerate(record.plan.cells))
     suite = record.plan.suite.model_copy(update={"title": NASTY, "description": NASTY})
     plan = record.plan.model_copy(update={
@@ -94,7 +94,7 @@ def test_no_path_of_the_machine(rough: Record, tmp_path: Path, change: Callable[
         assert trace not in dynamic
 
 
-def test_nothing_is_asked_of_the_network(page: Page) -> None:
+def test_nothing_is_requested_from_the_network(page: Page) -> None:
     for tag, attrs in page.elements:
         for name in ("src", "href", "srcset", "action", "poster", "data", "xlink:href"):
             value = attrs.get(name) or ""
@@ -163,7 +163,7 @@ def test_ratios_near_one_are_not_rounded_to_it() -> None:
 
 
 @pytest.mark.parametrize(("load", "said"), [(0.4, False), (1.8, True), (None, False)])
-def test_a_machine_that_was_busy_before_the_run_is_said_at_the_top(
+def test_a_machine_that_was_busy_before_the_run_is_reported_at_the_top(
     tmp_path: Path, load: float | None, said: bool
 ) -> None:
     record = make_record(tmp_path / "run", only=1)

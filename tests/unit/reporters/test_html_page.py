@@ -122,14 +122,14 @@ def test_figures_are_exactly_those_of_compare(which: str, shown: str, request: p
     assert wanted <= page.values
 
 
-def test_no_interval_or_median_where_trials_missed(rough_page: Page) -> None:
+def test_no_interval_or_median_if_trials_missed(rough_page: Page) -> None:
     text = rough_page.text
     assert "not every trial reached the target" in text
     assert "not reached" in text
     assert "3 of 8" in text and "5 missed" in text and "1 crashed" in text
 
 
-def test_what_failed_stands_first(rough_page: Page) -> None:
+def test_failures_come_first(rough_page: Page) -> None:
     page = rough_page
     levels = [attrs["class"] for tag, attrs in page.elements if tag == "li" and attrs.get("class")]
     assert levels[0] == "fail"
@@ -159,7 +159,7 @@ def test_odd_records_are_reported_all_the_same(case: str, tmp_path: Path) -> Non
         assert " x the time" not in page.text.split("What to know")[0]
 
 
-def test_forty_cells_are_told_apart(tmp_path: Path) -> None:
+def test_forty_cells_are_distinguishable(tmp_path: Path) -> None:
     suite = SUITE.replace("[1, 2]", "[1, 2, 4, 8]").replace("seeds: 6", "seeds: 1")
     suite = suite.replace("matrix:", "matrix:\n  batch.global: [32, 64, 128, 256, 512]")
     suite = suite[:suite.index("primary:")]

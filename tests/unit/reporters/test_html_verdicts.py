@@ -1,4 +1,4 @@
-"""The report's first screen and what stands below it: verdicts, calibration, checklists, factors, survival, trust."""
+"""The report's first screen and the sections below it: verdicts, calibration, checklists, factors, survival, trust."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def part(html: str, start: str, end: str = "</section>") -> str:
     return re.sub(r" (?=[.,;)])", "", " ".join(words.replace("\N{NO-BREAK SPACE}", " ").split()))
 
 
-def test_every_comparison_stands_with_its_reasons_in_the_order_of_compare(missed: Record, tmp_path: Path) -> None:
+def test_every_comparison_has_its_reasons_in_the_order_of_compare(missed: Record, tmp_path: Path) -> None:
     html = written(missed, tmp_path)
     found = compare(missed.plan, missed.results, started_ms=missed.started_ms)
     words = part(html, '<section class="verdict"')
@@ -78,7 +78,7 @@ def test_every_comparison_stands_with_its_reasons_in_the_order_of_compare(missed
     assert [f'data-index="{index}"' in html for index in range(5)] == [True] * 4 + [False]
 
 
-def test_not_calibrated_is_said_and_a_stored_rate_is_shown(plain: Record, tmp_path: Path) -> None:
+def test_a_missing_calibration_is_reported_and_a_stored_rate_is_shown(plain: Record, tmp_path: Path) -> None:
     assert "Not calibrated: the false-positive rate" in part(written(plain, tmp_path), '<section class="verdict"')
     nulls = [Null(source=f"run#{index}", cell_id="c", label="c", metric="tta_wall", how="twins", n=6, ratio=1.0, p=0.5,
                   verdict="slower" if index == 0 else "inconclusive") for index in range(24)]
@@ -98,7 +98,7 @@ def finding(id_: str, verdict: str, required: bool = True) -> types.SimpleNamesp
                                  required=required, evidence=f"evidence of {id_} </section><script>1</script>")
 
 
-def test_failing_rules_stand_under_the_verdicts_and_all_in_their_own_section(
+def test_failing_rules_are_under_the_verdicts_and_all_in_their_section(
     plain: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules = [finding("F1", "pass"), finding("HB3", "fail", False), finding("F2", "fail"),
@@ -129,7 +129,7 @@ def test_a_ratio_of_times_is_drawn_with_factors_that_multiply_to_it(missed: Reco
         assert items[row.index].split.samples.value == samples.shown.value
 
 
-def test_where_trials_missed_the_restricted_mean_stands_for_the_ratio(missed: Record) -> None:
+def test_if_trials_missed_the_restricted_mean_replaces_the_ratio(missed: Record) -> None:
     primary = speedup.forest(missed).primary
     item = compare(missed.plan, missed.results, started_ms=missed.started_ms)[0]
     assert primary.ratio is None and item.restricted is not None
@@ -147,7 +147,7 @@ def test_every_pair_names_its_two_trials(plain: Record) -> None:
             assert ours.tta_wall / theirs.tta_wall == pytest.approx(pair.ratio.value)
 
 
-def test_survival_is_there_only_where_trials_missed(plain: Record, missed: Record, tmp_path: Path) -> None:
+def test_survival_is_shown_only_if_trials_missed(plain: Record, missed: Record, tmp_path: Path) -> None:
     assert survivals.survival(plain).panels == ()
     assert 'id="survival"' not in written(plain, tmp_path)
     assert 'id="survival"' in written(missed, tmp_path)
@@ -236,7 +236,7 @@ def test_pairing_hashes_are_counted_seed_by_seed(plain: Record) -> None:
     assert ("init weights", "identical between the cells for 6 of 6 seeds") in trusts.trust(plain).pairing
 
 
-def test_what_differs_between_cells_stands_first(plain: Record) -> None:
+def test_differing_factors_come_first(plain: Record) -> None:
     setup = importlib.import_module("repro.reporters.page.settings")
     results = tuple(item.model_copy(update={
         "effective": {"alike": "x", "other": item.cell_id}, "settings": {"A": "1", "B": item.cell_id}})

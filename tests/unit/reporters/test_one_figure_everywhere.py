@@ -1,4 +1,4 @@
-"""The end of a run, its page and `repro compare` say the same of a cell, whatever a suite declares."""
+"""The end of a run, its page and `repro compare` show the same figure of a cell for every declaration of a suite."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_slowest_link_is_among_those_in_use() -> None:
     assert Network.model_validate(data | {"node_of_rank": [2], "links": []}).slowest == 1e8, "as stated"
 
 
-def test_training_steps_are_told_from_evaluations(record: Record) -> None:
+def test_training_steps_are_distinguished_from_evaluations(record: Record) -> None:
     result = record.of_cell(cell_of(record, "ring", 4, 64))[0]
     assert result.traffic and result.traffic.training is None
     assert result.traffic.steps.exposed_seconds == result.traffic.exposed_seconds, "an old record"
@@ -126,7 +126,7 @@ def test_bytes_that_leave_the_formula_are_shown(tmp_path: Path) -> None:
     assert {row.agreement for row in table.rows if not row.absence} == {"differ by up to 3.0\N{NO-BREAK SPACE}%"}
 
 
-def test_bytes_that_nobody_counted_are_missed(tmp_path: Path) -> None:
+def test_uncounted_bytes_are_reported(tmp_path: Path) -> None:
     def course(trial: Trial) -> Course:
         plain = scaling_course(trial)
         moved = plain.traffic and dataclasses.replace(plain.traffic, left=3 * plain.traffic.sent)
@@ -138,7 +138,7 @@ def test_bytes_that_nobody_counted_are_missed(tmp_path: Path) -> None:
     model = page_bounds.CostModel(1.0, 1.0, 3, 0.0)
     found = page_bounds.bounds(record.of_cell(cell_of(record, "ring", 4, 64)), 4, model)
     assert (found.wire, found.network) == (None, None)
-    assert found.compute is not None, "seconds are counted whoever moved the bytes"
+    assert found.compute is not None, "seconds are counted for every sender of the bytes"
     assert page_bounds.fits(record) == {}
     assert "excludes 75\N{NO-BREAK SPACE}% of the payload" in html(record, tmp_path / "report")
 
@@ -235,7 +235,7 @@ def test_bounds_of_a_step(record: Record) -> None:
     assert alone.step == alone.compute == alone.modelled == pytest.approx(0.01)
 
 
-def test_bounds_say_nothing_where_nothing_is_known(record: Record) -> None:
+def test_there_are_no_bounds_without_known_figures(record: Record) -> None:
     results = record.of_cell(cell_of(record, "ring", 4, 64))
     shared = [item.model_copy(update={"network": item.network.model_copy(update={"node_of_rank": (0, 0, 1, 1)})})
               for item in results if item.network]
@@ -247,7 +247,7 @@ def test_bounds_say_nothing_where_nothing_is_known(record: Record) -> None:
     assert page_bounds.bounds([], 4, None).step is None
 
 
-def test_the_fit_finds_what_the_record_was_made_with(tmp_path: Path) -> None:
+def test_the_fit_finds_the_parameters_of_the_record(tmp_path: Path) -> None:
     def course(trial: Trial) -> Course:
         plain = scaling_course(trial)
         if plain.traffic is None:
@@ -262,7 +262,7 @@ def test_the_fit_finds_what_the_record_was_made_with(tmp_path: Path) -> None:
     assert model.cells == 8
 
 
-def test_networks_are_fitted_apart(tmp_path: Path) -> None:
+def test_networks_are_fitted_separately(tmp_path: Path) -> None:
     def course(trial: Trial) -> Course:
         plain = scaling_course(trial)
         if plain.traffic is None:
@@ -279,7 +279,7 @@ def test_networks_are_fitted_apart(tmp_path: Path) -> None:
                                                                         (pytest.approx(2e-7), 8)]
 
 
-def test_same_batch_and_larger_batch_stand_apart(record: Record) -> None:
+def test_same_batch_and_larger_batch_are_separate(record: Record) -> None:
     found = page_scaling.scaling(record)
     assert [panel.title for panel in found.same] == [
         f"Same batch: {batch} samples per step at every number of processes" for batch in (64, 256)]
@@ -309,7 +309,7 @@ def test_speed_up_is_that_of_the_comparison(record: Record) -> None:
     assert page_scaling.scaling(record).same[0].lines[0].points[0].speedup == 1.0
 
 
-def test_charts_hold_what_was_measured_and_the_bounds(record: Record) -> None:
+def test_charts_hold_measured_points_and_bounds(record: Record) -> None:
     found = page_scaling.scaling(record)
     assert [chart.name for chart in found.charts] == [
         *(f"scaling-same-{batch}-{what}" for batch in (64, 256) for what in ("step", "epoch", "tta", "speedup")),

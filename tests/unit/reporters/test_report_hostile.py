@@ -1,4 +1,4 @@
-"""Records and folders that somebody made to do harm: every reporter shows them as text, or the command refuses them in
+"""Hostile records and folders: every reporter shows them as text, or the command refuses them in
 one line; nothing outside the folders named is read or written."""
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Tags(HTMLParser):
 
 
 def harmless(page: str, scripts: int, images: int = 0) -> None:
-    """No element, attribute or address that a name brought in."""
+    """Check that no name added an element, attribute or address."""
     found = Tags(page)
     assert found.counts.get("script", 0) == scripts and found.counts.get("img", 0) == images
     assert not [name for name in found.attributes if name.startswith("on")]
@@ -318,10 +318,10 @@ SPOILED: dict[str, Callable[[str], str | bytes]] = {
 
 
 @pytest.mark.parametrize("name", SPOILED)
-def test_spoiled_logs_of_a_run_are_written_strictly_or_left_out_by_name(
+def test_damaged_logs_of_a_run_are_written_strictly_or_excluded_by_name(
     usual: Record, name: str, tmp_path: Path
 ) -> None:
-    """The mllog package reads logs again; whatever they hold by now, what it writes is strict and of this trial."""
+    """The mllog package reads logs again; for any content its output is strict and of this trial."""
     record = copied(usual, tmp_path / "run")
     path = record.folder.log(record.results[0].trial_id, 1)
     content = SPOILED[name](path.read_text())

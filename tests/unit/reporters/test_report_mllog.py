@@ -21,9 +21,9 @@ from tests.records import Course, make_record
 
 mllog_package = importlib.import_module("repro.reporters.mllog_package")
 FOREIGN = ("submission_benchmark",)
-"""Rules of common.yaml that ask for a benchmark of the round."""
+"""Rules of common.yaml that require a benchmark of the round."""
 NOT_KNOWN = tuple(f"lowest_numerical_precision_in_{place}" for place in ("attn", "linear", "comm"))
-"""What round 6.1 wants told: nobody looks at attention, and the invented engine reads nothing back of the others."""
+"""Fields that round 6.1 requires: attention is not measured, and the invented engine reads none of the others back."""
 SUITE = """\
 suite: quick
 seeds: 2
@@ -59,7 +59,7 @@ def package(ran: Record, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def complaints(log: Path, ruleset: str, folder: Path, but: tuple[str, ...] = FOREIGN) -> list[str]:
-    """What the checker says of a log by the common rules of both kinds, `but` left out; warnings count."""
+    """Return the checker's findings on a log by the common rules of both kinds, except `but`; warnings count."""
     checker_of = pytest.importorskip("mlperf_logging.compliance_checker.mlp_compliance",
                                      reason="mlperf-logging is not installed")
     lines, errors = checker_of.mlp_parser.parse_file(str(log), ruleset=ruleset)
@@ -98,7 +98,7 @@ def test_the_check_can_fail(package: Path, tmp_path: Path) -> None:
     assert any("submission_benchmark" in text for text in complaints(log, "5.1.0", tmp_path, ()))
 
 
-def test_the_worker_s_own_log_needs_what_is_added(ran: Record, tmp_path: Path) -> None:
+def test_the_workers_log_needs_the_additions(ran: Record, tmp_path: Path) -> None:
     trial = ran.results[0]
     assert any("block_start" in text for text in complaints(ran.folder.log(trial.trial_id, 1), "5.1.0", tmp_path))
 
@@ -139,7 +139,7 @@ def _numbers(data: Any) -> list[float]:
     return [float(data)] if isinstance(data, int | float) and not isinstance(data, bool) else []
 
 
-def test_what_is_added_is_marked_and_nothing_else_is_changed(package: Path, ran: Record) -> None:
+def test_additions_are_marked_and_nothing_else_is_changed(package: Path, ran: Record) -> None:
     for result in ran.results:
         folder = mllog_package.folder_name(result.cell_id)
         text = (package / f"results/{folder}/digits/result_{result.repeat}.txt").read_text()
@@ -153,7 +153,7 @@ def test_what_is_added_is_marked_and_nothing_else_is_changed(package: Path, ran:
         assert kept == own and len(lines) > len(own)
 
 
-def test_trials_that_did_not_end_are_left_out_by_name(tmp_path: Path) -> None:
+def test_trials_that_did_not_end_are_excluded_by_name(tmp_path: Path) -> None:
     def course(trial: Any) -> Course:
         return Course(crash=trial.repeat == 1, hits_at=None if trial.repeat == 2 else 4)
 

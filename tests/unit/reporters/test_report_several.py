@@ -73,7 +73,7 @@ def test_what_does_not_count_stays_in_the_ledger(early: Record, late: Record, tm
     assert [item.place for item in verify(found.record.folder.root).problems] == [index.NAME]
 
 
-def test_what_befell_any_of_the_runs_is_told_with_the_run_s_name(late: Record, tmp_path: Path) -> None:
+def test_incidents_of_every_run_are_shown_with_its_name(late: Record, tmp_path: Path) -> None:
     first = make_record(tmp_path / "first", only=4, started_ms=1_500_000_000_000)
     second = make_record(tmp_path / "second", started_ms=1_550_000_000_000)
     for record, at in ((second, 2), (first, 1)):
@@ -86,7 +86,7 @@ def test_what_befell_any_of_the_runs_is_told_with_the_run_s_name(late: Record, t
     assert [item.text for item in alone.record.incidents] == ["at 1"]
 
 
-def test_a_seed_that_one_run_has_in_some_cells_only_is_taken_whole_from_the_other(late: Record, tmp_path: Path) -> None:
+def test_a_seed_incomplete_in_one_run_is_taken_completely_from_the_other(late: Record, tmp_path: Path) -> None:
     part = make_record(tmp_path / "part", only=18, started_ms=1_500_000_000_000)
     (found,) = sections([part.folder.root, late.folder.root], tmp_path / "out")
     fast = {item.repeat for item in found.record.results if item.tta_wall and item.tta_wall < 0.3}
@@ -95,7 +95,7 @@ def test_a_seed_that_one_run_has_in_some_cells_only_is_taken_whole_from_the_othe
                for seed in range(6))
 
 
-def test_a_crash_counts_where_its_run_is_the_earlier_one(late: Record, tmp_path: Path) -> None:
+def test_a_crash_counts_if_its_run_is_the_earlier_one(late: Record, tmp_path: Path) -> None:
     crashed = make_record(tmp_path / "crashed", course=lambda trial: Course(crash=trial.repeat == 2),
                           started_ms=1_500_000_000_000)
     (found,) = sections([late.folder.root, crashed.folder.root], tmp_path / "out")
@@ -117,7 +117,7 @@ def changed(record: Record, **values: Any) -> None:
     write_model(record.folder.environment, record.environment.model_copy(update=values))
 
 
-def test_another_machine_or_method_stands_apart(late: Record, tmp_path: Path) -> None:
+def test_another_machine_or_method_is_separate(late: Record, tmp_path: Path) -> None:
     elsewhere, method = make_record(tmp_path / "elsewhere"), make_record(tmp_path / "method")
     changed(elsewhere, cpu="Another CPU")
     write_model(method.folder.plan, method.plan.model_copy(update={"method": "2.0"}))
@@ -126,7 +126,7 @@ def test_another_machine_or_method_stands_apart(late: Record, tmp_path: Path) ->
     assert "another machine: Another CPU" in found[1].why and "another method" in found[2].why
 
 
-def test_other_libraries_are_told(late: Record, tmp_path: Path) -> None:
+def test_other_libraries_are_reported(late: Record, tmp_path: Path) -> None:
     newer = make_record(tmp_path / "newer", started_ms=1_800_000_000_000)
     changed(newer, libraries={"torch": "3.0"})
     (found,) = sections([late.folder.root, newer.folder.root], tmp_path / "out")
@@ -170,7 +170,7 @@ def test_the_command_writes_one_report_and_an_index(early: Record, late: Record,
     assert found.problems == [] and found.identity is not None
 
 
-def test_what_cannot_be_done_is_one_line(early: Record, late: Record, tmp_path: Path) -> None:
+def test_an_impossible_request_is_one_line(early: Record, late: Record, tmp_path: Path) -> None:
     runs = [str(early.folder.root), str(late.folder.root)]
     (tmp_path / "full").mkdir()
     (tmp_path / "full/file").write_text("mine")
@@ -187,8 +187,8 @@ def test_what_cannot_be_done_is_one_line(early: Record, late: Record, tmp_path: 
     assert (tmp_path / "full/file").read_text() == "mine" and not (tmp_path / "out").exists()
 
 
-def test_runs_that_stand_apart_are_one_page_and_one_document(early: Record, late: Record, tmp_path: Path) -> None:
-    """Each section says why it stands apart, and its verdicts are those of its own report."""
+def test_separate_runs_are_one_page_and_one_document(early: Record, late: Record, tmp_path: Path) -> None:
+    """Each section states why it is separate, and has the verdicts of its own report."""
     other = make_record(tmp_path / "other", SUITE.replace("lr: 0.1", "lr: 0.2"), only=8)
     runs = [str(item.folder.root) for item in (early, other, late)]
     ended = CliRunner().invoke(cli, ["report", *runs, "--to", "markdown", "--out", str(tmp_path / "out")])

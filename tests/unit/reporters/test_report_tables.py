@@ -56,7 +56,7 @@ def record(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module")
 def compared(record: Record) -> dict[str, Any]:
-    """What `repro compare --json` says of the same run."""
+    """The output of `repro compare --json` for the same run."""
     ended = CliRunner().invoke(cli, ["compare", str(record.folder.root), "--json"])
     assert ended.exit_code == 0, ended.output
     found: dict[str, Any] = json.loads(ended.stdout)
@@ -131,7 +131,7 @@ def test_figures_are_those_of_compare_to_the_last_digit(
 
 
 @pytest.mark.parametrize("kind", DATA)
-def test_what_an_attempt_took_is_unknown_where_nobody_wrote_its_end_down(
+def test_the_duration_of_an_attempt_without_a_recorded_end_is_unknown(
     record: Record, kind: str, tmp_path: Path
 ) -> None:
     begun = record.attempts[0].model_copy(update={"status": "started", "seconds": 0.001})
@@ -153,7 +153,7 @@ def test_every_trial_attempt_and_evaluation_is_there(
 
 
 @pytest.mark.parametrize("kind", DATA)
-def test_every_row_with_a_figure_says_what_the_figure_is(
+def test_every_row_with_a_figure_has_its_label(
     record: Record, found: dict[str, list[dict[str, Any]]]
 ) -> None:
     wanted = {cell.cell_id: cell.choices.origin for cell in record.plan.cells}
@@ -213,7 +213,7 @@ def test_markdown_and_latex_round_the_figures_of_compare(
         assert text["latex"].count(f"\\textbf{{{theirs['verdict']}}}") > 0
 
 
-def test_doubts_stand_in_the_short_reports(tmp_path: Path) -> None:
+def test_doubts_are_in_the_short_reports(tmp_path: Path) -> None:
     record = make_record(tmp_path / "run", SUITE.replace("seeds: 6", "seeds: 3"), missing_some, only=10)
     told = " ".join(short_tables.brief(record).doubts)
     assert "only 10 of 12 trials have run" in told and "3 repeats make a smoke test" in told

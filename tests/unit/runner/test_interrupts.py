@@ -52,14 +52,14 @@ class Page:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing that takes time and is not looked at here."""
+    """Replace slow parts that are not under test."""
     monkeypatch.setattr(preflight, "before", lambda *_: [])
     monkeypatch.setattr(environment, "_git", lambda *_: None)
 
 
 @pytest.fixture
 def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None) -> Begin:
-    """What `repro run` does with a suite of four trials, into the folder `run`."""
+    """Run a suite of four trials into the folder `run`, as `repro run` does."""
     for place in (cli_run, reproduce, headless):
         monkeypatch.setattr(place, "detect", lambda: MACHINE)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
@@ -110,7 +110,7 @@ def test_the_ledger_the_terminal_and_the_report_name_the_signal(
     (KeyboardInterrupt(), "Ctrl-C"), (Interrupted(signal.SIGINT), "Ctrl-C"), (Interrupted(signal.SIGTERM), "SIGTERM"),
     (Interrupted(4000), "signal 4000"),
 ])
-def test_whoever_raises_it_has_a_name(error: KeyboardInterrupt, name: str) -> None:
+def test_every_interrupt_names_its_signal(error: KeyboardInterrupt, name: str) -> None:
     assert interrupter(error) == name
 
 
@@ -145,7 +145,7 @@ def test_a_signal_after_the_last_trial_leaves_record_and_report(
     assert not (tmp_path / "run" / "run.lock").exists()
 
 
-def test_a_signal_in_the_middle_of_the_index_leaves_a_whole_one(
+def test_a_signal_while_the_index_is_written_leaves_a_complete_one(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     after(monkeypatch, index, "file_sha256", 3)
@@ -175,7 +175,7 @@ def test_a_signal_after_a_gate_that_failed_does_not_hide_why(
     assert (tmp_path / "run" / index.NAME).is_file()
 
 
-def test_a_signal_before_anything_ran_says_how_to_go_on(
+def test_a_signal_before_the_first_trial_names_the_command_to_resume(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     after(monkeypatch, preflight, "check", 1, signal.SIGTERM)
@@ -214,7 +214,7 @@ def test_a_resume_that_is_refused_leaves_every_file_as_it_was(
     assert contents(tmp_path / "run") == before
 
 
-def test_a_reproduction_that_a_signal_ends_is_not_judged_and_keeps_what_has_run(
+def test_an_interrupted_reproduction_is_not_judged_and_keeps_completed_trials(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert begin().exit_code == 0
@@ -239,7 +239,7 @@ def test_a_reproduction_that_a_signal_ends_is_not_judged_and_keeps_what_has_run(
     assert len(read_record(found.run).results) == 4 and verify(tmp_path / "again").sound
 
 
-def test_only_a_reproduction_of_this_very_record_is_gone_on_with(
+def test_only_a_reproduction_of_the_same_record_is_resumed(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Judged against itself, or against the record that fits, anything would be reproduced."""
@@ -270,10 +270,10 @@ def test_a_reproduction_ended_while_it_is_sealed_has_its_index(
     assert "nothing is judged" in capsys.readouterr().err
     assert verify(tmp_path / "again").sound and (tmp_path / "again" / index.NAME).is_file()
     other = resume.plan_differences(read_record(tmp_path / "again").plan, MACHINE)
-    assert other == [], "some cells of a suite are a plan that can be gone on with"
+    assert other == [], "some cells of a suite are a plan that can be resumed"
 
 
-def test_a_reproduction_that_went_on_elsewhere_does_not_claim_sameness(
+def test_a_reproduction_resumed_elsewhere_lists_the_differences(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert begin().exit_code == 0
@@ -291,7 +291,7 @@ def test_a_reproduction_that_went_on_elsewhere_does_not_claim_sameness(
     assert "no recorded difference" not in found.text()
 
 
-def test_a_calibration_that_a_signal_ends_keeps_what_has_run_and_no_null(
+def test_an_interrupted_calibration_keeps_completed_trials_and_no_null(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], quick: None
 ) -> None:
     monkeypatch.setattr(headless, "detect", lambda: MACHINE)
@@ -326,7 +326,7 @@ def test_an_index_that_cannot_be_written_costs_no_report(
 
 
 def test_a_signal_that_comes_while_a_late_trial_is_killed_is_delivered() -> None:
-    """Only the deadline's own, sent to get out of elastic, is nobody else's."""
+    """Only the deadline's own signal, sent to leave elastic, has no other sender."""
     elastic = pytest.importorskip("torch.distributed.elastic.multiprocessing.api")
     late = local._Late()
     late.set()

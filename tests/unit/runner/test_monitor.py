@@ -1,4 +1,4 @@
-"""What is watched beside a trial may not spoil the trial."""
+"""Monitoring next to a trial must not disturb the trial."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def test_a_full_disk_ends_the_system_metrics_and_nothing_else(tmp_path: Path, mo
     assert watch.unwritten == "No space left on device"
 
 
-def test_what_was_read_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The parent looks at a log every second, beside a trial that is being timed."""
+def test_a_log_is_not_read_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parent reads a log every second next to a timed trial."""
     monkeypatch.setattr(monitor, "PERIOD_SECONDS", 0.01)
     path, read, told = tmp_path / "result_1.txt", [], []
     real = monitor.follow

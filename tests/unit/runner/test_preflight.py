@@ -1,4 +1,4 @@
-"""What would spoil a run: each guard warns at its limit and not before; clocks that jump are told from slow ones."""
+"""Preflight checks: each warns at its limit and not before; jumping clocks are distinguished from slow ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def before(plan: Plan, cores: int = 2, load: float | None = 0.0) -> list[str]:
     return preflight.before(plan, Machine(device="cpu", device_count=0, cores=cores), Path(), load)
 
 
-def test_nothing_is_said_of_a_machine_that_is_fit(plan: Plan) -> None:
+def test_a_suitable_machine_has_no_warnings(plan: Plan) -> None:
     assert before(plan) == []
     assert before(plan, load=None) == []
 
@@ -83,7 +83,7 @@ def test_clocks(
     at["monotonic"] += monotonic
     at["asleep"] += asleep
     assert watch.look() == said
-    assert watch.look() == [], "said once"
+    assert watch.look() == [], "reported once"
 
 
 def test_this_machines_clocks_agree_just_now() -> None:
@@ -93,7 +93,7 @@ def test_this_machines_clocks_agree_just_now() -> None:
 def test_checkpoints_take_room(plan: Plan) -> None:
     pytest.importorskip("torch")
     suite = plan.suite.model_copy(update={"on_failure": "resume_from_checkpoint"})
-    assert preflight.checkpoint_bytes(plan) == 0, "its suite wants none"
+    assert preflight.checkpoint_bytes(plan) == 0, "its suite requires none"
     trial = {**suite.trial, "engine": "ddp", "workload": {"kind": "digits-mlp", "hidden": 512, "depth": 1}}
     small = {**trial, "workload": {"kind": "digits-mlp", "hidden": 64, "depth": 1}}
     found = []
@@ -106,7 +106,7 @@ def test_checkpoints_take_room(plan: Plan) -> None:
 
 
 def test_a_real_small_disk_and_a_real_small_shared_memory(tmp_path: Path) -> None:
-    """In a mount namespace of its own: a run folder and /dev/shm on file systems of a megabyte."""
+    """In a separate mount namespace: a run folder and /dev/shm on file systems of a megabyte."""
     plan = make_record(tmp_path / "record", only=0).folder.plan
     (tmp_path / "small").mkdir()
     code = (

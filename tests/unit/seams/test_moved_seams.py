@@ -1,4 +1,4 @@
-"""Plug-ins written for version 0.1 are told where a class is now."""
+"""Plug-ins written for version 0.1 get the new place of a class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often intervals hold the truth and tests reject it, by simulation with fixed seeds, at n = 5, 8, 10, 20.
+"""Coverage of intervals and error rates of tests, by simulation with fixed seeds, at n = 5, 8, 10, 20.
 
 Every figure of the table in docs/method.md comes from 4,000 samples (standard error 0.35 points at 95 %), through the
 public functions; a slow test compares them. What always runs takes 1,000 samples (0.7 points). `pytest -s -m slow` on
@@ -83,7 +83,7 @@ def within(interval: Interval | None, truth: float) -> bool:
 
 
 def paired(draw: Draw, count: int) -> float:
-    """Pairs share a machine that is now faster, now slower; the candidate takes 1.25 times as long."""
+    """Pairs share a machine of varying speed; the candidate takes 1.25 times as long."""
     generator = np.random.default_rng(count)
     machine = generator.lognormal(0, 0.5, (SAMPLES, count))
     above, below = (machine * draw(generator, (SAMPLES, count)) for _ in range(2))
@@ -156,7 +156,7 @@ def restricted(missed: float, answered: float = 0.9) -> Callable[[Draw, int], fl
 
 
 def restricted_pair(missed: float, answered: float = 0.85) -> Callable[[Draw, int], float]:
-    """The candidate misses as said, the baseline never; so do their times differ, by a quarter."""
+    """The candidate misses at the given rate, the baseline never; their times differ by a quarter."""
 
     def measure(draw: Draw, count: int) -> float:
         generator = np.random.default_rng(count)
@@ -182,7 +182,7 @@ def answers(found: list[bool | None], answered: float) -> list[bool]:
 
 
 def same(draw: Draw, count: int) -> float:
-    """False positives of equivalence: the true ratio lies on the margin, one so wide that even n = 5 can err."""
+    """False positives of equivalence: the true ratio is on the margin, one so wide that even n = 5 can err."""
     generator = np.random.default_rng(count)
     above, below = (draw(generator, (SAMPLES, count)) for _ in range(2))
     return share([tost(np.log(2 * a / b), 1.0).equivalent for a, b in zip(above, below, strict=True)])
@@ -237,7 +237,7 @@ QUICK = ("ratio of pairs, t on logs", "ratio of two samples, Welch on logs", "P(
 
 
 def check(name: str, found: float) -> None:
-    """The claim of each row, with three standard errors where it is a bound that the truth may lie on."""
+    """The claim of each row, with three standard errors if it is a bound that the truth may equal."""
     if "chi-square alone" in name:
         return  # no claim: why p is exact
     if name.startswith("false positives"):
@@ -307,7 +307,7 @@ def test_the_documents_table_has_every_row_and_keeps_every_claim() -> None:
 
 @pytest.mark.parametrize("missed", [0.0, 0.1, 0.3])
 @pytest.mark.parametrize("count", [8, 10, 20])
-def test_the_median_interval_covers_what_it_says_with_runs_that_missed(count: int, missed: float) -> None:
+def test_the_median_interval_has_its_stated_coverage_with_runs_that_missed(count: int, missed: float) -> None:
     level = median_interval(range(count)).level
     assert middle(missed)(lognormal, count) == pytest.approx(level, abs=0.011)
     assert middle(missed)(rounded, count) >= level - 0.011  # ties only add

@@ -58,7 +58,7 @@ def test_the_range_of_a_ratio_by_hand() -> None:
 
 @CALM
 @given(PAIRED)
-def test_every_crossing_in_the_brackets_lies_in_range_and_its_t_interval_in_the_interval(
+def test_every_crossing_in_the_brackets_is_in_range_and_its_t_interval_in_the_interval(
     pairs: list[tuple[tuple[float, float], tuple[float, float]]]
 ) -> None:
     ours, theirs = ([pair[side] for pair in pairs] for side in (0, 1))
@@ -77,7 +77,7 @@ def test_every_crossing_in_the_brackets_lies_in_range_and_its_t_interval_in_the_
 
 
 @pytest.mark.parametrize("brackets", [[], [(2, 1)], [(1, 1)], [(-1, 1)], [(0, math.nan)], [(0, math.inf)]])
-def test_what_is_no_bracket_is_refused(brackets: list[tuple[float, float]]) -> None:
+def test_invalid_brackets_are_refused(brackets: list[tuple[float, float]]) -> None:
     with pytest.raises(ValueError, match="bracket"):
         bracket_bias(brackets)
 
@@ -171,7 +171,7 @@ def test_pairs_to_settle() -> None:
     (0, 1.1, 0.05, "spread"), (math.nan, 1.1, 0.05, "spread"), (0.1, 0, 0.05, "ratio"), (0.1, math.inf, 0.05, "ratio"),
     (0.1, 1.1, 0, "alpha"),
 ])
-def test_what_is_no_design_is_refused(sd: float, ratio: float, alpha: float, problem: str) -> None:
+def test_invalid_designs_are_refused(sd: float, ratio: float, alpha: float, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         paired_power(sd, ratio, 10, alpha)
     with pytest.raises(ValueError, match="power"):

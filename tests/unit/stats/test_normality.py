@@ -24,6 +24,6 @@ def test_its_level_over_normal_values() -> None:
 @pytest.mark.parametrize(("values", "says"), [
     ([1.0, 2.0], "3 are the least"), ([1.0, 1.0, 1.0], "do not spread"), ([1.0, 2.0, float("nan")], "finite"),
 ])
-def test_what_it_refuses(values: list[float], says: str) -> None:
+def test_invalid_samples_are_refused(values: list[float], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         shapiro_p(values)

@@ -70,7 +70,7 @@ def test_welch_by_hand() -> None:
     ([1], [1, 2], "at least 2"), ([1, 1], [2, 2], "without a spread"), ([1, 0], [1, 2], "positive"),
     ([1, math.nan], [1, 2], "finite"), ([1, math.inf], [1, 2], "finite"),
 ])
-def test_what_welch_refuses(ours: list[float], theirs: list[float], problem: str) -> None:
+def test_welch_refuses_invalid_samples(ours: list[float], theirs: list[float], problem: str) -> None:
     for refuse in (welch_ratio, welch_p):
         with pytest.raises(ValueError, match=problem):
             refuse(ours, theirs)
@@ -103,7 +103,7 @@ def test_sign_flip_agrees_with_scipy(logs: list[float]) -> None:
     assert sign_flip(logs) == pytest.approx(theirs.pvalue, abs=1e-12)
 
 
-def test_sign_flip_takes_rounding_for_ties() -> None:
+def test_sign_flip_treats_rounding_as_ties() -> None:
     assert sign_flip([0.1, 0.2, -0.3]) == 1.0  # the sum is 5e-17, not 0
     with pytest.raises(ValueError, match="finite"):
         sign_flip([math.nan])
@@ -179,7 +179,7 @@ def test_tost_by_hand() -> None:
     ([0.1, math.nan], 0.05, 0.05, "finite"), ([0.1, 0.2], 0, 0.05, "margin"), ([0.1, 0.2], -0.1, 0.05, "margin"),
     ([0.1, 0.2], math.nan, 0.05, "margin"), ([0.1, 0.2], 0.05, 0.5, "alpha"),
 ])
-def test_what_is_no_equivalence_test_is_refused(logs: list[float], margin: float, alpha: float, problem: str) -> None:
+def test_invalid_equivalence_tests_are_refused(logs: list[float], margin: float, alpha: float, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         tost(logs, margin, alpha)
 
@@ -197,7 +197,7 @@ def test_proportions_agree_with_statsmodels(sample: tuple[int, int]) -> None:
         assert (ours(*sample).low, ours(*sample).high) == pytest.approx((low, high), abs=1e-9)
 
 
-def test_the_mean_interval_agrees_with_scipy_and_refuses_what_has_no_spread() -> None:
+def test_the_mean_interval_agrees_with_scipy_and_refuses_samples_without_spread() -> None:
     values = [3.0, 4.0, 8.0]
     theirs = scipy_stats.ttest_1samp(values, 0).confidence_interval(0.9)
     found = mean_interval(values, 0.9)
@@ -213,7 +213,7 @@ def test_runs_that_missed_are_the_longest_in_the_median_interval() -> None:
     assert median_interval([1, 2, 3, 4, 5, 6, 7, 8, 9], missed=1) == median_interval([*range(1, 10), 99])
     found = median_interval([1, 2, 3, 4, 5], missed=5)
     assert found is not None and (found.low, found.high) == (2, math.inf)
-    assert median_interval([1], missed=9) is None  # even the lower end lies among those that missed
+    assert median_interval([1], missed=9) is None  # even the lower end is among those that missed
     with pytest.raises(ValueError, match="missed cannot be -1"):
         median_interval([1, 2, 3], missed=-1)
     with pytest.raises(ValueError, match="finite"):

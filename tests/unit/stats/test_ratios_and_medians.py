@@ -34,7 +34,7 @@ def test_fewer_than_six_values_give_no_interval_of_the_median() -> None:
 
 
 @pytest.mark.parametrize("count", range(6, 60))
-def test_the_median_interval_has_the_coverage_it_says_and_is_the_narrowest_that_reaches_the_level(count: int) -> None:
+def test_the_median_interval_has_its_stated_coverage_and_is_the_narrowest_at_the_level(count: int) -> None:
     found = median_interval([float(number) for number in range(1, count + 1)])
     assert found is not None
     k = int(found.low)
@@ -85,7 +85,7 @@ def test_wilson_against_its_formula(sample: tuple[int, int]) -> None:
 @pytest.mark.parametrize(("successes", "count", "problem"), [
     (0, 0, "n must be"), (3, 2, "not be greater than n"), (-1, 2, "k must be"),
 ])
-def test_wilson_refuses_what_is_no_proportion(successes: int, count: int, problem: str) -> None:
+def test_wilson_refuses_invalid_proportions(successes: int, count: int, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         wilson(successes, count)
 
@@ -139,7 +139,7 @@ def test_the_unit_of_time_does_not_matter(pairs: list[tuple[float, float]], scal
     ([1, math.nan], [1, 1], "positive finite"),
     ([1, 1], [1, math.inf], "positive finite"),
 ])
-def test_what_is_no_ratio_is_refused(above: list[float], below: list[float], problem: str) -> None:
+def test_invalid_ratios_are_refused(above: list[float], below: list[float], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         paired_ratio(above, below)
 
@@ -167,7 +167,7 @@ def test_sign_flip_against_brute_force(logs: list[float]) -> None:
     near = [total for total in sums if abs(total - observed) < 1e-9]
     at_least = sum(total > observed + 1e-9 for total in sums) + len(near)
     found = sign_flip(logs)
-    # Ties are ties only up to rounding: the exact count lies between without and with them.
+    # Ties are ties only up to rounding: the exact count is between those without and with them.
     assert (at_least - len(near)) / len(sums) < found <= at_least / len(sums)
 
 
@@ -188,7 +188,7 @@ def test_sign_flip_of_no_difference_is_one() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 21])
-def test_sign_flip_takes_1_to_20_pairs(count: int) -> None:
+def test_sign_flip_accepts_1_to_20_pairs(count: int) -> None:
     with pytest.raises(ValueError, match="1 to 20 pairs"):
         sign_flip([0.1] * count)
 

@@ -48,7 +48,7 @@ def scores(organization: Path) -> dict[tuple[str, str], list[float | None]]:
 
 
 def summarized(organization: Path, out: Path) -> dict[tuple[str, str], float]:
-    """What MLCommons' summarizer writes of one organization. It writes beside the logs too, so it gets a copy."""
+    """Output of MLCommons' summarizer for one organization. It also writes next to the logs, so it gets a copy."""
     subprocess.run([sys.executable, "-m", "mlperf_logging.result_summarizer", str(organization), "training", "4.0.0",
                     "-csv", str(out)], check=True, capture_output=True, cwd=out.parent)
     with out.open() as file:
@@ -71,7 +71,7 @@ def test_every_system_scores_as_in_mlcommons_summarizer(name: str, tmp_path: Pat
     for key, runs in found.items():
         score = mlperf_score(runs)
         assert score.valid and score.value == pytest.approx(first[key], rel=1e-9)
-    # The first pass leaves the reference check's factor beside the logs; the second one applies it.
+    # The first pass leaves the reference check's factor next to the logs; the second one applies it.
     second = summarized(folder, tmp_path / "second.csv")
     scaled = 0
     for (system, benchmark), runs in found.items():

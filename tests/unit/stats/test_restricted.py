@@ -31,7 +31,7 @@ def test_a_restricted_mean_by_hand() -> None:
 
 
 def test_the_area_under_a_curve_with_runs_cut_off_by_hand() -> None:
-    # reached at 1 (of 4), cut off at 2, reached at 3 (of 2): going on 1, 3/4, 3/8 -> 1 + 2 * 3/4 + 1 * 3/8
+    # reached at 1 (of 4), cut off at 2, reached at 3 (of 2): remaining 1, 3/4, 3/8 -> 1 + 2 * 3/4 + 1 * 3/8
     assert restricted_area([1, 2, 3, 5], [True, False, True, False], 4) == pytest.approx(1 + 1.5 + 0.375)
 
 
@@ -82,13 +82,13 @@ def test_the_watched_horizon_is_the_shortest_run_that_missed() -> None:
     ([2, 2, 9], [True, True, False], 9, "values that differ"), ([1, 2], [True, True], 0, "positive finite time"),
     ([1, 2], [True, True], math.inf, "positive finite time"), ([1, math.nan], [True, True], 5, "finite"),
 ])
-def test_what_gives_no_restricted_mean_is_refused(
+def test_samples_without_a_restricted_mean_are_refused(
     times: list[float], hits: list[bool], horizon: float, problem: str
 ) -> None:
     with pytest.raises(ValueError, match=problem):
         restricted_mean(times, hits, horizon)
 
 
-def test_an_area_beyond_what_was_watched_is_refused() -> None:
+def test_an_area_beyond_the_observed_time_is_refused() -> None:
     with pytest.raises(ValueError, match="no run was watched up to 9"):
         restricted_area([1, 2], [True, False], 9)

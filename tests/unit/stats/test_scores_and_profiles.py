@@ -84,7 +84,7 @@ def test_the_geometric_mean_by_hand() -> None:
 def test_a_performance_profile_by_hand() -> None:
     times = {"a": {"x": 1.0, "y": 4.0, "z": None}, "b": {"x": 2.0, "y": 2.0, "z": 5.0}, "c": {"w": None}}
     found = performance_profile(times, [1, 1.9, 2, 100])
-    # four workloads, w solved by nobody: a is best on x, twice b's on y, never on z
+    # four workloads, w solved by none: a is best on x, twice b's on y, never on z
     assert found == {"a": (0.25, 0.25, 0.5, 0.5), "b": (0.5, 0.5, 0.75, 0.75), "c": (0, 0, 0, 0)}
 
 
@@ -92,7 +92,7 @@ def test_a_performance_profile_by_hand() -> None:
     ({}, [1], "at least one system"), ({"a": {}}, [1], "one workload"), ({"a": {"x": 1.0}}, [0.5], "at least 1"),
     ({"a": {"x": -1.0}}, [1], "time of a on x"), ({"a": {"x": math.nan}}, [1], "time of a on x"),
 ])
-def test_what_is_no_profile_is_refused(
+def test_invalid_profiles_are_refused(
     times: dict[str, dict[str, float | None]], taus: list[float], problem: str
 ) -> None:
     with pytest.raises(ValueError, match=problem):
@@ -158,7 +158,7 @@ def test_the_exact_trend_rejects_at_its_level_when_nothing_drifts() -> None:
     ([1, 2, 3, 4], [2, 2, 2, 2], "differ"), ([1, 1, 1, 1], [1, 2, 3, 4], "differ"),
     ([1, 2, 3, 4], [1, 2, 3, math.nan], "finite"),
 ])
-def test_what_is_no_trend_is_refused(order: list[float], logs: list[float], problem: str) -> None:
+def test_invalid_trends_are_refused(order: list[float], logs: list[float], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         order_trend(order, logs)
 
@@ -168,7 +168,7 @@ def test_outliers_are_marked_in_place_and_units_do_not_matter() -> None:
     assert outlier_marks(values) == [False, False, True, False, False, False]
     assert outlier_marks([60 * value for value in values]) == outlier_marks(values)
     assert outlier_marks([1 / value for value in values]) == outlier_marks(values)
-    assert outlier_marks([1, 1, 1, 1, 1, 1, 2]) == [False] * 6 + [True]  # MAD 0: mean absolute deviation stands in
+    assert outlier_marks([1, 1, 1, 1, 1, 1, 2]) == [False] * 6 + [True]  # MAD 0: mean absolute deviation replaces it
     assert outlier_marks([1, 1, 1, 50]) == [False] * 4
     assert outlier_marks([2.0] * 8) == [False] * 8
     with pytest.raises(ValueError, match="positive"):

@@ -16,7 +16,7 @@ from repro.stats import Survival, cumulative_incidence, kaplan_meier, log_rank, 
 
 CALM = settings(max_examples=40, deadline=None, derandomize=True, database=None)
 MERCAPTOPURINE = [6, 6, 6, 6.5, 7, 9.5, 10, 10.5, 11.5, 13, 16, 17.5, 19.5, 20.5, 22, 23, 25.5, 32.5, 32.6, 34.5, 35.5]
-"""Freireich et al. 1963, weeks in remission, as in Cox & Oakes 1984; what is no whole number here is 6+, 9+, ..."""
+"""Freireich et al. 1963, weeks in remission, as in Cox & Oakes 1984; fractions represent 6+, 9+, ..."""
 PLACEBO = [1, 1, 2, 2, 3, 4, 4, 5, 5, 8, 8, 8, 8, 11, 11, 12, 12, 15, 17, 22, 23]
 MAINTAINED = [(9, 1), (13, 1), (13, 0), (18, 1), (23, 1), (28, 0), (31, 1), (34, 1), (45, 0), (48, 1), (161, 0)]
 """Acute myelogenous leukaemia, weeks (Miller 1981, p. 49)."""
@@ -81,7 +81,7 @@ def test_without_misses_the_curve_is_the_share_of_runs_and_order_does_not_matter
     assert mixed == kaplan_meier([1, 2, 3, 4], [True, True, True, False])
 
 
-def test_where_all_missed_or_fewer_than_half_reached_there_is_no_median() -> None:
+def test_there_is_no_median_if_fewer_than_half_reached_the_target() -> None:
     assert kaplan_meier([3, 4], [False, False]) == Survival((), (), (), (), 4)
     assert median_time(kaplan_meier([3, 4], [False, False])) is None
     assert median_time(kaplan_meier([1, 4, 4], [True, False, False])) is None
@@ -100,7 +100,7 @@ def test_beyond_the_last_time_watched_nothing_is_known() -> None:
     ([], [], "at least one"), ([1], [True, False], "as many times as outcomes"), ([math.nan], [True], "finite"),
     ([math.inf], [False], "finite"), ([-1], [True], "negative"),
 ])
-def test_what_is_no_run_is_refused(times: list[float], hits: list[bool], problem: str) -> None:
+def test_invalid_runs_are_refused(times: list[float], hits: list[bool], problem: str) -> None:
     for refuse in (lambda: kaplan_meier(times, hits), lambda: log_rank(times, hits, [1, 2], [True, True])):
         with pytest.raises(ValueError, match=problem):
             refuse()
@@ -202,7 +202,7 @@ def test_one_cause_is_the_kaplan_meier_curve_and_reading_divergence_as_censored_
         dict(zip(curve.times, curve.reached_by, strict=True)))
     times, ends = [1.0, 2.0, 3.0, 4.0], ["diverged", "reached", "diverged", "reached"]
     assert cumulative_incidence(times, ends)["reached"][-1][1] == pytest.approx(0.5)
-    assert kaplan_meier(times, [end == "reached" for end in ends]).reached_by[-1] == 1.0  # what must not be told
+    assert kaplan_meier(times, [end == "reached" for end in ends]).reached_by[-1] == 1.0  # must not be reported
 
 
 @CALM

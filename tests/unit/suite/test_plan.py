@@ -85,7 +85,7 @@ def test_names_are_unique_readable_and_those_of_every_earlier_version(tmp_path: 
     assert found.trial(found.cells[0], 3).trial_id == "ddp-p1-b64-fp32-s3-bff066db"
 
 
-def test_what_is_left_at_its_default_names_the_same_cell(tmp_path: Path) -> None:
+def test_fields_at_their_default_name_the_same_cell(tmp_path: Path) -> None:
     ids = [cell.cell_id for cell in plan(tmp_path).cells]
     spelt = plan(tmp_path, "{kind: sgd, lr: 0.1}", "{lr: 0.10, momentum: 0.9, kind: sgd}")
     assert [cell.cell_id for cell in spelt.cells] == ids
@@ -101,7 +101,7 @@ def test_what_is_left_at_its_default_names_the_same_cell(tmp_path: Path) -> None
     ("[ddp, {kind: deepspeed, stage: 1}]", "[{stage: 1, kind: deepspeed}, ddp]"),
     ("  engine: ddp\n", "  engine: ddp\n  precision: fp32\n"),
 ])
-def test_the_digest_ignores_what_does_not_change_the_experiment(tmp_path: Path, old: str, new: str) -> None:
+def test_the_digest_ignores_fields_outside_the_experiment(tmp_path: Path, old: str, new: str) -> None:
     assert plan(tmp_path, old, new).digest == plan(tmp_path).digest
 
 
@@ -142,7 +142,7 @@ def test_an_excluded_combination_need_not_make_sense(tmp_path: Path) -> None:
     assert len(found.cells) == 2
 
 
-def test_what_is_unsupported_is_skipped_with_its_reason(tmp_path: Path) -> None:
+def test_unsupported_cells_are_skipped_with_the_reason(tmp_path: Path) -> None:
     found = plan(tmp_path, "[ddp, {kind: deepspeed, stage: 1}]", "[ddp, single]")
     assert [(item.label, item.reason) for item in found.skipped] == [
         ("single, 2 processes", "engine single: engine single trains in one process, not 2")]

@@ -38,7 +38,7 @@ def test_cosine_decay_by_hand() -> None:
     assert Cosine().factor(20, 20) == pytest.approx(0)
 
 
-def test_decay_begins_where_the_warm_up_ends() -> None:
+def test_decay_begins_at_the_end_of_the_warm_up() -> None:
     assert Cosine(warmup_epochs=2).factor(2, 12) == 1
     assert Cosine(warmup_epochs=2).factor(7, 12) == pytest.approx(0.5)
 
@@ -69,6 +69,6 @@ def test_scaling_rules(rule: str, factor: float) -> None:
     assert Scaling.model_validate({"rule": rule, "base_batch": 64}).scale(256) == factor
 
 
-def test_a_rule_without_its_base_batch_is_refused_with_what_is_missing() -> None:
+def test_a_rule_without_its_base_batch_is_refused_with_the_missing_field() -> None:
     with pytest.raises(ValidationError, match="needs base_batch"):
         Scaling(rule="linear")

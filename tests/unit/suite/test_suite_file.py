@@ -1,4 +1,4 @@
-"""Suites as people write them: every mistake is one line that says where it stands and what would be right."""
+"""Suites as people write them: every mistake is one line with its place and the correction."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ MISTAKES = [
     ("  processes: [1, 2]", "  processes: []", 12, "matrix.processes", "no levels"),
     ("  engine: ddp\n", "  engine: ddp\n  schedule: cosin\n", 6, "trial.schedule", "'cosine'"),
     ("  engine: ddp\n", "  engine: ddp\n  determinism: bitwis\n", 6, "trial.determinism", "'bitwise'"),
-    ("target: 0.9", "target: 97", 8, "trial.stop.target", "top1 lies between 0 and 1; 97 % is 0.97 (given: 97)"),
-    ("target: 0.9", "target: -0.1", 8, "trial.stop.target", "lies between 0 and 1"),
+    ("target: 0.9", "target: 97", 8, "trial.stop.target", "top1 must be between 0 and 1; 97 % is 0.97 (given: 97)"),
+    ("target: 0.9", "target: -0.1", 8, "trial.stop.target", "must be between 0 and 1"),
     ("  processes: [1, 2]", "  processes: [true, 2]", 12, "matrix.processes[0]", "must be a number (given: true)"),
     ("lr: 0.1", "lr: true", 7, "trial.optimizer.lr", "must be a number (given: true)"),
     ("stage: 1", "stage: true", 11, "matrix.engine[1].stage", "must be a number (given: true)"),
@@ -114,7 +114,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("old", "new", "line", "field", "right"), MISTAKES)
-def test_a_mistake_is_one_line_with_file_line_field_and_what_would_be_right(
+def test_a_mistake_is_one_line_with_file_line_field_and_correction(
     plan: Planner, old: str, new: str, line: int, field: str, right: str
 ) -> None:
     with pytest.raises(SuiteError) as caught:
@@ -142,7 +142,7 @@ def test_more_processes_than_can_be_started(plan: Planner) -> None:
     (("processes=3", "seeds=4"), "-o processes=3: trial.batch.global: global batch 64"),
     (("processes=1,3",), "-o processes=1,3: trial.batch.global: global batch 64"),
     (("optimizer.lr=1e-2", "processes=64"), "-o optimizer.lr=1e-2 -o processes=64: trial: nothing can run"),
-    (("stop.target=97",), "-o stop.target=97: trial.stop.target: top1 lies between"),
+    (("stop.target=97",), "-o stop.target=97: trial.stop.target: top1 must be between"),
     (("processes=true",), "-o processes=true: trial.processes: must be a number"),
     (("stop.max_epochs=1e99",), "-o stop.max_epochs=1e99: trial.stop.max_epochs: input should be less"),
 ])
@@ -205,7 +205,7 @@ def test_a_sweep_replaces_the_factor_of_the_suite(plan: Planner) -> None:
     assert labels(found) == ["ddp, 2 processes", "ddp, 4 processes", "fake, 2 processes", "fake, 4 processes"]
 
 
-def test_one_value_takes_a_factor_away(plan: Planner) -> None:
+def test_one_value_removes_a_factor(plan: Planner) -> None:
     assert labels(plan("", "", "processes=2")) == ["ddp", "deepspeed (stage=1)"]
     assert {cell.choices.processes for cell in plan("", "", "trial.processes=2").cells} == {2}
 
@@ -262,7 +262,7 @@ def test_a_wrong_override_is_named(plan: Planner, override: str, field: str, rig
     assert "\n" not in text
 
 
-def test_the_file_is_still_blamed_for_what_the_file_says(plan: Planner) -> None:
+def test_mistakes_of_the_file_are_still_reported_for_the_file(plan: Planner) -> None:
     with pytest.raises(SuiteError, match=r"^\./s\.yaml:8: trial\.stop\.metric"):
         plan("metric: top1", "metric: top5", "optimizer.lr=0.2")
 
@@ -277,7 +277,7 @@ def test_an_override_does_not_cover_up_a_broken_section(
         plan(old, new, "processes=2")
 
 
-def test_a_contrast_that_an_override_takes_away_becomes_a_note(plan: Planner) -> None:
+def test_a_contrast_removed_by_an_override_becomes_a_note(plan: Planner) -> None:
     found = plan("", "", "engine=ddp")
     assert found.suite.primary is None
     assert any("the declared primary" in note and "after the overrides" in note for note in found.notes)

@@ -1,4 +1,4 @@
-"""What all records have in common."""
+"""Common properties of all records."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_ctrl_c_while_a_record_is_written_is_ctrl_c() -> None:
         held(Interrupted()).model_dump(mode="json")
 
 
-def test_an_error_of_a_serializer_stays_what_it_is() -> None:
+def test_an_error_of_a_serializer_keeps_its_type() -> None:
     with pytest.raises(ValueError, match="no") as error:
         held(Broken()).model_dump(mode="json")
     assert not isinstance(error.value, KeyboardInterrupt)

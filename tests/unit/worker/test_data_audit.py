@@ -19,7 +19,7 @@ CALM = settings(max_examples=60, deadline=None, derandomize=True, database=None)
 
 
 class Reader:
-    """Looks batches up; may be told to look up something else."""
+    """Looks batches up; can be set to look up something else."""
 
     def __init__(self, shift: int = 0, epoch_shift: int = 0) -> None:
         self.shift, self.epoch_shift = shift, epoch_shift
@@ -66,7 +66,7 @@ def play(batch: int, world: int, accumulation: int, reader: Any = Reader, swap: 
 
 @CALM
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 8))
-def test_shares_of_any_cut_add_up_to_what_the_seed_says(world: int, accumulation: int, micro: int) -> None:
+def test_shares_of_any_cut_add_up_to_the_seeds_sum(world: int, accumulation: int, micro: int) -> None:
     batch = world * accumulation * micro
     fed, order, drawn, draws = play(batch, world, accumulation)
     assert fed.lanes == order.lanes and drawn.lanes == draws.lanes
@@ -85,7 +85,7 @@ def test_other_samples_another_order_and_other_draws_show() -> None:
     assert late[2].lanes != late[3].lanes
 
 
-def test_a_workload_without_fed_is_audited_by_what_was_requested() -> None:
+def test_a_workload_without_fed_is_audited_by_requested_samples() -> None:
     fed, order, drawn, draws = play(12, 2, 3, None)
     assert fed.lanes == order.lanes
     assert drawn.lanes == draws.lanes == [0, 0]
@@ -124,7 +124,7 @@ def test_the_hash_of_draws_is_that_of_the_first_passes() -> None:
 
 
 @pytest.mark.parametrize("name", ["digits", "digits-mlp", "synthetic"])
-def test_bundled_workloads_say_what_they_looked_up(name: str) -> None:
+def test_bundled_workloads_report_their_lookups(name: str) -> None:
     pytest.importorskip("torch")
     from repro.core import registry
 

@@ -46,7 +46,7 @@ def test_any_world_and_accumulation_cut_the_same_global_batch(
     assert np.array_equal(np.concatenate(dealt), order.global_batch(step)[1])
 
 
-def test_two_ranks_see_at_once_what_one_process_sees_in_turn() -> None:
+def test_two_ranks_together_see_the_samples_of_one_process() -> None:
     # The parity gate's reference relies on this: p ranks x a micro-batches = 1 process x (p a) micro-batches.
     order = SampleOrder(STREAMS, 50, 24)
     _, alone = order.micro_batches(1, 0, 1, 6)
@@ -55,7 +55,7 @@ def test_two_ranks_see_at_once_what_one_process_sees_in_turn() -> None:
             assert np.array_equal(run, alone[number * 2 + rank])
 
 
-def test_order_does_not_depend_on_what_was_asked_before() -> None:
+def test_order_does_not_depend_on_earlier_requests() -> None:
     fresh, used = SampleOrder(STREAMS, 10, 4), SampleOrder(STREAMS, 10, 4)
     for step in (9, 0, 30, 2):
         used.global_batch(step)

@@ -72,13 +72,13 @@ def test_buckets_sent_in_fewer_bits(dtype: str, itemsize: int) -> None:
     assert found == Counter({100: 2, 200: 2})
 
 
-def test_sizes_that_nobody_knows_are_equal_ones() -> None:
+def test_unknown_sizes_are_assumed_equal() -> None:
     assert message_sizes(line(collectives=3, payload_bytes=40), 4, [], 1) == (Counter({3: 2, 4: 1}), False)
     assert message_sizes(line("all_gather", collectives=2, payload_bytes=80), 4, [], 1) == (Counter({40: 2}), False)
     assert message_sizes(line(collectives=5, payload_bytes=40), 4, [40], 1)[1] is False, "not one message a step"
 
 
-def test_what_has_no_formula() -> None:
+def test_traffic_without_a_formula() -> None:
     assert expected_traffic(Backend(), 4, [line()], [], 1) is None
     assert expected_traffic(Ring(), 1, [line()], [], 1) is None
     assert expected_traffic(Ring(), 4, [line("barrier (gloo)", "none", 1, 0, None)], [], 1) is None

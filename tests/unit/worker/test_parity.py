@@ -34,7 +34,7 @@ Values = dict[str, list[tuple[float, float]]]
 
 
 def trace(rank: int | None, change: Callable[[dict[str, Any]], object] = lambda _: None) -> Trace:
-    """What a rank that trains as it should leaves behind; None: the reference, which is fed everything in turn."""
+    """The files of a correct rank; None: the reference, which is fed everything in turn."""
     micros = range(WORLD * MICROS) if rank is None else [micro * WORLD + rank for micro in range(MICROS)]
     data: dict[str, Any] = {
         "rank": rank or 0,
@@ -187,7 +187,7 @@ def test_engines_are_compared_within_one_workload_batch_and_world(tmp_path: Path
         assert reference.batch.accumulation == processes
 
 
-def test_what_is_compared_is_fp32_without_warm_up_or_schedule(tmp_path: Path) -> None:
+def test_the_comparison_is_fp32_without_warm_up_or_schedule(tmp_path: Path) -> None:
     text = SUITE.replace("  device: cpu", "  device: cpu\n  precision: bf16-autocast\n  schedule: cosine")
     for group in groups(plan_of(tmp_path, text)):
         for trial in (group.reference, *group.candidates):
@@ -202,7 +202,7 @@ def test_cells_that_differ_in_precision_only_are_judged_once(tmp_path: Path) -> 
     assert [len(group.candidates) for group in groups(plan_of(tmp_path, text))] == [2, 2]
 
 
-def test_workloads_that_differ_in_an_option_are_told_apart(tmp_path: Path) -> None:
+def test_workloads_that_differ_in_an_option_are_distinguished(tmp_path: Path) -> None:
     text = SUITE[:SUITE.index("primary:")]
     text = text.replace("  processes: [1, 2]", "  workload: [digits, {kind: digits, norm: batch}]")
     assert [group.title for group in groups(plan_of(tmp_path, text))] == [
@@ -278,7 +278,7 @@ def test_a_tensor_is_measured_by_its_length_and_its_direction() -> None:
     assert measure("v", array)[1] != pytest.approx(projection)
 
 
-def test_tolerances_grow_with_what_rounding_does_but_not_on_the_first_step() -> None:
+def test_tolerances_grow_with_rounding_but_not_on_the_first_step() -> None:
     def blown_up(data: dict[str, Any]) -> None:
         for step in range(STEPS):
             norm, projection = data["gradients"]["last.weight"][step]

@@ -1,4 +1,4 @@
-"""Blocks with many steps: every step is read back, whoever reads, and wherever a reader stops."""
+"""Blocks with many steps: every step is read back, by every reader and from every position."""
 
 from __future__ import annotations
 

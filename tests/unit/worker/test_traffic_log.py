@@ -1,4 +1,4 @@
-"""Adding up one rank's traffic: training apart, unknown stays unknown."""
+"""Adding up one rank's traffic: training separately, unknown stays unknown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def taken(sent: int | None, seconds: float, operation: str = "all_reduce") -> di
     return {"lines": [line], "busy_seconds": 3 * seconds, "exposed_seconds": seconds, "overlapped_seconds": 0.0}
 
 
-def test_lines_add_up_and_training_stands_apart() -> None:
+def test_lines_add_up_and_training_is_separate() -> None:
     log = TrafficLog()
     log.add(taken(100, 1.0), training=True)
     log.add(taken(None, 0.5, "barrier (gloo)"))
@@ -28,7 +28,7 @@ def test_lines_add_up_and_training_stands_apart() -> None:
     assert (found.training.exposed_seconds, found.training.busy_seconds) == (3.0, 9.0)
 
 
-def test_what_is_unknown_once_is_unknown() -> None:
+def test_a_sum_with_an_unknown_part_is_unknown() -> None:
     log = TrafficLog()
     log.add(taken(5, 1.0))
     log.add(taken(None, 1.0))

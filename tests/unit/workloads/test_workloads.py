@@ -34,7 +34,7 @@ def _bytes(parts: TrainingParts) -> str:
     return hashlib.sha256(b"".join(each.numpy().tobytes() for each in parts.model.state_dict().values())).hexdigest()
 
 
-def test_content_is_what_is_declared_and_what_sklearn_gives() -> None:
+def test_content_equals_the_declaration_and_sklearn() -> None:
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -83,7 +83,7 @@ def test_sizes_are_known_without_torch_or_sklearn() -> None:
 
 
 @pytest.mark.parametrize("workload", ALL, ids=lambda each: type(each).__name__)
-def test_identity_tells_what_build_reads(workload: Workload) -> None:
+def test_identity_describes_the_data_that_build_reads(workload: Workload) -> None:
     identity = workload.identity()
     assert workload.build(Streams(7, 0), "cpu").open_data() == identity.sha256
     assert (identity.train_samples, identity.eval_samples) == (workload.train_samples, workload.eval_samples)
@@ -142,7 +142,7 @@ def test_synthetic_batches_need_no_data_and_fit(workload: Workload) -> None:
 
 @pytest.mark.parametrize("workload", ALL)
 def test_an_evaluation_shows_every_sample_once_as_it_is(workload: Workload) -> None:
-    """What `test_views` states: one row a sample, the same bytes each time, all of them different rows of the set."""
+    """Check the statement of `test_views`: one row a sample, the same bytes each time, all of different rows."""
     assert workload.test_views == 1
     parts, again = _open(workload), _open(workload, seed=1)
     everything = np.arange(workload.eval_samples)
@@ -165,7 +165,7 @@ def test_top1_counts_and_loss_is_float32_whatever_the_model_gives() -> None:
     assert parts.loss(outputs, targets).dtype == torch.float32
 
 
-def test_group_norm_makes_the_mean_of_halves_the_whole() -> None:
+def test_with_group_norm_the_mean_of_halves_equals_the_full_batch() -> None:
     parts = _open(Digits())
     inputs, targets = parts.train_batch(0, np.arange(32))
     whole = parts.loss(parts.model(inputs), targets)
