@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # In a checkout (and an editable install) `reporters/`, `suites/` and `templates/` are next to this folder; a wheel
 # carries them inside it. One line makes both look the same to the import system.

@@ -75,6 +75,21 @@ BUILT_IN: dict[str, dict[str, str]] = {
 }
 
 SEAMS = tuple(BUILT_IN)
+MOVED = {
+    "repro.errors": "repro.core.errors", "repro.events": "repro.core.events", "repro.files": "repro.core.files",
+    "repro.registry": "repro.core.registry", "repro.streams": "repro.core.random_streams",
+    "repro.machine": "repro.core.machine", "repro.uri": "repro.core.redact", "repro.scrub": "repro.core.redact",
+    "repro.spec": "repro.suite.model", "repro.plan": "repro.suite.plan", "repro.schedule": "repro.suite.schedule",
+    "repro.store": "repro.record.store", "repro.results": "repro.record.results", "repro.energy": "repro.record.energy",
+    "repro.fingerprint": "repro.record.environment", "repro.sums": "repro.record.index",
+    "repro.several": "repro.compare.merge", "repro.calibration": "repro.compare.calibration",
+    "repro.precision": "repro.engines.precisions", "repro.order": "repro.worker.data_order",
+    "repro.comm.group": "repro.comm.runtime.group", "repro.comm.ring": "repro.comm.algorithms.ring",
+    "repro.comm.backend": "repro.comm.algorithms.backend", "repro.engines.torch_session": "repro.engines.plain.session",
+    "repro.engines.torch_loop": "repro.engines.plain.loop",
+    "repro.engines.ddp_session": "repro.engines.plain.ddp_session",
+}
+"""Modules that plug-ins written for version 0.1.0 imported, and where they are now; `repro.seams` names its own."""
 
 
 @cache
@@ -104,4 +119,10 @@ def load(seam: str, name: str) -> Any:
     try:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise UsageError(f"{seam} {name!r} ({target}) cannot be imported: {error}") from error
+        raise UsageError(f"{seam} {name!r} ({target}) cannot be imported: {error}{_moved(error)}") from error
+
+
+def _moved(error: Exception) -> str:
+    """Return where a module of version 0.1.0 is now, if the import of one failed."""
+    place = MOVED.get(error.name or "") if isinstance(error, ModuleNotFoundError) else None
+    return f"; it has moved: write `{place}`" if place else ""

@@ -28,8 +28,8 @@ def reopen(root: Path) -> tuple[RunFolder, Plan]:
     """
     folder = RunFolder(root)
     if not folder.plan.is_file():
-        raise OutputError(f"{root}: is no run folder (no plan.json in it): there is nothing to resume; start a run "
-                          "with `repro run SUITE`, with another --out or after removing this folder")
+        found = "is not a run folder (it has no plan.json)" if root.is_dir() else "there is no such run folder"
+        raise OutputError(f"{root}: {found}: there is nothing to resume; start a run with `repro run SUITE`")
     plan = read_model(folder.plan, Plan)
     check_plan(folder.plan, plan)
     return folder, plan

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from repro.core import registry
+from repro.core.errors import UsageError
 from repro.suite.field_problem import SCHEDULES
 from repro.suite.model import Suite
 from repro.suite.training import TrainingConfig
@@ -68,7 +69,10 @@ def _choice(seam: str, definitions: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of a plug-in: its name, or a mapping with `kind` and its options."""
     variants: list[dict[str, Any]] = [{"enum": registry.names(seam)}]
     for name in registry.names(seam):
-        options = registry.load(seam, name).model_json_schema()
+        try:
+            options = registry.load(seam, name).model_json_schema()
+        except UsageError:
+            continue  # a third party's plug-in that cannot be imported; `repro list` shows why
         definitions |= options.pop("$defs", {})
         options["properties"] = {"kind": {"const": name}, **options.get("properties", {})}
         options["required"] = ["kind", *options.get("required", [])]
