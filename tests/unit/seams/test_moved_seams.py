@@ -27,7 +27,9 @@ def test_an_unknown_name_is_an_ordinary_attribute_error() -> None:
         exec("seams.Nothing")
 
 
-def test_an_old_module_in_a_plug_in_is_answered_with_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_module_in_a_plug_in_is_answered_with_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "old_plugin.py").write_text("from repro.streams import Streams\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(registry, "_third_party", lambda seam: {"old": "old_plugin:Old"})
