@@ -138,7 +138,7 @@ def twin_plan(plan: Plan, cells: Sequence[Cell], pairs: int, nulls: int) -> Plan
     return plan.model_copy(update={
         "suite": suite, "cells": both, "skipped": (), "order": execution_order(suite, len(both)),
         "notes": ("A/A calibration: the two cells of a pair have the same choices and the same seeds",),
-        "kind": "calibration",
+        "smoke_note": "", "kind": "calibration",
     })
 
 
