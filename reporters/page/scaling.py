@@ -37,7 +37,7 @@ class ScalingPanel:
 
 
 @dataclass(frozen=True, slots=True)
-class Scaling:
+class ScalingView:
     """The section."""
 
     same: tuple[ScalingPanel, ...]
@@ -51,10 +51,10 @@ class Scaling:
         return tuple(chart for panel in (*self.same, *self.larger) for chart in panel.charts)
 
 
-def scaling(record: Record) -> Scaling:
+def scaling(record: Record) -> ScalingView:
     """Make all panels; none if the plan does not vary the number of processes."""
     models, known = fits(record), marks(record)
-    return Scaling(
+    return ScalingView(
         same=_same_batch(record, known, models), larger=_larger_batch(record, known, models),
         models=tuple(_model_words(model) for model in models.values()),
         emulated=any(mark.origin == "emulated" for mark in known.values()),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from repro.compare import Bounds, Comparison, Estimate, Metric, Summary, compare, factors_of, summarize
-from repro.compare.calibration import beside, machine_of
+from repro.compare.calibration import machine_of, read_kept_calibration
 from repro.record.metric_values import figures_of
 from repro.record.results import Result
 from repro.record.store import Record
@@ -81,7 +81,7 @@ def comparisons(record: Record) -> list[Comparison]:
 def about(record: Record) -> Row:
     """Return the record in one row: experiment, machine, completeness, parity and calibration."""
     plan, environment = record.plan, record.environment
-    found, parity = beside(record), record.parity
+    found, parity = read_kept_calibration(record), record.parity
     alike = None if parity is None or not parity.get("needed") else not any(
         item.get("problem") for item in parity.get("findings", ()))
     return {

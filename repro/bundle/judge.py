@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from repro.bundle.difference import Difference, between_executions
+from repro.bundle.difference import ExecutionDifference, between_executions
 from repro.compare import Comparison
 from repro.compare.evidence import NO_SPREAD, ComparisonRequest, Evidence, examine
 from repro.compare.pairing import cell_trials, mismatch
@@ -58,7 +58,7 @@ class Reproduction:
 
     answer: Answer
     cells: tuple[CellAnswer, ...]
-    differences: tuple[Difference, ...]
+    differences: tuple[ExecutionDifference, ...]
     metric: Metric
     margin: float
 

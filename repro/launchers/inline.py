@@ -15,7 +15,7 @@ from types import FrameType
 from typing import ClassVar, TextIO
 
 from repro.launchers.processes.entry import cause, exit_code, reason, resolve
-from repro.launchers.processes.hang import Progress
+from repro.launchers.processes.hang import FileGrowth
 from repro.seams.launching import Launcher, LaunchRequest, LaunchResult, RankEnd
 from repro.seams.plugin import Setting
 
@@ -138,7 +138,7 @@ def _watched(request: LaunchRequest, printed: TextIO) -> Iterator[None]:
         yield
         return
     done, main = threading.Event(), threading.main_thread().ident
-    progress, seconds = Progress(request.progress, request.stall_seconds), request.stall_seconds
+    progress, seconds = FileGrowth(request.progress, request.stall_seconds), request.stall_seconds
 
     def watch() -> None:
         while not done.wait(min(0.5, seconds / 4)):

@@ -20,7 +20,7 @@ from pydantic import Field, PrivateAttr
 from repro.core.errors import TrialError
 from repro.launchers.processes import hang, shared_fork_server
 from repro.launchers.processes.entry import reason
-from repro.launchers.processes.hang import Progress
+from repro.launchers.processes.hang import FileGrowth
 from repro.launchers.processes.rank import Assignment, SamePlace, run
 from repro.launchers.processes.rank_processes import RankProcesses, ends
 from repro.launchers.processes.shared_fork_server import WarmServer
@@ -235,7 +235,7 @@ def _in_time(ranks: RankProcesses, request: LaunchRequest, late: _Late, done: th
     if request.stall_seconds is None or request.progress is None:
         return done.wait(request.timeout_seconds)
     end = time.monotonic() + request.timeout_seconds
-    progress, period = Progress(request.progress, request.stall_seconds), min(0.5, request.stall_seconds / 4)
+    progress, period = FileGrowth(request.progress, request.stall_seconds), min(0.5, request.stall_seconds / 4)
     while not done.wait(min(period, max(0.0, end - time.monotonic()))):
         if progress.stalled():
             late.stacks = hang.ask(ranks.pids(), request.folder)

@@ -129,7 +129,7 @@ class TrialStarter:
         If it cannot be removed, every start would refuse it: this one then counts as crashed.
         """
         refusal = outcome.refused_checkpoint
-        if start.point is None or not refusal or not checkpoints.stored.refuse(start.point.path.name):
+        if start.point is None or not refusal or not checkpoints.stored.remove_refused(start.point.path.name):
             return False
         self.context.folder.append_attempt(start.line(REFUSED, refusal))
         self.context.warn("checkpoint", refusal, start.trial.trial_id)
