@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from repro.core.errors import OutputError
 from repro.core.events import Event, complete_lines, parse_line
@@ -40,8 +40,15 @@ UNFIT = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError
 """Errors that a foreign log may cause while figures are read from it."""
 
 
-def differences(trial: Trial, stored: Result, log: Path) -> list[str]:
-    """Return the fields in which `stored` differs from what its log gives, one phrase each.
+class FieldDifference(NamedTuple):
+    """A field in which a result differs from what its log gives."""
+
+    field: str
+    text: str
+
+
+def differences(trial: Trial, stored: Result, log: Path) -> list[FieldDifference]:
+    """Return the fields in which `stored` differs from what its log gives.
 
     Raises:
         OutputError: the log cannot be read, or gives no result.
@@ -54,7 +61,7 @@ def differences(trial: Trial, stored: Result, log: Path) -> list[str]:
         again = with_energy(again, stored.energy)
     before, after = (json.loads(item.model_dump_json(by_alias=True)) for item in (stored, again))
     names = [name for name in before if name not in NOT_IN_THE_LOG and not _equal(before[name], after[name])]
-    return [_phrase(name, before[name], after[name]) for name in names]
+    return [FieldDifference(name, _phrase(name, before[name], after[name])) for name in names]
 
 
 def _has_no_figures(stored: Result) -> bool:
