@@ -68,7 +68,7 @@ class LatexPaper(Reporter):
 
 def render(found: Brief, drawn: list[tuple[str, str]]) -> str:
     """Render the file; `drawn`: name and caption of every figure."""
-    parts = [HEAD, f"% {found.origin} figures",
+    parts = [HEAD, f"% {' and '.join(found.origins)} figures",
              *(_table(table, _caption(table, found)) for table in (found.cells, found.comparisons) if table.rows)]
     if found.verdicts:
         items = "\n".join(f"  \\item \\textbf{{{escaped(item.verdict)}}}: {escaped(item.contrast)}: {escaped(item.why)}"
@@ -102,8 +102,9 @@ def _doubts(found: Sequence[str]) -> list[str]:
 
 def _caption(table: TextTable, found: Brief) -> str:
     facts = "; ".join(f"{key}: {value}" for key, value in found.facts)
+    origins = " and ".join(found.origins)
     foot = f" {FOOTNOTE}" if table is found.comparisons else ""
-    return f"{escaped(table.title)}. All figures \\emph{{{escaped(found.origin)}}}. {escaped(facts + '.' + foot)}"
+    return f"{escaped(table.title)}. All figures \\emph{{{escaped(origins)}}}. {escaped(facts + '.' + foot)}"
 
 
 def _table(table: TextTable, caption: str) -> str:

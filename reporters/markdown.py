@@ -65,7 +65,7 @@ class MarkdownPage(Reporter):
 
 def render(found: Brief) -> str:
     """Render the document; it names the origin above all figures and in every row of the tables."""
-    parts = [f"# {escaped(found.title)}", f"All figures: **{escaped(found.origin)}**."]
+    parts = [f"# {escaped(found.title)}", f"All figures: **{escaped(' and '.join(found.origins))}**."]
     parts.append("\n".join(f"- {escaped(key)}: {escaped(value)}" for key, value in found.facts))
     if found.doubts:
         parts += [CAUTIONS, "\n".join(f"- {escaped(text)}" for text in found.doubts)]

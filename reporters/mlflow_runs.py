@@ -42,7 +42,7 @@ from .tracking.metric_points import (
     training_points,
     trials_to_come,
 )
-from .tracking.retries import Backoff, Tally, TransientError
+from .tracking.retries import Backoff, RequestTally, TransientError
 from .tracking.run_view import AttemptRun, RunView, attempt_runs, cell_view, is_alive, trial_view
 from .tracking.server import Server, StoredRun, each_once, translated
 from .tracking.state import Cursor, Sent, State, Store, identity, read_state, remember
@@ -60,7 +60,7 @@ class MlflowRuns(Reporter):
 
     _servers: dict[str, Server] = PrivateAttr(default_factory=dict)
     _images: dict[str, dict[str, StoredRun]] = PrivateAttr(default_factory=dict)
-    _tally: Tally = PrivateAttr(default_factory=Tally)
+    _tally: RequestTally = PrivateAttr(default_factory=RequestTally)
 
     def check(self, experiment: str = "Default") -> None:
         """Do the slow work in advance: import MLflow, create or open the store.

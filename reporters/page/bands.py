@@ -49,7 +49,7 @@ def band(mark: CellMark, results: Sequence[Result], where: Where, most: int) -> 
         "type": "scatter", "mode": "lines", "uid": f"band-{mark.number}", "name": f"range of cell {mark.number}",
         "legendgroup": str(mark.number), "x": [*x, *reversed(x)], "y": [*high, *reversed(low)], "fill": "toself",
         "fillcolor": f"--c{mark.color}", "line": {"width": 0, "color": f"--c{mark.color}"}, "opacity": 0.13,
-        "hoverinfo": "skip",
+        "hoverinfo": "skip", "showlegend": False,
     }
 
 
@@ -69,7 +69,7 @@ def brackets(mark: CellMark, results: Sequence[Result], where: Where) -> dict[st
     return {
         "type": "scatter", "mode": "lines", "uid": f"bracket-{mark.number}", "name": f"crossings of cell {mark.number}",
         "legendgroup": str(mark.number), "x": x, "y": y, "opacity": 0.28, "hoverinfo": "skip",
-        "line": {"width": 7, "color": f"--c{mark.color}"},
+        "showlegend": False, "line": {"width": 7, "color": f"--c{mark.color}"},
     }
 
 

@@ -97,9 +97,9 @@ def origin(choices: TrainingConfig) -> str:
     return choices.origin
 
 
-def origins(found: Sequence[CellMark]) -> str:
-    """Join the origins of several cells."""
-    return " and ".join(dict.fromkeys(mark.origin for mark in found)) or "measured"
+def origins(found: Sequence[CellMark]) -> tuple[str, ...]:
+    """Return the origins of several cells, each once."""
+    return tuple(dict.fromkeys(mark.origin for mark in found)) or ("measured",)
 
 
 def goal(choices: TrainingConfig) -> str:

@@ -68,7 +68,7 @@ class Panel:
 
     workload: str
     metric: str
-    origin: str
+    origins: tuple[str, ...]
     marks: tuple[CellMark, ...]
     charts: tuple[Chart, ...]
     rows: tuple[CurveRow, ...]
@@ -106,7 +106,7 @@ def _panel(record: Record, index: int, key: tuple[str, str], cells: Sequence[Cel
     ) if drawn else ()
     of_cells = [known[cell.cell_id] for cell in cells]
     return Panel(
-        workload=key[0], metric=key[1], origin=origins(of_cells), marks=tuple(of_cells), charts=charts,
+        workload=key[0], metric=key[1], origins=origins(of_cells), marks=tuple(of_cells), charts=charts,
         rows=tuple(_rows(drawn, count > ROWS_UP_TO)), thinned=count > ROWS_UP_TO, drawn=most,
         bands=len(cells) <= BANDS_UP_TO, without=len(trials) - len(drawn),
     )

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from repro.record import legacy
 from repro.record.results import Result
 from repro.record.status import meaning
 from repro.record.store import Record
@@ -86,8 +87,7 @@ def _failed_trials(record: Record) -> Iterator[Notice]:
         if result.status != "ok":
             by_status.setdefault(result.status, []).append(result)
     for status, results in by_status.items():
-        said = (result.reason.removeprefix(f"{status}: ") for result in results)
-        reasons = list(dict.fromkeys(reason for reason in said if reason))
+        reasons = list(dict.fromkeys(reason for result in results if (reason := legacy.bare_reason(result))))
         more = f" (and {len(reasons) - 2} other reasons)" if len(reasons) > 2 else ""
         text = f": {'; '.join(reasons[:2])}{more}" if reasons else ""
         end = meaning(status)

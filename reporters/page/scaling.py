@@ -23,7 +23,7 @@ class ScalingPanel:
 
     name: str
     title: str
-    origin: str
+    origins: tuple[str, ...]
     lines: tuple[ScalingLine, ...]
     charts: tuple[Chart, ...]
     baseline: str
@@ -37,7 +37,7 @@ class ScalingPanel:
 
 
 @dataclass(frozen=True, slots=True)
-class Scaling:
+class ScalingView:
     """The section."""
 
     same: tuple[ScalingPanel, ...]
@@ -51,10 +51,10 @@ class Scaling:
         return tuple(chart for panel in (*self.same, *self.larger) for chart in panel.charts)
 
 
-def scaling(record: Record) -> Scaling:
+def scaling(record: Record) -> ScalingView:
     """Make all panels; none if the plan does not vary the number of processes."""
     models, known = fits(record), marks(record)
-    return Scaling(
+    return ScalingView(
         same=_same_batch(record, known, models), larger=_larger_batch(record, known, models),
         models=tuple(_model_words(model) for model in models.values()),
         emulated=any(mark.origin == "emulated" for mark in known.values()),
@@ -171,11 +171,11 @@ def _larger_panel(lines: tuple[ScalingLine, ...]) -> ScalingPanel:
                         tuple(chart for chart in charts if chart.figure["data"]), baseline, ())
 
 
-def _speedup_chart(name: str, lines: Sequence[ScalingLine], origin: str, baseline: str) -> Chart:
+def _speedup_chart(name: str, lines: Sequence[ScalingLine], found: Sequence[str], baseline: str) -> Chart:
     traces = [drawn_line(line, lambda point: point.speedup, intervals=True) for line in lines]
     return scaling_chart(
         f"{name}-speedup", "Speed-up of the time to target", f"baseline: {baseline}; paired by seed, 95 % intervals",
-        [*traces, *ideal(lines, origin)], lines, "times as fast",
+        [*traces, *ideal(lines, found)], lines, "times as fast",
     )
 
 

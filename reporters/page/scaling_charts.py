@@ -80,10 +80,10 @@ def drawn_line(
     return found
 
 
-def ideal(lines: Sequence[ScalingLine], origin: str) -> list[dict[str, Any]]:
+def ideal(lines: Sequence[ScalingLine], origins: Sequence[str]) -> list[dict[str, Any]]:
     """Return the line of ideal speed-up, p times as fast; none if ranks share cores by design."""
     ticks = sorted({point.processes for line in lines for point in line.points})
-    if origin != "measured" or not any(point.speedup for line in lines for point in line.points):
+    if set(origins) != {"measured"} or not any(point.speedup for line in lines for point in line.points):
         return []
     return [{
         "type": "scatter", "mode": "lines", "name": "p times as fast", "x": ticks, "y": ticks, "legendgroup": "ideal",

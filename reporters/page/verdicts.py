@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from repro.compare.calibration import Calibration, beside
+from repro.compare.calibration import Calibration, read_kept_calibration
 from repro.record.store import Record
 
 from ..text import Number, number
@@ -41,7 +41,7 @@ class Verdicts:
 
 def verdicts(record: Record, forest: Forest) -> Verdicts:
     """Return all comparisons of the plan, in the order of `repro compare`."""
-    found = beside(record)
+    found = read_kept_calibration(record)
     return Verdicts(
         primary=forest.primary, others=forest.others, folded=len(forest.others) > OPEN_UP_TO,
         decided=sum(item.verdict not in ("inconclusive", "exploratory") for item in forest.others),

@@ -42,7 +42,7 @@ def view(record: Record) -> dict[str, Any]:
         "with_result": {item.trial_id for item in record.results},
         "suite": plan.suite, "plan": plan, "environment": environment,
         "title": plan.suite.title or plan.suite.suite, "progress": progress(record),
-        "notices": notices(record), "parity": parity(record), "marks": known, "origin": origins(known),
+        "notices": notices(record), "parity": parity(record), "marks": known, "origins": origins(known),
         "cells": cells, "cell_axis": axis, "cell_heading": heading(record), "forest": comparisons,
         "verdicts": verdicts(record, comparisons), "checklist": checklist(record), "panels": panels(record),
         "survival": survival(record), "trust": trust(record), "energy": energy(record), "phases": phases(record),

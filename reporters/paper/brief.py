@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from repro.compare import METRICS, Bounds, Comparison, Summary
 from repro.record.store import Record
 
-from ..tables.rows import Row, about, comparisons, pair_origin, plain, summaries
+from ..tables.rows import Row, about, comparisons, origins_of, pair_origin, plain, summaries
 from ..text import plural, shortened, significant
 
 NOTHING = "-"
@@ -38,7 +38,7 @@ class Brief:
     """The content of a short report."""
 
     title: str
-    origin: str
+    origins: tuple[str, ...]
     facts: tuple[tuple[str, str], ...]
     doubts: tuple[str, ...]
     verdicts: tuple[VerdictText, ...]
@@ -51,8 +51,9 @@ def brief(record: Record) -> Brief:
     row = about(record)
     found = comparisons(record)
     return Brief(
-        title=name(str(row["title"] or row["suite"])), origin=str(row["origin"]), facts=tuple(_facts(record, row)),
-        doubts=tuple(_doubts(record, row)), verdicts=tuple(_sentence(item) for item in found), cells=_cells(record),
+        title=name(str(row["title"] or row["suite"])), origins=origins_of(record.plan.cells),
+        facts=tuple(_facts(record, row)), doubts=tuple(_doubts(record, row)),
+        verdicts=tuple(_sentence(item) for item in found), cells=_cells(record),
         comparisons=_comparisons(record, found),
     )
 
@@ -100,7 +101,7 @@ def _doubts(record: Record, row: Row) -> Iterator[str]:
     if again:
         yield f"{plural(again, 'further attempt')} of trials that ran before"
     yield from (" ".join(plain(note).split())[:1000] for note in record.plan.notes)
-    origins = {cell.choices.origin for cell in record.plan.cells}
+    origins = origins_of(record.plan.cells)
     if "simulated" in origins:
         yield "simulated figures come from an engine that trains nothing"
     if "emulated" in origins:

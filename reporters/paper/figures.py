@@ -20,7 +20,7 @@ from repro.core.files import write_bytes
 from repro.record.store import Record
 from repro.suite.cell import Cell
 
-from ..tables.rows import comparisons, pair_origin, summaries
+from ..tables.rows import comparisons, origins_of, pair_origin, pair_origins, summaries
 from ..text import plural
 from .brief import name
 
@@ -194,7 +194,7 @@ def _forest(record: Record) -> list[Drawing]:
         _plain_ticks(pane, shown)
         pane.set_xlabel(f"ratio of {METRICS[shown[0].metric].noun}, candidate / baseline")
 
-    origins = " and ".join(dict.fromkeys(pair_origin(record, item) for item in shown))
+    origins = " and ".join(dict.fromkeys(word for item in shown for word in pair_origins(record, item)))
     without = len(everything) - len(found)
     none = f" {plural(without, 'contrast')} without a ratio: not drawn." if without else ""
     caption = (f"Ratios of {METRICS[shown[0].metric].noun} with 95 % intervals; points are pairs with one seed. The "
@@ -238,7 +238,7 @@ def _plain_ticks(pane: Any, shown: Sequence[Comparison]) -> None:
 
 
 def _origins(cells: Sequence[Cell]) -> str:
-    return " and ".join(dict.fromkeys(cell.choices.origin for cell in cells)) or "measured"
+    return " and ".join(origins_of(cells))
 
 
 def left_out(shown: Sequence[Any], found: Sequence[Any], noun: str) -> str:

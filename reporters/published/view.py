@@ -124,7 +124,7 @@ class OwnRun:
 
     id: str
     title: str
-    origin: str
+    origins: tuple[str, ...]
     place: str
     rows: tuple[CellRow, ...]
     facts: tuple[tuple[str, str], ...]
@@ -309,7 +309,7 @@ def _own(index: int, record: Record) -> OwnRun:
     batches = {str(factors_of(cell)["batch"].get("global")) for cell in record.plan.cells}
     return OwnRun(
         id=f"o{index}", title=record.plan.suite.title or record.plan.suite.suite,
-        origin=origins([row.mark for row in rows]), place=record.folder.root.name, rows=tuple(rows),
+        origins=origins([row.mark for row in rows]), place=record.folder.root.name, rows=tuple(rows),
         facts=(
             ("Suite", record.plan.suite.suite), ("Suite digest (sha256)", record.plan.digest),
             ("Method", record.plan.method), ("Machine", f"{environment.cpu}, {environment.cores} cores"),

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from repro.compare import Bounds, Comparison, Estimate, Metric, Summary, compare, factors_of, summarize
-from repro.compare.calibration import beside, machine_of
+from repro.compare.calibration import machine_of, read_kept_calibration
 from repro.record.metric_values import figures_of
 from repro.record.results import Result
 from repro.record.store import Record
+from repro.suite.cell import Cell
 
 from ..text import without_paths
 
@@ -80,13 +81,12 @@ def comparisons(record: Record) -> list[Comparison]:
 def about(record: Record) -> Row:
     """Return the record in one row: experiment, machine, completeness, parity and calibration."""
     plan, environment = record.plan, record.environment
-    origins = list(dict.fromkeys(cell.choices.origin for cell in plan.cells))
-    found, parity = beside(record), record.parity
+    found, parity = read_kept_calibration(record), record.parity
     alike = None if parity is None or not parity.get("needed") else not any(
         item.get("problem") for item in parity.get("findings", ()))
     return {
         "suite": plain(plan.suite.suite), "title": plain(plan.suite.title), "suite_digest": plan.digest,
-        "method": plan.method, "origin": " and ".join(origins) or "measured", "metric": record.plan.suite.metric,
+        "method": plan.method, "origin": " and ".join(origins_of(plan.cells)), "metric": record.plan.suite.metric,
         "trials": len(record.results), "planned": len(plan.order), "seeds": plan.suite.seeds,
         "margin": plan.suite.margin, "horizon": plan.suite.horizon,
         "attempts": len(record.attempts), "machine": plain(machine_of(environment)),
@@ -142,10 +142,19 @@ def _comparisons(record: Record, found: Sequence[Comparison]) -> Iterable[Row]:
         yield row
 
 
-def pair_origin(record: Record, item: Comparison) -> str:
+def origins_of(cells: Sequence[Cell]) -> tuple[str, ...]:
+    """Return the origins of the figures of several cells, each once."""
+    return tuple(dict.fromkeys(cell.choices.origin for cell in cells)) or ("measured",)
+
+
+def pair_origins(record: Record, item: Comparison) -> tuple[str, ...]:
     """Return the origin of a comparison; both origins if its cells differ."""
-    both = [record.cell(cell_id).choices.origin for cell_id in (item.candidate, item.baseline)]
-    return " and ".join(dict.fromkeys(both))
+    return origins_of([record.cell(cell_id) for cell_id in (item.candidate, item.baseline)])
+
+
+def pair_origin(record: Record, item: Comparison) -> str:
+    """Return the origins of a comparison as text."""
+    return " and ".join(pair_origins(record, item))
 
 
 def _pairs(record: Record, found: Sequence[Comparison]) -> Iterable[Row]:

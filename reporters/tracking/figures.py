@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from functools import cache
 from typing import Any
@@ -25,7 +25,7 @@ from ..page.curves import Chart, panels
 from ..page.document import template
 from ..page.scaling import scaling
 from ..page.survival import survival
-from ..tables.rows import pair_origin
+from ..tables.rows import pair_origins
 from ..text import plural, significant, wrapped
 
 FOLDER = "figures"
@@ -48,13 +48,13 @@ def figures(record: Record) -> dict[str, dict[str, Any]]:
     names = {str(mark.number): f"{mark.number} {wrapped(mark.label, 60)}" for mark in marks(record).values()}
     found: dict[str, dict[str, Any]] = {}
     for index, panel in enumerate(panels(record), 1):
-        title = f"{wrapped(panel.metric)} on {wrapped(panel.workload)}, one line per trial [{panel.origin}]"
+        title = f"{wrapped(panel.metric)} on {wrapped(panel.workload)}, one line per trial {_origins(panel.origins)}"
         found[f"accuracy{f'-{index}' if index > 1 else ''}"] = _sheet(title, panel.charts, names)
     found["speedups"] = _forest(record)
     found["reached"] = _sheet("Probability of having reached the target", survival(record).charts, names)
     by_processes = scaling(record)
     for part in (*by_processes.same, *by_processes.larger):
-        found[f"scaling-{part.name}"] = _sheet(f"{wrapped(part.title, 80)} [{part.origin}]", part.charts, {})
+        found[f"scaling-{part.name}"] = _sheet(f"{wrapped(part.title, 80)} {_origins(part.origins)}", part.charts, {})
     colors = palette()
     return {f"{FOLDER}/{name}.html": _resolved(figure, "", colors) for name, figure in found.items() if figure["data"]}
 
@@ -85,6 +85,11 @@ def palette() -> dict[str, str]:
 def color_of(mark: CellMark) -> str:
     """Return the colour of a cell on the page."""
     return palette()[f"--c{mark.color}"]
+
+
+def _origins(found: Iterable[str]) -> str:
+    """`[measured and emulated]`."""
+    return f"[{' and '.join(found)}]"
 
 
 def _sheet(title: str, charts: Sequence[Chart], names: Mapping[str, str]) -> dict[str, Any]:
@@ -138,7 +143,7 @@ def _moved(item: Mapping[str, Any], number: str) -> dict[str, Any]:
 
 def _placed(trace: Mapping[str, Any], number: str, names: Mapping[str, str], shown: set[str]) -> dict[str, Any]:
     group = str(trace.get("legendgroup", trace.get("name", "")))
-    behind = str(trace.get("uid", "")).startswith(("band-", "bracket-")) or trace.get("mode") == "markers"
+    behind = trace.get("showlegend") is False or trace.get("mode") == "markers"
     first = group not in shown and not behind
     if first:
         shown.add(group)
@@ -157,11 +162,11 @@ def _forest(record: Record) -> dict[str, Any]:
     drawn, numbers = known[:ROWS], marks(record)
     scale = METRICS[drawn[0].metric]
     data = [trace for place, item in enumerate(drawn) for trace in _row(place, item, numbers[item.candidate])]
-    origins = " and ".join(dict.fromkeys(pair_origin(record, item) for item in drawn))
+    origins = _origins(dict.fromkeys(word for item in drawn for word in pair_origins(record, item)))
     axis = around_one([end for item in drawn for end in _extent(item)])
     left = len(every) - len(drawn)
     without = f"; {plural(left, 'comparison')} not drawn" if left else ""
-    title = f"Ratio of {scale.noun}, candidate / baseline [{origins}]{without}"
+    title = f"Ratio of {scale.noun}, candidate / baseline {origins}{without}"
     layout = _frame(title, 0) | {
         "height": 170 + 58 * len(drawn), "showlegend": False, "margin": {"l": 24, "r": 150, "t": 84, "b": 60},
         "xaxis": {"type": "log", "title": {"text": f"ratio; below 1 the candidate is {scale.below}, above "

@@ -23,7 +23,7 @@ class TransientError(TrackingError):
 
 
 @dataclass(slots=True)
-class Tally:
+class RequestTally:
     """The answers of a store, counted over all connections of one reporter."""
 
     taken: int = 0
@@ -47,7 +47,7 @@ class Backoff:
     """The pauses while a store fails; every confirmed change restarts the count of `seconds`."""
 
     seconds: float
-    tally: Tally
+    tally: RequestTally
     _initial: tuple[int, int] = field(init=False)
     _taken: int = field(init=False)
     _since: float = field(default=-1.0, init=False)

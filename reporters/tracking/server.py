@@ -22,7 +22,7 @@ from .access import check_scheme, exclusive_access
 from .address import artifact_root
 from .failures import advice, diagnose
 from .metric_points import MetricPoint
-from .retries import Tally, TransientError
+from .retries import RequestTally, TransientError
 from .run_view import RunView
 
 DIGEST_LIMIT = 36
@@ -113,7 +113,9 @@ def _set(wanted: Mapping[str, str]) -> Iterator[None]:
 class Server:
     """One experiment in one tracking store."""
 
-    def __init__(self, uri: str | None, experiment: str, timeout_seconds: float, tally: Tally | None = None) -> None:
+    def __init__(
+        self, uri: str | None, experiment: str, timeout_seconds: float, tally: RequestTally | None = None
+    ) -> None:
         """Connect, and create the experiment if it does not exist.
 
         Args:
@@ -123,7 +125,7 @@ class Server:
             TrackingError: the store does not answer or refuses, or the experiment was deleted.
         """
         configure_mlflow(timeout_seconds)
-        self._tally = tally or Tally()
+        self._tally = tally or RequestTally()
         self.uri = uri or os.environ.get("MLFLOW_TRACKING_URI", "")
         check_scheme(self.uri)
         with translated(self.uri):

@@ -33,7 +33,7 @@ NEAREST = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ExecutionDifference:
     """One value that differs between the first and the second run."""
 
     area: Area
@@ -48,7 +48,7 @@ class Difference:
         return {"area": self.area, "name": self.name, "first": self.first, "second": self.second}
 
 
-def differences(first: Record, second: Record) -> list[Difference]:
+def differences(first: Record, second: Record) -> list[ExecutionDifference]:
     """Return all differences between two records, by area."""
     found = [
         *environment_differences(first.environment, second.environment), *_seen_by_ranks(first, second),
@@ -60,20 +60,20 @@ def differences(first: Record, second: Record) -> list[Difference]:
     return sorted(dict.fromkeys(found), key=lambda item: AREAS.index(item.area))
 
 
-def between_executions(first: Record, second: Record) -> list[Difference]:
+def between_executions(first: Record, second: Record) -> list[ExecutionDifference]:
     """Return the differences of the environment, which could explain different results of one plan."""
     return [item for item in differences(first, second) if item.area in ENVIRONMENT]
 
 
-def _forced(first: Record, second: Record) -> list[Difference]:
+def _forced(first: Record, second: Record) -> list[ExecutionDifference]:
     """Differences between the starts of one execution, which was resumed by `--force`."""
     one, other = ({item.text: AREA_OF[item.difference] for item in side.incidents if item.difference}
                   for side in (first, second))
-    return [Difference(area, WITHIN, text if text in one else ABSENT, text if text in other else ABSENT)
+    return [ExecutionDifference(area, WITHIN, text if text in one else ABSENT, text if text in other else ABSENT)
             for text, area in {**one, **other}.items()]
 
 
-def environment_differences(first: Environment, second: Environment) -> list[Difference]:
+def environment_differences(first: Environment, second: Environment) -> list[ExecutionDifference]:
     """Compare code, libraries, hardware, settings and the identity of the data."""
     code = ("repro_version", "commit", "dirty", "diff_sha256")
     hardware = ("cpu", "cores", "memory_bytes", "device", "devices", "interconnect", "system", "governor")
@@ -85,7 +85,8 @@ def environment_differences(first: Environment, second: Environment) -> list[Dif
         *_maps("libraries", one, other), *_fields("hardware", first, second, hardware),
         *_maps("hardware", _named("limit", first.limits), _named("limit", second.limits)),
         *_maps("settings", first.settings, second.settings),
-        *([Difference("settings", "other variables (hash)", first.others_sha256[:16], second.others_sha256[:16])]
+        *([ExecutionDifference("settings", "other variables (hash)", first.others_sha256[:16],
+                               second.others_sha256[:16])]
           if first.others_sha256 and second.others_sha256 and first.others_sha256 != second.others_sha256 else []),
         *_maps("data", data[0], data[1]),
     ]
@@ -100,12 +101,12 @@ def _named(prefix: str, values: Mapping[str, str]) -> dict[str, str]:
     return {f"{prefix} {name}": value for name, value in values.items()}
 
 
-def _fields(area: Area, first: Environment, second: Environment, names: Sequence[str]) -> list[Difference]:
+def _fields(area: Area, first: Environment, second: Environment, names: Sequence[str]) -> list[ExecutionDifference]:
     return _maps(area, *({name: _shown(getattr(item, name)) for name in names} for item in (first, second)))
 
 
-def _maps(area: Area, first: Mapping[str, str], second: Mapping[str, str]) -> list[Difference]:
-    return [Difference(area, name, first.get(name, ABSENT), second.get(name, ABSENT))
+def _maps(area: Area, first: Mapping[str, str], second: Mapping[str, str]) -> list[ExecutionDifference]:
+    return [ExecutionDifference(area, name, first.get(name, ABSENT), second.get(name, ABSENT))
             for name in sorted({*first, *second})
             if not _same(first.get(name, ABSENT), second.get(name, ABSENT)) and not PLACE.search(name)]
 
@@ -125,13 +126,13 @@ def _shown(value: Any) -> str:
     return json.dumps(list(value) if isinstance(value, tuple) else value)
 
 
-def _seen_by_ranks(first: Record, second: Record) -> list[Difference]:
+def _seen_by_ranks(first: Record, second: Record) -> list[ExecutionDifference]:
     """Compare the settings and library builds that the ranks recorded, as far as the trials of a cell agree."""
-    found: list[Difference] = []
+    found: list[ExecutionDifference] = []
     areas: tuple[tuple[Area, str], ...] = (("settings", "settings"), ("libraries", "build"), ("settings", "effective"))
     for area, name in areas:
         ours, theirs = _agreed(first, name), _agreed(second, name)
-        found += [Difference(area, key, _short(ours[key]), _short(theirs[key]))
+        found += [ExecutionDifference(area, key, _short(ours[key]), _short(theirs[key]))
                   for key in sorted(ours.keys() & theirs.keys()) if ours[key] != theirs[key] and not PLACE.search(key)]
     return found
 
@@ -156,7 +157,7 @@ def _short(text: str) -> str:
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
-def _experiment(first: Record, second: Record) -> list[Difference]:
+def _experiment(first: Record, second: Record) -> list[ExecutionDifference]:
     one, other = first.plan, second.plan
     pairs = [
         ("suite", one.suite.suite, other.suite.suite), ("digest", one.digest[:16], other.digest[:16]),
@@ -167,7 +168,7 @@ def _experiment(first: Record, second: Record) -> list[Difference]:
         ("trials that ran", str(len(first.results)), str(len(second.results))),
     ]
     pairs += [(f"{what} contrast", _contrast(one, what), _contrast(other, what)) for what in ("primary", "baseline")]
-    return [Difference("experiment", name, ours, theirs) for name, ours, theirs in pairs if ours != theirs]
+    return [ExecutionDifference("experiment", name, ours, theirs) for name, ours, theirs in pairs if ours != theirs]
 
 
 def _contrast(plan: Any, what: str) -> str:
@@ -175,22 +176,22 @@ def _contrast(plan: Any, what: str) -> str:
     return "none" if not value else json.dumps(value.model_dump(mode="json") if what == "primary" else value)
 
 
-def _cells(first: Sequence[Cell], second: Sequence[Cell]) -> list[Difference]:
+def _cells(first: Sequence[Cell], second: Sequence[Cell]) -> list[ExecutionDifference]:
     """Compare the fields of the cells. Equal cells are dropped; each of the others is compared with the nearest."""
     known = {cell.cell_id for cell in first} & {cell.cell_id for cell in second}
     ours = [cell for cell in first if cell.cell_id not in known]
     theirs = [cell for cell in second if cell.cell_id not in known]
-    found: list[Difference] = []
+    found: list[ExecutionDifference] = []
     while ours and theirs:
         # The search is quadratic, so it is limited to the first cells, in the order of the suites.
         near = [(a, b) for a in ours[:NEAREST] for b in theirs[:NEAREST]]
         one, other = min(near, key=lambda pair: len(_choices(*pair)))
         ours.remove(one)
         theirs.remove(other)
-        found += [Difference("hyper-parameters", f"{name} ({one.label})", before, after)
+        found += [ExecutionDifference("hyper-parameters", f"{name} ({one.label})", before, after)
                   for name, before, after in _choices(one, other)]
-    found += [Difference("hyper-parameters", "cell", cell.label, ABSENT) for cell in ours]
-    found += [Difference("hyper-parameters", "cell", ABSENT, cell.label) for cell in theirs]
+    found += [ExecutionDifference("hyper-parameters", "cell", cell.label, ABSENT) for cell in ours]
+    found += [ExecutionDifference("hyper-parameters", "cell", ABSENT, cell.label) for cell in theirs]
     return found
 
 
@@ -209,17 +210,17 @@ def _flat(value: Any, prefix: str) -> dict[str, str]:
     return found
 
 
-def _hashes(first: Record, second: Record) -> list[Difference]:
+def _hashes(first: Record, second: Record) -> list[ExecutionDifference]:
     """Compare the hashes that each seed gave; return the first different one of each cell."""
     theirs = {item.trial_id: item for item in second.results}
-    found: dict[tuple[str, str], Difference] = {}
+    found: dict[tuple[str, str], ExecutionDifference] = {}
     for item in first.results:
         mate = theirs.get(item.trial_id)
         for name in PAIRED_HASHES if mate else ():
             assert mate is not None
             ours, other = item.hashes.get(name), mate.hashes.get(name)
             if ours and other and ours != other:
-                found.setdefault((item.cell_id, name), Difference(
+                found.setdefault((item.cell_id, name), ExecutionDifference(
                     "data", f"{name.replace('_', ' ')} of {item.trial_id}", ours[:16], other[:16]))
     return list(found.values())
 
@@ -230,7 +231,7 @@ class RecordDiff:
 
     first: str
     second: str
-    found: tuple[Difference, ...]
+    found: tuple[ExecutionDifference, ...]
 
     def as_json(self) -> dict[str, Any]:
         return {"schema": 1, "first": self.first, "second": self.second,

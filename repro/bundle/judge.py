@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from repro.bundle.difference import Difference, between_executions
+from repro.bundle.difference import ExecutionDifference, between_executions
 from repro.compare import Comparison
-from repro.compare.evidence import NO_SPREAD, ComparisonRequest, examine
+from repro.compare.evidence import NO_SPREAD, ComparisonRequest, Evidence, examine
 from repro.compare.pairing import cell_trials, mismatch
-from repro.compare.sentences import RESUMED
+from repro.compare.sentences import describe_resumed_trials
 from repro.compare.two_runs import Named
 from repro.compare.verdict import judged
 from repro.record.results import Result
@@ -48,6 +48,8 @@ class CellAnswer:
     """Number of trials that ended with identical weights, whether promised or not."""
     comparison: Comparison | None
     """The times of the second execution against those of the first; not judged in bitwise cells."""
+    resumed: tuple[str, ...] = ()
+    """Cautions about resumed trials; `because` covers the other cautions of the comparison."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class Reproduction:
 
     answer: Answer
     cells: tuple[CellAnswer, ...]
-    differences: tuple[Difference, ...]
+    differences: tuple[ExecutionDifference, ...]
     metric: Metric
     margin: float
 
@@ -80,8 +82,7 @@ class Reproduction:
                 lines.append(f"  {item.equal_weights} of {item.trials} trials end with identical weights")
             elif item.comparison and item.comparison.ratio is not None:
                 lines.append(f"  also measured, not judged: {item.comparison.metric} is {item.comparison.ratio:.3f} x")
-            lines += [f"  caution: {text}" for text in (item.comparison.cautions if item.comparison else ())
-                      if RESUMED in text]  # `because` already covers the other cautions
+            lines += [f"  caution: {text}" for text in item.resumed]
         if self.differences:
             lines.append("differences between the two executions"
                          + (":" if self.answer == "reproduced" else ", which could explain the answer:"))
@@ -109,14 +110,14 @@ def judge(first: Record, second: Record, chosen: Sequence[tuple[str, int]]) -> R
     sides = {cell.cell_id: (_chosen_results(first, cell, chosen), _chosen_results(second, cell, chosen))
              for cell in cells}
     planned = Counter(name for name, _ in chosen)
-    compared = judged([
+    examined = [
         examine(Named(cell.cell_id, f"{cell.label} [again]", cell.choices),
                 Named(cell.cell_id, cell.label, cell.choices), again, before,
                 _request(suite, metric, before, again, planned[cell.cell_id]))
         for cell in cells for before, again in [sides[cell.cell_id]]
-    ])
-    answers = tuple(_cell(cell, *sides[cell.cell_id], found, planned[cell.cell_id])
-                    for cell, found in zip(cells, compared, strict=True))
+    ]
+    answers = tuple(_cell(cell, evidence, found, planned[cell.cell_id])
+                    for cell, evidence, found in zip(cells, examined, judged(examined), strict=True))
     return Reproduction(_together(answers), answers, tuple(between_executions(first, second)), metric, suite.margin)
 
 
@@ -140,22 +141,21 @@ def _unpaired(first: Sequence[Result], second: Sequence[Result], metric: Metric)
     return one.results.keys() != other.results.keys() or mismatch(one, other) is not None
 
 
-def _cell(
-    cell: Cell, first: Sequence[Result], second: Sequence[Result], compared: Comparison, planned: int
-) -> CellAnswer:
-    pairs = _mates(first, second)
+def _cell(cell: Cell, evidence: Evidence, compared: Comparison, planned: int) -> CellAnswer:
+    pairs = _mates(evidence)
     equal = sum(one.hashes.get("final_weights") == other.hashes.get("final_weights") is not None
                 for one, other in pairs)
     real = cell.choices.origin != "simulated"  # a simulated engine has no weights
     bitwise = cell.choices.determinism == "bitwise" and real
     answer, because = _bitwise(pairs, planned) if bitwise else _equivalent(compared)
     return CellAnswer(cell.cell_id, cell.label, answer, "bitwise" if bitwise else "equivalence", because, len(pairs),
-                      equal if real else 0, compared)
+                      equal if real else 0, compared, tuple(describe_resumed_trials(evidence)))
 
 
-def _mates(first: Sequence[Result], second: Sequence[Result]) -> list[tuple[Result, Result]]:
-    again = {item.repeat: item for item in second}
-    return [(item, again[item.repeat]) for item in first if item.repeat in again]
+def _mates(evidence: Evidence) -> list[tuple[Result, Result]]:
+    """Return the trials of the record, each with its second execution."""
+    first, again = evidence.theirs.results, evidence.ours.results
+    return [(item, again[repeat]) for repeat, item in first.items() if repeat in again]
 
 
 def _bitwise(pairs: Sequence[tuple[Result, Result]], planned: int) -> tuple[Answer, str]:
@@ -227,8 +227,8 @@ def _exact(found: Comparison) -> tuple[Answer, str] | None:
 
 
 def _refused(found: Comparison) -> bool:
-    """Return whether the comparison gave a reason against any verdict."""
-    return found.verdict == "inconclusive" and (found.ratio is None or "chosen trials" in found.because)
+    """Return whether there is nothing to judge: a comparison with a reason against any verdict has no figures."""
+    return found.verdict == "inconclusive" and found.ratio is None
 
 
 def _undecided(found: Comparison) -> str:

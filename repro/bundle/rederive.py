@@ -7,13 +7,13 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from repro.core.errors import OutputError
 from repro.core.events import Event, complete_lines, parse_line
 from repro.record import index, post_mortem
-from repro.record.derive import derive, with_energy
-from repro.record.result_warnings import upgrade_warnings
+from repro.record.derive import damaged_log, derive, with_energy
+from repro.record.result_warnings import upgrade_legacy
 from repro.record.results import CONSERVATION_TOLERANCE, LogFault, Result
 from repro.record.status import meaning
 from repro.seams.launching import LaunchResult, RankCause, RankEnd
@@ -28,8 +28,6 @@ NOT_IN_THE_LOG = ("network", "reason", "energy")
 """Fields that come from the end of the processes, which the log does not hold."""
 MEASURED_OUTSIDE = {"network": None, "energy": None}
 """Fields measured outside the processes: a trial that failed before its log began has them too."""
-LOST = "though every rank ended well"
-"""Last words of the reason of a trial that counts as crashed because its log was damaged (`runner`)."""
 MAX_LOG_BYTES = index.MAX_FILE_BYTES
 """The limit of an index and of a bundle; reached after about four million steps."""
 MAX_HELD_BYTES = 192 << 20
@@ -42,27 +40,37 @@ UNFIT = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError
 """Errors that a foreign log may cause while figures are read from it."""
 
 
-def differences(trial: Trial, stored: Result, log: Path) -> list[str]:
-    """Return the fields in which `stored` differs from what its log gives, one phrase each.
+class FieldDifference(NamedTuple):
+    """A field in which a result differs from what its log gives."""
+
+    field: str
+    text: str
+
+
+def differences(trial: Trial, stored: Result, log: Path) -> list[FieldDifference]:
+    """Return the fields in which `stored` differs from what its log gives.
 
     Raises:
         OutputError: the log cannot be read, or gives no result.
     """
-    if stored.model_copy(update=MEASURED_OUTSIDE) == _bare_failure(stored) and post_mortem.log_damage(log):
-        return []  # failed before its log began or because the log was damaged, so no figure comes from it
+    stored = upgrade_legacy(stored)
+    if _has_no_figures(stored) and post_mortem.log_damage(log):
+        return []  # failed before its log began or because the log was damaged
     again = rederived(trial, stored, log)
     if stored.energy is not None:
         again = with_energy(again, stored.energy)
-    before, after = (json.loads(item.model_dump_json(by_alias=True)) for item in (upgrade_warnings(stored), again))
+    before, after = (json.loads(item.model_dump_json(by_alias=True)) for item in (stored, again))
     names = [name for name in before if name not in NOT_IN_THE_LOG and not _equal(before[name], after[name])]
-    return [_phrase(name, before[name], after[name]) for name in names]
+    return [FieldDifference(name, _phrase(name, before[name], after[name])) for name in names]
 
 
-def _bare_failure(stored: Result) -> Result:
-    """Return a failed result without any figure."""
-    status = "crashed" if meaning(stored.status).logged else stored.status
-    return Result(trial_id=stored.trial_id, cell_id=stored.cell_id, repeat=stored.repeat, attempt=stored.attempt,
-                  status=status, reason=stored.reason)
+def _has_no_figures(stored: Result) -> bool:
+    """Return whether it is a failure without any figure from its log."""
+    if meaning(stored.status).logged:
+        return False
+    return stored.model_copy(update=MEASURED_OUTSIDE) == Result(**{
+        name: getattr(stored, name) for name in ("trial_id", "cell_id", "repeat", "attempt", "status", "reason",
+                                                 "log_damaged")})
 
 
 def rederived(trial: Trial, stored: Result, log: Path) -> Result:
@@ -71,9 +79,8 @@ def rederived(trial: Trial, stored: Result, log: Path) -> Result:
     Raises:
         OutputError: as `differences`.
     """
-    if stored.status == "crashed" and stored.reason.endswith(LOST) and post_mortem.log_damage(log):
-        return Result(trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=stored.attempt,
-                      status="crashed", reason=stored.reason)
+    if stored.log_damaged and (damage := post_mortem.log_damage(log)):
+        return damaged_log(trial, stored.attempt, damage)
     events = _events(log, not meaning(stored.status).logged)
     if strange := _other_trial(trial, events):
         raise OutputError(f"{log}: {strange}")
@@ -196,4 +203,4 @@ def conservation_problems(result: Result) -> list[str]:
     if result.conservation_error is not None and result.conservation_error > CONSERVATION_TOLERANCE:
         found.append(f"the phases miss the wall clock by {result.conservation_error:.1%} "
                      f"(limit {CONSERVATION_TOLERANCE:.0%})")
-    return [*found, *(LOG_FAULTS[fault] for fault in upgrade_warnings(result).log_faults)]
+    return [*found, *(LOG_FAULTS[fault] for fault in upgrade_legacy(result).log_faults)]

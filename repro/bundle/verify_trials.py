@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from repro.bundle.rederive import conservation_problems, differences
+from repro.bundle.rederive import FieldDifference, conservation_problems, differences
 from repro.bundle.verification import Verification
 from repro.bundle.verify_files import verified_model, without_place
 from repro.bundle.verify_plan import this_code
@@ -63,16 +63,16 @@ def _check_figures(folder: RunFolder, trial: Trial, result: Result, code: str, f
     found.count("conservation of time and samples")
 
 
-def _report_differences(place: str, wrong: list[str], code: str, found: Verification) -> None:
+def _report_differences(place: str, wrong: list[FieldDifference], code: str, found: Verification) -> None:
     """Report a result that its log does not give: either was modified, or other code derived the result.
 
     The two cases cannot be distinguished here, so a different figure is a problem in both. Different warnings may come
     from another version and are a note.
     """
-    text = "; ".join(wrong[:3]) + (f"; {len(wrong) - 3} more fields" if len(wrong) > 3 else "")
+    text = "; ".join(item.text for item in wrong[:3]) + (f"; {len(wrong) - 3} more fields" if len(wrong) > 3 else "")
     if code == this_code():
         found.add(place, text, "result")
-    elif all(item.startswith("warnings") for item in wrong):
+    elif all(item.field == "warnings" for item in wrong):
         found.notes.append(f"{place}: {text}; made by {code}, whose warnings may differ")
     else:
         found.add(place, f"{text} (modified, or derived by other rules: made by {code})", "result")

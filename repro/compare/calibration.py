@@ -65,7 +65,7 @@ class Null(Frozen):
         return self.verdict in DIFFERENT
 
     @property
-    def void(self) -> bool:
+    def is_identical(self) -> bool:
         """Both sides have the same figure in every pair: no harness could have found a difference."""
         return bool(self.pairs) and all(math.isclose(pair.candidate, pair.baseline, rel_tol=NO_SPREAD)
                                         for pair in self.pairs)
@@ -105,7 +105,8 @@ def calibration(suite: str, digest: str, method: str, machine: str, nulls: Itera
     Raises:
         UsageError: there is none.
     """
-    kept = tuple(sorted((item for item in nulls if not item.void), key=lambda item: (item.source, item.cell_id)))
+    kept = tuple(sorted((item for item in nulls if not item.is_identical),
+                        key=lambda item: (item.source, item.cell_id)))
     if not kept:
         raise UsageError("no comparison of a cell with itself, so there is no rate")
     wrong = sum(item.false_positive for item in kept)
@@ -138,7 +139,7 @@ def twin_plan(plan: Plan, cells: Sequence[Cell], pairs: int, nulls: int) -> Plan
     return plan.model_copy(update={
         "suite": suite, "cells": both, "skipped": (), "order": execution_order(suite, len(both)),
         "notes": ("A/A calibration: the two cells of a pair have the same choices and the same seeds",),
-        "kind": "calibration",
+        "smoke_note": "", "kind": "calibration",
     })
 
 
@@ -204,7 +205,7 @@ def _null(cell: Cell, found: Comparison, how: How, source: str) -> Null | str:
         source=source, cell_id=cell.cell_id, label=cell.plain_label, metric=found.metric, how=how,
         n=found.n, ratio=found.ratio, p=found.p, verdict=found.verdict, pairs=found.pairs,
     )
-    return made if not made.void else (
+    return made if not made.is_identical else (
         f"both sides have exactly the same {METRICS[made.metric].noun} in all {made.n} pairs: figures without chance "
         "do not show how often chance is taken for a difference")
 
@@ -251,15 +252,15 @@ def calibration_of(record: Record) -> Calibration | None:
     Raises:
         OutputError: a file is damaged.
     """
-    return beside(record) or _fitting(place_for(record.plan.digest), record)
+    return read_kept_calibration(record) or _fitting(place_for(record.plan.digest), record)
 
 
-def beside(record: Record) -> Calibration | None:
+def read_kept_calibration(record: Record) -> Calibration | None:
     """Return the calibration in the run folder; a report reads no other, so that it depends on the record alone."""
     return _fitting(record.folder.root / FILE, record)
 
 
-def keep_beside(record: Record) -> str:
+def keep_calibration(record: Record) -> str:
     """Copy the user's own calibration into the run folder, if it fits and the folder has none yet.
 
     Returns:
@@ -281,9 +282,9 @@ def _fitting(path: Path, record: Record) -> Calibration | None:
     found = read_model(path, Calibration)
     fits = (found.suite_digest == record.plan.digest and _minor(found.method) == _minor(record.plan.method)
             and found.machine == machine_of(record.environment))
-    if not fits or all(item.void for item in found.nulls):
+    if not fits or all(item.is_identical for item in found.nulls):
         return None
-    if not any(item.void for item in found.nulls):
+    if not any(item.is_identical for item in found.nulls):
         return found
     return calibration(found.suite, found.suite_digest, found.method, found.machine, found.nulls)
 

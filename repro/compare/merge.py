@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from repro.compare.calibration import FILE, beside, machine_of
+from repro.compare.calibration import FILE, machine_of, read_kept_calibration
 from repro.core.errors import OutputError, UsageError
 from repro.core.files import write_json, write_model
 from repro.record.index import seal
@@ -181,7 +181,7 @@ def merge(group: Sequence[Source], root: Path, notes: Sequence[str] = ()) -> Rec
     try:
         _copy_file(base.folder.suite, folder.suite)
         _copy_file(group[0].record.folder.launchers, folder.launchers)
-        calibrated = next((item.record for item in group if beside(item.record) is not None), None)
+        calibrated = next((item.record for item in group if read_kept_calibration(item.record) is not None), None)
         if calibrated is not None:
             _copy_file(calibrated.folder.root / FILE, root / FILE)
         _copy_trials(group, folder, plan)

@@ -8,9 +8,6 @@ from repro.compare import drift
 from repro.compare.evidence import EXACT_PAIRS, Evidence
 from repro.compare.family import ALPHA, LEAST, FamilyShare
 
-RESUMED = "resumed from a checkpoint"
-"""In the caution of a comparison with trials that were resumed."""
-
 
 def why_different(item: Evidence, share: FamilyShare, word: str) -> str:
     """Return why the candidate is `word`, of figures that show a difference."""
@@ -93,7 +90,7 @@ def amount(value: float) -> str:
 
 def cautions(item: Evidence) -> list[str]:
     """Return the cautions that no interval shows."""
-    found = _resumed(item)
+    found = describe_resumed_trials(item)
     if item.asked.scale.to_target:
         grids = drift.grid_caution(list(item.ours.results.values()), list(item.theirs.results.values()))
         found += [grids] if grids else []
@@ -109,12 +106,12 @@ def cautions(item: Evidence) -> list[str]:
     return found
 
 
-def _resumed(item: Evidence) -> list[str]:
+def describe_resumed_trials(item: Evidence) -> list[str]:
     """Return a caution for each side with resumed trials: their clocks include the time lost."""
     found = []
     for cell, side in ((item.candidate, item.ours), (item.baseline, item.theirs)):
         lost = [sum(part.lost_seconds for part in each.resumed) for each in side.results.values() if each.resumed]
         if lost and item.asked.scale.clocked:
-            found.append(f"{cell.label}: {len(lost)} of {side.n} trials were {RESUMED}; their clocks include the time "
-                         f"lost, up to {max(lost):.1f} s")
+            found.append(f"{cell.label}: {len(lost)} of {side.n} trials were resumed from a checkpoint; their clocks "
+                         f"include the time lost, up to {max(lost):.1f} s")
     return found

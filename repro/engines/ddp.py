@@ -21,7 +21,7 @@ class Ddp(Engine):
     bucket_mib: float = Field(25.0, gt=0, description="size of gradients averaged in one all-reduce, MiB")
 
     def unsupported(self, setting: Setting) -> str | None:
-        if setting.compression != "none" and setting.precision.endswith("-master"):
+        if setting.compression != "none" and setting.weights != "float32":
             return f"under {setting.precision} gradients already have 16 bits; compression needs fp32 gradients"
         return None
 

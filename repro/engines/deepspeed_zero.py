@@ -50,13 +50,13 @@ class DeepSpeedZero(Engine):
         return self
 
     def unsupported(self, setting: Setting) -> str | None:
-        if setting.precision == "fp16-autocast" and self.stage > 0:
+        if setting.autocast == "float16" and self.stage > 0:
             return (
                 f"DeepSpeed 0.19 scales the loss wrongly under fp16 autocast in ZeRO {self.stage}: it clips scaled "
                 "gradients, steps its scaler once per parameter group, and never lowers the scale after an overflow; "
                 "use stage 0 or bf16-autocast"
             )
-        if setting.precision == "fp16-master" and self.stage == 0:
+        if setting.master_weights and setting.weights == "float16" and self.stage == 0:
             return (
                 "DeepSpeed 0.19 without ZeRO divides fp16 gradients by a loss scale that the loss was not "
                 "multiplied with; use stage 1 to 3"
@@ -69,7 +69,7 @@ class DeepSpeedZero(Engine):
         """Return why DeepSpeed does not support the compression, bucket size or overlap; None if it does."""
         if setting.compression == "powersgd":
             return "DeepSpeed averages gradients in its own buckets, which torch's PowerSGD hook does not reach"
-        if setting.compression != "none" and setting.precision not in ("fp32", "tf32"):
+        if setting.compression != "none" and (setting.autocast is not None or setting.weights != "float32"):
             return f"DeepSpeed sends gradients as {setting.compression} only under fp32, not {setting.precision}"
         if self.stage == 0 and self.bucket_mib is not None:
             return "DeepSpeed without ZeRO sends all gradients at once; bucket_mib needs stage 1 to 3"

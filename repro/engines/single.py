@@ -19,7 +19,7 @@ class Single(Engine):
     def unsupported(self, setting: Setting) -> str | None:
         if setting.processes != 1:
             return f"engine single trains in one process, not {setting.processes}"
-        if setting.comm != "backend":
+        if setting.own_algorithm:
             return f"engine single does not communicate, so comm {setting.comm!r} would have no effect"
         if setting.compression != "none" or setting.overlap is not None:
             return "engine single does not communicate, so compression and overlap would have no effect"

@@ -107,6 +107,10 @@ class Fabric(Local):
             return f"rates names node {wrong[0]}; {nodes} nodes are counted 0 to {nodes - 1}"
         return self._too_many(nodes)
 
+    @property
+    def node_count(self) -> int | None:
+        return self.nodes
+
     def _unable(self, setting: Setting) -> str | None:
         if setting.device == "cuda" and any(factor > 1 for factor in self.slowdown.values()):
             return "slowdown stops a rank's CPU process, which does not slow its GPU"
@@ -131,21 +135,21 @@ class Fabric(Local):
             self._drop()
             raise
 
-    def launch(self, order: LaunchRequest) -> LaunchResult:
+    def launch(self, request: LaunchRequest) -> LaunchResult:
         """Run the entry in one new process per rank, each on its node, and count the bytes on the links.
 
         Raises:
             TrialError: the network or torch elastic failed.
         """
-        self.prepare(order.processes)
+        self.prepare(request.processes)
         assert self._network is not None
         try:
             environment = {"MASTER_ADDR": self._spec().control_address, "MASTER_PORT": str(self._network.store())}
             before = self._network.traffic()
-            outcome = self._run(order, self._placement(order), {**environment, **_SOCKETS})
+            outcome = self._run(request, self._placement(request), {**environment, **_SOCKETS})
             if not self._network.alive:
                 return self._without_network(outcome)
-            return self._recorded(order, outcome, before, self._network.traffic())
+            return self._recorded(request, outcome, before, self._network.traffic())
         except BaseException:
             # Ctrl-C too: the counts and the store are in an unknown state, so the next launch builds a new network.
             self._drop()
@@ -168,10 +172,10 @@ class Fabric(Local):
             delay_seconds=rate.seconds(self.delay) if self.delay else 0.0,
         )
 
-    def _placement(self, order: LaunchRequest) -> Placement:
+    def _placement(self, request: LaunchRequest) -> Placement:
         assert self._network is not None
-        nodes = self.nodes or order.processes
-        dealt = [node_of(rank, order.processes, nodes) for rank in range(order.processes)]
+        nodes = self.nodes or request.processes
+        dealt = [node_of(rank, request.processes, nodes) for rank in range(request.processes)]
         environment = [
             # NCCL treats ranks with one host id as neighbours; ranks on different nodes must use the network.
             {"REPRO_NODE": str(node), "REPRO_NODES": str(nodes), "NCCL_HOSTID": f"repro-node-{node}"} for node in dealt
@@ -186,20 +190,20 @@ class Fabric(Local):
         return replace(outcome, ends=ends)
 
     def _recorded(
-        self, order: LaunchRequest, outcome: LaunchResult, before: Sequence[LinkBytes], after: Sequence[LinkBytes]
+        self, request: LaunchRequest, outcome: LaunchResult, before: Sequence[LinkBytes], after: Sequence[LinkBytes]
     ) -> LaunchResult:
-        """Return the outcome with the network's figures, which are also written to the order's folder."""
-        nodes, spec = self.nodes or order.processes, self._spec()
+        """Return the outcome with the network's figures, which are also written to the request's folder."""
+        nodes, spec = self.nodes or request.processes, self._spec()
         network: dict[str, Any] = {
             "origin": self.origin,
             "frame_bytes": MTU,
-            "node_of_rank": [node_of(rank, order.processes, nodes) for rank in range(order.processes)],
+            "node_of_rank": [node_of(rank, request.processes, nodes) for rank in range(request.processes)],
             "stated_bits_per_second": [spec.rate(node) for node in range(nodes)],
             "sent_bytes": [after[node].sent_bytes - before[node].sent_bytes for node in range(nodes)],
             "received_bytes": [after[node].received_bytes - before[node].received_bytes for node in range(nodes)],
             "links": [asdict(link) for link in self._links],
         }
-        (order.folder / RECORD).write_text(json.dumps(network, indent=1), encoding="utf-8")
+        (request.folder / RECORD).write_text(json.dumps(network, indent=1), encoding="utf-8")
         return replace(outcome, network=network)
 
 

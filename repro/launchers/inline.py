@@ -15,7 +15,7 @@ from types import FrameType
 from typing import ClassVar, TextIO
 
 from repro.launchers.processes.entry import cause, exit_code, reason, resolve
-from repro.launchers.processes.hang import Progress
+from repro.launchers.processes.hang import FileGrowth
 from repro.seams.launching import Launcher, LaunchRequest, LaunchResult, RankEnd
 from repro.seams.plugin import Setting
 
@@ -47,21 +47,21 @@ class Inline(Launcher):
             with contextlib.suppress(Exception):  # the trial that needs the module reports the error
                 importlib.import_module(module)
 
-    def launch(self, order: LaunchRequest) -> LaunchResult:
+    def launch(self, request: LaunchRequest) -> LaunchResult:
         """Call the entry once, as rank 0; exceptions become the outcome, KeyboardInterrupt propagates."""
-        order.folder.mkdir(parents=True, exist_ok=True)
+        request.folder.mkdir(parents=True, exist_ok=True)
         begin = time.monotonic()
-        log = order.folder / "rank0.log"
+        log = request.folder / "rank0.log"
         timed_out = hung = False
         with (
             log.open("a", buffering=1, encoding="utf-8", errors="backslashreplace") as printed,
             contextlib.redirect_stdout(printed),
             contextlib.redirect_stderr(printed),
-            _environment(order),
+            _environment(request),
         ):
             try:
-                with _deadline(order.timeout_seconds), _watched(order, printed):
-                    end = _call(order)
+                with _deadline(request.timeout_seconds), _watched(request, printed):
+                    end = _call(request)
             except _Hung as late:
                 end, hung = RankEnd(0, 1, str(late)), True
             except _TimedOut as late:
@@ -77,9 +77,9 @@ class _Hung(_TimedOut):
     """Raised in the entry when it makes no progress."""
 
 
-def _call(order: LaunchRequest) -> RankEnd:
+def _call(request: LaunchRequest) -> RankEnd:
     try:
-        resolve(order.entry)(str(order.folder), order.payload)
+        resolve(request.entry)(str(request.folder), request.payload)
     except SystemExit as error:
         code = exit_code(error)
         return RankEnd(0, code, f"exit code {code}" if code else "")
@@ -90,7 +90,7 @@ def _call(order: LaunchRequest) -> RankEnd:
 
 
 @contextlib.contextmanager
-def _environment(order: LaunchRequest) -> Iterator[None]:
+def _environment(request: LaunchRequest) -> Iterator[None]:
     """Set the environment of a rank inside the block, and restore the caller's afterwards.
 
     Port 0 lets the store of a one-rank process group take any free port: no other process has to find it.
@@ -98,13 +98,13 @@ def _environment(order: LaunchRequest) -> Iterator[None]:
     ours = {
         "RANK": "0",
         "LOCAL_RANK": "0",
-        "WORLD_SIZE": str(order.processes),
-        "LOCAL_WORLD_SIZE": str(order.processes),
+        "WORLD_SIZE": str(request.processes),
+        "LOCAL_WORLD_SIZE": str(request.processes),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "0",
     }
     before = dict(os.environ)
-    os.environ.update({**ours, **order.environment})
+    os.environ.update({**ours, **request.environment})
     try:
         yield
     finally:
@@ -131,14 +131,14 @@ def _deadline(seconds: float) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _watched(order: LaunchRequest, printed: TextIO) -> Iterator[None]:
-    """Interrupt the entry when `order.progress` stops growing, after its stacks are in the log."""
-    if order.stall_seconds is None or order.progress is None or \
+def _watched(request: LaunchRequest, printed: TextIO) -> Iterator[None]:
+    """Interrupt the entry when `request.progress` stops growing, after its stacks are in the log."""
+    if request.stall_seconds is None or request.progress is None or \
             threading.current_thread() is not threading.main_thread():
         yield
         return
     done, main = threading.Event(), threading.main_thread().ident
-    progress, seconds = Progress(order.progress, order.stall_seconds), order.stall_seconds
+    progress, seconds = FileGrowth(request.progress, request.stall_seconds), request.stall_seconds
 
     def watch() -> None:
         while not done.wait(min(0.5, seconds / 4)):

@@ -20,7 +20,7 @@ from pydantic import Field, PrivateAttr
 from repro.core.errors import TrialError
 from repro.launchers.processes import hang, shared_fork_server
 from repro.launchers.processes.entry import reason
-from repro.launchers.processes.hang import Progress
+from repro.launchers.processes.hang import FileGrowth
 from repro.launchers.processes.rank import Assignment, SamePlace, run
 from repro.launchers.processes.rank_processes import RankProcesses, ends
 from repro.launchers.processes.shared_fork_server import WarmServer
@@ -38,7 +38,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 class Local(Launcher):
     """One process per rank on this machine.
 
-    Ranks get the environment as it was at `open`, then elastic's variables, then the order's.
+    Ranks get the environment as it was at `open`, then elastic's variables, then the request's.
     """
 
     title: ClassVar[str] = "torch elastic on this machine"
@@ -58,7 +58,7 @@ class Local(Launcher):
 
     @property
     def module_seconds(self) -> Mapping[str, float]:
-        """Import time of each preloaded module, in loading order."""
+        """Import time of each preloaded module, in loading request."""
         return self._server.module_seconds if self._server else {}
 
     def unsupported(self, setting: Setting) -> str | None:
@@ -78,7 +78,7 @@ class Local(Launcher):
         self._server = shared_fork_server.acquire(preload, device)
         self._first = self._server.users == 1
 
-    def launch(self, order: LaunchRequest) -> LaunchResult:
+    def launch(self, request: LaunchRequest) -> LaunchResult:
         """Run the entry in one new process per rank and wait for all of them.
 
         A signal that ends the launch is delivered again after every rank has ended: SIGINT becomes KeyboardInterrupt.
@@ -86,7 +86,7 @@ class Local(Launcher):
         Raises:
             TrialError: elastic itself failed before or after the ranks ran.
         """
-        return self._run(order, SamePlace(), _loopback())
+        return self._run(request, SamePlace(), _loopback())
 
     def close(self) -> None:
         """Release the fork server; the last launcher that does so stops it and restores the environment."""
@@ -94,26 +94,26 @@ class Local(Launcher):
             server, self._server = self._server, None
             shared_fork_server.release(server)
 
-    def _run(self, order: LaunchRequest, place: object, environment: Mapping[str, str]) -> LaunchResult:
-        """Launch ranks at `place`; the order's environment overrides `environment`."""
+    def _run(self, request: LaunchRequest, place: object, environment: Mapping[str, str]) -> LaunchResult:
+        """Launch ranks at `place`; the request's environment overrides `environment`."""
         assert self._server is not None, "launch comes after open"
-        order.folder.mkdir(parents=True, exist_ok=True)
+        request.folder.mkdir(parents=True, exist_ok=True)
         self._server.revive()
         begin = time.monotonic()
         ranks, suspect = RankProcesses(), None
         with tempfile.TemporaryDirectory(dir=self._server.folder) as reports:
             work = Assignment(
-                order.entry, order.payload, str(order.folder), reports, {**environment, **order.environment}
+                request.entry, request.payload, str(request.folder), reports, {**environment, **request.environment}
             )
             late = _Late()
-            with _signals_delivered(late), _deadline(ranks, order, late):
-                suspect = self._elastic(order.processes, work, ranks, place)
-            codes = ranks.exit_codes(order.processes)
+            with _signals_delivered(late), _deadline(ranks, request, late):
+                suspect = self._elastic(request.processes, work, ranks, place)
+            codes = ranks.exit_codes(request.processes)
             if late.stacks is not None:
-                each = hang.reasons(late.stacks, order.processes, order.stall_seconds or 0.0)
+                each = hang.reasons(late.stacks, request.processes, request.stall_seconds or 0.0)
                 ended = ends(codes, Path(reports), hang.find_hung_rank(late.stacks), "", each)
                 return LaunchResult(ended, time.monotonic() - begin, hung=True)
-            why = f"not finished after {order.timeout_seconds:g} s" if late.is_set() else ""
+            why = f"not finished after {request.timeout_seconds:g} s" if late.is_set() else ""
             ended = ends(codes, Path(reports), suspect, why)
         return LaunchResult(ended, time.monotonic() - begin, late.is_set())
 
@@ -201,7 +201,7 @@ def _signals_delivered(late: _Late) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _deadline(ranks: RankProcesses, order: LaunchRequest, late: _Late) -> Iterator[None]:
+def _deadline(ranks: RankProcesses, request: LaunchRequest, late: _Late) -> Iterator[None]:
     """Kill all ranks at the time limit or when they make no progress, and set `late`.
 
     Elastic waits for ever for a rank that ended with exit code 0 before its entry returned, and no process is left
@@ -210,7 +210,7 @@ def _deadline(ranks: RankProcesses, order: LaunchRequest, late: _Late) -> Iterat
     done = threading.Event()
 
     def watch() -> None:
-        if _in_time(ranks, order, late, done):
+        if _in_time(ranks, request, late, done):
             return
         late.set()
         for turn in itertools.count():
@@ -230,15 +230,15 @@ def _deadline(ranks: RankProcesses, order: LaunchRequest, late: _Late) -> Iterat
         thread.join()
 
 
-def _in_time(ranks: RankProcesses, order: LaunchRequest, late: _Late, done: threading.Event) -> bool:
+def _in_time(ranks: RankProcesses, request: LaunchRequest, late: _Late, done: threading.Event) -> bool:
     """Wait for the end of the launch; return False if it is late, with the stacks of hung ranks in `late`."""
-    if order.stall_seconds is None or order.progress is None:
-        return done.wait(order.timeout_seconds)
-    end = time.monotonic() + order.timeout_seconds
-    progress, period = Progress(order.progress, order.stall_seconds), min(0.5, order.stall_seconds / 4)
+    if request.stall_seconds is None or request.progress is None:
+        return done.wait(request.timeout_seconds)
+    end = time.monotonic() + request.timeout_seconds
+    progress, period = FileGrowth(request.progress, request.stall_seconds), min(0.5, request.stall_seconds / 4)
     while not done.wait(min(period, max(0.0, end - time.monotonic()))):
         if progress.stalled():
-            late.stacks = hang.ask(ranks.pids(), order.folder)
+            late.stacks = hang.ask(ranks.pids(), request.folder)
             return False
         if time.monotonic() >= end:
             return False

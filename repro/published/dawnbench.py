@@ -27,7 +27,7 @@ from repro.published.record import (
 from repro.published.score import Score
 from repro.published.untrusted.files import Found, read_small, walk
 from repro.published.untrusted.strict_json import parse
-from repro.published.untrusted.text import Damaged, number, plain
+from repro.published.untrusted.text import DamagedInput, number, plain
 
 MAX_TSV = 4 << 20
 MAX_JSON = 1 << 20
@@ -84,7 +84,7 @@ def _import_entry(imported: Imported, curve: Found, description: Found | None) -
     """Import one entry completely, or refuse its files."""
     try:
         task = _task(curve.parts)
-    except Damaged as reason:
+    except DamagedInput as reason:
         imported.refused += [Refused(source=item.source, reason=str(reason))
                              for item in (curve, description) if item is not None]
         return
@@ -93,15 +93,15 @@ def _import_entry(imported: Imported, curve: Found, description: Found | None) -
     lost = ""
     try:
         if description is None:
-            raise Damaged("no description (.json) next to the curve")
+            raise DamagedInput("no description (.json) next to the curve")
         content = read_small(description.path, MAX_JSON)
         data, also = _description(content), {description.source: hashlib.sha256(content).hexdigest()}
-    except Damaged as reason:
+    except DamagedInput as reason:
         lost = str(reason)
     try:
         notes = [f"no description could be read: {lost}"] if lost else []
         imported.results.append(_entry(curve, task, data, notes).model_copy(update={"also": also}))
-    except Damaged as reason:
+    except DamagedInput as reason:
         imported.refused.append(Refused(source=curve.source, reason=str(reason)))
         lost = lost or "its curve was refused"
     if lost and description is not None:
@@ -110,17 +110,17 @@ def _import_entry(imported: Imported, curve: Found, description: Found | None) -
 
 def _task(parts: Sequence[str]) -> Task:
     if "inference" in parts:
-        raise Damaged("an inference entry; training entries are imported")
+        raise DamagedInput("an inference entry; training entries are imported")
     for name in reversed(parts[:-1]):
         if name.lower() in TASKS:
             return TASKS[name.lower()]
-    raise Damaged("neither ImageNet nor CIFAR10 is in its path: the target is unknown")
+    raise DamagedInput("neither ImageNet nor CIFAR10 is in its path: the target is unknown")
 
 
 def _description(content: bytes) -> Mapping[str, Any]:
     data = parse(content.removeprefix(b"\xef\xbb\xbf"))
     if not isinstance(data, dict):
-        raise Damaged("the description is not a JSON object")
+        raise DamagedInput("the description is not a JSON object")
     return data
 
 
@@ -151,35 +151,35 @@ def read_curve(content: bytes, column: str) -> list[PublishedPoint]:
     """Read the rows of a TSV with the columns epoch, hours and `column` in any order; hours become seconds.
 
     Raises:
-        Damaged: not UTF-8, a column is missing, a row has too few fields or a field is not a finite number.
+        DamagedInput: not UTF-8, a column is missing, a row has too few fields or a field is not a finite number.
     """
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise Damaged(f"not UTF-8 (byte {error.start + 1})") from None
+        raise DamagedInput(f"not UTF-8 (byte {error.start + 1})") from None
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     head = [name.strip() for name in lines[0].split("\t")]
     if len(set(head)) != len(head):
-        raise Damaged("line 1: a column occurs twice")
+        raise DamagedInput("line 1: a column occurs twice")
     missing = [name for name in ("epoch", "hours", column) if name not in head]
     if missing:
-        raise Damaged(f"line 1: no column {missing[0]!r}")
+        raise DamagedInput(f"line 1: no column {missing[0]!r}")
     places = [head.index(name) for name in ("epoch", "hours", column)]
     rows: list[PublishedPoint] = []
     for line, row in enumerate(lines[1:], 2):
         if not row.strip():
             continue
         if len(rows) >= MAX_ROWS:
-            raise Damaged(f"line {line}: more than {MAX_ROWS:,} rows")
+            raise DamagedInput(f"line {line}: more than {MAX_ROWS:,} rows")
         rows.append(_row(line, row.split("\t"), len(head), places))
     if not rows:
-        raise Damaged("no row below the header")
+        raise DamagedInput("no row below the header")
     return rows
 
 
 def _row(line: int, fields: Sequence[str], width: int, places: Sequence[int]) -> PublishedPoint:
     if len(fields) != width:
-        raise Damaged(f"line {line}: {len(fields)} fields where the header has {width}")
+        raise DamagedInput(f"line {line}: {len(fields)} fields where the header has {width}")
     values = []
     for place in places:
         try:
@@ -187,13 +187,13 @@ def _row(line: int, fields: Sequence[str], width: int, places: Sequence[int]) ->
         except ValueError:
             value = None
         if value is None or value < 0:
-            raise Damaged(f"line {line}: {plain(fields[place], 40)!r} is not a finite number of at least 0")
+            raise DamagedInput(f"line {line}: {plain(fields[place], 40)!r} is not a finite number of at least 0")
         values.append(value)
     epoch, hours, accuracy = values
     if accuracy > 100:
-        raise Damaged(f"line {line}: an accuracy of {accuracy:g} %")
+        raise DamagedInput(f"line {line}: an accuracy of {accuracy:g} %")
     if hours > 1e6:
-        raise Damaged(f"line {line}: {hours:g} hours")
+        raise DamagedInput(f"line {line}: {hours:g} hours")
     return PublishedPoint(seconds=hours * 3600, epochs=epoch, value=accuracy)
 
 

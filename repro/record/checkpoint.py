@@ -210,7 +210,7 @@ class Checkpoints:
             raise CheckpointRefused(f"checkpoint {name}: is of another trial, {found.trial_id[:100]}")
         return found
 
-    def refuse(self, name: str) -> bool:
+    def remove_refused(self, name: str) -> bool:
         """Delete a checkpoint that an engine refused; return False if it is still there and would be refused again."""
         shutil.rmtree(self.root / name, ignore_errors=True)
         return not (self.root / name).exists()

@@ -72,6 +72,15 @@ def derive(trial: Trial, attempt: int, events: Sequence[Event], outcome: LaunchR
     return Result(**base, **measured, **clocks, **warnings, status=status, reason=reason, curve=points)
 
 
+def damaged_log(trial: Trial, attempt: int, damage: str) -> Result:
+    """Return the result of an attempt of which every rank ended well, but whose log is damaged.
+
+    Crashed, not invalid: the trial did what was requested, but its record is lost.
+    """
+    return Result(trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=attempt,
+                  status="crashed", reason=f"{damage}, though every rank ended well", log_damaged=True)
+
+
 def with_energy(result: Result, energy: Energy) -> Result:
     """Return the result with its energy, and a warning if the tracker used too much of a core."""
     share, warnings = energy.observer_share, result.warnings

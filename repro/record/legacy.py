@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from repro.record.differences import DifferenceKind
+from repro.record.results import Result
 from repro.seams.training import BACKEND
 
 _NOT_COUNTED = ", not counted: seed "
+_STATUS_FIRST = ("missed", "diverged")
 _NOTHING_RAN = "nothing yet"
 _DIFFERENCES: dict[str, DifferenceKind] = {
     "setting ": "settings", "library ": "libraries", "package": "libraries", "python ": "libraries", "data of ": "data",
@@ -19,6 +21,11 @@ def attempt_source(reason: str) -> str:
     """Return which run a merged attempt that does not count is of: `of NAME, not counted: seed 3 counts from ...`."""
     name, mark, _ = reason.partition(_NOT_COUNTED)
     return name.removeprefix("of ") if mark and name.startswith("of ") else ""
+
+
+def bare_reason(result: Result) -> str:
+    """Return the reason without the status that version 0.1.0 began it with: `missed: top1 0.8000 after 8 epochs`."""
+    return result.reason.removeprefix(f"{result.status}: ") if result.status in _STATUS_FIRST else result.reason
 
 
 def comm_ran(text: str) -> tuple[str, str]:

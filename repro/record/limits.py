@@ -26,7 +26,7 @@ BUNDLE_BYTES = 512 << 20
 """What a bundle holds."""
 
 
-def refuse(plan: Plan) -> None:
+def check_size(plan: Plan) -> None:
     """Check that a plan fits into one run.
 
     Raises:

@@ -88,19 +88,24 @@ def describe_unassigned(measured: Mapping[str, Any]) -> list[str]:
 
 LEGACY_FAULTS: dict[str, LogFault] = {
     "step records cover": "steps_missing", "the clock went backwards": "clock_backwards"}
+LEGACY_DAMAGED = "though every rank ended well"
+"""Last words of the reason of a trial that counts as crashed because its log was damaged."""
 LEGACY_ENERGY = "its energy is that of the last start alone: what earlier attempts used is not in it"
 
 
-def upgrade_warnings(result: Result) -> Result:
-    """Return a result of version 0.1.0 with its warnings in the fields and words of this version.
+def upgrade_legacy(result: Result) -> Result:
+    """Return a result of version 0.1.0 with what it says in sentences in the fields and words of this version.
 
-    The only place that reads the words of a warning; later results come back unchanged.
+    The only place that reads the words of a warning or of a damaged log; later results come back unchanged.
     """
     faults = tuple(fault for start, fault in LEGACY_FAULTS.items()
                    if any(text.startswith(start) for text in result.warnings))
     words = {_legacy_resumed(item): describe_resumed(item) for item in result.resumed} | {LEGACY_ENERGY: ENERGY_RESUMED}
     warnings = tuple(words.get(text, text) for text in result.warnings)
-    return result.model_copy(update={"log_faults": result.log_faults or faults, "warnings": warnings})
+    damaged = result.log_damaged if "log_damaged" in result.model_fields_set else \
+        result.status == "crashed" and result.reason.endswith(LEGACY_DAMAGED)
+    return result.model_copy(update={"log_faults": result.log_faults or faults, "warnings": warnings,
+                                     "log_damaged": damaged})
 
 
 def _legacy_resumed(item: Resumed) -> str:

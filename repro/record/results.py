@@ -250,6 +250,8 @@ class Result(Frozen):
     """For readers; no code reads them."""
     log_faults: tuple[LogFault, ...] = ()
     """Faults that an unmodified log never has; empty in results of version 0.1.0, which only warn of them."""
+    log_damaged: bool = False
+    """Every rank ended well, but lines of the log are damaged or missing: the status is crashed, without a figure."""
     resumed: tuple[Resumed, ...] = ()
     """Its resumptions, in order; its log contains the part before each."""
 

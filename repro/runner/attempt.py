@@ -12,7 +12,7 @@ from repro.core.events import read_events
 from repro.core.files import write_model
 from repro.record import post_mortem
 from repro.record.checkpoint import Resumption
-from repro.record.derive import derive, with_energy
+from repro.record.derive import damaged_log, derive, with_energy
 from repro.record.energy import Energy
 from repro.record.ledger import Attempt
 from repro.record.results import Result
@@ -129,7 +129,7 @@ class TrialStarter:
         If it cannot be removed, every start would refuse it: this one then counts as crashed.
         """
         refusal = outcome.refused_checkpoint
-        if start.point is None or not refusal or not checkpoints.stored.refuse(start.point.path.name):
+        if start.point is None or not refusal or not checkpoints.stored.remove_refused(start.point.path.name):
             return False
         self.context.folder.append_attempt(start.line(REFUSED, refusal))
         self.context.warn("checkpoint", refusal, start.trial.trial_id)
@@ -164,7 +164,5 @@ def _result(start: Start, outcome: LaunchResult, log: Path) -> Result:
                   f"{outcome.seconds:.0f} s had passed since its first start")
         return result.model_copy(update={"reason": reason})
     if outcome.ok and (damage := post_mortem.log_damage(log)):
-        # Crashed, not invalid: the trial did what was requested, but its record is lost.
-        return Result(trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=start.attempt,
-                      status="crashed", reason=f"{damage}, though every rank ended well")
+        return damaged_log(trial, start.attempt, damage)
     return result

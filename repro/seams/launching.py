@@ -105,6 +105,11 @@ class Launcher(Plugin):
     origin: ClassVar[Literal["measured", "emulated", "simulated"]] = "measured"
     """The label of figures taken under it; every report shows it."""
 
+    @property
+    def node_count(self) -> int | None:
+        """Return the number of computers that its options ask for; None: as many as the trial needs."""
+        return None
+
     def rank_logs(self, processes: int) -> int:
         """Return how many files with printed output a launch of `processes` ranks leaves."""
         return processes
@@ -121,7 +126,7 @@ class Launcher(Plugin):
         """Prepare for launches of `processes` ranks, off every clock; called after `open`, once for each number."""
 
     @abstractmethod
-    def launch(self, order: LaunchRequest) -> LaunchResult: ...
+    def launch(self, request: LaunchRequest) -> LaunchResult: ...
 
     def close(self) -> None:
         """Undo `open`; called once, also after a failure."""

@@ -14,7 +14,11 @@ from pydantic import BaseModel, ConfigDict
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The choices of a trial and the machine it runs on, as plain words: the input of `Plugin.unsupported`."""
+    """The choices of a trial and the machine it runs on: the input of `Plugin.unsupported`.
+
+    The names are for messages. What a choice can do is in the fields below them, so that a plug-in under another name
+    is judged alike.
+    """
 
     workload: str
     engine: str
@@ -35,6 +39,12 @@ class Setting:
     """Type of the weights that the model computes with."""
     simulated: bool = False
     """True: the engine simulates all ranks in one process."""
+    own_algorithm: bool = False
+    """Whether `comm` has an algorithm of its own (`Comm.own_algorithm`); False: the backend's collectives."""
+    autocast: str | None = None
+    """Type of products inside autocast (`Precision.autocast`); None: no autocast."""
+    master_weights: bool = False
+    """Whether the optimizer updates a float32 copy of the weights (`Precision.master`)."""
 
 
 class Plugin(BaseModel):

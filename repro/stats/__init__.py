@@ -19,7 +19,7 @@ from repro.stats.grid import (
     ratio_range,
 )
 from repro.stats.interval import Interval, clopper_pearson, mean_interval, median_interval, wilson
-from repro.stats.mlperf import Score, mlperf_score
+from repro.stats.mlperf import MlperfScore, mlperf_score
 from repro.stats.power import (
     detectable_ratio,
     equivalence_power,
@@ -41,8 +41,8 @@ __all__ = [
     "Equivalence",
     "GridBias",
     "Interval",
+    "MlperfScore",
     "RatioRange",
-    "Score",
     "Steps",
     "Survival",
     "bracket_bias",

@@ -9,7 +9,7 @@ from repro.stats.sample import positive
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class MlperfScore:
     """Minutes, or the reason why there are none."""
 
     value: float | None
@@ -21,7 +21,7 @@ class Score:
 
 def mlperf_score(
     minutes: Sequence[float | None], drop: int = 1, runs: int | None = None, scaling: float = 1.0
-) -> Score:
+) -> MlperfScore:
     """Return the mean after dropping the `drop` fastest and the `drop` slowest runs (MLPerf Training rules, section
     "Benchmark results"; `mlperf_logging.result_summarizer`, `_compute_olympic_average`).
 
@@ -47,10 +47,11 @@ def mlperf_score(
     dropped = (*reached[:drop], *reached[len(reached) - max(0, drop - missed):], *[None] * missed)
     kept = reached[drop:len(reached) - max(0, drop - missed)]
     if missed > drop:
-        return Score(None, False, f"{missed} of {len(minutes)} runs missed the target; {drop} may", (*[None] * missed,))
+        return MlperfScore(None, False, f"{missed} of {len(minutes)} runs missed the target; {drop} may",
+                           (*[None] * missed,))
     if runs is not None and len(minutes) < runs:
-        return Score(None, False, f"{len(minutes)} runs where the benchmark requires {runs}", ())
+        return MlperfScore(None, False, f"{len(minutes)} runs where the benchmark requires {runs}", ())
     if not kept:
         problem = f"{len(minutes)} runs leave none after {drop} fastest and {drop} slowest are dropped"
-        return Score(None, False, problem, ())
-    return Score(scaling * sum(kept) / len(kept), True, "", dropped)
+        return MlperfScore(None, False, problem, ())
+    return MlperfScore(scaling * sum(kept) / len(kept), True, "", dropped)

@@ -16,6 +16,7 @@ PlanKind = Literal["suite", "reproduction", "calibration"]
 
 _REPRODUCTION = "a reproduction: "
 _CALIBRATION = "A/A: cells of "
+_SMOKE = " repeats make a smoke test, not a result"
 
 
 def plan_kind(title: str, notes: Sequence[str]) -> PlanKind:
@@ -23,6 +24,11 @@ def plan_kind(title: str, notes: Sequence[str]) -> PlanKind:
     if any(note.startswith(_REPRODUCTION) for note in notes):  # which may be one of a calibration
         return "reproduction"
     return "calibration" if title.startswith(_CALIBRATION) else "suite"
+
+
+def smoke_note(notes: Sequence[str]) -> str:
+    """Return the note which says that the suite is a smoke test; "" if there is none."""
+    return next((note for note in notes if _SMOKE in note), "")
 
 
 def with_sides(title: str, cells: Sequence[Cell]) -> tuple[Cell, ...]:

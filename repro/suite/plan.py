@@ -43,6 +43,8 @@ class Plan(Frozen):
     """(index into cells, repeat) of every trial, in order of execution."""
     notes: tuple[str, ...] = ()
     """For people: declared contrasts that overrides removed, too few repeats, costs. No code searches them."""
+    smoke_note: str = ""
+    """The one of `notes` that says that the suite is a smoke test; "" if it is none."""
     kind: PlanKind = "suite"
     """suite: all that a suite expands to. reproduction: chosen trials of another record, run again. calibration: cells
     of a suite against themselves."""
@@ -52,6 +54,7 @@ class Plan(Frozen):
         if "kind" not in self.model_fields_set:
             object.__setattr__(self, "kind", legacy.plan_kind(self.suite.title, self.notes))
             object.__setattr__(self, "cells", legacy.with_sides(self.suite.title, self.cells))
+            object.__setattr__(self, "smoke_note", legacy.smoke_note(self.notes))
         return self
 
     def trials(self) -> Iterator[Trial]:
@@ -75,12 +78,6 @@ class Plan(Frozen):
     def smoke(self) -> bool:
         """The suite has fewer repeats than a result needs."""
         return self.suite.seeds < LEAST_SEEDS
-
-    @property
-    def smoke_note(self) -> str:
-        """The note of a smoke test; "" if it is none."""
-        return (f"{self.suite.seeds} repeats make a smoke test, not a result; {LEAST_SEEDS} are the least, 10 the "
-                "default") if self.smoke else ""
 
 
 def make_plan(
@@ -109,7 +106,9 @@ def make_plan(
         cores=machine.cores, cells=tuple(cells), skipped=tuple(skipped), order=execution_order(suite, len(cells)),
         kind="suite",
     )
-    return plan.model_copy(update={"notes": (*lost, *_notes(plan, machine))})
+    smoke_note = _smoke_note(plan)
+    notes = (*lost, *([smoke_note] if smoke_note else []), *_notes(plan, machine))
+    return plan.model_copy(update={"notes": notes, "smoke_note": smoke_note})
 
 
 def _keep_contrasts(
@@ -155,9 +154,16 @@ def _on_machine(requested: list[Cell], machine: Machine, problem: Problem) -> tu
     return list(cells.values()), skipped
 
 
+def _smoke_note(plan: Plan) -> str:
+    """Return the note of a smoke test; "" if it is none."""
+    if not plan.smoke:
+        return ""
+    return f"{plan.suite.seeds} repeats make a smoke test, not a result; {LEAST_SEEDS} are the least, 10 the default"
+
+
 def _notes(plan: Plan, machine: Machine) -> list[str]:
-    """Return the notes on the plan, each once."""
-    found = [plan.smoke_note] if plan.smoke else []
+    """Return the other notes on the plan, each once."""
+    found: list[str] = []
     if plan.suite.seeds == LEAST_SEEDS:
         found.append("5 pairs cannot be significant at the 5 % level (sign-flip floor 0.0625); 6 can")
     found += dict.fromkeys(note for cell in plan.cells for note in cell.choices.notes(machine))

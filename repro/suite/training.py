@@ -12,7 +12,7 @@ from repro.core.errors import nearest
 from repro.core.machine import Machine
 from repro.seams.launching import Launcher
 from repro.seams.plugin import Setting
-from repro.seams.training import Direction, Engine, Optimizer, Precision, Workload
+from repro.seams.training import Comm, Direction, Engine, Optimizer, Precision, Workload
 from repro.suite.choice import (
     CommChoice,
     EngineChoice,
@@ -182,12 +182,14 @@ class TrainingConfig(TrialConfig):
         return "" if self.engine.get(Engine).checkpoints else f"engine {self.engine.kind} keeps no checkpoints"
 
     def setting(self, device: str, device_count: int) -> Setting:
+        precision = self.precision.get(Precision)
         return Setting(
             workload=self.workload.kind, engine=self.engine.kind, comm=self.comm.kind,
             precision=self.precision.kind, optimizer=self.optimizer.kind, launcher=self.launcher.kind,
             processes=self.processes, accumulation=self.batch.accumulation, device=device, device_count=device_count,
             compression=self.compression, overlap=self.overlap, determinism=self.determinism,
-            weights=self.precision.get(Precision).weights, simulated=self.origin == "simulated",
+            simulated=self.origin == "simulated", own_algorithm=self.comm.get(Comm).own_algorithm,
+            weights=precision.weights, autocast=precision.autocast, master_weights=precision.master,
         )
 
     def preload(self) -> list[str]:

@@ -42,7 +42,7 @@ def decide(
         The progress with this evaluation, and the ending; None: the trial continues.
     """
     if not math.isfinite(value):
-        return progress, Ending("diverged", f"diverged: loss or {stop.metric} is not finite at step {step}")
+        return progress, Ending("diverged", f"loss or {stop.metric} is not finite at step {step}")
     hit = value >= stop.target if stop.direction == "higher" else value <= stop.target
     hits = progress.hits + 1 if hit else 0
     progress = Progress(hits, progress.established or hits >= stop.confirm_evals)
@@ -50,5 +50,5 @@ def decide(
     if progress.established and (stop.design == "stop_at_target" or spent):
         return progress, Ending("success")
     if spent:
-        return progress, Ending("missed", f"missed: {stop.metric} {value:.4f} after {stop.max_epochs:g} epochs")
+        return progress, Ending("missed", f"{stop.metric} {value:.4f} after {stop.max_epochs:g} epochs")
     return progress, None

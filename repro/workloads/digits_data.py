@@ -43,7 +43,7 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
-class Digits:
+class DigitsData:
     """The data set with its split, as read; `verified` checks its hash."""
 
     train: Split
@@ -52,7 +52,7 @@ class Digits:
 
 
 @cache
-def load() -> Digits:
+def load() -> DigitsData:
     """Read and split the data set without checking it.
 
     Raises:
@@ -62,14 +62,14 @@ def load() -> Digits:
     images = table[:, :-1].reshape(-1, SIDE, SIDE)
     targets = table[:, -1]
     train, evaluation = split(targets)
-    return Digits(
+    return DigitsData(
         Split(_frozen(images[train]), _frozen(targets[train])),
         Split(_frozen(images[evaluation]), _frozen(targets[evaluation])),
         hashlib.sha256(content(images, targets, train, evaluation)).hexdigest(),
     )
 
 
-def verified(expected: str) -> Digits:
+def verified(expected: str) -> DigitsData:
     """Return the data set if its sha256 is `expected`.
 
     Raises:

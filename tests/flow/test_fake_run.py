@@ -159,8 +159,8 @@ def test_no_gate_is_needed_and_the_record_says_why(record: Record) -> None:
 
 
 @pytest.mark.parametrize(("engine", "status", "reason"), [
-    ("{kind: fake, miss_probability: 1}", "missed", "missed: top1 0.4"),
-    ("{kind: fake, diverge_probability: 1}", "diverged", "diverged: loss or top1 is not finite at step"),
+    ("{kind: fake, miss_probability: 1}", "missed", "top1 0.4"),
+    ("{kind: fake, diverge_probability: 1}", "diverged", "loss or top1 is not finite at step"),
 ])
 def test_a_target_that_is_not_reached_is_exit_code_3(tmp_path: Path, engine: str, status: str, reason: str) -> None:
     code, out, error = run(tmp_path, "--out", "run", "--seeds", "2", "-o", f"engine={engine}")

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from repro.bundle.rederive import conservation_problems
+from repro.bundle.rederive import conservation_problems, differences
 from repro.core.events import Event
-from repro.record.derive import derive
+from repro.record.derive import damaged_log, derive
 from repro.record.outcome import read_outcome
-from repro.record.result_warnings import ENERGY_RESUMED, describe_resumed, upgrade_warnings
+from repro.record.result_warnings import ENERGY_RESUMED, describe_resumed, upgrade_legacy
 from repro.record.results import Result, Resumed
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.worker.stop_rule import Progress, decide
@@ -81,7 +81,38 @@ def test_warnings_of_version_0_1_0_are_read_by_their_words() -> None:
         "went on from the checkpoint of attempt 1 at step 60; the 8.8 s from there to the new start are on all its "
         "clocks",
         "its energy is that of the last start alone: what earlier attempts used is not in it", "other"))
-    found = upgrade_warnings(old)
+    found = upgrade_legacy(old)
     assert found.log_faults == ("steps_missing",)
     assert found.warnings == (old.warnings[0], describe_resumed(resumed), ENERGY_RESUMED, "other")
-    assert upgrade_warnings(found) == found
+    assert upgrade_legacy(found) == found
+
+
+# ---- a damaged log
+
+
+def test_a_damaged_log_is_a_field_whatever_the_reason_says() -> None:
+    found = damaged_log(make_trial(), 2, "its log is torn")
+    assert (found.status, found.attempt, found.log_damaged) == ("crashed", 2, True)
+    other = found.model_copy(update={"reason": "autre chose"})
+    assert upgrade_legacy(other).log_damaged
+    said = Result.model_validate_json(other.model_copy(update={
+        "log_damaged": False, "reason": "rank 0: though every rank ended well"}).model_dump_json(by_alias=True))
+    assert not upgrade_legacy(said).log_damaged
+
+
+@pytest.mark.parametrize(("status", "reason", "damaged"), [
+    ("crashed", "its log does not go from cache_clear to x_effective, though every rank ended well", True),
+    ("crashed", "rank 0: exit code 1", False), ("ok", "though every rank ended well", False),
+])
+def test_a_damaged_log_of_version_0_1_0_is_read_by_its_words(status: str, reason: str, damaged: bool) -> None:
+    old = {"trial_id": "t", "cell_id": "c", "repeat": 0, "attempt": 1, "status": status, "reason": reason}
+    assert upgrade_legacy(Result.model_validate(old)).log_damaged is damaged
+
+
+def test_a_result_with_a_damaged_log_stands_in_other_words(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    log.write_text("nothing\n")
+    trial = make_trial()
+    stored = damaged_log(trial, 1, "its log is torn").model_copy(update={"reason": "autre chose"})
+    assert differences(trial, stored, log) == []
+    assert differences(trial, stored.model_copy(update={"run_seconds": 3.0}), log) != []

@@ -17,12 +17,13 @@ from typing import Any
 from repro.bench.comm import mpi as comm_mpi
 from repro.bench.comm.follow import Following
 from repro.bench.comm.options import CommOptions, size_text
-from repro.bench.comm.result import BASELINE, CommOutcome, MpiResult, WorldResult
+from repro.bench.comm.result import CommOutcome, MpiResult, WorldResult
 from repro.bench.comm.world import world_result
 from repro.core.errors import TrialError, UsageError
 from repro.core.machine import detect
 from repro.seams.launching import Launcher, LaunchRequest
 from repro.seams.plugin import Setting
+from repro.seams.training import Comm
 from repro.suite.choice import Choice
 
 ENTRY = "repro.bench.comm.rank:measure_rank"
@@ -42,7 +43,7 @@ def measure(options: CommOptions, show: Show) -> CommOutcome:
     launcher = options.launcher.get(Launcher)
     cores, before = detect().cores, os.getloadavg()[0]
     for world in options.worlds:
-        if reason := launcher.unsupported(_setting(options, BASELINE, world)):
+        if reason := launcher.unsupported(_setting(options, options.algorithms[0], world)):
             raise UsageError(f"{world} ranks: {reason}")
     launcher.open([*PRELOAD, *launcher.preload], "cpu")
     worlds: list[WorldResult] = []
@@ -62,16 +63,17 @@ def measure(options: CommOptions, show: Show) -> CommOutcome:
     )
 
 
-def _setting(options: CommOptions, comm: str, world: int) -> Setting:
+def _setting(options: CommOptions, comm: Choice, world: int) -> Setting:
     return Setting(
-        workload="", engine="", comm=comm, precision="fp32", optimizer="", launcher=options.launcher.kind,
-        processes=world, accumulation=1, device="cpu", device_count=0,
+        workload="", engine="", comm=comm.kind, own_algorithm=comm.get(Comm).own_algorithm,
+        precision="fp32", optimizer="", launcher=options.launcher.kind, processes=world, accumulation=1,
+        device="cpu", device_count=0,
     )
 
 
 def _world(launcher: Launcher, options: CommOptions, world: int, show: Show) -> WorldResult:
     reasons = {
-        item.label: item.plugin.unsupported(_setting(options, item.kind, world)) for item in options.algorithms
+        item.label: item.plugin.unsupported(_setting(options, item, world)) for item in options.algorithms
     }
     chosen = [item for item in options.algorithms if not reasons[item.label]]
     payload = {

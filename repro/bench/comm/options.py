@@ -9,6 +9,7 @@ from repro.bench.comm.world import tunes
 from repro.core import registry
 from repro.core.errors import UsageError
 from repro.core.frozen import Frozen
+from repro.seams.launching import Launcher
 from repro.suite.choice import Choice, parse_choice
 from repro.suite.field_problem import FieldProblem
 
@@ -84,7 +85,7 @@ def read_worlds(text: str | None, launcher: Choice) -> tuple[int, ...]:
     Raises:
         UsageError: not a number, or fewer than two ranks.
     """
-    nodes = getattr(launcher.plugin, "nodes", None)
+    nodes = launcher.get(Launcher).node_count
     if text is None:
         return (nodes,) if nodes else (2, 4)
     try:

@@ -83,7 +83,7 @@ def calibrate(
         ReproError: the plan cannot be a calibration, or the run failed; `replay` accepts the completed trials.
     """
     twins = twin_plan(plan, choose_cells(plan, wanted), pairs or max(plan.suite.seeds, 6), nulls)
-    limits.refuse(twins)
+    limits.check_size(twins)
     folder = prepare(twins, suite_text, Path("runs") / f"{plan.suite.suite}-calibrate-{time.strftime('%Y%m%d-%H%M%S')}")
     record = headless.execute(twins, folder,
                               kept=f"no null is kept; completed trials stay in {folder.root}",

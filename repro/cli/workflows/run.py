@@ -11,7 +11,7 @@ from typing import Any
 
 from repro.cli.workflows.progress import TerminalWatcher
 from repro.compare import Comparison, Summary, compare, summarize
-from repro.compare.calibration import Calibration, beside, keep_beside
+from repro.compare.calibration import Calibration, keep_calibration, read_kept_calibration
 from repro.core import registry
 from repro.core.errors import Exit, UsageError
 from repro.core.invocation import command
@@ -83,7 +83,7 @@ def run_suite(
     """
     if energy:
         EnergyMeter.needed()  # before a folder is made
-    limits.refuse(plan)
+    limits.check_size(plan)
     folder = prepare(plan, suite_text, out or Path("runs") / f"{plan.suite.suite}-{time.strftime('%Y%m%d-%H%M%S')}")
     with TerminalWatcher() as watcher, open_session(folder, watcher, _messages(folder)) as session:
         for text in limits.warnings(plan):
@@ -133,7 +133,7 @@ def _carry_out(run: Run, session: RunSession, track: bool) -> Ended:
         raise ended.problem
     record = ended.record or read_record(folder.root)
     code = Exit.INTERRUPTED if ended.interrupt else exit_code(record.results, len(run.plan.order))
-    return _ended(record, code, paths, tracking)
+    return _summarize(record, code, paths, tracking)
 
 
 def _conclude(
@@ -145,7 +145,7 @@ def _conclude(
     `repro compare` say the same of false positives, also if the run folder is moved to another machine.
     """
     record = read_record(folder.root)
-    if problem := keep_beside(record):
+    if problem := keep_calibration(record):
         unseal(folder)  # a process that is killed here must not leave an index that does not hold
         folder.append_incident("calibration", problem)
         seal(folder)
@@ -162,7 +162,7 @@ def _conclude(
     return paths, end
 
 
-def _ended(record: Record, code: Exit, paths: list[str], tracking: TrackingEnd | None) -> Ended:
+def _summarize(record: Record, code: Exit, paths: list[str], tracking: TrackingEnd | None) -> Ended:
     metric = record.plan.suite.metric
     trials: dict[str, int] = {}
     for result in record.results:
@@ -171,7 +171,8 @@ def _ended(record: Record, code: Exit, paths: list[str], tracking: TrackingEnd |
         exit_code=code, folder=record.folder.root, report=paths[0], tracking=tracking, trials=trials,
         summaries=[summarize(cell, record.of_cell(cell.cell_id), metric, record.plan.suite.horizon)
                    for cell in record.plan.cells],
-        comparisons=compare(record.plan, record.results, started_ms=record.started_ms), calibration=beside(record),
+        comparisons=compare(record.plan, record.results, started_ms=record.started_ms),
+        calibration=read_kept_calibration(record),
     )
 
 

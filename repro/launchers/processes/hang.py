@@ -31,7 +31,7 @@ def dump_stacks_on_signal() -> None:
         faulthandler.register(ASK, file=2, all_threads=True, chain=False)
 
 
-class Progress:
+class FileGrowth:
     """Watches the growth of a file."""
 
     def __init__(self, path: Path, seconds: float) -> None:

@@ -37,7 +37,7 @@ class Assignment:
     environment: Mapping[str, str]
 
 
-class RankPlace(Protocol):
+class ClusterPlace(Protocol):
     """Place of a rank on the (emulated) cluster."""
 
     @property
@@ -57,7 +57,7 @@ class SamePlace:
         """Do nothing."""
 
 
-def run(assignment: Assignment, _processes: object, place: RankPlace) -> None:
+def run(assignment: Assignment, _processes: object, place: ClusterPlace) -> None:
     """Run `assignment` in this process; torch elastic calls it once in every rank.
 
     `_processes` is unused here: pickling it on the way showed the parent which process this is.

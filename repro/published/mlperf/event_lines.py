@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from repro.published.untrusted.files import open_plain
-from repro.published.untrusted.text import Damaged
+from repro.published.untrusted.text import DamagedInput
 
 CHUNK = 1 << 20
 MAX_LINE = 1 << 20
@@ -40,7 +40,7 @@ class EventLines:
         """Yield the event lines.
 
         Raises:
-            Damaged: the file cannot be read, is too large, holds NUL bytes, or an event line is too long.
+            DamagedInput: the file cannot be read, is too large, holds NUL bytes, or an event line is too long.
         """
         line, size, held = 1, 0, b""
         with open_plain(self.path, self.max_file) as stream:
@@ -48,10 +48,10 @@ class EventLines:
                 piece = self._piece(stream)
                 size += len(piece)
                 if size > self.max_file:
-                    raise Damaged(f"larger than {self.max_file >> 20} MiB")
+                    raise DamagedInput(f"larger than {self.max_file >> 20} MiB")
                 if b"\0" in piece:
                     at = line + held.count(b"\n") + piece.count(b"\n", 0, piece.index(0))
-                    raise Damaged(f"line {at}: a NUL byte")
+                    raise DamagedInput(f"line {at}: a NUL byte")
                 buffer, counted, position = held + piece, 0, 0
                 while (start := buffer.find(self.token, position)) >= 0:
                     end = _line_end(buffer, start)
@@ -69,19 +69,19 @@ class EventLines:
                 line += buffer.count(b"\n", counted, keep)
                 held = buffer[keep:]
                 if len(held) > MAX_LINE:
-                    raise Damaged(f"line {line}: an event line of more than {MAX_LINE >> 20} MiB")
+                    raise DamagedInput(f"line {line}: an event line of more than {MAX_LINE >> 20} MiB")
 
     def _piece(self, stream: BinaryIO) -> bytes:
         try:
             piece = stream.read(self.chunk)
         except OSError as error:
-            raise Damaged(f"cannot be read: {error.strerror}") from None
+            raise DamagedInput(f"cannot be read: {error.strerror}") from None
         self._digest.update(piece)
         return piece
 
     def _last_event(self, text: bytes, line: int) -> bytes:
         if len(text) > MAX_LINE:
-            raise Damaged(f"line {line}: an event line of more than {MAX_LINE >> 20} MiB")
+            raise DamagedInput(f"line {line}: an event line of more than {MAX_LINE >> 20} MiB")
         last = text.rfind(self.token)
         self.doubled += last > 0
         return text[last:]

@@ -30,7 +30,7 @@ from repro.published.record import (
 )
 from repro.published.untrusted.files import Found, read_small, walk
 from repro.published.untrusted.strict_json import parse
-from repro.published.untrusted.text import Damaged, number, plain
+from repro.published.untrusted.text import DamagedInput, number, plain
 
 LOG_NAME = re.compile(r"result_(.*)\.txt", re.DOTALL)
 ROUND_NAME = re.compile(r"(?:(training|hpc)_)?(?:results_)?v?(\d{1,2})\.(\d{1,2})(?:\.\d+)?")
@@ -58,7 +58,7 @@ class LogPath:
         """Read the path of a log, given as names from the root.
 
         Raises:
-            Damaged: a weak-scaling run.
+            DamagedInput: a weak-scaling run.
         """
         above = parts[:-1]
         at = max((index for index, name in enumerate(above) if name == "results"), default=-1)
@@ -68,7 +68,8 @@ class LogPath:
             usage, version = _round(above[:-2])
             return cls(usage, version, None, _name(names[-2]), _benchmark(names[-1]), tuple(above[:-2]))
         if len(inner) == 3 and inner[1] == "weak":
-            raise Damaged("a weak-scaling run: it trains many models at once, which have no individual time to target")
+            raise DamagedInput("a weak-scaling run: it trains many models at once, which have no individual time to "
+                               "target")
         usage, version = _round(above[: at - 1])
         return cls(usage, version, _name(above[at - 1]), _name(inner[0]), _benchmark(inner[-1]), tuple(above[:at]))
 
@@ -130,7 +131,7 @@ class _Reader:
         """Read any file other than a log."""
         try:
             if found.refusal:
-                raise Damaged(found.refusal)
+                raise DamagedInput(found.refusal)
             if found.parts[-1] == "scaling.json":
                 self._scaling[_folder(found)] = _scaling_factor(read_small(found.path, MAX_BYTES))
             elif found.parts[-1].endswith(".json") and found.parts[-2:-1] == ("systems",):
@@ -141,8 +142,8 @@ class _Reader:
                 self._references += read_references(read_small(found.path, MAX_BYTES), found.parts[-1], name, version,
                                                     found.source)
             else:
-                raise Damaged(OTHERS)
-        except Damaged as reason:
+                raise DamagedInput(OTHERS)
+        except DamagedInput as reason:
             self._refused.append(Refused(source=found.source, reason=str(reason)))
 
     def _system(self, found: Found) -> None:
@@ -154,13 +155,14 @@ class _Reader:
         """Read a result log."""
         try:
             if found.refusal:
-                raise Damaged(found.refusal)
+                raise DamagedInput(found.refusal)
             result = self._read(found)
             self._held += _weight(result)
             if self._held > MAX_HELD:
-                raise Damaged(f"this import already has {MAX_HELD >> 20} MiB of results; import parts of the folder")
+                raise DamagedInput(f"this import already has {MAX_HELD >> 20} MiB of results; import parts of the "
+                                   "folder")
             self._results.append(result)
-        except Damaged as reason:
+        except DamagedInput as reason:
             self._lost.append((found, str(reason)))
 
     def _read(self, found: Found) -> PublishedResult:
@@ -219,7 +221,7 @@ class _Reader:
     def _lost_key(self, found: Found) -> CellKey:
         try:
             place = LogPath.of(found.parts)
-        except Damaged:  # weak scaling: a separate cell, never a run of the strong one
+        except DamagedInput:  # weak scaling: a separate cell, never a run of the strong one
             place = LogPath.of((*found.parts[:-3], found.parts[-2], found.parts[-1]))
             place = LogPath(place.usage, place.version, place.org, place.system, f"{place.benchmark} weak", place.home)
         round_name = f"{place.usage}_v{place.version[0]}.{place.version[1]}" if place.version else UNKNOWN
@@ -252,7 +254,7 @@ def _scaling_factor(content: bytes) -> float:
     data = parse(content)
     factor = number(data.get("scaling_factor")) if isinstance(data, dict) else None
     if factor is None or not 0 < factor < 100:
-        raise Damaged("has no valid scaling_factor")
+        raise DamagedInput("has no valid scaling_factor")
     return factor
 
 

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from repro.published.mlperf.event_lines import EventLines
 from repro.published.untrusted.strict_json import parse
-from repro.published.untrusted.text import Damaged, number, plain
+from repro.published.untrusted.text import DamagedInput, number, plain
 
 Form = Literal["v0.5", "v0.6", "mllog"]
 TOKEN = b":::ML"
@@ -77,7 +77,7 @@ class MlperfLog:
         """Yield the events in the order of the file.
 
         Raises:
-            Damaged: as `EventLines`; an unreadable event line; two generations in one file.
+            DamagedInput: as `EventLines`; an unreadable event line; two generations in one file.
         """
         for line, text in self.lines:
             event = self._event(line, text.strip())
@@ -89,19 +89,19 @@ class MlperfLog:
             if not text.startswith(token):
                 continue
             if self.form is not None and self.form != form:
-                raise Damaged(f"line {line}: a line of form {form} in a log of form {self.form}")
+                raise DamagedInput(f"line {line}: a line of form {form} in a log of form {self.form}")
             self.form = form  # type: ignore[assignment]
             try:
                 return read(line, text)
-            except Damaged as reason:
+            except DamagedInput as reason:
                 cut = " (the file ends inside this line)" if self.lines.unended else ""
-                raise Damaged(f"line {line}: {reason}{cut}") from None
+                raise DamagedInput(f"line {line}: {reason}{cut}") from None
         return None  # a message of a tool that mentions the token
 
     def _v05(self, line: int, text: bytes) -> LogEvent:
         match = V05_LINE.match(text)
         if match is None:
-            raise Damaged("not a line of the form `:::MLPv0.5.0 BENCHMARK TIME (FILE:LINE) KEY: VALUE`")
+            raise DamagedInput("not a line of the form `:::MLPv0.5.0 BENCHMARK TIME (FILE:LINE) KEY: VALUE`")
         version, benchmark, time, key_text, body = match.groups()
         self.version, self.benchmark = version.decode(), benchmark.decode()
         key = V05_KEYS.get(key_text.decode(), key_text.decode())
@@ -118,24 +118,24 @@ class MlperfLog:
 def _mllog(line: int, text: bytes) -> LogEvent:
     data = parse(text[len(MLLOG):])
     if not isinstance(data, dict):
-        raise Damaged("no JSON object after the token")
+        raise DamagedInput("no JSON object after the token")
     key, metadata = data.get("key"), data.get("metadata")
     milliseconds = number(data.get("time_ms"))
     if not isinstance(key, str) or not key:
-        raise Damaged("an event without a key")
+        raise DamagedInput("an event without a key")
     if milliseconds is None:
-        raise Damaged(f"time_ms is {plain(data.get('time_ms'), 40)!r}, not a finite number")
+        raise DamagedInput(f"time_ms is {plain(data.get('time_ms'), 40)!r}, not a finite number")
     return LogEvent(line, key, data.get("value"), _in_range(milliseconds, 1e3), _mapping(metadata))
 
 
 def _v06(line: int, text: bytes) -> LogEvent:
     match = V06_LINE.match(text)
     if match is None:
-        raise Damaged("not a line of the form `:::MLL TIME KEY: {...}`")
+        raise DamagedInput("not a line of the form `:::MLL TIME KEY: {...}`")
     time, key, body = match.groups()
     data = parse(body)
     if not isinstance(data, dict):
-        raise Damaged("no JSON object after the key")
+        raise DamagedInput("no JSON object after the key")
     name = V05_KEYS.get(key.decode(), key.decode())
     return LogEvent(line, name, data.get("value"), _time(time), _mapping(data.get("metadata")))
 
@@ -144,7 +144,7 @@ def _mapping(metadata: Any) -> dict[str, Any]:
     if metadata is None:
         return {}
     if not isinstance(metadata, dict):
-        raise Damaged("metadata is not a JSON object")
+        raise DamagedInput("metadata is not a JSON object")
     return metadata
 
 
@@ -152,12 +152,12 @@ def _time(text: bytes) -> float:
     try:
         return _in_range(float(text), 1.0)
     except ValueError:
-        raise Damaged(f"{plain(text.decode(), 40)!r} is not a time in seconds") from None
+        raise DamagedInput(f"{plain(text.decode(), 40)!r} is not a time in seconds") from None
 
 
 def _in_range(time: float, per_second: float) -> float:
     if not 0 <= time <= LATEST * per_second:
-        raise Damaged(f"{time / per_second:g} s since 1970 is not a valid time of a run")
+        raise DamagedInput(f"{time / per_second:g} s since 1970 is not a valid time of a run")
     return time
 
 
@@ -167,7 +167,7 @@ def _loose_value(body: bytes | None) -> Any:
         return None
     try:
         return parse(body)
-    except Damaged:
+    except DamagedInput:
         if body.lstrip()[:1] in (b"{", b"["):
             raise
         return plain(body.decode("utf-8", "backslashreplace"))

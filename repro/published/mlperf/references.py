@@ -13,7 +13,7 @@ from typing import Any, Literal
 from repro.published.mlperf.rules import ALIASES, Version, epoch_unit
 from repro.published.record import PublishedReference
 from repro.published.untrusted.strict_json import parse
-from repro.published.untrusted.text import Damaged, number, plain
+from repro.published.untrusted.text import DamagedInput, number, plain
 
 FILE_NAME = re.compile(r"rcps_(.{1,100})\.json", re.DOTALL)
 MAX_POINTS, MAX_RUNS = 500, 1000
@@ -27,12 +27,12 @@ def read_references(content: bytes, name: str, round_name: str, version: Version
         name: name of the file, which contains the benchmark.
 
     Raises:
-        Damaged: not of that form, or its unit is neither epochs nor samples.
+        DamagedInput: not of that form, or its unit is neither epochs nor samples.
     """
     match = FILE_NAME.fullmatch(name)
     data = parse(content)
     if match is None or not isinstance(data, dict) or not data or len(data) > MAX_POINTS:
-        raise Damaged("no reference convergence points: expected a JSON object of batch sizes")
+        raise DamagedInput("no reference convergence points: expected a JSON object of batch sizes")
     benchmark = ALIASES.get(match[1], plain(match[1]))
     digest = hashlib.sha256(content).hexdigest()
     found = [PublishedReference(
@@ -48,10 +48,10 @@ def _point(key: str, point: Any, benchmark: str, version: Version | None) -> dic
     costs = fields.get(f"{unit} to converge")
     if unit == "epochs" and (counted := epoch_unit(benchmark, version)) != "epochs":
         if counted != "samples":
-            raise Damaged(f"{plain(key, 40)!r} counts {counted}, which is not supported")
+            raise DamagedInput(f"{plain(key, 40)!r} counts {counted}, which is not supported")
         unit = "samples"
     values = [number(value) for value in costs] if isinstance(costs, list) and len(costs) <= MAX_RUNS else []
     known = [value for value in values if value is not None and value > 0]
     if batch is None or not batch.is_integer() or not 0 < batch < 1 << 62 or not known or len(known) < len(values):
-        raise Damaged(f"{plain(key, 40)!r} has no batch size (BS) or no list of costs")
+        raise DamagedInput(f"{plain(key, 40)!r} has no batch size (BS) or no list of costs")
     return {"global_batch_size": int(batch), "unit": unit, "costs": tuple(known)}

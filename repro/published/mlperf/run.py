@@ -9,7 +9,7 @@ from typing import Any
 from repro.published.mlperf.log import LogEvent, MlperfLog
 from repro.published.mlperf.rules import EpochUnit, Quality
 from repro.published.record import PublishedBracket, PublishedPoint, PublishedStatus, Setting
-from repro.published.untrusted.text import Damaged, number, plain
+from repro.published.untrusted.text import DamagedInput, number, plain
 
 EVALUATIONS = {"eval_accuracy", "eval_error"}
 MAX_POINTS = 10_000
@@ -52,7 +52,7 @@ def read_facts(log: MlperfLog) -> LogFacts:
     """Read a whole log.
 
     Raises:
-        Damaged: as `MlperfLog`; or no event, too many evaluations, too many different keys.
+        DamagedInput: as `MlperfLog`; or no event, too many evaluations, too many different keys.
     """
     facts, latest = LogFacts(), 0.0
     for event in log:
@@ -60,7 +60,7 @@ def read_facts(log: MlperfLog) -> LogFacts:
         if key in EVALUATIONS:
             facts.evaluations.append(event)
             if len(facts.evaluations) > MAX_POINTS:
-                raise Damaged(f"line {event.line}: more than {MAX_POINTS:,} evaluations")
+                raise DamagedInput(f"line {event.line}: more than {MAX_POINTS:,} evaluations")
         elif key == "run_start":
             facts.starts = [*facts.starts[:1], event]
         elif key == "run_stop":
@@ -72,7 +72,7 @@ def read_facts(log: MlperfLog) -> LogFacts:
             facts.backwards += event.time < latest - log.per_second
             latest = max(latest, event.time)
     if not facts.first:
-        raise Damaged("it has no MLPerf event line")
+        raise DamagedInput("it has no MLPerf event line")
     return facts
 
 
@@ -80,7 +80,7 @@ def _note(facts: LogFacts, event: LogEvent) -> None:
     key = plain(event.key, 100)
     if key not in facts.first:
         if len(facts.first) >= MAX_KEYS:
-            raise Damaged(f"line {event.line}: more than {MAX_KEYS:,} different keys")
+            raise DamagedInput(f"line {event.line}: more than {MAX_KEYS:,} different keys")
         facts.first[key] = None if key in EVALUATIONS else _bounded(event.value)
     elif key not in EVALUATIONS and key not in facts.differ and facts.first[key] != _bounded(event.value):
         facts.differ.add(key)

@@ -8,7 +8,7 @@ from typing import Any
 
 from repro.published.record import PublishedSystem
 from repro.published.untrusted.strict_json import parse
-from repro.published.untrusted.text import Damaged, plain
+from repro.published.untrusted.text import DamagedInput, plain
 
 MAX_BYTES = 1 << 20
 MAX_OTHER = 200
@@ -26,11 +26,11 @@ def read_system(content: bytes, org: str, name: str, source: str) -> PublishedSy
     """Read a system description.
 
     Raises:
-        Damaged: not a JSON object.
+        DamagedInput: not a JSON object.
     """
     data = parse(content.removeprefix(b"\xef\xbb\xbf"))
     if not isinstance(data, dict):
-        raise Damaged("the system description is not a JSON object")
+        raise DamagedInput("the system description is not a JSON object")
     fields: dict[str, Any] = {to: _text(data.get(of)) for of, to in NAMES.items()}
     fields |= {to: count(data.get(of)) for of, to in COUNTS.items()}
     return PublishedSystem(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from repro.core.errors import UsageError
-from repro.published.untrusted.text import Damaged, file_name
+from repro.published.untrusted.text import DamagedInput, file_name
 
 MAX_ENTRIES = 200_000
 SKIPPED_FOLDERS = {".git", ".svn", ".hg"}
@@ -90,16 +90,17 @@ def open_plain(path: Path, max_bytes: int) -> BinaryIO:
     """Open a regular file for reading.
 
     Raises:
-        Damaged: a link, not a regular file, larger than `max_bytes`, or it cannot be read.
+        DamagedInput: a link, not a regular file, larger than `max_bytes`, or it cannot be read.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise Damaged(f"cannot be opened: {error.strerror}") from None
+        raise DamagedInput(f"cannot be opened: {error.strerror}") from None
     state = os.fstat(descriptor)
     if not stat.S_ISREG(state.st_mode) or state.st_size > max_bytes:
         os.close(descriptor)
-        raise Damaged(f"larger than {max_bytes >> 20} MiB" if stat.S_ISREG(state.st_mode) else "not a regular file")
+        raise DamagedInput(f"larger than {max_bytes >> 20} MiB" if stat.S_ISREG(state.st_mode)
+                           else "not a regular file")
     return open(descriptor, "rb", buffering=0)  # noqa: PTH123  # a descriptor, not a path
 
 
@@ -107,7 +108,7 @@ def read_small(path: Path, max_bytes: int) -> bytes:
     """Read a small file completely.
 
     Raises:
-        Damaged: as `open_plain`, or it grew past the limit while it was read, or holds NUL bytes.
+        DamagedInput: as `open_plain`, or it grew past the limit while it was read, or holds NUL bytes.
     """
     with open_plain(path, max_bytes) as stream:
         pieces, size = [], 0
@@ -115,10 +116,10 @@ def read_small(path: Path, max_bytes: int) -> bytes:
             pieces.append(piece)
             size += len(piece)
             if size > max_bytes:
-                raise Damaged(f"larger than {max_bytes >> 20} MiB")
+                raise DamagedInput(f"larger than {max_bytes >> 20} MiB")
     content = b"".join(pieces)
     if b"\0" in content:
-        raise Damaged(f"a NUL byte at byte {content.index(0) + 1}")
+        raise DamagedInput(f"a NUL byte at byte {content.index(0) + 1}")
     return content
 
 
@@ -126,4 +127,4 @@ def _read(stream: BinaryIO, size: int) -> bytes:
     try:
         return stream.read(size)
     except OSError as error:
-        raise Damaged(f"cannot be read: {error.strerror}") from None
+        raise DamagedInput(f"cannot be read: {error.strerror}") from None

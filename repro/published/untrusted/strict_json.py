@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from repro.published.untrusted.text import Damaged, plain
+from repro.published.untrusted.text import DamagedInput, plain
 
 MAX_DEPTH = 32
 
@@ -15,7 +15,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise Damaged(f"the key {plain(twice, 40)!r} occurs twice in one object")
+        raise DamagedInput(f"the key {plain(twice, 40)!r} occurs twice in one object")
     return found
 
 
@@ -26,19 +26,19 @@ def parse(text: bytes) -> Any:
     """Parse a JSON text. NaN and Infinity become floats, which `untrusted.text.number` rejects.
 
     Raises:
-        Damaged: not UTF-8, not JSON, a key twice in one object, nested deeper than MAX_DEPTH.
+        DamagedInput: not UTF-8, not JSON, a key twice in one object, nested deeper than MAX_DEPTH.
     """
     try:
         # strict UTF-8: latin-1 would accept any bytes and change names
         value = _DECODER.decode(text.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise Damaged(f"not UTF-8 (byte {error.start + 1})") from None
+        raise DamagedInput(f"not UTF-8 (byte {error.start + 1})") from None
     except RecursionError:
-        raise Damaged(f"JSON nested deeper than {MAX_DEPTH} levels") from None
+        raise DamagedInput(f"JSON nested deeper than {MAX_DEPTH} levels") from None
     except json.JSONDecodeError as error:
-        raise Damaged(f"not JSON: {error.msg} at character {error.pos + 1}") from None
+        raise DamagedInput(f"not JSON: {error.msg} at character {error.pos + 1}") from None
     except ValueError:  # a number of more digits than Python converts
-        raise Damaged("a number in it is too long") from None
+        raise DamagedInput("a number in it is too long") from None
     _check_depth(value)
     return value
 
@@ -50,4 +50,4 @@ def _check_depth(value: Any) -> None:
                  for inner in (item.values() if isinstance(item, dict) else item)]
         if not level:
             return
-    raise Damaged(f"JSON nested deeper than {MAX_DEPTH} levels")
+    raise DamagedInput(f"JSON nested deeper than {MAX_DEPTH} levels")

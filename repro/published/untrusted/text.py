@@ -13,7 +13,7 @@ MAX_NAME = 200
 """Most characters of a name or a note."""
 
 
-class Damaged(ReproError):
+class DamagedInput(ReproError):
     """A damaged or malformed file of others; the message is the reason shown to readers."""
 
 

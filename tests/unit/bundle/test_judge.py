@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from repro.bundle import judge as judge_module
 from repro.bundle.difference import between_executions, differences
 from repro.bundle.judge import Reproduction, judge
 from repro.cli.workflows.reproduce import choose_trials, reduce_plan
+from repro.compare.evidence import ComparisonRequest
 from repro.core.errors import UsageError
 from repro.core.files import read_model, write_model
 from repro.core.machine import Machine
-from repro.record.results import Result
+from repro.record.results import Result, Resumed
 from repro.record.store import Record, RunFolder, read_record
 from tests.records import Course, make_record, sample_environment
 
@@ -130,6 +134,26 @@ def test_without_weights_at_the_end_bitwise_is_inconclusive(tmp_path: Path) -> N
     assert found.answer == "inconclusive" and "seed 2 ended as ok in the record and as crashed" in found.text()
 
 
+def test_no_words_decide_what_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resumed trials are a caution, and missing trials a refusal, in any words."""
+    first, second = spread(tmp_path / "a", seed=1), spread(tmp_path / "b", seed=2)
+    lost = Resumed(attempt=1, step=60, samples=3840, lost_seconds=8.8, clock="monotonic")
+    resumed = replace(second, results=tuple(item.model_copy(update={"resumed": (lost,)}) for item in second.results))
+    assert "caution:" not in answer(first, second).text()
+    assert "caution: " in answer(first, resumed).text()
+    asked = judge_module._request
+
+    def reworded(*given: Any) -> ComparisonRequest:
+        request = asked(*given)
+        return replace(request, refusals=tuple("autre chose" for _ in request.refusals))
+
+    monkeypatch.setattr(judge_module, "_request", reworded)
+    monkeypatch.setattr(judge_module, "describe_resumed_trials", lambda _: ["tout autre"])
+    assert "  caution: tout autre\n" in answer(first, resumed).text()
+    found = answer(first, replace(second, results=second.results[:9]))
+    assert (found.answer, found.cells[0].because) == ("inconclusive", "autre chose")
+
+
 def test_error_rates_over_simulated_reproductions(tmp_path: Path) -> None:
     """True ratio 1.05, the edge of the margin: "reproduced" in 5 % at most; true ratio 1: never "not"."""
     from repro.bundle.judge import _cell, _request
@@ -144,9 +168,10 @@ def test_error_rates_over_simulated_reproductions(tmp_path: Path) -> None:
         for _ in range(300):
             sides = [[item.model_copy(update={"tta_wall": math.exp(0.05 * float(generator.standard_normal())) * scale})
                       for item in base] for scale in (1.0, ratio)]
-            compared, = judged([examine(cell, cell, sides[1], sides[0],
-                                        _request(record.plan.suite, "tta_wall", sides[0], sides[1], 10))])
-            said = _cell(cell, sides[0], sides[1], compared, 10).answer
+            evidence = examine(cell, cell, sides[1], sides[0],
+                               _request(record.plan.suite, "tta_wall", sides[0], sides[1], 10))
+            compared, = judged([evidence])
+            said = _cell(cell, evidence, compared, 10).answer
             wrong[ratio] += said == ("reproduced" if ratio == 1.05 else "not reproduced")
     assert wrong[1.05] / 300 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 300)
     assert wrong[1.0] == 0

@@ -17,9 +17,13 @@ from repro.seams.training import Comm, Job, Precision
 
 
 def setting(**changes: object) -> Setting:
+    precision = registry.load("precision", str(changes["precision"]))() if changes.get("precision") in \
+        registry.names("precision") else Fp32()
     plain = {
         "workload": "digits", "engine": "ddp", "comm": "backend", "precision": "fp32", "optimizer": "sgd",
         "launcher": "local", "processes": 2, "accumulation": 1, "device": "cpu", "device_count": 0,
+        "own_algorithm": changes.get("comm", "backend") != "backend", "weights": precision.weights,
+        "autocast": precision.autocast, "master_weights": precision.master,
     }
     return Setting(**{**plain, **changes})  # type: ignore[arg-type]
 
@@ -71,7 +75,7 @@ def test_deepspeed_states_the_weights_that_it_cannot_train_on_a_cpu(changes: dic
     (0, "fp16-master", False), (1, "fp16-master", True), (0, "bf16-master", True), (3, "bf16-autocast", True),
 ])
 def test_deepspeed_refuses_loss_scaling_that_it_gets_wrong(stage: int, precision: str, supported: bool) -> None:
-    reason = DeepSpeedZero(stage=stage).unsupported(setting(engine="deepspeed", precision=precision))  # type: ignore[arg-type]
+    reason = DeepSpeedZero(stage=stage).unsupported(setting(engine="deepspeed", device="cuda", precision=precision))  # type: ignore[arg-type]
     assert (reason is None) == supported
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from repro.launchers.processes import hang, rank
-from repro.launchers.processes.hang import STOPPED, Progress
+from repro.launchers.processes.hang import STOPPED, FileGrowth
 from repro.launchers.processes.rank_processes import ends
 from repro.record import post_mortem
 from repro.seams.launching import LaunchResult, RankEnd
@@ -66,7 +66,7 @@ def test_each_rank_reports_its_frame_and_the_rank_it_waited_for(tmp_path: Path) 
 
 def test_a_file_that_grows_is_progress(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    progress = Progress(path, 0.05)
+    progress = FileGrowth(path, 0.05)
     assert not progress.stalled()
     time.sleep(0.06)
     path.write_text("event")

@@ -17,8 +17,8 @@ from repro.record.limits import (
     MAX_EVALUATIONS,
     MAX_STEPS,
     PLANNED_FILES,
+    check_size,
     files,
-    refuse,
     too_large,
     warnings,
 )
@@ -66,7 +66,7 @@ def test_a_trial_with_a_log_too_large_to_derive_a_result_from_is_refused(
     tmp_path: Path, asked: dict[str, int], said: str
 ) -> None:
     with pytest.raises(UsageError, match=said) as caught:
-        refuse(plan(tmp_path, design="fixed_budget", **asked))
+        check_size(plan(tmp_path, design="fixed_budget", **asked))
     assert str(caught.value).startswith("1 process: its budget of ")
 
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from repro.cli.main import cli
-from repro.cli.workflows.run import _ended, reporter
+from repro.cli.workflows.run import _summarize, reporter
 from repro.core.errors import Exit
 from repro.record.store import Record
 from repro.suite.model import Trial
@@ -39,7 +39,7 @@ def test_run_page_and_compare_agree(tmp_path: Path, metric: str, horizon: float 
     compared = CliRunner().invoke(cli, ["compare", str(record.folder.root), "--json"])
     assert compared.exit_code == 0, compared.output
     cells: list[dict[str, Any]] = json.loads(compared.stdout)["cells"]
-    ran = _ended(record, Exit.DONE, [""], None).as_json()["cells"]
+    ran = _summarize(record, Exit.DONE, [""], None).as_json()["cells"]
     assert ran == cells
     assert {item["metric"] for item in cells} == {metric}
     if horizon:

@@ -1,0 +1,129 @@
+"""What the page and the engines decide comes from fields: neither words of notes and reasons nor names of plug-ins."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import pytest
+
+from repro.core.machine import Machine
+from repro.engines.ddp import Ddp
+from repro.engines.deepspeed_zero import DeepSpeedZero
+from repro.engines.single import Single
+from repro.seams.plugin import Setting
+from repro.suite.choice import parse_choice
+from repro.suite.file import read_suite
+from repro.suite.plan import Plan, make_plan
+from tests.records import SUITE, make_record
+
+cells = importlib.import_module("repro.reporters.page.cells")
+notices = importlib.import_module("repro.reporters.page.notices").notices
+figures = importlib.import_module("repro.reporters.tracking.figures")
+
+OLD = Path(__file__).parents[1] / "data" / "records-0.1.0"
+OTHER_WORDS = "Quite another sentence."
+
+
+def smoke_plan(root: Path) -> Plan:
+    (root / "s.yaml").write_text(SUITE.replace("seeds: 6", "seeds: 3"))
+    return make_plan(read_suite(str(root / "s.yaml")).suite, Machine("cpu", 0, 2))
+
+
+# ---- notes of a plan
+
+
+def test_the_note_of_a_smoke_test_is_known_in_any_words(tmp_path: Path) -> None:
+    data = json.loads(smoke_plan(tmp_path).model_dump_json(by_alias=True))
+    assert data["smoke_note"] in data["notes"]
+    data["notes"] = [OTHER_WORDS if note == data["smoke_note"] else note for note in data["notes"]]
+    data["smoke_note"] = OTHER_WORDS
+    record = make_record(tmp_path / "run")
+    found = notices(replace(record, plan=Plan.model_validate(data)))
+    assert [item.title for item in found if item.text == OTHER_WORDS] == ["Smoke test"]
+    assert not [item for item in notices(record) if item.title == "Smoke test"]
+
+
+def test_words_of_another_note_make_no_smoke_test(tmp_path: Path) -> None:
+    record = make_record(tmp_path / "run")
+    plan = record.plan.model_copy(update={"notes": ("2 repeats make a smoke test, not a result",)})
+    again = Plan.model_validate_json(plan.model_dump_json(by_alias=True))
+    assert again.smoke_note == ""
+    assert [item.title for item in notices(replace(record, plan=again)) if item.text == plan.notes[0]] == ["Plan"]
+
+
+def test_the_smoke_note_of_the_first_version_is_recognised() -> None:
+    with ZipFile(OLD / "quickstart.zip") as packed:
+        data: dict[str, Any] = json.loads(packed.read("plan.json"))
+    assert "smoke_note" not in data
+    for notes, expected in (
+        ([OTHER_WORDS, "2 repeats make a smoke test, not a result; 5 are the least, 10 the default"], 1), ([], None),
+    ):
+        found = Plan.model_validate({**data, "notes": notes})
+        assert found.smoke_note == ("" if expected is None else notes[expected])
+
+
+# ---- reasons, origins and traces
+
+
+@pytest.mark.parametrize(("reason", "shown"), [
+    ("missed: top1 0.4 after 8 epochs", "top1 0.4 after 8 epochs"), ("top1 0.4", "top1 0.4"),
+    (OTHER_WORDS, OTHER_WORDS),
+])
+def test_a_status_is_not_repeated_before_its_reason(tmp_path: Path, reason: str, shown: str) -> None:
+    """Version 0.1.0 began reasons with the status."""
+    record = make_record(tmp_path / "run")
+    missed = record.results[0].model_copy(update={"status": "missed", "reason": reason})
+    found = notices(replace(record, results=(missed, *record.results[1:])))
+    assert [item.text for item in found if item.title == "Missed"] == [f"1 trial: {shown}"]
+
+
+def test_origins_are_several_words_and_not_one_text() -> None:
+    mark = cells.CellMark(1, "c", "cell", "cell", 0, "solid", "circle", "measured")
+    assert cells.origins([mark, replace(mark, origin="emulated"), mark]) == ("measured", "emulated")
+    assert cells.origins([]) == ("measured",)
+
+
+def test_what_lies_behind_the_lines_is_known_whatever_its_id() -> None:
+    shown: set[str] = set()
+    behind = figures._placed({"uid": "x", "legendgroup": "1", "showlegend": False}, "", {}, shown)
+    line = figures._placed({"uid": "band-1", "legendgroup": "1"}, "", {}, shown)
+    assert (behind["showlegend"], line["showlegend"]) == (False, True)
+
+
+# ---- what plug-ins can do
+
+
+def setting(**changes: Any) -> Setting:
+    return Setting(**{
+        "workload": "w", "engine": "e", "comm": "mine", "precision": "mine", "optimizer": "o", "launcher": "l",
+        "processes": 1, "accumulation": 1, "device": "cuda", "device_count": 1, **changes})
+
+
+@pytest.mark.parametrize(("engine", "fields", "words"), [
+    (Single(), {"own_algorithm": True}, "comm 'mine' would have no effect"), (Single(), {}, None),
+    (Ddp(), {"compression": "fp16", "weights": "bfloat16"}, "under mine gradients already have 16 bits"),
+    (Ddp(), {"compression": "fp16"}, None),
+    (DeepSpeedZero(stage=1), {"autocast": "float16"}, "under fp16 autocast in ZeRO 1"),
+    (DeepSpeedZero(stage=0), {"weights": "float16", "master_weights": True}, "use stage 1 to 3"),
+    (DeepSpeedZero(stage=1), {"compression": "fp16", "autocast": "bfloat16"}, "only under fp32, not mine"),
+    (DeepSpeedZero(stage=1), {"compression": "fp16"}, None),
+])
+def test_an_engine_judges_what_a_choice_does_and_not_its_name(
+    engine: Single | Ddp | DeepSpeedZero, fields: dict[str, Any], words: str | None
+) -> None:
+    reason = engine.unsupported(setting(**fields))
+    assert reason is None if words is None else words in (reason or "")
+
+
+def test_a_trial_says_what_its_choices_can_do(tmp_path: Path) -> None:
+    choices = smoke_plan(tmp_path).cells[0].choices
+    chosen = choices.model_copy(update={"comm": parse_choice("comm", "ring"),
+                                        "precision": parse_choice("precision", "fp16-master")})
+    found, plain = chosen.setting("cpu", 0), choices.setting("cpu", 0)
+    assert (found.own_algorithm, found.weights, found.autocast, found.master_weights) == (True, "float16", None, True)
+    assert (plain.own_algorithm, plain.weights, plain.autocast, plain.master_weights) == (False, "float32", None, False)
