@@ -162,6 +162,8 @@ class MlflowRuns(Reporter):
 class _Replay:
     """One pass over a record."""
 
+    # Seven are given: the record and the store, and what `write` has found out about both, shared by all steps of a pass.
+
     record: Record
     server: Server
     state: State

@@ -1,4 +1,4 @@
-"""Reader of sentences in logs and ledgers of version 0.1.0; later versions write fields. Only this file reads them."""
+"""Reader of sentences in logs and ledgers of version 0.1.0; later versions write fields."""
 
 from __future__ import annotations
 

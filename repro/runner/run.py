@@ -34,6 +34,8 @@ from repro.suite.plan import Plan
 class Run:
     """One execution of a plan; a resumed run has several."""
 
+    # Six are given; the other three are its own.
+
     plan: Plan
     folder: RunFolder
     machine: Machine

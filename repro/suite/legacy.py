@@ -1,4 +1,4 @@
-"""Reader of sentences in plans of version 0.1.0, where later versions have fields; no other code reads them.
+"""Reader of sentences in plans of version 0.1.0, where later versions have fields.
 
 Version 0.1.0 marked a reproduction by a note, a calibration by its title and the second cell of a pair by a time limit
 one second longer. Its records keep these words, and the names that follow from them.

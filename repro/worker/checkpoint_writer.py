@@ -17,6 +17,8 @@ from repro.record.checkpoint import LOG, Checkpoint, Checkpoints, Resumption, bo
 class CheckpointWriter:
     """Writes one rank's part of every checkpoint of one attempt."""
 
+    # Eight fields: what the launch payload says about checkpoints, which is all that this object needs to know.
+
     folder: Checkpoints
     every: int
     """Evaluations between two checkpoints."""

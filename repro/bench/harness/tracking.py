@@ -210,6 +210,8 @@ def _slow_server(scratch: Path, delay: float) -> Iterator[_SlowServer]:
 class _Conductor:
     """Runs one arm at a time, when rank 0 requests it."""
 
+    # Five are given; the other two are its own accounts.
+
     order: Sequence[str]
     trackers: Mapping[str, Tracker]
     proxy: int
