@@ -162,7 +162,7 @@ class MlflowRuns(Reporter):
 class _Replay:
     """One pass over a record."""
 
-    # Seven are given: the record and the store, and what `write` has found out about both, shared by all steps of a pass.
+    # Seven are given: record and store, and what `write` has found out about both, for all steps of a pass.
 
     record: Record
     server: Server
