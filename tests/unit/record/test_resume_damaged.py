@@ -79,7 +79,7 @@ def test_an_index_that_cannot_be_removed_is_reported_and_not_written_again(half:
     assert index.is_dir()
 
 
-@pytest.mark.parametrize(("text", "said"), [(None, "is no run folder"), ("{", "plan.json"), ("[]", "plan.json")])
+@pytest.mark.parametrize(("text", "said"), [(None, "is not a run folder"), ("{", "plan.json"), ("[]", "plan.json")])
 def test_other_folders_cannot_be_resumed(tmp_path: Path, text: str | None, said: str) -> None:
     if text is not None:
         (tmp_path / "plan.json").write_text(text)
