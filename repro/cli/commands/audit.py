@@ -13,7 +13,7 @@ from repro.cli.options import echo_json, json_option
 @click.command()
 @click.argument("source", metavar="RUN|FOLDER|EXPERIMENT")
 @click.option("--map", "mapping", type=click.Path(dir_okay=False, path_type=Path), metavar="YAML",
-              help="SOURCE is an MLflow experiment (MLFLOW_TRACKING_URI); this file says what its metrics, parameters "
+              help="For an MLflow experiment (MLFLOW_TRACKING_URI): the file that says what its metrics, parameters "
               "and tags mean.")
 @json_option
 def audit(source: str, mapping: Path | None, as_json: bool) -> None:
