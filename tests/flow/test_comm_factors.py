@@ -84,12 +84,13 @@ BASE = Setting("digits", "x", "ring", "fp32", "sgd", "local", 4, 1, "cpu", 0)
 
 @pytest.mark.parametrize(("engine", "changes", "reason"), [
     (DeepSpeedZero(stage=2), {"compression": "powersgd"}, "PowerSGD hook does not reach"),
-    (DeepSpeedZero(stage=2), {"compression": "fp16", "precision": "bf16-autocast"}, "only under fp32"),
+    (DeepSpeedZero(stage=2), {"compression": "fp16", "precision": "bf16-autocast", "autocast": "bfloat16"},
+     "only under fp32"),
     (DeepSpeedZero(stage=2), {"overlap": True}, "block back-propagation"),
     (DeepSpeedZero(stage=0), {"overlap": True}, "needs stage 1 to 3"),
     (DeepSpeedZero(stage=0, bucket_mib=1), {}, "all gradients at once"),
     (DeepSpeedZero(stage=2, bucket_mib=1), {"overlap": False, "compression": "bf16"}, None),
-    (Ddp(), {"compression": "fp16", "precision": "bf16-master"}, "already have 16 bits"),
+    (Ddp(), {"compression": "fp16", "precision": "bf16-master", "weights": "bfloat16"}, "already have 16 bits"),
     (Ddp(), {"compression": "powersgd", "overlap": False}, None),
     (Single(), {"processes": 1, "comm": "backend", "compression": "fp16"}, "does not communicate"),
 ])
