@@ -249,7 +249,7 @@ def test_patience_ends_and_progress_renews_it(monkeypatch: pytest.MonkeyPatch) -
     module: Any = importlib.import_module("repro.reporters.tracking.retries")
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    tally = module.Tally()
+    tally = module.RequestTally()
     patience = module.Backoff(10.0, tally)
     assert patience.pause(TrackingError("no")) is None
     assert patience.pause(module.TransientError("no answer", unreachable=True)) is None
