@@ -11,8 +11,8 @@ import click
 @click.argument("runs", nargs=-1, metavar="RUN...", type=click.Path(path_type=Path))
 @click.option("--from-mlflow", "experiment", metavar="EXPERIMENT", help="Instead of RUN: fetch the newest record of an "
               "MLflow experiment into --out (from MLFLOW_TRACKING_URI).")
-@click.option("--to", "targets", default="html", help="Reporters, comma-separated: html, markdown, latex, figures, "
-              "csv, parquet, jsonl, mllog, mlflow (see `repro list reporters`).")
+@click.option("--to", "targets", default="html", help="Reporters, comma-separated: "
+              f"{', '.join(BUILT_IN['reporter'])} (see `repro list reporters`).")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the files; the links of the page to trials "
               "work only from the default. For several runs: a new folder into which they are copied.  "
               "[default: RUN/report]")
@@ -28,7 +28,8 @@ def report(runs: tuple[Path, ...], experiment: str | None, targets: str, out: Pa
     Example: repro report runs/quickstart-20260101-120000 --to html,markdown,latex
     Example: repro report published/v4.0 runs/quickstart-20260101-120000
     """
-    from repro.cli.workflows.report import rebuild_and_report, report_runs
+    from repro.core.registry import BUILT_IN
+from repro.cli.workflows.report import rebuild_and_report, report_runs
     from repro.cli.workflows.run import write_published_reports
     from repro.published.comparison.compare import any_published
 
