@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from repro.core.registry import BUILT_IN
+
 
 @click.command()
 @click.argument("runs", nargs=-1, metavar="RUN...", type=click.Path(path_type=Path))
@@ -28,8 +30,7 @@ def report(runs: tuple[Path, ...], experiment: str | None, targets: str, out: Pa
     Example: repro report runs/quickstart-20260101-120000 --to html,markdown,latex
     Example: repro report published/v4.0 runs/quickstart-20260101-120000
     """
-    from repro.core.registry import BUILT_IN
-from repro.cli.workflows.report import rebuild_and_report, report_runs
+    from repro.cli.workflows.report import rebuild_and_report, report_runs
     from repro.cli.workflows.run import write_published_reports
     from repro.published.comparison.compare import any_published
 
