@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from repro.core.errors import OutputError
 from repro.core.events import Event, complete_lines, parse_line
 from repro.record import index, post_mortem
-from repro.record.derive import damaged_log, derive, with_energy
+from repro.record.derive import SERIES, UNREAD, damaged_log, derive, is_read, with_energy
 from repro.record.result_warnings import upgrade_legacy
 from repro.record.results import CONSERVATION_TOLERANCE, LogFault, Result
 from repro.record.status import meaning
@@ -32,10 +32,6 @@ MAX_LOG_BYTES = index.MAX_FILE_BYTES
 """The limit of an index and of a bundle; reached after about four million steps."""
 MAX_HELD_BYTES = 192 << 20
 """Limit of the events of a log in memory, as `_packed` estimates them: five million steps or 40,000 evaluations."""
-UNREAD = ("block_start", "block_stop", "eval_start", "eval_stop")
-"""Events that no figure uses."""
-NUMBERS = ("x_steps", "x_rank_steps")
-"""Events with a number for every step, kept as arrays: a list of them takes four times as much."""
 UNFIT = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
 """Errors that a foreign log may cause while figures are read from it."""
 
@@ -149,9 +145,9 @@ def _compact(log: Path, failed: bool) -> list[Event]:
 
 def _packed(event: Event, line: str) -> tuple[Event, int]:
     """Return an event with its times per step as arrays, and its approximate size in bytes."""
-    if event.key in NUMBERS and isinstance(event.value, dict):
+    if event.key in SERIES and isinstance(event.value, dict):
         try:
-            value = {name: array("d", item) for name, item in event.value.items() if name.endswith("seconds")}
+            value = {name: array("d", item) for name, item in event.value.items() if is_read(name)}
         except (TypeError, ValueError, OverflowError):  # a foreign value: its reader reports it
             pass
         else:

@@ -43,6 +43,15 @@ from repro.suite.training import Stop
 OUT_OF_MEMORY = ("out of memory", "outofmemory", "memoryerror", "can't allocate memory", "not enough memory",
                  "cannot allocate memory")
 """Phrases of CUDA, Python, torch's CPU allocator and the C library, in lower case."""
+UNREAD = ("block_start", "block_stop", "eval_start", "eval_stop")
+"""Events that no figure uses; a reader that holds a long log may leave them out."""
+SERIES = ("x_steps", "x_rank_steps")
+"""Events with a number for every step."""
+
+
+def is_read(series: str) -> bool:
+    """Return True for the lists of a `SERIES` event that figures come from; a reader may leave out the others."""
+    return series.endswith("seconds")
 
 
 def derive(trial: Trial, attempt: int, events: Sequence[Event], outcome: LaunchResult | None) -> Result:
