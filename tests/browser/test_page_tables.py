@@ -141,8 +141,7 @@ def test_a_figure_leads_to_its_trials_and_each_to_its_log(page: Any, run: Path) 
     link = page.locator("#cell-2 a.of").first
     link.focus()
     page.keyboard.press("Enter")
-    page.wait_for_function("location.hash === '#trials-of-2'")
-    assert page.evaluate("document.activeElement.value") == "cell:2"
+    page.wait_for_function("location.hash === '#trials-of-2' && document.activeElement.value === 'cell:2'")
     rows = page.locator("table[data-filter=trials] tbody tr:visible")
     assert rows.count() == 6
     for index in range(6):
