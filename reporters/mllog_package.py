@@ -145,7 +145,7 @@ class Disclosure:
 
 
 def disclosure(cell: Cell, item: Result) -> Disclosure:
-    """Return what the rules of round 6.1 require to be disclosed, as far as it was read back from what ran.
+    """Return the settings that the rules of round 6.1 require, if the session read them back.
 
     The precision in attention is missing: it is not recorded, and most models here have no attention.
     """

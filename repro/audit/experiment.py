@@ -21,7 +21,7 @@ FINISHED = "FINISHED"
 
 @dataclass(frozen=True, slots=True)
 class LoggedRun:
-    """One run as it was logged."""
+    """One logged run of an experiment."""
 
     run_id: str
     status: str

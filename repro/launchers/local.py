@@ -38,7 +38,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 class Local(Launcher):
     """One process per rank on this machine.
 
-    Ranks get the environment as it was at `open`, then elastic's variables, then the request's.
+    Ranks get the environment that `open` found, then elastic's variables, then the request's.
     """
 
     title: ClassVar[str] = "torch elastic on this machine"
