@@ -141,7 +141,9 @@ def test_a_figure_leads_to_its_trials_and_each_to_its_log(page: Any, run: Path) 
     link = page.locator("#cell-2 a.of").first
     link.focus()
     page.keyboard.press("Enter")
-    page.wait_for_function("location.hash === '#trials-of-2' && document.activeElement.value === 'cell:2'")
+    page.wait_for_url("**#trials-of-2")
+    page.locator("input:focus").and_(page.get_by_label("Show only trials with")).wait_for()
+    assert page.get_by_label("Show only trials with").input_value() == "cell:2"
     rows = page.locator("table[data-filter=trials] tbody tr:visible")
     assert rows.count() == 6
     for index in range(6):
@@ -294,6 +296,7 @@ def test_paper_holds_everything_and_nothing_runs_out_of_it(browser: Any, file: P
 
 
 def test_a_long_table_scrolls_in_its_frame_until_it_is_opened(page: Any) -> None:
+    page.get_by_label("Show only trials with").fill("")
     frame = page.locator(".scroll.tall", has=page.locator("table[data-filter=trials]"))
     assert frame.evaluate("item => item.scrollHeight > item.clientHeight")
     button = frame.locator("xpath=following-sibling::button[1]")

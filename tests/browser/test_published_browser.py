@@ -67,7 +67,7 @@ def test_opens_sorts_filters_and_draws(browser: object, page_file: Path, publish
     link = table.locator("tbody tr").first.locator("td:nth-child(5) a")
     number = link.get_attribute("href").rsplit("-", 1)[1]
     link.click()
-    page.wait_for_function("document.activeElement.value !== undefined && document.activeElement.value !== ''")
+    page.locator("input:focus").wait_for()
     runs = page.locator("table.runs tbody tr:visible")
     assert runs.count() == RUNS and set(runs.evaluate_all("all => all.map((row) => row.dataset.cell)")) == {number}
     back = runs.first.locator("td a").first.get_attribute("href")
