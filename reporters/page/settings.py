@@ -160,11 +160,15 @@ def machine(record: Record) -> list[Fact]:
 
 
 def suite_text(record: Record) -> str:
-    """Return the suite as it ran, overrides included, as YAML for `repro run`."""
-    data = record.plan.suite.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"seeds"})
-    data = {"suite": data.pop("suite"), **data, "seeds": record.plan.suite.seeds,
-            "master_seed": record.plan.suite.master_seed}
-    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
+    """Return the suite as it ran, overrides included, as YAML for `repro run`.
+
+    The master seed is a comment: a copy of the suite must not draw the same data again by accident.
+    """
+    data = record.plan.suite.model_dump(mode="json", by_alias=True, exclude_defaults=True,
+                                        exclude={"seeds", "master_seed"})
+    data = {"suite": data.pop("suite"), **data, "seeds": record.plan.suite.seeds}
+    drawn = f"# master_seed: {record.plan.master_seed} (of this run; `repro reproduce` draws its data again)\n"
+    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100) + drawn
     if visible(text) == text:
         return text
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=False, width=100)  # hidden characters as escapes
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=False, width=100) + drawn  # hidden characters as escapes

@@ -12,7 +12,8 @@ from repro.core.errors import ReproError
 from repro.core.machine import Machine
 from repro.record.environment import Environment, commit
 from repro.record.store import MAX_TRIALS
-from repro.suite.plan import Plan, make_plan, suite_digest
+from repro.suite.identity import METHOD, rules_of
+from repro.suite.plan import Plan, expand_again, suite_digest, wrong_order
 
 SHOWN_CELLS = 8
 
@@ -48,17 +49,27 @@ def check_plan(plan: Plan, code: str, found: Verification) -> None:
                       f"{cell.choices.cell_id}", "plan")
     if not can_list_trials(plan) or len(set(plan.order)) < len(plan.order):
         found.add("plan.json", "its order names a trial twice, a trial of no cell, or too many trials", "plan")
+    if rules_of(plan.method) != METHOD:
+        found.notes.append(f"method {plan.method}: verified by its rules")
     if plan.has_twins:
         found.notes.append("a calibration: its cells are twins, so its plan is not expanded again")
+        _check_order(plan, None, found)
         return
     try:
-        again = make_plan(plan.suite, Machine(plan.device, plan.device_count, plan.cores), overridden=True)
+        again = expand_again(plan, Machine(plan.device, plan.device_count, plan.cores))
     except (ReproError, ValidationError, ArithmeticError, LookupError, TypeError, ValueError) as error:
         found.add("plan.json", f"its suite cannot be expanded again: {' '.join(str(error).split())[:160]}", "plan")
         return
     found.count("plans expanded again")
+    _check_order(plan, again, found)
     missing_cells = _check_digest(plan, again, code, found)
     found.extend(missing_trials(plan, missing_cells))
+
+
+def _check_order(plan: Plan, again: Plan | None, found: Verification) -> None:
+    """Check that the order follows from its seed: a chosen order could favour a cell on a machine that drifts."""
+    if can_list_trials(plan) and (text := wrong_order(plan, again)):
+        found.add("plan.json", text, "plan")
 
 
 def _check_digest(plan: Plan, again: Plan, code: str, found: Verification) -> list[str]:
@@ -88,7 +99,7 @@ def _digests(plan: Plan) -> set[str]:
     """Return the digests of the cells as written: with the chosen device, and with the device open as in suites."""
     open_device = [cell.model_copy(update={"choices": cell.choices.model_copy(update={"device": "auto"})})
                    for cell in plan.cells]
-    return {suite_digest(plan.suite, cells) for cells in (plan.cells, open_device)}
+    return {suite_digest(plan.suite, cells, plan.method) for cells in (plan.cells, open_device)}
 
 
 def missing_trials(plan: Plan, missing_cells: Sequence[str]) -> Iterator[Problem]:

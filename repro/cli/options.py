@@ -34,10 +34,16 @@ override_option = click.option(
 seeds_option = click.option(
     "--seeds", type=click.IntRange(1, 1000), help="Repeats of every cell.  [default: the suite's]"
 )
+master_seed_option = click.option(
+    "--master-seed", type=click.IntRange(0, (1 << 63) - 1), help="Where all random numbers of the trials come "
+    "from.  [default: the suite's, else drawn for every run]"
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout, for scripts.")
 
 
-def read_source(name: str, overrides: tuple[str, ...], seeds: int | None = None) -> SuiteFile:
+def read_source(
+    name: str, overrides: tuple[str, ...], seeds: int | None = None, master_seed: int | None = None
+) -> SuiteFile:
     """Read a suite with the overrides of the command line.
 
     Raises:
@@ -45,20 +51,22 @@ def read_source(name: str, overrides: tuple[str, ...], seeds: int | None = None)
     """
     from repro.suite.file import read_suite
 
-    extra = () if seeds is None else (f"seeds={seeds}",)
-    return read_suite(name, (*overrides, *extra))
+    given = {"seeds": seeds, "master_seed": master_seed}
+    return read_suite(name, (*overrides, *(f"{key}={value}" for key, value in given.items() if value is not None)))
 
 
 def expand(source: SuiteFile, overrides: tuple[str, ...]) -> Plan:
-    """Expand a suite to its plan for this machine.
+    """Expand a suite to its plan for this machine, with an order and, unless the suite states one, a master seed drawn
+    afresh.
 
     Raises:
         SuiteError: no cell can run here.
     """
+    from repro.cli.entropy import fresh_seed
     from repro.core.machine import detect
-    from repro.suite.plan import make_plan
+    from repro.suite.plan import Drawn, make_plan
 
-    return make_plan(source.suite, detect(), source.problem, bool(overrides))
+    return make_plan(source.suite, detect(), source.problem, bool(overrides), Drawn(fresh_seed(), fresh_seed()))
 
 
 def echo_json(data: object) -> None:

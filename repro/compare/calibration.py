@@ -27,10 +27,10 @@ from repro.record.environment import Environment
 from repro.record.results import Result
 from repro.record.store import Record
 from repro.suite.cell import Cell
-from repro.suite.identity import METHOD
+from repro.suite.identity import rules_of
 from repro.suite.metrics import METRICS
 from repro.suite.model import Metric, Suite
-from repro.suite.plan import Plan, execution_order
+from repro.suite.plan import Plan, planned_order
 
 DIFFERENT: tuple[Verdict, ...] = ("faster", "slower", "higher", "lower")
 LEAST_PAIRS = 6
@@ -136,11 +136,11 @@ def twin_plan(plan: Plan, cells: Sequence[Cell], pairs: int, nulls: int) -> Plan
         "title": f"A/A: cells of {plan.suite.suite} against themselves", "seeds": pairs * nulls, "matrix": {},
         "exclude": [], "baseline": {}, "primary": None,
     })
-    return plan.model_copy(update={
-        "suite": suite, "cells": both, "skipped": (), "order": execution_order(suite, len(both)),
+    twins = plan.model_copy(update={
+        "suite": suite, "cells": both, "skipped": (), "smoke_note": "", "kind": "calibration",
         "notes": ("A/A calibration: the two cells of a pair have the same choices and the same seeds",),
-        "smoke_note": "", "kind": "calibration",
     })
+    return twins.model_copy(update={"order": tuple(planned_order(twins))})
 
 
 def nulls_of(record: Record, cells: Sequence[Cell], metric: Metric, pairs: int) -> tuple[list[Null], list[str]]:
@@ -185,7 +185,7 @@ def _dealt(record: Record, cell: Cell, metric: Metric, source: str) -> Null | st
     half = len(results) // 2
     if half < LEAST_HALVES:
         return f"{len(results)} repeats; {2 * LEAST_HALVES} are the least that can be dealt out to two sides"
-    generator = Streams(record.plan.suite.master_seed, 0).generator("calibration", zlib.crc32(cell.cell_id.encode()))
+    generator = Streams(record.plan.master_seed, 0).generator("calibration", zlib.crc32(cell.cell_id.encode()))
     dealt = [results[index] for index in generator.permutation(len(results))[:2 * half]]
     paired = half >= LEAST_PAIRS
     ours, theirs = _renumbered(dealt[:half]), _renumbered(dealt[half:])
@@ -226,7 +226,7 @@ def add(path: Path, found: Calibration) -> Calibration:
     if path.is_file():
         there = read_model(path, Calibration)
         for what, old, new in (("suite digest", there.suite_digest, found.suite_digest),
-                               ("method", _minor(there.method), _minor(found.method)),
+                               ("method", rules_of(there.method), rules_of(found.method)),
                                ("machine", there.machine, found.machine)):
             if old != new:
                 raise UsageError(f"{path}: holds nulls of another {what} ({old}, not {new}); --to names another file")
@@ -238,10 +238,6 @@ def add(path: Path, found: Calibration) -> Calibration:
 
 def _key(item: Null) -> tuple[str, str, str]:
     return item.source, item.cell_id, item.metric
-
-
-def _minor(method: str) -> str:
-    return ".".join(method.split(".")[:2])
 
 
 def calibration_of(record: Record) -> Calibration | None:
@@ -280,7 +276,7 @@ def _fitting(path: Path, record: Record) -> Calibration | None:
     if not path.is_file():
         return None
     found = read_model(path, Calibration)
-    fits = (found.suite_digest == record.plan.digest and _minor(found.method) == _minor(record.plan.method)
+    fits = (found.suite_digest == record.plan.digest and rules_of(found.method) == rules_of(record.plan.method)
             and found.machine == machine_of(record.environment))
     if not fits or all(item.is_identical for item in found.nulls):
         return None
@@ -291,4 +287,4 @@ def _fitting(path: Path, record: Record) -> Calibration | None:
 
 def calibrated(record: Record, suite: Suite, digest: str, nulls: Sequence[Null]) -> Calibration:
     """Return the nulls of one record as a calibration."""
-    return calibration(suite.suite, digest, METHOD, machine_of(record.environment), nulls)
+    return calibration(suite.suite, digest, record.plan.method, machine_of(record.environment), nulls)

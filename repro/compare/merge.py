@@ -19,6 +19,7 @@ from repro.record.index import seal
 from repro.record.ledger import Attempt
 from repro.record.store import Record, RunFolder, read_record
 from repro.record.untrusted import read_inside
+from repro.suite.identity import rules_of
 from repro.suite.plan import Plan
 
 LATER = ("seeds were added by a later run: this may have been decided after seeing the earlier results, and p does not "
@@ -91,8 +92,11 @@ def unlike(first: Record, second: Record) -> str:
     if one.digest != other.digest:
         return (f"another suite or version of it: {other.suite.suite!r}, digest {other.digest[:16]} against "
                 f"{one.digest[:16]}")
-    if one.method.split(".")[:2] != other.method.split(".")[:2]:
+    if rules_of(one.method) != rules_of(other.method):
         return f"another method of measuring: {other.method} against {one.method}"
+    if one.master_seed != other.master_seed:
+        return (f"another master seed: {other.master_seed} against {one.master_seed}, so that seed 0 of one is not "
+                "seed 0 of the other")
     machines = [machine_of(item.environment) for item in (first, second)]
     if machines[0] != machines[1]:
         return f"another machine: {machines[1]} against {machines[0]}"

@@ -13,6 +13,7 @@ from repro.compare.verdict import judged
 from repro.core.errors import UsageError
 from repro.record.environment import Environment
 from repro.record.results import Result
+from repro.suite.identity import rules_of
 from repro.suite.metrics import METRICS
 from repro.suite.model import Metric
 from repro.suite.plan import Plan
@@ -101,7 +102,7 @@ def _forced(first: Ran, second: Ran, force: bool) -> tuple[str, ...]:
         found.append(f"suite digest {first.plan.digest[:16]} of {first.plan.suite.suite!r} against "
                      f"{second.plan.digest[:16]} of {second.plan.suite.suite!r}")
     methods = [run.plan.method for run in (first, second)]
-    if len({tuple(method.split(".")[:2]) for method in methods}) > 1:
+    if len({rules_of(method) for method in methods}) > 1:
         found.append(f"method {methods[0]} against {methods[1]}")
     if found and not force:
         raise UsageError(f"{first.name} and {second.name} cannot be compared: {'; '.join(found)}. Only runs of one "

@@ -12,9 +12,9 @@ from repro.record.differences import Difference
 from repro.record.results import Result
 from repro.record.status import meaning
 from repro.record.store import Record, RunFolder, check_plan
-from repro.suite.identity import METHOD
+from repro.suite.identity import METHOD, METHODS, rules_of
 from repro.suite.model import Trial
-from repro.suite.plan import Plan, make_plan
+from repro.suite.plan import Plan, expand_again, planned_order, wrong_order
 
 SHOWN = 4
 """The number of differences that an error names."""
@@ -37,10 +37,10 @@ def reopen(root: Path) -> tuple[RunFolder, Plan]:
 
 def plan_differences(plan: Plan, machine: Machine) -> list[Difference]:
     """List the differences of a run's plan from the plan that this code makes of its suite on this machine."""
-    if plan.method != METHOD:
+    if rules_of(plan.method) not in METHODS:
         return [Difference("plan", f"method {plan.method}, now {METHOD}")]
     try:
-        now = make_plan(plan.suite, machine, overridden=True)
+        now = expand_again(plan, machine)
     except ReproError as error:
         return [Difference("plan", f"the suite can no longer be planned here: {error}")]
     if now.digest != plan.digest:
@@ -56,17 +56,12 @@ def plan_differences(plan: Plan, machine: Machine) -> list[Difference]:
 
 
 def _order_difference(plan: Plan, now: Plan) -> str:
-    """Compare the trials of a plan and their order with those that its suite gives; "" if they are equal."""
-    planned, expected = ([(one.cells[index].cell_id, repeat) for index, repeat in one.order] for one in (plan, now))
-    chosen = set(planned)
-    if plan.kind == "reproduction":
-        expected = [item for item in expected if item in chosen]
-    if planned == expected:
-        return ""
-    if chosen != set(expected) or len(planned) != len(expected):
-        return (f"plan.json: order has {len(planned)} trials, {len(chosen - set(expected))} of them not its suite's, "
-                f"whose seeds: {plan.suite.seeds} gives {len(expected)}")
-    return "plan.json: order is not the one that its suite gives"
+    """Compare the trials of a plan and their order with those that its suite and seed give; "" if they are equal."""
+    expected, chosen = list(planned_order(plan)), set(plan.order)
+    if chosen != set(expected) or len(plan.order) != len(expected):
+        return (f"plan.json: order has {len(plan.order)} trials, {len(chosen - set(expected))} of them not its "
+                f"suite's, whose seeds: {plan.suite.seeds} gives {len(expected)}")
+    return f"plan.json: {text}" if (text := wrong_order(plan, now)) else ""
 
 
 def require_same(folder: Path, found: Sequence[Difference], force: bool, hint: str = "") -> None:

@@ -8,12 +8,21 @@ from typing import Any
 
 from pydantic import BaseModel
 
-METHOD = "1.0"
+METHOD = "2.0"
 """Version of the measuring method (docs/method.md); records compare only within one major.minor."""
+FIRST_METHOD = "1.0"
+"""Its digest holds the master seed, and its order follows from the master seed: all runs of a suite share both."""
+METHODS = (FIRST_METHOD, METHOD)
+"""Methods whose records this version can verify, each by its own rules."""
 ADDED_LATER: dict[str, Any] = {"compression": "none", "compression_rank": 1, "overlap": None, "bucket_mib": None,
                                "nccl_algorithm": None, "stall_seconds": None}
 """Choices that are newer than the first records, with the value that those records imply. They are part of the JSON
 only with another value, so that a cell keeps its name."""
+
+
+def rules_of(method: str) -> str:
+    """Return major.minor of a method: what the rules depend on, 1.0 of 1.0.7."""
+    return ".".join(method.split(".")[:2])
 
 
 def canonical(model: BaseModel, exclude: set[str] | None = None) -> str:

@@ -13,6 +13,7 @@ from repro.suite.identity import METHOD, digest
 from repro.suite.kinds import AnyTrialConfig
 from repro.suite.metrics import DEFAULT, METRICS
 
+SEEDS_BELOW = 1 << 63
 MARGIN = 0.05
 """Relative difference below which two cells count as the same, if a suite says nothing else."""
 Side = Literal["", "A", "B"]
@@ -76,7 +77,8 @@ class Suite(Frozen):
     source: str = Field("", description="the paper or practice the suite follows")
     expected: str = Field("", description="how long it takes, and where that was seen")
     seeds: int = Field(10, ge=1, le=1000, description="repeats of every cell; 10 for a result, 5 the least")
-    master_seed: int = Field(20151102, ge=0, lt=1 << 63)
+    master_seed: int | None = Field(None, ge=0, lt=SEEDS_BELOW, description="every random number of the trials comes "
+                                    "from this; null: drawn for every run, and kept in its plan")
     trial: dict[str, Any] = Field(description="what all cells share")
     matrix: dict[str, list[Any]] = Field(default_factory=dict, description="factor (dotted path) -> its levels")
     exclude: list[dict[str, Any]] = Field(default_factory=list, description="combinations to exclude")

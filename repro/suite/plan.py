@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
@@ -18,13 +20,29 @@ from repro.core.random_streams import Streams
 from repro.core.yaml_file import FieldPath
 from repro.suite import legacy
 from repro.suite.cell import Cell, Skipped
-from repro.suite.identity import METHOD, canonical
+from repro.suite.identity import FIRST_METHOD, METHOD, METHODS, canonical, rules_of
 from repro.suite.legacy import PlanKind
 from repro.suite.matrix import Problem, expand_matrix
-from repro.suite.model import Suite, Trial
+from repro.suite.model import SEEDS_BELOW, Suite, Trial
 
 LEAST_SEEDS = 5
 """Repeats that a result needs (method.md section 3); fewer make a smoke test."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Random numbers that a run needs and its suite does not state.
+
+    The command line draws them for every run; the defaults are for a plan that must be the same at every call.
+    """
+
+    master_seed: int = 20151102
+    """Used if the suite states none."""
+    order_seed: int | None = 20151102
+    """None: method 1.0, which had none."""
+
+
+FIXED = Drawn()
 
 
 class Plan(Frozen):
@@ -41,6 +59,8 @@ class Plan(Frozen):
     skipped: tuple[Skipped, ...]
     order: tuple[tuple[int, int], ...]
     """(index into cells, repeat) of every trial, in order of execution."""
+    order_seed: int | None = Field(None, ge=0, lt=SEEDS_BELOW)
+    """The order follows from it; None: method 1.0, whose order follows from the master seed."""
     notes: tuple[str, ...] = ()
     """For people: declared contrasts that overrides removed, too few repeats, costs. No code searches them."""
     smoke_note: str = ""
@@ -55,7 +75,28 @@ class Plan(Frozen):
             object.__setattr__(self, "kind", legacy.plan_kind(self.suite.title, self.notes))
             object.__setattr__(self, "cells", legacy.with_sides(self.suite.title, self.cells))
             object.__setattr__(self, "smoke_note", legacy.smoke_note(self.notes))
+        if self.suite.master_seed is None:
+            raise ValueError("suite.master_seed is missing: a plan holds the one that its trials are drawn from")
+        if (rules_of(self.method) == FIRST_METHOD) != (self.order_seed is None):
+            raise ValueError("order_seed " + ("is missing" if self.order_seed is None else "is set")
+                             + f": method {FIRST_METHOD} has none, later methods have one")
         return self
+
+    @property
+    def master_seed(self) -> int:
+        """What every random number of the trials comes from."""
+        assert self.suite.master_seed is not None, "validated"
+        return self.suite.master_seed
+
+    @property
+    def order_is_fixed(self) -> bool:
+        """The order follows from the suite alone, so that a cell which is early in one run is early in every run."""
+        return self.order_seed is None
+
+    @property
+    def order_entropy(self) -> int:
+        """The number from which `execution_order` gives the order."""
+        return self.master_seed if self.order_seed is None else self.order_seed
 
     def trials(self) -> Iterator[Trial]:
         """Yield every trial in order of execution."""
@@ -65,8 +106,8 @@ class Plan(Frozen):
     def trial(self, cell: Cell, repeat: int) -> Trial:
         """Return the trial of one cell and one repeat."""
         return Trial(
-            suite=self.suite.suite, suite_digest=self.digest, choices=cell.choices, repeat=repeat,
-            master_seed=self.suite.master_seed, side=cell.trial_side,
+            suite=self.suite.suite, suite_digest=self.digest, method=self.method, choices=cell.choices, repeat=repeat,
+            master_seed=self.master_seed, side=cell.trial_side,
         )
 
     @property
@@ -81,7 +122,8 @@ class Plan(Frozen):
 
 
 def make_plan(
-    suite: Suite, machine: Machine, problem: Problem | None = None, overridden: bool = False
+    suite: Suite, machine: Machine, problem: Problem | None = None, overridden: bool = False, drawn: Drawn = FIXED,
+    method: str = METHOD,
 ) -> Plan:
     """Expand `suite` for `machine`.
 
@@ -89,6 +131,8 @@ def make_plan(
         problem: makes errors that name file and line.
         overridden: the suite was changed on the command line; a declared contrast that no cell matches any more then
             becomes a note, not an error.
+        drawn: the random numbers of this run.
+        method: whose rules give the digest.
 
     Raises:
         SuiteError: a combination that is wrong in itself, a cell twice, a baseline that no cell matches, or nothing
@@ -101,11 +145,14 @@ def make_plan(
         raise problem(f"{json.dumps(suite.exclude[idle])} excludes no combination of this suite", ("exclude", idle))
     suite, lost = _keep_contrasts(suite, requested, problem, overridden)
     cells, skipped = _on_machine(requested, machine, problem)
+    if suite.master_seed is None:
+        suite = suite.model_copy(update={"master_seed": drawn.master_seed})
     plan = Plan(
-        suite=suite, digest=suite_digest(suite, requested), device=machine.device, device_count=machine.device_count,
-        cores=machine.cores, cells=tuple(cells), skipped=tuple(skipped), order=execution_order(suite, len(cells)),
-        kind="suite",
+        suite=suite, digest=suite_digest(suite, requested, method), method=method, device=machine.device,
+        device_count=machine.device_count, cores=machine.cores, cells=tuple(cells), skipped=tuple(skipped), order=(),
+        order_seed=drawn.order_seed, kind="suite",
     )
+    plan = plan.model_copy(update={"order": tuple(planned_order(plan))})
     smoke_note = _smoke_note(plan)
     notes = (*lost, *([smoke_note] if smoke_note else []), *_notes(plan, machine))
     return plan.model_copy(update={"notes": notes, "smoke_note": smoke_note})
@@ -178,25 +225,73 @@ def _without_checkpoints(plan: Plan) -> list[str]:
     return [f"{reason}: a trial of it that fails starts from the beginning" for reason in reasons]
 
 
-def suite_digest(suite: Suite, cells: Sequence[Cell]) -> str:
-    """Return the sha256 of what defines the experiment: the complete cells; not titles, not the number of repeats."""
-    data = {
-        "suite": suite.suite, "method": METHOD, "master_seed": suite.master_seed, "baseline": suite.baseline,
+def expand_again(plan: Plan, machine: Machine) -> Plan:
+    """Expand the suite of a plan by the rules of its method, with the random numbers that were drawn for it.
+
+    Raises:
+        SuiteError: the suite cannot be expanded here, or its method is unknown to this version.
+    """
+    if rules_of(plan.method) not in METHODS:
+        raise SuiteError(f"method {plan.method!r} is unknown to this version of repro (known: {', '.join(METHODS)})",
+                         field="method")
+    return make_plan(plan.suite, machine, overridden=True, drawn=Drawn(plan.master_seed, plan.order_seed),
+                     method=plan.method)
+
+
+def suite_digest(suite: Suite, cells: Sequence[Cell], method: str = METHOD) -> str:
+    """Return the sha256 of what defines the experiment: the complete cells; not titles, not the number of repeats.
+
+    The master seed is no part of it, so that runs with other seeds are runs of the same experiment.
+    """
+    data: dict[str, Any] = {
+        "suite": suite.suite, "method": method, "baseline": suite.baseline,
         "primary": suite.primary.model_dump(mode="json") if suite.primary else None,
         "cells": sorted(canonical(cell.choices) for cell in cells),
     }
     # Newer than the first suites: part of the digest only if not the default, so that older suites keep theirs.
     data |= {key: value for key, value in (("margin", suite.margin), ("horizon", suite.horizon))
              if value != Suite.model_fields[key].default}
+    if rules_of(method) == FIRST_METHOD:
+        data["master_seed"] = suite.master_seed
     if suite.keeps_checkpoints:  # writing them is on the clock of every trial
         data["checkpoint_every"] = suite.checkpoint_every
     return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def execution_order(suite: Suite, cells: int) -> tuple[tuple[int, int], ...]:
-    """Blocks of one seed over all cells, shuffled inside the block: machine drift affects all cells alike."""
-    order: list[tuple[int, int]] = []
+def planned_order(plan: Plan) -> Iterator[tuple[int, int]]:
+    """Yield the order that the seed of a plan gives to its trials; a reproduction has chosen ones only."""
+    chosen = set(plan.order) if plan.kind == "reproduction" else None
+    for item in execution_order(plan.suite, len(plan.cells), plan.order_entropy):
+        if chosen is None or item in chosen:
+            yield item
+
+
+def wrong_order(plan: Plan, again: Plan | None = None) -> str:
+    """Return that the order is not the one that the plan's seed gives to these trials; "" if it is.
+
+    Args:
+        again: its suite, expanded again; shows cells that changed places.
+    """
+    if plan.kind == "reproduction" and plan.order_is_fixed:
+        return ""  # it has its record's order, and does not hold the other cells that this came from
+    here = [cell.cell_id for cell in plan.cells]
+    there = [cell.cell_id for cell in again.cells] if again else here
+    cells = there if sorted(there) == sorted(here) else here
+    expected = [(cells[index], repeat) for index, repeat in islice(planned_order(plan), len(plan.order) + 1)]
+    found = [(here[index], repeat) for index, repeat in plan.order]
+    if found == expected or sorted(found) != sorted(expected):
+        return ""
+    seed = f"master_seed {plan.master_seed}" if plan.order_is_fixed else f"order_seed {plan.order_seed}"
+    place = next(at for at, (ours, wanted) in enumerate(zip(found, expected, strict=True), 1) if ours != wanted)
+    return f"order is not the one that its {seed} gives: it differs from trial {place} on"
+
+
+def execution_order(suite: Suite, cells: int, seed: int) -> Iterator[tuple[int, int]]:
+    """Yield blocks of one seed over all cells, each shuffled on its own: no drift of the machine favours a cell.
+
+    Args:
+        seed: drawn for the run (`Plan.order_entropy`). Fewer repeats give the beginning of the same order.
+    """
     for repeat in range(suite.seeds):
-        generator = Streams(suite.master_seed, repeat).generator("execution-order")
-        order += [(int(index), repeat) for index in generator.permutation(np.arange(cells))]
-    return tuple(order)
+        generator = Streams(seed, repeat).generator("execution-order")
+        yield from ((int(index), repeat) for index in generator.permutation(np.arange(cells)))

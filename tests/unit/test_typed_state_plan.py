@@ -61,7 +61,7 @@ def old_plan(name: str) -> dict[str, Any]:
 
 
 def test_the_kind_of_a_plan_decides(plan: Plan) -> None:
-    part = reduce_plan(plan, [(cell.cell_id, 0) for cell in plan.cells], MACHINE)
+    part = reduce_plan(plan, [(cell.cell_id, 0) for cell in plan.cells], MACHINE, 0)
     twins = twin_plan(plan, plan.cells[:2], 6, 1)
     assert [item.kind for item in (plan, part, twins)] == ["suite", "reproduction", "calibration"]
     assert [reworded(item).kind for item in (plan, part, twins)] == ["suite", "reproduction", "calibration"]

@@ -50,7 +50,7 @@ def _cell(record: Record, cell: Cell, results: Sequence[Result]) -> CellFacts:
     stop = choices.stop
     return CellFacts(
         cell_id=cell.cell_id, label=cell.label, workers=choices.processes, global_batch=choices.batch.global_,
-        runs=tuple(_run(record.plan.suite.master_seed, item) for item in results),
+        runs=tuple(_run(record.plan.master_seed, item) for item in results),
         model=json.dumps(choices.workload.model_dump(mode="json"), sort_keys=True),
         target=f"{stop.metric} {'<=' if stop.direction == 'lower' else '>='} {stop.target:g}",
         others=canonical(choices, exclude={"processes", "batch"}),

@@ -7,13 +7,23 @@ from pathlib import Path
 
 import click
 
-from repro.cli.options import SuiteParam, echo_json, expand, json_option, override_option, read_source, seeds_option
+from repro.cli.options import (
+    SuiteParam,
+    echo_json,
+    expand,
+    json_option,
+    master_seed_option,
+    override_option,
+    read_source,
+    seeds_option,
+)
 
 
 @click.command()
 @click.argument("suite", type=SuiteParam(), required=False)
 @override_option
 @seeds_option
+@master_seed_option
 @click.option("--resume", type=click.Path(path_type=Path), metavar="RUN", help="Resume an interrupted run: run the "
               "missing trials of its own plan.")
 @click.option("--rerun-failed", "again", is_flag=True, help="With --resume: also rerun trials that crashed or hung, "
@@ -29,12 +39,13 @@ from repro.cli.options import SuiteParam, echo_json, expand, json_option, overri
               "or a local SQLite store).")
 @json_option
 def run(
-    suite: str | None, overrides: tuple[str, ...], seeds: int | None, resume: Path | None, again: bool, force: bool,
-    strict: bool, energy: bool, out: Path | None, track: bool, as_json: bool,
+    suite: str | None, overrides: tuple[str, ...], seeds: int | None, master_seed: int | None, resume: Path | None,
+    again: bool, force: bool, strict: bool, energy: bool, out: Path | None, track: bool, as_json: bool,
 ) -> None:
     """Run SUITE, or resume an interrupted run.
 
-    A run has a parity gate, timed trials, a replay to MLflow and an HTML report.
+    A run has a parity gate, timed trials, a replay to MLflow and an HTML report. Every run draws its own order and, if
+    the suite states no master seed, its own data.
 
     \b
     Example: repro run quickstart --seeds 6 -o batch.global=64
@@ -42,19 +53,23 @@ def run(
     """
     from repro.cli.text.outcome import ended_text
     from repro.cli.workflows.run import resume_suite, run_suite
+    from repro.cli.workflows.same_data import refuse_same_data
 
     if resume is not None:
-        if suite is not None or overrides or seeds is not None or out is not None:
+        if suite is not None or overrides or out is not None or (seeds, master_seed) != (None, None):
             raise click.UsageError("--resume RUN takes its suite, seeds and folder from RUN; leave out SUITE, -o, "
-                                   "--seeds and --out")
+                                   "--seeds, --master-seed and --out")
         ended = resume_suite(resume, track, force, again, strict, energy)
     elif suite is None:
         raise click.UsageError("Missing argument 'SUITE' (or --resume RUN).")
     elif force or again:
         raise click.UsageError("--force and --rerun-failed require --resume RUN")
     else:
-        source = read_source(suite, overrides, seeds)
-        ended = run_suite(expand(source, overrides), source.text, out, track, strict, energy)
+        source = read_source(suite, overrides, seeds, master_seed)
+        planned = expand(source, overrides)
+        if source.suite.master_seed is not None and ("master_seed",) not in source.overrides:
+            refuse_same_data(planned, Path("runs"))
+        ended = run_suite(planned, source.text, out, track, strict, energy)
     if as_json:
         echo_json(ended.as_json())
     else:

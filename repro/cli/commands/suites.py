@@ -10,6 +10,7 @@ from repro.cli.options import (
     echo_json,
     expand,
     json_option,
+    master_seed_option,
     override_option,
     read_source,
     seeds_option,
@@ -62,10 +63,14 @@ def show(suite: str, overrides: tuple[str, ...], as_json: bool) -> None:
 @suite_argument
 @override_option
 @seeds_option
+@master_seed_option
 @click.option("--pilot", type=click.Path(path_type=Path), metavar="RUN", help="Run with the same cells: also print the "
               "smallest effect that these repeats can show, and the repeats that the margin requires.")
 @json_option
-def plan(suite: str, overrides: tuple[str, ...], seeds: int | None, pilot: Path | None, as_json: bool) -> None:
+def plan(
+    suite: str, overrides: tuple[str, ...], seeds: int | None, master_seed: int | None, pilot: Path | None,
+    as_json: bool,
+) -> None:
     """Show the trials that SUITE runs here.
 
     Also shows the skipped combinations with the reason, and an estimate of the cost. Trains nothing.
@@ -79,7 +84,7 @@ def plan(suite: str, overrides: tuple[str, ...], seeds: int | None, pilot: Path 
     from repro.record.store import read_record
     from repro.suite.cost import estimate
 
-    found = expand(read_source(suite, overrides, seeds), overrides)
+    found = expand(read_source(suite, overrides, seeds, master_seed), overrides)
     shown = power(found, read_record(pilot)) if pilot is not None else None
     warnings = [f"this plan cannot be run: {why}"] if (why := limits.too_large(found)) else limits.warnings(found)
     for text in warnings:

@@ -17,22 +17,24 @@ def suite_text(suite: Suite) -> str:
     if suite.description:
         lines += ["", *(line.strip() for line in suite.description.strip().splitlines())]
     lines.append("")
-    for label, value in (("source", suite.source), ("expected", suite.expected), ("repeats", suite.seeds)):
+    for label, value in (
+            ("source", suite.source), ("expected", suite.expected), ("repeats", suite.seeds),
+            ("master seed", "drawn for every run" if suite.master_seed is None else str(suite.master_seed))):
         if value:
-            lines.append(f"{label + ':':<12}{value}")
+            lines.append(f"{label + ':':<13}{value}")
     for key, levels in suite.matrix.items():
-        lines.append(f"{'factor:':<12}{key} = {', '.join(_level(level) for level in levels)}")
+        lines.append(f"{'factor:':<13}{key} = {', '.join(_level(level) for level in levels)}")
     if suite.baseline:
-        lines.append(f"{'baseline:':<12}{_pattern(suite.baseline)}")
+        lines.append(f"{'baseline:':<13}{_pattern(suite.baseline)}")
     if suite.primary:
-        lines.append(f"{'primary:':<12}{_pattern(suite.primary.candidate)} against "
+        lines.append(f"{'primary:':<13}{_pattern(suite.primary.candidate)} against "
                      f"{_pattern(suite.primary.baseline)}, {suite.primary.metric}")
-    lines.append(f"{'margin:':<12}{suite.margin:g} counts as the same")
+    lines.append(f"{'margin:':<13}{suite.margin:g} counts as the same")
     if suite.horizon is not None:
-        lines.append(f"{'horizon:':<12}{suite.horizon:g}, up to which runs that missed the target are compared")
+        lines.append(f"{'horizon:':<13}{suite.horizon:g}, up to which runs that missed the target are compared")
     for key in ("workload", "precision", "optimizer", "batch", "stop"):
         if pattern.get(suite.trial, key) is not None:
-            lines.append(f"{key + ':':<12}{_level(suite.trial[key])}")
+            lines.append(f"{key + ':':<13}{_level(suite.trial[key])}")
     return "\n".join(lines)
 
 

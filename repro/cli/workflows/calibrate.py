@@ -16,12 +16,13 @@ from repro.compare.calibration import FILE, Calibration, add, calibrated, nulls_
 from repro.compare.cells import CellIndex, primary_pair
 from repro.core import pattern
 from repro.core.errors import UsageError
+from repro.core.machine import detect
 from repro.record import limits
 from repro.record.store import Record, read_record
 from repro.runner.run import prepare
 from repro.suite.cell import Cell
 from repro.suite.model import Metric, Suite
-from repro.suite.plan import Plan
+from repro.suite.plan import Plan, expand_again
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +105,19 @@ def replay(run: Path, plan: Plan, wanted: dict[str, Any] | None, pairs: int | No
         OutputError: no run folder, or a damaged one.
     """
     record = read_record(run)
-    if record.plan.digest != plan.digest:
+    if record.plan.digest != _digest_of_its_time(plan, record.plan):
         raise UsageError(f"{run}: is a run of {record.plan.suite.suite!r} with digest {record.plan.digest[:16]}, not "
                          f"of {plan.suite.suite!r} with {plan.digest[:16]}; a calibration requires a run of the "
                          "same suite")
     cells = list(record.plan.cells) if wanted is None else choose_cells(record.plan, wanted)
     return _store(record, cells, plan.suite.metric, pairs or max(plan.suite.seeds, 6), plan.suite,
                  to or run / FILE, run)
+
+
+def _digest_of_its_time(plan: Plan, then: Plan) -> str:
+    """Return the digest that the suite of `plan` has by the method and the master seed of an earlier plan."""
+    suite = plan.suite.model_copy(update={"master_seed": then.master_seed})
+    return expand_again(then.model_copy(update={"suite": suite}), detect()).digest
 
 
 def _store(

@@ -14,6 +14,7 @@ from typing import Any
 from repro.bundle.judge import Reproduction, judge
 from repro.bundle.source import open_record
 from repro.bundle.verify import verify
+from repro.cli.entropy import fresh_seed
 from repro.cli.workflows import headless
 from repro.core.errors import Exit, OutputError, RecordModified, UsageError, nearest
 from repro.core.files import read_bounded, write_json
@@ -22,7 +23,7 @@ from repro.core.machine import Machine, detect
 from repro.record.resume import reopen
 from repro.record.store import Record, RunFolder, read_record
 from repro.runner.run import prepare
-from repro.suite.plan import Plan
+from repro.suite.plan import Plan, planned_order
 
 FILE = "reproduction.json"
 
@@ -76,7 +77,7 @@ def reproduce(
         if resume is not None:
             folder, plan = reopen_reproduction(resume, first)
         else:
-            plan = reduce_plan(first.plan, choose_trials(first, trials), detect())
+            plan = reduce_plan(first.plan, choose_trials(first, trials), detect(), fresh_seed())
             folder = prepare(plan, _suite_text(first), out or Path("runs") / (
                 f"{plan.suite.suite}-reproduce-{time.strftime('%Y%m%d-%H%M%S')}"))
         chosen = [(plan.cells[index].cell_id, repeat) for index, repeat in plan.order]
@@ -111,7 +112,7 @@ def reopen_reproduction(root: Path, first: Record) -> tuple[RunFolder, Plan]:
     same = plan.digest == first.plan.digest and not wanted - have and _reproduced_figures(root) == figures_sha256(first)
     if plan.kind != "reproduction" or not same:
         raise UsageError(f"{root}: is no reproduction of this record; to start one omit --resume")
-    reduce_plan(first.plan, sorted(wanted), detect())  # raises, before any write, if this machine cannot
+    reduce_plan(first.plan, sorted(wanted), detect(), 0)  # raises, before any write, if this machine cannot
     return folder, plan
 
 
@@ -151,8 +152,12 @@ def _suggestion(name: str, known: Sequence[str]) -> str:
     return nearest(name, known) if len(known) <= 12 else f" among {len(known)}, for example {known[0]}"
 
 
-def reduce_plan(plan: Plan, chosen: Sequence[tuple[str, int]], machine: Machine) -> Plan:
-    """Return the plan of the record with the chosen trials only, its cells as written, in their order.
+def reduce_plan(plan: Plan, chosen: Sequence[tuple[str, int]], machine: Machine, order_seed: int) -> Plan:
+    """Return the plan of the record with the chosen trials only, its cells as written.
+
+    Args:
+        order_seed: for an order of its own: what only the order caused must not be reproduced with it. A record of
+            method 1.0 has none; its trials keep their order.
 
     Raises:
         UsageError: this machine cannot run a cell; the message gives the reason.
@@ -166,10 +171,14 @@ def reduce_plan(plan: Plan, chosen: Sequence[tuple[str, int]], machine: Machine)
     order = tuple((places[plan.cells[index].cell_id], repeat) for index, repeat in plan.order
                   if (plan.cells[index].cell_id, repeat) in wanted)
     note = f"a reproduction: {len(order)} of {len(plan.order)} trials of a record are run again"
-    return plan.model_copy(update={
+    found = plan.model_copy(update={
         "kind": "reproduction", "cells": cells, "order": order, "notes": (*plan.notes, note), "cores": machine.cores,
         "device_count": machine.device_count,
     })
+    if plan.order_is_fixed:
+        return found
+    found = found.model_copy(update={"order_seed": order_seed})
+    return found.model_copy(update={"order": tuple(planned_order(found))})
 
 
 def _suite_text(record: Record) -> str:

@@ -243,7 +243,7 @@ def test_chosen_by_number_by_id_and_never_by_result(tmp_path: Path) -> None:
 def test_the_plan_keeps_names_and_order_and_drops_the_rest(tmp_path: Path) -> None:
     plan = make_record(tmp_path / "a", only=1).plan
     chosen = [(plan.cells[2].cell_id, 3), (plan.cells[0].cell_id, 1)]
-    small = reduce_plan(plan, chosen, Machine("cpu", 0, 2))
+    small = reduce_plan(plan, chosen, Machine("cpu", 0, 2), 0)
     assert {trial.trial_id for trial in small.trials()} == {
         trial.trial_id for trial in plan.trials() if (trial.cell_id, trial.repeat) in chosen}
     assert small.digest == plan.digest
@@ -255,7 +255,7 @@ def test_trials_that_cannot_run_here_are_reported_before_anything_runs(tmp_path:
     choices = cell.choices.model_copy(update={"device": "cuda"})
     plan = plan.model_copy(update={"cells": (cell.model_copy(update={"choices": choices}), *plan.cells[1:])})
     with pytest.raises(UsageError, match="device cuda is requested, and this machine has no usable GPU"):
-        reduce_plan(plan, [(cell.cell_id, 0)], Machine("cpu", 0, 2))
+        reduce_plan(plan, [(cell.cell_id, 0)], Machine("cpu", 0, 2), 0)
 
 
 def test_a_place_that_a_bundle_has_taken_out_is_no_difference(tmp_path: Path) -> None:

@@ -159,6 +159,23 @@ def test_the_plan_of_an_unfinished_run_is_made_alike_today(unpacked: dict[str, P
     assert plan_differences(plan, Machine("cpu", 0, 2)) == []
 
 
+@pytest.mark.parametrize("name", [*NAMES, "unfinished"])
+def test_a_record_of_method_1_is_verified_by_its_rules_and_says_so(
+    unpacked: dict[str, Path], repro: Command, name: str
+) -> None:
+    assert "method 1.0: verified by its rules" in repro("verify", unpacked[name])[1]
+
+
+def test_an_order_that_was_chosen_is_found(unpacked: dict[str, Path], repro: Command, tmp_path: Path) -> None:
+    shutil.copytree(unpacked["quickstart"], tmp_path / "moved")
+    plan = json.loads((tmp_path / "moved" / "plan.json").read_text())
+    plan["order"][4], plan["order"][5] = plan["order"][5], plan["order"][4]
+    (tmp_path / "moved" / "plan.json").write_text(json.dumps(plan))
+    code, out, _ = repro("verify", tmp_path / "moved")
+    assert code != 0
+    assert "order is not the one that its master_seed 20151102 gives: it differs from trial 5 on" in out
+
+
 def test_an_unfinished_run_is_refused_in_one_line_on_another_machine_or_commit(
     unpacked: dict[str, Path], repro: Command, tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ from repro.core.machine import Machine
 from repro.record.results import Result
 from repro.record.store import Record
 from repro.suite.file import read_suite
+from repro.suite.identity import METHOD
 from repro.suite.model import Trial
 from repro.suite.plan import Plan, make_plan
 from tests.records import SUITE, Course, make_record, sample_environment
@@ -58,7 +59,7 @@ def null(number: int, verdict: str = "inconclusive", source: str = "") -> Null:
 
 def made(verdicts: list[str], digest: str = "d" * 64, machine: str = "m") -> Calibration:
     nulls = [null(number, verdict) for number, verdict in enumerate(verdicts)]
-    return calibration.calibration("sample", digest, "1.0", machine, nulls)
+    return calibration.calibration("sample", digest, METHOD, machine, nulls)
 
 
 def test_the_rate_is_the_share_of_differences_with_wilsons_interval():

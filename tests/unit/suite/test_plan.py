@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +14,7 @@ from repro.core.errors import SuiteError
 from repro.core.machine import Machine
 from repro.suite.file import read_suite
 from repro.suite.model import Suite
-from repro.suite.plan import Plan, make_plan
+from repro.suite.plan import FIXED, Drawn, Plan, expand_again, make_plan
 from repro.suite.training import TrainingConfig
 
 CALM = settings(max_examples=50, deadline=None, derandomize=True, database=None)
@@ -36,11 +37,11 @@ baseline: {engine: ddp}
 """
 
 
-def plan(folder: Path, old: str = "", new: str = "", machine: Machine = CPU) -> Plan:
+def plan(folder: Path, old: str = "", new: str = "", machine: Machine = CPU, drawn: Drawn = FIXED) -> Plan:
     assert old in TEXT
     (folder / "s.yaml").write_text(TEXT.replace(old, new, 1))
     source = read_suite(str(folder / "s.yaml"))
-    return make_plan(source.suite, machine, source.problem)
+    return make_plan(source.suite, machine, source.problem, drawn=drawn)
 
 
 # ---- order
@@ -55,14 +56,59 @@ def test_every_seed_is_a_block_of_all_cells(tmp_path: Path) -> None:
         assert sorted(cell for cell, _ in block) == [0, 1, 2, 3]
 
 
-def test_blocks_are_shuffled_by_the_master_seed_and_nothing_else(tmp_path: Path) -> None:
+def test_blocks_are_shuffled_by_the_order_seed_and_nothing_else(tmp_path: Path) -> None:
     found = plan(tmp_path)
     blocks = [tuple(cell for cell, repeat in found.order if repeat == number) for number in range(6)]
     assert len(set(blocks)) > 2
     assert plan(tmp_path).order == found.order
-    assert plan(tmp_path, "title: A sample", "master_seed: 1").order != found.order
+    assert plan(tmp_path, "title: A sample", "master_seed: 1").order == found.order
+    assert plan(tmp_path, drawn=Drawn(order_seed=1)).order != found.order
     # More repeats go on where fewer ended.
     assert plan(tmp_path, "seeds: 6", "seeds: 8").order[:24] == found.order
+
+
+def test_no_cell_is_early_in_every_run(tmp_path: Path) -> None:
+    """Over many draws every cell has every slot alike; with the order of method 1.0 the slots were those of a suite."""
+    source = plan(tmp_path).suite
+    slots = np.zeros((4, 4))
+    for seed in range(100):
+        for at, (cell, _) in enumerate(make_plan(source, CPU, drawn=Drawn(order_seed=seed)).order):
+            slots[cell, at % 4] += 1
+    assert np.abs(slots / 600 - 0.25).max() < 0.07
+
+
+def test_a_plan_states_the_seeds_that_were_drawn_for_it(tmp_path: Path) -> None:
+    one, other = (plan(tmp_path, drawn=Drawn(seed, seed)) for seed in (1, 2))
+    assert [item.suite.master_seed for item in (one, other)] == [1, 2]
+    assert {trial.trial_id for trial in one.trials()}.isdisjoint(trial.trial_id for trial in other.trials())
+    stated = plan(tmp_path, "title: A sample", "master_seed: 9", drawn=Drawn(1, 2))
+    assert (stated.master_seed, stated.order_seed) == (9, 2)
+    with pytest.raises(ValidationError, match=r"suite\.master_seed is missing: a plan holds the one"):
+        Plan.model_validate({**one.model_dump(by_alias=True), "suite": source_of(one, master_seed=None)})
+
+
+def source_of(found: Plan, **change: object) -> dict[str, object]:
+    return {**found.suite.model_dump(by_alias=True), **change}
+
+
+def test_a_plan_of_method_1_is_expanded_by_its_rules(tmp_path: Path) -> None:
+    old = make_plan(plan(tmp_path).suite, CPU, drawn=Drawn(7, None), method="1.0")
+    assert old.order_is_fixed
+    assert expand_again(old, CPU) == old
+    moved = old.model_copy(update={"suite": old.suite.model_copy(update={"master_seed": 8})})
+    again = expand_again(moved, CPU)
+    assert again.digest != old.digest  # the master seed is part of it
+    assert again.order != old.order  # and gives the order
+    with pytest.raises(SuiteError, match=r"method '9.0' is unknown to this version of repro \(known: 1.0, 2.0\)"):
+        expand_again(old.model_copy(update={"method": "9.0"}), CPU)
+
+
+@pytest.mark.parametrize(("method", "seed", "said"), [
+    ("2.0", None, "order_seed is missing"), ("1.0", 3, "order_seed is set"), ("1.0.4", 3, "order_seed is set")])
+def test_a_method_has_an_order_seed_or_has_none(tmp_path: Path, method: str, seed: int | None, said: str) -> None:
+    data = plan(tmp_path).model_dump(by_alias=True)
+    with pytest.raises(ValidationError, match=said):
+        Plan.model_validate({**data, "method": method, "order_seed": seed})
 
 
 def test_trials_follow_the_order(tmp_path: Path) -> None:
@@ -82,7 +128,9 @@ def test_names_are_unique_readable_and_those_of_every_earlier_version(tmp_path: 
         "ddp-p1-b64-fp32-013c013d", "ddp-p2-b64-fp32-58fd7cf6",
         "deepspeed-z1-p1-b64-fp32-52e8ac1a", "deepspeed-z1-p2-b64-fp32-1a5e6868",
     ]
-    assert found.trial(found.cells[0], 3).trial_id == "ddp-p1-b64-fp32-s3-bff066db"
+    assert found.trial(found.cells[0], 3).trial_id == "ddp-p1-b64-fp32-s3-52c36704"
+    old = make_plan(found.suite, CPU, drawn=Drawn(order_seed=None), method="1.0")
+    assert old.trial(old.cells[0], 3).trial_id == "ddp-p1-b64-fp32-s3-bff066db"
 
 
 def test_fields_at_their_default_name_the_same_cell(tmp_path: Path) -> None:
@@ -99,7 +147,7 @@ def test_fields_at_their_default_name_the_same_cell(tmp_path: Path) -> None:
     ("title: A sample", "title: Another"), ("title: A sample", "description: text"), ("seeds: 6", "seeds: 9"),
     ("  workload: digits\n  engine: ddp\n", "  engine: ddp\n  workload: digits\n"),
     ("[ddp, {kind: deepspeed, stage: 1}]", "[{stage: 1, kind: deepspeed}, ddp]"),
-    ("  engine: ddp\n", "  engine: ddp\n  precision: fp32\n"),
+    ("  engine: ddp\n", "  engine: ddp\n  precision: fp32\n"), ("title: A sample", "master_seed: 1"),
 ])
 def test_the_digest_ignores_fields_outside_the_experiment(tmp_path: Path, old: str, new: str) -> None:
     assert plan(tmp_path, old, new).digest == plan(tmp_path).digest
@@ -108,7 +156,7 @@ def test_the_digest_ignores_fields_outside_the_experiment(tmp_path: Path, old: s
 @pytest.mark.parametrize(("old", "new"), [
     ("lr: 0.1", "lr: 0.2"), ("global: 64", "global: 128"), ("target: 0.9", "target: 0.91"), ("stage: 1", "stage: 2"),
     ("[1, 2]", "[1]"), ("evaluate_every: 1437", "evaluate_every: 1436"), ("suite: sample", "suite: other"),
-    ("title: A sample", "master_seed: 1"), ("baseline: {engine: ddp}", "baseline: {engine: ddp, processes: 1}"),
+    ("baseline: {engine: ddp}", "baseline: {engine: ddp, processes: 1}"),
     ("  engine: ddp\n", "  engine: ddp\n  timeout_seconds: 60\n"),
     ("  engine: ddp\n", "  engine: ddp\n  gradient_clip: 1\n"),
     ("baseline:", "primary: {candidate: {engine: deepspeed, processes: 1}, baseline: {engine: ddp, processes: 1}}\n"

@@ -1,0 +1,92 @@
+"""New data for every run: seeds and orders are drawn, unless somebody states the master seed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from repro.cli.main import cli
+from repro.cli.workflows.same_data import refuse_same_data
+from repro.core.errors import UsageError
+from repro.core.files import write_json
+from repro.suite.plan import Plan
+
+SUITE = """\
+suite: sample
+seeds: 6
+trial:
+  workload: digits
+  batch: {global: 64}
+  optimizer: {kind: sgd, lr: 0.1}
+  stop: {metric: top1, target: 0.9, max_epochs: 8}
+  evaluate_every: 1437
+  device: cpu
+matrix: {engine: [ddp, single]}
+"""
+
+
+def planned(folder: Path, *arguments: str, head: str = "") -> dict[str, Any]:
+    (folder / "s.yaml").write_text(head + SUITE)
+    ended = CliRunner().invoke(cli, ["plan", str(folder / "s.yaml"), "--json", *arguments], catch_exceptions=False)
+    assert ended.exit_code == 0, ended.output
+    found: dict[str, Any] = json.loads(ended.stdout)
+    del found["cost"]
+    return found
+
+
+def test_every_plan_draws_its_own_seeds_for_one_experiment(tmp_path: Path) -> None:
+    found = [planned(tmp_path) for _ in range(4)]
+    assert len({item["suite"]["master_seed"] for item in found}) == 4
+    assert len({item["order_seed"] for item in found}) == 4
+    assert len({json.dumps(item["order"]) for item in found}) > 1
+    assert len({item["digest"] for item in found}) == 1
+
+
+def test_a_stated_master_seed_is_kept_and_the_command_line_decides(tmp_path: Path) -> None:
+    stated = [planned(tmp_path, *more, head="master_seed: 3\n") for more in ([], ["--master-seed", "4"])]
+    assert [item["suite"]["master_seed"] for item in stated] == [3, 4]
+    assert stated[0]["order_seed"] != stated[1]["order_seed"]
+    assert planned(tmp_path, "-o", "master_seed=5")["suite"]["master_seed"] == 5
+
+
+def earlier_run(folder: Path, plan: dict[str, Any]) -> Path:
+    write_json(folder / "plan.json", plan)
+    return folder
+
+
+def test_the_same_data_again_are_refused_with_the_way_to_new_ones(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    first = planned(tmp_path, head="master_seed: 3\n")
+    earlier_run(runs / "sample-20260101-120000", first)
+    (runs / "sample-damaged").mkdir()
+    (runs / "sample-damaged" / "plan.json").write_text("[")
+    now = Plan.model_validate(planned(tmp_path, head="master_seed: 3\n"))
+    with pytest.raises(UsageError, match=r"sample-20260101-120000: is a run of 'sample' with master seed 3, which .*"
+                                         r"for new data: --master-seed with another number") as caught:
+        refuse_same_data(now, runs)
+    assert "\n" not in str(caught.value)
+    for other in (planned(tmp_path, head="master_seed: 4\n"),
+                  planned(tmp_path, "-o", "batch.global=32", head="master_seed: 3\n")):
+        refuse_same_data(Plan.model_validate(other), runs)
+    refuse_same_data(now, tmp_path / "missing")
+
+
+def test_a_run_of_a_suite_that_states_its_seed_looks_for_an_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier_run(tmp_path / "runs" / "sample-20260101-120000", planned(tmp_path, head="master_seed: 3\n"))
+    monkeypatch.chdir(tmp_path)
+    ended = CliRunner().invoke(cli, ["run", "s.yaml", "--no-mlflow"])
+    assert isinstance(ended.exception, UsageError)
+    assert "would draw the same data again" in str(ended.exception)
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["sample-20260101-120000"]
+
+
+def test_a_resumed_run_keeps_its_master_seed(tmp_path: Path) -> None:
+    ended = CliRunner().invoke(cli, ["run", "--resume", str(tmp_path), "--master-seed", "3"])
+    assert ended.exit_code == 2
+    assert "leave out SUITE, -o, --seeds, --master-seed and --out" in ended.output
