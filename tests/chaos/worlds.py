@@ -14,6 +14,7 @@ from repro.launchers.netns.probe import ability
 SUITE = """\
 suite: chaos
 seeds: {seeds}
+master_seed: 20151102
 on_failure: {on_failure}
 {checkpoint_every}attempts: 10
 trial:

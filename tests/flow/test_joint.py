@@ -43,6 +43,7 @@ TRIALS = 6
 REAL = """\
 suite: small
 seeds: 2
+master_seed: 20151102
 trial:
   workload: digits-mlp
   engine: ddp

@@ -23,6 +23,7 @@ pytest.importorskip("deepspeed")
 ROOT = Path(__file__).parents[2]
 TRIAL = """\
 seeds: 1
+master_seed: 20151102
 trial:
   workload: digits
   processes: 2

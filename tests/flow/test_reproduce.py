@@ -36,6 +36,7 @@ matrix:
 """
 REAL = """\
 suite: real
+master_seed: 20151102
 seeds: 1
 trial:
   workload: digits-mlp

@@ -55,6 +55,7 @@ HOME_WORD = "plantedHomeZq8x"
 SUITE = """\
 suite: talkative
 seeds: 1
+master_seed: 20151102
 trial:
   workload: digits-mlp
   batch: {{global: 64}}
