@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from repro.core.random_streams import Streams
 from repro.engines.zero.config import OWNED, deepspeed_config, owned_keys
-from repro.engines.zero.keys import unknown_keys
+from repro.engines.zero.keys import misplaced_keys
 from repro.seams.plugin import Setting
 from repro.seams.training import Engine, Job, Session, TrainingParts
 from repro.suite.field_problem import FieldProblem
@@ -31,7 +31,8 @@ class DeepSpeedZero(Engine):
     stage: Literal[0, 1, 2, 3] = 1
     bucket_mib: float | None = Field(None, gt=0, description="gradients averaged in one collective, MiB of fp32; null: "
                                                              "DeepSpeed's default")
-    config: dict[str, Any] = Field(default_factory=dict, description="further DeepSpeed JSON, for keys left open")
+    config: dict[str, Any] = Field(default_factory=dict, description="further DeepSpeed JSON: numbers and "
+                                   "switches that nothing else sets; no key that names a file, a program or a host")
 
     @field_validator("config")
     @classmethod
@@ -39,8 +40,8 @@ class DeepSpeedZero(Engine):
         taken = owned_keys(value)
         if taken:
             raise ValueError("; ".join(f"key {key!r} is decided by {owner}" for key, owner in taken))
-        for path, known in unknown_keys(value, OWNED):
-            raise FieldProblem(f"DeepSpeed has no key {'.'.join(path)!r}{known}", path)
+        for path, problem in misplaced_keys(value, OWNED):
+            raise FieldProblem(problem, path)
         return value
 
     @model_validator(mode="after")

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from repro.cli.main import cli
 from repro.core.errors import SuiteError
 from repro.engines.zero.config import OWNED
-from repro.engines.zero.keys import OPEN, ZERO, unknown_keys
+from repro.engines.zero.keys import OPEN, REFUSED, ZERO, misplaced_keys
 
 SUITE = """\
 suite: keys
@@ -65,10 +65,43 @@ def test_keys_that_exist_pass(tmp_path: Path, fragment: str) -> None:
     assert planned(tmp_path, fragment) is None
 
 
+@pytest.mark.parametrize(("fragment", "line", "field", "said"), [
+    ("autotuning: {enabled: true, metric_path: /any/file}", 8, "autotuning", "writes its results to files"),
+    ("autotuning:\n        metric_path: /any/file", 8, "autotuning", "allowed: zero_optimization, "),
+    ("checkpoint: {use_node_local_storage: true}", 8, "checkpoint", "keeps its own checkpoints"),
+    ("datastates_ckpt: {enabled: true}", 8, "datastates_ckpt", "names files"),
+    ("nebula: {persistent_storage_path: /x}", 8, "nebula", "names a folder"),
+    ("data_efficiency: {data_sampling: {}}", 8, "data_efficiency", "reads and writes files"),
+    ("elasticity: {enabled: true}", 8, "elasticity", "changes the batch size"),
+    ("zero_optimization:\n        offload_optimizer:\n          nvme_path: x", 10,
+     "zero_optimization.offload_optimizer.nvme_path",
+     "names a folder to write in; allowed below zero_optimization.offload_optimizer: device, buffer_count"),
+    ("zero_optimization: {offload_param: {device: nvme}}", 8, "zero_optimization.offload_param.device",
+     "takes one of none, cpu, not 'nvme'"),
+    ("prescale_gradients: ../x", 8, "prescale_gradients", "takes a number, true or false, not '../x'"),
+    ("compile: {passes: [z1, ../x]}", 8, "compile.passes", "takes one of z1, z3"),
+    ("zero_optimization: {leaf_module: {classes: [a/b]}}", 8, "zero_optimization.leaf_module.classes", "names of"),
+    ("dump_state: {metric_path: /any/file}", 8, "dump_state", "takes a number, true or false"),
+])
+def test_keys_that_name_a_file_or_a_program_are_refused(
+    tmp_path: Path, fragment: str, line: int, field: str, said: str
+) -> None:
+    error = planned(tmp_path, fragment)
+    assert isinstance(error, SuiteError)
+    assert (error.line, error.field) == (line, f"trial.engine.config.{field}")
+    assert said in error.problem and repr(field) in error.problem
+
+
+@pytest.mark.parametrize("key", ["tensorboard", "wandb", "csv_monitor", "comet", "flops_profiler", "comms_logger"])
+def test_monitors_are_the_harness_s(tmp_path: Path, key: str) -> None:
+    error = planned(tmp_path, f"{key}: {{enabled: true, output_path: /any}}")
+    assert isinstance(error, SuiteError) and f"key {key!r} is decided by the harness" in error.problem
+
+
 def test_settings_decided_elsewhere_are_marked(tmp_path: Path) -> None:
     error = planned(tmp_path, "zero_optimization: {stage: 2}")
     assert isinstance(error, SuiteError) and "is decided by the engine's `stage`" in error.problem
-    assert list(unknown_keys({"zero_optimization": {"stage": 2}, "optimizer": {"type": "x"}}, OWNED)) == []
+    assert list(misplaced_keys({"zero_optimization": {"stage": 2}, "optimizer": {"type": "x"}}, OWNED)) == []
 
 
 def test_the_table_equals_the_keys_of_the_installed_deepspeed() -> None:
@@ -77,14 +110,15 @@ def test_the_table_equals_the_keys_of_the_installed_deepspeed() -> None:
     assert set(ZERO) == names(zero)
     offload = importlib.import_module("deepspeed.runtime.zero.offload_config")
     compiled = importlib.import_module("deepspeed.compile.config").CompileConfig
-    assert set(below(ZERO, "offload_param")) == names(offload.DeepSpeedZeroOffloadParamConfig)
-    assert set(below(ZERO, "offload_optimizer")) == names(offload.DeepSpeedZeroOffloadOptimizerConfig)
+    assert {*below(ZERO, "offload_param"), "nvme_path"} == names(offload.DeepSpeedZeroOffloadParamConfig)
+    assert {*below(ZERO, "offload_optimizer"), "nvme_path"} == names(offload.DeepSpeedZeroOffloadOptimizerConfig)
     assert set(below(OPEN, "compile")) == names(compiled)
     config = importlib.import_module("deepspeed.runtime.config")
     removed = set(config._REMOVED_TOP_LEVEL_CONFIG_KEYS)
     read = top_level_keys(config) - removed
     assert len(read) > 30
-    assert read - set(OPEN) - set(OWNED) == set()
+    assert read - set(OPEN) - set(OWNED) - set(REFUSED) == set()
+    assert not set(OPEN) & (set(REFUSED) | set(OWNED))
     assert not set(OPEN) & removed
 
 
