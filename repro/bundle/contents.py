@@ -13,6 +13,7 @@ from typing import Any
 
 import repro
 from repro.bundle import archive, crate
+from repro.core import fence
 from repro.core.errors import OutputError
 from repro.core.redact import Scrubber
 from repro.record import index as record_index
@@ -95,7 +96,7 @@ def record_files(root: Path, clean: Scrubber) -> tuple[dict[str, bytes], tuple[s
 
 def _read(path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8", errors="replace")
+        return fence.read_bytes(path).decode("utf-8", errors="replace")
     except OSError as error:
         raise OutputError(f"{path}: cannot be read: {error.strerror}") from error
 

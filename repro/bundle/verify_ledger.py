@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from repro.bundle.verification import Problem, Verification
+from repro.core import fence
 from repro.record.ledger import Attempt
 from repro.record.results import Result
 from repro.record.resume import may_run_again
@@ -81,7 +82,8 @@ def early_ends(plan: Plan, attempts: Sequence[Attempt]) -> Iterator[Problem]:
 def unlisted_logs(folder: RunFolder, trial: Trial, attempts: Sequence[Attempt]) -> Iterator[Problem]:
     """Find logs of attempts that the ledger does not list."""
     known = {item.attempt for item in attempts if item.trial_id == trial.trial_id}
-    for path in sorted(folder.trial(trial.trial_id).glob("result_*.txt")):
+    place = folder.trial(trial.trial_id)
+    for path in (place / name for name in fence.names(place, "result_*.txt")):
         number = path.stem.rpartition("_")[2]
         if number.isdecimal() and int(number) not in known:
             yield Problem(f"trials/{trial.trial_id}/{path.name}", "is the log of an attempt that the ledger does not "

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repro.compare.calibration import FILE, machine_of, read_kept_calibration
+from repro.core import fence
 from repro.core.errors import OutputError, UsageError
 from repro.core.files import write_json, write_model
 from repro.record.index import seal
@@ -238,12 +239,13 @@ def _copy_incidents(group: Sequence[Source], folder: RunFolder) -> None:
 
 
 def _copy_folder(source: Path, target: Path) -> None:
-    """Copy the files of one folder; links become files: `read_inside` refused those that lead out of the run."""
+    """Copy the files of one folder; `read_record` has refused links."""
     for path in sorted(source.iterdir()) if source.is_dir() else ():
         _copy_file(path, target / path.name)
 
 
 def _copy_file(source: Path, target: Path) -> None:
     if source.is_file():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)
+        fence.make_folder(target.parent)
+        with fence.open_file(source) as read, fence.open_file(target, "wb") as written:
+            shutil.copyfileobj(read, written)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from repro.core import fence
 from repro.core.errors import OutputError
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -39,18 +38,10 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a temporary file, make it durable, rename it: a reader sees the old file or the new one, never a part."""
-    aside = path.with_name(f".{path.name}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with aside.open("wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        aside.replace(path)
-        make_durable(path.parent)
+        fence.make_folder(path.parent)
+        fence.replace_file(path, data)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            aside.unlink(missing_ok=True)
         raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
 
 
@@ -155,12 +146,11 @@ def read_bounded(path: Path, limit: int = MAX_JSON_BYTES) -> bytes:
         OutputError: it is unreadable, no plain file (a pipe would block), or larger than `limit`.
     """
     try:
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
-            state = os.fstat(stream.fileno())
-            if not stat.S_ISREG(state.st_mode) or state.st_size > limit:
-                what = f"is larger than {limit >> 20} MiB" if stat.S_ISREG(state.st_mode) else "is no plain file"
-                raise OutputError(f"{path}: {what}")
-            return stream.read(limit)
+        with fence.open_file(path) as stream:
+            if os.fstat(stream.fileno()).st_size > limit:
+                raise OutputError(f"{path}: is larger than {limit >> 20} MiB")
+            found: bytes = stream.read(limit)
+            return found
     except OSError as error:
         raise OutputError(f"{path}: cannot be read: {error.strerror}") from error
 

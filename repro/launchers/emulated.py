@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 
+from repro.core import fence
 from repro.launchers.local import Local
 from repro.launchers.netns import rate
 from repro.launchers.netns.link_probe import LinkMeasurement
@@ -203,7 +204,7 @@ class Fabric(Local):
             "received_bytes": [after[node].received_bytes - before[node].received_bytes for node in range(nodes)],
             "links": [asdict(link) for link in self._links],
         }
-        (request.folder / RECORD).write_text(json.dumps(network, indent=1), encoding="utf-8")
+        fence.write_bytes(request.folder / RECORD, json.dumps(network, indent=1).encode())
         return replace(outcome, network=network)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import ClassVar, TextIO
 
+from repro.core import fence
 from repro.launchers.processes.entry import cause, exit_code, reason, resolve
 from repro.launchers.processes.hang import FileGrowth
 from repro.seams.launching import Launcher, LaunchRequest, LaunchResult, RankEnd
@@ -49,12 +50,12 @@ class Inline(Launcher):
 
     def launch(self, request: LaunchRequest) -> LaunchResult:
         """Call the entry once, as rank 0; exceptions become the outcome, KeyboardInterrupt propagates."""
-        request.folder.mkdir(parents=True, exist_ok=True)
+        fence.make_folder(request.folder)
         begin = time.monotonic()
         log = request.folder / "rank0.log"
         timed_out = hung = False
         with (
-            log.open("a", buffering=1, encoding="utf-8", errors="backslashreplace") as printed,
+            fence.open_text(log, "a", buffering=1, errors="backslashreplace") as printed,
             contextlib.redirect_stdout(printed),
             contextlib.redirect_stderr(printed),
             _environment(request),

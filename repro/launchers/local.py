@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field, PrivateAttr
 
+from repro.core import fence
 from repro.core.errors import TrialError
 from repro.launchers.processes import hang, shared_fork_server
 from repro.launchers.processes.entry import reason
@@ -97,7 +98,7 @@ class Local(Launcher):
     def _run(self, request: LaunchRequest, place: object, environment: Mapping[str, str]) -> LaunchResult:
         """Launch ranks at `place`; the request's environment overrides `environment`."""
         assert self._server is not None, "launch comes after open"
-        request.folder.mkdir(parents=True, exist_ok=True)
+        fence.make_folder(request.folder)
         self._server.revive()
         begin = time.monotonic()
         ranks, suspect = RankProcesses(), None

@@ -7,6 +7,7 @@ engine's business.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import time
@@ -18,6 +19,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from repro.core import fence
 from repro.core.errors import CheckpointError, CheckpointRefused, OutputError
 from repro.core.events import TOKEN, complete_lines, parse_line
 from repro.core.files import make_durable, read_model, write_model
@@ -67,7 +69,7 @@ class Resumption:
 
     def log(self) -> bytes:
         """Return the log up to the checkpoint."""
-        return (self.path / LOG).read_bytes()
+        return fence.read_bytes(self.path / LOG)
 
     def spent_seconds(self, monotonic: Callable[[], int] = time.monotonic_ns) -> float:
         """Return the seconds from the trial's first launch to now on the log's clock, lost time included.
@@ -89,7 +91,7 @@ class Resumption:
         try:
             if path.stat().st_size > MAX_JSON_BYTES:
                 raise ValueError("too large")
-            data = json.loads(path.read_bytes())
+            data = json.loads(fence.read_bytes(path))
             if not isinstance(data, dict):
                 raise ValueError("no JSON object")
         except (OSError, ValueError, RecursionError) as error:
@@ -113,9 +115,7 @@ class Checkpoints:
 
     def names(self) -> list[str]:
         """Return the names of finished checkpoints, newest first."""
-        if not self.root.is_dir():
-            return []
-        return sorted((path.name for path in self.root.iterdir() if path.name.startswith("step_")), reverse=True)
+        return fence.names(self.root, "step_*")[::-1]
 
     # ---- writing; only rank 0 calls `prepare` and `keep`
 
@@ -127,7 +127,7 @@ class Checkpoints:
         """Make room for a checkpoint of about `needed_bytes`; return why it cannot be written, or ""."""
         try:
             self.tidy()
-            self.partial(step).mkdir(parents=True)
+            fence.make_folder(self.partial(step), new=True)
             free = shutil.disk_usage(self.root).free
         except OSError as error:
             return f"{self.root} cannot be written: {error.strerror}"
@@ -150,13 +150,13 @@ class Checkpoints:
                 make_durable(path)
             write_model(partial / MANIFEST, found.model_copy(update={"files": sums}))
             if (self.root / name).exists():  # of an earlier attempt whose later course was discarded
-                shutil.rmtree(self.root / name)
-            partial.rename(self.root / name)
+                fence.remove_tree(self.root / name)
+            fence.rename(partial, self.root / name)
             make_durable(self.root)
             # Checkpoints of later steps belong to a discarded course: they could not be resumed.
             later = [other for other in self.names() if other > name]
             for old in [*later, *self.names()[len(later) + KEPT:]]:
-                shutil.rmtree(self.root / old)
+                fence.remove_tree(self.root / old)
             return sum(path.stat().st_size for path in (self.root / name).rglob("*") if path.is_file())
         except OSError as error:
             raise CheckpointError(f"checkpoint {name}: cannot be written: {error.strerror}") from error
@@ -165,9 +165,9 @@ class Checkpoints:
 
     def tidy(self) -> None:
         """Delete unfinished checkpoints."""
-        if self.root.is_dir():
-            for path in self.root.glob(".*.tmp"):
-                shutil.rmtree(path, ignore_errors=True)
+        for name in fence.names(self.root, ".*.tmp"):
+            with contextlib.suppress(OSError):
+                fence.remove_tree(self.root / name)
 
     # ---- reading
 
@@ -212,12 +212,14 @@ class Checkpoints:
 
     def remove_refused(self, name: str) -> bool:
         """Delete a checkpoint that an engine refused; return False if it is still there and would be refused again."""
-        shutil.rmtree(self.root / name, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            fence.remove_tree(self.root / name)
         return not (self.root / name).exists()
 
     def remove(self) -> None:
         """Delete all checkpoints."""
-        shutil.rmtree(self.root, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            fence.remove_tree(self.root)
 
 
 def _damage(path: Path, files: Mapping[str, str]) -> Iterator[str]:
@@ -242,7 +244,7 @@ def _torn_log(path: Path) -> Iterator[str]:
     A trial that resumed it would end with a damaged log every time.
     """
     try:
-        with path.open(encoding="utf-8") as stream:
+        with fence.open_text(path, "r") as stream:
             while stream.read(1 << 20):
                 pass
     except ValueError:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from repro.core import fence
 from repro.core.errors import OutputError
 from repro.core.files import read_model
 from repro.record import index as record_index
@@ -133,10 +134,15 @@ def _run_again(folder: RunFolder, plan: Plan, index: Mapping[str, str]) -> list[
     except OutputError:  # the ledger is damaged: every modified file is listed
         return []
     for trial in plan.trials():
-        for path in folder.trial(trial.trial_id).glob("lost_*.json"):
+        for path in _set_aside(folder, trial):
             if path.relative_to(folder.root).as_posix() not in index and (number := _number(path)):
                 found.append(Damaged(trial.trial_id, number, "was set aside"))
     return found
+
+
+def _set_aside(folder: RunFolder, trial: Trial) -> list[Path]:
+    place = folder.trial(trial.trial_id)
+    return [place / name for name in fence.names(place, "lost_*.json")]
 
 
 def _number(path: Path) -> int:
@@ -168,9 +174,9 @@ def set_aside(folder: RunFolder, found: Sequence[Damaged]) -> None:
         path = folder.result(item.trial_id)
         try:
             if path.exists():
-                path.replace(aside_path(folder, item))
+                fence.rename(path, aside_path(folder, item))
             else:
-                aside_path(folder, item).touch()
+                fence.write_bytes(aside_path(folder, item), b"")
         except OSError as error:
             raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
 
@@ -189,7 +195,7 @@ def record_set_aside(folder: RunFolder, plan: Plan, found: Sequence[Damaged]) ->
     why = {(item.trial_id, item.attempt): item.why for item in found}
     known = {(item.trial_id, item.attempt): item for item in read_attempts(folder.ledger)}
     for trial in plan.trials():
-        for path in sorted(folder.trial(trial.trial_id).glob("lost_*.json")):
+        for path in _set_aside(folder, trial):
             number = _number(path)
             line = known.get((trial.trial_id, number))
             if not number or (line is not None and line.status == LOST):

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from repro.core import fence
 from repro.core.errors import OutputError
 from repro.core.files import write_text
 from repro.record.store import RunFolder
@@ -87,7 +88,7 @@ def file_sha256(path: Path) -> str:
     """
     digest = hashlib.sha256()
     try:
-        with path.open("rb") as stream:
+        with fence.open_file(path) as stream:
             while piece := stream.read(PIECE):
                 digest.update(piece)
     except OSError as error:
@@ -116,7 +117,7 @@ def read_sums(path: Path) -> dict[str, str]:
     if path.stat().st_size > MAX_FILES * 512:
         raise OutputError(f"{path}: larger than {MAX_FILES * 512 >> 20} MiB, the limit of an index")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = fence.read_bytes(path).decode("utf-8")
     except OSError as error:
         raise OutputError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -158,6 +159,6 @@ def unseal(folder: RunFolder) -> None:
         OutputError: it cannot be removed.
     """
     try:
-        (folder.root / NAME).unlink(missing_ok=True)
+        fence.remove(folder.root / NAME)
     except OSError as error:
         raise OutputError(f"{folder.root / NAME}: cannot be removed: {error.strerror}") from error

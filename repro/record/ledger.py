@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, ValidationError
 
+from repro.core import fence
 from repro.core.errors import OutputError
 from repro.core.files import Model, read_bounded, refuse_absurd
 from repro.core.frozen import Frozen
@@ -73,7 +74,7 @@ def append_line(path: Path, line: Frozen) -> None:
     """
     text = (json.dumps(line.model_dump(mode="json", exclude_none=True), sort_keys=True) + "\n").encode()
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        handle = fence.open_handle(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             before = os.fstat(handle).st_size
             try:
@@ -90,12 +91,20 @@ def append_line(path: Path, line: Frozen) -> None:
 
 
 def cut_torn_line(path: Path) -> None:
-    """Remove a last line without its newline, so that the next line does not continue it."""
+    """Remove a last line without its newline, so that the next line does not continue it.
+
+    Raises:
+        OutputError: it cannot be read or written.
+    """
     if not path.is_file():
         return
-    raw = path.read_bytes()
-    if raw and not raw.endswith(b"\n"):
-        os.truncate(path, raw.rfind(b"\n") + 1)
+    try:
+        with fence.open_file(path, "r+b") as stream:
+            raw = stream.read()
+            if raw and not raw.endswith(b"\n"):
+                stream.truncate(raw.rfind(b"\n") + 1)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def read_attempts(path: Path) -> list[Attempt]:

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from repro.core import orphans
+from repro.core import fence, orphans
 from repro.core.errors import OutputError
 
 NAME = "run.lock"
@@ -62,7 +62,7 @@ class RunLock:
     def _locked(self) -> int:
         """Open the lock file under its name with the kernel's lock on it."""
         while True:
-            handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            handle = fence.open_handle(self.path, os.O_RDWR | os.O_CREAT)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -72,7 +72,7 @@ class RunLock:
                                   "end, or end it") \
                     from None
             with contextlib.suppress(FileNotFoundError):
-                if os.fstat(handle).st_ino == self.path.stat().st_ino:
+                if os.fstat(handle).st_ino == self.path.lstat().st_ino:
                     return handle
             os.close(handle)  # its owner removed it between the two calls
 
@@ -89,7 +89,7 @@ class RunLock:
         handle, self._handle = self._handle, None
         if handle is not None:
             with contextlib.suppress(OSError):
-                self.path.unlink()
+                fence.remove(self.path)
             os.close(handle)
 
     def __enter__(self) -> RunLock:

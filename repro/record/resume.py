@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from repro.core import fence
 from repro.core.errors import OutputError, ReproError, UsageError
 from repro.core.files import read_model
 from repro.core.machine import Machine
@@ -24,12 +25,13 @@ def reopen(root: Path) -> tuple[RunFolder, Plan]:
     """Open the folder of a run to be resumed, and read its plan.
 
     Raises:
-        OutputError: it is no run folder, or its plan is damaged.
+        OutputError: it is no run folder, it holds a link, or its plan is damaged.
     """
     folder = RunFolder(root)
     if not folder.plan.is_file():
         found = "is not a run folder (it has no plan.json)" if root.is_dir() else "there is no such run folder"
         raise OutputError(f"{root}: {found}: there is nothing to resume; start a run with `repro run SUITE`")
+    fence.refuse_links(root)
     plan = read_model(folder.plan, Plan)
     check_plan(folder.plan, plan)
     return folder, plan

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field, ValidationError
 
+from repro.core import fence
 from repro.core.errors import OutputError
 from repro.core.files import read_bounded, read_model, refuse_crowded
 from repro.core.frozen import Frozen
@@ -37,6 +38,7 @@ class RunFolder:
     """Names of everything in one run's folder."""
 
     def __init__(self, root: Path) -> None:
+        fence.put_around(root)
         self.root = root
         self.plan = root / "plan.json"
         self.suite = root / "suite.yaml"
@@ -82,7 +84,7 @@ class RunFolder:
             if root.exists() and (not root.is_dir() or any(root.iterdir())):
                 raise OutputError(f"{root}: exists and is not an empty folder; give another --out")
             folder = cls(root)
-            folder.trials.mkdir(parents=True)
+            fence.make_folder(folder.trials)
         except OSError as error:
             raise OutputError(f"{root}: cannot be written: {error.strerror}; give another --out") from error
         return folder
@@ -118,8 +120,9 @@ class RunFolder:
         """Remove what a killed writer left unfinished; only for the process that owns the folder."""
         for path in (self.ledger, self.incidents):
             cut_torn_line(path)
-        for aside in (*self.root.glob(".*.tmp"), *self.trials.glob("*/.*.tmp")):
-            aside.unlink(missing_ok=True)
+        for place in (self.root, *(self.trials / name for name in fence.names(self.trials))):
+            for name in fence.names(place, ".*.tmp"):
+                fence.remove(place / name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +162,7 @@ class Record:
     def next_attempt(self, trial_id: str) -> int:
         """Return the number of the next start of a trial: above all in the ledger and in the names of its logs."""
         known = [item.attempt for item in self.attempts if item.trial_id == trial_id]
-        logs = [path.stem.rpartition("_")[2] for path in self.folder.trial(trial_id).glob("result_*.txt")]
+        logs = [name[7:-4] for name in fence.names(self.folder.trial(trial_id), "result_*.txt")]
         return 1 + max([*known, *(int(number) for number in logs if number.isdecimal())], default=0)
 
 
@@ -167,11 +170,12 @@ def read_record(root: Path) -> Record:
     """Read a run folder.
 
     Raises:
-        OutputError: `root` is not a run folder, or a file in it is damaged.
+        OutputError: `root` is not a run folder, it holds a link, or a file in it is damaged.
     """
     folder = RunFolder(root)
     if not folder.plan.is_file():
         raise OutputError(f"{root}: is not a run folder (it has no plan.json)")
+    fence.refuse_links(root)
     plan = read_model(folder.plan, Plan)
     check_plan(folder.plan, plan)
     results = tuple(_read_result(folder, trial) for trial in plan.trials() if folder.result(trial.trial_id).is_file())

@@ -1,38 +1,20 @@
-"""Untrusted run folders: no link and no id may lead out of the folder."""
+"""Untrusted run folders: no id may lead out of the folder."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from repro.core.errors import OutputError
 from repro.record.store import Record, read_record
 
 
-def refuse_links(root: Path) -> None:
-    """Check every name below `root` without opening a file.
-
-    Raises:
-        OutputError: a symbolic link leads out of it.
-    """
-    home = Path(os.path.realpath(root))
-    for folder, folders, files in os.walk(root):
-        for name in sorted((*folders, *files)):
-            path = Path(folder) / name
-            if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(home):
-                raise OutputError(f"{path}: a link that leads out of the folder; nothing outside of it is read or "
-                                  "written. Replace the link by the file itself")
-
-
 def read_inside(root: Path) -> Record:
     """Read a run folder of unknown origin.
 
     Raises:
-        OutputError: the folder is no run or is damaged, a link leads out of it, or a result belongs to no trial of the
-            plan (ids are names of folders: a modified one could lead anywhere).
+        OutputError: the folder is no run or is damaged, holds a link, or a result belongs to no trial of the plan (ids
+            are names of folders: a modified one could lead anywhere).
     """
-    if (root / "plan.json").is_file():  # otherwise it is no run folder, which read_record reports
-        refuse_links(root)
     record = read_record(root)
     planned = {trial.trial_id: trial for trial in record.plan.trials()}
     for item in record.results:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from repro.core import fence
 from repro.core.errors import ReproError, interrupter
 from repro.core.events import read_events
 from repro.core.files import write_model
@@ -76,7 +77,7 @@ class TrialStarter:
             ReproError: the trial could not be launched; the ledger says so.
         """
         folder = self.context.folder
-        folder.trial(trial.trial_id).mkdir(parents=True, exist_ok=True)
+        fence.make_folder(folder.trial(trial.trial_id))
         write_model(folder.trial_file(trial.trial_id), trial)
         checkpoints = TrialCheckpoints(self.context, trial)
         start = Start.now(trial, attempt, *checkpoints.newest())
@@ -152,7 +153,7 @@ class TrialStarter:
 def _out_of_time(point: Resumption, log: Path, spent: float) -> LaunchResult:
     """Return the end of a start for which nothing is left of the time limit: no rank is launched."""
     with suppress(OSError):  # the log up to the checkpoint is all that is known of this trial
-        log.write_bytes(point.log())
+        fence.write_bytes(log, point.log())
     return LaunchResult((), spent, timed_out=True)
 
 

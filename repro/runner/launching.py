@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from repro.core import fence
 from repro.record import post_mortem
 from repro.seams.launching import Launcher, LaunchRequest, LaunchResult
 from repro.suite.identity import canonical
@@ -49,7 +50,7 @@ class Launchers:
             folder: receives the ranks' output.
             payload: its `spent_seconds`, if any, are subtracted from the trial's time limit.
         """
-        folder.mkdir(parents=True, exist_ok=True)
+        fence.make_folder(folder)
         before = post_mortem.take_snapshot(folder)
         try:
             outcome = self._open[canonical(trial.choices.launcher)].launch(_request(trial, entry, folder, payload))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from repro.core import fence
 from repro.core.errors import CheckpointError
 from repro.record.checkpoint import LOG, Checkpoint, Checkpoints, Resumption, boot_id
 
@@ -45,9 +46,9 @@ class CheckpointWriter:
         """
         partial = self.folder.partial(step)
         try:
-            (partial / f"rank{self.rank}.json").write_text(json.dumps(own, separators=(",", ":")), encoding="utf-8")
+            fence.write_bytes(partial / f"rank{self.rank}.json", json.dumps(own, separators=(",", ":")).encode())
             if self.rank == 0:
-                (partial / LOG).write_bytes(log)
+                fence.write_bytes(partial / LOG, log)
         except OSError as error:
             raise CheckpointError(f"checkpoint of step {step}: cannot be written: {error.strerror}") from error
 

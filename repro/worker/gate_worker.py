@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from repro.core import fence
 from repro.core.random_streams import Streams
 from repro.seams.training import Batch, Job, Session, TrainingParts, Workload
 from repro.suite.model import Trial
@@ -31,7 +32,7 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
     assert parts is not None
     try:
         trace = record_trace(trial, session, parts, job, int(payload["steps"]))
-        Path(folder, f"trace{rank}.json").write_text(trace.model_dump_json(), encoding="utf-8")
+        fence.write_bytes(Path(folder, f"trace{rank}.json"), trace.model_dump_json().encode())
     finally:
         session.close()
 

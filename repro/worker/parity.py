@@ -17,6 +17,7 @@ from typing import Any
 
 from pydantic import ConfigDict
 
+from repro.core import fence
 from repro.core.errors import ParityError
 from repro.core.frozen import Frozen
 from repro.seams.training import Comm, Engine
@@ -156,7 +157,7 @@ def read_traces(folder: Path, processes: int) -> list[Trace]:
     for rank in range(processes):
         path = folder / f"trace{rank}.json"
         try:
-            traces.append(Trace.model_validate_json(path.read_bytes()))
+            traces.append(Trace.model_validate_json(fence.read_bytes(path)))
         except (OSError, ValueError) as error:
             raise ParityError(f"parity gate: rank {rank} left no readable trace in {path}: {error}") from error
     return traces

@@ -183,6 +183,6 @@ def reduce_plan(plan: Plan, chosen: Sequence[tuple[str, int]], machine: Machine,
 
 def _suite_text(record: Record) -> str:
     try:
-        return record.folder.suite.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        return read_bounded(record.folder.suite).decode()
+    except (OutputError, UnicodeDecodeError):
         return "# the record that was reproduced holds no suite file; plan.json has all of it\n"

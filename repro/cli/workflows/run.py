@@ -12,7 +12,7 @@ from typing import Any
 from repro.cli.workflows.progress import TerminalWatcher
 from repro.compare import Comparison, Summary, compare, summarize
 from repro.compare.calibration import Calibration, keep_calibration, read_kept_calibration
-from repro.core import registry
+from repro.core import fence, registry
 from repro.core.errors import Exit, UsageError
 from repro.core.invocation import command
 from repro.core.machine import detect
@@ -20,7 +20,7 @@ from repro.record import limits
 from repro.record.index import seal, unseal
 from repro.record.resume import plan_differences, reopen
 from repro.record.store import Record, RunFolder, read_record
-from repro.record.untrusted import read_inside, refuse_links
+from repro.record.untrusted import read_inside
 from repro.reporting import Reporter
 from repro.runner.context import Options, Watcher
 from repro.runner.energy_meter import EnergyMeter
@@ -212,7 +212,8 @@ def write_published_reports(folders: Sequence[Path], targets: list[str], out: Pa
     foreign = [folder for folder in folders if any_published([folder])]
     imports = [read_published(folder) for folder in foreign]
     for folder in foreign:
-        refuse_links(folder)
+        fence.put_around(folder)
+        fence.refuse_links(folder)
     own = [read_inside(folder) for folder in folders if folder not in foreign]
     place = out or foreign[0] / "report"
     return [written for item in named.values() for written in item.write_published(imports, own, place)]

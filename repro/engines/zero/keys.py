@@ -1,8 +1,8 @@
 """The keys of DeepSpeed's configuration that a suite may set, each with the values that it takes.
 
-The table is an allow-list. DeepSpeed also has keys that name a file, a folder, a host or a program: a suite, or a record
-of somebody else's, could write any file of the user by them. Those keys are refused, and so is every key that nobody has
-read. The tables are literal because importing DeepSpeed takes seconds; a test compares them with the installed version.
+The table is an allow-list. DeepSpeed also has keys that name a file, a folder, a host or a program. By them a suite,
+or the record of a stranger, could write any file of the user. Those keys are refused. The tables are literal because
+importing DeepSpeed takes seconds; a test compares them with the installed version.
 """
 
 from __future__ import annotations

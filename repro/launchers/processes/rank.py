@@ -18,7 +18,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from repro.core import child_process
+from repro.core import child_process, fence
 from repro.launchers.processes import hang
 from repro.launchers.processes.entry import cause, exit_code, reason, resolve
 from repro.seams.launching import RankCause
@@ -89,7 +89,8 @@ def run(assignment: Assignment, _processes: object, place: ClusterPlace) -> None
 
 def _print_to(log: Path) -> None:
     """Append all output of this process to `log`, unbuffered on Python's side."""
-    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    fence.put_around(log.parent)
+    handle = fence.open_handle(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
     os.close(handle)

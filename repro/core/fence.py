@@ -1,0 +1,294 @@
+"""A fence around a folder whose content may be somebody else's: below it no link is followed and no `..` is taken.
+
+A run folder may come from a stranger: any file or folder in it may be a link, a pipe, or a second name of a file that
+lies elsewhere. Every file of a run is therefore opened, written, renamed and removed by this module. It opens the
+folders below the fence one by one and refuses a link at any step, so that not even a link that appears meanwhile leads
+out. The folder itself is the user's choice, and may be reached over links.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fnmatch
+import io
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from repro.core.errors import OutputError
+
+LINK = "is a link; links in a folder of results are not followed"
+ELSEWHERE = "leads out of its folder by `..`"
+SECOND_NAME = "has a second name elsewhere (a hard link), which a change would reach; replace it by a copy"
+NO_FILE = "is no plain file"
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_fences: set[tuple[str, ...]] = set()
+"""Parts of the absolute path of every fenced folder. They are only ever added, so that no code can forget one."""
+
+
+def put_around(root: Path) -> None:
+    """Fence a folder, which need not exist yet, for the rest of this process."""
+    _fences.add(Path.cwd().joinpath(root).parts)
+
+
+def open_handle(path: Path, flags: int, mode: int = 0o644) -> int:
+    """Open a plain file; the caller closes the handle. Links are followed only where there is no fence.
+
+    Raises:
+        OSError: it cannot be opened, is a link or no plain file, or would be changed under a second name.
+    """
+    link = 0 if _fenced(path) is None else os.O_NOFOLLOW
+    with _parent(path) as (folder, name):
+        try:
+            handle = os.open(name, (flags & ~os.O_TRUNC) | os.O_NONBLOCK | os.O_CLOEXEC | link, mode, dir_fd=folder)
+        except OSError as error:
+            raise _told(error, path) from None
+    try:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, NO_FILE, str(path))
+        if flags & (os.O_WRONLY | os.O_RDWR) and found.st_nlink > 1 and link:
+            raise OSError(errno.EMLINK, SECOND_NAME, str(path))
+        if flags & os.O_TRUNC:
+            os.ftruncate(handle, 0)
+    except OSError:
+        os.close(handle)
+        raise
+    return handle
+
+
+def open_file(path: Path, mode: str = "rb", **how: Any) -> IO[Any]:
+    """Open a plain file as `open` does, by `open_handle`.
+
+    Raises:
+        OSError: as `open_handle`.
+    """
+    def opener(_: str, flags: int) -> int:
+        return open_handle(path, flags)
+
+    return open(path, mode, opener=opener, **how)  # Path.open takes no opener
+
+
+def open_text(path: Path, mode: str, **how: Any) -> io.TextIOWrapper:
+    """Open a plain file as UTF-8 text.
+
+    Raises:
+        OSError: as `open_handle`.
+    """
+    stream = open_file(path, mode, encoding="utf-8", **how)
+    assert isinstance(stream, io.TextIOWrapper)
+    return stream
+
+
+def read_bytes(path: Path) -> bytes:
+    """Read a file of a trusted size.
+
+    Raises:
+        OSError: as `open_handle`.
+    """
+    with open_file(path) as stream:
+        found: bytes = stream.read()
+    return found
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file in place; for files that no reader expects to be complete at any moment.
+
+    Raises:
+        OSError: as `open_handle`.
+    """
+    with open_file(path, "wb") as stream:
+        stream.write(data)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a temporary file, make it durable, rename it: a reader sees the old file or the new one, never a part.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    aside = f".{path.name}.tmp"
+    with _parent(path) as (folder, name):
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(aside, dir_fd=folder)  # of a writer that was killed, or a link
+            handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=folder)
+            with open(handle, "wb") as stream:  # noqa: PTH123  # a handle, not a path
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.fsync(folder)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(aside, dir_fd=folder)
+            raise
+
+
+def make_folder(path: Path, new: bool = False) -> None:
+    """Make a folder and those above it; below a fence none of them may be a link.
+
+    Args:
+        new: refuse a folder that exists.
+
+    Raises:
+        OSError: it cannot be made; FileExistsError with `new`.
+    """
+    count = _fenced(path)
+    if count is None:
+        path.mkdir(parents=True, exist_ok=not new)
+        return
+    root, below = _split(path, count)
+    root.mkdir(parents=True, exist_ok=True)
+    here, made = os.open(root, _FOLDER), True
+    try:
+        for name in below:
+            made = _make(here, name)
+            here = _step(here, name, path)
+        if new and not made:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+    finally:
+        os.close(here)
+
+
+def _make(folder: int, name: str) -> bool:
+    """Make a folder unless there is something of that name."""
+    try:
+        os.mkdir(name, dir_fd=folder)
+    except FileExistsError:
+        return False
+    return True
+
+
+def rename(path: Path, to: Path) -> None:
+    """Rename a file or folder, replacing a file.
+
+    Raises:
+        OSError: it cannot be renamed, or a folder on the way is a link.
+    """
+    with _parent(path) as (source, name), _parent(to) as (target, new):
+        os.replace(name, new, src_dir_fd=source, dst_dir_fd=target)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a link itself; do nothing if there is none.
+
+    Raises:
+        OSError: it cannot be removed, or a folder on the way is a link.
+    """
+    with contextlib.suppress(FileNotFoundError), _parent(path) as (folder, name):
+        os.unlink(name, dir_fd=folder)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder with all that it holds; do nothing if there is none. A link in it is removed, not followed.
+
+    Raises:
+        OSError: something cannot be removed, or a folder on the way is a link.
+    """
+    with contextlib.suppress(FileNotFoundError), _parent(path) as (folder, name):
+        _remove(folder, name)
+
+
+def names(path: Path, pattern: str = "*") -> list[str]:
+    """Return the sorted names in a folder that match a shell pattern; none if it is missing, no folder, or a link."""
+    try:
+        with _parent(path / "_") as (folder, _):
+            found = os.listdir(folder)  # noqa: PTH208  # a handle, not a path
+    except OSError:
+        return []
+    return sorted(name for name in found if fnmatch.fnmatchcase(name, pattern))
+
+
+def refuse_links(root: Path) -> None:
+    """Check every name below a folder without opening a file, before anything is read or written.
+
+    Raises:
+        OutputError: there is a link, a pipe, a socket or a device.
+    """
+    waiting = [os.fspath(root)]
+    while waiting:
+        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as listing:
+            for entry in listing:
+                if entry.is_symlink():
+                    raise OutputError(f"{entry.path}: {LINK}, and nothing outside of it is read or written; replace "
+                                      "the link by what it names")
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                elif not entry.is_file(follow_symlinks=False):
+                    raise OutputError(f"{entry.path}: {NO_FILE} (a pipe, socket or device); remove it")
+
+
+def _remove(folder: int, name: str) -> None:
+    try:
+        inner = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+            raise
+        os.unlink(name, dir_fd=folder)
+        return
+    try:
+        for entry in os.listdir(inner):  # noqa: PTH208  # a handle, not a path
+            _remove(inner, entry)
+    finally:
+        os.close(inner)
+    os.rmdir(name, dir_fd=folder)
+
+
+@contextlib.contextmanager
+def _parent(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield a handle of the folder of `path`, reached without links below a fence, and the name in it."""
+    count = _fenced(path)
+    root, below = (path.parent, [path.name]) if count is None else _split(path, count)
+    here = os.open(root, _FOLDER)
+    try:
+        for part in below[:-1]:
+            here = _step(here, part, path)
+        yield here, below[-1]
+    finally:
+        os.close(here)
+
+
+def _step(here: int, name: str, path: Path) -> int:
+    """Return a handle of the folder `name` in `here`, and close `here`."""
+    try:
+        inner = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=here)
+    except OSError as error:
+        raise _told(error, path, here, name) from None
+    os.close(here)
+    return inner
+
+
+def _told(error: OSError, path: Path, folder: int | None = None, name: str = "") -> OSError:
+    """Return the error of an open in words of this module, if it met a link."""
+    if error.errno == errno.ELOOP or (error.errno == errno.ENOTDIR and _is_link(folder, name)):
+        return OSError(errno.ELOOP, LINK, str(path))
+    return OSError(error.errno, os.strerror(error.errno or 0), str(path))
+
+
+def _is_link(folder: int | None, name: str) -> bool:
+    try:
+        return folder is not None and stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except OSError:
+        return False
+
+
+def _fenced(path: Path) -> int | None:
+    """Return how many parts of the absolute path lead to the outermost fence around it; None: there is none."""
+    parts = Path.cwd().joinpath(path).parts
+    return next((size for size in range(1, len(parts)) if parts[:size] in _fences), None)
+
+
+def _split(path: Path, count: int) -> tuple[Path, list[str]]:
+    """Split a path into its fenced folder and the names below it.
+
+    Raises:
+        OSError: a name below the fence is `..`.
+    """
+    parts = Path.cwd().joinpath(path).parts
+    if ".." in parts[count:]:
+        raise OSError(errno.EPERM, ELSEWHERE, str(path))
+    return Path(*parts[:count]), list(parts[count:])
