@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from repro.core.errors import OutputError
 
-LINK = "is a link; links in a folder of results are not followed"
+LINK = "is a symbolic link; links are not followed"
 ELSEWHERE = "leads out of its folder by `..`"
 SECOND_NAME = "has a second name elsewhere (a hard link), which a change would reach; replace it by a copy"
 NO_FILE = "is no plain file"
@@ -38,7 +38,8 @@ def open_handle(path: Path, flags: int, mode: int = 0o644) -> int:
     """Open a plain file; the caller closes the handle. Links are followed only where there is no fence.
 
     Raises:
-        OSError: it cannot be opened, is a link or no plain file, or would be changed under a second name.
+        OSError: it cannot be opened or is no plain file; below a fence also: it is a link, or has a second name and
+            would be changed.
     """
     link = 0 if _fenced(path) is None else os.O_NOFOLLOW
     with _parent(path) as (folder, name):
@@ -47,12 +48,12 @@ def open_handle(path: Path, flags: int, mode: int = 0o644) -> int:
         except OSError as error:
             raise _told(error, path) from None
     try:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
+        found, writes = os.fstat(handle), flags & (os.O_WRONLY | os.O_RDWR)
+        if not stat.S_ISREG(found.st_mode) and (link or not writes):  # reading a pipe could wait for ever
             raise OSError(errno.EINVAL, NO_FILE, str(path))
-        if flags & (os.O_WRONLY | os.O_RDWR) and found.st_nlink > 1 and link:
+        if link and writes and found.st_nlink > 1:
             raise OSError(errno.EMLINK, SECOND_NAME, str(path))
-        if flags & os.O_TRUNC:
+        if flags & os.O_TRUNC and stat.S_ISREG(found.st_mode):
             os.ftruncate(handle, 0)
     except OSError:
         os.close(handle)
