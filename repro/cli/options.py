@@ -38,6 +38,10 @@ master_seed_option = click.option(
     "--master-seed", type=click.IntRange(0, (1 << 63) - 1), help="Where all random numbers of the trials come "
     "from.  [default: the suite's, else drawn for every run]"
 )
+allow_option = click.option(
+    "--allow", "allowed", multiple=True, metavar="SEAM.OPTION=VALUE",
+    help="Allow this very value of a plug-in's option that names a path, a command or a host; the error says which.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout, for scripts.")
 
 

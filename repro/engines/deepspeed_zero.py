@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from importlib.metadata import version
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -12,6 +12,7 @@ from repro.core.random_streams import Streams
 from repro.engines.zero.config import OWNED, deepspeed_config, owned_keys
 from repro.engines.zero.keys import misplaced_keys
 from repro.seams.plugin import Setting
+from repro.seams.reach import SAFE
 from repro.seams.training import Engine, Job, Session, TrainingParts
 from repro.suite.field_problem import FieldProblem
 
@@ -31,8 +32,9 @@ class DeepSpeedZero(Engine):
     stage: Literal[0, 1, 2, 3] = 1
     bucket_mib: float | None = Field(None, gt=0, description="gradients averaged in one collective, MiB of fp32; null: "
                                                              "DeepSpeed's default")
-    config: dict[str, Any] = Field(default_factory=dict, description="further DeepSpeed JSON: numbers and "
-                                   "switches that nothing else sets; no key that names a file, a program or a host")
+    config: Annotated[dict[str, Any], SAFE] = Field(
+        default_factory=dict, description="further DeepSpeed JSON: numbers and switches that nothing else sets; no key "
+                                          "that names a file, a program or a host")
 
     @field_validator("config")
     @classmethod

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from repro.cli.options import echo_json, json_option
+from repro.cli.options import allow_option, echo_json, json_option
 
 
 @click.command()
@@ -20,9 +20,11 @@ from repro.cli.options import echo_json, json_option
               "this record, and judge it.")
 @click.option("--force", is_flag=True, help="Reproduce even if the record was modified; with --resume also if the "
               "machine or code have changed.")
+@allow_option
 @json_option
 def reproduce(
-    source: Path, trials: str | None, out: Path | None, resume: Path | None, force: bool, as_json: bool
+    source: Path, trials: str | None, out: Path | None, resume: Path | None, force: bool, allowed: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Run a record again and judge the result.
 
@@ -36,7 +38,7 @@ def reproduce(
 
     if resume is not None and (trials or out):
         raise click.UsageError("--resume RUN keeps the folder and the trials of RUN; leave out --trials and --out")
-    found = reproduce_record(source, trials, out, force, resume)
+    found = reproduce_record(source, trials, out, force, resume, allowed)
     if as_json:
         echo_json(found.as_json())
     else:

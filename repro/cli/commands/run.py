@@ -9,6 +9,7 @@ import click
 
 from repro.cli.options import (
     SuiteParam,
+    allow_option,
     echo_json,
     expand,
     json_option,
@@ -37,10 +38,12 @@ from repro.cli.options import (
 @click.option("--out", type=click.Path(path_type=Path), help="Run folder to create.  [default: runs/SUITE-DATE-TIME]")
 @click.option("--mlflow/--no-mlflow", "track", default=True, help="Replay the run to MLflow (MLFLOW_TRACKING_URI, "
               "or a local SQLite store).")
+@allow_option
 @json_option
 def run(
     suite: str | None, overrides: tuple[str, ...], seeds: int | None, master_seed: int | None, resume: Path | None,
-    again: bool, force: bool, strict: bool, energy: bool, out: Path | None, track: bool, as_json: bool,
+    again: bool, force: bool, strict: bool, energy: bool, out: Path | None, track: bool,
+    allowed: tuple[str, ...], as_json: bool,
 ) -> None:
     """Run SUITE, or resume an interrupted run.
 
@@ -59,11 +62,11 @@ def run(
         if suite is not None or overrides or out is not None or (seeds, master_seed) != (None, None):
             raise click.UsageError("--resume RUN takes its suite, seeds and folder from RUN; leave out SUITE, -o, "
                                    "--seeds, --master-seed and --out")
-        ended = resume_suite(resume, track, force, again, strict, energy)
+        ended = resume_suite(resume, track, force, again, strict, energy, allowed)
     elif suite is None:
         raise click.UsageError("Missing argument 'SUITE' (or --resume RUN).")
-    elif force or again:
-        raise click.UsageError("--force and --rerun-failed require --resume RUN")
+    elif force or again or allowed:
+        raise click.UsageError("--force, --rerun-failed and --allow require --resume RUN")
     else:
         source = read_source(suite, overrides, seeds, master_seed)
         planned = expand(source, overrides)

@@ -24,6 +24,7 @@ from repro.record.resume import reopen
 from repro.record.store import Record, RunFolder, read_record
 from repro.runner.run import prepare
 from repro.suite.plan import Plan, planned_order
+from repro.suite.reaching import permissions, require_allowed
 
 FILE = "reproduction.json"
 
@@ -51,7 +52,8 @@ class Reproduced:
 
 
 def reproduce(
-    source: Path, trials: str | None, out: Path | None, force: bool = False, resume: Path | None = None
+    source: Path, trials: str | None, out: Path | None, force: bool = False, resume: Path | None = None,
+    allowed: Sequence[str] = (),
 ) -> Reproduced:
     """Run all or some trials of the record at `source` again, and judge the results.
 
@@ -60,6 +62,7 @@ def reproduce(
         force: also if `verify` finds the record modified. With `resume` also if the machine or code have changed since
             the reproduction began.
         resume: the folder of an interrupted reproduction to complete.
+        allowed: values of options that may lead out of the run, `SEAM.OPTION=VALUE`.
 
     Raises:
         RecordModified: the record was modified.
@@ -76,14 +79,17 @@ def reproduce(
         first = read_record(root)
         if resume is not None:
             folder, plan = reopen_reproduction(resume, first)
+            require_allowed(str(source), (*first.plan.cells, *plan.cells), allowed)
         else:
+            require_allowed(str(source), first.plan.cells, allowed)
             plan = reduce_plan(first.plan, choose_trials(first, trials), detect(), fresh_seed())
             folder = prepare(plan, _suite_text(first), out or Path("runs") / (
                 f"{plan.suite.suite}-reproduce-{time.strftime('%Y%m%d-%H%M%S')}"))
         chosen = [(plan.cells[index].cell_id, repeat) for index, repeat in plan.order]
         origin = {"source": source.name, "identity": checked.identity, "of": figures_sha256(first)}
         write_json(folder.root / FILE, {**origin, "answer": None})  # a running reproduction has no answer yet
-        on = command(f"reproduce {quote(str(source))} --resume {quote(str(folder.root))}")
+        on = command(f"reproduce {quote(str(source))} --resume {quote(str(folder.root))}"
+                     f"{permissions(first.plan.cells)}")
         second = headless.execute(plan, folder, kept="nothing is judged; completed trials are kept",
                                   next_step=f"resume with: {on}", force=force)
         found = judge(first, second, chosen)

@@ -29,6 +29,7 @@ from repro.runner.session import Messages, RunSession, open_session
 from repro.runner.signals import Interrupts
 from repro.runner.tracking import Tracker, TrackingEnd
 from repro.suite.plan import Plan
+from repro.suite.reaching import permissions, require_allowed
 
 FINISH_SECONDS = 60.0
 """Longest wait at the end of a run for a tracking server that answers; the record is complete without it."""
@@ -85,7 +86,7 @@ def run_suite(
         EnergyMeter.needed()  # before a folder is made
     limits.check_size(plan)
     folder = prepare(plan, suite_text, out or Path("runs") / f"{plan.suite.suite}-{time.strftime('%Y%m%d-%H%M%S')}")
-    with TerminalWatcher() as watcher, open_session(folder, watcher, _messages(folder)) as session:
+    with TerminalWatcher() as watcher, open_session(folder, watcher, _messages(folder, plan)) as session:
         for text in limits.warnings(plan):
             watcher.stage(f"warning: {text}")
         run = Run(plan, folder, detect(), watcher, Options(strict=strict, energy=energy))
@@ -93,26 +94,29 @@ def run_suite(
 
 
 def resume_suite(
-    root: Path, track: bool, force: bool = False, again: bool = False, strict: bool = False, energy: bool = False
+    root: Path, track: bool, force: bool = False, again: bool = False, strict: bool = False, energy: bool = False,
+    allowed: Sequence[str] = (),
 ) -> Ended:
     """Resume a run under the plan that it began with: completed trials are kept, missing ones run.
 
     Args:
         force: also if machine, code, plan or record have changed.
         again: also start trials again that crashed or hung.
+        allowed: values of options that may lead out of the run, `SEAM.OPTION=VALUE`.
 
     Raises:
         ReproError: it cannot be resumed: no run folder, another writer, another machine.
     """
     folder, plan = reopen(root)
+    require_allowed(str(root), plan.cells, allowed)
     machine, options = detect(), Options(force=force, again=again, strict=strict, energy=energy)
-    with TerminalWatcher() as watcher, open_session(folder, watcher, _messages(folder), force) as session:
+    with TerminalWatcher() as watcher, open_session(folder, watcher, _messages(folder, plan), force) as session:
         session.accept(plan, plan_differences(plan, machine), force)
         return _carry_out(Run(plan, folder, machine, watcher, options), session, track)
 
 
-def _messages(folder: RunFolder) -> Messages:
-    again = command(f"run --resume {shlex.quote(str(folder.root))}")
+def _messages(folder: RunFolder, plan: Plan) -> Messages:
+    again = command(f"run --resume {shlex.quote(str(folder.root))}{permissions(plan.cells)}")
     return Messages(kept="reporting the completed trials", next_step=f"resume with: {again}",
                     closing="the report is being written")
 

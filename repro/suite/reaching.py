@@ -1,0 +1,141 @@
+"""The options of a plan that lead out of its run, and the refusal of those that nobody here has allowed."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from pathlib import PurePath
+from shlex import quote
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+from repro.core.errors import UsageError
+from repro.seams.reach import Reach
+from repro.suite.cell import Cell
+
+HARMLESS = (bool, int, float, complex, Decimal, date, time, timedelta, Enum, type(None))
+ADDRESSES = ("pydantic.networks", "pydantic_core._pydantic_core", "ipaddress")
+"""Modules of the types of addresses."""
+SHOWN = 4
+"""Number of values that an error names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reaching:
+    """A value of an option that leads, or could lead, out of the run."""
+
+    option: str
+    """The seam and the option, dotted: `workload.folder`."""
+    value: str
+    what: str
+    """"path", "command", "host"; "text": free text that could name any of them."""
+
+    @property
+    def permission(self) -> str:
+        """The text by which a user allows this very value."""
+        return f"{self.option}={self.value}"
+
+    def text(self) -> str:
+        name = f"a {self.what}" if self.what != "text" else "free text, which may be a path, a command or a host"
+        return f"{self.option} is {name}: {self.value[:200]!r}"
+
+
+def reaching(cells: Iterable[Cell]) -> list[Reaching]:
+    """Return the values of all plug-ins of the cells that lead out of the run, each once.
+
+    A value that is the default of the plug-in installed here is this machine's choice, and is left out.
+    """
+    found: dict[str, Reaching] = {}
+    for cell in cells:
+        for choice in cell.choices.plugins():
+            for item in _of_model(choice.plugin, choice.seam):
+                found.setdefault(item.permission, item)
+    return list(found.values())
+
+
+def permissions(cells: Iterable[Cell]) -> str:
+    """Return the arguments that allow everything in the cells that leads out of the run; "" if nothing does."""
+    return "".join(f" --allow {quote(item.permission)}" for item in reaching(cells))
+
+
+def require_allowed(source: str, cells: Sequence[Cell], allowed: Sequence[str]) -> None:
+    """Refuse the cells of a record if an option leads out of the run and the user has not allowed that very value.
+
+    Args:
+        source: the record, for the error.
+        allowed: texts `SEAM.OPTION=VALUE`.
+
+    Raises:
+        UsageError: the options, and how to allow them; or `allowed` names none of the record.
+    """
+    found = reaching(cells)
+    if unknown := [text for text in allowed if text not in {item.permission for item in found}]:
+        known = "; ".join(item.permission for item in found[:SHOWN]) or "none"
+        raise UsageError(f"--allow {unknown[0]}: the record has no such value; values that need it: {known}")
+    if left := [item for item in found if item.permission not in allowed]:
+        more = f" (and {len(left) - SHOWN} more)" if len(left) > SHOWN else ""
+        flags = " ".join(f"--allow {quote(item.permission)}" for item in left[:SHOWN])
+        raise UsageError(f"{source}: {'; '.join(item.text() for item in left[:SHOWN])}{more}: a record may not choose "
+                         f"what is read, written or run here; if you trust it, allow that very value: {flags}")
+
+
+def _of_model(model: BaseModel, place: str) -> Iterator[Reaching]:
+    for name, field in type(model).model_fields.items():
+        value = getattr(model, name)
+        if value != field.get_default(call_default_factory=True):
+            mark = next((item for item in field.metadata if isinstance(item, Reach)), None)
+            yield from _walk(value, field.annotation, f"{place}.{name}", mark)
+
+
+def _walk(value: Any, annotation: Any, place: str, mark: Reach | None) -> Iterator[Reaching]:
+    """Yield what is reaching in a value; `mark` is that of the type around it."""
+    kinds, own = _unfold(annotation)
+    mark = own or mark
+    if isinstance(value, HARMLESS) or (mark is not None and mark.what == "nothing"):
+        return
+    if any(get_origin(kind) is Literal and value in get_args(kind) for kind in kinds):
+        return
+    inner = [get_args(kind) for kind in kinds]
+    if isinstance(value, BaseModel):
+        yield from _of_model(value, place)
+    elif isinstance(value, Mapping):
+        below = next((each[1] for each in inner if len(each) == 2), Any)
+        for key, item in value.items():
+            if not str(key).isidentifier():  # a name of a setting is one, a path is not
+                yield from _walk(key, Any, place, mark)
+            yield from _walk(item, below, f"{place}.{key}", mark)
+    elif isinstance(value, list | tuple | set | frozenset):
+        below = next((each[0] for each in inner if each), Any)
+        for number, item in enumerate(value):
+            yield from _walk(item, below, f"{place}.{number}", mark)
+    else:
+        yield Reaching(place, str(value), mark.what if mark else _what(value))
+
+
+def _unfold(annotation: Any) -> tuple[list[Any], Reach | None]:
+    """Return the alternatives of an annotation, and its mark; of several marks one that leads out."""
+    marks: list[Reach] = []
+    kinds: list[Any] = []
+    waiting = [annotation]
+    while waiting:
+        kind = waiting.pop()
+        if get_origin(kind) is Annotated:
+            first, *rest = get_args(kind)
+            marks += [item for item in rest if isinstance(item, Reach)]
+            waiting.append(first)
+        elif get_origin(kind) in (Union, types.UnionType):
+            waiting += get_args(kind)
+        else:
+            kinds.append(kind)
+    return kinds, min(marks, key=lambda item: item.what == "nothing", default=None)
+
+
+def _what(value: Any) -> str:
+    if isinstance(value, PurePath):
+        return "path"
+    return "host" if type(value).__module__ in ADDRESSES else "text"
