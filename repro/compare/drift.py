@@ -1,4 +1,4 @@
-"""Doubts about how a run was made: a machine that drifts, an order that was not kept, different evaluation grids.
+"""Doubts about how a run was made: a machine that drifts, an order that was not kept.
 
 Cells take turns in blocks of one seed, so a machine that slows down slows all of them alike. The test compares seconds
 per sample with the order of execution. Seeds are drawn independently, so without drift every order of a cell's times is
@@ -111,22 +111,6 @@ class Doubts:
         return tuple(dict.fromkeys(found))
 
 
-def grid_caution(candidate: Sequence[Result], baseline: Sequence[Result]) -> str:
-    """Return what two different evaluation grids do to times to a target; "" if the grids are equal.
-
-    A crossing is seen at the next evaluation, so a time is too long by at most one distance between evaluations.
-    """
-    ours, theirs = _grid(candidate), _grid(baseline)
-    if ours is None or theirs is None or ours == theirs:
-        return ""
-    text = f"the evaluation grids differ: every {ours} samples against every {theirs}"
-    late = [_lateness(found) for found in (candidate, baseline)]
-    known = [_percent(share, 1) for share in late if share is not None]
-    if len(known) < 2:
-        return f"{text}; a crossing is seen only at the next evaluation"
-    return f"{text}; a crossing is seen late by up to {known[0]} of the time against up to {known[1]}"
-
-
 def _percent(share: float, digits: int) -> str:
     return f"{100 * share:.{digits}f} %"
 
@@ -224,16 +208,3 @@ def _trend_words(rho: float, p: float, values: Sequence[float]) -> str:
     word, later = ("longer" if value > 0 else "less time" for value in (change, rho))
     return (f"later trials took {later}, the second half {_percent(abs(change), 1)} {word} a sample "
             f"(rank correlation with the order {rho:.2f}, p = {p:.2g})")
-
-
-def _grid(results: Sequence[Result]) -> int | None:
-    """Return the samples between evaluations; None if no trial has a curve."""
-    first = [item.curve[0].samples for item in results if item.curve]
-    return int(median(first)) if first else None
-
-
-def _lateness(results: Sequence[Result]) -> float | None:
-    """Return the median over trials of the bracket's width relative to the time to its end."""
-    found = [1 - item.bracket.miss_wall_seconds / item.bracket.hit_wall_seconds for item in results
-             if item.bracket is not None and item.bracket.hit_wall_seconds > 0]
-    return median(found) if found else None

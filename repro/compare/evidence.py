@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from repro import stats
-from repro.compare import drift
 from repro.compare.cells import ComparedCell, factors_of
 from repro.compare.figures import Estimate, Pair, Restricted, TimeSplit, bounds
+from repro.compare.grid import Grid, grid_of
 from repro.compare.missed import Missed, missed
 from repro.compare.pairing import CellTrials, cell_trials, mismatch, pairs_of
 from repro.compare.time_split import split_of
@@ -78,14 +78,8 @@ class Evidence:
     split: TimeSplit | None = None
     probability_less: Estimate | None = None
     missed: Missed | None = None
-    grid: float | None = None
-    """For a metric known at evaluations only: the distance between evaluations at the target, relative."""
-    grid_interval: stats.Interval | None = None
-    """The same: of the ratio, for every position of the crossings between two evaluations."""
-    grids: str = ""
-    """The same: how the evaluation grids of the two differ; "" if they are equal."""
-    apart: bool = True
-    """False: the grids differ, which alone could produce the ratio (95 % interval of the crossings)."""
+    grid: Grid | None = None
+    """For a metric known at evaluations only: what the evaluation grids leave open."""
 
     @property
     def logs(self) -> list[float]:
@@ -102,13 +96,28 @@ class Evidence:
         """Pairs on the side of the ratio."""
         return self.less if self.ratio is not None and self.ratio < 1 else self.more
 
-    @property
-    def fine(self) -> bool:
-        """The evaluation grid is fine enough: sample counts are the same only if their crossings are."""
+    def interval_at(self, level: float) -> stats.Interval | None:
+        """Return the interval of the ratio at another level; None if there is none."""
+        if self.interval is None:
+            return None
+        if self.asked.paired:
+            above, below = [pair.candidate for pair in self.pairs], [pair.baseline for pair in self.pairs]
+            return stats.paired_ratio(above, below, level)[1]
+        return stats.welch_ratio(list(self.ours.values.values()), list(self.theirs.values.values()), level)[1]
+
+    def is_fine(self, level: float) -> bool:
+        """Return True if the evaluation grid is fine enough: two cells are the same only if their crossings are."""
         if self.grid is None:
             return True
-        edge, found = 1 + self.asked.margin, self.grid_interval
+        edge, found = 1 + self.asked.margin, self.grid.interval(level)
         return found is not None and 1 / edge <= found.low and found.high <= edge
+
+    def is_apart(self, level: float) -> bool:
+        """Return False if evaluation grids that differ could produce the ratio alone."""
+        if self.grid is None or not self.grid.unlike:
+            return True
+        found = self.grid.interval(level)
+        return found is not None and not found.low <= 1 <= found.high
 
     @property
     def restricted(self) -> Restricted | None:
@@ -185,10 +194,7 @@ def _design(base: Evidence) -> Any:
 def _ratios(base: Evidence) -> Evidence:
     """Compute the figures of cells of which every trial has the metric."""
     above, below = [pair.candidate for pair in base.pairs], [pair.baseline for pair in base.pairs]
-    logs, samples = base.logs, base.asked.scale.evaluated
-    grids = drift.grid_caution(list(base.ours.results.values()), list(base.theirs.results.values())) \
-        if samples else ""
-    crossings = _grid_interval(base, 0.95) if grids else None
+    logs = base.logs
     steady = float(np.std(logs, ddof=1)) < NO_SPREAD
     ratio, interval = stats.paired_ratio(above, below)
     few = base.n <= EXACT_PAIRS
@@ -200,15 +206,15 @@ def _ratios(base: Evidence) -> Evidence:
         more=sum(a > b for a, b in zip(above, below, strict=True)), welch=_welch(base.ours, base.theirs),
         probability_less=_ordering(base.ours, base.theirs), split=split_of(base.ours, base.theirs, base.pairs,
                                                                            base.asked.scale),
-        grid=_grid(base) if samples else None, grid_interval=_grid_interval(base, 0.9) if samples else None,
-        grids=grids, apart=not grids or (crossings is not None and not crossings.low <= 1 <= crossings.high),
+        grid=grid_of(base.ours, base.theirs, base.asked.scale, paired=True),
     )
 
 
 def _with_missed(base: Evidence) -> Evidence:
     found = missed(base.ours, base.theirs, base.asked.scale, base.asked.horizon)
     return replace(base, missed=found, refusal=found.refusal or _outside(base), p=found.p, less=found.first,
-                   more=found.second, floor=stats.sign_flip_floor(max(1, found.n)), n=found.n)
+                   more=found.second, floor=stats.sign_flip_floor(max(1, found.n)), n=found.n,
+                   grid=grid_of(base.ours, base.theirs, base.asked.scale, paired=True))
 
 
 def _unpaired(base: Evidence) -> Evidence:
@@ -231,6 +237,7 @@ def _unpaired(base: Evidence) -> Evidence:
         equivalence=stats.or_none(lambda: stats.tost_welch(above, below, base.asked.margin)),
         welch=Estimate(value=found[0], interval=bounds(found[1])),
         probability_less=_ordering(base.ours, base.theirs),
+        grid=grid_of(base.ours, base.theirs, base.asked.scale, paired=False),
     )
 
 
@@ -244,23 +251,6 @@ def _welch(ours: CellTrials, theirs: CellTrials) -> Estimate | None:
 def _ordering(ours: CellTrials, theirs: CellTrials) -> Estimate | None:
     found = stats.or_none(lambda: stats.probability_less(list(ours.values.values()), list(theirs.values.values())))
     return Estimate(value=found[0], interval=bounds(found[1])) if found else None
-
-
-def _grid(base: Evidence) -> float | None:
-    """Return the largest excess of first hits over the crossings, relative; inf if a first evaluation hit."""
-    brackets = [(item.bracket.miss_samples, item.bracket.hit_samples) for found in (base.ours, base.theirs)
-                for item in found.results.values() if item.bracket]
-    bias = stats.or_none(lambda: stats.bracket_bias(brackets))
-    return None if bias is None else math.inf if bias.share is None else bias.share
-
-
-def _grid_interval(base: Evidence, level: float) -> stats.Interval | None:
-    """Return the interval of the ratio of crossings, valid for every position in their brackets."""
-    ours, theirs = ([found.results[pair.repeat].bracket for pair in base.pairs] for found in (base.ours, base.theirs))
-    above = [(item.miss_samples, item.hit_samples) for item in ours if item]
-    below = [(item.miss_samples, item.hit_samples) for item in theirs if item]
-    found = stats.or_none(lambda: stats.bracket_ratio(above, below, level))
-    return found[1] if found else None
 
 
 def _more(base: Evidence, wanted: int) -> str:

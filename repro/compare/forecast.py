@@ -14,7 +14,7 @@ def what_settles(item: Evidence, share: FamilyShare) -> str:
     """Return what would settle it, at the level of Holm's first step, as `repro plan --pilot` computes it."""
     if share.family > FORECASTS:
         return ""
-    if not item.apart:
+    if not item.is_apart(1 - ALPHA / share.family):
         return "one evaluate_every for both would"
     if not item.asked.paired:
         return "pairs of one seed, run interleaved, would say more than unpaired trials"

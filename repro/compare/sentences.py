@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from repro.compare import drift
 from repro.compare.evidence import EXACT_PAIRS, Evidence
 from repro.compare.family import ALPHA, LEAST, FamilyShare
 
@@ -47,18 +46,19 @@ def why_same(item: Evidence, share: FamilyShare) -> str:
 def why_open(item: Evidence, share: FamilyShare) -> str:
     """Return why the figures show neither a difference nor equivalence."""
     assert item.ratio is not None
-    if not item.apart and share.p is not None and share.p <= ALPHA:
-        return (f"{item.grids}; that alone can produce this ratio, for every position of the crossings between two "
-                "evaluations")
+    if not item.is_apart(1 - ALPHA / share.family) and share.p is not None and share.p <= ALPHA:
+        assert item.grid is not None
+        return (f"{item.grid.unlike}; the grids alone could produce this ratio, because a crossing can be anywhere "
+                "between two evaluations")
     if item.interval is None:
         return _why_no_spread(item, share)
     word = item.asked.scale.below if item.ratio < 1 else item.asked.scale.above
     counted = f"{item.agreeing} of {item.n} pairs were {word}" if item.asked.paired else \
         f"{item.ours.n} trials against {item.theirs.n}"
     contains = item.interval.low <= 1 <= item.interval.high
-    if contains and item.equivalence is not None and item.equivalence.equivalent and not item.fine:
-        return (f"evaluations are {per_cent(item.grid)} apart at the target, too far to resolve a margin of "
-                f"{item.asked.margin:.2g}")
+    if contains and item.equivalence is not None and item.equivalence.equivalent and item.grid is not None \
+            and not item.is_fine(1 - 2 * ALPHA / share.family):
+        return f"{_apart_words(item.grid.share)}, too far to resolve a margin of {item.asked.margin:.2g}"
     if contains:
         return f"the 95 % interval contains 1; {counted}"
     if share.family > 1 and item.p is not None and item.p <= ALPHA:
@@ -72,14 +72,21 @@ def why_open(item: Evidence, share: FamilyShare) -> str:
 def _why_no_spread(item: Evidence, share: FamilyShare) -> str:
     if item.less or item.more:
         return f"every pair has the same ratio and {p_words(item, share)}"
-    grid = "" if item.grid is None else f"; evaluations are {per_cent(item.grid)} apart there, and a smaller " \
-                                        "evaluate_every could show more"
+    grid = "" if item.grid is None or item.grid.share is None else (
+        f"; evaluations are {per_cent(item.grid.share)} apart there, and a smaller evaluate_every could show more")
     return f"both have exactly the same figure in all {item.n} pairs: there is no spread to judge by{grid}"
 
 
-def per_cent(share: float | None) -> str:
+def _apart_words(share: float | None) -> str:
+    if share is None:
+        return "the record does not say between which evaluations the target was crossed"
+    if math.isinf(share):
+        return "the target was crossed before the first evaluation, at an unknown time"
+    return f"evaluations are {per_cent(share)} apart at the target"
+
+
+def per_cent(share: float) -> str:
     """Return a relative distance between evaluations in words."""
-    assert share is not None
     return f"{share:.0%}".replace("%", " %") if math.isfinite(share) else "up to the first of them"
 
 
@@ -91,18 +98,30 @@ def amount(value: float) -> str:
 def cautions(item: Evidence) -> list[str]:
     """Return the cautions that no interval shows."""
     found = describe_resumed_trials(item)
-    if item.asked.scale.to_target:
-        grids = drift.grid_caution(list(item.ours.results.values()), list(item.theirs.results.values()))
-        found += [grids] if grids else []
+    found += _grid_cautions(item) if item.grid is not None else []
     if item.missed is not None and item.missed.restricted is not None and not item.missed.restricted.declared:
         found.append("the suite declares no horizon: it is as far as all trials were watched")
     if item.ours.n and item.theirs.n and not item.refusal and item.smallest < LEAST:
         found.append(f"{item.smallest} trials are a smoke test, not a result; a result needs at least {LEAST}")
     if item.interval is not None and item.interval.high > 4 * item.interval.low:
         found.append("the interval spans more than a factor of 4: the size of the difference is hardly known")
-    if item.grid is not None and item.interval is None and item.ratio not in (None, 1.0):
-        found.append(f"all trials reached the target at the same evaluation: counts are known to {per_cent(item.grid)} "
-                     "only")
+    return found
+
+
+def _grid_cautions(item: Evidence) -> list[str]:
+    """Return what a reader must know of the evaluation grids."""
+    assert item.grid is not None
+    found = [item.grid.unlike] if item.grid.unlike else []
+    for cell, side, first in zip((item.candidate, item.baseline), (item.ours, item.theirs), item.grid.first,
+                                 strict=True):
+        if first and first == side.n:
+            found.append(f"{cell.label}: all {first} trials reached the target at their first evaluation, so its "
+                         f"{item.asked.scale.noun} is one distance between evaluations, however early the target was "
+                         "crossed; a smaller evaluate_every would show it")
+    if item.interval is None and item.ratio not in (None, 1.0) and item.asked.scale.watched == "samples" \
+            and item.grid.share is not None:
+        found.append("all trials reached the target at the same evaluation: counts are known to "
+                     f"{per_cent(item.grid.share)} only")
     return found
 
 

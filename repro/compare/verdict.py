@@ -26,7 +26,7 @@ def judged(found: Sequence[Evidence]) -> list[Comparison]:
 def _withheld(item: Evidence) -> Evidence:
     """Return it without any figure that could be taken for a result; the pairs, which were measured, stay."""
     return replace(item, ratio=None, interval=None, p=None, floor=1.0, equivalence=None, less=0, more=0, welch=None,
-                   split=None, probability_less=None, missed=None, grid=None, grid_interval=None, grids="", apart=True)
+                   split=None, probability_less=None, missed=None, grid=None)
 
 
 def _comparison(item: Evidence, share: FamilyShare) -> Comparison:
@@ -75,7 +75,7 @@ def _is_significant(item: Evidence, share: FamilyShare) -> bool:
     """The interval and the test must agree. The t interval assumes normal logs, the exact test assumes nothing."""
     if share.p is None or share.p > ALPHA or (not item.asked.paired and item.smallest < LEAST):
         return False
-    if not item.apart:
+    if not item.is_apart(1 - ALPHA / share.family):
         return False
     return item.interval is None or not item.interval.low <= 1 <= item.interval.high
 
@@ -85,7 +85,8 @@ def _is_same(item: Evidence, share: FamilyShare) -> bool:
     if item.equivalence is None or share.equivalence_p is None or item.smallest < LEAST:
         return False
     reachable = 0.5 ** min(item.n, 1000) * share.family <= ALPHA
-    return share.equivalence_p <= ALPHA and item.equivalence.equivalent and reachable and item.fine
+    return share.equivalence_p <= ALPHA and (
+        item.equivalence.equivalent and reachable and item.is_fine(1 - 2 * ALPHA / share.family))
 
 
 def _out_of_reach(item: Evidence, share: FamilyShare) -> Decision:

@@ -15,7 +15,9 @@ from repro.stats.grid import (
     RatioRange,
     bracket_bias,
     bracket_ratio,
+    bracket_welch,
     first_crossing,
+    range_interval,
     ratio_range,
 )
 from repro.stats.interval import Interval, clopper_pearson, mean_interval, median_interval, wilson
@@ -47,6 +49,7 @@ __all__ = [
     "Survival",
     "bracket_bias",
     "bracket_ratio",
+    "bracket_welch",
     "clopper_pearson",
     "coefficient_of_variation",
     "cumulative_incidence",
@@ -74,6 +77,7 @@ __all__ = [
     "pairs_to_survive",
     "performance_profile",
     "probability_less",
+    "range_interval",
     "ratio_range",
     "restricted_area",
     "restricted_mean",

@@ -123,14 +123,52 @@ def bracket_ratio(
         raise ValueError(f"needs at least two pairs of brackets, not {len(low)} and {len(base_low)}")
     if np.any(low == 0) or np.any(base_low == 0):
         raise ValueError("a run that hit at its first evaluation has no lower bound, so its ratio has none")
-    least, most = np.log(low / base_high), np.log(high / base_low)
+    ranges = zip(np.log(low / base_high).tolist(), np.log(high / base_low).tolist(), strict=True)
+    return range_interval(list(ranges), level)
+
+
+def range_interval(ranges: Sequence[tuple[float, float]], level: float = 0.95) -> tuple[float, Interval]:
+    """Return (midpoint, interval) of a ratio over pairs of which each log is known to a range only, as `bracket_ratio`.
+
+    Raises:
+        ValueError: fewer than two pairs, or a range that is not finite.
+    """
+    table = np.asarray(ranges, dtype=float).reshape(-1, 2)
+    if len(table) < 2 or not np.all(np.isfinite(table)):
+        raise ValueError("needs at least two pairs, each with a finite range")
+    least, most = table[:, 0], table[:, 1]
     middle, half = (least + most) / 2, (most - least) / 2
     count = len(middle)
-    norm = float(np.linalg.norm(middle - np.mean(middle)) + np.linalg.norm(half))
-    error = norm / math.sqrt((count - 1) * count)
-    reach = float(np.mean(half)) + t_quantile(0.5 + check_level(level) / 2, count - 1) * error
+    reach = float(np.mean(half)) + t_quantile(0.5 + check_level(level) / 2, count - 1) * _largest_error(middle, half)
     centre = float(np.mean(middle))
     return from_log(centre), Interval(from_log(centre - reach), from_log(centre + reach), level)
+
+
+def bracket_welch(candidate: Sequence[Bracket], baseline: Sequence[Bracket], level: float = 0.95) -> Interval:
+    """Return the interval of the ratio of crossings of two independent samples: `bracket_ratio` without pairs.
+
+    Each side's standard error is the largest that its brackets allow; the degrees of freedom are the smaller side's,
+    which is never too many.
+
+    Raises:
+        ValueError: as `bracket_bias`, fewer than two on a side, or a run that hit at its first evaluation.
+    """
+    sides = _sides(candidate), _sides(baseline)
+    if min(len(low) for low, _ in sides) < 2 or any(np.any(low == 0) for low, _ in sides):
+        raise ValueError("needs two brackets a side, and no run that hit at its first evaluation")
+    middles = [(np.log(low) + np.log(high)) / 2 for low, high in sides]
+    halves = [(np.log(high) - np.log(low)) / 2 for low, high in sides]
+    error = math.hypot(*(_largest_error(middle, half) for middle, half in zip(middles, halves, strict=True)))
+    freedom = min(len(middle) for middle in middles) - 1
+    reach = sum(float(np.mean(half)) for half in halves) + t_quantile(0.5 + check_level(level) / 2, freedom) * error
+    centre = float(np.mean(middles[0]) - np.mean(middles[1]))
+    return Interval(from_log(centre - reach), from_log(centre + reach), level)
+
+
+def _largest_error(middle: np.ndarray, half: np.ndarray) -> float:
+    """Return the largest standard error of the mean of values that lie within `half` of `middle`."""
+    count = len(middle)
+    return float(np.linalg.norm(middle - np.mean(middle)) + np.linalg.norm(half)) / math.sqrt((count - 1) * count)
 
 
 def _sides(brackets: Sequence[Bracket]) -> tuple[np.ndarray, np.ndarray]:

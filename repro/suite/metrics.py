@@ -31,11 +31,10 @@ class MetricSpec:
     speed: bool = True
     """A better figure is called faster, and the ratio gives a speed-up; False: higher or lower, without a speed-up."""
     to_target: bool = False
-    """Only a trial that reached its target has one."""
+    """Only a trial that reached its target has one. A target is seen at evaluations only, so the metric is known to the
+    distance between two evaluations, and comparisons take that grid into account."""
     watched: Literal["", "wall", "cold", "train", "samples"] = ""
     """For a metric with `to_target`: the clock by which a trial without the target was watched."""
-    evaluated: bool = False
-    """Known at evaluations only: comparisons take the evaluation grid into account."""
     fixed_budget: bool = False
     """Compared only under design fixed_budget: otherwise the target decides the figure."""
     says: tuple[str, str] = ("has", "times that of")
@@ -112,7 +111,7 @@ METRICS: dict[str, MetricSpec] = _table(
     ),
     MetricSpec(
         name="samples", path="samples_to_target", noun="samples to the target", times="the samples", unit="samples",
-        to_target=True, watched="samples", evaluated=True, says=("needs", "the samples of"), published=True,
+        to_target=True, watched="samples", says=("needs", "the samples of"), published=True,
         tracked=False,
         description="Samples that training took up to the evaluation that establishes the target.",
     ),

@@ -1,4 +1,4 @@
-"""Drift of the machine, order of execution, unlike grids."""
+"""Drift of the machine, order of execution."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from repro.compare import compare
-from repro.compare.drift import Caution, cautions, grid_caution, seconds_per_sample
+from repro.compare.drift import Caution, cautions, seconds_per_sample
 from repro.core.machine import Machine
-from repro.record.results import Bracket, Point, Result
+from repro.record.results import Result
 from repro.suite.file import read_suite
 from repro.suite.plan import Plan, make_plan
 from tests.records import SUITE
@@ -190,23 +190,3 @@ def test_a_warning_is_shown_next_to_the_verdict(plan: Plan):
     found = compare(plan, results)[0]
     assert found.verdict == "slower"
     assert any("the machine drifted during the run" in text for text in found.cautions)
-
-
-def gridded(samples: int, miss: float, hit: float) -> Result:
-    points = tuple(Point(samples=samples * k, epochs=k, wall_seconds=k, train_seconds=k, value=0.1) for k in (1, 2))
-    bracket = Bracket(miss_samples=samples, hit_samples=2 * samples, miss_wall_seconds=miss, hit_wall_seconds=hit)
-    return Result(trial_id="t", cell_id="c", repeat=0, attempt=1, status="ok", tta_wall=hit, curve=points,
-                  bracket=bracket)
-
-
-def test_different_grids_are_reported_with_their_effect():
-    text = grid_caution([gridded(640, 9.0, 10.0)], [gridded(704, 8.0, 10.0)])
-    assert "every 640 samples against every 704" in text
-    assert "10.0 % of the time against up to 20.0 %" in text
-
-
-def test_like_grids_and_unknown_grids_are_silent():
-    bare = Result(trial_id="t", cell_id="c", repeat=0, attempt=1, status="ok", tta_wall=1.0)
-    assert grid_caution([gridded(640, 9.0, 10.0)], [gridded(640, 8.0, 10.0)]) == ""
-    assert grid_caution([bare], [gridded(640, 9.0, 10.0)]) == ""
-    assert grid_caution([], []) == ""
