@@ -1,4 +1,7 @@
-"""Power of a planned number of repeats, from the spread of a stored pilot, before anything runs."""
+"""Power of a planned number of repeats, from the spread of a stored pilot, before anything runs.
+
+Every power is averaged over what the true spread may be, given the pilot's (`repro.stats.power`).
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from repro.compare.figures import Bounds
 from repro.core.errors import UsageError
 from repro.core.frozen import Frozen
 from repro.record.store import Record
+from repro.suite.model import MOST_SEEDS
 from repro.suite.plan import Plan
 from repro.suite.training import LAUNCH_SECONDS
 
@@ -38,9 +42,11 @@ class ContrastPower(Frozen):
     detectable: float | None
     """Smallest ratio above 1 that the planned pairs show with 80 % power; None: none, however large."""
     needed_pairs: int | None
-    """Pairs that show a ratio of 1 + margin with 80 % power."""
-    needed_pairs_high: int | None
-    """The same if the spread is as large as its interval allows."""
+    """Pairs that show a ratio of 1 + margin with 80 % power; None: more than 10,000."""
+    power_difference: float | None = None
+    """Probability that the planned pairs show a true ratio of 1 + margin to be a difference."""
+    power_same: float | None = None
+    """Probability that the planned pairs show a true ratio of 1 to be within the margin."""
     seconds_per_pair: float | None
     """Both trials, start to end, as in the pilot."""
     problem: str = ""
@@ -78,16 +84,22 @@ class Power(Frozen):
             item.detectable is None else f"smallest detectable difference {_per_cent(item.detectable - 1)}{after}"
         spread = (f"spread of pairs {item.sd_log:.2%} ({limits.low:.2%} to {limits.high:.2%}, {item.pilot_pairs} pilot "
                   "pairs)").replace("%", " %")
-        return f"{shown}; {spread}{self._needs(item)}"
+        return f"{shown}; {spread}{self._chances(item)}{self._needs(item)}"
+
+    def _chances(self, item: ContrastPower) -> str:
+        if item.power_difference is None or item.power_same is None:
+            return ""
+        return (f"; these {self.pairs} pairs find a difference of {self.margin:.0%} with {item.power_difference:.0%} "
+                f"and equal cells to be the same with {item.power_same:.0%} probability").replace("%", " %")
 
     def _needs(self, item: ContrastPower) -> str:
+        wanted = f"{self.margin:.0%}".replace("%", " %")
         if item.needed_pairs is None:
-            return f"; no number of pairs up to 1000 finds {self.margin:.0%}".replace("%", " %")
+            return f"; no number of pairs up to {stats.MOST_PAIRS:,} finds {wanted}"
+        if item.needed_pairs > MOST_SEEDS:
+            return f"; {wanted} needs {item.needed_pairs:,} pairs, more than the {MOST_SEEDS:,} seeds of a suite"
         cost = "" if item.seconds_per_pair is None else f", {_long(item.needed_pairs * item.seconds_per_pair)}"
-        high = "more than 1000" if item.needed_pairs_high is None else str(item.needed_pairs_high)
-        unsure = f"; {high} if the spread is as large as its interval allows" \
-            if item.needed_pairs_high != item.needed_pairs else ""
-        return f"; {self.margin:.0%} needs {item.needed_pairs} pairs{cost}{unsure}".replace("%", " %")
+        return f"; {wanted} needs {item.needed_pairs} pairs{cost}"
 
 
 def power(plan: Plan, pilot: Record) -> Power:
@@ -125,29 +137,21 @@ def _contrast(found: Comparison, plan: Plan, contrasts: int, seconds: dict[str, 
         "contrasts": contrasts, "pilot_pairs": len(found.pairs),
         "seconds_per_pair": None if None in lengths else sum(value for value in lengths if value is not None),
     }
-    nothing = {"sd_log": None, "sd_log_interval": None, "detectable": None, "needed_pairs": None,
-               "needed_pairs_high": None}
+    nothing = {"sd_log": None, "sd_log_interval": None, "detectable": None, "needed_pairs": None}
     why = _why_not(found)
     if why:
         return ContrastPower.model_validate({**base, **nothing, "problem": why})
     logs = stats.log_ratios([pair.candidate for pair in found.pairs], [pair.baseline for pair in found.pairs])
     spread, interval = spread_interval([float(value) for value in logs])
-    target = 1 + plan.suite.margin
+    pairs, margin, level, pilot = plan.suite.seeds, plan.suite.margin, ALPHA / contrasts, len(logs)
     return ContrastPower.model_validate({
         **base, "sd_log": spread, "sd_log_interval": interval,
-        "detectable": stats.detectable_ratio(spread, plan.suite.seeds, ALPHA / contrasts, POWER),
-        "needed_pairs": _needed(spread, target, contrasts),
-        "needed_pairs_high": _needed(interval.high, target, contrasts),
+        "detectable": stats.detectable_ratio(spread, pairs, level, POWER, pilot),
+        "needed_pairs": stats.or_none(
+            lambda: stats.pairs_needed(spread, 1 + margin, ALPHA, POWER, contrasts, pilot)),
+        "power_difference": stats.paired_power(spread, 1 + margin, pairs, level, pilot),
+        "power_same": stats.equivalence_power(spread, 1.0, pairs, margin, level, pilot),
     })
-
-
-def _needed(spread: float, ratio: float, contrasts: int) -> int | None:
-    """Return the pairs needed; None above the limit of a suite."""
-    try:
-        found = stats.pairs_needed(spread, ratio, ALPHA, POWER, contrasts)
-    except ValueError:
-        return None
-    return found if found <= 1000 else None
 
 
 def _why_not(found: Comparison) -> str:

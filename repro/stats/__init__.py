@@ -23,6 +23,7 @@ from repro.stats.grid import (
 from repro.stats.interval import Interval, clopper_pearson, mean_interval, median_interval, wilson
 from repro.stats.mlperf import MlperfScore, mlperf_score
 from repro.stats.power import (
+    MOST_PAIRS,
     detectable_ratio,
     equivalence_power,
     joint_power,
@@ -39,6 +40,7 @@ from repro.stats.trend import order_trend
 
 __all__ = [
     "EXACT_PAIRS",
+    "MOST_PAIRS",
     "Bracket",
     "Equivalence",
     "GridBias",

@@ -14,6 +14,7 @@ from repro.suite.kinds import AnyTrialConfig
 from repro.suite.metrics import DEFAULT, METRICS
 
 SEEDS_BELOW = 1 << 63
+MOST_SEEDS = 1000
 MARGIN = 0.05
 """Relative difference below which two cells count as the same, if a suite says nothing else."""
 Side = Literal["", "A", "B"]
@@ -76,7 +77,7 @@ class Suite(Frozen):
     description: str = ""
     source: str = Field("", description="the paper or practice the suite follows")
     expected: str = Field("", description="how long it takes, and where that was seen")
-    seeds: int = Field(10, ge=1, le=1000, description="repeats of every cell; 10 for a result, 5 the least")
+    seeds: int = Field(10, ge=1, le=MOST_SEEDS, description="repeats of every cell; 10 for a result, 5 the least")
     master_seed: int | None = Field(None, ge=0, lt=SEEDS_BELOW, description="every random number of the trials comes "
                                     "from this; null: drawn for every run, and kept in its plan")
     trial: dict[str, Any] = Field(description="what all cells share")

@@ -48,8 +48,10 @@ def test_the_spread_is_that_of_the_pilots_log_ratios(tmp_path: Path, pilot: Reco
     assert found.primary
     assert found.pilot_pairs == 6
     assert found.sd_log == pytest.approx(np.std(logs, ddof=1), rel=1e-6)
-    assert found.detectable == pytest.approx(stats.detectable_ratio(found.sd_log, 10), rel=1e-9)
-    assert found.needed_pairs == stats.pairs_needed(found.sd_log, 1.05)
+    assert found.detectable == pytest.approx(stats.detectable_ratio(found.sd_log, 10, pilot=6), rel=1e-9)
+    assert found.needed_pairs == stats.pairs_needed(found.sd_log, 1.05, pilot=6)
+    assert found.power_difference == stats.paired_power(found.sd_log, 1.05, 10, pilot=6)
+    assert found.power_same == stats.equivalence_power(found.sd_log, 1.0, 10, 0.05, pilot=6)
 
 
 def test_the_cost_is_the_ledgers(tmp_path: Path, pilot: Record):
@@ -113,13 +115,17 @@ def test_the_interval_of_the_spread_covers_as_stated():
 
 
 def test_the_detectable_ratio_is_found_as_often_as_stated(tmp_path: Path, pilot: Record):
-    """80 % power, through the test of a verdict (t interval and exact sign flip), 10 pairs, normal logs."""
+    """80 % power, through the test of a verdict (t interval and exact sign flip), 10 pairs, normal logs.
+
+    The true spread varies around the pilot's as six pairs allow.
+    """
     item = power(planned(tmp_path, 10), pilot).contrasts[0]
     assert item.sd_log is not None and item.detectable is not None
     generator = np.random.default_rng(7)
     found = 0
     for _ in range(1000):
-        logs = generator.normal(math.log(item.detectable), item.sd_log, 10)
+        spread = item.sd_log * math.sqrt(5 / generator.chisquare(5))
+        logs = generator.normal(math.log(item.detectable), spread, 10)
         _, interval = stats.paired_ratio(list(np.exp(logs)), [1.0] * 10)
         found += not interval.low <= 1 <= interval.high and stats.sign_flip(list(logs)) <= 0.05
     print(f"power at the detectable ratio: {found / 1000:.3f}")
@@ -133,6 +139,7 @@ def test_the_command_prints_and_gives_json(tmp_path: Path, pilot: Record):
     assert shown.exit_code == 0, shown.output
     assert "smallest detectable difference" in shown.output
     assert "5 % needs" in shown.output
+    assert "these 10 pairs find a difference of 5 % with" in shown.output
     data = json.loads(CliRunner().invoke(cli, [*arguments, "--json"]).output)
     assert data["power"]["contrasts"][0]["primary"] is True
     assert "power" not in json.loads(CliRunner().invoke(cli, [*arguments[:4], "--json"]).output)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.special import ndtri
+from scipy.special import gammaincinv, ndtri
 
 from repro.stats import (
     bracket_bias,
@@ -101,13 +101,13 @@ def test_the_first_crossing_by_hand() -> None:
 # ---- power
 
 
-@pytest.mark.parametrize(("effect", "pairs", "alpha"), [(0.8, 8, 0.05), (1.0, 12, 0.05), (0.5, 30, 0.01), (2, 9, 0.01)])
+@pytest.mark.parametrize(("effect", "pairs", "alpha"), [(0.8, 21, 0.05), (0.3, 40, 0.05), (0.5, 30, 0.01)])
 def test_the_power_of_the_t_test_agrees_with_statsmodels(effect: float, pairs: int, alpha: float) -> None:
     from statsmodels.stats.power import TTestPower
 
     theirs = TTestPower().power(effect, pairs, alpha)
-    assert paired_power(0.1, math.exp(0.1 * effect), pairs, alpha) == pytest.approx(theirs, abs=1e-6)
-    assert paired_power(0.1, math.exp(-0.1 * effect), pairs, alpha) == pytest.approx(theirs, abs=1e-6)
+    assert paired_power(0.1, math.exp(0.1 * effect), pairs, alpha) == pytest.approx(theirs, abs=1e-4)
+    assert paired_power(0.1, math.exp(-0.1 * effect), pairs, alpha) == pytest.approx(theirs, abs=1e-4)
 
 
 def test_below_the_exact_floor_there_is_no_power() -> None:
@@ -118,17 +118,56 @@ def test_below_the_exact_floor_there_is_no_power() -> None:
 
 
 def test_at_six_pairs_all_six_must_agree() -> None:
-    # P(six of one side) = Phi(e)^6 + Phi(-e)^6, of which the second is nothing here
+    # P(six of one side) = Phi(e)^6; the t test, which must agree, takes a little more away
     found = detectable_ratio(0.1, 6)
-    assert found is not None and math.log(found) / 0.1 == pytest.approx(ndtri(0.8 ** (1 / 6)), abs=1e-6)
+    assert found is not None
+    assert ndtri(0.8 ** (1 / 6)) < math.log(found) / 0.1 < ndtri(0.815 ** (1 / 6))
 
 
-@pytest.mark.parametrize(("pairs", "slack"), [(6, 0.03), (7, 0.08), (8, 0.06), (9, 0.05), (10, 0.04), (12, 0.03)])
-def test_the_promised_power_is_near_that_of_both_tests_together(pairs: int, slack: float) -> None:
-    # At seven pairs the sign-flip test has 3 of 64 ways; both tests together keep 74 % (measured, 6000 draws).
-    ratio = detectable_ratio(0.1, pairs)
+@pytest.mark.parametrize(("pairs", "alpha"), [
+    (6, 0.05), (7, 0.05), (8, 0.05), (10, 0.05), (12, 0.05), (8, 0.01), (10, 0.0125)])
+def test_the_promised_power_is_that_of_both_tests_together(pairs: int, alpha: float) -> None:
+    ratio = detectable_ratio(0.1, pairs, alpha)
     assert ratio is not None
-    assert joint_power(0.1, ratio, pairs, np.random.default_rng(pairs)) == pytest.approx(0.8, abs=slack)
+    assert joint_power(0.1, ratio, pairs, np.random.default_rng(pairs), alpha, 4000) == pytest.approx(0.8, abs=0.02)
+
+
+def _found_from_pilots(pilot: int, sd: float, ratio: float) -> tuple[float, int]:
+    """Return how often the ratio is found in experiments planned from pilots, and the median of their pairs.
+
+    Over 25 equally likely pilots of normal logs; what the planned pairs find is computed with the true spread.
+    """
+    shares = 2 * gammaincinv((pilot - 1) / 2, (np.arange(25) + 0.5) / 25) / (pilot - 1)
+    planned = [pairs_needed(sd * math.sqrt(share), ratio, pilot=pilot) for share in shares]
+    return float(np.mean([paired_power(sd, ratio, pairs) for pairs in planned])), int(np.median(planned))
+
+
+FAST = {(3, 0.03), (6, 0.1), (10, 0.3), (20, 0.03)}
+
+
+@pytest.mark.parametrize(("pilot", "spread"), [
+    pytest.param(pilot, spread, marks=[] if (pilot, spread) in FAST else pytest.mark.slow)
+    for pilot in (3, 6, 10, 20) for spread in (0.03, 0.1, 0.3)])
+def test_a_plan_from_a_pilot_finds_its_effect_as_often_as_promised(pilot: int, spread: float) -> None:
+    found, pairs = _found_from_pilots(pilot, spread * math.sqrt(2), 1.05)
+    print(f"pilot of {pilot} pairs, CV {spread:.0%}: found in {found:.3f}, median of {pairs} pairs")
+    assert 0.78 <= found <= 0.90
+
+
+def test_the_spread_of_few_pairs_costs_pairs() -> None:
+    known, *more = [pairs_needed(0.1, 1.1, pilot=pilot) for pilot in (None, 20, 6, 3)]
+    assert known < more[0] < more[1] < more[2]
+    assert paired_power(0.1, 1.1, more[2], pilot=3) >= 0.8 > paired_power(0.1, 1.1, more[2] - 1, pilot=3)
+    with pytest.raises(ValueError, match="a pilot of 1 pairs has no spread"):
+        pairs_needed(0.1, 1.1, pilot=1)
+
+
+@pytest.mark.parametrize("pilot", [3, 10])
+def test_the_power_of_equivalence_is_averaged_over_the_pilots_spread(pilot: int) -> None:
+    generator = np.random.default_rng(pilot)
+    spreads = 0.03 * np.sqrt((pilot - 1) / generator.chisquare(pilot - 1, 300))
+    expected = np.mean([equivalence_power(float(sd), 1.0, 12, 0.05) for sd in spreads])
+    assert equivalence_power(0.03, 1.0, 12, 0.05, pilot=pilot) == pytest.approx(expected, abs=0.05)
 
 
 def test_pairs_needed_is_the_least_that_has_the_power() -> None:
