@@ -106,7 +106,7 @@ def _doubts(record: Record) -> Iterator[Notice]:
     yield from _incidents(record)
     if record.missing():
         yield Notice("warn", "Partial record", f"{progress(record)}; all figures can still change", "#trials")
-    for note in record.plan.notes:
+    for note in record.plan.remarks:
         yield Notice("warn", "Smoke test" if note == record.plan.smoke_note else "Plan", note)
     for example, alike in _warned(record):
         more = f" (and {plural(len(alike) - 1, 'other trial')})" if len(alike) > 1 else ""

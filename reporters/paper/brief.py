@@ -100,7 +100,7 @@ def _doubts(record: Record, row: Row) -> Iterator[str]:
     again = len(record.attempts) - len({item.trial_id for item in record.attempts})
     if again:
         yield f"{plural(again, 'further attempt')} of trials that ran before"
-    yield from (" ".join(plain(note).split())[:1000] for note in record.plan.notes)
+    yield from (" ".join(plain(note).split())[:1000] for note in record.plan.remarks)
     origins = origins_of(record.plan.cells)
     if "simulated" in origins:
         yield "simulated figures come from an engine that trains nothing"

@@ -85,7 +85,8 @@ def about(record: Record) -> Row:
     alike = None if parity is None or not parity.get("needed") else not any(
         item.get("problem") for item in parity.get("findings", ()))
     return {
-        "suite": plain(plan.suite.suite), "title": plain(plan.suite.title), "suite_digest": plan.digest,
+        "suite": plain(plan.suite.suite), "title": plain(plan.suite.title), "suite_version": plan.suite.version,
+        "suite_digest": plan.digest,
         "method": plan.method, "origin": " and ".join(origins_of(plan.cells)), "metric": record.plan.suite.metric,
         "trials": len(record.results), "planned": len(plan.order), "seeds": plan.suite.seeds,
         "margin": plan.suite.margin, "horizon": plan.suite.horizon,
@@ -95,7 +96,7 @@ def about(record: Record) -> Row:
         "parity_needed": None if parity is None else bool(parity.get("needed")), "parity_passed": alike,
         "false_positives": found.false_positives if found else None, "nulls": found.n if found else None,
         "false_positive_rate": found.sentence() if found else "not calibrated",
-        "notes": plain("; ".join(plan.notes)),
+        "notes": plain("; ".join(plan.remarks)),
     }
 
 

@@ -17,6 +17,8 @@ from repro.core.yaml_file import YamlFile
 from repro.record.index import file_sha256
 from repro.record.results import Result
 from repro.record.store import Record, read_record
+from repro.suite.identity import METHOD, rules_of
+from repro.suite.legacy import method_note
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class Compared:
     calibration: Calibration | None
     convergence: tuple[Convergence, ...] = ()
     """For one run: the samples that its cells need compared with those of their baselines."""
+    notes: tuple[str, ...] = ()
+    """What an older method of measuring means for the verdicts."""
     failures: tuple[str, ...] = ()
     """Conditions of --fail-if that hold or cannot be ruled out."""
 
@@ -49,7 +53,7 @@ class Compared:
             "comparisons": [item.model_dump(mode="json", by_alias=True) | {"speedup": item.speedup}
                             for item in self.comparisons],
             "convergence": [item.model_dump(mode="json") for item in self.convergence],
-            "failures": list(self.failures),
+            "notes": list(self.notes), "failures": list(self.failures),
         }
 
 
@@ -155,7 +159,8 @@ def _compared(
     return Compared(
         runs=tuple(str(item.folder.root) for item in records), suite=record.plan.suite.suite, digest=record.plan.digest,
         method=record.plan.method, metric=chosen, comparisons=found, calibration=calibration_of(record),
-        convergence=convergence,
+        convergence=convergence, notes=tuple(dict.fromkeys(
+            method_note(item.plan.method) for item in records if rules_of(item.plan.method) != METHOD)),
         summaries=[
             summarize(Named(cell.cell_id, f"{cell.label} [{name}]" if len(records) > 1 else cell.label, cell.choices),
                       item.of_cell(cell.cell_id), chosen, horizon)

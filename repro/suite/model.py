@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from repro.core.frozen import Frozen
-from repro.suite.field_problem import FieldProblem, reject_booleans
+from repro.suite.field_problem import FieldProblem, SuitePart, reject_booleans
 from repro.suite.identity import METHOD, digest
 from repro.suite.kinds import AnyTrialConfig
 from repro.suite.metrics import DEFAULT, METRICS
 
 SEEDS_BELOW = 1 << 63
+VERSION = r"^\d+(\.\d+){0,2}$"
 MOST_SEEDS = 1000
 MARGIN = 0.05
 """Relative difference below which two cells count as the same, if a suite says nothing else."""
@@ -68,6 +69,13 @@ class Contrast(Frozen):
     metric: Metric = DEFAULT
 
 
+class Change(SuitePart):
+    """What one version of a suite changed."""
+
+    version: str = Field(pattern=VERSION)
+    text: str
+
+
 class Suite(Frozen):
     """A suite: a template of a trial, and the factors that vary."""
 
@@ -75,6 +83,8 @@ class Suite(Frozen):
     suite: str = Field(pattern=r"^[a-z][a-z0-9-]{0,63}$", description="the suite's name")
     title: str = ""
     description: str = ""
+    version: str = Field("", pattern=rf"{VERSION}|^$", description="the suite's own version, in quotes: \"2.0\"")
+    changes: tuple[Change, ...] = Field((), description="what each version changed, the latest first")
     source: str = Field("", description="the paper or practice the suite follows")
     expected: str = Field("", description="how long it takes, and where that was seen")
     seeds: int = Field(10, ge=1, le=MOST_SEEDS, description="repeats of every cell; 10 for a result, 5 the least")
@@ -118,6 +128,22 @@ class Suite(Frozen):
     @classmethod
     def _numbers(cls, data: Any) -> Any:
         return reject_booleans(cls, data)
+
+    @field_validator("version", mode="before")
+    @classmethod
+    def _quoted(cls, value: Any) -> Any:
+        if isinstance(value, int | float):
+            raise FieldProblem(f'is a number without quotes; write it as text, "{value}", so that 1.10 is not 1.1')
+        return value
+
+    @field_validator("changes")
+    @classmethod
+    def _latest_first(cls, value: tuple[Change, ...], info: ValidationInfo) -> tuple[Change, ...]:
+        version = info.data.get("version")
+        if value and version is not None and value[0].version != version:
+            raise FieldProblem(f"the latest change must be that of the suite's version {version!r} (given: "
+                               f"{value[0].version!r})", (0, "version"))
+        return value
 
     @field_validator("matrix")
     @classmethod

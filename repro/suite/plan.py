@@ -89,6 +89,11 @@ class Plan(Frozen):
         return self.suite.master_seed
 
     @property
+    def remarks(self) -> tuple[str, ...]:
+        """`notes`, and what an older method of measuring means for the verdicts."""
+        return self.notes if rules_of(self.method) == METHOD else (legacy.method_note(self.method), *self.notes)
+
+    @property
     def order_is_fixed(self) -> bool:
         """The order follows from the suite alone, so that a cell which is early in one run is early in every run."""
         return self.order_seed is None

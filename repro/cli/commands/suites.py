@@ -37,7 +37,8 @@ def list_(kind: str, as_json: bool) -> None:
     width = max(len(row["name"]) for row in found)
     for row in found:
         expected = f"  [{row['expected']}]" if row.get("expected") else ""
-        click.echo(f"{row['name']:<{width}}  {row['title']}{expected}")
+        version = f"{row['version']}  " if row.get("version") else ""
+        click.echo(f"{row['name']:<{width}}  {version}{row['title']}{expected}")
 
 
 @click.command()
@@ -82,11 +83,12 @@ def plan(
     from repro.compare.power import power
     from repro.record import limits
     from repro.record.store import read_record
-    from repro.suite.cost import estimate
+    from repro.suite.cost import estimate, over_time_limits
 
     found = expand(read_source(suite, overrides, seeds, master_seed), overrides)
     shown = power(found, read_record(pilot)) if pilot is not None else None
     warnings = [f"this plan cannot be run: {why}"] if (why := limits.too_large(found)) else limits.warnings(found)
+    warnings += over_time_limits(found)
     for text in warnings:
         click.echo(f"warning: {text}", err=True)
     cost = estimate(found)

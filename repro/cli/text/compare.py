@@ -34,6 +34,8 @@ def print_compared(found: Compared, console: Console | None = None) -> None:
             console.print(Text(f"   {line}"), soft_wrap=True)
     for text in dict.fromkeys(text for item in found.comparisons for text in item.cautions):
         console.print(Text(f"caution: {text}{_where(found.comparisons, text)}"), soft_wrap=True)
+    for text in found.notes:
+        console.print(Text(f"note: {text}"), soft_wrap=True)
     for row in found.convergence:
         console.print(Text(_convergence(row)), soft_wrap=True)
     console.print(Text(calibration_text(found.calibration)), soft_wrap=True)

@@ -28,6 +28,7 @@ from repro.runner.run import Run, exit_code, prepare
 from repro.runner.session import Messages, RunSession, open_session
 from repro.runner.signals import Interrupts
 from repro.runner.tracking import Tracker, TrackingEnd
+from repro.suite.cost import over_time_limits
 from repro.suite.plan import Plan
 from repro.suite.reaching import permissions, require_allowed
 
@@ -87,7 +88,7 @@ def run_suite(
     limits.check_size(plan)
     folder = prepare(plan, suite_text, out or Path("runs") / f"{plan.suite.suite}-{time.strftime('%Y%m%d-%H%M%S')}")
     with TerminalWatcher() as watcher, open_session(folder, watcher, _messages(folder, plan)) as session:
-        for text in limits.warnings(plan):
+        for text in (*limits.warnings(plan), *over_time_limits(plan)):
             watcher.stage(f"warning: {text}")
         run = Run(plan, folder, detect(), watcher, Options(strict=strict, energy=energy))
         return _carry_out(run, session, track)
