@@ -80,12 +80,12 @@ def compare(
     by_cell: dict[str, list[Result]] = {}
     for result in results:
         by_cell.setdefault(result.cell_id, []).append(result)
-    doubts = drift.Doubts(drift.cautions(plan, results, started_ms))
+    doubts = drift.doubts(plan, results, started_ms)
     return judged([
         examine(index.cells[one], index.cells[other], by_cell.get(one, []), by_cell.get(other, []), ComparisonRequest(
             metric=chosen, primary=(one, other) == first and chosen == suite.metric, planned=suite.seeds,
             margin=suite.margin, horizon=suite.horizon, refusals=doubts.refusals(one, other),
-            cautions=doubts.cautions(one, other),
+            cautions=doubts.cautions(one, other), slots=doubts.slots(one, other),
         ))
         for one, other in contrasts
     ])

@@ -76,6 +76,19 @@ class TimeSplit(Frozen):
     """Samples a second up to the target, by the clock compared."""
 
 
+class Adjusted(Frozen):
+    """The adjustment of a ratio of times for a machine that drifted during the run."""
+
+    per_place: float
+    """Relative change of the time from one place in the order of execution to the next."""
+    places: float
+    """Mean place of the candidate's trials less that of the baseline's."""
+    unadjusted: float
+    """The ratio without the adjustment."""
+    fixed_order: bool
+    """The order was the same for every run of the suite (method 1.0)."""
+
+
 class Comparison(Frozen):
     """A candidate against its baseline."""
 
@@ -113,6 +126,8 @@ class Comparison(Frozen):
     settles: str = ""
     """Forecast of what settles an inconclusive comparison."""
     cautions: tuple[str, ...] = ()
+    adjusted: Adjusted | None = None
+    """Where the machine drifted: how ratio, interval and p were adjusted; the pairs are as measured."""
     refused: bool = False
     """There is no result, for the reason in `because`: no condition passes, and no figure is given but the pairs (of
     published results those that docs/published.md names)."""
@@ -128,5 +143,5 @@ def bounds(interval: stats.Interval | None) -> Bounds | None:
     return None if interval is None else Bounds(low=interval.low, high=interval.high, level=interval.level)
 
 
-__all__ = ["DECIDED", "Bounds", "Comparison", "Estimate", "MarginTest", "Metric", "Pair", "Restricted", "TimeSplit",
-           "Verdict", "bounds"]
+__all__ = ["DECIDED", "Adjusted", "Bounds", "Comparison", "Estimate", "MarginTest", "Metric", "Pair", "Restricted",
+           "TimeSplit", "Verdict", "bounds"]

@@ -82,12 +82,16 @@ def _ratios(found: Sequence[Comparison]) -> Table:
     for number, item in enumerate(found, 1):
         table.add_row(
             str(number), Text(item.candidate_label), Text(item.baseline_label),
-            "no result" if item.refused else "-" if item.ratio is None else f"{item.ratio:.3f}",
+            "no result" if item.refused and item.ratio is None else _ratio(item),
             f"{item.interval.low:.3f} to {item.interval.high:.3f}" if item.interval else "-", str(item.n),
             _p(item.p), "primary" if item.primary else _p(item.p_adjusted),
             Text(item.verdict, style=COLORS.get(item.verdict, "")),
         )
     return table
+
+
+def _ratio(item: Comparison) -> str:
+    return "-" if item.ratio is None else f"{item.ratio:.3f}"
 
 
 def _p(value: float | None) -> str:
