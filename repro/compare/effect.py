@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from repro.compare.figures import Bounds, Comparison
 from repro.core.frozen import Frozen
+
+HEADING = "main effects, each level against the baseline's, paired over all other factors"
 
 
 class Interaction(Frozen):
@@ -76,3 +80,11 @@ class MainEffect(Frozen):
         if not reasons:
             return f"over all {every} combinations of the other factors"
         return f"over {self.combinations} of {every} combinations of the other factors ({', '.join(reasons)})"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields, and the figures that follow from them."""
+        data = self.model_dump(mode="json", by_alias=True)
+        data["pooled"]["speedup"] = self.pooled.speedup
+        return data | {"scope": self.scope, "interactions": [
+            item.model_dump(mode="json") | {"ratio": item.ratio, "reverses": item.reverses}
+            for item in self.interactions]}

@@ -15,10 +15,12 @@ from repro.compare import drift
 from repro.compare.cells import factors_of
 from repro.compare.effect import MainEffect
 from repro.compare.evidence import ComparisonRequest, Evidence, examine
+from repro.compare.figures import Comparison
 from repro.compare.interaction import Effects, interactions
 from repro.compare.levels import Factors, Level, Match
 from repro.compare.pairing import CellTrials, cell_trials, mismatch, pairs_of
 from repro.compare.pooled import pool
+from repro.compare.read_back import ReadBack
 from repro.compare.verdict import judged
 from repro.record.results import Result
 from repro.record.status import meaning
@@ -77,10 +79,11 @@ def main_effects(
     measured = [_measure(match, by_cell, asked, doubts) for match in matches]
     verdicts = judged([item.evidence for item in measured])
     found = interactions([(item.match, item.effects) for item in measured], factors)
+    read_back = ReadBack(plan, results)
     return [
         MainEffect(factor=item.match.factor, level=item.match.candidate.label, reference=item.match.baseline.label,
-                   combinations=item.combinations, incomplete=item.match.incomplete, failed=item.failed,
-                   pooled=verdict, interactions=differences)
+                   combinations=len(item.pairs), incomplete=item.match.incomplete, failed=item.failed,
+                   pooled=_with_differences(verdict, item.pairs, read_back), interactions=differences)
         for item, verdict, differences in zip(measured, verdicts, found, strict=True)
     ]
 
@@ -93,7 +96,8 @@ class _Measured:
     evidence: Evidence
     effects: Effects
     """Empty if there is no result."""
-    combinations: int
+    pairs: tuple[tuple[str, str], ...]
+    """Cells of each combination that counts."""
     failed: int
 
 
@@ -102,7 +106,7 @@ def _measure(
 ) -> _Measured:
     every = {key: _pair(cells, by_cell, asked) for key, cells in match.cells.items()}
     pairs = {key: pair for key, pair in every.items() if not pair.failed}
-    names = [(one.cell_id, other.cell_id) for one, other in (pair.cells for pair in pairs.values())]
+    names = tuple((one.cell_id, other.cell_id) for one, other in (pair.cells for pair in pairs.values()))
     asked = replace(asked, refusals=_first(doubts.refusals(*name) for name in names),
                     cautions=_first(doubts.cautions(*name) for name in names))
     design = _design(pairs.values())
@@ -115,7 +119,13 @@ def _measure(
         evidence = replace(evidence, refusal=refusal, settles="")
     seeds = {pair.repeat for pair in evidence.pairs}
     effects = {} if evidence.refusal else {key: _logs(pair, seeds) for key, pair in pairs.items()}
-    return _Measured(match, evidence, effects, len(pairs), len(every) - len(pairs))
+    return _Measured(match, evidence, effects, names, len(every) - len(pairs))
+
+
+def _with_differences(item: Comparison, pairs: Iterable[tuple[str, str]], read_back: ReadBack) -> Comparison:
+    """Return the comparison with what else differs in some combination."""
+    found = dict.fromkeys(difference for pair in pairs for difference in read_back.differences(*pair))
+    return item.model_copy(update={"differs": tuple(found)})
 
 
 def _pair(cells: tuple[Cell, Cell], by_cell: Mapping[str, list[Result]], asked: ComparisonRequest) -> _Pair:

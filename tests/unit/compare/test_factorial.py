@@ -86,7 +86,7 @@ def test_an_effect_is_the_t_interval_of_the_means_of_each_seed(tmp_path: Path) -
     for repeat in range(8):
         time = {(cell.choices.comm.kind, cell.choices.processes, cell.choices.batch.global_): known(cell, repeat)
                 for cell in plan.cells}
-        logs.append(np.mean([math.log(time["ring", *rest] / time["backend", *rest])
+        logs.append(np.mean([math.log(time[("ring", *rest)] / time[("backend", *rest)])
                              for rest in ((1, 64), (1, 128), (2, 64), (2, 128))]))
     test = scipy_stats.ttest_1samp(logs, 0).confidence_interval()
     pooled = by_level(main_effects(plan, trials(plan, known)))["ring"].pooled
@@ -159,9 +159,11 @@ def test_the_baseline_names_the_level_that_others_are_compared_with(tmp_path: Pa
 
 
 def test_a_factor_below_another_is_paired_apart_from_it(tmp_path: Path) -> None:
-    text = SUITE.replace("comm: [backend, ring, butterfly]", "engine: [{kind: ddp}, {kind: deepspeed, stage: 1}]").replace(
-        "batch.global: [64, 128]", "engine.bucket_mib: [1, 25]").replace("[comm, processes]",
-                                                                          "[engine, engine.bucket_mib]")
+    text = SUITE
+    for old, new in (("comm: [backend, ring, butterfly]", "engine: [ddp, {kind: deepspeed, stage: 1}]"),
+                     ("batch.global: [64, 128]", "engine.bucket_mib: [1, 25]"),
+                     ("[comm, processes]", "[engine, engine.bucket_mib]")):
+        text = text.replace(old, new)
     plan = planned(tmp_path, text)
     found = main_effects(plan, trials(
         plan, lambda cell, repeat: 10.0 * (1.2 if cell.choices.engine.kind == "deepspeed" else 1) + repeat / 100))
