@@ -8,6 +8,9 @@ from repro.compare.figures import Bounds, Comparison
 from repro.core.frozen import Frozen
 
 HEADING = "main effects, each level against the baseline's, paired over all other factors"
+FEW = 8
+"""Contrasts of single cells above which a short report gives main effects, if asked for, in the place of their reasons.
+"""
 
 
 class Interaction(Frozen):
@@ -42,10 +45,10 @@ class Interaction(Frozen):
 
     @property
     def words(self) -> str:
-        """`with processes: 1.31 x at 2 processes, 0.98 x at 1 process (p = 0.002)`."""
+        """`depends on processes: 1.310 at 2 processes, 0.980 at 1 process (ratio of the two 1.337, p = 0.002 ...)`."""
         turned = ", on the other side of 1" if self.reverses else ""
-        return (f"differs with {self.factor}: {self.ratio_here:.3f} at {self.level}, {self.ratio_there:.3f} at "
-                f"{self.reference}{turned} ({self.ratio:.3f} x, p = {self.p_adjusted:.2g} after Holm)")
+        return (f"depends on {self.factor}: {self.ratio_here:.3f} at {self.level}, {self.ratio_there:.3f} at "
+                f"{self.reference}{turned} (ratio of the two {self.ratio:.3f}, p = {self.p_adjusted:.2g} after Holm)")
 
 
 class MainEffect(Frozen):

@@ -78,7 +78,7 @@ def main_effects(
                               horizon=suite.horizon)
     measured = [_measure(match, by_cell, asked, doubts) for match in matches]
     verdicts = judged([item.evidence for item in measured])
-    found = interactions([(item.match, item.effects) for item in measured], factors)
+    found = interactions([(item.match, item.effects) for item in measured], factors, wanted)
     read_back = ReadBack(plan, results)
     return [
         MainEffect(factor=item.match.factor, level=item.match.candidate.label, reference=item.match.baseline.label,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -28,30 +29,38 @@ class Difference:
     found: Interaction
 
 
-def interactions(measured: Sequence[tuple[Match, Effects]], factors: Factors) -> list[tuple[Interaction, ...]]:
+def interactions(
+    measured: Sequence[tuple[Match, Effects]], factors: Factors, wanted: Mapping[str, Any]
+) -> list[tuple[Interaction, ...]]:
     """Return the interactions of each main effect, flagged at 5 % by Holm over all of them.
 
     The test is Student's t over seeds. It warns of an average that stands for two effects; it decides no verdict, so
     the exact test, whose least p a family this large could not pass, is not asked.
+
+    Args:
+        wanted: the baseline pattern, which selects the levels to compare with.
     """
     every = [Difference(owner, found) for owner, (match, effects) in enumerate(measured)
-             for found in _differences(match, effects, factors)]
+             for found in _differences(match, effects, factors, wanted)]
     adjusted = stats.holm([item.found.p for item in every]) if every else []
     judged = [replace(item, found=item.found.model_copy(update={"p_adjusted": p, "flagged": p <= ALPHA}))
               for item, p in zip(every, adjusted, strict=True)]
     return [tuple(item.found for item in judged if item.owner == owner) for owner in range(len(measured))]
 
 
-def _differences(match: Match, effects: Effects, factors: Factors) -> Iterator[Interaction]:
-    """Yield every level of every other factor against the first that the effect was measured at."""
+def _differences(match: Match, effects: Effects, factors: Factors, wanted: Mapping[str, Any]) -> Iterator[Interaction]:
+    """Yield every level of every other factor against the reference, or the first that the effect was measured at."""
     for place, factor in enumerate(match.others):
         by_level: dict[object, dict[Combination, Sequence[float]]] = {}
         for combination, values in effects.items():
             rest = combination[:place] + combination[place + 1:]
             by_level.setdefault(combination[place], {})[rest] = values
         levels = [level for level in factors.levels(factor) if level.value in by_level]
-        for level in levels[1:]:
-            found = _difference(factor, level, by_level[level.value], levels[0], by_level[levels[0].value])
+        reference = factors.reference(factor, wanted)
+        base = reference if reference in levels or not levels else levels[0]
+        for level in levels:
+            found = None if level == base else _difference(
+                factor, level, by_level[level.value], base, by_level[base.value])
             if found is not None:
                 yield found
 

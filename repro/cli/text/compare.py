@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from repro.compare import METRICS, Comparison, Summary
+from repro.compare.effect import FEW
 
 from .colors import COLORS, p_text
 from .effects import print_effects
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from repro.compare.convergence import Convergence
     from repro.compare.runs import Compared
 
-FEW = 8
-"""Contrasts of single cells above which main effects stand in the place of their reasons."""
 
 
 def print_compared(found: Compared, console: Console | None = None) -> None:
@@ -111,7 +110,7 @@ def _ratios(found: Sequence[Comparison]) -> Table:
 
 def _details(item: Comparison) -> list[str]:
     """Return the figures that accompany a ratio: its two factors, the unpaired ratio, P(less), equivalence."""
-    found = []
+    found = [item.also] if item.also else []
     if item.split is not None:
         found.append(f"= samples to the target x {item.split.samples.value:.3f} / samples a second x "
                      f"{item.split.throughput.value:.3f}")
@@ -124,8 +123,6 @@ def _details(item: Comparison) -> list[str]:
                      + (f", {limits.low:.2f} to {limits.high:.2f}" if limits else ""))
     if item.log_rank_p is not None:
         found.append(f"log-rank p = {item.log_rank_p:.3g}")
-    if item.also:
-        found.append(item.also)
     if item.equivalence is not None and item.verdict != "same":
         test = item.equivalence
         found.append(f"same within {test.margin:.2g}: p = {test.p if test.p_adjusted is None else test.p_adjusted:.3g}")
