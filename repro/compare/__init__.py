@@ -15,6 +15,7 @@ from repro.compare.figures import (
     DECIDED,
     Bounds,
     Comparison,
+    Difference,
     Estimate,
     MarginTest,
     Metric,
@@ -24,6 +25,7 @@ from repro.compare.figures import (
     Verdict,
 )
 from repro.compare.pairing import PAIRED_HASHES
+from repro.compare.read_back import ReadBack
 from repro.compare.summary import Summary, summarize
 from repro.compare.verdict import judged
 from repro.record.results import Result
@@ -38,6 +40,7 @@ __all__ = [
     "Bounds",
     "ComparedCell",
     "Comparison",
+    "Difference",
     "Estimate",
     "MarginTest",
     "Metric",
@@ -81,7 +84,7 @@ def compare(
     for result in results:
         by_cell.setdefault(result.cell_id, []).append(result)
     doubts = drift.doubts(plan, results, started_ms)
-    return judged([
+    found = judged([
         examine(index.cells[one], index.cells[other], by_cell.get(one, []), by_cell.get(other, []), ComparisonRequest(
             metric=chosen, primary=(one, other) == first and chosen == suite.metric, planned=suite.seeds,
             margin=suite.margin, horizon=suite.horizon, refusals=doubts.refusals(one, other),
@@ -89,6 +92,8 @@ def compare(
         ))
         for one, other in contrasts
     ])
+    read_back = ReadBack(plan, results)
+    return [read_back.with_differences(item) for item in found]
 
 
 def contrast(

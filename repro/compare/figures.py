@@ -89,6 +89,19 @@ class Adjusted(Frozen):
     """The order was the same for every run of the suite (method 1.0)."""
 
 
+class Difference(Frozen):
+    """A setting that differs between two cells, as their trials read it back, although no factor asked for it."""
+
+    name: str
+    candidate: str
+    baseline: str
+
+    @property
+    def words(self) -> str:
+        """`overlap off against on`."""
+        return f"{self.name} {self.candidate} against {self.baseline}"
+
+
 class Comparison(Frozen):
     """A candidate against its baseline."""
 
@@ -128,9 +141,18 @@ class Comparison(Frozen):
     cautions: tuple[str, ...] = ()
     adjusted: Adjusted | None = None
     """Where the machine drifted: how ratio, interval and p were adjusted; the pairs are as measured."""
+    differs: tuple[Difference, ...] = ()
+    """What else differs, read back: part of what is compared, next to the factors that were varied."""
     refused: bool = False
     """There is no result, for the reason in `because`: no condition passes, and no figure is given but the pairs (of
     published results those that docs/published.md names)."""
+
+    @property
+    def also(self) -> str:
+        """One line on what else differs; "" if nothing that was read back does."""
+        if not self.differs:
+            return ""
+        return f"also differs between the two, as read back: {'; '.join(item.words for item in self.differs)}"
 
     @property
     def speedup(self) -> float | None:
@@ -143,5 +165,5 @@ def bounds(interval: stats.Interval | None) -> Bounds | None:
     return None if interval is None else Bounds(low=interval.low, high=interval.high, level=interval.level)
 
 
-__all__ = ["DECIDED", "Adjusted", "Bounds", "Comparison", "Estimate", "MarginTest", "Metric", "Pair", "Restricted",
-           "TimeSplit", "Verdict", "bounds"]
+__all__ = ["DECIDED", "Adjusted", "Bounds", "Comparison", "Difference", "Estimate", "MarginTest", "Metric", "Pair",
+           "Restricted", "TimeSplit", "Verdict", "bounds"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
@@ -36,9 +36,13 @@ class Choice(Frozen):
     @property
     def label(self) -> str:
         """The name, the options that differ from their defaults, and those that are always shown."""
+        return self.label_without(())
+
+    def label_without(self, names: Collection[str]) -> str:
+        """Return the label without some options."""
         changed = self.plugin.model_dump(mode="json", exclude_defaults=True)
         changed |= self.plugin.model_dump(mode="json", include=set(self.plugin.always_shown))
-        options = ", ".join(f"{key}={as_text(value)}" for key, value in sorted(changed.items()))
+        options = ", ".join(f"{key}={as_text(value)}" for key, value in sorted(changed.items()) if key not in names)
         return f"{self.kind} ({options})" if options else self.kind
 
 

@@ -98,6 +98,8 @@ class Suite(Frozen):
         description="the cell speed-ups are measured against; factors not named are taken equal to the candidate's",
     )
     primary: Contrast | None = Field(None, description="the one contrast declared beforehand")
+    contrasts: tuple[str, ...] = Field((), description="factors whose main effects are asked for: their levels paired "
+                                                       "over all other factors")
     on_failure: Literal["continue", "rerun", "resume_from_checkpoint", "stop"] = Field(
         "continue", description="a trial that crashed or hung: keeps its status, runs again at once, is resumed from "
                                 "its last checkpoint, or ends the run"

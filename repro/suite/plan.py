@@ -20,6 +20,7 @@ from repro.core.random_streams import Streams
 from repro.core.yaml_file import FieldPath
 from repro.suite import legacy
 from repro.suite.cell import Cell, Skipped
+from repro.suite.factors import keep_factors
 from repro.suite.identity import FIRST_METHOD, METHOD, METHODS, canonical, rules_of
 from repro.suite.legacy import PlanKind
 from repro.suite.matrix import Problem, expand_matrix
@@ -149,6 +150,7 @@ def make_plan(
     if idle is not None and not overridden:
         raise problem(f"{json.dumps(suite.exclude[idle])} excludes no combination of this suite", ("exclude", idle))
     suite, lost = _keep_contrasts(suite, requested, problem, overridden)
+    suite, without = keep_factors(suite, problem, overridden)
     cells, skipped = _on_machine(requested, machine, problem)
     if suite.master_seed is None:
         suite = suite.model_copy(update={"master_seed": drawn.master_seed})
@@ -159,7 +161,7 @@ def make_plan(
     )
     plan = plan.model_copy(update={"order": tuple(planned_order(plan))})
     smoke_note = _smoke_note(plan)
-    notes = (*lost, *([smoke_note] if smoke_note else []), *_notes(plan, machine))
+    notes = (*lost, *without, *([smoke_note] if smoke_note else []), *_notes(plan, machine))
     return plan.model_copy(update={"notes": notes, "smoke_note": smoke_note})
 
 
@@ -258,6 +260,8 @@ def suite_digest(suite: Suite, cells: Sequence[Cell], method: str = METHOD) -> s
              if value != Suite.model_fields[key].default}
     if rules_of(method) == FIRST_METHOD:
         data["master_seed"] = suite.master_seed
+    if suite.contrasts:
+        data["contrasts"] = suite.contrasts
     if suite.keeps_checkpoints:  # writing them is on the clock of every trial
         data["checkpoint_every"] = suite.checkpoint_every
     return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

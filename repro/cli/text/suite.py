@@ -31,6 +31,8 @@ def suite_text(suite: Suite) -> str:
     if suite.primary:
         lines.append(f"{'primary:':<13}{_pattern(suite.primary.candidate)} against "
                      f"{_pattern(suite.primary.baseline)}, {suite.primary.metric}")
+    if suite.contrasts:
+        lines.append(f"{'contrasts:':<13}main effects of {', '.join(suite.contrasts)}, paired over all other factors")
     lines.append(f"{'margin:':<13}{suite.margin:g} counts as the same")
     if suite.horizon is not None:
         lines.append(f"{'horizon:':<13}{suite.horizon:g}, up to which runs that missed the target are compared")
