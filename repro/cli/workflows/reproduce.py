@@ -166,8 +166,10 @@ def reduce_plan(plan: Plan, chosen: Sequence[tuple[str, int]], machine: Machine,
             method 1.0 has none; its trials keep their order.
 
     Raises:
-        UsageError: this machine cannot run a cell; the message gives the reason.
+        UsageError: this machine cannot run a cell, or a plug-in is not installed; the message gives the reason.
     """
+    if absent := plan.absent_plugins():
+        raise UsageError("; ".join(absent))
     wanted, kept = set(chosen), {name for name, _ in chosen}
     for cell in plan.cells:
         if cell.cell_id in kept and (why := cell.choices.unsupported(machine)):
