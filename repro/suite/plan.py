@@ -250,8 +250,9 @@ def expand_again(plan: Plan, machine: Machine) -> Plan:
     if rules_of(plan.method) not in METHODS:
         raise SuiteError(f"method {plan.method!r} is unknown to this version of repro (known: {', '.join(METHODS)})",
                          field="method")
-    return make_plan(plan.suite, machine, overridden=True, drawn=Drawn(plan.master_seed, plan.order_seed),
-                     method=plan.method)
+    with reading(plan.plugins):
+        return make_plan(plan.suite, machine, overridden=True, drawn=Drawn(plan.master_seed, plan.order_seed),
+                         method=plan.method)
 
 
 def suite_digest(suite: Suite, cells: Sequence[Cell], method: str = METHOD) -> str:
