@@ -11,6 +11,7 @@ from repro.compare.figures import Comparison
 from repro.compare.pairing import PAIRED_HASHES, cell_trials, mismatch
 from repro.compare.verdict import judged
 from repro.core.errors import UsageError
+from repro.record.differences import changed_plugins
 from repro.record.environment import Environment
 from repro.record.results import Result
 from repro.suite.identity import rules_of
@@ -135,6 +136,7 @@ def _cautions(first: Ran, second: Ran) -> tuple[str, ...]:
                   if getattr(one, name) != getattr(other, name)]
         names = sorted({*one.libraries, *other.libraries})
         differ += [name for name in names if one.libraries.get(name) != other.libraries.get(name)]
+        differ += changed_plugins(one, other)
         if differ:
             found.append(f"the runs differ in {', '.join(differ)}")
     return tuple(found)

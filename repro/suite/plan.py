@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from repro.core import pattern
 from repro.core.errors import SuiteError
@@ -23,8 +23,10 @@ from repro.suite.cell import Cell, Skipped
 from repro.suite.factors import keep_factors
 from repro.suite.identity import FIRST_METHOD, METHOD, METHODS, canonical, rules_of
 from repro.suite.legacy import PlanKind
-from repro.suite.matrix import Problem, expand_matrix
+from repro.suite.matrix import Problem, describe_plugins, expand_matrix
 from repro.suite.model import SEEDS_BELOW, Suite, Trial
+from repro.suite.recorded import RecordedPlugin, reading
+from repro.suite.stand_in import StandIn
 
 LEAST_SEEDS = 5
 """Repeats that a result needs (method.md section 3); fewer make a smoke test."""
@@ -56,6 +58,8 @@ class Plan(Frozen):
     device: str
     device_count: int
     cores: int
+    plugins: tuple[RecordedPlugin, ...] = ()
+    """The plug-ins of other packages in the suite, so that readers need none of them installed."""
     cells: tuple[Cell, ...]
     skipped: tuple[Skipped, ...]
     order: tuple[tuple[int, int], ...]
@@ -69,6 +73,13 @@ class Plan(Frozen):
     kind: PlanKind = "suite"
     """suite: all that a suite expands to. reproduction: chosen trials of another record, run again. calibration: cells
     of a suite against themselves."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _without_plugins(cls, data: Any, handler: ModelWrapValidatorHandler[Plan]) -> Plan:
+        """Read a plan although plug-ins in it are not installed here."""
+        with reading(data.get("plugins", ()) if isinstance(data, Mapping) else ()):
+            return handler(data)
 
     @model_validator(mode="after")
     def _from_older_version(self) -> Plan:
@@ -116,6 +127,11 @@ class Plan(Frozen):
             master_seed=self.master_seed, side=cell.trial_side,
         )
 
+    def absent_plugins(self) -> list[str]:
+        """Return a sentence for each plug-in in it that is not installed here as the plan describes it."""
+        return list(dict.fromkeys(choice.plugin.absence for cell in self.cells for choice in cell.choices.plugins()
+                                  if isinstance(choice.plugin, StandIn)))
+
     @property
     def has_twins(self) -> bool:
         """Its cells are the two sides of a calibration, which no suite expands to."""
@@ -156,8 +172,8 @@ def make_plan(
         suite = suite.model_copy(update={"master_seed": drawn.master_seed})
     plan = Plan(
         suite=suite, digest=suite_digest(suite, requested, method), method=method, device=machine.device,
-        device_count=machine.device_count, cores=machine.cores, cells=tuple(cells), skipped=tuple(skipped), order=(),
-        order_seed=drawn.order_seed, kind="suite",
+        device_count=machine.device_count, cores=machine.cores, plugins=describe_plugins(suite, requested),
+        cells=tuple(cells), skipped=tuple(skipped), order=(), order_seed=drawn.order_seed, kind="suite",
     )
     plan = plan.model_copy(update={"order": tuple(planned_order(plan))})
     smoke_note = _smoke_note(plan)
@@ -241,8 +257,9 @@ def expand_again(plan: Plan, machine: Machine) -> Plan:
     if rules_of(plan.method) not in METHODS:
         raise SuiteError(f"method {plan.method!r} is unknown to this version of repro (known: {', '.join(METHODS)})",
                          field="method")
-    return make_plan(plan.suite, machine, overridden=True, drawn=Drawn(plan.master_seed, plan.order_seed),
-                     method=plan.method)
+    with reading(plan.plugins):
+        return make_plan(plan.suite, machine, overridden=True, drawn=Drawn(plan.master_seed, plan.order_seed),
+                         method=plan.method)
 
 
 def suite_digest(suite: Suite, cells: Sequence[Cell], method: str = METHOD) -> str:

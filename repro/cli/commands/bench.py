@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from repro.cli.options import echo_json, json_option
+from repro.cli.place import PlaceParam
 
 
 @click.group()
@@ -85,7 +86,7 @@ def tracking(rounds: int, steps: int, processes: int, delay: float, every: float
               help="Limit for one algorithm at one size; a combination that would exceed it is skipped.")
 @click.option("--seed", type=click.IntRange(min=0), default=20151102, help="Seed of the order of execution.")
 @click.option("--with-mpi", "mpi", is_flag=True, help="Also measure Open MPI's MPI_Allreduce over TCP, if installed.")
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with plots.")
+@click.option("--html", type=PlaceParam(dir_okay=False, path_type=Path), help="Write a page with plots.")
 @click.option("--mlflow", is_flag=True, help="Log one MLflow run per algorithm and number of ranks.")
 @json_option
 def comm(html: Path | None, mlflow: bool, as_json: bool, **request: Any) -> None:
@@ -136,7 +137,7 @@ def bench_compare(cells: int, seeds: int, sizes: int, repetitions: int, as_json:
               help="Minimum number of result logs of the round.")
 @click.option("--megabytes", type=click.FloatRange(0.1, 10_000), default=400.0,
               help="Total size of the logs, 10^6 bytes.")
-@click.option("--from", "sample", type=click.Path(exists=True, file_okay=False, path_type=Path),
+@click.option("--from", "sample", type=PlaceParam(exists=True, file_okay=False, path_type=Path),
               help="Repeat the logs of this round (ORG/results/...).  [default: synthetic logs]")
 @json_option
 def bench_import(logs: int, megabytes: float, sample: Path | None, as_json: bool) -> None:

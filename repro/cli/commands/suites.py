@@ -16,6 +16,7 @@ from repro.cli.options import (
     seeds_option,
     suite_argument,
 )
+from repro.cli.place import PlaceParam
 
 
 @click.command("list")
@@ -65,7 +66,7 @@ def show(suite: str, overrides: tuple[str, ...], as_json: bool) -> None:
 @override_option
 @seeds_option
 @master_seed_option
-@click.option("--pilot", type=click.Path(path_type=Path), metavar="RUN", help="Run with the same cells: also print the "
+@click.option("--pilot", type=PlaceParam(path_type=Path), metavar="RUN", help="Run with the same cells: also print the "
               "smallest effect that these repeats can show, and the repeats that the margin requires.")
 @json_option
 def plan(
