@@ -40,7 +40,7 @@ def _grids() -> Iterator[Scenario]:
         yield single_run(f"grid {share:.0%}", equal)
         yield wrongly_same(f"grid {share:.0%}, at the margin", replace(equal, ratio=1.05))
         yield wrongly_same(f"grid {share:.0%}, beyond the margin", replace(equal, ratio=1.1))
-    for ours, theirs in ((0.05, 0.1), (0.1, 0.33), (0.33, 0.1), (0.2, 0.25), (0.002, 0.05)):
+    for ours, theirs in ((0.05, 0.1), (0.1, 0.33), (0.33, 0.1), (0.2, 0.25), (0.01, 0.05)):
         yield single_run(f"unlike grids, {ours:.1%} and {theirs:.1%}",
                          Experiment(10, spread=0.03, grids=(ours, theirs)))
 

@@ -156,8 +156,9 @@ def bench_import(logs: int, megabytes: float, sample: Path | None, as_json: bool
 @bench.command("verdicts")
 @click.option("--experiments", type=click.IntRange(20, 1_000_000), default=4000, help="Simulated experiments a row.")
 @click.option("--only", multiple=True, metavar="TEXT", help="Only rows whose name contains this; may be repeated.")
+@click.option("--processes", type=click.IntRange(1, 64), default=1, help="Rows simulated at the same time.")
 @json_option
-def bench_verdicts(experiments: int, only: tuple[str, ...], as_json: bool) -> None:
+def bench_verdicts(experiments: int, only: tuple[str, ...], processes: int, as_json: bool) -> None:
     """Measure wrong verdicts and power.
 
     Simulates experiments of a known truth, from results to verdicts: equal cells, drift, coarse and unlike evaluation
@@ -177,7 +178,7 @@ def bench_verdicts(experiments: int, only: tuple[str, ...], as_json: bool) -> No
     if not as_json:
         click.echo(head(experiments, SEED))
     try:
-        found = measure(experiments, only, show)
+        found = measure(experiments, only, show, processes)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     _print(found, as_json)

@@ -121,6 +121,8 @@ def test_the_command_prints_rows_and_gives_json() -> None:
     data = json.loads(CliRunner().invoke(cli, [*arguments, "--json"]).output)
     assert [row["name"] for row in data["rows"]] == ["t3, 20 pairs", "t3, 20 pairs, different"]
     assert data["experiments"] == 20
+    again = CliRunner().invoke(cli, [*arguments, "--json", "--processes", "2"])
+    assert json.loads(again.output) == data
     none = CliRunner().invoke(cli, ["bench", "verdicts", "--only", "moon"])
     assert none.exit_code == 2 and "no scenario is named 'moon'" in none.output
 
