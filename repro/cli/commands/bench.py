@@ -9,6 +9,7 @@ import click
 
 from repro.cli.options import echo_json, json_option
 from repro.cli.place import PlaceParam
+from repro.core.errors import Exit
 
 
 @click.group()
@@ -151,6 +152,39 @@ def bench_import(logs: int, megabytes: float, sample: Path | None, as_json: bool
     from repro.bench.harness.import_scale import measure
 
     _print(measure(logs, megabytes, sample), as_json)
+
+
+@bench.command("verdicts")
+@click.option("--experiments", type=click.IntRange(20, 1_000_000), default=4000, help="Simulated experiments a row.")
+@click.option("--only", multiple=True, metavar="TEXT", help="Only rows whose name contains this; may be repeated.")
+@click.option("--processes", type=click.IntRange(1, 64), default=1, help="Rows simulated at the same time.")
+@json_option
+def bench_verdicts(experiments: int, only: tuple[str, ...], processes: int, as_json: bool) -> None:
+    """Measure wrong verdicts and power.
+
+    Simulates experiments of a known truth, from results to verdicts: equal cells, drift, coarse and unlike evaluation
+    grids, missed targets, two runs, conditions of --fail-if, plans from pilots. All rows take about half an hour. Exit
+    code 3 if a row does not hold what is promised.
+
+    \b
+    Example: repro bench verdicts --experiments 400 --only drift
+    """
+    from repro.bench.verdicts.measure import SEED, measure
+    from repro.bench.verdicts.outcome import Row, head
+
+    def show(row: Row) -> None:
+        if not as_json:
+            click.echo(row.text())
+
+    if not as_json:
+        click.echo(head(experiments, SEED))
+    try:
+        found = measure(experiments, only, show, processes)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    _print(found, as_json)
+    if not found.holds:
+        raise SystemExit(int(Exit.NOT_REPRODUCED))
 
 
 def _print(found: Any, as_json: bool) -> None:
