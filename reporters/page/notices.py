@@ -40,7 +40,9 @@ class ParityView:
 
 
 def progress(record: Record) -> str:
-    done, planned = len(record.results), len(record.plan.order)
+    done, planned = len(record.results), record.planned
+    if record.budget_spent:
+        return f"{done} trials have run, then the budget was spent"
     return f"all {planned} trials have run" if done == planned else f"{done} of {planned} trials so far"
 
 
@@ -128,7 +130,8 @@ def _doubts(record: Record) -> Iterator[Notice]:
 INCIDENTS = {
     "resumed": "Resumed", "difference": "Resumed in another environment", "lock": "Stale lock", "machine": "Machine",
     "clock": "Clock", "lost": "Result lost", "rerun": "Started again", "stopped": "Stopped",
-    "calibration": "Calibration", "checkpoint": "Checkpoint skipped", "throttled": "Throttled", "energy": "Energy",
+    "budget": "Budget spent", "calibration": "Calibration", "checkpoint": "Checkpoint skipped", "throttled": "Throttled",
+    "energy": "Energy",
 }
 
 

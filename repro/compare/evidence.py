@@ -15,6 +15,7 @@ from repro.compare.figures import Estimate, Pair, Restricted, TimeSplit, bounds
 from repro.compare.grid import Grid, grid_of
 from repro.compare.missed import Missed, missed
 from repro.compare.pairing import CellTrials, cell_trials, mismatch, pairs_of
+from repro.compare.stage import Stage, missed_p, stage_figures
 from repro.compare.time_split import split_of
 from repro.core import pattern
 from repro.record.results import Result
@@ -45,6 +46,8 @@ class ComparisonRequest:
     withhold: bool = True
     """Without a verdict, give no figures either; False for published results, whose rules show them."""
     cautions: tuple[str, ...] = ()
+    stage: Stage | None = None
+    """The look at which a sequential design judges it; None: a fixed number of pairs."""
 
     @property
     def scale(self) -> MetricSpec:
@@ -196,10 +199,14 @@ def _ratios(base: Evidence) -> Evidence:
     above, below = [pair.candidate for pair in base.pairs], [pair.baseline for pair in base.pairs]
     logs = base.logs
     steady = float(np.std(logs, ddof=1)) < NO_SPREAD
+    interval: stats.Interval | None
     ratio, interval = stats.paired_ratio(above, below)
     few = base.n <= EXACT_PAIRS
     p = stats.sign_flip(logs, EXACT_PAIRS) if few or steady else stats.paired_p(above, below)
     test = None if steady else stats.or_none(lambda: stats.tost(logs, base.asked.margin))
+    if base.asked.stage is not None and not steady:
+        at_look = stage_figures(above, below, base.asked.margin, base.asked.stage)
+        interval, p, test = at_look.interval, at_look.p, at_look.equivalence
     return replace(
         base, ratio=ratio, interval=None if steady else interval, p=p, equivalence=test,
         less=sum(a < b for a, b in zip(above, below, strict=True)),
@@ -212,6 +219,8 @@ def _ratios(base: Evidence) -> Evidence:
 
 def _with_missed(base: Evidence) -> Evidence:
     found = missed(base.ours, base.theirs, base.asked.scale, base.asked.horizon)
+    if base.asked.stage is not None and base.asked.stage.anytime and found.p is not None:
+        found = replace(found, p=missed_p(base.ours, base.theirs, base.asked.scale))
     return replace(base, missed=found, refusal=found.refusal or _outside(base), p=found.p, less=found.first,
                    more=found.second, floor=stats.sign_flip_floor(max(1, found.n)), n=found.n,
                    grid=grid_of(base.ours, base.theirs, base.asked.scale, paired=True))

@@ -76,6 +76,22 @@ class TimeSplit(Frozen):
     """Samples a second up to the target, by the clock compared."""
 
 
+class LookPlace(Frozen):
+    """A look of a sequential design."""
+
+    number: int
+    of: int
+    n: int
+    """Pairs at this look."""
+    nominal: float
+    """Level that p is compared with here; 0.05 for an e-process, whose p is valid at every n."""
+    same_nominal: float
+    """The same for each side of sameness."""
+    anytime: bool = False
+    next_n: int | None = None
+    """Pairs at the next look; None: the run has ended."""
+
+
 class Comparison(Frozen):
     """A candidate against its baseline."""
 
@@ -113,6 +129,8 @@ class Comparison(Frozen):
     settles: str = ""
     """Forecast of what settles an inconclusive comparison."""
     cautions: tuple[str, ...] = ()
+    look: LookPlace | None = None
+    """Of a sequential design: the look at which it was judged last."""
     refused: bool = False
     """There is no result, for the reason in `because`: no condition passes, and no figure is given but the pairs (of
     published results those that docs/published.md names)."""
