@@ -130,8 +130,8 @@ def _doubts(record: Record) -> Iterator[Notice]:
 INCIDENTS = {
     "resumed": "Resumed", "difference": "Resumed in another environment", "lock": "Stale lock", "machine": "Machine",
     "clock": "Clock", "lost": "Result lost", "rerun": "Started again", "stopped": "Stopped",
-    "budget": "Budget spent", "calibration": "Calibration", "checkpoint": "Checkpoint skipped", "throttled": "Throttled",
-    "energy": "Energy",
+    "budget": "Budget spent", "calibration": "Calibration", "checkpoint": "Checkpoint skipped",
+    "throttled": "Throttled", "energy": "Energy",
 }
 
 

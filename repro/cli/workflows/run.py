@@ -136,7 +136,7 @@ def _carry_out(run: Run, session: RunSession, track: bool) -> Ended:
     if ended.problem is not None:
         raise ended.problem
     record = ended.record or read_record(folder.root)
-    code = Exit.INTERRUPTED if ended.interrupt else exit_code(record.results, len(run.plan.order))
+    code = Exit.INTERRUPTED if ended.interrupt else exit_code(record.results, record.planned)
     return _summarize(record, code, paths, tracking)
 
 
