@@ -112,6 +112,7 @@ class Evidence:
         """Return True if the evaluation grid is fine enough: two cells are the same only if their crossings are."""
         if self.grid is None:
             return True
+        level = 1 - 2 * self.asked.stage.same if self.asked.stage else level
         edge, found = 1 + self.asked.margin, self.grid.interval(level)
         return found is not None and 1 / edge <= found.low and found.high <= edge
 
@@ -119,7 +120,7 @@ class Evidence:
         """Return False if evaluation grids that differ could produce the ratio alone."""
         if self.grid is None or not self.grid.unlike:
             return True
-        found = self.grid.interval(level)
+        found = self.grid.interval(1 - self.asked.stage.difference if self.asked.stage else level)
         return found is not None and not found.low <= 1 <= found.high
 
     @property
@@ -201,12 +202,12 @@ def _ratios(base: Evidence) -> Evidence:
     steady = float(np.std(logs, ddof=1)) < NO_SPREAD
     interval: stats.Interval | None
     ratio, interval = stats.paired_ratio(above, below)
-    few = base.n <= EXACT_PAIRS
-    p = stats.sign_flip(logs, EXACT_PAIRS) if few or steady else stats.paired_p(above, below)
+    exact = base.n <= EXACT_PAIRS
+    p = _p_without_spread(logs) if steady else stats.sign_flip(logs) if exact else stats.paired_p(above, below)
     test = None if steady else stats.or_none(lambda: stats.tost(logs, base.asked.margin))
-    if base.asked.stage is not None and not steady:
+    if base.asked.stage is not None and (not steady or base.asked.stage.anytime):
         at_look = stage_figures(above, below, base.asked.margin, base.asked.stage)
-        interval, p, test = at_look.interval, at_look.p, at_look.equivalence
+        interval, p, test = at_look.interval, at_look.p, None if steady else at_look.equivalence
     return replace(
         base, ratio=ratio, interval=None if steady else interval, p=p, equivalence=test,
         less=sum(a < b for a, b in zip(above, below, strict=True)),
@@ -215,6 +216,11 @@ def _ratios(base: Evidence) -> Evidence:
                                                                            base.asked.scale),
         grid=grid_of(base.ours, base.theirs, base.asked.scale, paired=True),
     )
+
+
+def _p_without_spread(logs: Sequence[float]) -> float:
+    """Return the exact sign-flip p of any number of equal log ratios: only one of all flips and its mirror reach it."""
+    return stats.sign_flip_floor(len(logs)) if abs(logs[0]) > NO_SPREAD else 1.0
 
 
 def _with_missed(base: Evidence) -> Evidence:
