@@ -31,10 +31,11 @@ class Sequential(SuitePart):
 
     @model_validator(mode="after")
     def _design(self) -> Sequential:
-        extra = self.model_fields_set & {"spending", "power"}
-        if self.anytime and extra:
-            raise FieldProblem("has no meaning with anytime: an e-process spends nothing", (min(extra),))
-        if "power" in self.model_fields_set and self.spending != "power":
+        defaults = {name: type(self).model_fields[name].default for name in ("spending", "power")}
+        changed = [name for name, default in defaults.items() if getattr(self, name) != default]
+        if self.anytime and changed:
+            raise FieldProblem("has no meaning with anytime: an e-process spends nothing", (changed[0],))
+        if "power" in changed and self.spending != "power":
             raise FieldProblem(f"is the exponent of spending: power, not of {self.spending}", ("power",))
         if not self.anytime and not 1 <= len(self.looks) <= MOST_LOOKS:
             raise FieldProblem(f"a sequential design has 1 to {MOST_LOOKS} looks, not {len(self.looks)}", ("looks",))
