@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from repro.compare.figures import Comparison
+from repro.record.looks import Look
 from repro.record.results import Result
 from repro.suite.cell import Cell
 from repro.suite.model import Trial
@@ -14,6 +16,7 @@ class Silent:
     """Prints nothing and records its messages."""
 
     said: list[str] = field(default_factory=list)
+    looks: list[Look] = field(default_factory=list)
 
     def stage(self, text: str) -> None:
         self.said.append(text)
@@ -21,3 +24,6 @@ class Silent:
     def trial_started(self, number: int, count: int, trial: Trial, cell: Cell) -> None: ...
     def trial_ticked(self, value: float | None, epochs: float, samples_per_second: float | None) -> None: ...
     def trial_ended(self, result: Result, seconds: float) -> None: ...
+
+    def look_taken(self, look: Look, found: Comparison) -> None:
+        self.looks.append(look)

@@ -154,7 +154,7 @@ def _row(record: Record, cell: Cell, summary: Summary, mark: CellMark, axis: Axi
     assert isinstance(workload, Workload)
     interval, scale = summary.interval, METRICS[summary.metric]
     return CellRow(
-        mark=mark, n=summary.n, planned=record.plan.suite.seeds, ok=summary.ok, statuses=_statuses(summary),
+        mark=mark, n=summary.n, planned=record.due_of(cell.cell_id), ok=summary.ok, statuses=_statuses(summary),
         success=_success(summary.success), median=_figure(summary.median, scale), median_why=_median_why(summary),
         interval=_ends(interval, scale), interval_why=_interval_why(summary),
         level=f"{interval.level:.1%}".replace("%", "\N{NO-BREAK SPACE}%") if interval else "",

@@ -37,7 +37,9 @@ class ParityView:
 
 
 def progress(record: Record) -> str:
-    done, planned = len(record.results), len(record.plan.order)
+    done, planned = len(record.results), record.planned
+    if record.budget_spent:
+        return f"{done} trials have run, then the budget was spent"
     return f"all {planned} trials have run" if done == planned else f"{done} of {planned} trials so far"
 
 

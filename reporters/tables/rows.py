@@ -87,7 +87,7 @@ def about(record: Record) -> Row:
         "suite": plain(plan.suite.suite), "title": plain(plan.suite.title), "suite_version": plan.suite.version,
         "suite_digest": plan.digest,
         "method": plan.method, "origin": " and ".join(origins_of(plan.cells)), "metric": record.plan.suite.metric,
-        "trials": len(record.results), "planned": len(plan.order), "seeds": plan.suite.seeds,
+        "trials": len(record.results), "planned": record.planned, "seeds": plan.suite.seeds,
         "margin": plan.suite.margin, "horizon": plan.suite.horizon,
         "attempts": len(record.attempts), "machine": plain(machine_of(environment)),
         "started_ms": environment.started_ms, "repro_version": environment.repro_version,
@@ -103,7 +103,7 @@ def _cell(record: Record, item: Summary) -> Row:
     cell = record.cell(item.cell_id)
     row: Row = {"cell_id": item.cell_id, "cell": plain(item.label), "origin": cell.choices.origin}
     row |= {f"factor.{key}": plain(value) for key, value in cell.factors.items()}
-    row |= {"metric": item.metric, "n": item.n, "planned": record.plan.suite.seeds, "ok": item.ok,
+    row |= {"metric": item.metric, "n": item.n, "planned": record.due_of(item.cell_id), "ok": item.ok,
             "statuses": ", ".join(f"{count} {name}" for name, count in sorted(item.statuses.items())),
             "median": item.median}
     row |= bounds("median", item.interval) | bounds("success", item.success)

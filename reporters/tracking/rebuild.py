@@ -24,8 +24,8 @@ from ..text import limited, visible
 from .access import check_scheme
 from .server import PAGE, configure_mlflow, translated
 
-OF_A_RUN = ("plan.json", "suite.yaml", "environment.json", "ledger.jsonl", "incidents.jsonl", "launchers.json",
-            "parity.json", FILE)
+OF_A_RUN = ("plan.json", "suite.yaml", "environment.json", "ledger.jsonl", "incidents.jsonl", "looks.jsonl",
+            "launchers.json", "parity.json", FILE)
 NEEDED = ("plan.json", "environment.json")
 OF_A_TRIAL = re.compile(r"trial\.json|result\.json|(?:result|system)_\d{1,6}\.txt|rank\d{1,6}\.log")
 

@@ -191,14 +191,14 @@ def cell_view(
     tags |= {"repro.run_warnings": warnings} if warnings else {}
     tags |= {f"repro.factor.{re.sub(NOT_A_KEY, '_', key)}": value for key, value in cell.factors.items()}
     paths = [folder.plan, folder.environment, folder.ledger, folder.suite, folder.parity_verdict, folder.launchers,
-             folder.incidents, folder.root / CALIBRATION]
+             folder.incidents, folder.looks, folder.root / CALIBRATION]
     files = {path.name: path for path in paths}
     tags |= _listed(files)
     files |= {"report.html": folder.reports / "report.html"} if report else {}
     results = record.of_cell(cell.cell_id)
     summaries = [summarize(cell, results, spec.name) for spec in METRICS.values() if spec.tracked] if results else []
     tags |= {f"repro.interval.{name}": level for name, level in levels(summaries, comparisons).items()}
-    over = len(results) == record.plan.suite.seeds
+    over = len(results) == record.due_of(cell.cell_id)
     ended = "KILLED" if not over else _of_cell(results)
     running = alive and not over
     return RunView(

@@ -18,6 +18,7 @@ DESCRIPTIONS = {
     "suite.yaml": "The suite as written", "environment.json": "Libraries, devices, settings, identity of the data",
     "ledger.jsonl": "Every attempt of every trial, and how it ended",
     "parity.json": "Result of the parity gate: whether the engines train alike",
+    "looks.jsonl": "Looks of a sequential run: figures and decisions",
     "incidents.jsonl": "Incidents of the run, and warnings about the machine",
     "launchers.json": "Load times of the launchers", "sha256sums.txt": "sha256 of every file",
 }
@@ -64,7 +65,7 @@ def metadata(record: Record, files: Mapping[str, bytes], sums: Mapping[str, str]
         **({"endTime": _when(_ended_ms(record))} if record.attempts else {}),
         "actionStatus": {"@id": "http://schema.org/FailedActionStatus" if record.missing() else
                          "http://schema.org/CompletedActionStatus"},
-        "description": f"{len(record.results)} of {len(plan.order)} planned trials, method {plan.method}, "
+        "description": f"{len(record.results)} of {record.planned} planned trials, method {plan.method}, "
                        f"device {plan.device}",
     }))
     action["instrument"] = tool

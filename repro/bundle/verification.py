@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-ProblemKind = Literal["hash", "missing", "unlisted", "schema", "plan", "result", "ledger", "conservation", "pairing"]
+ProblemKind = Literal["hash", "missing", "unlisted", "schema", "plan", "result", "ledger", "conservation", "pairing",
+                      "looks"]
 TRIAL_KINDS: frozenset[ProblemKind] = frozenset(
     {"hash", "missing", "unlisted", "result", "schema", "conservation", "pairing"})
 """Kinds of problem that, within the folder of a trial, concern only this trial."""

@@ -21,12 +21,14 @@ from repro.bundle.verify_files import (
     verified_model,
 )
 from repro.bundle.verify_ledger import check_ledger, count_unfinished, unlisted_logs
+from repro.bundle.verify_looks import check_looks
 from repro.bundle.verify_plan import can_list_trials, check_plan, made_by
 from repro.bundle.verify_trials import check_pairing, verified_result
 from repro.core.errors import OutputError
 from repro.record import index as record_index
 from repro.record.environment import Environment
 from repro.record.ledger import Attempt
+from repro.record.looks import end_of
 from repro.record.results import Result
 from repro.record.store import RunFolder
 from repro.suite.plan import Plan
@@ -77,18 +79,25 @@ def _check_trials(
         for trial in plan.trials():
             found.extend(unlisted_logs(folder, trial, attempts))
     check_pairing(plan, results, found)
-    _check_complete(folder, plan, results, attempts or [], found)
+    looks = check_looks(folder, plan, results, attempts or [], found)
+    _check_complete(folder, plan, results, attempts or [], found, end_of(looks))
     if names := unchecked_names(folder.root):
         found.notes.append(f"not part of the record, not checked: {', '.join(ascii(name)[1:-1] for name in names[:8])}"
                            f"{' ...' if len(names) > 8 else ''}")
 
 
 def _check_complete(
-    folder: RunFolder, plan: Plan, results: list[Result], attempts: list[Attempt], found: Verification
+    folder: RunFolder, plan: Plan, results: list[Result], attempts: list[Attempt], found: Verification,
+    end: int | None,
 ) -> None:
-    """Note trials that have no result yet; a run whose trials have all ended must have an index."""
-    if missing := len(plan.order) - len(results):
-        found.notes.append(f"{missing} of {len(plan.order)} planned trials have no readable result")
+    """Note trials that have no result yet; a run whose trials have all ended must have an index.
+
+    Args:
+        end: pairs after which a sequential run ended; later trials are not missing.
+    """
+    planned = sum(end is None or repeat < end for _, repeat in plan.order)
+    if missing := planned - len(results):
+        found.notes.append(f"{missing} of {planned} planned trials have no readable result")
     elif unfinished := count_unfinished(plan, results, attempts):
         found.notes.append(f"{unfinished} of {len(plan.order)} trials failed and were due to run again when the run "
                            "ended")

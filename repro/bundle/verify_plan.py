@@ -14,6 +14,7 @@ from repro.record.environment import Environment, commit
 from repro.record.store import MAX_TRIALS
 from repro.suite.identity import METHOD, rules_of
 from repro.suite.plan import Plan, expand_again, planned_order, suite_digest, wrong_order
+from repro.suite.repeats import planned_repeats
 
 SHOWN_CELLS = 8
 
@@ -122,7 +123,8 @@ def missing_trials(plan: Plan, missing_cells: Sequence[str]) -> Iterator[Problem
         return
     if missing_cells:
         yield Problem("plan.json", f"lacks cells of its suite: {'; '.join(missing_cells[:SHOWN_CELLS])}", "plan")
-    wanted = {(index, repeat) for index in range(len(plan.cells)) for repeat in range(plan.suite.seeds)}
+    most = planned_repeats(plan.suite, plan.cells)
+    wanted = {(index, repeat) for index, count in enumerate(most) for repeat in range(count)}
     if missing := sorted(wanted - set(plan.order)):
         index, repeat = missing[0]
         yield Problem("plan.json", f"its order lacks {len(missing)} trials of its suite, the first of them seed "

@@ -12,6 +12,7 @@ from repro.cli.place import check_place
 if TYPE_CHECKING:
     from repro.suite.file import SuiteFile
     from repro.suite.plan import Plan
+    from repro.suite.sequential import ChosenDesign
 
 
 class SuiteParam(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.4 on
@@ -52,9 +53,13 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON o
 
 
 def read_source(
-    name: str, overrides: tuple[str, ...], seeds: int | None = None, master_seed: int | None = None
+    name: str, overrides: tuple[str, ...], seeds: int | None = None, master_seed: int | None = None,
+    design: ChosenDesign | None = None,
 ) -> SuiteFile:
     """Read a suite with the overrides of the command line.
+
+    Args:
+        design: for a suite that declares no sequential design.
 
     Raises:
         SuiteError: the suite or an override is wrong.
@@ -62,7 +67,8 @@ def read_source(
     from repro.suite.file import read_suite
 
     given = {"seeds": seeds, "master_seed": master_seed}
-    return read_suite(name, (*overrides, *(f"{key}={value}" for key, value in given.items() if value is not None)))
+    extra = tuple(f"{key}={value}" for key, value in given.items() if value is not None)
+    return read_suite(name, (*overrides, *extra), design)
 
 
 def expand(source: SuiteFile, overrides: tuple[str, ...]) -> Plan:

@@ -26,6 +26,7 @@ from repro.compare.figures import (
 )
 from repro.compare.pairing import PAIRED_HASHES
 from repro.compare.read_back import ReadBack
+from repro.compare.sequential import progress_of
 from repro.compare.summary import Summary, summarize
 from repro.compare.verdict import judged
 from repro.record.results import Result
@@ -80,20 +81,25 @@ def compare(
     matrix = list(suite.matrix)
     scaling = scaling_pairs(index, matrix) if baseline is None else []
     contrasts = list(dict.fromkeys([*([first] if first else []), *baseline_pairs(index, matrix, reference), *scaling]))
+    progress = progress_of(plan, results, started_ms)
+    used = progress.early if progress else results
     by_cell: dict[str, list[Result]] = {}
-    for result in results:
+    for result in used:
         by_cell.setdefault(result.cell_id, []).append(result)
-    doubts = drift.doubts(plan, results, started_ms)
+    doubts = drift.doubts(plan, used, started_ms)
+    waits = progress.refusals if progress else ()
     found = judged([
         examine(index.cells[one], index.cells[other], by_cell.get(one, []), by_cell.get(other, []), ComparisonRequest(
-            metric=chosen, primary=(one, other) == first and chosen == suite.metric, planned=suite.seeds,
-            margin=suite.margin, horizon=suite.horizon, refusals=doubts.refusals(one, other),
-            cautions=doubts.cautions(one, other), slots=doubts.slots(one, other),
+            metric=chosen, primary=(one, other) == first and chosen == suite.metric,
+            planned=suite.looks[0] if progress else suite.seeds, margin=suite.margin, horizon=suite.horizon,
+            refusals=(*doubts.refusals(one, other), *waits), cautions=doubts.cautions(one, other),
+            slots=doubts.slots(one, other),
         ))
         for one, other in contrasts
     ])
     read_back = ReadBack(plan, results)
-    return [read_back.with_differences(item) for item in found]
+    return [read_back.with_differences(progress.primary(plan, item) if progress and item.primary else item)
+            for item in found]
 
 
 def contrast(

@@ -134,7 +134,7 @@ def twin_plan(plan: Plan, cells: Sequence[Cell], pairs: int, nulls: int) -> Plan
     both = tuple(item for cell in cells for item in cell.twins())
     suite = plan.suite.model_copy(update={
         "title": f"A/A: cells of {plan.suite.suite} against themselves", "seeds": pairs * nulls, "matrix": {},
-        "exclude": [], "baseline": {}, "primary": None,
+        "exclude": [], "baseline": {}, "primary": None, "sequential": None,
     })
     twins = plan.model_copy(update={
         "suite": suite, "cells": both, "skipped": (), "smoke_note": "", "kind": "calibration",

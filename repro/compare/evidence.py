@@ -16,6 +16,7 @@ from repro.compare.figures import Adjusted, Estimate, Pair, Restricted, TimeSpli
 from repro.compare.grid import Grid, grid_of
 from repro.compare.missed import Missed, missed
 from repro.compare.pairing import CellTrials, cell_trials, mismatch, pairs_of
+from repro.compare.stage import Stage, missed_p, stage_figures
 from repro.compare.time_split import split_of
 from repro.core import pattern
 from repro.record.results import Result
@@ -48,6 +49,8 @@ class ComparisonRequest:
     withhold: bool = True
     """Without a verdict, give no figures either; False for published results, whose rules show them."""
     cautions: tuple[str, ...] = ()
+    stage: Stage | None = None
+    """The look at which a sequential design judges it; None: a fixed number of pairs."""
 
     @property
     def scale(self) -> MetricSpec:
@@ -148,6 +151,7 @@ class Evidence:
         """Return True if the evaluation grid is fine enough: two cells are the same only if their crossings are."""
         if self.grid is None:
             return True
+        level = 1 - 2 * self.asked.stage.same if self.asked.stage else level
         edge, found = 1 + self.asked.margin, self.grid.interval(level)
         return found is not None and 1 / edge <= found.low and found.high <= edge
 
@@ -155,7 +159,7 @@ class Evidence:
         """Return False if evaluation grids that differ could produce the ratio alone."""
         if self.grid is None or not self.grid.unlike:
             return True
-        found = self.grid.interval(level)
+        found = self.grid.interval(1 - self.asked.stage.difference if self.asked.stage else level)
         return found is not None and not found.low <= 1 <= found.high
 
     @property
@@ -235,10 +239,14 @@ def _ratios(base: Evidence) -> Evidence:
     above, below = _sides(base.judged_pairs)
     logs = base.logs
     steady = float(np.std(logs, ddof=1)) < NO_SPREAD
+    interval: stats.Interval | None
     ratio, interval = stats.paired_ratio(above, below)
-    few = base.n <= EXACT_PAIRS
-    p = stats.sign_flip(logs, EXACT_PAIRS) if few or steady else stats.paired_p(above, below)
+    exact = base.n <= EXACT_PAIRS
+    p = _p_without_spread(logs) if steady else stats.sign_flip(logs) if exact else stats.paired_p(above, below)
     test = None if steady else stats.or_none(lambda: stats.tost(logs, base.asked.margin))
+    if base.asked.stage is not None and (not steady or base.asked.stage.anytime):
+        at_look = stage_figures(above, below, base.asked.margin, base.asked.stage)
+        interval, p, test = at_look.interval, at_look.p, None if steady else at_look.equivalence
     return replace(
         base, ratio=ratio, interval=None if steady else interval, p=p, equivalence=test,
         less=sum(a < b for a, b in zip(above, below, strict=True)),
@@ -253,8 +261,15 @@ def _sides(pairs: Sequence[Pair]) -> tuple[list[float], list[float]]:
     return [pair.candidate for pair in pairs], [pair.baseline for pair in pairs]
 
 
+def _p_without_spread(logs: Sequence[float]) -> float:
+    """Return the exact sign-flip p of any number of equal log ratios: only one of all flips and its mirror reach it."""
+    return stats.sign_flip_floor(len(logs)) if abs(logs[0]) > NO_SPREAD else 1.0
+
+
 def _with_missed(base: Evidence) -> Evidence:
     found = missed(base.ours, base.theirs, base.asked.scale, base.asked.horizon)
+    if base.asked.stage is not None and base.asked.stage.anytime and found.p is not None:
+        found = replace(found, p=missed_p(base.ours, base.theirs, base.asked.scale))
     return replace(base, missed=found, refusal=found.refusal or _outside(base), p=found.p, less=found.first,
                    more=found.second, floor=stats.sign_flip_floor(max(1, found.n)), n=found.n,
                    grid=grid_of(base.ours, base.theirs, base.asked.scale, paired=True))

@@ -49,4 +49,11 @@ def family_shares(family: Sequence[Evidence]) -> list[FamilyShare]:
 
 
 def _alone(item: Evidence) -> FamilyShare:
-    return FamilyShare(1, item.p, item.floor, item.equivalence.p if item.equivalence else None)
+    """Return the figures of a contrast that is not corrected, those of a look on the scale of its nominal level."""
+    same = item.equivalence.p if item.equivalence else None
+    stage = item.asked.stage
+    if stage is None:
+        return FamilyShare(1, item.p, item.floor, same)
+    different, alike = ALPHA / stage.difference, ALPHA / stage.same
+    return FamilyShare(1, None if item.p is None else min(1.0, item.p * different), item.floor,
+                       None if same is None else min(1.0, same * alike))

@@ -102,6 +102,22 @@ class Difference(Frozen):
         return f"{self.name} {self.candidate} against {self.baseline}"
 
 
+class LookPlace(Frozen):
+    """A look of a sequential design."""
+
+    number: int
+    of: int
+    n: int
+    """Pairs at this look."""
+    nominal: float
+    """Level that p is compared with here; 0.05 for an e-process, whose p is valid at every n."""
+    same_nominal: float
+    """The same for each side of sameness."""
+    anytime: bool = False
+    next_n: int | None = None
+    """Pairs at the next look; None: the run has ended."""
+
+
 class Comparison(Frozen):
     """A candidate against its baseline."""
 
@@ -143,6 +159,8 @@ class Comparison(Frozen):
     """Where the machine drifted: how ratio, interval and p were adjusted; the pairs are as measured."""
     differs: tuple[Difference, ...] = ()
     """What else differs, read back: part of what is compared, next to the factors that were varied."""
+    look: LookPlace | None = None
+    """Of a sequential design: the look at which it was judged last."""
     refused: bool = False
     """There is no result, for the reason in `because`: no condition passes, and no figure is given but the pairs (of
     published results those that docs/published.md names)."""

@@ -21,7 +21,7 @@ def why_different(item: Evidence, share: FamilyShare, word: str) -> str:
               f"against {item.theirs.n}"
         return why + _small(item)
     start = "every pair has the same ratio, so there is no spread and no interval" if item.interval is None \
-        else "the 95 % interval excludes 1"
+        else f"{_interval_name(item)} excludes 1"
     return f"{start}, {p_words(item, share)}; {item.agreeing} of {item.n} pairs were {word}{_small(item)}"
 
 
@@ -31,9 +31,19 @@ def _small(item: Evidence) -> str:
     return f"; the difference is real but smaller than the margin of {item.asked.margin:.2g}"
 
 
+def _interval_name(item: Evidence) -> str:
+    """`the 95 % interval`; at a look of a sequential design the repeated one, which all looks together keep."""
+    stage, found = item.asked.stage, item.interval
+    if stage is None or found is None:
+        return "the 95 % interval"
+    return f"the {100 * found.level:.3g} % confidence sequence" if stage.anytime else \
+        f"the repeated interval ({100 * found.level:.4g} % alone, 95 % over all looks)"
+
+
 def p_words(item: Evidence, share: FamilyShare) -> str:
     """`exact sign-flip p = 0.0312, 0.0312 after Holm over 3 contrasts`."""
     name = "Welch" if not item.asked.paired else "exact sign-flip" if item.n <= EXACT_PAIRS else "paired t"
+    name = "e-process" if item.asked.stage is not None and item.asked.stage.anytime else name
     holm = f", {share.p:.3g} after Holm over {share.family} contrasts" if share.family > 1 else ""
     return f"{name} p = {item.p:.3g}{holm}"
 
@@ -43,9 +53,9 @@ def why_same(item: Evidence, share: FamilyShare) -> str:
     assert item.equivalence is not None
     holm = f" after Holm over {share.family} contrasts" if share.family > 1 else ""
     inside = item.equivalence.interval
-    return (f"the {inside.level:.0%} interval {inside.low:.3f} to {inside.high:.3f} is inside the margin of "
-            f"{item.asked.margin:.2g} declared beforehand (two one-sided tests, p = {share.equivalence_p:.3g}{holm})"
-            ).replace("% interval", " % interval")
+    p = share.equivalence_p if item.asked.stage is None else item.equivalence.p
+    return (f"the {100 * inside.level:.3g} % interval {inside.low:.3f} to {inside.high:.3f} is inside the margin of "
+            f"{item.asked.margin:.2g} declared beforehand (two one-sided tests, p = {p:.3g}{holm})")
 
 
 def why_open(item: Evidence, share: FamilyShare) -> str:
@@ -68,7 +78,7 @@ def why_open(item: Evidence, share: FamilyShare) -> str:
             and not item.is_fine(1 - 2 * ALPHA / share.family):
         return f"{_apart_words(item.grid.share)}, too far to resolve a margin of {item.asked.margin:.2g}"
     if contains:
-        return f"the 95 % interval contains 1; {counted}"
+        return f"{_interval_name(item)} contains 1; {counted}"
     if share.family > 1 and item.p is not None and item.p <= ALPHA:
         return f"the 95 % interval excludes 1, but not after correction ({p_words(item, share)}); {counted}"
     if not item.asked.paired:

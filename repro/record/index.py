@@ -17,7 +17,7 @@ from repro.record.store import RunFolder
 
 NAME = "sha256sums.txt"
 TOP = ("plan.json", "suite.yaml", "environment.json", "launchers.json", "ledger.jsonl", "incidents.jsonl",
-       "parity.json")
+       "looks.jsonl", "parity.json")
 BELOW = ("parity", "trials")
 """Folders whose every file belongs to the record. Reports, tracking and calibration can be made from it again."""
 MAX_FILES = 100_000

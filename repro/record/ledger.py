@@ -17,6 +17,7 @@ from repro.core.files import Model, read_bounded, refuse_absurd
 from repro.core.frozen import Frozen
 from repro.record import legacy
 from repro.record.differences import DifferenceKind
+from repro.record.looks import Look, latest
 from repro.record.status import STARTED
 
 MAX_LINES_BYTES = 64 << 20
@@ -50,7 +51,7 @@ class Attempt(Frozen):
 
 
 IncidentKind = Literal["resumed", "difference", "lock", "lost", "machine", "clock", "throttled", "energy", "rerun",
-                       "stopped", "calibration", "checkpoint"]
+                       "stopped", "budget", "calibration", "checkpoint"]
 
 
 class Incident(Frozen):
@@ -131,6 +132,15 @@ def read_incidents(path: Path) -> list[Incident]:
         OutputError: a line is not an incident.
     """
     return [_with_difference(found) for found in _read_lines(path, Incident)]
+
+
+def read_looks(path: Path) -> tuple[Look, ...]:
+    """Return the looks of a sequential run, each by its last line.
+
+    Raises:
+        OutputError: a line is not a look.
+    """
+    return latest(_read_lines(path, Look))
 
 
 def _with_difference(found: Incident) -> Incident:

@@ -10,6 +10,7 @@ from repro.core.errors import OutputError, ReproError, UsageError
 from repro.core.files import read_model
 from repro.core.machine import Machine
 from repro.record.differences import Difference
+from repro.record.looks import end_of
 from repro.record.results import Result
 from repro.record.status import meaning
 from repro.record.store import Record, RunFolder, check_plan
@@ -83,13 +84,14 @@ def require_same(folder: Path, found: Sequence[Difference], force: bool, hint: s
 
 
 def trials_to_run(record: Record, again: bool) -> list[Trial]:
-    """List the trials of the plan that have to run, in its order.
+    """List the trials of the plan that have to run, in its order; none after the end of a sequential run.
 
     Args:
         again: include those that crashed or hung, regardless of the suite.
     """
-    results = {result.trial_id: result for result in record.results}
-    return [trial for trial in record.plan.trials() if _has_to_run(record, results.get(trial.trial_id), again)]
+    results, end = {result.trial_id: result for result in record.results}, end_of(record.looks)
+    planned = [trial for trial in record.plan.trials() if end is None or trial.repeat < end]
+    return [trial for trial in planned if _has_to_run(record, results.get(trial.trial_id), again)]
 
 
 def _has_to_run(record: Record, result: Result | None, again: bool) -> bool:

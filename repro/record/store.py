@@ -25,7 +25,9 @@ from repro.record.ledger import (
     cut_torn_line,
     read_attempts,
     read_incidents,
+    read_looks,
 )
+from repro.record.looks import Look, end_of
 from repro.record.results import Result
 from repro.suite.cell import Cell
 from repro.suite.model import Trial
@@ -45,6 +47,7 @@ class RunFolder:
         self.environment = root / "environment.json"
         self.ledger = root / "ledger.jsonl"
         self.incidents = root / "incidents.jsonl"
+        self.looks = root / "looks.jsonl"
         self.launchers = root / "launchers.json"
         self.parity = root / "parity"
         self.parity_verdict = root / "parity.json"
@@ -108,6 +111,14 @@ class RunFolder:
         self.keep_incident(Incident(at_ms=round(time.time() * 1e3), kind=kind, text=text, trial_id=trial_id,
                                     difference=difference))
 
+    def append_look(self, look: Look) -> None:
+        """Append a look of a sequential run, durable before this returns.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        append_line(self.looks, look)
+
     def keep_incident(self, incident: Incident) -> None:
         """Append an incident that has its own time.
 
@@ -118,7 +129,7 @@ class RunFolder:
 
     def mend(self) -> None:
         """Remove what a killed writer left unfinished; only for the process that owns the folder."""
-        for path in (self.ledger, self.incidents):
+        for path in (self.ledger, self.incidents, self.looks):
             cut_torn_line(path)
         for place in (self.root, *(self.trials / name for name in fence.names(self.trials))):
             for name in fence.names(place, ".*.tmp"):
@@ -139,6 +150,8 @@ class Record:
     """Time the launchers' fork server took to load its modules, once a run; on no trial's clock."""
     incidents: tuple[Incident, ...] = ()
     """Incidents of the run, in order."""
+    looks: tuple[Look, ...] = ()
+    """Looks of a sequential run, in order."""
 
     def of_cell(self, cell_id: str) -> list[Result]:
         """Return the results of one cell, by repeat."""
@@ -154,10 +167,39 @@ class Record:
         return {item.trial_id: starts[item.trial_id, item.attempt] for item in self.results
                 if (item.trial_id, item.attempt) in starts}
 
+    def due(self) -> list[Trial]:
+        """Return the planned trials that this record has or lacks: those after the end of a sequential run are neither.
+
+        A run that its budget ended has what it was for; it can be resumed all the same.
+        """
+        if not self.plan.suite.looks:
+            return list(self.plan.trials())
+        end, done = end_of(self.looks), {result.trial_id for result in self.results}
+        spent = self.budget_spent
+        return [trial for trial in self.plan.trials()
+                if trial.trial_id in done or not (spent or (end is not None and trial.repeat >= end))]
+
+    @property
+    def planned(self) -> int:
+        """Number of trials that are due."""
+        return len(self.due()) if self.plan.suite.looks else len(self.plan.order)
+
+    @property
+    def budget_spent(self) -> bool:
+        """The last thing that happened is that the time given to a sequential run was spent."""
+        ended = max((item.at_ms for item in self.incidents if item.kind == "budget"), default=-1.0)
+        return ended >= 0 and all(item.started_ms <= ended for item in self.attempts)
+
+    def due_of(self, cell_id: str) -> int:
+        """Return how many trials of a cell are due."""
+        if not self.plan.suite.looks:
+            return self.plan.suite.seeds
+        return sum(trial.cell_id == cell_id for trial in self.due())
+
     def missing(self) -> list[Trial]:
-        """Return the planned trials that have no result yet."""
+        """Return the trials that are due and have no result yet."""
         done = {result.trial_id for result in self.results}
-        return [trial for trial in self.plan.trials() if trial.trial_id not in done]
+        return [trial for trial in self.due() if trial.trial_id not in done]
 
     def next_attempt(self, trial_id: str) -> int:
         """Return the number of the next start of a trial: above all in the ledger and in the names of its logs."""
@@ -185,6 +227,7 @@ def read_record(root: Path) -> Record:
         environment=read_model(folder.environment, Environment),
         attempts=tuple(_of_plan(folder.ledger, plan, read_attempts(folder.ledger))),
         incidents=tuple(read_incidents(folder.incidents)),
+        looks=read_looks(folder.looks),
         preload_seconds=_preload_seconds(folder.launchers),
         results=results,
         parity=_parity(folder.parity_verdict) if folder.parity_verdict.is_file() else None,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from repro.compare.figures import Comparison
 from repro.record.ledger import IncidentKind
+from repro.record.looks import Look
 from repro.record.results import Result
 from repro.record.store import RunFolder
 from repro.suite.cell import Cell
@@ -22,6 +24,7 @@ class Watcher(Protocol):
     def trial_started(self, number: int, count: int, trial: Trial, cell: Cell) -> None: ...
     def trial_ticked(self, value: float | None, epochs: float, samples_per_second: float | None) -> None: ...
     def trial_ended(self, result: Result, seconds: float) -> None: ...
+    def look_taken(self, look: Look, found: Comparison) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,8 @@ class Options:
     """Refuse or stop the run instead of warning that the machine would spoil its figures."""
     energy: bool = False
     """Measure energy with CodeCarbon in a separate process."""
+    budget_seconds: float | None = None
+    """End a sequential run when this time is spent; None: when it is settled."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from repro.runner.context import Options, RunContext, Watcher
 from repro.runner.energy_meter import EnergyMeter
 from repro.runner.gate import ParityGate
 from repro.runner.launching import Launchers
+from repro.runner.looks import Looks
 from repro.runner.machine_watch import MachineWatch
 from repro.runner.reopening import Findings, record_start, unsealed
 from repro.runner.replays import Replays, Tracking
@@ -72,13 +73,17 @@ class Run:
             record = read_record(self.folder.root)
             trials = trials_to_run(record, self.options.again)
             remove_useless(context, record, trials, began_elsewhere(record))
+            looks = Looks.of(context, record, trials, self.options.budget_seconds)
             if not trials:
-                return record
+                looks.end_before(None)
+                return read_record(self.folder.root)
             stack.callback(self.launchers.close)
-            self._run(context, record, trials, meter)
+            self._run(context, record, trials, meter, looks)
         return read_record(self.folder.root)
 
-    def _run(self, context: RunContext, record: Record, trials: list[Trial], meter: EnergyMeter | None) -> None:
+    def _run(
+        self, context: RunContext, record: Record, trials: list[Trial], meter: EnergyMeter | None, looks: Looks
+    ) -> None:
         """Open the launchers, pass the gate, run the trials."""
         if record.attempts:
             done = len(self.plan.order) - len(trials)
@@ -91,7 +96,7 @@ class Run:
         ParityGate(context, self.launchers).require(record)
         replays.wait_for_first()
         starter = TrialStarter(context, self.launchers, replays, meter)
-        Trials(context, starter, self.watch, self.options.strict).run(record, trials)
+        Trials(context, starter, self.watch, self.options.strict, looks).run(record, trials)
 
 
 def prepare(plan: Plan, suite_text: str, out: Path) -> RunFolder:

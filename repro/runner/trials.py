@@ -12,6 +12,7 @@ from repro.record.status import meaning
 from repro.record.store import Record
 from repro.runner.attempt import TrialStarter
 from repro.runner.context import RunContext
+from repro.runner.looks import Looks
 from repro.runner.machine_watch import MachineWatch
 from repro.suite.model import Trial
 
@@ -24,6 +25,7 @@ class Trials:
     starter: TrialStarter
     watch: MachineWatch
     strict: bool
+    looks: Looks
 
     def run(self, record: Record, trials: Sequence[Trial]) -> None:
         """Run `trials`, the last ones of the plan; stop after a failure if the suite says so.
@@ -33,12 +35,22 @@ class Trials:
         """
         plan = self.context.plan
         self.watch.begin(plan.device)
-        for number, trial in enumerate(trials, len(plan.order) - len(trials) + 1):
+        for number, trial in enumerate(trials, self._done(trials) + 1):
+            if self.looks.end_before(trial):
+                return
             result = self._run_trial(record, trial, number)
             if plan.suite.on_failure == "stop" and meaning(result.status).failed:
                 text = f"stopped after a trial that {meaning(result.status).words}, as the suite's on_failure says"
                 self.context.warn("stopped", text, trial.trial_id)
                 return
+        self.looks.end_before(None)
+
+    def _done(self, trials: Sequence[Trial]) -> int:
+        """Return how many trials of the plan come before the first one to run."""
+        if not trials:
+            return 0
+        return list(self.context.plan.trials()).index(trials[0]) if self.looks.waiting else \
+            len(self.context.plan.order) - len(trials)
 
     def _run_trial(self, record: Record, trial: Trial, number: int) -> Result:
         """Start a trial until its result is final or no more starts are allowed."""
@@ -59,7 +71,7 @@ class Trials:
     def _start(self, trial: Trial, attempt: int, number: int) -> Result | None:
         plan, watcher = self.context.plan, self.context.watcher
         cell = next(cell for cell in plan.cells if cell.cell_id == trial.cell_id)
-        watcher.trial_started(number, len(plan.order), trial, cell)
+        watcher.trial_started(number, self.looks.count(trial), trial, cell)
         begin = time.monotonic()
         result = self.starter.start(trial, attempt)
         if result is not None:

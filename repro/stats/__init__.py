@@ -5,6 +5,7 @@ spread. tests/unit/stats/test_coverage.py measures the coverage of each interval
 figures.
 """
 
+from repro.stats.anytime import anytime_interval, e_difference, e_same
 from repro.stats.description import coefficient_of_variation, outlier_marks
 from repro.stats.dominance import probability_less
 from repro.stats.equivalence import Equivalence, tost, tost_welch
@@ -35,6 +36,7 @@ from repro.stats.profile import geometric_mean, performance_profile
 from repro.stats.ratio import log_ratios, paired_p, paired_ratio, welch_p, welch_ratio
 from repro.stats.restricted import restricted_area, restricted_mean, restricted_ratio, watched_horizon
 from repro.stats.sample import or_none
+from repro.stats.sequential import LookLevel, look_levels
 from repro.stats.survival import Steps, Survival, cumulative_incidence, kaplan_meier, log_rank, median_time
 from repro.stats.trend import order_trend
 
@@ -45,10 +47,12 @@ __all__ = [
     "Equivalence",
     "GridBias",
     "Interval",
+    "LookLevel",
     "MlperfScore",
     "RatioRange",
     "Steps",
     "Survival",
+    "anytime_interval",
     "bracket_bias",
     "bracket_ratio",
     "bracket_welch",
@@ -56,6 +60,8 @@ __all__ = [
     "coefficient_of_variation",
     "cumulative_incidence",
     "detectable_ratio",
+    "e_difference",
+    "e_same",
     "equivalence_power",
     "first_crossing",
     "geometric_mean",
@@ -64,6 +70,7 @@ __all__ = [
     "kaplan_meier",
     "log_rank",
     "log_ratios",
+    "look_levels",
     "mean_interval",
     "median_interval",
     "median_time",

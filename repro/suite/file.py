@@ -17,8 +17,9 @@ from repro.core.yaml_file import FieldPath, YamlFile, dotted, read_yaml
 from repro.suite.field_problem import FieldProblem, describe_error, known_keys
 from repro.suite.kinds import config_class
 from repro.suite.model import Suite
+from repro.suite.sequential import ANYTIME, ChosenDesign
 
-SUITE_LEVEL = ("seeds", "master_seed")
+SUITE_LEVEL = ("seeds", "master_seed", "sequential")
 """Keys that an override sets on the suite itself; every other key is a field of a trial."""
 
 
@@ -62,8 +63,13 @@ def bundled() -> list[str]:
     return sorted(item.name[:-5] for item in files("repro.suites").iterdir() if item.name.endswith(".yaml"))
 
 
-def read_suite(name_or_path: str, overrides: Sequence[str] = ()) -> SuiteFile:
+def read_suite(
+    name_or_path: str, overrides: Sequence[str] = (), design: ChosenDesign | None = None
+) -> SuiteFile:
     """Read a bundled suite by name or any suite by path, and apply `key=value` overrides.
+
+    Args:
+        design: a sequential design for a suite that declares none.
 
     Raises:
         SuiteError: no such suite, or a problem in it or in an override, with its place.
@@ -75,6 +81,12 @@ def read_suite(name_or_path: str, overrides: Sequence[str] = ()) -> SuiteFile:
     data = dict(source.data)
     for override in overrides:
         _apply(data, override, written)
+    if ("seeds",) in written and (design is not None or data.get("sequential") is not None):
+        end = f"leave out {design.option}" if design else "add -o sequential=null"
+        raise SuiteError(f"a sequential design runs up to its last look; for a fixed number {end}",
+                         file=written["seeds",], field="seeds")
+    if design is not None:
+        data = _with_design(data, design, written)
     holder = SuiteFile(text=text, source=source, overrides=written)
     try:
         holder.suite = Suite.model_validate(data)
@@ -83,6 +95,17 @@ def read_suite(name_or_path: str, overrides: Sequence[str] = ()) -> SuiteFile:
         raise holder.problem(problem, path) from error
     _check_factors(holder)
     return holder
+
+
+def _with_design(data: dict[str, Any], design: ChosenDesign, written: dict[FieldPath, str]) -> dict[str, Any]:
+    """Return the suite with a design of the command line, unless it declares one that this option means, too."""
+    own = data.get("sequential")
+    if own is not None:
+        if design is ANYTIME and not (isinstance(own, dict) and own.get("anytime") is True):
+            raise SuiteError("the suite declares looks; leave it out, or add -o sequential=null", file=design.option)
+        return data
+    written |= {("sequential",): design.option, ("seeds",): design.option}
+    return design.applied(data)
 
 
 def _open(name_or_path: str) -> tuple[YamlFile, str]:
@@ -109,6 +132,8 @@ def _apply(data: dict[str, Any], override: str, written: dict[FieldPath, str]) -
         raise SuiteError("an override is written key=value, for example -o processes=1,2", file=shown)
     values = YamlFile(shown, f"[{text}]").data
     if key in SUITE_LEVEL:
+        if key == "sequential" and values != [None]:
+            raise SuiteError("only sequential=null can be given, for a fixed number of pairs", file=shown)
         data[key] = values[0] if len(values) == 1 else values
         written[(key,)] = shown
         return

@@ -12,6 +12,7 @@ from repro.suite.field_problem import FieldProblem, SuitePart, reject_booleans
 from repro.suite.identity import METHOD, digest
 from repro.suite.kinds import AnyTrialConfig
 from repro.suite.metrics import DEFAULT, METRICS
+from repro.suite.sequential import Sequential, check_design, looks_of, with_last_look
 
 SEEDS_BELOW = 1 << 63
 VERSION = r"^\d+(\.\d+){0,2}$"
@@ -100,6 +101,8 @@ class Suite(Frozen):
     primary: Contrast | None = Field(None, description="the one contrast declared beforehand")
     contrasts: tuple[str, ...] = Field((), description="factors whose main effects are asked for: their levels paired "
                                                        "over all other factors")
+    sequential: Sequential | None = Field(
+        None, description="judge the primary at declared looks and stop when it is settled; seeds is the last look")
     on_failure: Literal["continue", "rerun", "resume_from_checkpoint", "stop"] = Field(
         "continue", description="a trial that crashed or hung: keeps its status, runs again at once, is resumed from "
                                 "its last checkpoint, or ends the run"
@@ -122,6 +125,11 @@ class Suite(Frozen):
         return self.primary.metric if self.primary else DEFAULT
 
     @property
+    def looks(self) -> tuple[int, ...]:
+        """Pairs at each look of a sequential design; () for a fixed number."""
+        return looks_of(self.sequential, self.seeds) if self.sequential else ()
+
+    @property
     def keeps_checkpoints(self) -> bool:
         """Trials write checkpoints; their clocks include this time."""
         return self.on_failure == "resume_from_checkpoint"
@@ -129,7 +137,13 @@ class Suite(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _numbers(cls, data: Any) -> Any:
-        return reject_booleans(cls, data)
+        return reject_booleans(cls, with_last_look(data))
+
+    @model_validator(mode="after")
+    def _looks(self) -> Suite:
+        if self.sequential is not None:
+            check_design(self.sequential, self.seeds, self.primary is not None)
+        return self
 
     @field_validator("version", mode="before")
     @classmethod

@@ -26,6 +26,7 @@ from repro.suite.legacy import PlanKind
 from repro.suite.matrix import Problem, describe_plugins, expand_matrix
 from repro.suite.model import SEEDS_BELOW, Suite, Trial
 from repro.suite.recorded import RecordedPlugin, reading
+from repro.suite.repeats import planned_repeats, require_primary, without_primary
 from repro.suite.stand_in import StandIn
 
 LEAST_SEEDS = 5
@@ -168,6 +169,7 @@ def make_plan(
     suite, lost = _keep_contrasts(suite, requested, problem, overridden)
     suite, without = keep_factors(suite, problem, overridden)
     cells, skipped = _on_machine(requested, machine, problem)
+    require_primary(suite, cells, skipped, problem)
     if suite.master_seed is None:
         suite = suite.model_copy(update={"master_seed": drawn.master_seed})
     plan = Plan(
@@ -200,7 +202,7 @@ def _keep_contrasts(
         if not overridden:
             raise problem(f"{json.dumps(item)} {what}", path)
         notes.append(f"the declared {path[0]} is dropped: after the overrides {json.dumps(item)} {what}")
-        suite = suite.model_copy(update={"baseline": {}} if path[0] == "baseline" else {"primary": None})
+        suite = suite.model_copy(update={"baseline": {}} if path[0] == "baseline" else without_primary(suite))
     return suite, notes
 
 
@@ -272,6 +274,8 @@ def suite_digest(suite: Suite, cells: Sequence[Cell], method: str = METHOD) -> s
         "primary": suite.primary.model_dump(mode="json") if suite.primary else None,
         "cells": sorted(canonical(cell.choices) for cell in cells),
     }
+    if suite.sequential is not None:
+        data["sequential"] = suite.sequential.model_dump(mode="json")
     # Newer than the first suites: part of the digest only if not the default, so that older suites keep theirs.
     data |= {key: value for key, value in (("margin", suite.margin), ("horizon", suite.horizon))
              if value != Suite.model_fields[key].default}
@@ -285,11 +289,14 @@ def suite_digest(suite: Suite, cells: Sequence[Cell], method: str = METHOD) -> s
 
 
 def planned_order(plan: Plan) -> Iterator[tuple[int, int]]:
-    """Yield the order that the seed of a plan gives to its trials; a reproduction has chosen ones only."""
-    chosen = set(plan.order) if plan.kind == "reproduction" else None
-    for item in execution_order(plan.suite, len(plan.cells), plan.order_entropy):
-        if chosen is None or item in chosen:
-            yield item
+    """Yield the order that the seed of a plan gives to its trials.
+
+    A reproduction has chosen ones only; after the first look of a sequential design only two cells go on.
+    """
+    chosen, most = set(plan.order), planned_repeats(plan.suite, plan.cells)
+    for index, repeat in execution_order(plan.suite, len(plan.cells), plan.order_entropy):
+        if (index, repeat) in chosen if plan.kind == "reproduction" else repeat < most[index]:
+            yield index, repeat
 
 
 def wrong_order(plan: Plan, again: Plan | None = None) -> str:

@@ -37,7 +37,7 @@ def record_facts(record: Record) -> Facts:
         software=tuple(f"{name} {version}" for name, version in environment.libraries.items()),
         system=f"{environment.system}, {environment.python}", commit=environment.commit, dirty=environment.dirty,
         varied=tuple(plan.suite.matrix), skipped=tuple((item.label, item.reason) for item in plan.skipped),
-        excluded=len(plan.suite.exclude), missing=len(plan.order) - len({item.trial_id for item in record.results}),
+        excluded=len(plan.suite.exclude), missing=len(record.missing()),
         attempts=tuple(AttemptFacts(item.trial_id, item.attempt, item.status, item.seconds)
                        for item in record.attempts),
         means=MEANS, agreements=_agreements(record), parity=_parity(record.parity),
@@ -55,7 +55,7 @@ def _cell(record: Record, cell: Cell, results: Sequence[Result]) -> CellFacts:
         target=f"{stop.metric} {'<=' if stop.direction == 'lower' else '>='} {stop.target:g}",
         others=canonical(choices, exclude={"processes", "batch"}),
         hyperparameters=_hyperparameters(choices, results), determinism=choices.determinism,
-        planned=record.plan.suite.seeds, interval=_has_interval(summary), median=summary.median,
+        planned=record.due_of(cell.cell_id), interval=_has_interval(summary), median=summary.median,
         bandwidth=min((item.network.slowest for item in results if item.network), default=None),
         simulated=choices.origin == "simulated",
     )

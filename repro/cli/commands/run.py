@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from repro.cli.duration import DurationParam
 from repro.cli.options import (
     SuiteParam,
     allow_option,
@@ -32,6 +33,13 @@ from repro.cli.place import PlaceParam
               "each as a new attempt.")
 @click.option("--force", is_flag=True, help="With --resume: resume even if the machine, code or plan have changed; the "
               "report says so.")
+@click.option("--until-settled", is_flag=True, help="Stop when the primary contrast is settled: judge it at declared "
+              "looks whose levels keep the error at 5 % (a suite without a design gets looks at 8, 12, 18, 27 and 40 "
+              "pairs).")
+@click.option("--anytime", is_flag=True, help="The same without declared looks: an e-process judges after every pair, "
+              "up to 200.")
+@click.option("--budget", type=DurationParam(), metavar="TIME", help="Of a sequential run: end at the last look that "
+              "this time reaches (90s, 45m, 2h); --resume goes on with the next pairs.")
 @click.option("--strict", is_flag=True, help="Refuse to start if the machine would distort the figures (busy, too few "
               "cores, little disk or shared memory), and stop if its clock is set.")
 @click.option("--energy", is_flag=True, help="Measure energy with CodeCarbon (pip install 'repro-harness[energy]'); "
@@ -43,7 +51,8 @@ from repro.cli.place import PlaceParam
 @json_option
 def run(
     suite: str | None, overrides: tuple[str, ...], seeds: int | None, master_seed: int | None, resume: Path | None,
-    again: bool, force: bool, strict: bool, energy: bool, out: Path | None, track: bool,
+    again: bool, force: bool, until_settled: bool, anytime: bool, budget: float | None, strict: bool, energy: bool,
+    out: Path | None, track: bool,
     allowed: tuple[str, ...], as_json: bool,
 ) -> None:
     """Run SUITE, or resume an interrupted run.
@@ -52,28 +61,33 @@ def run(
     the suite states no master seed, its own data.
 
     \b
-    Example: repro run quickstart --seeds 6 -o batch.global=64
+    Example: repro run engines --seeds 10 -o batch.global=64
+             repro run engines --until-settled --budget 2h
              repro run --resume runs/quickstart-20260101-120000
     """
     from repro.cli.text.outcome import ended_text
     from repro.cli.workflows.run import resume_suite, run_suite
     from repro.cli.workflows.same_data import refuse_same_data
+    from repro.suite.sequential import ANYTIME, UNTIL_SETTLED
 
     if resume is not None:
         if suite is not None or overrides or out is not None or (seeds, master_seed) != (None, None):
             raise click.UsageError("--resume RUN takes its suite, seeds and folder from RUN; leave out SUITE, -o, "
                                    "--seeds, --master-seed and --out")
-        ended = resume_suite(resume, track, force, again, strict, energy, allowed)
+        if until_settled or anytime:
+            raise click.UsageError("--resume RUN keeps the design of RUN; leave out --until-settled and --anytime")
+        ended = resume_suite(resume, track, force, again, strict, energy, allowed, budget)
     elif suite is None:
         raise click.UsageError("Missing argument 'SUITE' (or --resume RUN).")
     elif force or again or allowed:
         raise click.UsageError("--force, --rerun-failed and --allow require --resume RUN")
     else:
-        source = read_source(suite, overrides, seeds, master_seed)
+        design = ANYTIME if anytime else UNTIL_SETTLED if until_settled else None
+        source = read_source(suite, overrides, seeds, master_seed, design)
         planned = expand(source, overrides)
         if source.suite.master_seed is not None and ("master_seed",) not in source.overrides:
             refuse_same_data(planned, Path("runs"))
-        ended = run_suite(planned, source.text, out, track, strict, energy)
+        ended = run_suite(planned, source.text, out, track, strict, energy, budget)
     if as_json:
         echo_json(ended.as_json())
     else:

@@ -33,6 +33,8 @@ def suite_text(suite: Suite) -> str:
                      f"{_pattern(suite.primary.baseline)}, {suite.primary.metric}")
     if suite.contrasts:
         lines.append(f"{'contrasts:':<13}main effects of {', '.join(suite.contrasts)}, paired over all other factors")
+    if suite.sequential:
+        lines.append(f"{'looks:':<13}{design_text(suite)}")
     lines.append(f"{'margin:':<13}{suite.margin:g} counts as the same")
     if suite.horizon is not None:
         lines.append(f"{'horizon:':<13}{suite.horizon:g}, up to which runs that missed the target are compared")
@@ -42,14 +44,30 @@ def suite_text(suite: Suite) -> str:
     return "\n".join(lines)
 
 
+def design_text(suite: Suite) -> str:
+    """Return the looks of a sequential design and their nominal levels."""
+    assert suite.sequential is not None
+    if suite.sequential.anytime:
+        places = ", ".join(map(str, suite.sequential.looks)) or f"every pair from {suite.looks[0]} to {suite.looks[-1]}"
+        return f"after {places}, by an e-process that is valid at every n"
+    levels = suite.sequential.levels()
+    return (f"{', '.join(str(level.n) for level in levels)} pairs; p needed for a difference "
+            f"{', '.join(f'{level.difference:.4f}' for level in levels)}, for each side of same "
+            f"{', '.join(f'{level.same:.4f}' for level in levels)}")
+
+
 def plan_text(plan: Plan, cost: Cost) -> str:
     """Return the trials, the skipped combinations with their reasons, and the cost."""
     seeds = plan.suite.seeds
     version = f" {plan.suite.version}" if plan.suite.version else ""
-    lines = [f"{plan.suite.suite}{version}: {len(plan.order)} trials = {len(plan.cells)} cells x {seeds} repeats on "
-             f"{_place(plan)}", f"suite digest {plan.digest[:16]}, method {plan.method}", ""]
+    count = f"at most {len(plan.order)} trials of {len(plan.cells)} cells" if plan.suite.looks else \
+        f"{len(plan.order)} trials = {len(plan.cells)} cells x {seeds} repeats"
+    lines = [f"{plan.suite.suite}{version}: {count} on {_place(plan)}",
+             f"suite digest {plan.digest[:16]}, method {plan.method}", ""]
     width = max(len(cell.label) for cell in plan.cells)
     lines += [f"  {cell.label:<{width}}  {_batch(cell.choices)}" for cell in plan.cells]
+    if plan.suite.looks:
+        lines += ["", f"looks: {design_text(plan.suite)}"]
     if plan.skipped:
         lines += ["", "skipped:"]
         lines += [f"  {item.label}: {item.reason}" for item in plan.skipped]

@@ -8,6 +8,8 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from repro.compare.figures import Comparison
+from repro.record.looks import Look
 from repro.record.results import Result
 from repro.suite.cell import Cell
 from repro.suite.model import Trial
@@ -66,6 +68,9 @@ class TerminalWatcher:
         self.console.print(f"[{self._number:>{width}}/{self._count}] {self._label}: {result.status}, {end}{clock}"
                            f"{reason}{self._left(1)}", markup=False)
 
+    def look_taken(self, look: Look, found: Comparison) -> None:
+        self.console.print(look_line(look), markup=False)
+
     def _left(self, done: int = 0) -> str:
         """Return the time left, estimated from the mean duration of the trials so far."""
         remaining = self._count - self._number + 1 - done
@@ -82,3 +87,17 @@ def duration(seconds: float) -> str:
     if seconds < 5400:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"
+
+
+def look_line(look: Look) -> str:
+    """Return a look as one line."""
+    if look.ratio is None:
+        figures = "no ratio"
+    else:
+        limits = f" ({look.low:.3f} to {look.high:.3f})" if look.low is not None and look.high is not None else ""
+        figures = f"ratio {look.ratio:.3f}{limits}"
+    tests = [f"{name} {p:.2g} (needs {level:.2g})" for name, p, level in (
+        ("p", look.p, look.nominal), ("same p", look.same_p, look.same_nominal)) if p is not None]
+    follows = {"settled": f"settled: {look.verdict}", "continues": "goes on", "last": "the last look: not settled",
+               "failed": "a trial failed: no verdict until it has run again"}[look.decision]
+    return f"look {look.number} of {look.of}, {look.n} pairs: {', '.join([figures, *tests])}; {follows}"

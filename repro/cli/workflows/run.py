@@ -72,12 +72,14 @@ class Ended:
 
 
 def run_suite(
-    plan: Plan, suite_text: str, out: Path | None, track: bool, strict: bool = False, energy: bool = False
+    plan: Plan, suite_text: str, out: Path | None, track: bool, strict: bool = False, energy: bool = False,
+    budget_seconds: float | None = None,
 ) -> Ended:
     """Run a plan to its end, or to Ctrl-C; then report the completed trials.
 
     Args:
         energy: measure it with CodeCarbon in a separate process.
+        budget_seconds: end a sequential run at the last look that this time reaches.
 
     Raises:
         UsageError: the plan is larger than one run can be.
@@ -86,18 +88,19 @@ def run_suite(
     if energy:
         EnergyMeter.needed()  # before a folder is made
     limits.check_size(plan)
+    _check_budget(plan, budget_seconds)
     folder = prepare(plan, suite_text, out or Path("runs") / f"{plan.suite.suite}-{time.strftime('%Y%m%d-%H%M%S')}")
     with discarded_if_unstarted(folder), TerminalWatcher() as watcher, \
             open_session(folder, watcher, _messages(folder, plan)) as session:
         for text in (*limits.warnings(plan), *over_time_limits(plan)):
             watcher.stage(f"warning: {text}")
-        run = Run(plan, folder, detect(), watcher, Options(strict=strict, energy=energy))
+        run = Run(plan, folder, detect(), watcher, Options(strict=strict, energy=energy, budget_seconds=budget_seconds))
         return _carry_out(run, session, track)
 
 
 def resume_suite(
     root: Path, track: bool, force: bool = False, again: bool = False, strict: bool = False, energy: bool = False,
-    allowed: Sequence[str] = (),
+    allowed: Sequence[str] = (), budget_seconds: float | None = None,
 ) -> Ended:
     """Resume a run under the plan that it began with: completed trials are kept, missing ones run.
 
@@ -111,10 +114,18 @@ def resume_suite(
     """
     folder, plan = reopen(root)
     require_allowed(str(root), plan.cells, allowed)
-    machine, options = detect(), Options(force=force, again=again, strict=strict, energy=energy)
+    _check_budget(plan, budget_seconds)
+    machine = detect()
+    options = Options(force=force, again=again, strict=strict, energy=energy, budget_seconds=budget_seconds)
     with TerminalWatcher() as watcher, open_session(folder, watcher, _messages(folder, plan), force) as session:
         session.accept(plan, plan_differences(plan, machine), force)
         return _carry_out(Run(plan, folder, machine, watcher, options), session, track)
+
+
+def _check_budget(plan: Plan, budget_seconds: float | None) -> None:
+    if budget_seconds is not None and not plan.suite.looks:
+        raise UsageError("--budget ends a sequential run at a look; a fixed number of pairs has none: add "
+                         "--until-settled")
 
 
 def _messages(folder: RunFolder, plan: Plan) -> Messages:
@@ -139,7 +150,7 @@ def _carry_out(run: Run, session: RunSession, track: bool) -> Ended:
     if ended.problem is not None:
         raise ended.problem
     record = ended.record or read_record(folder.root)
-    code = Exit.INTERRUPTED if ended.interrupt else exit_code(record.results, len(run.plan.order))
+    code = Exit.INTERRUPTED if ended.interrupt else exit_code(record.results, record.planned)
     return _summarize(record, code, paths, tracking)
 
 

@@ -1,0 +1,91 @@
+"""Checks of the looks of a sequential record: the declared ones, each derived again from the results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from repro.bundle.verification import Problem, Verification
+from repro.bundle.verify_files import without_place
+from repro.compare.sequential import TakenLook, is_sequential, looks_taken, stages
+from repro.core.errors import OutputError
+from repro.record.ledger import Attempt, read_looks
+from repro.record.looks import Look, end_of
+from repro.record.results import Result
+from repro.record.store import RunFolder
+from repro.suite.plan import Plan
+
+LOOKS = "looks.jsonl"
+FIGURES = ("nominal", "same_nominal", "p", "same_p", "ratio", "low", "high")
+ROUNDED = 1e-9
+"""Relative difference of figures that other versions of numerical libraries may cause."""
+
+
+def check_looks(
+    folder: RunFolder, plan: Plan, results: Sequence[Result], attempts: Sequence[Attempt], found: Verification
+) -> tuple[Look, ...]:
+    """Check the looks of a record; return them."""
+    try:
+        looks = read_looks(folder.looks)
+    except (OutputError, OSError, RecursionError) as error:
+        found.add(LOOKS, without_place(LOOKS, folder.root, error), "schema")
+        return ()
+    if not is_sequential(plan):
+        if looks:
+            found.add(LOOKS, "the plan declares no looks", "looks")
+        return ()
+    for _ in looks:
+        found.count("looks derived again")
+    found.extend(_undeclared(plan, looks))
+    starts = {(item.trial_id, item.attempt): item.started_ms for item in attempts}
+    started = {item.trial_id: starts[item.trial_id, item.attempt] for item in results
+               if (item.trial_id, item.attempt) in starts}
+    found.extend(_differences(plan, results, started, looks))
+    return looks
+
+
+def _undeclared(plan: Plan, looks: Sequence[Look]) -> Iterator[Problem]:
+    """Find looks that the suite does not declare at this place."""
+    declared = {stage.number: stage.n for stage in stages(plan)}
+    for look in looks:
+        if declared.get(look.number) != look.n or look.of != len(declared):
+            said = f"look {look.number} of {len(declared)} is at {declared[look.number]} pairs" \
+                if look.number in declared else f"there are {len(declared)} looks"
+            yield Problem(LOOKS, f"look {look.number} of {look.of} was taken at {look.n} pairs; the suite declares: "
+                          f"{said}", "looks")
+
+
+def _differences(
+    plan: Plan, results: Sequence[Result], started: Mapping[str, float], looks: Sequence[Look]
+) -> Iterator[Problem]:
+    """Compare the looks with those that the results give."""
+    derived = {taken.stage.number: taken for taken in looks_taken(plan, results, started)}
+    for look in looks:
+        taken = derived.get(look.number)
+        if taken is None:
+            yield Problem(LOOKS, f"look {look.number} at {look.n} pairs does not follow from the results: an earlier "
+                          "look settles the contrast, or pairs are missing", "looks")
+        elif text := _difference(look, taken):
+            yield Problem(LOOKS, f"look {look.number} at {look.n} pairs: {text}", "looks")
+    taken_numbers = {look.number for look in looks}
+    last = max((item.repeat for item in results), default=-1)
+    for number, taken in derived.items():
+        if number not in taken_numbers and last >= taken.stage.n:
+            yield Problem(LOOKS, f"look {number} at {taken.stage.n} pairs was not taken, but later pairs have run",
+                          "looks")
+    end = end_of([taken.line() for taken in derived.values()])
+    if end is not None and last >= end:
+        yield Problem(LOOKS, f"the contrast was settled at {end} pairs, but trials of seed {last} have run", "looks")
+
+
+def _difference(look: Look, taken: TakenLook) -> str:
+    """Return how a look differs from the one that the results give; "" if it does not."""
+    again = taken.line()
+    if (look.decision, look.verdict) != (again.decision, again.verdict):
+        return f"it says {look.verdict} ({look.decision}), the results give {again.verdict} ({again.decision})"
+    for name in FIGURES:
+        ours, theirs = getattr(look, name), getattr(again, name)
+        if (ours is None) != (theirs is None) or (
+                ours is not None and not math.isclose(ours, theirs, rel_tol=ROUNDED, abs_tol=ROUNDED)):
+            return f"{name} is {ours}, the results give {theirs}"
+    return ""

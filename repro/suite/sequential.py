@@ -1,0 +1,121 @@
+"""A sequential design: after how many pairs the primary contrast is judged, and the error that each look may spend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+from pydantic import Field, StrictInt, model_validator
+
+from repro.stats.exact_tests import EXACT_PAIRS, sign_flip_floor
+from repro.stats.sequential import MOST_LOOKS, LookLevel, look_levels
+from repro.suite.field_problem import FieldProblem, SuitePart
+
+ANYTIME_LEAST = 7
+"""Fewest pairs with which the e-process can reach 1 / 0.05."""
+
+
+class Sequential(SuitePart):
+    """When the primary contrast is judged while the suite runs."""
+
+    looks: tuple[StrictInt, ...] = Field(
+        (), description="pairs at each look, rising; the last are the most that run; with anytime it may be left out: "
+                        "a look after every pair")
+    spending: Literal["power", "obrien-fleming", "pocock"] = Field(
+        "power", description="error that may be spent up to a share t of the last look: 0.05 t^power, or the functions "
+                             "of Lan and DeMets")
+    power: float = Field(2.0, gt=0, le=20, description="exponent of spending: power")
+    anytime: bool = Field(False, description="an e-process instead of bounds: valid at every n, for open-ended runs")
+
+    @model_validator(mode="after")
+    def _design(self) -> Sequential:
+        defaults = {name: type(self).model_fields[name].default for name in ("spending", "power")}
+        changed = [name for name, default in defaults.items() if getattr(self, name) != default]
+        if self.anytime and changed:
+            raise FieldProblem("has no meaning with anytime: an e-process spends nothing", (changed[0],))
+        if "power" in changed and self.spending != "power":
+            raise FieldProblem(f"is the exponent of spending: power, not of {self.spending}", ("power",))
+        if not self.anytime and not 1 <= len(self.looks) <= MOST_LOOKS:
+            raise FieldProblem(f"a sequential design has 1 to {MOST_LOOKS} looks, not {len(self.looks)}", ("looks",))
+        _check_looks(self)
+        return self
+
+    def levels(self) -> tuple[LookLevel, ...]:
+        """Return the nominal levels of the looks; not with anytime."""
+        return look_levels(self.looks, self.spending, self.power)
+
+
+def _check_looks(design: Sequential) -> None:
+    """Check that every look can decide.
+
+    Raises:
+        FieldProblem: looks out of order, or one with too few pairs for its level.
+    """
+    looks = design.looks
+    late = next((place for place, (one, other) in enumerate(pairwise(looks), 1) if other <= one), None)
+    if late is not None:
+        raise FieldProblem(f"{looks[late]} does not follow {looks[late - 1]}: looks must rise", ("looks", late))
+    if design.anytime:
+        if looks and looks[0] < ANYTIME_LEAST:
+            raise FieldProblem(f"{looks[0]} pairs are too few for an e-process to decide; {ANYTIME_LEAST} are the "
+                               "least", ("looks", 0))
+        return
+    if looks[0] < 2 or looks[-1] > 1000:
+        raise FieldProblem("looks must be between 2 and 1000 pairs", ("looks", 0 if looks[0] < 2 else len(looks) - 1))
+    for place, level in enumerate(design.levels()):
+        floor = sign_flip_floor(level.n)
+        if level.n <= EXACT_PAIRS and level.difference < floor:
+            raise FieldProblem(f"{level.n} pairs cannot decide there: the look's nominal p is {level.difference:.2g}, "
+                               f"below the exact sign-flip test's least, {floor:.2g}; look later or spend more early",
+                               ("looks", place))
+
+
+def with_last_look(data: Any) -> Any:
+    """Return raw data of a suite in which `seeds`, if it is left out, is the last look."""
+    design = data.get("sequential") if isinstance(data, Mapping) else None
+    looks = design.get("looks") if isinstance(design, Mapping) else None
+    if "seeds" in data or not isinstance(looks, list | tuple) or not looks:
+        return data
+    return {**data, "seeds": looks[-1]} if type(looks[-1]) is int and looks[-1] > 0 else data
+
+
+def check_design(design: Sequential, seeds: int, has_primary: bool) -> None:
+    """Check a design against the rest of its suite.
+
+    Raises:
+        FieldProblem: the last look is not `seeds`, or there is no primary contrast.
+    """
+    if not has_primary:
+        raise FieldProblem("needs a primary contrast: it alone decides when the run stops", ("sequential",))
+    if design.looks and design.looks[-1] != seeds:
+        beyond = next((place for place, n in enumerate(design.looks) if n > seeds), len(design.looks) - 1)
+        what = "is beyond" if design.looks[beyond] > seeds else "is the last look, not"
+        raise FieldProblem(f"{design.looks[beyond]} {what} seeds: {seeds}; leave out seeds, the last look says it",
+                           ("sequential", "looks", beyond))
+    if not design.looks and seeds < ANYTIME_LEAST:
+        raise FieldProblem(f"{seeds} is too few for an e-process to decide; {ANYTIME_LEAST} are the least", ("seeds",))
+
+
+def looks_of(design: Sequential, seeds: int) -> tuple[int, ...]:
+    """Return the pairs at each look."""
+    return design.looks or tuple(range(ANYTIME_LEAST, seeds + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenDesign:
+    """A design chosen on the command line, for a suite that declares none."""
+
+    option: str
+    fields: Mapping[str, Any]
+    seeds: int
+
+    def applied(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Return raw data of a suite with this design."""
+        return {**data, "sequential": dict(self.fields), "seeds": self.seeds}
+
+
+UNTIL_SETTLED = ChosenDesign(
+    "--until-settled", {"looks": [8, 12, 18, 27, 40], "spending": "power", "power": 1.0}, 40)
+ANYTIME = ChosenDesign("--anytime", {"anytime": True}, 200)

@@ -1,0 +1,188 @@
+"""Sequential runs on invented figures: looks, the stop, resuming, a budget, and what verify says of a changed look."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from repro.bundle.verification import Verification
+from repro.bundle.verify import verify
+from repro.bundle.verify_looks import check_looks
+from repro.compare import compare
+from repro.core.machine import detect
+from repro.record.index import seal
+from repro.record.store import Record, RunFolder
+from repro.runner.context import Options
+from repro.runner.run import Run, prepare
+from repro.suite.file import read_suite
+from repro.suite.plan import Plan, make_plan
+from tests.watcher import Silent
+
+SUITE = """\
+suite: invented
+trial:
+  workload: digits
+  engine: fake
+  launcher: inline
+  batch: {global: 64}
+  optimizer: {kind: sgd, lr: 0.1}
+  stop: {metric: top1, target: 0.9, max_epochs: 10}
+  evaluate_every: 192
+  device: cpu
+matrix:
+  engine:
+    - {kind: fake, step_seconds: 0.010, samples_scale: 1000}
+    - {kind: fake, step_seconds: RATE, samples_scale: 1000}
+    - {kind: fake, step_seconds: 0.02, samples_scale: 1000}
+baseline: {engine: {step_seconds: 0.010}}
+primary:
+  candidate: {engine: {step_seconds: RATE}}
+  baseline: {engine: {step_seconds: 0.010}}
+sequential: DESIGN
+"""
+LOOKS = "{looks: [7, 9, 11], power: 1}"
+
+
+def planned(folder: Path, rate: str = "0.0130", design: str = LOOKS) -> tuple[Plan, str]:
+    (folder / "s.yaml").write_text(SUITE.replace("RATE", rate).replace("DESIGN", design))
+    source = read_suite(str(folder / "s.yaml"))
+    return make_plan(source.suite, detect(), source.problem), source.text
+
+
+def execute(folder: RunFolder, plan: Plan, budget: float | None = None) -> tuple[Record, Silent]:
+    watcher = Silent()
+    return Run(plan, folder, detect(), watcher, Options(budget_seconds=budget)).execute(), watcher
+
+
+@pytest.fixture(scope="module")
+def settled(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    """A run that its first look settles."""
+    folder = tmp_path_factory.mktemp("settled")
+    plan, text = planned(folder)
+    return execute(prepare(plan, text, folder / "run"), plan)[0]
+
+
+@pytest.fixture(scope="module")
+def open_run(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    """A run of two equal cells, which no look settles: at this spread 11 pairs show no equality."""
+    folder = tmp_path_factory.mktemp("open")
+    plan, text = planned(folder, "0.01001")
+    return execute(prepare(plan, text, folder / "run"), plan)[0]
+
+
+def labels(record: Record) -> Counter[str]:
+    return Counter(record.cell(item.cell_id).label.rpartition("=")[2] for item in record.results)
+
+
+def test_a_settled_run_stops_and_misses_nothing(settled: Record) -> None:
+    assert [(look.n, look.decision, look.verdict) for look in settled.looks] == [(7, "settled", "slower")]
+    assert len(settled.results) == 21 < len(settled.plan.order)
+    assert (settled.missing(), settled.planned) == ([], 21)
+    found = compare(settled.plan, settled.results, started_ms=settled.started_ms)
+    assert found[0].because.startswith("settled at look 1 of 3 at 7 pairs (nominal p 0.0318)")
+    assert found[0].look is not None and found[0].look.next_n is None
+    assert found[0].interval is not None and found[0].interval.level == pytest.approx(1 - 0.0318, abs=1e-4)
+    assert verify(settled.folder.root).problems == []
+
+
+def test_resuming_a_settled_run_runs_nothing(settled: Record) -> None:
+    again, watcher = execute(settled.folder, settled.plan)
+    assert (len(again.results), again.looks, watcher.looks) == (21, settled.looks, [])
+
+
+def test_an_open_run_takes_all_looks_and_only_the_primary_goes_on(open_run: Record) -> None:
+    assert [(look.n, look.decision) for look in open_run.looks] == [(7, "continues"), (9, "continues"), (11, "last")]
+    assert sorted(labels(open_run).values()) == [7, 11, 11]
+    first, family = compare(open_run.plan, open_run.results, started_ms=open_run.started_ms)
+    assert first.because.startswith("look 3 of 3 at 11 pairs, the last: ")
+    assert "new run with other seeds" in first.settles
+    assert (family.n, family.verdict) == (7, "slower")  # judged once, by the pairs of the first look
+    assert verify(open_run.folder.root).problems == []
+
+
+def test_before_its_last_look_a_contrast_goes_on_and_the_family_waits(open_run: Record) -> None:
+    for have, text in ((5, "look 1 of 3 at 7 pairs: 5 have run"), (7, "look 1 of 3 at 7 pairs: goes on; "),
+                       (10, "look 2 of 3 at 9 pairs: goes on; ")):
+        first, family = compare(open_run.plan, [item for item in open_run.results if item.repeat < have])
+        assert first.verdict == "inconclusive" and first.because.startswith(text)
+        assert family.refused
+
+
+def test_a_killed_run_resumes_with_the_next_pairs_of_its_plan(open_run: Record, tmp_path: Path) -> None:
+    shutil.copytree(open_run.folder.root, tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    for item in open_run.results:
+        if item.repeat >= 8:
+            shutil.rmtree(folder.trial(item.trial_id))
+    keep_lines(folder.ledger, lambda line: line["repeat"] < 8)
+    keep_lines(folder.looks, lambda line: line["number"] == 1)
+    seal(folder)
+    resumed, watcher = execute(folder, open_run.plan)
+    assert [look.number for look in watcher.looks] == [2, 3]
+    assert [look.model_copy(update={"at_ms": 0.0}) for look in resumed.looks] == \
+        [look.model_copy(update={"at_ms": 0.0}) for look in open_run.looks]
+    assert verify(folder.root).problems == []
+
+
+def keep_lines(path: Path, wanted: object) -> None:
+    assert callable(wanted)
+    path.write_text("".join(line + "\n" for line in path.read_text().splitlines() if wanted(json.loads(line))))
+
+
+@pytest.mark.parametrize(("old", "new", "text"), [
+    ('"n": 9', '"n": 10', "look 2 of 3 was taken at 10 pairs; the suite declares: look 2 of 3 is at 9 pairs"),
+    ('"decision": "last"', '"decision": "settled"', "look 3 at 11 pairs: it says inconclusive (settled)"),
+    ('"nominal": 0.0', '"nominal": 0.1', "nominal is 0.1"),
+    ('"number": 3', '"number": 4', "there are 3 looks"),
+])
+def test_verify_names_looks_that_were_not_the_declared_or_differ(
+    open_run: Record, tmp_path: Path, old: str, new: str, text: str,
+) -> None:
+    lines = open_run.folder.looks.read_text()
+    assert old in lines
+    assert any(text in what for what in problems(open_run, lines.replace(old, new), tmp_path))
+
+
+def test_verify_names_a_look_that_was_not_taken_and_pairs_after_the_end(
+    open_run: Record, settled: Record, tmp_path: Path,
+) -> None:
+    lines = open_run.folder.looks.read_text().splitlines(keepends=True)
+    assert problems(open_run, "".join(lines), tmp_path) == []
+    assert problems(open_run, lines[0] + lines[2], tmp_path) == [
+        "look 2 at 9 pairs was not taken, but later pairs have run"]
+    late = settled.results[0].model_copy(update={"repeat": 7})
+    longer = dataclasses.replace(settled, results=(*settled.results, late))
+    assert problems(longer, settled.folder.looks.read_text(), tmp_path) == [
+        "the contrast was settled at 7 pairs, but trials of seed 7 have run"]
+
+
+def problems(record: Record, lines: str, folder: Path) -> list[str]:
+    """What verify says of a record with these lines in its file of looks."""
+    (folder / "looks.jsonl").write_text(lines)
+    found = Verification("made up")
+    check_looks(RunFolder(folder), record.plan, record.results, record.attempts, found)
+    return [item.what for item in found.problems]
+
+
+def test_a_budget_ends_the_run_at_a_look_and_resuming_goes_on(tmp_path: Path) -> None:
+    plan, text = planned(tmp_path, "0.01001")
+    folder = prepare(plan, text, tmp_path / "run")
+    first, watcher = execute(folder, plan, budget=1e-3)
+    assert first.budget_spent and first.missing() == [] and watcher.looks == []
+    assert any(item.kind == "budget" for item in first.incidents)
+    assert len(first.results) < 21
+    assert verify(folder.root).problems == []
+
+
+def test_an_e_process_judges_after_every_pair(tmp_path: Path) -> None:
+    plan, text = planned(tmp_path, design="{anytime: true, looks: [7, 8, 9, 10]}")
+    record, watcher = execute(prepare(plan, text, tmp_path / "run"), plan)
+    assert watcher.looks[-1].decision == "settled" and watcher.looks[-1].nominal == 0.05
+    found = compare(plan, record.results)[0]
+    assert found.verdict == "slower" and "confidence sequence excludes 1, e-process p = " in found.because
+    assert verify(record.folder.root).problems == []
