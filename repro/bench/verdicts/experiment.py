@@ -27,6 +27,7 @@ class Experiment:
     """How the trials of one run come about. Times are log-normal unless `noise` says otherwise."""
 
     pairs: int
+    """Up to the last look, if the run is sequential."""
     cells: int = 2
     ratio: float = 1.0
     """True time of the candidate over that of the baseline."""
@@ -48,6 +49,8 @@ class Experiment:
     missed_by: Miss = "chance"
     """chance: watched to a far end; diverged: the same, and never reaching it; budget: cut off where this share of the
     baseline's trials is not there yet."""
+    sequential: str = ""
+    """The suite's key of that name, as JSON; "" for a fixed number of pairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +65,9 @@ class _Trial:
     ends: Literal["missed", "diverged"]
 
 
-def simulated(design: Experiment, generator: np.random.Generator, sequential: str = "") -> tuple[Plan, list[Result]]:
-    """Return the plan of a new run, and its results."""
-    plan = made_plan(design.cells, design.pairs, generator, sequential)
+def simulated(design: Experiment, generator: np.random.Generator) -> tuple[Plan, list[Result]]:
+    """Return the plan of a new run, and its results; of a sequential one up to its last look."""
+    plan = made_plan(design.cells, design.pairs, generator, design.sequential)
     return plan, results_of(plan, design, generator)
 
 
@@ -144,13 +147,3 @@ def _curve(trial: _Trial, end: int, reached: bool) -> tuple[Point, ...]:
                               train_loss=None)
         for at in range(trial.distance, end + 1, trial.distance))
 
-
-def paired_p(plan: Plan, results: list[Result]) -> float | None:
-    """Return p of the paired t test of the log times; None if a trial has no time."""
-    from repro import stats
-
-    sides = [{item.repeat: item.tta_wall for item in results if item.cell_id == cell} for cell in places_of(plan)]
-    pairs = [(sides[0][repeat], sides[1][repeat]) for repeat in sorted(sides[0])]
-    if any(value is None for pair in pairs for value in pair):
-        return None
-    return stats.or_none(lambda: stats.paired_p([ours or 0 for ours, _ in pairs], [theirs or 0 for _, theirs in pairs]))
