@@ -8,6 +8,7 @@ from typing import get_args
 
 from repro.bench.verdicts.experiment import Experiment, Miss
 from repro.bench.verdicts.other_answers import gate, planned, two_runs
+from repro.bench.verdicts.rounds import advised_rounds
 from repro.bench.verdicts.scenario import RELATIVE, Scenario, single_run, wrongly_same
 from repro.bench.verdicts.sequential_runs import sequential_scenarios
 
@@ -78,4 +79,5 @@ def _missed() -> Iterator[Scenario]:
 
 
 SCENARIOS: tuple[Scenario, ...] = (
-    *_equal_or_not(), *_drift(), *_grids(), *_cramped(), *_missed(), *_others(), *sequential_scenarios())
+    *_equal_or_not(), *_drift(), *_grids(), *_cramped(), *_missed(), *_others(), *sequential_scenarios(),
+    *advised_rounds())
