@@ -9,8 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from repro import stats
-from repro.bench.verdicts.experiment import Experiment, results_of, simulated
-from repro.bench.verdicts.made_plans import drawn_again
+from repro.bench.verdicts.experiment import Experiment, simulated
 from repro.bench.verdicts.scenario import DIFFERENT, Judged, Scenario, verdict
 from repro.compare import compare
 from repro.compare.condition import parse
@@ -24,10 +23,10 @@ def two_runs(name: str, design: Experiment, shift: float, same_seeds: bool) -> S
     """Return the scenario of the same cells run twice, the second time on a machine that is slower by `shift`."""
 
     def judge(generator: np.random.Generator, checked: bool) -> Judged:
-        plan, results = simulated(design, generator)
-        later = drawn_again(plan, generator)
-        again = results_of(later, replace(design, shift=shift), generator, "s" if same_seeds else "t")
-        words = {item.verdict for item in versus(Ran("one", plan, results), Ran("other", later, again))}
+        first = simulated(design, generator)
+        later = simulated(replace(design, shift=shift), generator, "s" if same_seeds else "t")
+        words = {item.verdict for item in versus(Ran("one", first.plan, first.results),
+                                                 Ran("other", later.plan, later.results))}
         return Judged(min(words & (DIFFERENT | {"same"}), default="withheld"))
 
     return Scenario(name, "equal", judge, wrong=DIFFERENT | {"same"})
@@ -42,7 +41,8 @@ def gate(name: str, design: Experiment, condition: str, every: bool) -> Scenario
     asked = parse(condition)
 
     def judge(generator: np.random.Generator, checked: bool) -> Judged:
-        found = compare(*simulated(design, generator))
+        run = simulated(design, generator)
+        found = compare(run.plan, run.results)
         subject = [item for item in found if every or item.primary]
         return Judged("fails" if any(asked.failure(item) for item in subject) else "passes")
 
@@ -57,7 +57,7 @@ def planned(name: str, pilot: int, spread: float, ratio: float = 1.05) -> Scenar
         pairs = _pairs(_rounded(float(np.std(first[0] - first[1], ddof=1))), ratio, pilot)
         design = Experiment(pairs, ratio=ratio, spread=spread)
         if pairs <= FULL_PATH:
-            return Judged(verdict(*simulated(design, generator)))
+            return Judged(verdict(simulated(design, generator)))
         logs = generator.normal(0, spread, (2, pairs))
         _, interval = stats.paired_ratio(np.exp(logs[0] + math.log(ratio)).tolist(), np.exp(logs[1]).tolist())
         return Judged("slower" if interval.low > 1 else "faster" if interval.high < 1 else "inconclusive")

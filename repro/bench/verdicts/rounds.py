@@ -36,7 +36,8 @@ def _followed(name: str, first: Experiment) -> Scenario:
         for _ in range(ROUNDS):
             if design is None:
                 return Judged(OPEN)
-            found = next(item for item in compare(*simulated(design, generator)) if item.primary)
+            run = simulated(design, generator)
+            found = next(item for item in compare(run.plan, run.results) if item.primary)
             if found.verdict in DIFFERENT | {"same"}:
                 return Judged(found.verdict)
             design = _next(design, found)

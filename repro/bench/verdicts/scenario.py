@@ -8,12 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from repro.bench.verdicts.experiment import Experiment, simulated
-from repro.bench.verdicts.screen import ALPHA, DISAGREE, is_open, pair_logs, paired_p
+from repro.bench.verdicts.experiment import Experiment, SimulatedRun, simulated
+from repro.bench.verdicts.made_plans import made_plan
+from repro.bench.verdicts.screen import ALPHA, DISAGREE, is_open, paired_p
 from repro.compare import compare
 from repro.compare.sequential import stages, take_look
-from repro.record.results import Result
-from repro.suite.plan import Plan
 
 RELATIVE = 0.9
 DIFFERENT = frozenset({"faster", "slower"})
@@ -54,11 +53,10 @@ def single_run(
     """Return the scenario of one run of this design, judged by its primary contrast."""
 
     def judge(generator: np.random.Generator, checked: bool) -> Judged:
-        plan, results = simulated(design, generator)
-        logs = pair_logs(plan, results)
-        quick = None if design.drift else _quick(plan, results, logs)
-        word = verdict(plan, results) if quick is None or checked else quick
-        p = paired_p(logs)
+        run = simulated(design, generator)
+        quick = None if design.drift else _quick(run)
+        word = verdict(run) if quick is None or checked else quick
+        p = paired_p(run.logs)
         return Judged(DISAGREE if quick not in (None, word) else word, None if p is None else p <= ALPHA)
 
     if design.ratio == 1:
@@ -72,19 +70,19 @@ def wrongly_same(name: str, design: Experiment) -> Scenario:
     return replace(single_run(name, design, relative=None), wrong=frozenset({"same"}))
 
 
-def verdict(plan: Plan, results: list[Result]) -> str:
+def verdict(run: SimulatedRun) -> str:
     """Return the verdict of the primary contrast."""
-    return next(item for item in compare(plan, results) if item.primary).verdict
+    return next(item for item in compare(run.plan, run.results) if item.primary).verdict
 
 
-def _quick(plan: Plan, results: list[Result], logs: np.ndarray) -> str | None:
+def _quick(run: SimulatedRun) -> str | None:
     """Return the verdict if a short cut knows it. Of a sequential run only the looks that can settle it are taken."""
-    if not plan.suite.looks:
-        return OPEN if is_open(logs) else None
-    for stage in stages(plan):
-        if is_open(logs[:stage.n], stage.difference, stage.same):
+    if not run.design.sequential:
+        return OPEN if is_open(run.logs) else None
+    for stage in stages(made_plan(run.design.cells, run.design.pairs, run.design.sequential)):
+        if is_open(run.logs[:stage.n], stage.difference, stage.same):
             continue
-        taken = take_look(plan, results, stage)
+        taken = take_look(run.plan, run.results, stage)
         if taken is None or taken.ends:
             return taken.found.verdict if taken else None
     return OPEN

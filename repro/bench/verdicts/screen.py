@@ -12,11 +12,8 @@ import math
 import numpy as np
 
 from repro import stats
-from repro.bench.verdicts.made_plans import places_of
-from repro.record.results import Result
 from repro.stats.anytime import bet
 from repro.suite.model import MARGIN
-from repro.suite.plan import Plan
 
 FAR = 3.0
 EVERY = 20
@@ -24,17 +21,8 @@ ALPHA = 0.05
 DISAGREE = "short cut and compare disagree"
 
 
-def pair_logs(plan: Plan, results: list[Result]) -> np.ndarray:
-    """Return the log ratio of the times of every pair; infinite if one trial missed, NaN if both did."""
-    times = [{item.repeat: math.inf if item.tta_wall is None else item.tta_wall for item in results
-              if item.cell_id == cell} for cell in places_of(plan)]
-    with np.errstate(invalid="ignore"):
-        logs = [np.log(np.array([side[repeat] for repeat in sorted(side)])) for side in times]
-        return np.asarray(logs[0] - logs[1])
-
-
 def paired_p(logs: np.ndarray) -> float | None:
-    """Return p of the paired t test; None if a trial missed, or the ratios do not spread."""
+    """Return p of the paired t test of log ratios; None if a trial missed, or they do not spread."""
     if not np.all(np.isfinite(logs)):
         return None
     return stats.or_none(lambda: stats.paired_p(np.exp(logs).tolist(), [1.0] * len(logs)))

@@ -13,19 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from repro.bench.verdicts.experiment import Experiment, simulated
+from repro.bench.verdicts.experiment import Experiment, SimulatedRun, simulated
 from repro.bench.verdicts.scenario import (
     DIFFERENT,
     OPEN,
     Judged,
     Scenario,
     single_run,
-    verdict,
     wrongly_same,
 )
-from repro.bench.verdicts.screen import ALPHA, DISAGREE, first_refuted, is_open_anytime, pair_logs, paired_p
-from repro.record.results import Result
-from repro.suite.plan import Plan
+from repro.bench.verdicts.screen import ALPHA, DISAGREE, first_refuted, is_open_anytime, paired_p
+from repro.compare import compare
 from repro.suite.sequential import ANYTIME_LEAST, Sequential
 
 DESIGNS: Mapping[str, Mapping[str, Any]] = {
@@ -72,12 +70,11 @@ def _open_ended(name: str, design: Experiment) -> Scenario:
     """
 
     def judge(generator: np.random.Generator, checked: bool) -> Judged:
-        plan, results = simulated(design, generator)
-        logs = pair_logs(plan, results)
-        first, p = first_refuted(logs), paired_p(logs)
+        run = simulated(design, generator)
+        first, p = first_refuted(run.logs), paired_p(run.logs)
         look = max(first or LAST, ANYTIME_LEAST)
-        word = OPEN if is_open_anytime(logs) and not checked else _at_look(plan, results, look)
-        early = first is None or (checked and look > ANYTIME_LEAST and _at_look(plan, results, look - 1) in DIFFERENT)
+        word = OPEN if is_open_anytime(run.logs) and not checked else _at_look(run, look)
+        early = first is None or (checked and look > ANYTIME_LEAST and _at_look(run, look - 1) in DIFFERENT)
         return Judged(DISAGREE if word in DIFFERENT and early else word, None if p is None else p <= ALPHA)
 
     if design.ratio == 1:
@@ -85,7 +82,10 @@ def _open_ended(name: str, design: Experiment) -> Scenario:
     return Scenario(name, f"ratio {design.ratio:g}", judge, frozenset({"faster"}), frozenset({"slower"}), SHOWN)
 
 
-def _at_look(plan: Plan, results: list[Result], pairs: int) -> str:
+def _at_look(run: SimulatedRun, pairs: int) -> str:
     """Return the verdict at a look of an open-ended run."""
-    suite = plan.suite.model_copy(update={"sequential": Sequential(anytime=True, looks=(pairs,)), "seeds": pairs})
-    return verdict(plan.model_copy(update={"suite": suite}), [item for item in results if item.repeat < pairs])
+    design = Sequential(anytime=True, looks=(pairs,))
+    plan = run.plan.model_copy(update={
+        "suite": run.plan.suite.model_copy(update={"sequential": design, "seeds": pairs})})
+    found = compare(plan, [item for item in run.results if item.repeat < pairs])
+    return next(item for item in found if item.primary).verdict

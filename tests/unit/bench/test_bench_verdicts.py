@@ -15,7 +15,7 @@ from repro.bench.verdicts.measure import measure, simulate
 from repro.bench.verdicts.outcome import allowed
 from repro.bench.verdicts.scenario import Judged, Scenario, single_run
 from repro.bench.verdicts.scenarios import SCENARIOS
-from repro.bench.verdicts.screen import DISAGREE, is_open, pair_logs, paired_p
+from repro.bench.verdicts.screen import DISAGREE, is_open, paired_p
 from repro.cli.main import cli
 from repro.compare import compare
 
@@ -24,9 +24,11 @@ MEASURED = pytest.mark.parametrize("name", [item.name for item in SCENARIOS])
 
 def times(design: Experiment, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
     """Log times of candidate and baseline by seed."""
-    plan, results = simulated(design, np.random.default_rng(seed))
-    sides = [{item.repeat: item.tta_wall for item in results if item.cell_id == cell} for cell in places_of(plan)]
+    run = simulated(design, np.random.default_rng(seed))
+    cells = [run.plan.cells[place].cell_id for place in places_of(design.cells)]
+    sides = [{item.repeat: item.tta_wall for item in run.results if item.cell_id == cell} for cell in cells]
     ours, theirs = (np.log([side[repeat] for repeat in sorted(side)]) for side in sides)
+    assert run.logs == pytest.approx(ours - theirs, abs=1e-12)
     return ours, theirs
 
 
@@ -43,33 +45,34 @@ def test_simulated_times_have_the_ratio_and_the_spread_of_their_design() -> None
 
 
 def test_a_drift_slows_later_trials_of_all_cells() -> None:
-    plan, results = simulated(Experiment(50, cells=4, spread=0.01, within="speed", drift=0.3),
-                              np.random.default_rng(1))
-    assert [(plan.cells[index].cell_id, repeat) for index, repeat in plan.order] == [
-        (item.cell_id, item.repeat) for item in results]
-    pace = [item.run_seconds / item.samples for item in results if item.run_seconds and item.samples]
+    run = simulated(Experiment(50, cells=4, spread=0.01, within="speed", drift=0.3), np.random.default_rng(1))
+    assert [(run.plan.cells[index].cell_id, repeat) for index, repeat in run.plan.order] == [
+        (item.cell_id, item.repeat) for item in run.results]
+    pace = [item.run_seconds / item.samples for item in run.results if item.run_seconds and item.samples]
     assert np.mean(pace[-40:]) / np.mean(pace[:40]) == pytest.approx(1.24, abs=0.02)
 
 
 def test_two_runs_of_one_design_have_their_own_order() -> None:
     generator = np.random.default_rng(1)
-    first, second = (simulated(Experiment(10, cells=4), generator)[0] for _ in range(2))
+    first, second = (simulated(Experiment(10, cells=4), generator).plan for _ in range(2))
     assert first.order != second.order
     assert sorted(first.order) == sorted(second.order)
 
 
 @pytest.mark.parametrize("by", ["chance", "diverged", "budget"])
 def test_the_share_of_missed_trials_is_the_designs(by: str) -> None:
-    _, results = simulated(Experiment(500, missed=0.2, missed_by=by), np.random.default_rng(1))  # type: ignore[arg-type]
+    run = simulated(Experiment(500, missed=0.2, missed_by=by), np.random.default_rng(1))  # type: ignore[arg-type]
+    results = run.results
+    assert np.sum(~np.isfinite(run.logs)) == len({item.repeat for item in results if item.status != "ok"})
     ends = [item.status for item in results]
     assert ends.count("diverged" if by == "diverged" else "missed") / 1000 == pytest.approx(0.2, abs=0.04)
     assert all(item.tta_wall is None for item in results if item.status != "ok")
 
 
 def test_evaluations_lie_on_the_grid_of_each_cell() -> None:
-    plan, results = simulated(Experiment(5, grids=(0.1, 0.25)), np.random.default_rng(1))
-    for cell, distance in zip(places_of(plan), (100_000, 250_000), strict=True):
-        for item in (item for item in results if item.cell_id == cell):
+    run = simulated(Experiment(5, grids=(0.1, 0.25)), np.random.default_rng(1))
+    for place, distance in zip(places_of(2), (100_000, 250_000), strict=True):
+        for item in (item for item in run.results if item.cell_id == run.plan.cells[place].cell_id):
             assert item.bracket is not None and item.samples_to_target == item.bracket.hit_samples
             assert item.bracket.hit_samples - item.bracket.miss_samples == distance
             assert [point.samples for point in item.curve] == list(
@@ -109,9 +112,9 @@ def test_the_verdict_is_that_of_compare() -> None:
     scenario = single_run("x", design)
     for seed in range(20):
         judged = scenario.judge(np.random.default_rng(seed), False)
-        plan, results = simulated(design, np.random.default_rng(seed))
-        p = paired_p(pair_logs(plan, results))
-        assert judged == (compare(plan, results)[0].verdict, p is not None and p <= 0.05)
+        run = simulated(design, np.random.default_rng(seed))
+        p = paired_p(run.logs)
+        assert judged == (compare(run.plan, run.results)[0].verdict, p is not None and p <= 0.05)
 
 
 def test_the_command_prints_rows_and_gives_json() -> None:
