@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -77,12 +78,16 @@ def expand(source: SuiteFile, overrides: tuple[str, ...]) -> Plan:
 
     Raises:
         SuiteError: no cell can run here.
+        UsageError: an option holds a credential.
     """
     from repro.cli.entropy import fresh_seed
     from repro.core.machine import detect
     from repro.suite.plan import Drawn, make_plan
+    from repro.suite.reaching import refuse_credentials
 
-    return make_plan(source.suite, detect(), source.problem, bool(overrides), Drawn(fresh_seed(), fresh_seed()))
+    plan = make_plan(source.suite, detect(), source.problem, bool(overrides), Drawn(fresh_seed(), fresh_seed()))
+    refuse_credentials(plan.cells, os.environ)
+    return plan
 
 
 def echo_json(data: object) -> None:
