@@ -168,7 +168,8 @@ def _drift_cautions(item: Evidence) -> list[str]:
         return []
     when = "later" if found.places > 0 else "earlier"
     return [f"adjusted for drift: the candidate ran {abs(found.places):.2f} places {when} on average, and times "
-            f"changed by {100 * found.per_place:.2f} % a place; without the adjustment the ratio is {found.unadjusted:.3f}"]
+            f"changed by {100 * found.per_place:.2f} % a place; without the adjustment the ratio is "
+            f"{found.unadjusted:.3f}"]
 
 
 def describe_resumed_trials(item: Evidence) -> list[str]:
