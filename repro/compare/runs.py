@@ -81,7 +81,8 @@ def compare_runs(
     Args:
         baseline: `key=value,...` that selects the cells to compare against, instead of the suite's.
         fail_if: conditions on the primary contrast.
-        fail_any: apply the conditions to every contrast instead.
+        fail_any: apply the conditions to every contrast instead, all of them one family, so that a false alarm in any
+            of them has a probability of 5 %.
 
     Raises:
         UsageError: a pattern or condition cannot be parsed, the runs cannot be compared, or there is nothing to
@@ -94,7 +95,7 @@ def compare_runs(
     if not 1 <= len(runs) <= 2:
         raise UsageError(f"give one run or two, not {len(runs)}")
     records = [read_record(run) for run in runs]
-    found = _one(records[0], metric, baseline) if len(records) == 1 else _two(records, metric, baseline, force)
+    found = _two(records, metric, baseline, force) if len(records) > 1 else _one(records[0], metric, baseline, fail_any)
     if not found.comparisons:
         raise UsageError(_nothing(records[0], baseline))
     failures = tuple(text for item in _subject(found, conditions, fail_any) for condition in conditions
@@ -102,9 +103,9 @@ def compare_runs(
     return replace(found, failures=failures)
 
 
-def _one(record: Record, metric: Metric | None, baseline: str | None) -> Compared:
+def _one(record: Record, metric: Metric | None, baseline: str | None, one_family: bool) -> Compared:
     pattern = read_pattern(baseline) if baseline is not None else None
-    found = compare(record.plan, record.results, metric, pattern, record.started_ms)
+    found = compare(record.plan, record.results, metric, pattern, record.started_ms, one_family=one_family)
     effects = main_effects(record.plan, record.results, metric, pattern, record.started_ms)
     return replace(_compared([record], found, metric), effects=tuple(effects),
                    convergence=tuple(check(record.plan, record.results)))

@@ -21,10 +21,11 @@ from repro.suite.metrics import METRICS
 @click.option("--baseline", metavar="KEY=VALUE[,...]", help="Cells to compare against.  [default: the suite's]")
 @click.option("--candidate", metavar="KEY=VALUE[,...]", help="For published results: the cells to compare.  [default: "
               "all others of the baseline's benchmark and round]")
-@click.option("--fail-if", multiple=True, metavar="'NAME OP NUMBER'",
-              help="Exit 3 if the condition holds for the primary contrast. NAME: ratio, low, high, p, speedup, n, "
-              "probability_less.")
-@click.option("--fail-any", is_flag=True, help="Exit 3 if the condition holds for any contrast.")
+@click.option("--fail-if", multiple=True, metavar="CONDITION",
+              help="Exit 3 if the condition holds for the primary contrast: a verdict (slower, faster, higher, lower, "
+              "different, same; not-same: all others), or NAME OP NUMBER with ratio.low, ratio.high, speedup.low, "
+              "speedup.high, p, n.")
+@click.option("--fail-any", is_flag=True, help="Exit 3 if the condition holds for any contrast; all become one family.")
 @click.option("--force", is_flag=True, help="Compare runs even if their suites or methods differ.")
 @json_option
 def compare(runs: tuple[Path, ...], as_json: bool, candidate: str | None, **request: Any) -> None:
@@ -35,7 +36,8 @@ def compare(runs: tuple[Path, ...], as_json: bool, candidate: str | None, **requ
     RUN may be a folder of published results. A ratio never mixes runs and published results.
 
     \b
-    Example: repro compare runs/old runs/new --fail-any --fail-if "ratio > 1.05"
+    Example: repro compare runs/latest --fail-if slower
+    Example: repro compare runs/latest --fail-any --fail-if "ratio.low > 1.05"
     Example: repro compare published/v4.0 --baseline benchmark=resnet,system=dgx_h100
     """
     from repro.published.comparison.compare import any_published
