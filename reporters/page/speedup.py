@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from repro.compare import METRICS, Comparison, compare, summarize
+from repro.compare import DECIDED, METRICS, Comparison, compare, summarize
 from repro.compare.error_budget import error_budget
 from repro.record.store import Record
 from repro.suite.metrics import DEFAULT
@@ -43,6 +43,8 @@ class Ratio:
     speedup: Number | None
     base_median: Number | None
     verdict: str
+    open: bool
+    """No verdict was reached: the sentence begins with that."""
     because: str
     settles: str
     """What settles it; empty if it is settled or unknown."""
@@ -164,6 +166,7 @@ def _ratio(
         ratio=texts[0] if texts else None, interval=(texts[1], texts[2]) if len(texts) == 3 else None,
         level=f"{interval.level:.0%}".replace("%", "\N{NO-BREAK SPACE}%") if interval else "",
         speedup=number(item.speedup), base_median=_figure(base.median, item), verdict=item.verdict,
+        open=item.verdict not in DECIDED,
         because=item.because, settles=item.settles, unsettled=_unsettled(item), cautions=item.cautions,
         also=item.also, refused=item.refused,
         dot=axis.at(item.ratio) if item.ratio else None,

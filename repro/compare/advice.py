@@ -11,9 +11,9 @@ from repro.compare.evidence import Evidence
 from repro.compare.family import ALPHA, FamilyShare
 
 TESTED = (
-    "undecided is the answer of this experiment; adding pairs, or running it again, until a verdict appears errs in more "
-    "than 5 %. A question that may take more pairs is declared as a sequential design before its first run: repro run "
-    "SUITE --until-settled")
+    "undecided is the answer of this experiment; adding pairs, or running it again, until a verdict appears errs in "
+    "more than 5 %. A question that may take more pairs is declared as a sequential design before its first run: repro "
+    "run SUITE --until-settled")
 
 
 def what_settles(item: Evidence, share: FamilyShare) -> str:

@@ -77,7 +77,7 @@ class FigureCondition:
         """Return why the comparison fails."""
         value, versus = FIGURES[self.name](found), _versus(found)
         if found.refused:
-            return f"{versus}: no result, so {self.text!r} cannot be ruled out; {found.because}"
+            return _unknown(self.text, found)
         if value is None or math.isnan(value):
             return f"{versus}: no {self.name}, so {self.text!r} cannot be ruled out; {found.because}"
         return f"{versus}: {self.name} = {value:.4g}, {self.text}" if SIGNS[self.sign](value, self.number) else ""
@@ -98,12 +98,16 @@ class VerdictCondition:
         if self.word in DIFFERENT and self.word not in words:
             raise UsageError(f"--fail-if {self.text!r}: no verdict on {found.metric}; those are {' and '.join(words)}")
         if found.refused:
-            return f"{versus}: no result, so {self.text!r} cannot be ruled out; {found.because}"
+            return _unknown(self.text, found)
         if not found.reachable and not self.wanted and self.word != "same":
-            raise UsageError(f"--fail-if {self.text!r}: can never hold for {versus}: {found.n} pairs and {found.family} "
-                             "contrasts cannot be significant; give the suite more seeds")
+            raise UsageError(f"--fail-if {self.text!r}: can never hold for {versus}: {found.n} pairs and "
+                             f"{found.family} contrasts cannot be significant; give the suite more seeds")
         holds = found.verdict in (DIFFERENT if self.word == "different" else (self.word,))
         return "" if holds is self.wanted else f"{versus}: {found.verdict}, {self.text}; {found.because}"
+
+
+def _unknown(text: str, found: Comparison) -> str:
+    return f"{_versus(found)}: no result, so {text!r} cannot be ruled out; {found.because}"
 
 
 def _versus(found: Comparison) -> str:

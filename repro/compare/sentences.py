@@ -28,7 +28,8 @@ def why_different(item: Evidence, share: FamilyShare, word: str) -> str:
 def _small(item: Evidence) -> str:
     if item.equivalence is None or not item.equivalence.equivalent:
         return ""
-    return f"; the difference is real but smaller than the margin of {item.asked.margin:.2g}"
+    return (f"; the {item.equivalence.interval.level:.0%} interval is inside the margin of {item.asked.margin:.2g}, "
+            "which the suite calls too small to matter").replace("% interval", " % interval")
 
 
 def _interval_name(item: Evidence) -> str:

@@ -58,6 +58,7 @@ def test_one_run_as_a_table(old: Record) -> None:
         ended.output
     assert "2. exploratory: 6 pairs cannot be significant after Holm over the 3 contrasts shown; 7 can" in ended.output
     assert "not calibrated" in ended.output
+    assert "the samples to the target of 3 cells together (Holm); with 3 such families, up to 15 %" in ended.output
 
 
 def test_the_same_figures_as_json(old: Record) -> None:
@@ -69,6 +70,7 @@ def test_the_same_figures_as_json(old: Record) -> None:
     assert first["speedup"] == pytest.approx(1 / first["ratio"])
     assert len(data["cells"]) == 4
     assert data["calibration"] is None
+    assert data["error_budget"].startswith("5 % each for: the primary contrast, tested alone; the 3 other contrasts")
     assert data["suite_digest"] == old.plan.digest
 
 
@@ -120,7 +122,7 @@ def test_two_runs(old: Record, new: Record) -> None:
     assert "not interleaved" in ended.output
     assert "all of them add --fail-any" in refused(old.folder.root, new.folder.root, "--fail-if", "ratio.low > 1.05")
     assert "first is the baseline" in refused(old.folder.root, new.folder.root, "--baseline", "engine=ddp")
-    assert "not 3" in refused(old.folder.root, new.folder.root, old.folder.root)
+    assert "not 3; several of each with --against" in refused(old.folder.root, new.folder.root, old.folder.root)
 
 
 def test_a_run_is_not_compared_with_itself_or_its_copy(old: Record, new: Record, tmp_path: Path) -> None:

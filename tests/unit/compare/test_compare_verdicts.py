@@ -58,10 +58,11 @@ def test_four_equal_pairs_are_no_result_however_equal() -> None:
     assert of(1.0, 5).verdict == "same"  # a one-sided exact test reaches 1/32
 
 
-def test_a_real_difference_below_the_margin_says_so() -> None:
+def test_a_difference_inside_the_margin_says_so() -> None:
     found = of(1.02 / (math.prod(WAVE) ** 0.2), 20)
     assert found.verdict == "slower"
-    assert found.because.endswith("the difference is real but smaller than the margin of 0.05")
+    assert found.because.endswith(
+        "; the 90 % interval is inside the margin of 0.05, which the suite calls too small to matter")
 
 
 def test_swapping_the_two_inverts_everything() -> None:
