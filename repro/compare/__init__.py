@@ -60,7 +60,7 @@ __all__ = [
 
 def compare(
     plan: Plan, results: Sequence[Result], metric: Metric | None = None, baseline: Mapping[str, Any] | None = None,
-    started_ms: Mapping[str, float] | None = None,
+    started_ms: Mapping[str, float] | None = None, *, one_family: bool = False,
 ) -> list[Comparison]:
     """Compare the declared contrast first, then every other cell with its baseline and, if processes vary, with one
     process of the same kind.
@@ -72,6 +72,7 @@ def compare(
         metric: None: the declared contrast's, else the wall clock.
         baseline: factors that select the cells to compare against; None: the suite's.
         started_ms: trial id -> its start, for finding drift; None: in the order of the plan.
+        one_family: Holm over all contrasts, the declared one too: together they err in 5 %.
     """
     suite = plan.suite
     chosen = metric or suite.metric
@@ -90,7 +91,7 @@ def compare(
     waits = progress.refusals if progress else ()
     found = judged([
         examine(index.cells[one], index.cells[other], by_cell.get(one, []), by_cell.get(other, []), ComparisonRequest(
-            metric=chosen, primary=(one, other) == first and chosen == suite.metric,
+            metric=chosen, primary=(one, other) == first and chosen == suite.metric and not one_family,
             planned=suite.looks[0] if progress else suite.seeds, margin=suite.margin, horizon=suite.horizon,
             refusals=(*doubts.refusals(one, other), *waits), cautions=doubts.cautions(one, other),
             slots=doubts.slots(one, other),
