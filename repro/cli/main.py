@@ -82,6 +82,7 @@ def main() -> None:
         click.echo("interrupted", err=True)
         sys.exit(Exit.INTERRUPTED)
     except click.ClickException as error:
+        error.message = one_line(error.message)  # it quotes what was written
         error.show()
         sys.exit(Exit.USAGE)
     except ReproError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,16 @@ class SuiteParam(click.ParamType):  # type: ignore[type-arg]  # generic only fro
 
         found = [CompletionItem(name) for name in bundled() if name.startswith(incomplete)]
         return found or [CompletionItem(incomplete, type="file")]
+
+
+class FiniteRange(click.FloatRange):
+    """A number in a range that is neither infinite nor nan."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{value!r} is no finite number", param, ctx)
+        return found
 
 
 suite_argument = click.argument("suite", type=SuiteParam())
