@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from repro.compare import drift
-from repro.compare.cells import CellIndex, ComparedCell, baseline_pairs, factors_of, primary_pair, scaling_pairs
+from repro.compare.cells import CellIndex, ComparedCell, contrast_pairs, factors_of
 from repro.compare.evidence import ComparisonRequest, examine
 from repro.compare.figures import (
     DECIDED,
@@ -77,11 +77,7 @@ def compare(
     suite = plan.suite
     chosen = metric or suite.metric
     index = CellIndex(plan.cells)
-    first = primary_pair(index, suite.primary) if baseline is None else None
-    reference = suite.baseline if baseline is None else baseline
-    matrix = list(suite.matrix)
-    scaling = scaling_pairs(index, matrix) if baseline is None else []
-    contrasts = list(dict.fromkeys([*([first] if first else []), *baseline_pairs(index, matrix, reference), *scaling]))
+    first, contrasts = contrast_pairs(index, suite, baseline)
     progress = progress_of(plan, results, started_ms)
     used = progress.early if progress else results
     by_cell: dict[str, list[Result]] = {}

@@ -71,7 +71,7 @@ class Slots:
 
     per_place: float
     """Change of the log time from one place to the next."""
-    apart: Mapping[int, int]
+    apart: Mapping[int, float]
     """Repeat -> place of the candidate's trial less that of the baseline's."""
     fixed: bool
 
