@@ -69,7 +69,7 @@ def _hash(held: Sequence[Held]) -> str:
     digest = hashlib.sha256()
     for item in held:
         digest.update(f"{item.name}:{item.start}:".encode())
-        digest.update(np.ascontiguousarray(item.values))
+        digest.update(np.ascontiguousarray(item.values).tobytes())
     return digest.hexdigest()
 
 

@@ -29,8 +29,9 @@ def gather_facts(
     session, job = context.session, context.job
     held = session.held()
     ranks = session.gather(describe_held(held, weights, job.precision.weights) if held is not None else None)
+    moved = {number for numbers in session.gather(capture.moved) for number in numbers}
     facts: dict[str, Any] = {"ranks": ranks, "wide_share": round(wide_share(weights, job.precision), 6),
-                             "moved_by_evaluation": capture.moved, "evaluations": [], "problem": ""}
+                             "moved_by_evaluation": sorted(moved), "evaluations": [], "problem": ""}
     chosen = [capture.newest] if capture.newest else []
     if capture.enabled and last is not None and (not chosen or chosen[0].evaluated != last):
         chosen.append(Captured(last, held_or_full(session), session.buffers()))
