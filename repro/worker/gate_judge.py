@@ -147,7 +147,8 @@ def check_buffers(pair: Pair) -> Difference | None:
         alone = trace.rank and trace.buffers.keys() == pair.ranks[0].buffers.keys() and compare_tensors(
             Compared("buffers", last, "", "", 0), pair.ranks[0].buffers, reference.buffers, tolerance) is None
         extra = " (buffers are not synchronised)" if alone else ""
-        return Difference("buffers", last, found.text + extra, found.tensor, found.size, found.tolerance)
+        text = found.text.replace("buffer of", "buffer", 1) + extra
+        return Difference("buffers", last, text, found.tensor, found.size, found.tolerance)
     return None
 
 
