@@ -110,7 +110,8 @@ def _other_evaluations(choices: TrainingConfig, facts: FinalFacts) -> list[str]:
     narrow = precision.autocast or precision.weights != "float32" or precision.tf32
     relative = LOW_PRECISION_TOLERANCE if narrow else EVALUATION_TOLERANCE
     workload = choices.workload.get(Workload)
-    one_sample = 1 / workload.eval_samples if workload.ranges.get(choices.stop.metric) == (0.0, 1.0) else 0.0
+    bounded = tuple(workload.ranges.get(choices.stop.metric, ())) == (0.0, 1.0)
+    one_sample = 1 / workload.eval_samples if bounded and workload.eval_samples else 0.0
     found = []
     for item in facts.evaluations:
         if item.reported is None or item.own is None:

@@ -9,6 +9,7 @@ from repro.engines.ddp import Ddp
 from repro.engines.deepspeed_zero import DeepSpeedZero
 from repro.seams.training import Job, Session, TrainingParts
 
+
 class Planted(Ddp):
     """PyTorch DDP with one defect."""
 
