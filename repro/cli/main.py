@@ -25,6 +25,7 @@ COMMANDS = {
     "completion": "shell:completion",
     "diff": "bundle:diff",
     "doctor": "machine:doctor",
+    "gate": "gate:gate",
     "import": "imports:import_",
     "list": "suites:list_",
     "plan": "suites:plan",
