@@ -9,7 +9,7 @@ export DO_NOT_TRACK = 1
 # Hundreds of processes start in a test run; if this is set, each compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart install test checks test-slow test-gpu lint types layers unit flow browser package chaos fuzz bench clean
+.PHONY: quickstart install test checks test-slow test-gpu lint types layers unit flow browser package chaos fuzz bench verdicts clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/repro run quickstart
@@ -84,6 +84,10 @@ fuzz: $(VENV)/.test-installed
 bench: $(VENV)/.installed
 	$(BIN)/repro bench overhead
 	$(BIN)/repro bench turnaround
+
+# Wrong verdicts and power of 4,000 simulated experiments a row, about half an hour; `make test-slow` has 200 a row.
+verdicts: $(VENV)/.installed
+	$(BIN)/repro bench verdicts
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info runs mlruns mlartifacts mlflow.db*

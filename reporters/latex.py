@@ -11,8 +11,9 @@ from repro.core.files import write_text
 from repro.record.store import Record
 from repro.reporting import Reporter
 
-from .paper.brief import FOOTNOTE, Brief, TextTable, brief
+from .paper.brief import FOOTNOTE, Brief, brief
 from .paper.figures import FOLDER, ROWS, draw, figures
+from .paper.words import TextTable
 from .text import plural
 
 if TYPE_CHECKING:
@@ -69,11 +70,12 @@ class LatexPaper(Reporter):
 def render(found: Brief, drawn: list[tuple[str, str]]) -> str:
     """Render the file; `drawn`: name and caption of every figure."""
     parts = [HEAD, f"% {' and '.join(found.origins)} figures",
-             *(_table(table, _caption(table, found)) for table in (found.cells, found.comparisons) if table.rows)]
+             *(_table(table, _caption(table, found)) for table in found.tables)]
     if found.verdicts:
         items = "\n".join(f"  \\item \\textbf{{{escaped(item.verdict)}}}: {escaped(item.contrast)}: {escaped(item.why)}"
                           for item in found.verdicts)
         parts.append(f"\\begin{{itemize}}\n{items}\n\\end{{itemize}}")
+    parts += [f"Errors: {escaped(found.errors)}."] if found.errors else []
     parts += _doubts(found.doubts)
     parts += [_figure(name, caption) for name, caption in drawn]
     return "\n\n".join(parts) + "\n"

@@ -11,7 +11,8 @@ from repro.core.files import write_text
 from repro.record.store import Record
 from repro.reporting import Reporter
 
-from .paper.brief import FOOTNOTE, Brief, TextTable, brief
+from .paper.brief import FOOTNOTE, Brief, brief
+from .paper.words import TextTable
 
 if TYPE_CHECKING:
     from repro.compare.merge import Section
@@ -72,9 +73,9 @@ def render(found: Brief) -> str:
     parts.append("## Verdicts")
     parts.append("\n".join(f"- **{item.verdict}**: {escaped(item.contrast)}: {escaped(item.why)}"
                            for item in found.verdicts) or NO_BASELINE)
-    for table in (found.cells, found.comparisons):
-        if table.rows:
-            parts += [f"## {escaped(table.title)}", rendered(table)]
+    parts += [f"Errors: {escaped(found.errors)}."] if found.errors else []
+    for table in found.tables:
+        parts += [f"## {escaped(table.title)}", rendered(table)]
     if found.comparisons.rows:
         parts.append(escaped(FOOTNOTE))
     return "\n\n".join(parts) + "\n"

@@ -31,12 +31,17 @@ def rendered(
         show: converts each printed value to what the page shows.
     """
     environment = _environment(show)
-    environment.filters |= {"inline_json": inline_json, "spaced": spaced, **(filters or {})}
+    environment.filters |= {"inline_json": inline_json, "spaced": spaced, "capitalize_first": _capitalized}
+    environment.filters |= filters or {}
     page = environment.get_template(name).render(
         **values, policy=policy(scripts), style=Markup("".join(map(template, styles))),
         scripts=[Markup(script) for script in scripts],
     )
     return page.replace("\r\n", "\n")
+
+
+def _capitalized(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 @lru_cache(maxsize=4)  # compiling the templates takes longer than filling them in

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from repro.compare.run_warnings import run_warnings
 from repro.record import legacy
 from repro.record.results import Result
 from repro.record.status import meaning
@@ -14,9 +14,6 @@ from repro.record.store import Record
 from ..text import plural, significant
 from .cells import origin
 from .settings import effective
-
-BUSY = 0.25
-"""Load per core (1 min, before the run) above which the page warns: one other process on four cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +98,13 @@ def _failed_trials(record: Record) -> Iterator[Notice]:
 
 
 def _doubts(record: Record) -> Iterator[Notice]:
-    load, cores = record.environment.load_1min, record.environment.cores
-    if load is not None and load > BUSY * cores:
-        yield Notice("warn", "Busy machine", f"the load was {load:g} on {plural(cores, 'core')} before the run "
-                     f"({load / cores:.2g} per core): other work slows trials down, some more than others", "#machine")
-    yield from _incidents(record)
+    found = run_warnings(record)
+    yield from (Notice("warn", item.title, item.text, f"#{item.about}") for item in found if item.about != "trials")
     if record.missing():
         yield Notice("warn", "Partial record", f"{progress(record)}; all figures can still change", "#trials")
-    for note in record.plan.notes:
+    for note in record.plan.remarks:
         yield Notice("warn", "Smoke test" if note == record.plan.smoke_note else "Plan", note)
-    for example, alike in _warned(record):
-        more = f" (and {plural(len(alike) - 1, 'other trial')})" if len(alike) > 1 else ""
-        yield Notice("warn", "Trial", f"{alike[0]}: {example}{more}", "#trials")
+    yield from (Notice("warn", item.title, item.text, "#trials") for item in found if item.about == "trials")
     for line in effective(record):
         if not line.steady:
             text = f"{line.name} differs between seeds of cell {line.cells}: {line.found}"
@@ -125,34 +117,6 @@ def _doubts(record: Record) -> Iterator[Notice]:
                          f"{data.name} is synthetic; accuracy on it says nothing about real data", "#data")
     if record.environment.dirty:
         yield Notice("warn", "Code", "the run used a checkout with uncommitted changes", "#machine")
-
-
-INCIDENTS = {
-    "resumed": "Resumed", "difference": "Resumed in another environment", "lock": "Stale lock", "machine": "Machine",
-    "clock": "Clock", "lost": "Result lost", "rerun": "Started again", "stopped": "Stopped",
-    "budget": "Budget spent", "calibration": "Calibration", "checkpoint": "Checkpoint skipped",
-    "throttled": "Throttled", "energy": "Energy",
-}
-
-
-def _incidents(record: Record) -> Iterator[Notice]:
-    """Yield the incidents of the run by kind, at most three texts for each."""
-    by_kind: dict[str, list[str]] = {}
-    for item in record.incidents:
-        by_kind.setdefault(item.kind, []).append(f"{item.trial_id}: {item.text}" if item.trial_id else item.text)
-    for kind, all_texts in by_kind.items():
-        texts = list(dict.fromkeys(all_texts))
-        more = f" (and {len(texts) - 3} more)" if len(texts) > 3 else ""
-        yield Notice("warn", INCIDENTS.get(kind, kind), f"{'; '.join(texts[:3])}{more}", "#attempts")
-
-
-def _warned(record: Record) -> list[tuple[str, list[str]]]:
-    """Group warnings that differ only in their numbers: (text of the first, trials)."""
-    found: dict[str, tuple[str, list[str]]] = {}
-    for result in record.results:
-        for text in result.warnings:
-            found.setdefault(re.sub(r"[\d.]+", "#", text), (text, []))[1].append(result.trial_id)
-    return list(found.values())
 
 
 def _notes(record: Record) -> Iterator[Notice]:

@@ -154,6 +154,7 @@ def machine(record: Record) -> list[Fact]:
         ("Python", environment.python),
         ("repro", environment.repro_version),
         ("Commit", f"{environment.commit} ({dirty})" if environment.commit else "not from a checkout"),
+        *((f"Plug-in {visible(item.plugin)}", visible(item.text())) for item in environment.plugins),
         ("Load before the run (1 min)", "unknown" if environment.load_1min is None else f"{environment.load_1min:g}"),
         ("Loading libraries, once per run, on no trial's clock", seconds(record.preload_seconds) or "unknown"),
     ]

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from repro.compare import METRICS, Comparison, compare, summarize
+from repro.compare.error_budget import error_budget
 from repro.compare.forecast import FORECASTS
 from repro.record.store import Record
 from repro.suite.metrics import DEFAULT
 
+from ..tables.effect_rows import effects
 from ..text import Number, number, plural, ratios, seconds
 from .axis import Axis, around_one
 from .cells import CellMark, goal, horizon_of, marks
@@ -47,6 +49,8 @@ class Ratio:
     """Forecast of what settles it; empty if it is settled or unknown."""
     unsettled: str
     """Reason for a missing forecast; empty if there is one or it is settled."""
+    also: str
+    """What else differs between the two, as read back; empty if nothing does."""
     cautions: tuple[str, ...]
     refused: bool
     dot: float | None
@@ -92,6 +96,8 @@ class Forest:
     """False if no pair of trials has run."""
     level: str
     """Nominal coverage of the intervals; empty without intervals."""
+    errors: str
+    """How the 5 % for wrong verdicts are spent."""
 
     @property
     def split(self) -> bool:
@@ -119,7 +125,7 @@ def forest(record: Record) -> Forest:
         axis=axis, one=axis.at(1.0), primary=next((item for item in built if item.primary), None),
         others=tuple(item for item in built if not item.primary), what=_what(found), sides=_sides(found),
         drawn=any(item.pairs or item.factors for item in built),
-        level=next((item.level for item in built if item.level), ""),
+        level=next((item.level for item in built if item.level), ""), errors=error_budget(found, effects(record)),
     )
 
 
@@ -161,7 +167,7 @@ def _ratio(
         level=f"{interval.level:.0%}".replace("%", "\N{NO-BREAK SPACE}%") if interval else "",
         speedup=number(item.speedup), base_median=_figure(base.median, item), verdict=item.verdict,
         because=item.because, settles=item.settles, unsettled=_unsettled(item, family), cautions=item.cautions,
-        refused=item.refused,
+        also=item.also, refused=item.refused,
         dot=axis.at(item.ratio) if item.ratio else None,
         whisker=(axis.at(interval.low), axis.at(interval.high)) if interval else None,
         clipped=(not axis.holds(interval.low), not axis.holds(interval.high)) if interval else (False, False),

@@ -35,6 +35,8 @@ class Verdicts:
     folded: bool
     decided: int
     """Number of the others with a verdict."""
+    errors: str
+    """How the 5 % for wrong verdicts are spent; "" without a verdict."""
     rate: ErrorRate | None
     """None: not calibrated."""
 
@@ -45,7 +47,7 @@ def verdicts(record: Record, forest: Forest) -> Verdicts:
     return Verdicts(
         primary=forest.primary, others=forest.others, folded=len(forest.others) > OPEN_UP_TO,
         decided=sum(item.verdict not in ("inconclusive", "exploratory") for item in forest.others),
-        rate=_rate(found) if found else None,
+        errors=forest.errors, rate=_rate(found) if found else None,
     )
 
 

@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from repro.compare import METRICS, Bounds, Comparison, Summary
+from repro.compare import METRICS, Comparison, Summary
+from repro.compare.effect import FEW, MainEffect
+from repro.compare.error_budget import error_budget
+from repro.compare.run_warnings import run_warnings
 from repro.record.store import Record
 
-from ..tables.rows import Row, about, comparisons, origins_of, pair_origin, plain, summaries
-from ..text import plural, shortened, significant
-
-NOTHING = "-"
-
-
-@dataclass(frozen=True, slots=True)
-class TextTable:
-    """A table of text; the `numeric` columns are right-aligned."""
-
-    title: str
-    headers: tuple[str, ...]
-    numeric: tuple[bool, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class VerdictText:
-    """One verdict with its contrast and its reason."""
-
-    verdict: str
-    contrast: str
-    why: str
+from ..tables.rows import Row, about, comparisons, effects, origins_of, pair_origin, plain, summaries
+from ..text import plural
+from .effects import effect_sentence, effects_table
+from .words import TextTable, VerdictText, interval, name, rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,38 +26,28 @@ class Brief:
     facts: tuple[tuple[str, str], ...]
     doubts: tuple[str, ...]
     verdicts: tuple[VerdictText, ...]
+    errors: str
+    """How the 5 % for wrong verdicts are spent; "" without a verdict."""
     cells: TextTable
+    effects: TextTable
     comparisons: TextTable
+
+    @property
+    def tables(self) -> tuple[TextTable, ...]:
+        """The tables that have rows, main effects first."""
+        return tuple(table for table in (self.effects, self.cells, self.comparisons) if table.rows)
 
 
 def brief(record: Record) -> Brief:
     """Summarize a record; every figure comes from `repro.reporters.tables.rows`, rounded."""
     row = about(record)
-    found = comparisons(record)
+    found, of_factors = comparisons(record), effects(record)
     return Brief(
         title=name(str(row["title"] or row["suite"])), origins=origins_of(record.plan.cells),
         facts=tuple(_facts(record, row)), doubts=tuple(_doubts(record, row)),
-        verdicts=tuple(_sentence(item) for item in found), cells=_cells(record),
-        comparisons=_comparisons(record, found),
+        verdicts=tuple(_verdicts(found, of_factors)), errors=error_budget(found, of_factors), cells=_cells(record),
+        effects=effects_table(record, of_factors), comparisons=_comparisons(record, found),
     )
-
-
-def name(text: str) -> str:
-    """Shorten a label to one line."""
-    return shortened(" ".join(plain(text).split()))
-
-
-def rounded(value: float | None, digits: int = 3) -> str:
-    """Round to three significant digits; a dash if unknown."""
-    return NOTHING if value is None else significant(value, digits)
-
-
-def interval(found: Bounds | None) -> str:
-    """Format an interval as `0.81 to 0.93 (95 %)`; a dash if there is none."""
-    if found is None:
-        return NOTHING
-    level = f"{100 * found.level:.3g} %"
-    return f"{rounded(found.low)} to {rounded(found.high)} ({level})"
 
 
 def _facts(record: Record, row: Row) -> Iterator[tuple[str, str]]:
@@ -100,7 +74,8 @@ def _doubts(record: Record, row: Row) -> Iterator[str]:
     again = len(record.attempts) - len({item.trial_id for item in record.attempts})
     if again:
         yield f"{plural(again, 'further attempt')} of trials that ran before"
-    yield from (" ".join(plain(note).split())[:1000] for note in record.plan.notes)
+    yield from (" ".join(plain(note).split())[:1000] for note in record.plan.remarks)
+    yield from (" ".join(plain(item.line).split())[:1000] for item in run_warnings(record))
     origins = origins_of(record.plan.cells)
     if "simulated" in origins:
         yield "simulated figures come from an engine that trains nothing"
@@ -113,19 +88,29 @@ def _doubts(record: Record, row: Row) -> Iterator[str]:
         yield "the code had uncommitted changes"
 
 
+def _verdicts(found: Sequence[Comparison], of_factors: Sequence[MainEffect]) -> Iterator[VerdictText]:
+    """Yield the declared contrast, the main effects, and the other contrasts unless they are many besides effects."""
+    primary, others = ([item for item in found if item.primary is wanted] for wanted in (True, False))
+    yield from map(_sentence, primary)
+    yield from map(effect_sentence, of_factors)
+    if not of_factors or len(others) <= FEW:
+        yield from map(_sentence, others)
+
+
 def _sentence(item: Comparison) -> VerdictText:
     kind = "declared contrast" if item.primary else "further contrast"
     scale, estimate = METRICS[item.metric], ""
     if item.ratio is not None:
         estimate = f"{rounded(item.ratio)} x {scale.times}"
         estimate += f", {interval(item.interval)}" if item.interval else ", no interval"
+    also = f" It {plain(item.also)}." if item.also else ""
     ending = f" To settle it: {plain(item.settles)}." if item.settles else ""
     cautions = "".join(f" Caution: {plain(text)}." for text in item.cautions)
     pairs = plural(item.n, "pair") if item.paired else f"{item.n} per side, unpaired"
     return VerdictText(
         verdict=item.verdict,
         contrast=f"{name(item.candidate_label)} against {name(item.baseline_label)} ({kind}, {scale.noun})",
-        why=f"{f'{estimate}, ' if estimate else ''}{pairs}; {plain(item.because)}.{ending}{cautions}",
+        why=f"{f'{estimate}, ' if estimate else ''}{pairs}; {plain(item.because)}.{also}{ending}{cautions}",
     )
 
 

@@ -22,7 +22,7 @@ from repro.suite.cell import Cell
 
 from ..tables.rows import comparisons, origins_of, pair_origin, pair_origins, summaries
 from ..text import plural
-from .brief import name
+from .words import name
 
 if TYPE_CHECKING:
     pass

@@ -10,7 +10,7 @@ from repro.published.cells import batch_costs
 from repro.published.record import PublishedCell, PublishedResult
 from repro.published.store import Published
 
-from ..paper.brief import NOTHING, TextTable, name, rounded
+from ..paper.words import NOTHING, TextTable, name, rounded
 from ..tables.rows import plain
 from ..text import plural
 from .view import NO_BATCH

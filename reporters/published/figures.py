@@ -11,8 +11,8 @@ from repro.published.cells import BatchCost, batch_costs
 from repro.published.record import PublishedCell, PublishedResult
 from repro.published.store import Published
 
-from ..paper.brief import name
 from ..paper.figures import COLORS, ROWS, Drawing, left_out, rows, shown_text
+from ..paper.words import name
 from ..text import plural
 from .charts import SPAN, batch_ticks
 

@@ -7,28 +7,22 @@ simulated.
 from __future__ import annotations
 
 import json
-import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from repro.compare import Bounds, Comparison, Estimate, Metric, Summary, compare, factors_of, summarize
+from repro.compare import Comparison, Metric, Summary, compare, factors_of, summarize
 from repro.compare.calibration import machine_of, read_kept_calibration
+from repro.compare.error_budget import error_budget
 from repro.record.metric_values import figures_of
 from repro.record.results import Result
 from repro.record.store import Record
-from repro.suite.cell import Cell
 
-from ..text import without_paths
+from .effect_rows import effect_rows, effects, interaction_rows, warning_rows
+from .values import Row, Value, bounds, estimate, finite, origins_of, plain
 
-Value = str | int | float | bool | None
-Row = dict[str, Value]
 HASHES = ("init_weights", "data_order", "augmentation", "data", "final_weights")
 PHASES = ("train", "eval", "checkpoint", "logging", "other")
-UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff"
-                    "\ud800-\udfff]")
-"""Control characters, marks that change the direction of text, lone surrogates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +45,14 @@ class Table:
 
 def tables(record: Record) -> list[Table]:
     """Return all tables in a fixed order, without empty ones."""
-    metric, compared = record.plan.suite.metric, comparisons(record)
+    metric, compared, found_effects = record.plan.suite.metric, comparisons(record), effects(record)
     found = [
-        Table("about", "The record", (about(record),)),
+        Table("about", "The record", (about(record) | {"error_budget": error_budget(compared, found_effects)},)),
         Table("cells", "One row per cell", tuple(_cell(record, item) for item in summaries(record, metric))),
+        Table("main_effects", "One row per main effect: a level against another over all other factors",
+              tuple(effect_rows(record, found_effects))),
+        Table("interactions", "One row per difference of a main effect between levels of another factor",
+              tuple(interaction_rows(record, found_effects))),
         Table("comparisons", "One row per verdict, the declared contrast first", tuple(_comparisons(record, compared))),
         Table("pairs", "One row per pair of trials with one seed", tuple(_pairs(record, compared))),
         Table("trials", "One row per trial", tuple(_trial(record, item) for item in record.results)),
@@ -62,6 +60,7 @@ def tables(record: Record) -> list[Table]:
         Table("attempts", "One row per attempt of a trial, including failed ones", tuple(_attempts(record))),
         Table("parameters", "One row per setting of a cell", tuple(_parameters(record))),
         Table("environment", "One row per fact about the machine and its software", tuple(_environment(record))),
+        Table("warnings", "One row per warning about the machine and the run", tuple(warning_rows(record))),
         Table("skipped", "One row per combination that did not run", tuple(_skipped(record))),
     ]
     return [table for table in found if table.rows]
@@ -85,7 +84,8 @@ def about(record: Record) -> Row:
     alike = None if parity is None or not parity.get("needed") else not any(
         item.get("problem") for item in parity.get("findings", ()))
     return {
-        "suite": plain(plan.suite.suite), "title": plain(plan.suite.title), "suite_digest": plan.digest,
+        "suite": plain(plan.suite.suite), "title": plain(plan.suite.title), "suite_version": plan.suite.version,
+        "suite_digest": plan.digest,
         "method": plan.method, "origin": " and ".join(origins_of(plan.cells)), "metric": record.plan.suite.metric,
         "trials": len(record.results), "planned": record.planned, "seeds": plan.suite.seeds,
         "margin": plan.suite.margin, "horizon": plan.suite.horizon,
@@ -95,7 +95,7 @@ def about(record: Record) -> Row:
         "parity_needed": None if parity is None else bool(parity.get("needed")), "parity_passed": alike,
         "false_positives": found.false_positives if found else None, "nulls": found.n if found else None,
         "false_positive_rate": found.sentence() if found else "not calibrated",
-        "notes": plain("; ".join(plan.notes)),
+        "notes": plain("; ".join(plan.remarks)),
     }
 
 
@@ -106,13 +106,13 @@ def _cell(record: Record, item: Summary) -> Row:
     row |= {"metric": item.metric, "n": item.n, "planned": record.due_of(item.cell_id), "ok": item.ok,
             "statuses": ", ".join(f"{count} {name}" for name, count in sorted(item.statuses.items())),
             "median": item.median}
-    row |= _bounds("median", item.interval) | _bounds("success", item.success)
+    row |= bounds("median", item.interval) | bounds("success", item.success)
     row |= {
         "coefficient_of_variation": item.coefficient_of_variation, "outliers": sum(item.outliers),
         "median_epochs": item.median_epochs, "median_samples_per_second": item.median_samples_per_second,
         "median_final": item.median_final, "restricted_horizon": item.horizon, "diverged_share": item.diverged_share,
     }
-    return row | _estimate("restricted_mean", item.restricted)
+    return row | estimate("restricted_mean", item.restricted)
 
 
 def _comparisons(record: Record, found: Sequence[Comparison]) -> Iterable[Row]:
@@ -122,29 +122,25 @@ def _comparisons(record: Record, found: Sequence[Comparison]) -> Iterable[Row]:
             "baseline_cell": plain(item.baseline_label), "origin": pair_origin(record, item), "metric": item.metric,
             "primary": item.primary, "paired": item.paired, "n": item.n, "ratio": item.ratio,
         }
-        row |= _bounds("ratio", item.interval)
+        row |= bounds("ratio", item.interval)
         row |= {"speedup": item.speedup, "verdict": item.verdict, "refused": item.refused,
                 "because": plain(item.because),
                 "p": item.p, "p_adjusted": item.p_adjusted, "family": item.family}
-        row |= _estimate("welch", item.welch)
-        row |= _estimate("split_samples", item.split.samples if item.split else None)
-        row |= _estimate("split_throughput", item.split.throughput if item.split else None)
+        row |= estimate("welch", item.welch)
+        row |= estimate("split_samples", item.split.samples if item.split else None)
+        row |= estimate("split_throughput", item.split.throughput if item.split else None)
         restricted, same = item.restricted, item.equivalence
         row |= {"restricted_ratio": restricted.ratio if restricted else None,
                 "restricted_horizon": restricted.horizon if restricted else None}
-        row |= _bounds("restricted", restricted.interval if restricted else None)
+        row |= bounds("restricted", restricted.interval if restricted else None)
         row |= {"log_rank_p": item.log_rank_p}
-        row |= _estimate("probability_less", item.probability_less)
+        row |= estimate("probability_less", item.probability_less)
         row |= {"equivalence_margin": same.margin if same else None, "equivalence_p": same.p if same else None,
                 "equivalence_p_adjusted": same.p_adjusted if same else None,
                 "equivalent": same.equivalent if same else None}
-        row |= {"settles": plain(item.settles), "cautions": plain("; ".join(item.cautions))}
+        row |= {"settles": plain(item.settles), "differs": plain(item.also),
+                "cautions": plain("; ".join(item.cautions))}
         yield row
-
-
-def origins_of(cells: Sequence[Cell]) -> tuple[str, ...]:
-    """Return the origins of the figures of several cells, each once."""
-    return tuple(dict.fromkeys(cell.choices.origin for cell in cells)) or ("measured",)
 
 
 def pair_origins(record: Record, item: Comparison) -> tuple[str, ...]:
@@ -249,25 +245,6 @@ def flat(data: Mapping[str, Any] | Sequence[Any], prefix: str = "") -> dict[str,
     return found
 
 
-def plain(text: str) -> str:
-    """Return text that is safe everywhere: no folder of this machine, no hidden or direction character.
-
-    Line ends become LF: csv writes a lone carriage return without quotes, and readers then break the row there.
-    """
-    lines = without_paths(text).replace("\r\n", "\n").replace("\r", "\n")
-    return UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", lines)
-
-
-def _bounds(name: str, found: Bounds | None) -> Row:
-    """Return `name_low`, `name_high`, `name_level`; all None if there is no interval."""
-    return {f"{name}_low": found.low if found else None, f"{name}_high": found.high if found else None,
-            f"{name}_level": found.level if found else None}
-
-
-def _estimate(name: str, found: Estimate | None) -> Row:
-    return {name: found.value if found else None} | _bounds(name, found.interval if found else None)
-
-
 def _type(values: Sequence[Value]) -> type:
     kinds = {type(value) for value in values if value is not None}
     if kinds == {bool}:
@@ -277,6 +254,5 @@ def _type(values: Sequence[Value]) -> type:
     return float if kinds and kinds <= {int, float} else str
 
 
-def finite(value: Value) -> Value:
-    """Return None for numbers that are not finite, which JSON cannot hold."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+__all__ = ["HASHES", "PHASES", "Row", "Table", "Value", "about", "comparisons", "effects", "finite", "flat",
+           "origins_of", "pair_origin", "pair_origins", "plain", "summaries", "tables"]

@@ -12,6 +12,7 @@ from typing import Any
 
 from repro.compare import METRICS, Comparison, summarize
 from repro.compare.calibration import FILE as CALIBRATION
+from repro.compare.run_warnings import run_warnings
 from repro.core.events import follow
 from repro.record.environment import DataSet
 from repro.record.ledger import Attempt
@@ -186,6 +187,8 @@ def cell_view(
     folder, params_texts = record.folder, flat_params(cell, {"device": cell.choices.device})
     tags = common_tags(record, run, cell_key(cell), "cell", cell) | {"mlflow.runName": cell.label}
     tags |= _verdict_tags(comparisons)
+    warnings = "; ".join(item.line for item in run_warnings(record))
+    tags |= {"repro.run_warnings": warnings} if warnings else {}
     tags |= {f"repro.factor.{re.sub(NOT_A_KEY, '_', key)}": value for key, value in cell.factors.items()}
     paths = [folder.plan, folder.environment, folder.ledger, folder.suite, folder.parity_verdict, folder.launchers,
              folder.incidents, folder.looks, folder.root / CALIBRATION]
@@ -216,7 +219,7 @@ def _tables(record: Record) -> dict[str, str]:
     if record.missing():
         return {}
     found = {f"{table.name}.csv": csv_files.text(table) for table in tables.tables(record)
-             if table.name in ("cells", "comparisons", "pairs", "trials")}
+             if table.name in ("cells", "main_effects", "interactions", "comparisons", "pairs", "trials", "warnings")}
     return found | {"report.md": markdown_page.render(brief(record))}
 
 
@@ -229,13 +232,16 @@ def _verdict_tags(comparisons: Sequence[Comparison]) -> dict[str, str]:
         return {}
     first = comparisons[0]
     note = first.because
+    beside = [first.also, *(f"Caution: {text}" for text in first.cautions)]
     if first.ratio is not None and first.interval is not None:
         note = f"{first.metric} x {first.ratio:.3f} [{first.interval.low:.3f}, {first.interval.high:.3f}]; {note}"
     return {
         "repro.verdict": first.verdict, "repro.because": first.because, "repro.baseline": first.baseline,
         "repro.primary": str(first.primary).lower(), "repro.metric": first.metric,
-        "mlflow.note.content": f"**{first.verdict}** against {first.baseline_label}: {note}",
-    }
+        "mlflow.note.content": ". ".join([f"**{first.verdict}** against {first.baseline_label}: {note}",
+                                          *(text[:1].upper() + text[1:] for text in beside if text)]),
+    } | ({"repro.differs": first.also} if first.also else {}) | (
+        {"repro.cautions": "; ".join(first.cautions)} if first.cautions else {})
 
 
 def common_tags(record: Record, run: str, key: str, level: str, cell: Cell) -> dict[str, str]:

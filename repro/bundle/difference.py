@@ -81,8 +81,9 @@ def environment_differences(first: Environment, second: Environment) -> list[Exe
     data = [{f"{item.workload}.{name}": str(getattr(item, name)) for item in side.data
              for name in ("name", "version", "sha256", "train_samples", "eval_samples")} for side in (first, second)]
     return [
-        *_fields("code", first, second, code), *_fields("libraries", first, second, ("python",)),
-        *_maps("libraries", one, other), *_fields("hardware", first, second, hardware),
+        *_fields("code", first, second, code), *_maps("code", _plugins(first), _plugins(second)),
+        *_fields("libraries", first, second, ("python",)), *_maps("libraries", one, other),
+        *_fields("hardware", first, second, hardware),
         *_maps("hardware", _named("limit", first.limits), _named("limit", second.limits)),
         *_maps("settings", first.settings, second.settings),
         *([ExecutionDifference("settings", "other variables (hash)", first.others_sha256[:16],
@@ -90,6 +91,11 @@ def environment_differences(first: Environment, second: Environment) -> list[Exe
           if first.others_sha256 and second.others_sha256 and first.others_sha256 != second.others_sha256 else []),
         *_maps("data", data[0], data[1]),
     ]
+
+
+def _plugins(environment: Environment) -> dict[str, str]:
+    """Return plug-in -> its code; of an early version's record nothing is known."""
+    return {f"plug-in {item.plugin}": item.text() for item in environment.plugins}
 
 
 def _packages(listed: Iterable[str]) -> dict[str, str]:

@@ -32,6 +32,7 @@ from repro.record.looks import end_of
 from repro.record.results import Result
 from repro.record.store import RunFolder
 from repro.suite.plan import Plan
+from repro.suite.recorded import reading
 
 
 def verify(path: Path) -> Verification:
@@ -62,8 +63,15 @@ def _check_record(folder: RunFolder, found: Verification) -> None:
         return
     code = made_by(environment)
     check_plan(plan, code, found)
-    if not can_list_trials(plan):
-        return  # check_plan has reported it; which trials are planned is unknown
+    if can_list_trials(plan):  # check_plan has reported it otherwise; which trials are planned is unknown
+        with reading(plan.plugins):
+            _check_trials(folder, plan, attempts, code, found)
+
+
+def _check_trials(
+    folder: RunFolder, plan: Plan, attempts: list[Attempt] | None, code: str, found: Verification
+) -> None:
+    """Check every file of every trial against the plan, the ledger and the other trials."""
     results = [item for trial in plan.trials() if (item := verified_result(folder, trial, code, found)) is not None]
     found.extend(unplanned_folders(folder, plan))
     if attempts is not None:

@@ -13,7 +13,7 @@ from repro.core.machine import Machine
 from repro.record.environment import Environment, commit
 from repro.record.store import MAX_TRIALS
 from repro.suite.identity import METHOD, rules_of
-from repro.suite.plan import Plan, expand_again, suite_digest, wrong_order
+from repro.suite.plan import Plan, expand_again, planned_order, suite_digest, wrong_order
 from repro.suite.repeats import planned_repeats
 
 SHOWN_CELLS = 8
@@ -52,6 +52,8 @@ def check_plan(plan: Plan, code: str, found: Verification) -> None:
         found.add("plan.json", "its order names a trial twice, a trial of no cell, or too many trials", "plan")
     if rules_of(plan.method) != METHOD:
         found.notes.append(f"method {plan.method}: verified by its rules")
+    absent = plan.absent_plugins()
+    found.notes.extend(absent)
     if plan.has_twins:
         found.notes.append("a calibration: its cells are twins, so its plan is not expanded again")
         _check_order(plan, None, found)
@@ -62,9 +64,17 @@ def check_plan(plan: Plan, code: str, found: Verification) -> None:
         found.add("plan.json", f"its suite cannot be expanded again: {' '.join(str(error).split())[:160]}", "plan")
         return
     found.count("plans expanded again")
+    again = _without_refused(plan, again) if absent else again
     _check_order(plan, again, found)
     missing_cells = _check_digest(plan, again, code, found)
     found.extend(missing_trials(plan, missing_cells))
+
+
+def _without_refused(plan: Plan, again: Plan) -> Plan:
+    """Return the plan expanded `again` without the cells that a plug-in refused: its stand-in refuses none."""
+    refused = {item.label for item in plan.skipped}
+    left = again.model_copy(update={"cells": tuple(cell for cell in again.cells if cell.label not in refused)})
+    return left.model_copy(update={"order": tuple(planned_order(left))})
 
 
 def _check_order(plan: Plan, again: Plan | None, found: Verification) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import click
 
 import repro
-from repro.core.errors import Exit, ReproError, one_line
+from repro.core.errors import Exit, Interrupted, ReproError, UsageError, one_line
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 110}
 COMMANDS = {
@@ -71,6 +73,8 @@ def cli() -> None:
 def main() -> None:
     """Run the command line: every failure becomes one line on stderr and an exit code."""
     try:
+        _end_on_signals()
+        _require_working_directory()
         cli.main(standalone_mode=False)
     except click.exceptions.Abort:
         sys.exit(Exit.INTERRUPTED)
@@ -86,6 +90,11 @@ def main() -> None:
     except BrokenPipeError:  # the reader of stdout has exited, so no message would reach it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(Exit.DONE)
+    except OSError as error:
+        if error.filename is None or os.environ.get("REPRO_DEBUG"):
+            raise
+        click.echo(f"error: {_message(error.filename)}: cannot be used: {error.strerror}", err=True)
+        sys.exit(Exit.USAGE)
     except Exception as error:  # a bug of this package: one line for the user, a traceback with REPRO_DEBUG=1
         if os.environ.get("REPRO_DEBUG"):
             raise
@@ -94,7 +103,25 @@ def main() -> None:
         sys.exit(Exit.TRIAL_FAILED)
 
 
-def _message(error: Exception) -> str:
+def _end_on_signals() -> None:
+    """Have SIGTERM and SIGHUP end a command as Ctrl-C does, from its first moment; signals that are ignored stay so."""
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(each) is signal.SIG_DFL:
+            signal.signal(each, _interrupt)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise Interrupted(number)
+
+
+def _require_working_directory() -> None:
+    try:
+        os.getcwd()  # noqa: PTH109  # the fact, not the path
+    except OSError:
+        raise UsageError("the working directory was removed; change to one that exists") from None
+
+
+def _message(error: object) -> str:
     """Return the message without credentials: libraries often quote the address that they could not reach."""
     from repro.core.redact import masked
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from repro.cli.place import check_place
+
 if TYPE_CHECKING:
     from repro.suite.file import SuiteFile
     from repro.suite.plan import Plan
@@ -17,6 +19,10 @@ class SuiteParam(click.ParamType):  # type: ignore[type-arg]  # generic only fro
     """The name of a bundled suite (completed by the shell) or a path."""
 
     name = "suite"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        check_place(value)
+        return value
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
         from click.shell_completion import CompletionItem

@@ -15,6 +15,7 @@ from repro.compare.figures import (
     DECIDED,
     Bounds,
     Comparison,
+    Difference,
     Estimate,
     MarginTest,
     Metric,
@@ -24,6 +25,7 @@ from repro.compare.figures import (
     Verdict,
 )
 from repro.compare.pairing import PAIRED_HASHES
+from repro.compare.read_back import ReadBack
 from repro.compare.sequential import progress_of
 from repro.compare.summary import Summary, summarize
 from repro.compare.verdict import judged
@@ -39,6 +41,7 @@ __all__ = [
     "Bounds",
     "ComparedCell",
     "Comparison",
+    "Difference",
     "Estimate",
     "MarginTest",
     "Metric",
@@ -83,17 +86,20 @@ def compare(
     by_cell: dict[str, list[Result]] = {}
     for result in used:
         by_cell.setdefault(result.cell_id, []).append(result)
-    doubts = drift.Doubts(drift.cautions(plan, used, started_ms))
+    doubts = drift.doubts(plan, used, started_ms)
     waits = progress.refusals if progress else ()
     found = judged([
         examine(index.cells[one], index.cells[other], by_cell.get(one, []), by_cell.get(other, []), ComparisonRequest(
             metric=chosen, primary=(one, other) == first and chosen == suite.metric,
             planned=suite.looks[0] if progress else suite.seeds, margin=suite.margin, horizon=suite.horizon,
             refusals=(*doubts.refusals(one, other), *waits), cautions=doubts.cautions(one, other),
+            slots=doubts.slots(one, other),
         ))
         for one, other in contrasts
     ])
-    return [progress.primary(plan, item) if progress and item.primary else item for item in found]
+    read_back = ReadBack(plan, results)
+    return [read_back.with_differences(progress.primary(plan, item) if progress and item.primary else item)
+            for item in found]
 
 
 def contrast(

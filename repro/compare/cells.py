@@ -48,17 +48,17 @@ class CellIndex:
 
     def values(self, cell_id: str, keys: Sequence[str]) -> Hashable:
         data = self.factors[cell_id]
-        return tuple(_frozen(pattern.get(data, key)) for key in keys)
+        return tuple(hashable(pattern.get(data, key)) for key in keys)
 
 
-def _frozen(value: Any) -> Hashable:
+def hashable(value: Any) -> Hashable:
     """Return JSON data in a hashable form; equal data give equal forms."""
     if isinstance(value, Mapping):
-        return frozenset((key, _frozen(item)) for key, item in value.items())
+        return frozenset((key, hashable(item)) for key, item in value.items())
     if isinstance(value, list | tuple):
-        return tuple(_frozen(item) for item in value)
-    frozen: Hashable = value
-    return frozen
+        return tuple(hashable(item) for item in value)
+    found: Hashable = value
+    return found
 
 
 def primary_pair(index: CellIndex, wanted: Contrast | None) -> tuple[str, str] | None:

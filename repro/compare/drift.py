@@ -1,8 +1,12 @@
 """Doubts about how a run was made: a machine that drifts, an order that was not kept.
 
-Cells take turns in blocks of one seed, so a machine that slows down slows all of them alike. The test compares seconds
-per sample with the order of execution. Seeds are drawn independently, so without drift every order of a cell's times is
-equally likely, and a rank test keeps its level.
+Cells take turns in blocks of one seed, in an order drawn for each run, so a machine that slows down slows no cell more
+than another on average. The test compares seconds per sample with the order of execution. Seeds are drawn independently,
+so without drift every order of a cell's times is equally likely, and a rank test keeps its level.
+
+Where a run drifts, the ratio of each pair is adjusted for the places of its two trials. The slope is that of the blocks'
+means, which do not change if the two trials of a pair are swapped. So under the null hypothesis the adjusted log ratio
+only changes its sign, and the sign-flip test stays exact.
 """
 
 from __future__ import annotations
@@ -43,6 +47,40 @@ class Caution:
 
 
 @dataclass(frozen=True, slots=True)
+class Drift:
+    """A trend of the machine over one run."""
+
+    words: str
+    per_place: float
+    """Change of the log time from one place in the order of execution to the next (Theil-Sen, of the blocks' means)."""
+    places: Mapping[str, Mapping[int, int]]
+    """Cell -> repeat -> place."""
+    fixed: bool
+    """The order was the same for every run of the suite, so that a cell may always have been early (method 1.0)."""
+
+    def between(self, candidate: str, baseline: str) -> Slots:
+        """Return how far apart the trials of each pair ran."""
+        ours, theirs = self.places.get(candidate, {}), self.places.get(baseline, {})
+        return Slots(self.per_place, {repeat: place - theirs[repeat] for repeat, place in ours.items()
+                                      if repeat in theirs}, self.fixed)
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """The places of pairs in the order of execution, on a machine that drifted."""
+
+    per_place: float
+    """Change of the log time from one place to the next."""
+    apart: Mapping[int, int]
+    """Repeat -> place of the candidate's trial less that of the baseline's."""
+    fixed: bool
+
+    def shift(self, repeat: int) -> float:
+        """Return the share of the log ratio of times that the machine explains."""
+        return self.per_place * self.apart.get(repeat, 0)
+
+
+@dataclass(frozen=True, slots=True)
 class _Placed:
     """One trial at its place in the order of execution."""
 
@@ -59,24 +97,38 @@ def cautions(
     1. A cell with more than half of its trials outside their blocks has no verdict: a change of the machine between it
        and the others would look like a difference, which no test within a cell could detect.
     2. A cell with more than `TOLERATED` outside has none if its times follow the order (Holm over all cells).
-    3. A run, or a cell, whose times follow the order although blocks were kept gets a warning: pairs share the drift.
+    3. A run, or a cell, whose times follow the order although blocks were kept gets a warning; `doubts` adds
+       the trend of a run, for which the ratios of its pairs are adjusted.
 
     Args:
         started_ms: trial id -> its start, from the ledger; without it, or if starts are equal, the order of the plan
             counts, which the runner follows.
     """
     by_cell = _in_order(plan, results, started_ms or {})
-    labels = {cell.cell_id: cell.label for cell in plan.cells}
     apart = _apart(by_cell)
+    return _cautions(plan, by_cell, apart, _run_drift(plan, by_cell, apart))
+
+
+def doubts(plan: Plan, results: Sequence[Result], started_ms: Mapping[str, float] | None = None) -> Doubts:
+    """Return the cautions of a run by cell, with its drift."""
+    by_cell = _in_order(plan, results, started_ms or {})
+    apart = _apart(by_cell)
+    whole = _run_drift(plan, by_cell, apart)
+    return Doubts(_cautions(plan, by_cell, apart, whole), whole)
+
+
+def _cautions(
+    plan: Plan, by_cell: Mapping[str, Sequence[_Placed]], apart: Mapping[str, float], whole: Drift | None
+) -> list[Caution]:
+    labels = {cell.cell_id: cell.label for cell in plan.cells}
     found = [
         Caution(cell, "refuse", f"{labels[cell]}: {_percent(share, 0)} of its trials ran at another time than the "
                                 "others of their seed, so a change of the machine looks the same as a difference")
         for cell, share in apart.items() if share > 0.5
     ]
-    whole = _run_trend(by_cell) if not apart else None
     if whole is not None:
-        return [Caution(None, "warn", f"the machine drifted during the run: {whole}; cells took turns, so pairs share "
-                                      "it")]
+        return [*found, Caution(None, "warn", f"the machine drifted during the run: {whole.words}; ratios of times are "
+                                "adjusted for the places of their trials in the order of execution")]
     for cell, trend in _cell_trends(by_cell).items():
         if apart.get(cell, 0.0) > 0.5:
             continue
@@ -92,7 +144,8 @@ def cautions(
 class Doubts:
     """Cautions by cell, looked up for pairs of cells."""
 
-    def __init__(self, found: Sequence[Caution]) -> None:
+    def __init__(self, found: Sequence[Caution], drift: Drift | None = None) -> None:
+        self._drift = drift
         self._by_cell: dict[str | None, list[Caution]] = {}
         for item in found:
             self._by_cell.setdefault(item.cell_id, []).append(item)
@@ -104,6 +157,10 @@ class Doubts:
     def cautions(self, candidate: str, baseline: str) -> tuple[str, ...]:
         """Return the cautions about their verdict."""
         return self._texts((None, candidate, baseline), refuse=False)
+
+    def slots(self, candidate: str, baseline: str) -> Slots | None:
+        """Return the places of the pairs of two cells, if the machine drifted."""
+        return self._drift.between(candidate, baseline) if self._drift is not None else None
 
     def _texts(self, cells: tuple[str | None, ...], refuse: bool) -> tuple[str, ...]:
         found = [item.text for cell_id in cells for item in self._by_cell.get(cell_id, ())
@@ -154,8 +211,12 @@ def _apart(by_cell: Mapping[str, Sequence[_Placed]]) -> dict[str, float]:
     return {cell: share for cell, share in shares.items() if share > 0}
 
 
-def _run_trend(by_cell: Mapping[str, Sequence[_Placed]]) -> str | None:
+def _run_drift(plan: Plan, by_cell: Mapping[str, Sequence[_Placed]], apart: Mapping[str, float]) -> Drift | None:
     """Return the drift of all cells: each block's mean residual (log time less the cell's mean) against its order."""
+    from scipy.stats import theilslopes
+
+    if any(share > TOLERATED for share in apart.values()):
+        return None
     residuals: dict[int, list[float]] = {}
     places: dict[int, list[int]] = {}
     for trials in by_cell.values():
@@ -163,12 +224,22 @@ def _run_trend(by_cell: Mapping[str, Sequence[_Placed]]) -> str | None:
         for ran in trials:
             residuals.setdefault(ran.repeat, []).append(ran.log_seconds - level)
             places.setdefault(ran.repeat, []).append(ran.place)
-    blocks = sorted(residuals, key=lambda repeat: median(places[repeat]))
+    middles = {repeat: median(found) for repeat, found in places.items()}
+    blocks = sorted(residuals, key=lambda repeat: middles[repeat])
     values = [float(np.mean(residuals[repeat])) for repeat in blocks]
     if not _can_trend(values):
         return None
     rho, p = stats.order_trend(list(range(len(values))), values)
-    return _trend_words(rho, p, values) if p <= ALPHA else None
+    if p > ALPHA:
+        return None
+    return Drift(
+        _trend_words(rho, p, values), float(theilslopes(values, [middles[repeat] for repeat in blocks]).slope),
+        {cell: {ran.repeat: ran.place for ran in trials} for cell, trials in by_cell.items()}, is_fixed(plan))
+
+
+def is_fixed(plan: Plan) -> bool:
+    """Return True if every run of the suite has the order of this plan."""
+    return bool(getattr(plan, "order_is_fixed", True))
 
 
 def _cell_trends(by_cell: Mapping[str, Sequence[_Placed]]) -> dict[str, str]:

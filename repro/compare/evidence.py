@@ -11,7 +11,8 @@ import numpy as np
 
 from repro import stats
 from repro.compare.cells import ComparedCell, factors_of
-from repro.compare.figures import Estimate, Pair, Restricted, TimeSplit, bounds
+from repro.compare.drift import Slots
+from repro.compare.figures import Adjusted, Estimate, Pair, Restricted, TimeSplit, bounds
 from repro.compare.grid import Grid, grid_of
 from repro.compare.missed import Missed, missed
 from repro.compare.pairing import CellTrials, cell_trials, mismatch, pairs_of
@@ -43,6 +44,8 @@ class ComparisonRequest:
     paired: bool = True
     refusals: tuple[str, ...] = ()
     """Reasons against a verdict that come from outside the figures (drift)."""
+    slots: Slots | None = None
+    """Where the machine drifted: the places of the pairs, for which ratios of times are adjusted."""
     withhold: bool = True
     """Without a verdict, give no figures either; False for published results, whose rules show them."""
     cautions: tuple[str, ...] = ()
@@ -85,9 +88,46 @@ class Evidence:
     """For a metric known at evaluations only: what the evaluation grids leave open."""
 
     @property
+    def slots(self) -> Slots | None:
+        """Places of the pairs, if the machine drifted and a clock is in the metric."""
+        return self.asked.slots if self.asked.scale.clocked else None
+
+    @property
+    def judged_pairs(self) -> tuple[Pair, ...]:
+        """The pairs, adjusted for the drift of the machine."""
+        slots = self.slots
+        if slots is None:
+            return self.pairs
+        sign = 1.0 if self.asked.scale.timed else -1.0
+        return tuple(pair.model_copy(update={"candidate": pair.candidate * math.exp(-sign * slots.shift(pair.repeat))})
+                     for pair in self.pairs)
+
+    @property
     def logs(self) -> list[float]:
-        found = stats.log_ratios([pair.candidate for pair in self.pairs], [pair.baseline for pair in self.pairs])
-        return [float(value) for value in found]
+        """Log ratios of the pairs that are judged."""
+        return [float(value) for value in stats.log_ratios(*_sides(self.judged_pairs))]
+
+    @property
+    def adjusted(self) -> Adjusted | None:
+        """The adjustment of the ratio for drift; None if there is none."""
+        slots = self.slots
+        if slots is None or self.ratio is None or not self.pairs:
+            return None
+        apart = [slots.apart.get(pair.repeat, 0) for pair in self.pairs]
+        return Adjusted(per_place=math.expm1(slots.per_place), places=sum(apart) / len(apart), fixed_order=slots.fixed,
+                        unadjusted=stats.paired_ratio(*_sides(self.pairs))[0])
+
+    @property
+    def slack(self) -> float:
+        """Log ratio that the drift could still explain: all of its mean share, if the order was fixed beforehand.
+
+        An order drawn for the run favours no cell on average, and what is left of a trend that is not straight is
+        spread over the pairs. A fixed order favours one cell, and the trend is only known as far as it is straight.
+        """
+        slots = self.slots
+        if slots is None or not slots.fixed or not self.pairs:
+            return 0.0
+        return abs(sum(slots.shift(pair.repeat) for pair in self.pairs)) / len(self.pairs)
 
     @property
     def smallest(self) -> int:
@@ -104,8 +144,7 @@ class Evidence:
         if self.interval is None:
             return None
         if self.asked.paired:
-            above, below = [pair.candidate for pair in self.pairs], [pair.baseline for pair in self.pairs]
-            return stats.paired_ratio(above, below, level)[1]
+            return stats.paired_ratio(*_sides(self.judged_pairs), level)[1]
         return stats.welch_ratio(list(self.ours.values.values()), list(self.theirs.values.values()), level)[1]
 
     def is_fine(self, level: float) -> bool:
@@ -197,7 +236,7 @@ def _design(base: Evidence) -> Any:
 
 def _ratios(base: Evidence) -> Evidence:
     """Compute the figures of cells of which every trial has the metric."""
-    above, below = [pair.candidate for pair in base.pairs], [pair.baseline for pair in base.pairs]
+    above, below = _sides(base.judged_pairs)
     logs = base.logs
     steady = float(np.std(logs, ddof=1)) < NO_SPREAD
     interval: stats.Interval | None
@@ -212,7 +251,7 @@ def _ratios(base: Evidence) -> Evidence:
         base, ratio=ratio, interval=None if steady else interval, p=p, equivalence=test,
         less=sum(a < b for a, b in zip(above, below, strict=True)),
         more=sum(a > b for a, b in zip(above, below, strict=True)), welch=_welch(base.ours, base.theirs),
-        probability_less=_ordering(base.ours, base.theirs), split=split_of(base.ours, base.theirs, base.pairs,
+        probability_less=_ordering(base.ours, base.theirs), split=split_of(base.ours, base.theirs, base.judged_pairs,
                                                                            base.asked.scale),
         grid=grid_of(base.ours, base.theirs, base.asked.scale, paired=True),
     )
@@ -221,6 +260,10 @@ def _ratios(base: Evidence) -> Evidence:
 def _p_without_spread(logs: Sequence[float]) -> float:
     """Return the exact sign-flip p of any number of equal log ratios: only one of all flips and its mirror reach it."""
     return stats.sign_flip_floor(len(logs)) if abs(logs[0]) > NO_SPREAD else 1.0
+
+
+def _sides(pairs: Sequence[Pair]) -> tuple[list[float], list[float]]:
+    return [pair.candidate for pair in pairs], [pair.baseline for pair in pairs]
 
 
 def _with_missed(base: Evidence) -> Evidence:

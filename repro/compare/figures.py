@@ -92,6 +92,32 @@ class LookPlace(Frozen):
     """Pairs at the next look; None: the run has ended."""
 
 
+class Adjusted(Frozen):
+    """The adjustment of a ratio of times for a machine that drifted during the run."""
+
+    per_place: float
+    """Relative change of the time from one place in the order of execution to the next."""
+    places: float
+    """Mean place of the candidate's trials less that of the baseline's."""
+    unadjusted: float
+    """The ratio without the adjustment."""
+    fixed_order: bool
+    """The order was the same for every run of the suite (method 1.0)."""
+
+
+class Difference(Frozen):
+    """A setting that differs between two cells, as their trials read it back, although no factor asked for it."""
+
+    name: str
+    candidate: str
+    baseline: str
+
+    @property
+    def words(self) -> str:
+        """`overlap off against on`."""
+        return f"{self.name} {self.candidate} against {self.baseline}"
+
+
 class Comparison(Frozen):
     """A candidate against its baseline."""
 
@@ -131,9 +157,20 @@ class Comparison(Frozen):
     cautions: tuple[str, ...] = ()
     look: LookPlace | None = None
     """Of a sequential design: the look at which it was judged last."""
+    adjusted: Adjusted | None = None
+    """Where the machine drifted: how ratio, interval and p were adjusted; the pairs are as measured."""
+    differs: tuple[Difference, ...] = ()
+    """What else differs, read back: part of what is compared, next to the factors that were varied."""
     refused: bool = False
     """There is no result, for the reason in `because`: no condition passes, and no figure is given but the pairs (of
     published results those that docs/published.md names)."""
+
+    @property
+    def also(self) -> str:
+        """One line on what else differs; "" if nothing that was read back does."""
+        if not self.differs:
+            return ""
+        return f"also differs between the two, as read back: {'; '.join(item.words for item in self.differs)}"
 
     @property
     def speedup(self) -> float | None:
@@ -146,5 +183,5 @@ def bounds(interval: stats.Interval | None) -> Bounds | None:
     return None if interval is None else Bounds(low=interval.low, high=interval.high, level=interval.level)
 
 
-__all__ = ["DECIDED", "Bounds", "Comparison", "Estimate", "MarginTest", "Metric", "Pair", "Restricted", "TimeSplit",
-           "Verdict", "bounds"]
+__all__ = ["DECIDED", "Adjusted", "Bounds", "Comparison", "Difference", "Estimate", "MarginTest", "Metric", "Pair",
+           "Restricted", "TimeSplit", "Verdict", "bounds"]

@@ -16,6 +16,7 @@ from repro.compare.calibration import FILE, machine_of, read_kept_calibration
 from repro.core import fence
 from repro.core.errors import OutputError, UsageError
 from repro.core.files import write_json, write_model
+from repro.record.differences import changed_plugins
 from repro.record.index import seal
 from repro.record.ledger import Attempt
 from repro.record.store import Record, RunFolder, read_record
@@ -101,6 +102,8 @@ def unlike(first: Record, second: Record) -> str:
     machines = [machine_of(item.environment) for item in (first, second)]
     if machines[0] != machines[1]:
         return f"another machine: {machines[1]} against {machines[0]}"
+    if changed := changed_plugins(first.environment, second.environment):
+        return f"other code of {', '.join(changed)}"
     if {cell.cell_id for cell in one.cells} != {cell.cell_id for cell in other.cells}:
         return "other cells of the suite ran"
     return ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,18 @@ from repro.compare import Comparison, Metric, Summary, compare, summarize
 from repro.compare.calibration import Calibration, calibration_of
 from repro.compare.condition import Condition, parse
 from repro.compare.convergence import Convergence, check
+from repro.compare.effect import MainEffect
+from repro.compare.error_budget import error_budget
+from repro.compare.factorial import main_effects
+from repro.compare.run_warnings import run_warnings
 from repro.compare.two_runs import Named, Ran, versus
 from repro.core.errors import Exit, UsageError
 from repro.core.yaml_file import YamlFile
 from repro.record.index import file_sha256
 from repro.record.results import Result
 from repro.record.store import Record, read_record
+from repro.suite.identity import METHOD, rules_of
+from repro.suite.legacy import method_note
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +37,21 @@ class Compared:
     summaries: list[Summary]
     comparisons: list[Comparison]
     calibration: Calibration | None
+    effects: tuple[MainEffect, ...] = ()
+    """Of one run whose suite asks for them."""
+    warnings: tuple[str, ...] = ()
+    """What a reader must know about the machine and the course of the runs."""
     convergence: tuple[Convergence, ...] = ()
     """For one run: the samples that its cells need compared with those of their baselines."""
+    notes: tuple[str, ...] = ()
+    """What an older method of measuring means for the verdicts."""
     failures: tuple[str, ...] = ()
     """Conditions of --fail-if that hold or cannot be ruled out."""
+
+    @property
+    def error_budget(self) -> str:
+        """How the 5 % for wrong verdicts are spent."""
+        return error_budget(self.comparisons, self.effects)
 
     @property
     def exit_code(self) -> Exit:
@@ -48,8 +65,10 @@ class Compared:
             "cells": [item.model_dump(mode="json") for item in self.summaries],
             "comparisons": [item.model_dump(mode="json", by_alias=True) | {"speedup": item.speedup}
                             for item in self.comparisons],
+            "error_budget": self.error_budget, "warnings": list(self.warnings),
+            "effects": [item.as_json() for item in self.effects],
             "convergence": [item.model_dump(mode="json") for item in self.convergence],
-            "failures": list(self.failures),
+            "notes": list(self.notes), "failures": list(self.failures),
         }
 
 
@@ -80,13 +99,15 @@ def compare_runs(
         raise UsageError(_nothing(records[0], baseline))
     failures = tuple(text for item in _subject(found, conditions, fail_any) for condition in conditions
                      if (text := condition.failure(item)))
-    return Compared(**{name: getattr(found, name) for name in found.__slots__} | {"failures": failures})
+    return replace(found, failures=failures)
 
 
 def _one(record: Record, metric: Metric | None, baseline: str | None) -> Compared:
     pattern = read_pattern(baseline) if baseline is not None else None
     found = compare(record.plan, record.results, metric, pattern, record.started_ms)
-    return _compared([record], found, metric, tuple(check(record.plan, record.results)))
+    effects = main_effects(record.plan, record.results, metric, pattern, record.started_ms)
+    return replace(_compared([record], found, metric), effects=tuple(effects),
+                   convergence=tuple(check(record.plan, record.results)))
 
 
 def _two(records: Sequence[Record], metric: Metric | None, baseline: str | None, force: bool) -> Compared:
@@ -146,20 +167,21 @@ def _names(paths: Sequence[Path]) -> list[str]:
     return short if len(set(short)) == len(short) else [str(path) for path in paths]
 
 
-def _compared(
-    records: Sequence[Record], found: list[Comparison], metric: Metric | None, convergence: tuple[Convergence, ...] = ()
-) -> Compared:
-    record = records[-1]
+def _compared(records: Sequence[Record], found: list[Comparison], metric: Metric | None) -> Compared:
+    record, names = records[-1], _names([item.folder.root for item in records])
     chosen = metric or record.plan.suite.metric
     horizon = record.plan.suite.horizon
     return Compared(
         runs=tuple(str(item.folder.root) for item in records), suite=record.plan.suite.suite, digest=record.plan.digest,
         method=record.plan.method, metric=chosen, comparisons=found, calibration=calibration_of(record),
-        convergence=convergence,
+        notes=tuple(dict.fromkeys(
+            method_note(item.plan.method) for item in records if rules_of(item.plan.method) != METHOD)),
+        warnings=tuple(f"{item.line} [{name}]" if len(records) > 1 else item.line
+                       for name, each in zip(names, records, strict=True) for item in run_warnings(each)),
         summaries=[
             summarize(Named(cell.cell_id, f"{cell.label} [{name}]" if len(records) > 1 else cell.label, cell.choices),
                       item.of_cell(cell.cell_id), chosen, horizon)
-            for name, item in zip(_names([item.folder.root for item in records]), records, strict=True)
+            for name, item in zip(names, records, strict=True)
             for cell in item.plan.cells
         ],
     )

@@ -6,6 +6,11 @@ import math
 
 from repro.compare.evidence import EXACT_PAIRS, Evidence
 from repro.compare.family import ALPHA, LEAST, FamilyShare
+from repro.compare.figures import Restricted
+from repro.compare.missed import Missed
+
+VISIBLE = 0.005
+"""Relative distance between evaluations below which it is not worth a word."""
 
 
 def why_different(item: Evidence, share: FamilyShare, word: str) -> str:
@@ -62,6 +67,9 @@ def why_open(item: Evidence, share: FamilyShare) -> str:
                 "between two evaluations")
     if item.interval is None:
         return _why_no_spread(item, share)
+    if item.slack > 0 and not item.interval.low <= 1 <= item.interval.high:
+        return ("the machine drifted during the run, in an order that was the same for every run of this suite: the "
+                f"drift could produce a ratio up to {math.exp(item.slack):.3f} or down to {math.exp(-item.slack):.3f}")
     word = item.asked.scale.below if item.ratio < 1 else item.asked.scale.above
     counted = f"{item.agreeing} of {item.n} pairs were {word}" if item.asked.paired else \
         f"{item.ours.n} trials against {item.theirs.n}"
@@ -82,7 +90,7 @@ def why_open(item: Evidence, share: FamilyShare) -> str:
 def _why_no_spread(item: Evidence, share: FamilyShare) -> str:
     if item.less or item.more:
         return f"every pair has the same ratio and {p_words(item, share)}"
-    grid = "" if item.grid is None or item.grid.share is None else (
+    grid = "" if item.grid is None or item.grid.share is None or item.grid.share < VISIBLE else (
         f"; evaluations are {per_cent(item.grid.share)} apart there, and a smaller evaluate_every could show more")
     return f"both have exactly the same figure in all {item.n} pairs: there is no spread to judge by{grid}"
 
@@ -93,6 +101,24 @@ def _apart_words(share: float | None) -> str:
     if math.isinf(share):
         return "the target was crossed before the first evaluation, at an unknown time"
     return f"evaluations are {per_cent(share)} apart at the target"
+
+
+def missed_figures(item: Evidence, missed: Missed, share: FamilyShare, word: str) -> str:
+    """Return the order of the pairs and the mean time, which follow how the trials ended."""
+    counted = f"the candidate was first in {missed.first} of {missed.n} pairs, the baseline in {missed.second}"
+    holm = f", {share.p:.3g} after Holm over {share.family} contrasts" if share.family > 1 else ""
+    test = f"(exact sign test p = {item.p:.3g}{holm})"
+    if missed.all_of:
+        return f": not one reached the target, so how many times {word} is unknown; {counted} {test}"
+    if missed.restricted is None:
+        return (f", so there is no ratio of times, and no mean time either: {missed.no_mean}; {counted} {test}")
+    return f", so there is no ratio of times; {counted} {test}; {_mean_words(item, missed.restricted)}"
+
+
+def _mean_words(item: Evidence, mean: Restricted) -> str:
+    limits = f" ({mean.interval.low:.3f} to {mean.interval.high:.3f})" if mean.interval else ""
+    return (f"the mean up to {amount(mean.horizon)} {item.asked.scale.unit} is {mean.ratio:.3f} x the baseline's"
+            f"{limits}")
 
 
 def per_cent(share: float) -> str:
@@ -109,6 +135,7 @@ def cautions(item: Evidence) -> list[str]:
     """Return the cautions that no interval shows."""
     found = describe_resumed_trials(item)
     found += _grid_cautions(item) if item.grid is not None else []
+    found += _drift_cautions(item)
     if item.missed is not None and item.missed.restricted is not None and not item.missed.restricted.declared:
         found.append("the suite declares no horizon: it is as far as all trials were watched")
     if item.ours.n and item.theirs.n and not item.refusal and item.smallest < LEAST:
@@ -133,6 +160,15 @@ def _grid_cautions(item: Evidence) -> list[str]:
         found.append("all trials reached the target at the same evaluation: counts are known to "
                      f"{per_cent(item.grid.share)} only")
     return found
+
+
+def _drift_cautions(item: Evidence) -> list[str]:
+    found = item.adjusted
+    if found is None or item.ratio is None:
+        return []
+    when = "later" if found.places > 0 else "earlier"
+    return [f"adjusted for drift: the candidate ran {abs(found.places):.2f} places {when} on average, and times "
+            f"changed by {100 * found.per_place:.2f} % a place; without the adjustment the ratio is {found.unadjusted:.3f}"]
 
 
 def describe_resumed_trials(item: Evidence) -> list[str]:

@@ -119,10 +119,11 @@ def take_look(
     sides = [[item for item in known if item.cell_id == name] for name in pair]
     if any({item.repeat for item in side} != set(range(stage.n)) for side in sides):
         return None
-    doubts = drift.Doubts(drift.cautions(plan, known, started_ms))
+    doubts = drift.doubts(plan, known, started_ms)
     found = judged([examine(index.cells[pair[0]], index.cells[pair[1]], sides[0], sides[1], ComparisonRequest(
         metric=plan.suite.metric, primary=True, planned=stage.n, margin=plan.suite.margin, horizon=plan.suite.horizon,
-        refusals=doubts.refusals(*pair), cautions=doubts.cautions(*pair), stage=stage,
+        refusals=doubts.refusals(*pair), cautions=doubts.cautions(*pair), slots=doubts.slots(*pair),
+        stage=stage,
     ))])[0]
     return TakenLook(stage, found, _decision(found, stage, [item for side in sides for item in side]))
 

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from repro.compare.evidence import ComparisonRequest, examine
+from repro.compare.evidence import ComparisonRequest, Evidence, examine
 from repro.compare.figures import Comparison
 from repro.compare.pairing import PAIRED_HASHES, cell_trials, mismatch
 from repro.compare.verdict import judged
 from repro.core.errors import UsageError
+from repro.record.differences import changed_plugins
 from repro.record.environment import Environment
 from repro.record.results import Result
 from repro.suite.identity import rules_of
 from repro.suite.metrics import METRICS
 from repro.suite.model import Metric
 from repro.suite.plan import Plan
+
+SEPARATE = "each run has its own state of the machine"
+TWO_RUNS = ("two separate runs are no pairs: a machine 1 % slower in one of them looks like a difference; put both "
+            "cells into one suite, whose trials take turns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,10 @@ class Ran:
 def versus(first: Ran, second: Ran, metric: Metric | None = None, force: bool = False) -> list[Comparison]:
     """Compare every cell of the second run with the same cell of the first: one family, with Holm's correction.
 
-    Trials are paired by seed if both runs have the same seeds and their hashes agree; else Welch on logs.
+    A machine that is 1 or 2 % slower in one of two runs gives every pair the same shift, and no test within them can
+    tell it from a difference of the cells. So a figure that a clock is in gets no verdict from two runs: its ratio is
+    shown unpaired and labelled. Counts and qualities do not depend on the machine's speed: they are paired by seed if
+    both runs have the same seeds and their hashes agree, else Welch on logs.
 
     Args:
         force: compare runs of different suites or methods too, with a caution on every comparison.
@@ -57,26 +65,34 @@ def versus(first: Ran, second: Ran, metric: Metric | None = None, force: bool = 
         raise UsageError(f"{first.name} and {second.name} have no cell in common")
     before, after = _by_cell(first.results), _by_cell(second.results)
     return judged([
-        examine(
+        _without_tests(examine(
             Named(cell.cell_id, f"{cell.label} [{second.name}]", cell.choices),
             Named(cell.cell_id, f"{earlier[cell.cell_id].label} [{first.name}]", earlier[cell.cell_id].choices),
             after.get(cell.cell_id, []), before.get(cell.cell_id, []),
             _request(first, second, after.get(cell.cell_id, []), before.get(cell.cell_id, []), chosen, cautions),
-        )
+        ))
         for cell in shared
     ])
+
+
+def _without_tests(item: Evidence) -> Evidence:
+    """Return it without p where there is no verdict: the trials of one run are no sample of what runs differ by."""
+    return item if item.asked.withhold else replace(item, p=None, floor=1.0, equivalence=None)
 
 
 def _request(first: Ran, second: Ran, after: Sequence[Result], before: Sequence[Result], metric: Metric,
            cautions: tuple[str, ...]) -> ComparisonRequest:
     suite = second.plan.suite
-    unpaired = why_unpaired(after, before, metric)
-    said = (f"not paired: {unpaired}; Welch on logs instead",) if unpaired else ()
+    clocked = METRICS[metric].clocked
+    unpaired = SEPARATE if clocked else why_unpaired(after, before, metric)
+    instead = "its ratio and interval do not contain it" if clocked else "Welch on logs instead"
+    said = (f"not paired: {unpaired}; {instead}",) if unpaired else ()
     missing = tuple(
         f"{len(found)} of {run.plan.suite.seeds} planned trials of {run.name} have run; no verdict before all have"
         for run, found in ((first, before), (second, after)) if len(found) < run.plan.suite.seeds)
-    return ComparisonRequest(metric=metric, margin=suite.margin, horizon=suite.horizon, paired=not unpaired,
-                             refusals=missing, cautions=(*cautions, *said))
+    return ComparisonRequest(
+        metric=metric, margin=suite.margin, horizon=suite.horizon, paired=not unpaired, cautions=(*cautions, *said),
+        refusals=(TWO_RUNS, *missing) if clocked else missing, withhold=not clocked)
 
 
 def why_unpaired(candidate: Sequence[Result], baseline: Sequence[Result], metric: Metric) -> str:
@@ -120,6 +136,7 @@ def _cautions(first: Ran, second: Ran) -> tuple[str, ...]:
                   if getattr(one, name) != getattr(other, name)]
         names = sorted({*one.libraries, *other.libraries})
         differ += [name for name in names if one.libraries.get(name) != other.libraries.get(name)]
+        differ += changed_plugins(one, other)
         if differ:
             found.append(f"the runs differ in {', '.join(differ)}")
     return tuple(found)

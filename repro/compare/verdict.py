@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ from repro import stats
 from repro.compare import sentences
 from repro.compare.evidence import Evidence
 from repro.compare.family import ALPHA, LEAST, FamilyShare, shares_of
-from repro.compare.figures import Comparison, MarginTest, Restricted, Verdict, bounds
+from repro.compare.figures import Comparison, MarginTest, Verdict, bounds
 from repro.compare.forecast import what_reaches, what_settles
 from repro.compare.missed import Missed
 
@@ -41,6 +42,7 @@ def _comparison(item: Evidence, share: FamilyShare) -> Comparison:
         log_rank_p=item.missed.log_rank_p if item.missed else None, probability_less=item.probability_less,
         equivalence=_margin_test(item, share.equivalence_p if adjusted else None), settles=settles,
         cautions=(*item.asked.cautions, *sentences.cautions(item)), refused=bool(item.refusal),
+        adjusted=item.adjusted,
     )
 
 
@@ -77,12 +79,20 @@ def _is_significant(item: Evidence, share: FamilyShare) -> bool:
         return False
     if not item.is_apart(1 - ALPHA / share.family):
         return False
-    return item.interval is None or not item.interval.low <= 1 <= item.interval.high
+    return item.interval is None or excludes_one(item.interval, item.slack)
+
+
+def excludes_one(interval: stats.Interval, slack: float) -> bool:
+    """Return True if the interval excludes every ratio that drift could explain; without drift that is 1 alone."""
+    return math.log(interval.low) > slack or math.log(interval.high) < -slack
 
 
 def _is_same(item: Evidence, share: FamilyShare) -> bool:
     """Two one-sided t tests inside the margin, at an n at which a test without assumptions could show it too."""
     if item.equivalence is None or share.equivalence_p is None or item.smallest < LEAST:
+        return False
+    edge, inside = math.log1p(item.asked.margin) - item.slack, item.equivalence.interval
+    if math.log(inside.low) < -edge or math.log(inside.high) > edge:
         return False
     reachable = 0.5 ** min(item.n, 1000) * share.family <= ALPHA
     return share.equivalence_p <= ALPHA and (
@@ -106,7 +116,7 @@ def _out_of_reach(item: Evidence, share: FamilyShare) -> Decision:
 
 
 def _of_missed(item: Evidence, missed: Missed, share: FamilyShare) -> Decision:
-    """Decide by the order of each pair (exact sign test) and the restricted mean time; both must agree."""
+    """Decide by the exact sign test of which trial of each pair was first; the restricted mean stands next to it."""
     ends = [side.without_words() for side in (item.ours, item.theirs) if side.without]
     if not item.asked.paired:
         return "inconclusive", f"{' and '.join(ends)}; without pairs of one seed there is no verdict", ""
@@ -116,30 +126,21 @@ def _of_missed(item: Evidence, missed: Missed, share: FamilyShare) -> Decision:
         return verdict, f"{start}, so there is no ratio of times; {text}", settles
     clear = share.p is not None and share.p <= ALPHA
     word: Verdict = item.asked.scale.below if missed.first > missed.second else item.asked.scale.above
-    counted = f"the candidate was first in {missed.first} of {missed.n} pairs, the baseline in {missed.second}"
-    holm = f", {share.p:.3g} after Holm over {share.family} contrasts" if share.family > 1 else ""
-    test = f"(sign test p = {item.p:.3g}{holm})"
-    if missed.all_of:
-        text = f"{start}: not one reached the target, so how many times {word} is unknown; {counted} {test}"
-        return (word if clear else "inconclusive"), text, ""
-    if missed.restricted is None:
-        text = f"{start}, so there is no ratio of times, and no mean time either: {missed.no_mean}; {counted}"
-        return "inconclusive", text, ""
-    text = f"{start}, so there is no ratio of times; {_mean_words(item, missed.restricted)}, and {counted} {test}"
-    agrees = _agrees(missed, missed.restricted)
-    if clear and not agrees:
-        text += "; the two do not agree, so neither decides alone"
-    return (word if clear and agrees else "inconclusive"), text, ""
+    text = f"{start}{sentences.missed_figures(item, missed, share, word)}"
+    if clear and (doubt := _missed_doubt(item, missed)):
+        return "inconclusive", f"{text}; {doubt}", ""
+    return (word if clear else "inconclusive"), text, ""
 
 
-def _mean_words(item: Evidence, mean: Restricted) -> str:
-    limits = f" ({mean.interval.low:.3f} to {mean.interval.high:.3f})" if mean.interval else ""
-    return (f"the mean up to {sentences.amount(mean.horizon)} {item.asked.scale.unit} is {mean.ratio:.3f} x the "
-            f"baseline's{limits}")
-
-
-def _agrees(missed: Missed, mean: Restricted) -> bool:
-    """Return True if the restricted mean points to the side that was first more often."""
-    if mean.interval is None:
-        return False
-    return mean.interval.high < 1 if missed.first > missed.second else mean.interval.low > 1
+def _missed_doubt(item: Evidence, missed: Missed) -> str:
+    """Return why the order of the pairs is no verdict, however clear it is."""
+    if item.grid is not None and item.grid.unlike:
+        return f"{item.grid.unlike}, which alone can decide which is first"
+    if item.slots is not None and item.slots.fixed:
+        return "the machine drifted, and the order of execution was fixed for every run, which alone can decide it"
+    mean = missed.restricted
+    if mean is None or mean.interval is None or (not mean.interval.low > 1 and not mean.interval.high < 1):
+        return ""
+    if (mean.ratio < 1) == (missed.first > missed.second):
+        return ""
+    return "the mean time, misses included, is clearly on the other side: one is first more often, but misses more"

@@ -36,7 +36,7 @@ def find() -> list[int]:
             continue
         with contextlib.suppress(psutil.Error, OSError):
             owner = process.environ().get(OWNER)
-            if owner and _is_over(owner) and process.status() != psutil.STATUS_ZOMBIE:
+            if owner and is_over(owner) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process.pid)
     return found
 
@@ -52,7 +52,8 @@ def end(pids: Sequence[int], seconds: float = 5.0) -> list[int]:
     return remaining
 
 
-def _is_over(owner: str) -> bool:
+def is_over(owner: str) -> bool:
+    """Return True if the process with this identity has ended; False if it is this one, or no identity."""
     pid = owner.partition(":")[0]
     return pid.isdigit() and int(pid) != os.getpid() and identity(int(pid)) != owner
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import importlib
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from repro.core.errors import UnknownName, UsageError
@@ -93,9 +93,9 @@ MOVED = {
 
 
 @cache
-def _third_party(seam: str) -> dict[str, str]:
-    found = {point.name: point.value for point in entry_points(group=f"repro.{seam}")}
-    return {name: target for name, target in found.items() if name not in BUILT_IN[seam]}
+def _third_party(seam: str) -> dict[str, EntryPoint]:
+    found = {point.name: point for point in entry_points(group=f"repro.{seam}")}
+    return {name: point for name, point in found.items() if name not in BUILT_IN[seam]}
 
 
 def names(seam: str) -> list[str]:
@@ -105,24 +105,44 @@ def names(seam: str) -> list[str]:
     return [*BUILT_IN[seam], *sorted(_third_party(seam))]
 
 
+def entry_point(seam: str, name: str) -> EntryPoint | None:
+    """Return the entry point of a third party's plug-in; None if it is built in or not installed."""
+    return _third_party(seam).get(name)
+
+
+def distribution(seam: str, name: str) -> str:
+    """Return name and version of the package that a third party's plug-in comes from; "" if unknown."""
+    point = entry_point(seam, name)
+    return f"{point.dist.name} {point.dist.version}" if point and point.dist else ""
+
+
 def load(seam: str, name: str) -> Any:
     """Import and return the class registered as `name`.
 
     Raises:
         UnknownName: no such seam or name; the message names the nearest valid one.
-        UsageError: a third party's entry point names a class that cannot be imported.
+        UsageError: a third party's entry point names a class that cannot be imported, or no class of a plug-in.
     """
     if name not in names(seam):
         raise UnknownName(seam, name, names(seam))
-    target = {**_third_party(seam), **BUILT_IN[seam]}[name]
+    point = entry_point(seam, name)
+    target = point.value if point else BUILT_IN[seam][name]
     module, _, attribute = target.partition(":")
+    package = f" of package {distribution(seam, name)}" if distribution(seam, name) else ""
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"{seam} {name!r} ({target}) cannot be imported: {error}{_moved(error)}") from error
+        found = getattr(importlib.import_module(module), attribute)
+    except (Exception, SystemExit) as error:  # the code is another's: whatever it raises, the user learns whose it is
+        if point is None and not isinstance(error, ImportError | AttributeError):
+            raise
+        kind = "" if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: "
+        raise UsageError(f"{seam} {name!r} ({target}){package} cannot be imported: {kind}{error}{_moved(error)}"
+                         ) from error
+    if not hasattr(found, "model_validate"):
+        raise UsageError(f"{seam} {name!r} ({target}){package} is no class of a plug-in; see docs/extending.md")
+    return found
 
 
-def _moved(error: Exception) -> str:
+def _moved(error: BaseException) -> str:
     """Return where a module of version 0.1.0 is now, if the import of one failed."""
     place = MOVED.get(error.name or "") if isinstance(error, ModuleNotFoundError) else None
     return f"; it has moved: write `{place}`" if place else ""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from repro.record.environment import Environment
+from repro.record.plugin_code import PluginCode
 
 DifferenceKind = Literal["code", "libraries", "hardware", "settings", "data", "plan", "record"]
 FACTS: dict[str, DifferenceKind] = {
@@ -30,7 +31,7 @@ class Difference:
 
 def differences(then: Environment, now: Environment) -> list[Difference]:
     """List differences between two environments that affect figures."""
-    return [*_facts(then, now), *_tables(then, now), *_packages(then, now), *_data(then, now)]
+    return [*_facts(then, now), *_plugins(then, now), *_tables(then, now), *_packages(then, now), *_data(then, now)]
 
 
 def _facts(then: Environment, now: Environment) -> Iterator[Difference]:
@@ -40,6 +41,30 @@ def _facts(then: Environment, now: Environment) -> Iterator[Difference]:
             yield Difference(kind, f"{name.replace('_', ' ')} {_shown(old)}, now {_shown(new)}")
     if then.diff_sha256 and now.diff_sha256 and then.diff_sha256 != now.diff_sha256:
         yield Difference("code", f"uncommitted changes {then.diff_sha256[:12]}, now {now.diff_sha256[:12]}")
+
+
+def _plugins(then: Environment, now: Environment) -> Iterator[Difference]:
+    if "plugins" not in then.model_fields_set:  # records of early versions do not say
+        return
+    olds, news = ({item.plugin: item for item in side.plugins} for side in (then, now))
+    for name in sorted({*olds, *news}):
+        if not same_code(old := olds.get(name), new := news.get(name)):
+            yield Difference("code", f"plug-in {name} {old.text() if old else 'unknown'}, now "
+                                     f"{new.text() if new else 'unknown'}")
+
+
+def changed_plugins(one: Environment, other: Environment) -> list[str]:
+    """Name the plug-ins whose source both environments know and which differ, with both versions."""
+    news = {item.plugin: item for item in other.plugins}
+    return [f"plug-in {old.plugin} ({old.text()} against {news[old.plugin].text()})" for old in one.plugins
+            if old.plugin in news and not same_code(old, news[old.plugin])]
+
+
+def same_code(one: PluginCode | None, other: PluginCode | None) -> bool:
+    """Return True if two versions of a plug-in have the same source; a commit that leaves it alone changes nothing."""
+    return one is other or (one is not None and other is not None
+                            and (one.distribution, one.version, one.sha256)
+                            == (other.distribution, other.version, other.sha256))
 
 
 def _tables(then: Environment, now: Environment) -> Iterator[Difference]:

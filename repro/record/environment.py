@@ -24,6 +24,7 @@ import repro
 from repro.core.frozen import Frozen
 from repro.core.machine import Machine
 from repro.core.redact import SECRET, Scrubber, secrets
+from repro.record.plugin_code import PluginCode
 
 ALLOWED = re.compile(
     r"^(OMP_NUM_THREADS|MKL_NUM_THREADS|KMP_AFFINITY|CUDA_VISIBLE_DEVICES|CUBLAS_WORKSPACE_CONFIG|PYTHONHASHSEED"
@@ -90,9 +91,11 @@ class Environment(Frozen):
     """Hash of the environment variables that are not stored, without secrets and session variables."""
     diff_sha256: str | None = None
     """Hash of the uncommitted changes to the code; None: there are none, or no checkout."""
+    plugins: tuple[PluginCode, ...] = ()
+    """The code of the plan's plug-ins that are not of this package."""
 
 
-def take(machine: Machine, data: tuple[DataSet, ...]) -> Environment:
+def take(machine: Machine, data: tuple[DataSet, ...], plugins: tuple[PluginCode, ...] = ()) -> Environment:
     """Return the environment of this process and machine."""
     packages = _importable(tuple(sys.path))
     return Environment(
@@ -108,6 +111,7 @@ def take(machine: Machine, data: tuple[DataSet, ...]) -> Environment:
         load_1min=round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None, data=data,
         started_ms=time.time_ns() // 1_000_000, governor=_first_line(GOVERNOR), limits=_limits(),
         others_sha256=others_sha256(os.environ), diff_sha256=_diff_sha256(),
+        plugins=plugins,
     )
 
 

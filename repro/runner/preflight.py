@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from repro.core.errors import GuardError
+from repro.core.errors import GuardError, UsageError
 from repro.core.files import read_model
 from repro.core.machine import Machine
 from repro.core.random_streams import Streams
@@ -18,6 +18,7 @@ from repro.record import environment, resume
 from repro.record.checkpoint import KEPT
 from repro.record.differences import Difference, differences
 from repro.record.environment import DataSet, Environment
+from repro.record.plugin_code import plugin_code
 from repro.record.store import RunFolder
 from repro.runner.context import Options
 from repro.seams.training import Engine, Workload
@@ -51,10 +52,13 @@ def check(plan: Plan, machine: Machine, folder: RunFolder, options: Options) -> 
 
     Raises:
         TrialError: the data are not what the workload declares.
-        UsageError: the run began on another machine or with other code, and `options.force` is False.
+        UsageError: a plug-in is not installed; or the run began on another machine or with other code, and
+            `options.force` is False.
         GuardError: `options.strict`, and a condition may spoil figures.
     """
-    now = environment.take(machine, tuple(data_sets(plan)))
+    if absent := plan.absent_plugins():
+        raise UsageError("; ".join(absent))
+    now = environment.take(machine, tuple(data_sets(plan)), plugin_code(plan))
     load = max(now.load_1min or 0.0, load_now() or 0.0) if options.strict else None
     warnings = before(plan, machine, folder.root, load)
     if options.strict and warnings:

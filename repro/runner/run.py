@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import ExitStack, closing
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -108,6 +109,22 @@ def prepare(plan: Plan, suite_text: str, out: Path) -> RunFolder:
     write_text(folder.suite, suite_text)
     write_model(folder.plan, plan)
     return folder
+
+
+def has_begun(folder: RunFolder) -> bool:
+    """Return True if a process of the gate or of a trial was started in this folder."""
+    return folder.ledger.exists() or folder.parity.exists() or any(folder.trials.glob("*"))
+
+
+@contextmanager
+def discarded_if_unstarted(folder: RunFolder) -> Iterator[None]:
+    """Remove a new run folder if an error ends the context before anything ran; an interrupted run can be resumed."""
+    try:
+        yield
+    except Exception:
+        if not has_begun(folder):
+            shutil.rmtree(folder.root, ignore_errors=True)
+        raise
 
 
 def exit_code(results: Iterable[Result], planned: int) -> Exit:

@@ -70,6 +70,7 @@ class Tracker:
         self._uri = redacted(self._base.get("MLFLOW_TRACKING_URI", ""))
         self._errors: IO[bytes] | None = None
         self._child: subprocess.Popen[bytes] | None = None
+        self._done = False
         self._starts = 0
         self.answers = 0
         """Replays that ended, in success or failure."""
@@ -129,17 +130,17 @@ class Tracker:
         with self._lock:
             begun = self._moved = time.monotonic()
             deadline = begun + wait_seconds
-            done = self._ask("finish", min(deadline, begun + QUIET_SECONDS))
+            done = self._done or self._ask("finish", min(deadline, begun + QUIET_SECONDS))
             if not done and self._outstanding and wait_seconds > QUIET_SECONDS:
                 if say:
                     say(f"mlflow: {self._left() or 'the rest'} still to be replayed, waiting {wait_seconds:.0f} s at "
                         "most; Ctrl-C leaves it for later")
                 done = self._ask("finish", deadline)
-            done = done and not self._problem
+            self._done = done = done and not self._problem
             self._end(kill=bool(self._outstanding))
-            if self._errors is not None:
-                self._errors.close()
-                self._errors = None
+            errors, self._errors = self._errors, None
+            if errors is not None:
+                errors.close()
             problem = self._problem
             if not done and not problem:
                 problem = f"no answer within {time.monotonic() - begun:.0f} s"
@@ -240,21 +241,23 @@ class Tracker:
         return redacted(hidden.masked(lines[-1]))[:200] if lines else "it left no message"
 
     def _end(self, kill: bool) -> None:
-        """Close the pipes and reap the child."""
-        child = self._child
+        """Close the pipes and reap the child; also if a signal interrupts this, after which there is no child."""
+        child, self._child = self._child, None
         if child is None:
             return
-        if child.stdin is not None:
-            with suppress(OSError):
-                child.stdin.close()
         try:
+            if child.stdin is not None:
+                with suppress(OSError):
+                    child.stdin.close()
             child.wait(timeout=0.1 if kill else 2.0)
         except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
-        if child.stdout is not None:
-            child.stdout.close()
-        self._child = None
+            pass
+        finally:
+            if child.poll() is None:
+                child.kill()
+                child.wait()
+            if child.stdout is not None:
+                child.stdout.close()
 
 
 def _environment(base: Mapping[str, str]) -> dict[str, str]:

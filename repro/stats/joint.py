@@ -30,12 +30,14 @@ def joint_powers(effects: np.ndarray, pairs: int, alpha: float) -> np.ndarray:
     """
     if pairs < 2 or (pairs <= EXACT_PAIRS and flips_allowed(pairs, alpha) < 1):
         return np.zeros(len(effects))
-    from scipy.stats import nct
+    from scipy.special import nctdtr
 
     bounds, shifts = _bounds(pairs, alpha)[:, None], effects * math.sqrt(pairs)
-    # Far beyond the bound scipy's series may end in NaN where the power is 1.
-    powers = np.where(shifts > 3 * bounds + 20, 1.0, np.nan_to_num(nct.sf(bounds, pairs - 1, shifts), nan=1.0))
-    return np.asarray(np.mean(powers, axis=0))
+    with np.errstate(all="ignore"):
+        missed = nctdtr(pairs - 1, shifts, bounds)
+    # Far from the bound scipy's series may end in NaN.
+    missed = np.where(np.isnan(missed), shifts < bounds, missed)
+    return np.asarray(np.mean(1 - missed, axis=0))
 
 
 def flips_allowed(pairs: int, alpha: float) -> int:

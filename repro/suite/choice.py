@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, model_serializer
 
 from repro.core import registry
-from repro.core.errors import UnknownName
+from repro.core.errors import ReproError, UnknownName
 from repro.core.frozen import Frozen
 from repro.seams.plugin import Plugin
+from repro.suite.facts import facts_of
 from repro.suite.field_problem import FieldProblem, as_text, describe_error, reject_booleans
+from repro.suite.recorded import NAME, RecordedPlugin, RecordedPlugins, described, unknown_plugin
+from repro.suite.stand_in import StandIn
 
 P = TypeVar("P", bound=Plugin)
 
@@ -26,7 +31,12 @@ class Choice(Frozen):
 
     @model_serializer
     def _flat(self) -> dict[str, Any]:
-        return {"kind": self.kind, **self.plugin.model_dump(mode="json")}
+        return {"kind": self.kind, **self.options}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The complete options, JSON-like."""
+        return self.plugin.model_dump(mode="json")
 
     def get(self, cls: type[P]) -> P:
         """Return the plug-in as the class that its seam promises."""
@@ -36,9 +46,15 @@ class Choice(Frozen):
     @property
     def label(self) -> str:
         """The name, the options that differ from their defaults, and those that are always shown."""
+        return self.label_without(())
+
+    def label_without(self, names: Collection[str]) -> str:
+        """Return the label without some options."""
+        if isinstance(self.plugin, StandIn):
+            return self.plugin.shown
         changed = self.plugin.model_dump(mode="json", exclude_defaults=True)
         changed |= self.plugin.model_dump(mode="json", include=set(self.plugin.always_shown))
-        options = ", ".join(f"{key}={as_text(value)}" for key, value in sorted(changed.items()))
+        options = ", ".join(f"{key}={as_text(value)}" for key, value in sorted(changed.items()) if key not in names)
         return f"{self.kind} ({options})" if options else self.kind
 
 
@@ -55,16 +71,71 @@ def parse_choice(seam: str, value: Any) -> Any:
         article = "an" if seam[0] in "aeiou" else "a"
         raise FieldProblem(f"must be the name of {article} {seam}, or a mapping with `kind: <name>`")
     options = {str(key): item for key, item in data.items() if key != "kind"}
+    recorded = described(seam, data["kind"])
     try:
-        cls = registry.load(seam, data["kind"])
+        if recorded is not None:
+            return _recorded(recorded, seam, data["kind"], options)
+        return _installed(seam, data["kind"], options)
     except UnknownName as error:
         raise FieldProblem(str(error), () if isinstance(value, str) else ("kind",)) from error
+
+
+def _installed(seam: str, kind: str, options: dict[str, Any]) -> Choice:
+    """Return the choice of a plug-in that is installed.
+
+    Raises:
+        UnknownName: none is, under this name.
+        UsageError: it cannot be imported.
+        FieldProblem: it does not accept an option.
+    """
+    cls = registry.load(seam, kind)
     reject_booleans(cls, options)
     try:
-        return Choice.model_construct(seam=seam, kind=data["kind"], plugin=cls.model_validate(options))
+        return Choice.model_construct(seam=seam, kind=kind, plugin=cls.model_validate(options))
     except ValidationError as error:
         problem, path = describe_error(error, cls)
         raise FieldProblem(problem, path) from error
+
+
+def _recorded(recorded: RecordedPlugins, seam: str, kind: str, options: dict[str, Any]) -> Choice:
+    """Return a choice of a record: of the plug-in as installed if it is what the record describes, else a stand-in."""
+    if not re.match(NAME, kind):
+        raise FieldProblem(f"no {seam} can have this name: {kind[:60]!r}")
+    key = json.dumps([seam, kind, options], sort_keys=True)
+    if key not in recorded.parsed:
+        recorded.parsed[key] = _read(recorded.find(seam, kind, options), seam, kind, options)
+    found: Choice = recorded.parsed[key]
+    return found
+
+
+def _read(item: RecordedPlugin | None, seam: str, kind: str, options: dict[str, Any]) -> Choice:
+    try:
+        here = _installed(seam, kind, options)
+        if item is None or (describe(here, item.written).facts == item.facts and here.options == item.options):
+            return here
+    except (ReproError, FieldProblem, ValidationError):
+        pass  # not installed, broken, or of a version with other options
+    try:
+        plugin = item.plugin() if item else unknown_plugin(seam, kind, options)
+    except ValidationError as error:
+        raise FieldProblem(f"lacks what any {seam} has: {describe_error(error, Plugin)[0]}") from error
+    return Choice.model_construct(seam=seam, kind=kind, plugin=plugin)
+
+
+def describe(choice: Choice, written: Iterable[dict[str, Any]]) -> RecordedPlugin:
+    """Return what a record stores of a choice.
+
+    Args:
+        written: the options as the suite writes them.
+
+    Raises:
+        ValidationError: the class of the plug-in states something of the wrong type.
+    """
+    facts = facts_of(choice.seam, choice.plugin).model_dump(mode="json")
+    return RecordedPlugin.model_validate({
+        "seam": choice.seam, "kind": choice.kind, "distribution": registry.distribution(choice.seam, choice.kind),
+        "shown": choice.label, "options": choice.options, "written": tuple(written), "facts": facts,
+    })
 
 
 WorkloadChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "workload"))]

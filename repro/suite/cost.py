@@ -17,6 +17,23 @@ class Cost(Frozen):
     label: str = "modelled from rough rates of one CPU core; a busy machine or a slow engine takes longer"
 
 
+def over_time_limits(plan: Plan) -> list[str]:
+    """Return a warning if trials that use their whole budget would be ended by `timeout_seconds`, and count as missed.
+
+    Only for CPUs: no rate of a GPU is known before it runs.
+    """
+    cells = [cell for cell in plan.cells if cell.choices.device == "cpu"]
+    late = [(seconds, cell) for cell in cells
+            if (seconds := cell.choices.full_budget_seconds(plan.cores)) > cell.choices.timeout_seconds]
+    if not late:
+        return []
+    seconds, cell = max(late, key=lambda item: item[0])
+    more = f" (and {len(late) - 1} other cells)" if len(late) > 1 else ""
+    return [f"{cell.label}{more}: the whole budget takes about {seconds:,.0f} s (modelled), more than timeout_seconds: "
+            f"{cell.choices.timeout_seconds:g}, which would end the trial as one that missed; set timeout_seconds "
+            "higher or the budget lower"]
+
+
 def estimate(plan: Plan) -> Cost:
     """Return a plan's time if every trial uses its whole budget."""
     per_cell = [cell.choices.full_budget_seconds(plan.cores) for cell in plan.cells]

@@ -26,6 +26,12 @@ def plan_kind(title: str, notes: Sequence[str]) -> PlanKind:
     return "calibration" if title.startswith(_CALIBRATION) else "suite"
 
 
+def method_note(method: str) -> str:
+    """Return what it means for the verdicts that a plan was made by an older method."""
+    return (f"made by method {method}: seeds and order follow from the suite, so all runs have the same data, and a "
+            "cell that is early in one run is early in all; with a machine that drifts this looks like a difference")
+
+
 def smoke_note(notes: Sequence[str]) -> str:
     """Return the note which says that the suite is a smoke test; "" if there is none."""
     return next((note for note in notes if _SMOKE in note), "")

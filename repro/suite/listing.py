@@ -27,7 +27,7 @@ def rows(kind: str) -> list[dict[str, str]]:
 
 def _suite_row(name: str) -> dict[str, str]:
     suite = read_suite(name).suite
-    return {"name": name, "title": suite.title, "expected": suite.expected}
+    return {"name": name, "version": suite.version, "title": suite.title, "expected": suite.expected}
 
 
 def _title(seam: str, name: str) -> str:

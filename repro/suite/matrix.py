@@ -6,20 +6,21 @@ import copy
 import itertools
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
-from repro.core import pattern
+from repro.core import pattern, registry
 from repro.core.errors import SuiteError
 from repro.core.yaml_file import FieldPath
 from repro.suite.cell import Cell
-from repro.suite.choice import Choice
+from repro.suite.choice import Choice, describe, parse_choice
 from repro.suite.field_problem import FieldProblem, describe_error
 from repro.suite.identity import canonical
 from repro.suite.kinds import AnyTrialConfig, config_class
 from repro.suite.model import Suite
+from repro.suite.recorded import RecordedPlugin
 
 MAX_CELLS = 5_000
 """Combinations of a matrix: each takes half a millisecond to check, and years to run."""
@@ -40,12 +41,7 @@ def expand_matrix(suite: Suite, problem: Problem) -> tuple[list[Cell], set[int]]
     _check_size(suite, problem)
     found: list[AnyTrialConfig] = []
     used: set[int] = set()
-    level_lists = [list(enumerate(levels)) for levels in suite.matrix.values()]
-    for combination in itertools.product(*level_lists):
-        levels = dict(zip(suite.matrix, combination, strict=True))
-        data: dict[str, Any] = copy.deepcopy(suite.trial)
-        for key, (_, value) in levels.items():
-            pattern.put(data, key, copy.deepcopy(value))
+    for levels, data in _combinations(suite):
         choices = _parse_combination(data, levels, suite, used, problem)
         # Again with the defaults filled in: an exclusion may name what the suite does not write out.
         if choices is not None and not _excluded(choices.model_dump(mode="json", by_alias=True), suite, used):
@@ -53,6 +49,47 @@ def expand_matrix(suite: Suite, problem: Problem) -> tuple[list[Cell], set[int]]
     if not found:
         raise problem("every combination is excluded", ("exclude",))
     return _label(suite, found, problem), used
+
+
+def _combinations(suite: Suite) -> Iterator[tuple[Levels, dict[str, Any]]]:
+    """Yield the levels of every combination of factors, and the trial that they give, as written."""
+    level_lists = [list(enumerate(levels)) for levels in suite.matrix.values()]
+    for combination in itertools.product(*level_lists):
+        levels = dict(zip(suite.matrix, combination, strict=True))
+        data: dict[str, Any] = copy.deepcopy(suite.trial)
+        for key, (_, value) in levels.items():
+            pattern.put(data, key, copy.deepcopy(value))
+        yield levels, data
+
+
+def describe_plugins(suite: Suite, cells: Sequence[Cell]) -> tuple[RecordedPlugin, ...]:
+    """Return the plug-ins of other packages in `cells`, the expanded suite, with what readers need to know of them.
+
+    Raises:
+        SuiteError: the class of a plug-in states something of the wrong type.
+    """
+    others = {(choice.seam, canonical(choice)): choice for cell in cells for choice in cell.choices.plugins()
+              if choice.kind not in registry.BUILT_IN[choice.seam]}
+    written: dict[tuple[str, str], dict[str, dict[str, Any]]] = {key: {} for key in others}
+    for _, data in _combinations(suite) if others else ():
+        for seam in {seam for seam, _ in others}:
+            if (choice := _parsed(seam, data.get(seam))) is not None and (seam, canonical(choice)) in written:
+                options = {} if isinstance(data[seam], str) else {
+                    key: value for key, value in data[seam].items() if key != "kind"}
+                written[seam, canonical(choice)][json.dumps(options, sort_keys=True)] = options
+    try:
+        return tuple(describe(choice, written[key].values()) for key, choice in others.items())
+    except ValidationError as error:
+        raise SuiteError(f"a plug-in states something wrong about itself: {describe_error(error, Suite)[0]}") from error
+
+
+def _parsed(seam: str, value: Any) -> Choice | None:
+    """Return a choice as a suite writes it; None if it is none, which is the default, or only in excluded cells."""
+    try:
+        found = parse_choice(seam, value)
+    except FieldProblem:
+        return None
+    return found if isinstance(found, Choice) else None
 
 
 def _check_size(suite: Suite, problem: Problem) -> None:

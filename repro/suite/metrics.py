@@ -118,7 +118,8 @@ METRICS: dict[str, MetricSpec] = _table(
     MetricSpec(
         name="throughput", path="samples_per_second", noun="throughput", times="the throughput", unit="samples/s",
         better="higher", says=("has", "the throughput of"), tracked=False,
-        description="Throughput: samples of the run over its wall clock, evaluation included.",
+        description="Throughput: samples of the run over its wall clock, which the opening of the data and every "
+                    "evaluation are on; the training clock (tta_train) has training alone.",
     ),
     MetricSpec(
         name="accuracy", path="final", noun="final quality", times="the final quality", unit="", better="higher",

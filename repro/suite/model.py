@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from repro.core.frozen import Frozen
-from repro.suite.field_problem import FieldProblem, reject_booleans
+from repro.suite.field_problem import FieldProblem, SuitePart, reject_booleans
 from repro.suite.identity import METHOD, digest
 from repro.suite.kinds import AnyTrialConfig
 from repro.suite.metrics import DEFAULT, METRICS
 from repro.suite.sequential import Sequential, check_design, looks_of, with_last_look
 
 SEEDS_BELOW = 1 << 63
+VERSION = r"^\d+(\.\d+){0,2}$"
 MOST_SEEDS = 1000
 MARGIN = 0.05
 """Relative difference below which two cells count as the same, if a suite says nothing else."""
@@ -69,6 +70,13 @@ class Contrast(Frozen):
     metric: Metric = DEFAULT
 
 
+class Change(SuitePart):
+    """What one version of a suite changed."""
+
+    version: str = Field(pattern=VERSION)
+    text: str
+
+
 class Suite(Frozen):
     """A suite: a template of a trial, and the factors that vary."""
 
@@ -76,6 +84,8 @@ class Suite(Frozen):
     suite: str = Field(pattern=r"^[a-z][a-z0-9-]{0,63}$", description="the suite's name")
     title: str = ""
     description: str = ""
+    version: str = Field("", pattern=rf"{VERSION}|^$", description="the suite's own version, in quotes: \"2.0\"")
+    changes: tuple[Change, ...] = Field((), description="what each version changed, the latest first")
     source: str = Field("", description="the paper or practice the suite follows")
     expected: str = Field("", description="how long it takes, and where that was seen")
     seeds: int = Field(10, ge=1, le=MOST_SEEDS, description="repeats of every cell; 10 for a result, 5 the least")
@@ -91,6 +101,8 @@ class Suite(Frozen):
     primary: Contrast | None = Field(None, description="the one contrast declared beforehand")
     sequential: Sequential | None = Field(
         None, description="judge the primary at declared looks and stop when it is settled; seeds is the last look")
+    contrasts: tuple[str, ...] = Field((), description="factors whose main effects are asked for: their levels paired "
+                                                       "over all other factors")
     on_failure: Literal["continue", "rerun", "resume_from_checkpoint", "stop"] = Field(
         "continue", description="a trial that crashed or hung: keeps its status, runs again at once, is resumed from "
                                 "its last checkpoint, or ends the run"
@@ -132,6 +144,22 @@ class Suite(Frozen):
         if self.sequential is not None:
             check_design(self.sequential, self.seeds, self.primary is not None)
         return self
+
+    @field_validator("version", mode="before")
+    @classmethod
+    def _quoted(cls, value: Any) -> Any:
+        if isinstance(value, int | float):
+            raise FieldProblem(f'is a number without quotes; write it as text, "{value}", so that 1.10 is not 1.1')
+        return value
+
+    @field_validator("changes")
+    @classmethod
+    def _latest_first(cls, value: tuple[Change, ...], info: ValidationInfo) -> tuple[Change, ...]:
+        version = info.data.get("version")
+        if value and version is not None and value[0].version != version:
+            raise FieldProblem(f"the latest change must be that of the suite's version {version!r} (given: "
+                               f"{value[0].version!r})", (0, "version"))
+        return value
 
     @field_validator("matrix")
     @classmethod

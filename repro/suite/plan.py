@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from repro.core import pattern
 from repro.core.errors import SuiteError
@@ -20,11 +20,14 @@ from repro.core.random_streams import Streams
 from repro.core.yaml_file import FieldPath
 from repro.suite import legacy
 from repro.suite.cell import Cell, Skipped
+from repro.suite.factors import keep_factors
 from repro.suite.identity import FIRST_METHOD, METHOD, METHODS, canonical, rules_of
 from repro.suite.legacy import PlanKind
-from repro.suite.matrix import Problem, expand_matrix
+from repro.suite.matrix import Problem, describe_plugins, expand_matrix
 from repro.suite.model import SEEDS_BELOW, Suite, Trial
+from repro.suite.recorded import RecordedPlugin, reading
 from repro.suite.repeats import planned_repeats, require_primary, without_primary
+from repro.suite.stand_in import StandIn
 
 LEAST_SEEDS = 5
 """Repeats that a result needs (method.md section 3); fewer make a smoke test."""
@@ -56,6 +59,8 @@ class Plan(Frozen):
     device: str
     device_count: int
     cores: int
+    plugins: tuple[RecordedPlugin, ...] = ()
+    """The plug-ins of other packages in the suite, so that readers need none of them installed."""
     cells: tuple[Cell, ...]
     skipped: tuple[Skipped, ...]
     order: tuple[tuple[int, int], ...]
@@ -69,6 +74,13 @@ class Plan(Frozen):
     kind: PlanKind = "suite"
     """suite: all that a suite expands to. reproduction: chosen trials of another record, run again. calibration: cells
     of a suite against themselves."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _without_plugins(cls, data: Any, handler: ModelWrapValidatorHandler[Plan]) -> Plan:
+        """Read a plan although plug-ins in it are not installed here."""
+        with reading(data.get("plugins", ()) if isinstance(data, Mapping) else ()):
+            return handler(data)
 
     @model_validator(mode="after")
     def _from_older_version(self) -> Plan:
@@ -88,6 +100,11 @@ class Plan(Frozen):
         """What every random number of the trials comes from."""
         assert self.suite.master_seed is not None, "validated"
         return self.suite.master_seed
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """`notes`, and what an older method of measuring means for the verdicts."""
+        return self.notes if rules_of(self.method) == METHOD else (legacy.method_note(self.method), *self.notes)
 
     @property
     def order_is_fixed(self) -> bool:
@@ -110,6 +127,11 @@ class Plan(Frozen):
             suite=self.suite.suite, suite_digest=self.digest, method=self.method, choices=cell.choices, repeat=repeat,
             master_seed=self.master_seed, side=cell.trial_side,
         )
+
+    def absent_plugins(self) -> list[str]:
+        """Return a sentence for each plug-in in it that is not installed here as the plan describes it."""
+        return list(dict.fromkeys(choice.plugin.absence for cell in self.cells for choice in cell.choices.plugins()
+                                  if isinstance(choice.plugin, StandIn)))
 
     @property
     def has_twins(self) -> bool:
@@ -145,18 +167,19 @@ def make_plan(
     if idle is not None and not overridden:
         raise problem(f"{json.dumps(suite.exclude[idle])} excludes no combination of this suite", ("exclude", idle))
     suite, lost = _keep_contrasts(suite, requested, problem, overridden)
+    suite, without = keep_factors(suite, problem, overridden)
     cells, skipped = _on_machine(requested, machine, problem)
     require_primary(suite, cells, skipped, problem)
     if suite.master_seed is None:
         suite = suite.model_copy(update={"master_seed": drawn.master_seed})
     plan = Plan(
         suite=suite, digest=suite_digest(suite, requested, method), method=method, device=machine.device,
-        device_count=machine.device_count, cores=machine.cores, cells=tuple(cells), skipped=tuple(skipped), order=(),
-        order_seed=drawn.order_seed, kind="suite",
+        device_count=machine.device_count, cores=machine.cores, plugins=describe_plugins(suite, requested),
+        cells=tuple(cells), skipped=tuple(skipped), order=(), order_seed=drawn.order_seed, kind="suite",
     )
     plan = plan.model_copy(update={"order": tuple(planned_order(plan))})
     smoke_note = _smoke_note(plan)
-    notes = (*lost, *([smoke_note] if smoke_note else []), *_notes(plan, machine))
+    notes = (*lost, *without, *([smoke_note] if smoke_note else []), *_notes(plan, machine))
     return plan.model_copy(update={"notes": notes, "smoke_note": smoke_note})
 
 
@@ -236,8 +259,9 @@ def expand_again(plan: Plan, machine: Machine) -> Plan:
     if rules_of(plan.method) not in METHODS:
         raise SuiteError(f"method {plan.method!r} is unknown to this version of repro (known: {', '.join(METHODS)})",
                          field="method")
-    return make_plan(plan.suite, machine, overridden=True, drawn=Drawn(plan.master_seed, plan.order_seed),
-                     method=plan.method)
+    with reading(plan.plugins):
+        return make_plan(plan.suite, machine, overridden=True, drawn=Drawn(plan.master_seed, plan.order_seed),
+                         method=plan.method)
 
 
 def suite_digest(suite: Suite, cells: Sequence[Cell], method: str = METHOD) -> str:
@@ -257,6 +281,8 @@ def suite_digest(suite: Suite, cells: Sequence[Cell], method: str = METHOD) -> s
              if value != Suite.model_fields[key].default}
     if rules_of(method) == FIRST_METHOD:
         data["master_seed"] = suite.master_seed
+    if suite.contrasts:
+        data["contrasts"] = suite.contrasts
     if suite.keeps_checkpoints:  # writing them is on the clock of every trial
         data["checkpoint_every"] = suite.checkpoint_every
     return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

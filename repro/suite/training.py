@@ -111,6 +111,8 @@ class TrainingConfig(TrialConfig):
 
     def _check_metric(self) -> None:
         workload = self.workload.get(Workload)
+        if not workload.metrics and self.stop.direction:
+            return  # of a record of version 0.1.0, whose plug-in is not installed: the record states the direction
         if self.stop.metric not in workload.metrics:
             known = nearest(self.stop.metric, workload.metrics)
             raise FieldProblem(f"workload {self.workload.kind!r} has no metric {self.stop.metric!r}{known}",

@@ -8,11 +8,12 @@ from pathlib import Path
 import click
 
 from repro.cli.options import echo_json, json_option
+from repro.cli.place import PlaceParam
 
 
 @click.command()
-@click.argument("source", metavar="RUN|FOLDER|EXPERIMENT")
-@click.option("--map", "mapping", type=click.Path(dir_okay=False, path_type=Path), metavar="YAML",
+@click.argument("source", metavar="RUN|FOLDER|EXPERIMENT", type=PlaceParam())
+@click.option("--map", "mapping", type=PlaceParam(dir_okay=False, path_type=Path), metavar="YAML",
               help="For an MLflow experiment (MLFLOW_TRACKING_URI): the file that says what its metrics, parameters "
               "and tags mean.")
 @json_option

@@ -8,6 +8,8 @@ from typing import Any
 import click
 
 from repro.cli.options import echo_json, json_option
+from repro.cli.place import PlaceParam
+from repro.core.errors import Exit
 
 
 @click.group()
@@ -85,7 +87,7 @@ def tracking(rounds: int, steps: int, processes: int, delay: float, every: float
               help="Limit for one algorithm at one size; a combination that would exceed it is skipped.")
 @click.option("--seed", type=click.IntRange(min=0), default=20151102, help="Seed of the order of execution.")
 @click.option("--with-mpi", "mpi", is_flag=True, help="Also measure Open MPI's MPI_Allreduce over TCP, if installed.")
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with plots.")
+@click.option("--html", type=PlaceParam(dir_okay=False, path_type=Path), help="Write a page with plots.")
 @click.option("--mlflow", is_flag=True, help="Log one MLflow run per algorithm and number of ranks.")
 @json_option
 def comm(html: Path | None, mlflow: bool, as_json: bool, **request: Any) -> None:
@@ -136,7 +138,7 @@ def bench_compare(cells: int, seeds: int, sizes: int, repetitions: int, as_json:
               help="Minimum number of result logs of the round.")
 @click.option("--megabytes", type=click.FloatRange(0.1, 10_000), default=400.0,
               help="Total size of the logs, 10^6 bytes.")
-@click.option("--from", "sample", type=click.Path(exists=True, file_okay=False, path_type=Path),
+@click.option("--from", "sample", type=PlaceParam(exists=True, file_okay=False, path_type=Path),
               help="Repeat the logs of this round (ORG/results/...).  [default: synthetic logs]")
 @json_option
 def bench_import(logs: int, megabytes: float, sample: Path | None, as_json: bool) -> None:
@@ -150,6 +152,39 @@ def bench_import(logs: int, megabytes: float, sample: Path | None, as_json: bool
     from repro.bench.harness.import_scale import measure
 
     _print(measure(logs, megabytes, sample), as_json)
+
+
+@bench.command("verdicts")
+@click.option("--experiments", type=click.IntRange(20, 1_000_000), default=4000, help="Simulated experiments a row.")
+@click.option("--only", multiple=True, metavar="TEXT", help="Only rows whose name contains this; may be repeated.")
+@click.option("--processes", type=click.IntRange(1, 64), default=1, help="Rows simulated at the same time.")
+@json_option
+def bench_verdicts(experiments: int, only: tuple[str, ...], processes: int, as_json: bool) -> None:
+    """Measure wrong verdicts and power.
+
+    Simulates experiments of a known truth, from results to verdicts: equal cells, drift, coarse and unlike evaluation
+    grids, missed targets, two runs, conditions of --fail-if, plans from pilots. All rows take about half an hour. Exit
+    code 3 if a row does not hold what is promised.
+
+    \b
+    Example: repro bench verdicts --experiments 400 --only drift
+    """
+    from repro.bench.verdicts.measure import SEED, measure
+    from repro.bench.verdicts.outcome import Row, head
+
+    def show(row: Row) -> None:
+        if not as_json:
+            click.echo(row.text())
+
+    if not as_json:
+        click.echo(head(experiments, SEED))
+    try:
+        found = measure(experiments, only, show, processes)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    _print(found, as_json)
+    if not found.holds:
+        raise SystemExit(int(Exit.NOT_REPRODUCED))
 
 
 def _print(found: Any, as_json: bool) -> None:

@@ -8,12 +8,13 @@ from pathlib import Path
 import click
 
 from repro.cli.options import echo_json, json_option
+from repro.cli.place import PlaceParam
 from repro.core.errors import Exit
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write.  "
+@click.argument("run", type=PlaceParam(path_type=Path))
+@click.option("-o", "--out", type=PlaceParam(dir_okay=False, path_type=Path), help="File to write.  "
               "[default: SUITE-DIGEST.zip]")
 @click.option("--license", "licence", default="not stated", metavar="TEXT", help="Licence of the bundle (an address or "
               "an SPDX name).")
@@ -39,7 +40,7 @@ def bundle(run: Path, out: Path | None, licence: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("source", metavar="BUNDLE|RUN", type=click.Path(path_type=Path))
+@click.argument("source", metavar="BUNDLE|RUN", type=PlaceParam(path_type=Path))
 @json_option
 def verify(source: Path, as_json: bool) -> None:
     """Check that a record is unmodified.
@@ -63,8 +64,8 @@ def verify(source: Path, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("first", metavar="RUN", type=click.Path(path_type=Path))
-@click.argument("second", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("first", metavar="RUN", type=PlaceParam(path_type=Path))
+@click.argument("second", metavar="RUN", type=PlaceParam(path_type=Path))
 @json_option
 def diff(first: Path, second: Path, as_json: bool) -> None:
     """Show the differences between two records.

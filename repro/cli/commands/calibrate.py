@@ -7,12 +7,13 @@ from pathlib import Path
 import click
 
 from repro.cli.options import echo_json, expand, json_option, override_option, read_source, suite_argument
+from repro.cli.place import PlaceParam
 
 
 @click.command()
 @suite_argument
 @override_option
-@click.option("--from", "stored", type=click.Path(path_type=Path), metavar="RUN",
+@click.option("--from", "stored", type=PlaceParam(path_type=Path), metavar="RUN",
               help="Use a stored run instead of running anything: the repeats of each cell are split into two sides.")
 @click.option("--cell", metavar="KEY=VALUE[,...]", help="Cells to run against themselves.  [default: the baseline of "
               "the primary contrast; with --from every cell]")
@@ -21,7 +22,7 @@ from repro.cli.options import echo_json, expand, json_option, override_option, r
 @click.option("--nulls", type=click.IntRange(min=1), default=1, help="Comparisons of each cell; more of them make the "
               "rate more precise.")
 @click.option("--keep", is_flag=True, help="Keep the run folder.")
-@click.option("--to", type=click.Path(dir_okay=False, path_type=Path), help="File of the calibration.  [default: in "
+@click.option("--to", type=PlaceParam(dir_okay=False, path_type=Path), help="File of the calibration.  [default: in "
               "the user's data folder; with --from next to the run]")
 @json_option
 def calibrate(

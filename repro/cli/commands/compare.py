@@ -9,12 +9,13 @@ from typing import Any
 import click
 
 from repro.cli.options import echo_json, json_option
+from repro.cli.place import PlaceParam
 from repro.core.errors import UsageError
 from repro.suite.metrics import METRICS
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUN [RUN]", type=click.Path(path_type=Path))
+@click.argument("runs", nargs=-1, required=True, metavar="RUN [RUN]", type=PlaceParam(path_type=Path))
 @click.option("--metric", type=click.Choice(list(METRICS)),
               help="Metric to compare.  [default: that of the primary contrast]")
 @click.option("--baseline", metavar="KEY=VALUE[,...]", help="Cells to compare against.  [default: the suite's]")

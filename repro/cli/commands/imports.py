@@ -8,9 +8,10 @@ from typing import Literal
 import click
 
 from repro.cli.options import echo_json, json_option
+from repro.cli.place import PlaceParam
 
-path_argument = click.argument("path", type=click.Path(path_type=Path))
-out_option = click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder to create.")
+path_argument = click.argument("path", type=PlaceParam(path_type=Path))
+out_option = click.option("--out", type=PlaceParam(path_type=Path), required=True, help="Folder to create.")
 
 
 @click.group("import")

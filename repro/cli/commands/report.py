@@ -6,16 +6,17 @@ from pathlib import Path
 
 import click
 
+from repro.cli.place import PlaceParam
 from repro.core.registry import BUILT_IN
 
 
 @click.command()
-@click.argument("runs", nargs=-1, metavar="RUN...", type=click.Path(path_type=Path))
+@click.argument("runs", nargs=-1, metavar="RUN...", type=PlaceParam(path_type=Path))
 @click.option("--from-mlflow", "experiment", metavar="EXPERIMENT", help="Instead of RUN: fetch the newest record of an "
               "MLflow experiment into --out (from MLFLOW_TRACKING_URI).")
 @click.option("--to", "targets", default="html", help="Reporters, comma-separated: "
               f"{', '.join(BUILT_IN['reporter'])} (see `repro list reporters`).")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for the files; the links of the page to trials "
+@click.option("--out", type=PlaceParam(path_type=Path), help="Folder for the files; the links of the page to trials "
               "work only from the default. For several runs: a new folder into which they are copied.  "
               "[default: RUN/report]")
 def report(runs: tuple[Path, ...], experiment: str | None, targets: str, out: Path | None) -> None:

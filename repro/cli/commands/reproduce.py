@@ -8,15 +8,16 @@ from pathlib import Path
 import click
 
 from repro.cli.options import allow_option, echo_json, json_option
+from repro.cli.place import PlaceParam
 
 
 @click.command()
-@click.argument("source", metavar="BUNDLE|RUN", type=click.Path(path_type=Path))
+@click.argument("source", metavar="BUNDLE|RUN", type=PlaceParam(path_type=Path))
 @click.option("--trials", metavar="N|ID[,ID...]", help="The first N seeds of every cell, or the trials with these ids."
               "  [default: all trials that have a result]")
-@click.option("--out", type=click.Path(path_type=Path), help="Run folder to create.  "
+@click.option("--out", type=PlaceParam(path_type=Path), help="Run folder to create.  "
               "[default: runs/SUITE-reproduce-DATE-TIME]")
-@click.option("--resume", type=click.Path(path_type=Path), metavar="RUN", help="Resume an interrupted reproduction of "
+@click.option("--resume", type=PlaceParam(path_type=Path), metavar="RUN", help="Resume an interrupted reproduction of "
               "this record, and judge it.")
 @click.option("--force", is_flag=True, help="Reproduce even if the record was modified; with --resume also if the "
               "machine or code have changed.")

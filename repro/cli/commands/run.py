@@ -19,6 +19,7 @@ from repro.cli.options import (
     read_source,
     seeds_option,
 )
+from repro.cli.place import PlaceParam
 
 
 @click.command()
@@ -26,7 +27,7 @@ from repro.cli.options import (
 @override_option
 @seeds_option
 @master_seed_option
-@click.option("--resume", type=click.Path(path_type=Path), metavar="RUN", help="Resume an interrupted run: run the "
+@click.option("--resume", type=PlaceParam(path_type=Path), metavar="RUN", help="Resume an interrupted run: run the "
               "missing trials of its own plan.")
 @click.option("--rerun-failed", "again", is_flag=True, help="With --resume: also rerun trials that crashed or hung, "
               "each as a new attempt.")
@@ -43,7 +44,7 @@ from repro.cli.options import (
               "cores, little disk or shared memory), and stop if its clock is set.")
 @click.option("--energy", is_flag=True, help="Measure energy with CodeCarbon (pip install 'repro-harness[energy]'); "
               "if the machine has no counters, the energy is modelled and labelled so.")
-@click.option("--out", type=click.Path(path_type=Path), help="Run folder to create.  [default: runs/SUITE-DATE-TIME]")
+@click.option("--out", type=PlaceParam(path_type=Path), help="Run folder to create.  [default: runs/SUITE-DATE-TIME]")
 @click.option("--mlflow/--no-mlflow", "track", default=True, help="Replay the run to MLflow (MLFLOW_TRACKING_URI, "
               "or a local SQLite store).")
 @allow_option
@@ -97,7 +98,7 @@ def run(
 
 
 @click.command(hidden=True)
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=PlaceParam(path_type=Path))
 def track(run: Path) -> None:
     """Replay RUN to MLflow on request; the parent process talks to this one over pipes."""
     from repro.runner.tracking_process import serve

@@ -16,6 +16,7 @@ from repro.cli.options import (
     seeds_option,
     suite_argument,
 )
+from repro.cli.place import PlaceParam
 
 
 @click.command("list")
@@ -37,7 +38,8 @@ def list_(kind: str, as_json: bool) -> None:
     width = max(len(row["name"]) for row in found)
     for row in found:
         expected = f"  [{row['expected']}]" if row.get("expected") else ""
-        click.echo(f"{row['name']:<{width}}  {row['title']}{expected}")
+        version = f"{row['version']}  " if row.get("version") else ""
+        click.echo(f"{row['name']:<{width}}  {version}{row['title']}{expected}")
 
 
 @click.command()
@@ -64,7 +66,7 @@ def show(suite: str, overrides: tuple[str, ...], as_json: bool) -> None:
 @override_option
 @seeds_option
 @master_seed_option
-@click.option("--pilot", type=click.Path(path_type=Path), metavar="RUN", help="Run with the same cells: also print the "
+@click.option("--pilot", type=PlaceParam(path_type=Path), metavar="RUN", help="Run with the same cells: also print the "
               "smallest effect that these repeats can show, and the repeats that the margin requires.")
 @json_option
 def plan(
@@ -82,11 +84,12 @@ def plan(
     from repro.compare.power import power
     from repro.record import limits
     from repro.record.store import read_record
-    from repro.suite.cost import estimate
+    from repro.suite.cost import estimate, over_time_limits
 
     found = expand(read_source(suite, overrides, seeds, master_seed), overrides)
     shown = power(found, read_record(pilot)) if pilot is not None else None
     warnings = [f"this plan cannot be run: {why}"] if (why := limits.too_large(found)) else limits.warnings(found)
+    warnings += over_time_limits(found)
     for text in warnings:
         click.echo(f"warning: {text}", err=True)
     cost = estimate(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,13 +12,16 @@ from rich.table import Table
 from rich.text import Text
 
 from repro.compare import METRICS, Comparison, Summary
+from repro.compare.effect import FEW
+
+from .colors import COLORS, p_text
+from .effects import print_effects
 
 if TYPE_CHECKING:
     from repro.compare.calibration import Calibration
     from repro.compare.convergence import Convergence
     from repro.compare.runs import Compared
 
-COLORS = {"faster": "green", "higher": "green", "slower": "red", "lower": "red", "same": "cyan"}
 
 
 def print_compared(found: Compared, console: Console | None = None) -> None:
@@ -26,19 +30,37 @@ def print_compared(found: Compared, console: Console | None = None) -> None:
     console.print(Text(f"{found.suite}, digest {found.digest[:16]}, method {found.method}: "
                        f"{METRICS[found.metric].noun}"), soft_wrap=True)
     console.print(_cells(found.summaries))
+    leading = not any(item.primary for item in found.comparisons)
+    if leading:
+        print_effects(found.effects, console)
     console.print(_ratios(found.comparisons))
-    for number, item in enumerate(found.comparisons, 1):
+    short = bool(found.effects) and leading and len(found.comparisons) > FEW
+    if short:
+        console.print(Text("the reasons of these contrasts of single cells: repro compare RUN --json, or the report"))
+    else:
+        _print_reasons(found.comparisons, console)
+    if not leading:
+        print_effects(found.effects, console)
+    for text in dict.fromkeys(text for item in found.comparisons for text in item.cautions):
+        console.print(Text(f"caution: {text}{_where(found.comparisons, text)}"), soft_wrap=True)
+    console.print(Text(f"errors: {found.error_budget}"), soft_wrap=True)
+    for text in found.notes:
+        console.print(Text(f"note: {text}"), soft_wrap=True)
+    for text in found.warnings:
+        console.print(Text(f"warning: {text}"), soft_wrap=True)
+    for text in _convergences(found.convergence, short=short):
+        console.print(Text(text), soft_wrap=True)
+    console.print(Text(calibration_text(found.calibration)), soft_wrap=True)
+    for text in found.failures:
+        console.print(Text(f"failed: {text}"), soft_wrap=True)
+
+
+def _print_reasons(found: Sequence[Comparison], console: Console) -> None:
+    for number, item in enumerate(found, 1):
         settles = f"; {item.settles}" if item.settles else ""
         console.print(Text(f"{number}. {item.verdict}: {item.because}{settles}"), soft_wrap=True)
         for line in _details(item):
             console.print(Text(f"   {line}"), soft_wrap=True)
-    for text in dict.fromkeys(text for item in found.comparisons for text in item.cautions):
-        console.print(Text(f"caution: {text}{_where(found.comparisons, text)}"), soft_wrap=True)
-    for row in found.convergence:
-        console.print(Text(_convergence(row)), soft_wrap=True)
-    console.print(Text(calibration_text(found.calibration)), soft_wrap=True)
-    for text in found.failures:
-        console.print(Text(f"failed: {text}"), soft_wrap=True)
 
 
 def _console() -> Console:
@@ -80,21 +102,21 @@ def _ratios(found: Sequence[Comparison]) -> Table:
     for number, item in enumerate(found, 1):
         table.add_row(
             str(number), Text(item.candidate_label), Text(item.baseline_label),
-            "no result" if item.refused else "-" if item.ratio is None else f"{item.ratio:.3f}",
+            "no result" if item.refused and item.ratio is None else _ratio(item),
             f"{item.interval.low:.3f} to {item.interval.high:.3f}" if item.interval else "-", str(item.n),
-            _p(item.p), "primary" if item.primary else _p(item.p_adjusted),
+            p_text(item.p), "primary" if item.primary else p_text(item.p_adjusted),
             Text(item.verdict, style=COLORS.get(item.verdict, "")),
         )
     return table
 
 
-def _p(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
+def _ratio(item: Comparison) -> str:
+    return "-" if item.ratio is None else f"{item.ratio:.3f}"
 
 
 def _details(item: Comparison) -> list[str]:
     """Return the figures that accompany a ratio: its two factors, the unpaired ratio, P(less), equivalence."""
-    found = []
+    found = [item.also] if item.also else []
     if item.split is not None:
         found.append(f"= samples to the target x {item.split.samples.value:.3f} / samples a second x "
                      f"{item.split.throughput.value:.3f}")
@@ -111,6 +133,15 @@ def _details(item: Comparison) -> list[str]:
         test = item.equivalence
         found.append(f"same within {test.margin:.2g}: p = {test.p if test.p_adjusted is None else test.p_adjusted:.3g}")
     return found
+
+
+def _convergences(rows: Sequence[Convergence], short: bool) -> list[str]:
+    """Return a line for each, or one for all."""
+    if not short or not rows:
+        return [_convergence(row) for row in rows]
+    counts = Counter(row.verdict for row in rows)
+    return [f"convergence: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}; each: "
+            "repro compare RUN --json"]
 
 
 def _convergence(row: Convergence) -> str:

@@ -13,7 +13,8 @@ from repro.suite.plan import Plan
 
 def suite_text(suite: Suite) -> str:
     """Return what a suite compares, in at most a screen of text."""
-    lines = [f"{suite.suite}: {suite.title}"]
+    version = f" {suite.version}" if suite.version else ""
+    lines = [f"{suite.suite}{version}: {suite.title}"]
     if suite.description:
         lines += ["", *(line.strip() for line in suite.description.strip().splitlines())]
     lines.append("")
@@ -22,6 +23,7 @@ def suite_text(suite: Suite) -> str:
             ("master seed", "drawn for every run" if suite.master_seed is None else str(suite.master_seed))):
         if value:
             lines.append(f"{label + ':':<13}{value}")
+    lines += [f"{'changed:':<13}{item.version}: {item.text}" for item in suite.changes]
     for key, levels in suite.matrix.items():
         lines.append(f"{'factor:':<13}{key} = {', '.join(_level(level) for level in levels)}")
     if suite.baseline:
@@ -29,6 +31,8 @@ def suite_text(suite: Suite) -> str:
     if suite.primary:
         lines.append(f"{'primary:':<13}{_pattern(suite.primary.candidate)} against "
                      f"{_pattern(suite.primary.baseline)}, {suite.primary.metric}")
+    if suite.contrasts:
+        lines.append(f"{'contrasts:':<13}main effects of {', '.join(suite.contrasts)}, paired over all other factors")
     if suite.sequential:
         lines.append(f"{'looks:':<13}{design_text(suite)}")
     lines.append(f"{'margin:':<13}{suite.margin:g} counts as the same")
@@ -57,7 +61,8 @@ def plan_text(plan: Plan, cost: Cost) -> str:
     seeds = plan.suite.seeds
     count = f"at most {len(plan.order)} trials of {len(plan.cells)} cells" if plan.suite.looks else \
         f"{len(plan.order)} trials = {len(plan.cells)} cells x {seeds} repeats"
-    lines = [f"{plan.suite.suite}: {count} on {_place(plan)}",
+    version = f" {plan.suite.version}" if plan.suite.version else ""
+    lines = [f"{plan.suite.suite}{version}: {count} on {_place(plan)}",
              f"suite digest {plan.digest[:16]}, method {plan.method}", ""]
     width = max(len(cell.label) for cell in plan.cells)
     lines += [f"  {cell.label:<{width}}  {_batch(cell.choices)}" for cell in plan.cells]

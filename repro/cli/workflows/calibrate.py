@@ -19,7 +19,7 @@ from repro.core.errors import UsageError
 from repro.core.machine import detect
 from repro.record import limits
 from repro.record.store import Record, read_record
-from repro.runner.run import prepare
+from repro.runner.run import discarded_if_unstarted, prepare
 from repro.suite.cell import Cell
 from repro.suite.model import Metric, Suite
 from repro.suite.plan import Plan, expand_again
@@ -86,9 +86,10 @@ def calibrate(
     twins = twin_plan(plan, choose_cells(plan, wanted), pairs or max(plan.suite.seeds, 6), nulls)
     limits.check_size(twins)
     folder = prepare(twins, suite_text, Path("runs") / f"{plan.suite.suite}-calibrate-{time.strftime('%Y%m%d-%H%M%S')}")
-    record = headless.execute(twins, folder,
-                              kept=f"no null is kept; completed trials stay in {folder.root}",
-                              next_step=f"for their nulls repeat the command with --from {quote(str(folder.root))}")
+    with discarded_if_unstarted(folder):
+        record = headless.execute(
+            twins, folder, kept=f"no null is kept; completed trials stay in {folder.root}",
+            next_step=f"for their nulls repeat the command with --from {quote(str(folder.root))}")
     found = _store(record, twins.cells, plan.suite.metric, pairs or max(plan.suite.seeds, 6), plan.suite,
                   to or place_for(plan.digest), folder.root)
     if keep:

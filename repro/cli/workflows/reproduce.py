@@ -143,7 +143,7 @@ def choose_trials(record: Record, trials: str | None) -> list[tuple[str, int]]:
     if trials is None:
         return list(have)
     if trials.strip().isdecimal():
-        count = int(trials)
+        count = int(trials.strip()[:9])  # no record has so many; Python refuses numbers of thousands of digits
         if count < 1:
             raise UsageError("--trials 0: must be at least 1")
         return [key for key in have if key[1] in sorted({repeat for cell, repeat in have if cell == key[0]})[:count]]
@@ -166,8 +166,10 @@ def reduce_plan(plan: Plan, chosen: Sequence[tuple[str, int]], machine: Machine,
             method 1.0 has none; its trials keep their order.
 
     Raises:
-        UsageError: this machine cannot run a cell; the message gives the reason.
+        UsageError: this machine cannot run a cell, or a plug-in is not installed; the message gives the reason.
     """
+    if absent := plan.absent_plugins():
+        raise UsageError("; ".join(absent))
     wanted, kept = set(chosen), {name for name, _ in chosen}
     for cell in plan.cells:
         if cell.cell_id in kept and (why := cell.choices.unsupported(machine)):

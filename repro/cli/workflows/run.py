@@ -24,10 +24,11 @@ from repro.record.untrusted import read_inside
 from repro.reporting import Reporter
 from repro.runner.context import Options, Watcher
 from repro.runner.energy_meter import EnergyMeter
-from repro.runner.run import Run, exit_code, prepare
+from repro.runner.run import Run, discarded_if_unstarted, exit_code, has_begun, prepare
 from repro.runner.session import Messages, RunSession, open_session
 from repro.runner.signals import Interrupts
 from repro.runner.tracking import Tracker, TrackingEnd
+from repro.suite.cost import over_time_limits
 from repro.suite.plan import Plan
 from repro.suite.reaching import permissions, require_allowed
 
@@ -89,8 +90,9 @@ def run_suite(
     limits.check_size(plan)
     _check_budget(plan, budget_seconds)
     folder = prepare(plan, suite_text, out or Path("runs") / f"{plan.suite.suite}-{time.strftime('%Y%m%d-%H%M%S')}")
-    with TerminalWatcher() as watcher, open_session(folder, watcher, _messages(folder, plan)) as session:
-        for text in limits.warnings(plan):
+    with discarded_if_unstarted(folder), TerminalWatcher() as watcher, \
+            open_session(folder, watcher, _messages(folder, plan)) as session:
+        for text in (*limits.warnings(plan), *over_time_limits(plan)):
             watcher.stage(f"warning: {text}")
         run = Run(plan, folder, detect(), watcher, Options(strict=strict, energy=energy, budget_seconds=budget_seconds))
         return _carry_out(run, session, track)
@@ -137,7 +139,8 @@ def _carry_out(run: Run, session: RunSession, track: bool) -> Ended:
     page, folder, watcher = reporter("html"), run.folder, run.watcher
     run.tracking = tracker = Tracker(folder.root) if track else None
     ended = session.execute(run)
-    if not folder.environment.is_file() or (ended.problem and not run.has_written):
+    unstarted = not run.has_written or not has_begun(folder)
+    if not folder.environment.is_file() or (ended.problem and unstarted):
         if tracker:
             tracker.finish(0.0)
         raise ended.problem or ended.interrupt or KeyboardInterrupt

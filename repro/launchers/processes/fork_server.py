@@ -10,7 +10,9 @@ import contextlib
 import json
 import multiprocessing
 import os
+import signal
 import sys
+import time
 from collections.abc import Sequence
 from multiprocessing import forkserver, spawn
 from multiprocessing.connection import Connection
@@ -63,8 +65,9 @@ def finish(log: Path) -> dict[str, Any]:
         theirs.close()
         report: dict[str, Any] = ours.recv()
         probe.join()
-    except EOFError:
-        raise UsageError(f"the fork server ended while loading its modules:\n{_tail(log)}") from None
+    except (EOFError, ConnectionError, FileNotFoundError):  # its socket and its folder may be gone with it
+        raise UsageError(f"the fork server {_end()} while it loaded its modules: "
+                         f"{_tail(log) or 'it printed nothing'}") from None
     finally:
         ours.close()
     _check(report, log)
@@ -87,8 +90,10 @@ def stop() -> None:
     would hold the server's pipe open, and the server would wait for it for ever.
     """
     kill_ranks()
-    # multiprocessing has no public call to stop its fork server.
-    forkserver._forkserver._stop()  # type: ignore[attr-defined]
+    # multiprocessing has no public call to stop its fork server. The server removes its folder when it ends, and with
+    # it the socket that multiprocessing then unlinks.
+    with contextlib.suppress(FileNotFoundError):
+        forkserver._forkserver._stop()  # type: ignore[attr-defined]
 
 
 def kill_ranks() -> None:
@@ -116,6 +121,26 @@ def _check(report: dict[str, Any], log: Path) -> None:
     if report["cuda_started"]:
         names = ", ".join(report["seconds"])
         raise UsageError(f"one of these modules starts CUDA at import, after which ranks cannot be forked: {names}")
+
+
+def _end() -> str:
+    """Return how the server ended; multiprocessing reaps it later."""
+    server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    late = time.monotonic() + 1.0
+    while server is not None and time.monotonic() < late:
+        with contextlib.suppress(ChildProcessError):
+            if state := os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT | os.WNOHANG):
+                return _cause(state.si_code, state.si_status)
+        time.sleep(0.02)
+    return "ended"
+
+
+def _cause(code: int, status: int) -> str:
+    if code == os.CLD_EXITED:
+        return f"ended with exit code {status}"
+    name = signal.Signals(status).name if status in set(signal.Signals) else f"signal {status}"
+    hint = " (the kernel does that if memory runs out)" if status == signal.SIGKILL else ""
+    return f"was killed by {name}{hint}"
 
 
 def _tail(log: Path, lines: int = 15) -> str:

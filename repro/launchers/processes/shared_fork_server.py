@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ import repro
 from repro.core import orphans
 from repro.core.errors import UsageError
 from repro.launchers.processes import fork_server
+from repro.launchers.processes.launch_folder import LaunchFolder
 
 NOISY = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing")
 _LOCK = threading.Lock()
@@ -25,7 +25,7 @@ class WarmServer:
 
     def __init__(self, modules: Sequence[str], device: str) -> None:
         self.modules, self.device, self.users = tuple(modules), device, 0
-        self._folder = tempfile.TemporaryDirectory(prefix="repro-launch-")
+        self._folder = LaunchFolder()
         self._before = dict(os.environ)
         self.module_seconds: Mapping[str, float] = {}
         self.seconds = 0.0
@@ -33,7 +33,7 @@ class WarmServer:
     @property
     def folder(self) -> str:
         """Folder for files of one launch; removed when the server stops."""
-        return self._folder.name
+        return str(self._folder.path)
 
     def start(self) -> None:
         """Start the server and return when it is warm.
@@ -58,7 +58,7 @@ class WarmServer:
             UsageError: it cannot be started again.
         """
         if not fork_server.alive():
-            Path(self.folder).mkdir(mode=0o700, exist_ok=True)
+            self._folder.restore()
             fork_server.begin()
             fork_server.finish(Path(self.folder) / "server.log")
 
@@ -67,7 +67,7 @@ class WarmServer:
         fork_server.stop()
         os.environ.clear()
         os.environ.update(self._before)
-        self._folder.cleanup()
+        self._folder.remove()
 
 
 def acquire(modules: Sequence[str], device: str) -> WarmServer:

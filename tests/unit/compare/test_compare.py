@@ -14,6 +14,7 @@ from repro.core.machine import Machine
 from repro.record.results import Result, Status
 from repro.suite.file import read_suite
 from repro.suite.plan import Plan, make_plan
+from tests.made_cells import fine_bracket
 from tests.records import SUITE, Course, make_record
 
 MATRIX = "  engine: [ddp, {kind: deepspeed, stage: 1}]\n  processes: [1, 2]\n"
@@ -36,7 +37,8 @@ def results(plan: Plan, seconds: Callable[[str, int, int], float | None], **chan
         hashes = {"init_weights": f"w{trial.repeat}", "data_order": f"o{trial.repeat}", "data": "d"}
         found.append(Result.model_validate({
             "trial_id": trial.trial_id, "cell_id": trial.cell_id, "repeat": trial.repeat, "attempt": 1,
-            "status": status, "tta_wall": value, "tta_train": value and value / 2, "hashes": hashes, **changes}))
+            "status": status, "tta_wall": value, "tta_train": value and value / 2, "hashes": hashes,
+            "bracket": value and fine_bracket(value), **changes}))
     return found
 
 

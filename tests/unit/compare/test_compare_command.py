@@ -152,8 +152,11 @@ def test_one_cell_is_nothing_to_compare(tmp_path: Path) -> None:
     alone = make_record(tmp_path / "run", SUITE.split("matrix:")[0])
     assert "has only one cell" in refused(alone.folder.root)
     again = make_record(tmp_path / "again", SUITE.split("matrix:")[0], course=lambda trial: Course(0.0101))
-    ended = run(alone.folder.root, again.folder.root, "--fail-if", "ratio > 1.05")
+    ended = run(alone.folder.root, again.folder.root, "--metric", "samples", "--fail-if", "n < 3")
     assert ended.exit_code == 0, ended.output  # the only contrast is the one meant
+    ended = run(alone.folder.root, again.folder.root, "--fail-if", "n < 3")
+    assert ended.exit_code == 3, ended.output
+    assert "two separate runs are no pairs" in ended.output
 
 
 def test_no_run_folder(tmp_path: Path) -> None:

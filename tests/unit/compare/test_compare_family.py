@@ -14,6 +14,7 @@ from repro.core.machine import Machine
 from repro.record.results import Result
 from repro.suite.file import read_suite
 from repro.suite.plan import Plan, make_plan
+from tests.made_cells import fine_bracket
 from tests.records import SUITE
 
 FACTORS = (0.98, 1.0, 1.02, 1.01, 0.99)
@@ -28,9 +29,11 @@ def compared(plan: Plan, seconds: Callable[[str, int, int], float]) -> dict[str,
     """z2/d2 -> Comparison, ...; `seconds`(engine, processes, repeat)."""
     names = {cell.cell_id: f"{'z' if cell.choices.engine.kind == 'deepspeed' else 'd'}{cell.choices.processes}"
              for cell in plan.cells}
-    found = [Result(trial_id=item.trial_id, cell_id=item.cell_id, repeat=item.repeat, attempt=1, status="ok",
-                    tta_wall=seconds(item.choices.engine.kind, item.choices.processes, item.repeat))
-             for item in plan.trials()]
+    found = []
+    for item in plan.trials():
+        value = seconds(item.choices.engine.kind, item.choices.processes, item.repeat)
+        found.append(Result(trial_id=item.trial_id, cell_id=item.cell_id, repeat=item.repeat, attempt=1, status="ok",
+                            tta_wall=value, bracket=fine_bracket(value)))
     return {f"{names[item.candidate]}/{names[item.baseline]}": item for item in compare(plan, found)}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from repro.compare import Comparison, contrast, summarize
@@ -42,11 +43,51 @@ def test_the_declared_horizon_is_kept_and_never_stretched() -> None:
     assert (near.restricted.horizon, near.restricted.declared) == (30.45, True)
     assert near.restricted.baseline_mean == pytest.approx((30.3 + 30.4 + 8 * 30.45) / 10)
     nobody = against(ours, some_missed(10, 3, 30.0, 40.0), horizon=20.0)
-    assert (nobody.verdict, nobody.restricted) == ("inconclusive", None)
+    assert (nobody.verdict, nobody.restricted) == ("faster", None)  # the order of the pairs needs no horizon
     assert "0 run(s) reached the target by the horizon" in nobody.because
     beyond = against(ours, some_missed(10, 3, 30.0, 40.0), horizon=41.0)
-    assert (beyond.verdict, beyond.restricted) == ("inconclusive", None)
+    assert (beyond.verdict, beyond.restricted) == ("faster", None)
     assert "the declared horizon of 41 is beyond 40, up to where all runs were watched" in beyond.because
+
+
+def drawn(ratio: float, rng: np.random.Generator, n: int = 20) -> Comparison:
+    """Times with a CV of 10 %; every tenth run misses, watched three times as long as a run takes."""
+    sides = []
+    for cell, scale in ((CANDIDATE, ratio), (BASELINE, 1.0)):
+        times, misses = scale * rng.lognormal(0, 0.0998, n), rng.random(n) < 0.1
+        sides.append([result(cell, k, None if missed else float(value), "missed" if missed else "ok", run_seconds=3.0)
+                      for k, (value, missed) in enumerate(zip(times, misses, strict=True))])
+    return against(*sides)
+
+
+@pytest.mark.parametrize(("ratio", "least", "most"), [(1.3, 48, 60), (1.1, 16, 40), (1.0, 0, 8)])
+def test_a_tenth_of_runs_missed_hides_no_difference(ratio: float, least: int, most: int) -> None:
+    """Of 60; an unpaired interval of mean times, which let 2 of 60 pass at 1.1, decides nothing."""
+    rng = np.random.default_rng(51)
+    found = [drawn(ratio, rng).verdict for _ in range(60)]
+    assert least <= sum(verdict in ("slower", "faster") for verdict in found) <= most
+    assert ratio == 1.0 or "faster" not in found
+
+
+def test_a_mean_time_clearly_on_the_other_side_leaves_it_open() -> None:
+    """First in 20 of 24 pairs, but four misses cost far more than was gained."""
+    ours = [result(CANDIDATE, k, None if k < 4 else 9.9 + k / 1000, "missed" if k < 4 else "ok", run_seconds=4000.0)
+            for k in range(24)]
+    found = against(ours, trials(BASELINE, [10.0 + k / 1000 for k in range(24)]))
+    assert found.p is not None and found.p < 0.01
+    assert found.verdict == "inconclusive"
+    assert found.because.endswith("clearly on the other side: one is first more often, but misses more")
+
+
+def test_unlike_grids_decide_no_order() -> None:
+    def curve(step: int) -> tuple[Point, ...]:
+        return tuple(Point(samples=step * k, epochs=k, wall_seconds=k, train_seconds=k, value=0.1) for k in (1, 2))
+
+    ours = [result(CANDIDATE, k, 10.0 + k / 10, curve=curve(100)) for k in range(10)]
+    found = against(ours, [item.model_copy(update={"curve": curve(250)})
+                           for item in some_missed(10, 3, 30.0, 40.0)])
+    assert found.verdict == "inconclusive"
+    assert "which alone can decide which is first" in found.because
 
 
 def test_a_budget_that_ended_early_proves_nothing() -> None:

@@ -10,7 +10,7 @@ import pytest
 from repro.compare.two_runs import Ran, versus
 from repro.core.errors import UsageError
 from repro.core.machine import Machine
-from repro.record.results import Result
+from repro.record.results import Bracket, Result
 from repro.suite.file import read_suite
 from repro.suite.plan import Plan, make_plan
 from tests.records import SUITE, sample_environment
@@ -26,7 +26,10 @@ def plan_of(folder: Path, seeds: int = 10, text: str = SUITE) -> Plan:
 def ran(name: str, plan: Plan, scale: float, shift: int = 0, order: str = "o", hashes: bool = True) -> Ran:
     found = [
         Result(trial_id=item.trial_id, cell_id=item.cell_id, repeat=item.repeat, attempt=1, status="ok",
-               tta_wall=scale * FACTORS[(item.repeat * 2 + shift + item.choices.processes) % 5],
+               tta_wall=(value := scale * FACTORS[(item.repeat * 2 + shift + item.choices.processes) % 5]),
+               samples_to_target=round(1000 * value), bracket=Bracket(
+                   miss_samples=round(1000 * value) - 1, hit_samples=round(1000 * value),
+                   miss_wall_seconds=0.999 * value, hit_wall_seconds=value),
                hashes={"init_weights": f"w{item.repeat}", "data_order": f"{order}{item.repeat}", "data": "d"}
                if hashes else {})
         for item in plan.trials()]
@@ -35,7 +38,7 @@ def ran(name: str, plan: Plan, scale: float, shift: int = 0, order: str = "o", h
 
 def test_the_second_run_is_the_candidate_paired_by_seed(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
-    found = versus(ran("old", plan, 10.0), ran("new", plan, 12.0, 1))
+    found = versus(ran("old", plan, 10.0), ran("new", plan, 12.0, 1), "samples")
     assert len(found) == len(plan.cells)
     assert {item.verdict for item in found} == {"slower"}
     assert all(item.paired and item.n == 10 and item.family == 4 and not item.primary for item in found)
@@ -46,8 +49,20 @@ def test_the_second_run_is_the_candidate_paired_by_seed(tmp_path: Path) -> None:
 
 def test_the_same_run_again_is_the_same(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
-    found = versus(ran("old", plan, 10.0), ran("new", plan, 10.0, 1))
+    found = versus(ran("old", plan, 10.0), ran("new", plan, 10.0, 1), "samples")
     assert {item.verdict for item in found} == {"same"}
+
+
+def test_times_of_two_separate_runs_get_no_verdict(tmp_path: Path) -> None:
+    """Pairs share their seed, not the state of the machine: a shift of 2 % between two runs was called slower."""
+    plan = plan_of(tmp_path)
+    for scale in (10.0, 10.2, 20.0):
+        for item in versus(ran("old", plan, 10.0), ran("new", plan, scale)):
+            assert (item.verdict, item.refused, item.paired, item.p) == ("inconclusive", True, False, None)
+            assert item.ratio == pytest.approx(scale / 10) and item.interval is not None
+            assert item.because.startswith("two separate runs are no pairs: ")
+            assert item.because.endswith("put both cells into one suite, whose trials take turns")
+            assert any("not paired: each run has its own state of the machine" in text for text in item.cautions)
 
 
 @pytest.mark.parametrize(("order", "hashes", "why"), [
@@ -56,7 +71,7 @@ def test_the_same_run_again_is_the_same(tmp_path: Path) -> None:
 ])
 def test_without_equal_hashes_trials_are_not_paired(tmp_path: Path, order: str, hashes: bool, why: str) -> None:
     plan = plan_of(tmp_path)
-    found = versus(ran("old", plan, 10.0), ran("new", plan, 12.0, 1, order, hashes))[0]
+    found = versus(ran("old", plan, 10.0), ran("new", plan, 12.0, 1, order, hashes), "samples")[0]
     assert not found.paired
     assert found.pairs == ()
     assert found.verdict == "slower"
@@ -65,7 +80,7 @@ def test_without_equal_hashes_trials_are_not_paired(tmp_path: Path, order: str, 
 
 
 def test_other_numbers_of_seeds_are_not_paired_either(tmp_path: Path) -> None:
-    found = versus(ran("old", plan_of(tmp_path, 6), 10.0), ran("new", plan_of(tmp_path, 10), 12.0))[0]
+    found = versus(ran("old", plan_of(tmp_path, 6), 10.0), ran("new", plan_of(tmp_path, 10), 12.0), "samples")[0]
     assert not found.paired
     assert found.n == 6
     assert any("10 seeds in one run and 6 in the other" in text for text in found.cautions)

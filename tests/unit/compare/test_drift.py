@@ -63,7 +63,7 @@ def test_a_machine_that_slows_down_is_a_warning_for_the_whole_run(plan: Plan):
     found = cautions(plan, made(plan, lambda place, cell, repeat: 0.001 * (1 + 0.005 * place) * draw()))
     assert [(item.cell_id, item.severity) for item in found] == [(None, "warn")]
     assert "later trials took longer, the second half" in found[0].text
-    assert "pairs share it" in found[0].text
+    assert "ratios of times are adjusted for the places of their trials" in found[0].text
 
 
 def test_the_size_of_the_drift_is_the_ratio_of_the_halves(plan: Plan):
@@ -179,7 +179,7 @@ def test_a_refusal_removes_the_verdict(plan: Plan, monkeypatch: pytest.MonkeyPat
     results = made(plan, lambda place, cell, repeat: 0.001 * draw() * (1.2 if "deepspeed" in cell else 1.0))
     assert compare(plan, results)[0].verdict == "slower"
     refusal = Caution(plan.cells[3].cell_id, "refuse", "the order was not kept")
-    monkeypatch.setattr("repro.compare.drift.cautions", lambda *_: [refusal])
+    monkeypatch.setattr("repro.compare.drift._cautions", lambda *_: [refusal])
     found = compare(plan, results)
     assert found[0].verdict == "inconclusive"
     assert found[0].because == "the order was not kept"

@@ -164,10 +164,10 @@ def test_a_damaged_result_is_one_line(record: Record) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_plan_with_a_plug_in_that_is_not_here_is_one_line(record: Record) -> None:
+def test_a_cell_whose_plug_in_was_exchanged_is_one_line(record: Record) -> None:
     text = record.folder.plan.read_text().replace('"kind": "deepspeed"', '"kind": "megatron"')
     record.folder.plan.write_text(text)
-    with pytest.raises(OutputError, match=r"plan\.json: .*no engine named 'megatron'"):
+    with pytest.raises(OutputError, match=r"plan\.json: cells: .* is not what its name says; .* megatron-"):
         read_record(record.folder.root)
 
 

@@ -120,10 +120,21 @@ def changed(record: Record, **values: Any) -> None:
 def test_another_machine_or_method_is_separate(late: Record, tmp_path: Path) -> None:
     elsewhere, method = make_record(tmp_path / "elsewhere"), make_record(tmp_path / "method")
     changed(elsewhere, cpu="Another CPU")
-    write_model(method.folder.plan, method.plan.model_copy(update={"method": "2.0"}))
+    write_model(method.folder.plan, method.plan.model_copy(update={"method": "2.1"}))
     found = sections([late.folder.root, elsewhere.folder.root, method.folder.root], tmp_path / "out")
     assert [item.sources for item in found] == [("late",), ("elsewhere",), ("method",)]
     assert "another machine: Another CPU" in found[1].why and "another method" in found[2].why
+
+
+def test_a_run_with_other_seeds_is_separate_and_none_of_its_trials_is_a_pair_of_the_first(
+    late: Record, tmp_path: Path
+) -> None:
+    again = make_record(tmp_path / "again", f"{SUITE}master_seed: 5\n")
+    assert again.plan.digest == late.plan.digest
+    found = sections([late.folder.root, again.folder.root], tmp_path / "out")
+    assert [item.sources for item in found] == [("late",), ("again",)]
+    assert found[1].why == ("another master seed: 5 against 20151102, so that seed 0 of one is not seed 0 of the other")
+    assert {item.trial_id for item in late.results}.isdisjoint(item.trial_id for item in again.results)
 
 
 def test_other_libraries_are_reported(late: Record, tmp_path: Path) -> None:

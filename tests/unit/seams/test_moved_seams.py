@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,8 @@ def test_an_old_module_in_a_plug_in_is_answered_with_the_new_one(
 ) -> None:
     (tmp_path / "old_plugin.py").write_text("from repro.streams import Streams\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(registry, "_third_party", lambda seam: {"old": "old_plugin:Old"})
+    old = EntryPoint("old", "old_plugin:Old", "repro.workload")
+    monkeypatch.setattr(registry, "_third_party", lambda seam: {"old": old})
     with pytest.raises(UsageError, match=r"it has moved: write `repro\.core\.random_streams`"):
         registry.load("workload", "old")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
+from repro.suite.cost import over_time_limits
 from repro.suite.file import bundled, read_suite
 from repro.suite.plan import Plan, make_plan
 
@@ -232,6 +234,34 @@ def test_an_option_that_a_level_has_not_is_the_overrides_fault(plan: Planner) ->
 def test_a_swept_option_that_is_wrong_is_blamed_and_not_the_plug_in(plan: Planner) -> None:
     with pytest.raises(SuiteError, match=r"^-o engine\.stage=1,7: matrix\.engine\.stage\[1\]: "):
         plan("[ddp, {kind: deepspeed, stage: 1}]", "[deepspeed]", "engine.stage=1,7")
+
+
+VERSIONED = 'seeds: 6\nversion: "2.0"\nchanges: [{version: "2.0", text: two}, {version: "1.0", text: one}]\n'
+
+
+def test_a_suite_has_a_version_and_a_list_of_changes_outside_its_digest(plan: Planner) -> None:
+    found = plan("seeds: 6\n", VERSIONED)
+    assert [item.version for item in found.suite.changes] == ["2.0", "1.0"]
+    assert found.digest == plan().digest
+    for old, new, said in (('"2.0"\n', "2.0\n", 'version: is a number without quotes; write it as text, "2.0"'),
+                           ('"2.0"\n', '"3.0"\n', "changes[0].version: the latest change must be that of the suite's"),
+                           ('"2.0"\n', '"two"\n', "version: ")):
+        with pytest.raises(SuiteError, match=re.escape(said)):
+            plan("seeds: 6\n", VERSIONED.replace(old, new))
+
+
+@pytest.mark.parametrize("name", bundled())
+def test_every_bundled_suite_says_what_its_versions_changed(name: str) -> None:
+    suite = read_suite(name).suite
+    assert suite.version and suite.changes[0].version == suite.version
+    assert suite.master_seed is None
+
+
+def test_a_budget_beyond_the_time_limit_is_a_warning(plan: Planner) -> None:
+    assert over_time_limits(plan()) == []
+    (said,) = over_time_limits(plan("max_epochs: 8", "max_epochs: 80000"))
+    assert "(and 2 other cells): the whole budget takes about" in said
+    assert "more than timeout_seconds: 3600, which would end the trial as one that missed" in said
 
 
 def test_seeds_belong_to_the_suite(plan: Planner) -> None:

@@ -1,0 +1,58 @@
+"""Main effects, their interactions and the warnings of a run as rows of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from repro.compare.effect import MainEffect
+from repro.compare.factorial import main_effects
+from repro.compare.run_warnings import run_warnings
+from repro.record.store import Record
+
+from .values import Row, bounds, origins_of, plain
+
+
+def effects(record: Record) -> list[MainEffect]:
+    """Return the main effects, as `repro compare` does."""
+    return main_effects(record.plan, record.results, started_ms=record.started_ms)
+
+
+def effect_rows(record: Record, found: Sequence[MainEffect]) -> Iterable[Row]:
+    """Yield one row per main effect."""
+    origin = " and ".join(origins_of(record.plan.cells))
+    for item in found:
+        pooled = item.pooled
+        row: Row = {
+            "factor": plain(item.factor), "level": plain(item.level), "reference": plain(item.reference),
+            "origin": origin, "metric": pooled.metric, "combinations": item.combinations,
+            "incomplete": item.incomplete, "failed": item.failed, "seeds": pooled.n, "ratio": pooled.ratio,
+        }
+        row |= bounds("ratio", pooled.interval)
+        row |= {"speedup": pooled.speedup, "verdict": pooled.verdict, "refused": pooled.refused,
+                "because": plain(pooled.because), "p": pooled.p, "p_adjusted": pooled.p_adjusted,
+                "family": pooled.family, "settles": plain(pooled.settles),
+                "depends_on": plain(", ".join(dict.fromkeys(other.factor for other in item.flagged))),
+                "differs": plain(pooled.also), "cautions": plain("; ".join(pooled.cautions))}
+        yield row
+
+
+def interaction_rows(record: Record, found: Sequence[MainEffect]) -> Iterable[Row]:
+    """Yield one row per difference of a main effect between two levels of another factor."""
+    origin = " and ".join(origins_of(record.plan.cells))
+    for item in found:
+        for other in item.interactions:
+            row: Row = {
+                "factor": plain(item.factor), "level": plain(item.level), "reference": plain(item.reference),
+                "origin": origin, "metric": item.pooled.metric, "other_factor": plain(other.factor),
+                "other_level": plain(other.level), "other_reference": plain(other.reference),
+                "combinations": other.combinations, "ratio_here": other.ratio_here, "ratio_there": other.ratio_there,
+                "ratio": other.ratio,
+            }
+            yield row | bounds("ratio", other.interval) | {
+                "p": other.p, "p_adjusted": other.p_adjusted, "flagged": other.flagged, "reverses": other.reverses}
+
+
+def warning_rows(record: Record) -> Iterable[Row]:
+    """Yield one row per warning about the machine and the course of the run."""
+    for item in run_warnings(record):
+        yield {"title": item.title, "about": item.about, "text": plain(item.text)}

@@ -1,0 +1,79 @@
+"""Scenarios whose answer is not the verdict of one run: two runs, a gate in CI, a plan from a pilot."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from repro import stats
+from repro.bench.verdicts.experiment import Experiment, results_of, simulated
+from repro.bench.verdicts.made_plans import drawn_again
+from repro.bench.verdicts.scenario import DIFFERENT, Judged, Scenario
+from repro.compare import compare
+from repro.compare.condition import parse
+from repro.compare.two_runs import Ran, versus
+
+FULL_PATH = 40
+"""Pairs up to which a planned experiment is judged by `compare`; beyond, by the interval, which alone decides there."""
+
+
+def two_runs(name: str, design: Experiment, shift: float, same_seeds: bool) -> Scenario:
+    """Return the scenario of the same cells run twice, the second time on a machine that is slower by `shift`."""
+
+    def judge(generator: np.random.Generator) -> Judged:
+        plan, results = simulated(design, generator)
+        later = drawn_again(plan, generator)
+        again = results_of(later, replace(design, shift=shift), generator, "s" if same_seeds else "t")
+        words = {item.verdict for item in versus(Ran("one", plan, results), Ran("other", later, again))}
+        return Judged(min(words & (DIFFERENT | {"same"}), default="withheld"))
+
+    return Scenario(name, "equal", judge, wrong=DIFFERENT | {"same"})
+
+
+def gate(name: str, design: Experiment, condition: str, every: bool) -> Scenario:
+    """Return the scenario of `--fail-if CONDITION` on equal cells.
+
+    Args:
+        every: with --fail-any, which applies it to all contrasts.
+    """
+    asked = parse(condition)
+
+    def judge(generator: np.random.Generator) -> Judged:
+        found = compare(*simulated(design, generator))
+        subject = [item for item in found if every or item.primary]
+        return Judged("fails" if any(asked.failure(item) for item in subject) else "passes")
+
+    return Scenario(name, "equal", judge, wrong=frozenset({"fails"}))
+
+
+def planned(name: str, pilot: int, spread: float, ratio: float = 1.05) -> Scenario:
+    """Return the scenario of an experiment whose pairs `plan --pilot` took from a pilot, for the true ratio."""
+
+    def judge(generator: np.random.Generator) -> Judged:
+        first = generator.normal(0, spread, (2, pilot))
+        pairs = _pairs(_rounded(float(np.std(first[0] - first[1], ddof=1))), ratio, pilot)
+        design = Experiment(pairs, ratio=ratio, spread=spread)
+        if pairs <= FULL_PATH:
+            return Judged(next(item for item in compare(*simulated(design, generator)) if item.primary).verdict)
+        logs = generator.normal(0, spread, (2, pairs))
+        _, interval = stats.paired_ratio(np.exp(logs[0] + math.log(ratio)).tolist(), np.exp(logs[1]).tolist())
+        return Judged("slower" if interval.low > 1 else "faster" if interval.high < 1 else "inconclusive")
+
+    return Scenario(name, f"ratio {ratio:g}", judge, wrong=frozenset({"faster"}), right=frozenset({"slower"}),
+                    least=0.78, most=0.90)
+
+
+def _rounded(spread: float) -> float:
+    """Return the spread to 1 %, so that few different plans are computed."""
+    return math.exp(round(math.log(spread) * 100) / 100)
+
+
+@lru_cache(maxsize=4096)
+def _pairs(spread: float, ratio: float, pilot: int) -> int:
+    try:
+        return stats.pairs_needed(spread, ratio, pilot=pilot)
+    except ValueError:
+        return stats.MOST_PAIRS

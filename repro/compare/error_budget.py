@@ -1,0 +1,37 @@
+"""How the 5 % for wrong verdicts are spent: once for each family that is corrected apart from the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from repro.compare.effect import MainEffect
+from repro.compare.family import ALPHA
+from repro.compare.figures import Comparison
+
+
+def error_budget(found: Sequence[Comparison], effects: Sequence[MainEffect] = ()) -> str:
+    """Return what stands beside the verdicts about their errors; "" if there is no verdict to err in."""
+    families = list(_families(found, effects))
+    if not families:
+        return ""
+    per_cent = f"{100 * ALPHA:g} %"
+    every = "" if len(families) == 1 else (
+        f"; with {len(families)} such families, up to {100 * ALPHA * len(families):g} % for a wrong verdict anywhere")
+    return (f"{per_cent} each for: {'; '.join(families)}{every}. Looking at a further metric, baseline or run spends "
+            f"another {per_cent}")
+
+
+def _families(found: Sequence[Comparison], effects: Sequence[MainEffect]) -> Iterator[str]:
+    primary = sum(item.primary for item in found)
+    others = len(found) - primary
+    if primary:
+        yield "the primary contrast, tested alone"
+    if others:
+        name = "contrast" if others == 1 else "contrasts"
+        yield f"the {others} {'other ' if primary else ''}{name}{' of single cells' if effects else ''}{_holm(others)}"
+    if effects:
+        yield f"the {len(effects)} main effect{'s' if len(effects) > 1 else ''}{_holm(len(effects))}"
+
+
+def _holm(count: int) -> str:
+    return " together (Holm)" if count > 1 else ""

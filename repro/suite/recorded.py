@@ -1,0 +1,108 @@
+"""Plug-ins of others as a record describes them, and the context in which choices are read from a record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
+
+from repro.core import registry
+from repro.core.frozen import Frozen
+from repro.seams.plugin import Plugin
+from repro.suite.facts import FACTS, Facts
+from repro.suite.stand_in import stand_in
+
+NAME = r"^[\w.+-]{1,100}$"
+"""Names of plug-ins that a record may hold although nobody here knows them."""
+
+
+class RecordedPlugin(Frozen):
+    """One plug-in of another package with its options: what readers need to know of it."""
+
+    seam: Literal["workload", "engine", "comm", "precision", "optimizer", "launcher"]
+    kind: str = Field(pattern=NAME)
+    distribution: str = Field("", max_length=200)
+    """Name and version of the package that it came from; "" if unknown."""
+    shown: str = Field(max_length=20_000)
+    """Its label."""
+    options: dict[str, Any]
+    """Complete, with the defaults."""
+    written: tuple[dict[str, Any], ...] = ()
+    """The options as the suite writes them, in every way that gives these."""
+    facts: dict[str, Any]
+
+    @model_validator(mode="after")
+    def _facts_of_its_seam(self) -> RecordedPlugin:
+        known = FACTS[self.seam].model_validate(self.facts)
+        object.__setattr__(self, "facts", known.model_dump(mode="json"))
+        return self
+
+    def plugin(self) -> Plugin:
+        """Return the stand-in for it."""
+        came = f" (it came with {self.distribution})" if self.distribution else ""
+        return stand_in(self.seam, self.options, self._facts(), self.shown, absence(self.seam, self.kind, came))
+
+    def _facts(self) -> Facts:
+        return FACTS[self.seam].model_validate(self.facts)
+
+
+def unknown_plugin(seam: str, kind: str, options: Mapping[str, Any]) -> Plugin:
+    """Return the stand-in for a plug-in of which the record, one of version 0.1.0, says nothing but its options."""
+    listed = ", ".join(f"{key}={value}" for key, value in sorted(options.items()))
+    label = f"{kind} ({listed})" if listed else kind
+    return stand_in(seam, options, FACTS[seam](), label, absence(seam, kind))
+
+
+def absence(seam: str, kind: str, came: str = "") -> str:
+    """Return the sentence that says what is missing for a run."""
+    return (f"{seam} {kind!r} is not installed here as the record describes it{came}; the record can be read, "
+            "verified and compared, but not run")
+
+
+class RecordedPlugins:
+    """The plug-ins that one record describes, found by their options, complete or as written."""
+
+    def __init__(self, items: Sequence[RecordedPlugin]) -> None:
+        self._items = {self._key(item.seam, item.kind, options): item for item in items
+                       for options in (*item.written, item.options)}
+        self.parsed: dict[str, Any] = {}
+        """Choices that were parsed already: a plan names each in hundreds of cells."""
+
+    def find(self, seam: str, kind: str, options: Mapping[str, Any]) -> RecordedPlugin | None:
+        return self._items.get(self._key(seam, kind, options))
+
+    @staticmethod
+    def _key(seam: str, kind: str, options: Mapping[str, Any]) -> str:
+        return json.dumps([seam, kind, options], sort_keys=True)
+
+
+_current: ContextVar[RecordedPlugins | None] = ContextVar("recorded", default=None)
+_LIST = TypeAdapter(tuple[RecordedPlugin, ...])
+
+
+@contextmanager
+def reading(plugins: Any) -> Iterator[None]:
+    """Inside, choices are those of a record: a plug-in that is not installed has a stand-in.
+
+    Args:
+        plugins: the descriptions, parsed or not; an invalid one is reported by the model that holds it.
+    """
+    try:
+        items = _LIST.validate_python(plugins)
+    except ValidationError:
+        items = ()
+    token = _current.set(RecordedPlugins(items))
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def described(seam: str, kind: str) -> RecordedPlugins | None:
+    """Return the descriptions that count for a choice; None: it is read as installed, because no record is being read
+    or because the plug-in is one of this package's, which nobody can describe otherwise."""
+    return None if kind in registry.BUILT_IN[seam] else _current.get()

@@ -1,0 +1,93 @@
+"""The folder of a launch: short enough for sockets, and removed by a later start if its owner was killed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from repro.core import orphans
+from repro.launchers.processes.launch_folder import OWNER, PREFIX, LaunchFolder, short_temporary
+
+ROOT = Path(__file__).resolve().parents[3]
+PARENT = """
+import os, sys
+from pathlib import Path
+from repro.core.errors import ReproError
+from repro.launchers.processes import fork_server
+from repro.launchers.processes.launch_folder import LaunchFolder
+
+folder = LaunchFolder()
+log = folder.path / "server.log"
+os.environ["REPRO_FORK_SERVER"] = fork_server.orders(sys.argv[1:], log)
+try:
+    fork_server.begin()
+    print(fork_server.finish(log)["failed"])
+except ReproError as error:
+    print("error:", error)
+finally:
+    fork_server.stop()
+    folder.remove()
+print(os.listdir(os.environ["TMPDIR"]), folder.path.exists())
+"""
+
+
+@pytest.fixture
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
+
+
+def start(temporary: Path, *modules: str) -> str:
+    environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": f"{ROOT}{os.pathsep}{temporary.parent}"}
+    child = subprocess.run([sys.executable, "-c", PARENT, *modules], env=environment, capture_output=True, text=True,
+                           timeout=120, check=False)
+    assert child.stderr == "", child.stderr
+    return child.stdout
+
+
+def test_a_fork_server_starts_under_a_long_temporary_folder(tmp_path: Path) -> None:
+    place = tmp_path / ("t" * 150)
+    place.mkdir()
+    assert start(place) == "{}\n[] False\n"
+
+
+@pytest.mark.parametrize(("ending", "said"), [
+    ("os.kill(os.getpid(), 9)", "was killed by SIGKILL (the kernel does that if memory runs out) while"),
+    ("print('no licence'); sys.stdout.flush(); os._exit(7)", "ended with exit code 7 while it loaded its modules: no"),
+])
+def test_the_end_of_a_fork_server_while_it_loads_is_explained(tmp_path: Path, ending: str, said: str) -> None:
+    (tmp_path / "ends.py").write_text(f"import os, sys\n{ending}\n")
+    place = tmp_path / "t"
+    place.mkdir()
+    assert f"error: the fork server {said}" in start(place, "ends")
+
+
+def test_folders_of_killed_owners_are_removed_and_no_others(temporary: Path) -> None:
+    with subprocess.Popen(["sleep", "100"]) as child:
+        living = orphans.identity(child.pid)
+        dead = f"{child.pid}:1"  # a recycled pid
+        for name, owner in (("dead", dead), ("living", living), ("ours", orphans.identity(os.getpid()))):
+            (temporary / f"{PREFIX}{name}").mkdir()
+            (temporary / f"{PREFIX}{name}/{OWNER}").write_text(owner)
+        (temporary / f"{PREFIX}unknown").mkdir()
+        (temporary / "target").mkdir()
+        (temporary / f"target/{OWNER}").write_text(dead)
+        (temporary / f"{PREFIX}link").symlink_to("target")
+        folder = LaunchFolder()
+        folder.remove()
+        child.kill()
+    left = {path.name.removeprefix(PREFIX) for path in temporary.iterdir()}
+    assert left == {"living", "ours", "unknown", "target", "link"}
+
+
+def test_a_short_temporary_folder_is_used_as_it_is(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert short_temporary() == str(temporary)
+    monkeypatch.setattr(tempfile, "tempdir", f"/tmp/{'x' * 100}")
+    assert short_temporary() == "/tmp"

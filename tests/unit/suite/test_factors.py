@@ -1,0 +1,46 @@
+"""`contrasts` of a suite: factors only, one line otherwise, in the digest only if there are any."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from repro.core.errors import SuiteError
+from repro.core.machine import Machine
+from repro.suite.file import read_suite
+from repro.suite.plan import Plan, make_plan
+from tests.records import SUITE
+
+
+def planned(tmp_path: Path, text: str, overrides: tuple[str, ...] = ()) -> Plan:
+    path = tmp_path / "suite.yaml"
+    path.write_text(text)
+    found = read_suite(str(path), overrides)
+    return make_plan(found.suite, Machine("cpu", 0, 2), found.problem, bool(overrides))
+
+
+@pytest.mark.parametrize(("written", "said"), [
+    ("[engine, overlap]", "'overlap' is no factor; factors of this suite with several levels: engine, processes"),
+    ("[processes, processes]", "'processes' is named twice"),
+    ("[precision]", "factor 'precision' has one level, so it has no effect"),
+])
+def test_a_contrast_that_is_no_factor_is_one_line_with_its_place(tmp_path: Path, written: str, said: str) -> None:
+    text = SUITE.replace("  processes: [1, 2]\n", "  processes: [1, 2]\n  precision: [fp32]\n", 1)
+    with pytest.raises(SuiteError) as error:
+        planned(tmp_path, f"{text}contrasts: {written}\n")
+    message = str(error.value)
+    assert said in message and "suite.yaml:" in message and "contrasts[" in message and "\n" not in message
+    assert f":{text.count(chr(10)) + 1}:" in message
+
+
+def test_an_override_that_removes_a_factor_drops_its_main_effect_with_a_note(tmp_path: Path) -> None:
+    plan = planned(tmp_path, SUITE + "contrasts: [engine, processes]\n", ("engine=ddp",))
+    assert plan.suite.contrasts == ("processes",)
+    assert any("main effects of engine are dropped" in note for note in plan.notes)
+
+
+def test_contrasts_are_in_the_digest_only_if_there_are_any(tmp_path: Path) -> None:
+    plain = planned(tmp_path, SUITE)
+    asked = planned(tmp_path, SUITE + "contrasts: [engine]\n")
+    assert planned(tmp_path, SUITE + "contrasts: []\n").digest == plain.digest != asked.digest
