@@ -18,12 +18,18 @@ def what_settles(item: Evidence, share: FamilyShare) -> str:
         return "one evaluate_every for both would"
     if not item.asked.paired:
         return "pairs of one seed, run interleaved, would say more than unpaired trials"
-    if item.interval is None:
+    if item.interval is None or item.asked.stage is not None:  # a design has its own looks, and no others
         return ""
     forecast = _forecast(item, share)
     if forecast is None or forecast <= item.n:
         return ""
-    return f"about {_more_pairs(item.n, forecast)} would, in a new run with --seeds {forecast}"
+    return f"about {forecast} pairs would have; {_again(item)}"
+
+
+def _again(item: Evidence) -> str:
+    """Return how to try again. It invites nobody to repeat a test until it suits: this run has spent its 5 %."""
+    primary = "" if item.asked.primary else "declare this contrast as its primary and "
+    return f"a new run is a new experiment with its own 5 % of errors: {primary}plan it with --until-settled"
 
 
 def what_reaches(item: Evidence, share: FamilyShare, least: int) -> str:

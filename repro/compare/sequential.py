@@ -170,4 +170,4 @@ def _words(last: TakenLook, following: int | None) -> tuple[str, str]:
     if last.decision == "failed":
         return f"{at}: {found.because}", found.settles
     return (f"{at}, the last: {found.because}",
-            "a new run with other seeds and a later last look (sequential: looks) could")
+            found.settles or "a new run is a new experiment with its own 5 % of errors: plan it with a later last look")

@@ -47,7 +47,7 @@ def test_no_difference_found_is_not_the_same() -> None:
     found = against(trials(CANDIDATE, wide), trials(BASELINE, [10.0] * 8))
     assert found.verdict == "inconclusive"
     assert found.because.startswith("the 95 % interval contains 1; ")
-    assert "more pairs would, in a new run with --seeds" in found.settles
+    assert "pairs would have; a new run is a new experiment with its own 5 % of errors" in found.settles
     assert int(found.settles.split()[1]) > 0
 
 
