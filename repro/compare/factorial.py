@@ -73,8 +73,9 @@ def main_effects(
     doubts = drift.Doubts(drift.cautions(plan, results, started_ms))
     by_cell: dict[str, list[Result]] = {}
     for result in results:
-        by_cell.setdefault(result.cell_id, []).append(result)
-    asked = ComparisonRequest(metric=metric or suite.metric, planned=suite.seeds, margin=suite.margin,
+        if result.repeat < plan.common_seeds or not suite.looks:
+            by_cell.setdefault(result.cell_id, []).append(result)
+    asked = ComparisonRequest(metric=metric or suite.metric, planned=plan.common_seeds, margin=suite.margin,
                               horizon=suite.horizon)
     measured = [_measure(match, by_cell, asked, doubts) for match in matches]
     verdicts = judged([item.evidence for item in measured])
