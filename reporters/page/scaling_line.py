@@ -129,7 +129,7 @@ def _against(record: Record, cell: Cell, single: Cell | None) -> Comparison | No
     if single is None or cell.cell_id == single.cell_id:
         return None
     return contrast(cell, single, record.of_cell(cell.cell_id), record.of_cell(single.cell_id), DEFAULT,
-                    primary=False, planned=record.plan.suite.seeds)
+                    primary=False, planned=record.plan.common_seeds)
 
 
 def _median(values: Sequence[float | None]) -> float | None:

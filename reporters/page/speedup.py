@@ -164,7 +164,7 @@ def _ratio(
         said=scale.says,
         to_target=scale.to_target, goal=goal(record.cell(item.candidate).choices), n=item.n,
         ratio=texts[0] if texts else None, interval=(texts[1], texts[2]) if len(texts) == 3 else None,
-        level=f"{interval.level:.0%}".replace("%", "\N{NO-BREAK SPACE}%") if interval else "",
+        level=_level(item),
         speedup=number(item.speedup), base_median=_figure(base.median, item), verdict=item.verdict,
         open=item.verdict not in DECIDED,
         because=item.because, settles=item.settles, unsettled=_unsettled(item), cautions=item.cautions,
@@ -181,6 +181,15 @@ def _ratio(
         words=_words(item, [text.text for text in texts]), factors=factors(item, axis), statistics=side_figures(item),
         trials=_pair_rows(record, item),
     )
+
+
+def _level(item: Comparison) -> str:
+    """Return the coverage of the interval; at a look of a sequential design that of all looks together."""
+    if item.interval is None:
+        return ""
+    if item.look is not None:
+        return "anytime 95\N{NO-BREAK SPACE}%" if item.look.anytime else "repeated 95\N{NO-BREAK SPACE}%"
+    return f"{item.interval.level:.0%}".replace("%", "\N{NO-BREAK SPACE}%")
 
 
 def _unsettled(item: Comparison) -> str:

@@ -14,6 +14,7 @@ from .citation import bibtex, citation
 from .curves import panels
 from .effects import page_effects
 from .energy import energy
+from .looks import looks
 from .network import networks
 from .notices import notices, parity, progress
 from .phases import phases
@@ -45,7 +46,7 @@ def view(record: Record) -> dict[str, Any]:
         "title": plan.suite.title or plan.suite.suite, "progress": progress(record),
         "notices": notices(record), "parity": parity(record), "marks": known, "origins": origins(known),
         "cells": cells, "cell_axis": axis, "cell_heading": heading(record), "forest": comparisons,
-        "effects": page_effects(record),
+        "effects": page_effects(record), "looks": looks(record),
         "verdicts": verdicts(record, comparisons), "checklist": checklist(record), "panels": panels(record),
         "survival": survival(record), "trust": trust(record), "energy": energy(record), "phases": phases(record),
         "traffic": traffic(record), "scaling": scaling(record), "networks": networks(record),

@@ -88,7 +88,7 @@ def compare(
     found = judged([
         examine(index.cells[one], index.cells[other], by_cell.get(one, []), by_cell.get(other, []), ComparisonRequest(
             metric=chosen, primary=(one, other) == first and chosen == suite.metric and not one_family,
-            planned=suite.looks[0] if progress else suite.seeds, margin=suite.margin, horizon=suite.horizon,
+            planned=plan.common_seeds, margin=suite.margin, horizon=suite.horizon,
             refusals=(*doubts.refusals(one, other), *waits), cautions=doubts.cautions(one, other),
             slots=doubts.slots(one, other),
         ))

@@ -67,9 +67,10 @@ def check(plan: Plan, results: Sequence[Result]) -> list[Convergence]:
     pairs = _groups(plan, index)
     by_cell: dict[str, list[Result]] = {}
     for result in results:
-        by_cell.setdefault(result.cell_id, []).append(result)
+        if result.repeat < plan.common_seeds or not plan.suite.looks:
+            by_cell.setdefault(result.cell_id, []).append(result)
     cells = {cell.cell_id: cell for cell in plan.cells}
-    asked = ComparisonRequest(metric="samples", planned=plan.suite.seeds, margin=plan.suite.margin)
+    asked = ComparisonRequest(metric="samples", planned=plan.common_seeds, margin=plan.suite.margin)
     found = judged([examine(cells[one], cells[other], by_cell.get(one, []), by_cell.get(other, []), asked)
                     for one, other in pairs])
     certain = [_certain(item, by_cell, plan.suite.margin) for item in found]
@@ -161,7 +162,7 @@ def _verdict(
     if found.verdict in ("faster", "slower"):
         word: Converged = "faster" if found.verdict == "faster" else "slower"
         return word, found.because, p
-    complete = len(found.pairs) >= plan.suite.seeds
+    complete = len(found.pairs) >= plan.common_seeds
     if certain is not None and certain <= ALPHA and complete:
         text = (f"in {found.n} pairs the brackets of the crossings are so close that a median ratio outside "
                 f"{plan.suite.margin:.0%} would have a probability of {certain:.2g} (sign test)").replace("%", " %")

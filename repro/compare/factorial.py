@@ -78,9 +78,8 @@ def main_effects(
     by_cell: dict[str, list[Result]] = {}
     for result in used:
         by_cell.setdefault(result.cell_id, []).append(result)
-    asked = ComparisonRequest(metric=metric or suite.metric, planned=suite.looks[0] if progress else suite.seeds,
-                              margin=suite.margin, horizon=suite.horizon,
-                              refusals=progress.refusals if progress else ())
+    asked = ComparisonRequest(metric=metric or suite.metric, planned=plan.common_seeds, margin=suite.margin,
+                              horizon=suite.horizon, refusals=progress.refusals if progress else ())
     measured = [_measure(match, by_cell, asked, doubts) for match in matches]
     verdicts = judged([item.evidence for item in measured])
     found = interactions([(item.match, item.effects) for item in measured], factors, wanted)

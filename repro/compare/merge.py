@@ -96,6 +96,8 @@ def unlike(first: Record, second: Record) -> str:
                 f"{one.digest[:16]}")
     if rules_of(one.method) != rules_of(other.method):
         return f"another method of measuring: {other.method} against {one.method}"
+    if one.suite.looks:
+        return "a sequential run: pairs of another run would come after its looks"
     if one.master_seed != other.master_seed:
         return (f"another master seed: {other.master_seed} against {one.master_seed}, so that seed 0 of one is not "
                 "seed 0 of the other")
@@ -189,6 +191,7 @@ def merge(group: Sequence[Source], root: Path, notes: Sequence[str] = ()) -> Rec
     try:
         _copy_file(base.folder.suite, folder.suite)
         _copy_file(group[0].record.folder.launchers, folder.launchers)
+        _copy_file(base.folder.looks, folder.looks)
         calibrated = next((item.record for item in group if read_kept_calibration(item.record) is not None), None)
         if calibrated is not None:
             _copy_file(calibrated.folder.root / FILE, root / FILE)

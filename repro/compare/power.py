@@ -116,7 +116,7 @@ def power(plan: Plan, pilot: Record) -> Power:
         raise UsageError(f"{pilot.folder.root}: has no cell of suite {plan.suite.suite!r}, so it cannot be its pilot")
     repeats = {item.repeat for item in pilot.results}
     # The pilot is complete with its own number of repeats.
-    asked = plan.model_copy(update={"suite": plan.suite.model_copy(update={"seeds": len(repeats)})})
+    asked = plan.model_copy(update={"suite": plan.suite.model_copy(update={"seeds": len(repeats), "sequential": None})})
     found = compare(asked, [item for item in pilot.results if item.cell_id in cells])
     family = sum(not item.primary for item in found)
     seconds = _seconds(pilot)

@@ -15,6 +15,7 @@ from repro.record.looks import ENDS, Decision, Look
 from repro.record.results import Result
 from repro.record.status import meaning
 from repro.suite.plan import Plan
+from repro.suite.repeats import judged_cells
 
 WAITS = "judged once, when the primary contrast is settled or its last look has been taken"
 
@@ -78,7 +79,7 @@ class TakenLook:
 
 def is_sequential(plan: Plan) -> bool:
     """Return True if the plan runs until its primary contrast is settled; parts of it that run again do not."""
-    return bool(plan.suite.looks) and plan.kind == "suite"
+    return plan.kind == "suite" and bool(judged_cells(plan.suite, plan.cells))
 
 
 def stages(plan: Plan) -> list[Stage]:
@@ -122,8 +123,8 @@ def take_look(
     doubts = drift.doubts(plan, known, started_ms)
     found = judged([examine(index.cells[pair[0]], index.cells[pair[1]], sides[0], sides[1], ComparisonRequest(
         metric=plan.suite.metric, primary=True, planned=stage.n, margin=plan.suite.margin, horizon=plan.suite.horizon,
-        refusals=doubts.refusals(*pair), cautions=doubts.cautions(*pair), stage=stage,
-        slots=doubts.slots(*pair),
+        refusals=doubts.refusals(*pair), cautions=doubts.cautions(*pair), slots=doubts.slots(*pair),
+        stage=stage,
     ))])[0]
     return TakenLook(stage, found, _decision(found, stage, [item for side in sides for item in side]))
 
@@ -144,7 +145,7 @@ def progress_of(
         return None
     taken = list(looks_taken(plan, results, started_ms))
     last = taken[-1] if taken else None
-    early = tuple(item for item in results if item.repeat < plan.suite.looks[0])
+    early = tuple(item for item in results if item.repeat < plan.common_seeds)
     return Progress(_placed(plan, last) if last else None, last is not None and last.decision in ENDS, early)
 
 
@@ -170,4 +171,4 @@ def _words(last: TakenLook, following: int | None) -> tuple[str, str]:
     if last.decision == "failed":
         return f"{at}: {found.because}", found.settles
     return (f"{at}, the last: {found.because}",
-            "a new run with other seeds and a later last look (sequential: looks) could")
+            found.settles or "a new run is a new experiment with its own 5 % of errors: plan it with a later last look")

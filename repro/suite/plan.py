@@ -26,7 +26,7 @@ from repro.suite.legacy import PlanKind
 from repro.suite.matrix import Problem, describe_plugins, expand_matrix
 from repro.suite.model import SEEDS_BELOW, Suite, Trial
 from repro.suite.recorded import RecordedPlugin, reading
-from repro.suite.repeats import planned_repeats, require_primary, without_primary
+from repro.suite.repeats import lost_design, planned_repeats, without_primary
 from repro.suite.stand_in import StandIn
 
 LEAST_SEEDS = 5
@@ -134,6 +134,11 @@ class Plan(Frozen):
                                   if isinstance(choice.plugin, StandIn)))
 
     @property
+    def common_seeds(self) -> int:
+        """Repeats that every cell has: after the first look of a sequential run only two cells go on."""
+        return self.suite.looks[0] if self.suite.looks and self.kind == "suite" else self.suite.seeds
+
+    @property
     def has_twins(self) -> bool:
         """Its cells are the two sides of a calibration, which no suite expands to."""
         return any(cell.side for cell in self.cells)
@@ -169,7 +174,6 @@ def make_plan(
     suite, lost = _keep_contrasts(suite, requested, problem, overridden)
     suite, without = keep_factors(suite, problem, overridden)
     cells, skipped = _on_machine(requested, machine, problem)
-    require_primary(suite, cells, skipped, problem)
     if suite.master_seed is None:
         suite = suite.model_copy(update={"master_seed": drawn.master_seed})
     plan = Plan(
@@ -238,6 +242,7 @@ def _notes(plan: Plan, machine: Machine) -> list[str]:
     found: list[str] = []
     if plan.suite.seeds == LEAST_SEEDS:
         found.append("5 pairs cannot be significant at the 5 % level (sign-flip floor 0.0625); 6 can")
+    found += [lost] if (lost := lost_design(plan.suite, plan.cells)) else []
     found += dict.fromkeys(note for cell in plan.cells for note in cell.choices.notes(machine))
     return [*found, *_without_checkpoints(plan)]
 

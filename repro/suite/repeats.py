@@ -1,4 +1,4 @@
-"""The repeats that a suite plans for every cell, and the two cells that a sequential design cannot do without."""
+"""The repeats that a suite plans for every cell, and the two cells that a sequential design judges."""
 
 from __future__ import annotations
 
@@ -6,35 +6,34 @@ from collections.abc import Sequence
 from typing import Any
 
 from repro.core import pattern
-from repro.suite.cell import Cell, Skipped
-from repro.suite.matrix import Problem
+from repro.suite.cell import Cell
 from repro.suite.model import Suite
 
 
 def planned_repeats(suite: Suite, cells: Sequence[Cell]) -> list[int]:
     """Return the most repeats of every cell: one that the primary contrast does not need stops at the first look."""
-    if not suite.looks or suite.primary is None:
+    if not suite.looks:
         return [suite.seeds] * len(cells)
-    needed = (suite.primary.candidate, suite.primary.baseline)
-    data = [cell.choices.model_dump(mode="json", by_alias=True) for cell in cells]
-    return [suite.seeds if any(pattern.matches(item, wanted) for wanted in needed) else suite.looks[0]
-            for item in data]
+    judged = judged_cells(suite, cells)
+    return [suite.seeds if index in judged else suite.looks[0] for index in range(len(cells))]
 
 
-def require_primary(suite: Suite, cells: Sequence[Cell], skipped: Sequence[Skipped], problem: Problem) -> None:
-    """Check that both cells which a sequential design judges can run on this machine.
-
-    Raises:
-        SuiteError: one cannot.
-    """
+def judged_cells(suite: Suite, cells: Sequence[Cell]) -> tuple[int, ...]:
+    """Return the places of the two cells that decide when a sequential run stops; () if one of them is missing here."""
     if not suite.looks or suite.primary is None:
-        return
+        return ()
     data = [cell.choices.model_dump(mode="json", by_alias=True) for cell in cells]
-    for name, wanted in (("candidate", suite.primary.candidate), ("baseline", suite.primary.baseline)):
-        if not any(pattern.matches(item, wanted) for item in data):
-            reasons = "; ".join(f"{item.label}: {item.reason}" for item in skipped[:3])
-            raise problem("a sequential design needs both cells of the primary contrast, and this one cannot run here: "
-                          f"{reasons}", ("primary", name))
+    found = [next((index for index, item in enumerate(data) if pattern.matches(item, wanted)), None)
+             for wanted in (suite.primary.candidate, suite.primary.baseline)]
+    return tuple(index for index in found if index is not None) if None not in found else ()
+
+
+def lost_design(suite: Suite, cells: Sequence[Cell]) -> str:
+    """Return what becomes of a sequential design whose two cells cannot both run here; "" if they can."""
+    if not suite.looks or judged_cells(suite, cells):
+        return ""
+    return ("no look is taken: a cell of the primary contrast cannot run here; every cell runs "
+            f"{suite.looks[0]} times, the pairs of the first look")
 
 
 def without_primary(suite: Suite) -> dict[str, Any]:

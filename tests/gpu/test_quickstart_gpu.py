@@ -19,7 +19,8 @@ pytestmark = [
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16-autocast", "fp16-autocast", "bf16-master"])
 def test_quickstart_runs_on_the_gpu(tmp_path: Path, precision: str) -> None:
-    command = [sys.executable, "-m", "repro", "run", "quickstart", "--seeds", "2", "-o", "processes=1",
+    command = [sys.executable, "-m", "repro", "run", "quickstart", "--seeds", "2", "-o", "sequential=null",
+               "-o", "processes=1",
                "-o", f"precision={precision}", "--out", str(tmp_path / "run"), "--no-mlflow", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]

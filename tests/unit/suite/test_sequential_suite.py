@@ -122,13 +122,18 @@ def test_a_design_without_a_primary_is_refused() -> None:
         read_suite("./s.yaml", (), UNTIL_SETTLED)
 
 
-def test_a_primary_that_cannot_run_here_is_refused() -> None:
+def test_where_a_cell_of_the_primary_cannot_run_every_cell_has_the_pairs_of_the_first_look() -> None:
     text = TEXT.replace("SEEDS\n", "").replace("DESIGN", LOOKS)
     text = text.replace("  processes: [1, 2]", "  precision: [fp32, tf32]")
-    Path("s.yaml").write_text(text.replace("processes: 2", "precision: tf32"))
+    Path("s.yaml").write_text(text.replace("{engine: deepspeed, processes: 2}", "{engine: ddp, precision: tf32}")
+                              .replace("processes: 2", "precision: fp32"))
     source = read_suite("./s.yaml")
-    with pytest.raises(SuiteError, match=r"s.yaml:13: primary.candidate: a sequential design needs both cells.*tf32"):
-        make_plan(source.suite, Machine("cpu", 0, 2), source.problem)
+    here, there = (make_plan(source.suite, Machine(device, count, 2), source.problem)
+                   for device, count in (("cpu", 0), ("cuda", 1)))
+    assert here.digest == there.digest
+    assert Counter(repeat for _, repeat in here.order) == dict.fromkeys(range(10), 2)
+    assert any(note.startswith("no look is taken") for note in here.notes)
+    assert max(repeat for _, repeat in there.order) == 29
 
 
 def test_anytime_and_declared_looks_exclude_each_other() -> None:
