@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from repro.compare import drift
+from repro.compare.advice import OVER
 from repro.compare.cells import CellIndex, primary_pair
 from repro.compare.evidence import ComparisonRequest, examine
 from repro.compare.figures import DECIDED, Comparison, LookPlace
@@ -170,5 +171,4 @@ def _words(last: TakenLook, following: int | None) -> tuple[str, str]:
         return f"{at}: goes on; {found.because}", f"the next look is at {following} pairs"
     if last.decision == "failed":
         return f"{at}: {found.because}", found.settles
-    return (f"{at}, the last: {found.because}",
-            found.settles or "a new run is a new experiment with its own 5 % of errors: plan it with a later last look")
+    return f"{at}, the last: {found.because}", OVER
