@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from repro.compare import METRICS, Comparison, compare, summarize
+from repro.compare import DECIDED, METRICS, Comparison, compare, summarize
 from repro.compare.error_budget import error_budget
-from repro.compare.forecast import FORECASTS
 from repro.record.store import Record
 from repro.suite.metrics import DEFAULT
 
@@ -44,11 +43,13 @@ class Ratio:
     speedup: Number | None
     base_median: Number | None
     verdict: str
+    open: bool
+    """No verdict was reached: the sentence begins with that."""
     because: str
     settles: str
-    """Forecast of what settles it; empty if it is settled or unknown."""
+    """What settles it; empty if it is settled or unknown."""
     unsettled: str
-    """Reason for a missing forecast; empty if there is one or it is settled."""
+    """Reason for missing advice; empty if there is some or it is settled."""
     also: str
     """What else differs between the two, as read back; empty if nothing does."""
     cautions: tuple[str, ...]
@@ -119,8 +120,7 @@ def forest(record: Record) -> Forest:
     found = compare(record.plan, record.results, started_ms=record.started_ms)
     axis = around_one(_extent(found))
     known = marks(record)
-    family = sum(not item.primary for item in found)
-    built = [_ratio(record, index, item, known, axis, family) for index, item in enumerate(found)]
+    built = [_ratio(record, index, item, known, axis) for index, item in enumerate(found)]
     return Forest(
         axis=axis, one=axis.at(1.0), primary=next((item for item in built if item.primary), None),
         others=tuple(item for item in built if not item.primary), what=_what(found), sides=_sides(found),
@@ -150,7 +150,7 @@ def _extent(found: Sequence[Comparison]) -> list[float]:
 
 
 def _ratio(
-    record: Record, index: int, item: Comparison, known: dict[str, CellMark], axis: Axis, family: int
+    record: Record, index: int, item: Comparison, known: dict[str, CellMark], axis: Axis
 ) -> Ratio:
     baseline = record.cell(item.baseline)
     scale = METRICS[item.metric]
@@ -166,7 +166,8 @@ def _ratio(
         ratio=texts[0] if texts else None, interval=(texts[1], texts[2]) if len(texts) == 3 else None,
         level=_level(item),
         speedup=number(item.speedup), base_median=_figure(base.median, item), verdict=item.verdict,
-        because=item.because, settles=item.settles, unsettled=_unsettled(item, family), cautions=item.cautions,
+        open=item.verdict not in DECIDED,
+        because=item.because, settles=item.settles, unsettled=_unsettled(item), cautions=item.cautions,
         also=item.also, refused=item.refused,
         dot=axis.at(item.ratio) if item.ratio else None,
         whisker=(axis.at(interval.low), axis.at(interval.high)) if interval else None,
@@ -191,15 +192,10 @@ def _level(item: Comparison) -> str:
     return f"{item.interval.level:.0%}".replace("%", "\N{NO-BREAK SPACE}%")
 
 
-def _unsettled(item: Comparison, family: int) -> str:
-    if item.verdict not in ("inconclusive", "exploratory") or item.settles or item.refused:
+def _unsettled(item: Comparison) -> str:
+    if item.verdict not in ("inconclusive", "exploratory") or item.settles or item.refused or item.ratio is not None:
         return ""
-    if item.ratio is None:
-        return ("No forecast of what would settle it: that depends on how many further trials miss the target, and "
-                "these few do not show it")
-    if not item.primary and family > FORECASTS:
-        return f"No forecast of what would settle it: the family has more than {FORECASTS} contrasts"
-    return "Not even 10,000 pairs are expected to settle it" if item.interval else ""
+    return "What would settle it is unknown: it depends on how many further trials miss the target"
 
 
 def _pair_rows(record: Record, item: Comparison) -> tuple[PairRow, ...]:

@@ -104,7 +104,7 @@ def _sentence(item: Comparison) -> VerdictText:
         estimate = f"{rounded(item.ratio)} x {scale.times}"
         estimate += f", {interval(item.interval)}" if item.interval else ", no interval"
     also = f" It {plain(item.also)}." if item.also else ""
-    ending = f" To settle it: {plain(item.settles)}." if item.settles else ""
+    ending = f" Next: {plain(item.settles)}." if item.settles else ""
     cautions = "".join(f" Caution: {plain(text)}." for text in item.cautions)
     pairs = plural(item.n, "pair") if item.paired else f"{item.n} per side, unpaired"
     return VerdictText(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.bundle.verification import Problem, Verification
+from repro.core import fence
 from repro.core.errors import OutputError
 from repro.core.files import MAX_JSON_BYTES, read_bounded, read_model, refuse_crowded
 from repro.record import index as record_index
@@ -29,6 +30,9 @@ def check_index(root: Path, found: Verification, packed: bool) -> None:
     present = {item.name: item for item in record_index.members(root)}
     if packed:
         present |= {name: record_index.Member(name, root.joinpath(*name.split("/"))) for name in _all_names(root)}
+    for path, reason in fence.intruders(root):  # also in what is no part of the record: resuming would use it
+        name = path.relative_to(root).as_posix()
+        present.setdefault(name, record_index.Member(name, path, reason))
     for item in present.values():
         if item.refusal:
             found.add(item.name, item.refusal, "schema")

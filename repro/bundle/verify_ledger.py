@@ -45,6 +45,9 @@ def _unknown_trials(plan: Plan, results: list[Result], attempts: list[Attempt]) 
     planned = {trial.trial_id for trial in plan.trials()}
     for name in sorted({item.trial_id for item in attempts} - planned):
         yield Problem(LEDGER, f"names {name[:120]}, which is not in the plan", "ledger")
+    cells = {cell.cell_id for cell in plan.cells}
+    for name in sorted({item.cell_id for item in attempts} - cells):
+        yield Problem(LEDGER, f"names the cell {name[:120]}, which is not in the plan", "ledger")
     without = planned - {result.trial_id for result in results}
     for item in attempts:
         if meaning(item.status).logged and item.trial_id in without:

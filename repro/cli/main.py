@@ -25,6 +25,7 @@ COMMANDS = {
     "completion": "shell:completion",
     "diff": "bundle:diff",
     "doctor": "machine:doctor",
+    "gate": "gate:gate",
     "import": "imports:import_",
     "list": "suites:list_",
     "plan": "suites:plan",
@@ -82,6 +83,7 @@ def main() -> None:
         click.echo("interrupted", err=True)
         sys.exit(Exit.INTERRUPTED)
     except click.ClickException as error:
+        error.message = one_line(error.message)  # it quotes what was written
         error.show()
         sys.exit(Exit.USAGE)
     except ReproError as error:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -31,6 +33,16 @@ class SuiteParam(click.ParamType):  # type: ignore[type-arg]  # generic only fro
 
         found = [CompletionItem(name) for name in bundled() if name.startswith(incomplete)]
         return found or [CompletionItem(incomplete, type="file")]
+
+
+class FiniteRange(click.FloatRange):
+    """A number in a range that is neither infinite nor nan."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{value!r} is no finite number", param, ctx)
+        return found
 
 
 suite_argument = click.argument("suite", type=SuiteParam())
@@ -77,12 +89,16 @@ def expand(source: SuiteFile, overrides: tuple[str, ...]) -> Plan:
 
     Raises:
         SuiteError: no cell can run here.
+        UsageError: an option holds a credential.
     """
     from repro.cli.entropy import fresh_seed
     from repro.core.machine import detect
     from repro.suite.plan import Drawn, make_plan
+    from repro.suite.reaching import refuse_credentials
 
-    return make_plan(source.suite, detect(), source.problem, bool(overrides), Drawn(fresh_seed(), fresh_seed()))
+    plan = make_plan(source.suite, detect(), source.problem, bool(overrides), Drawn(fresh_seed(), fresh_seed()))
+    refuse_credentials(plan.cells, os.environ)
+    return plan
 
 
 def echo_json(data: object) -> None:

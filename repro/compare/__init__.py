@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from repro.compare import drift
-from repro.compare.cells import CellIndex, ComparedCell, baseline_pairs, factors_of, primary_pair, scaling_pairs
+from repro.compare.cells import CellIndex, ComparedCell, contrast_pairs, factors_of
 from repro.compare.evidence import ComparisonRequest, examine
 from repro.compare.figures import (
     DECIDED,
@@ -60,7 +60,7 @@ __all__ = [
 
 def compare(
     plan: Plan, results: Sequence[Result], metric: Metric | None = None, baseline: Mapping[str, Any] | None = None,
-    started_ms: Mapping[str, float] | None = None,
+    started_ms: Mapping[str, float] | None = None, *, one_family: bool = False,
 ) -> list[Comparison]:
     """Compare the declared contrast first, then every other cell with its baseline and, if processes vary, with one
     process of the same kind.
@@ -72,15 +72,12 @@ def compare(
         metric: None: the declared contrast's, else the wall clock.
         baseline: factors that select the cells to compare against; None: the suite's.
         started_ms: trial id -> its start, for finding drift; None: in the order of the plan.
+        one_family: Holm over all contrasts, the declared one too: together they err in 5 %.
     """
     suite = plan.suite
     chosen = metric or suite.metric
     index = CellIndex(plan.cells)
-    first = primary_pair(index, suite.primary) if baseline is None else None
-    reference = suite.baseline if baseline is None else baseline
-    matrix = list(suite.matrix)
-    scaling = scaling_pairs(index, matrix) if baseline is None else []
-    contrasts = list(dict.fromkeys([*([first] if first else []), *baseline_pairs(index, matrix, reference), *scaling]))
+    first, contrasts = contrast_pairs(index, suite, baseline)
     progress = progress_of(plan, results, started_ms)
     used = progress.early if progress else results
     by_cell: dict[str, list[Result]] = {}
@@ -90,7 +87,7 @@ def compare(
     waits = progress.refusals if progress else ()
     found = judged([
         examine(index.cells[one], index.cells[other], by_cell.get(one, []), by_cell.get(other, []), ComparisonRequest(
-            metric=chosen, primary=(one, other) == first and chosen == suite.metric,
+            metric=chosen, primary=(one, other) == first and chosen == suite.metric and not one_family,
             planned=plan.common_seeds, margin=suite.margin, horizon=suite.horizon,
             refusals=(*doubts.refusals(one, other), *waits), cautions=doubts.cautions(one, other),
             slots=doubts.slots(one, other),

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
 from repro.core import pattern
-from repro.suite.model import Contrast
+from repro.suite.model import Contrast, Suite
 
 
 class ComparedCell(Protocol):
@@ -59,6 +59,27 @@ def hashable(value: Any) -> Hashable:
         return tuple(hashable(item) for item in value)
     found: Hashable = value
     return found
+
+
+CellPair = tuple[str, str]
+"""(candidate, baseline), as ids."""
+
+
+def contrast_pairs(
+    index: CellIndex, suite: Suite, baseline: Mapping[str, Any] | None = None
+) -> tuple[CellPair | None, list[CellPair]]:
+    """Return (the declared contrast if it can be compared here, all contrasts with it first).
+
+    Args:
+        baseline: factors that select the cells to compare against, then without the declared contrast; None: the
+            suite's.
+    """
+    matrix = list(suite.matrix)
+    if baseline is not None:
+        return None, baseline_pairs(index, matrix, baseline)
+    first = primary_pair(index, suite.primary)
+    others = [*baseline_pairs(index, matrix, suite.baseline), *scaling_pairs(index, matrix)]
+    return first, list(dict.fromkeys([*([first] if first else []), *others]))
 
 
 def primary_pair(index: CellIndex, wanted: Contrast | None) -> tuple[str, str] | None:

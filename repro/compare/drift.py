@@ -1,12 +1,12 @@
 """Doubts about how a run was made: a machine that drifts, an order that was not kept.
 
 Cells take turns in blocks of one seed, in an order drawn for each run, so a machine that slows down slows no cell more
-than another on average. The test compares seconds per sample with the order of execution. Seeds are drawn independently,
-so without drift every order of a cell's times is equally likely, and a rank test keeps its level.
+than another on average. The test compares seconds per sample with the order of execution. Seeds are drawn
+independently, so without drift every order of a cell's times is equally likely, and a rank test keeps its level.
 
-Where a run drifts, the ratio of each pair is adjusted for the places of its two trials. The slope is that of the blocks'
-means, which do not change if the two trials of a pair are swapped. So under the null hypothesis the adjusted log ratio
-only changes its sign, and the sign-flip test stays exact.
+Where a run drifts, the ratio of each pair is adjusted for the places of its two trials. The slope is that of the means
+of blocks, which do not change if the two trials of a pair are swapped. So under the null hypothesis the adjusted log
+ratio only changes its sign, and the sign-flip test stays exact.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Slots:
 
     per_place: float
     """Change of the log time from one place to the next."""
-    apart: Mapping[int, int]
+    apart: Mapping[int, float]
     """Repeat -> place of the candidate's trial less that of the baseline's."""
     fixed: bool
 
@@ -234,12 +234,7 @@ def _run_drift(plan: Plan, by_cell: Mapping[str, Sequence[_Placed]], apart: Mapp
         return None
     return Drift(
         _trend_words(rho, p, values), float(theilslopes(values, [middles[repeat] for repeat in blocks]).slope),
-        {cell: {ran.repeat: ran.place for ran in trials} for cell, trials in by_cell.items()}, is_fixed(plan))
-
-
-def is_fixed(plan: Plan) -> bool:
-    """Return True if every run of the suite has the order of this plan."""
-    return bool(getattr(plan, "order_is_fixed", True))
+        {cell: {ran.repeat: ran.place for ran in trials} for cell, trials in by_cell.items()}, plan.order_is_fixed)
 
 
 def _cell_trends(by_cell: Mapping[str, Sequence[_Placed]]) -> dict[str, str]:

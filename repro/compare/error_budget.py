@@ -9,9 +9,16 @@ from repro.compare.family import ALPHA
 from repro.compare.figures import Comparison
 
 
-def error_budget(found: Sequence[Comparison], effects: Sequence[MainEffect] = ()) -> str:
-    """Return what stands beside the verdicts about their errors; "" if there is no verdict to err in."""
+def error_budget(found: Sequence[Comparison], effects: Sequence[MainEffect] = (), convergence: int = 0) -> str:
+    """Return what stands beside the verdicts about their errors; "" if there is no verdict to err in.
+
+    Args:
+        convergence: cells whose samples to the target are shown in addition, tested as one family.
+    """
     families = list(_families(found, effects))
+    if convergence:
+        families.append(f"the samples to the target of {convergence} cell{'s' if convergence > 1 else ''}"
+                        f"{_holm(convergence)}")
     if not families:
         return ""
     per_cent = f"{100 * ALPHA:g} %"

@@ -89,8 +89,11 @@ class Evidence:
 
     @property
     def slots(self) -> Slots | None:
-        """Places of the pairs, if the machine drifted and a clock is in the metric."""
-        return self.asked.slots if self.asked.scale.clocked else None
+        """Places of the pairs, if the machine drifted, a clock is in the metric, and it moved the ratios at all."""
+        if self.asked.slots is None or not self.asked.scale.clocked or len(self.pairs) < 2:
+            return None
+        steady = float(np.std(stats.log_ratios(*_sides(self.pairs)), ddof=1)) < NO_SPREAD
+        return None if steady else self.asked.slots
 
     @property
     def judged_pairs(self) -> tuple[Pair, ...]:
@@ -98,9 +101,13 @@ class Evidence:
         slots = self.slots
         if slots is None:
             return self.pairs
+        return tuple(pair.model_copy(update={"candidate": pair.candidate * math.exp(-shift)})
+                     for pair, shift in zip(self.pairs, self._shifts(slots), strict=True))
+
+    def _shifts(self, slots: Slots) -> tuple[float, ...]:
+        """Return the part of each log ratio that the machine explains; of a rate it is the opposite of a time's."""
         sign = 1.0 if self.asked.scale.timed else -1.0
-        return tuple(pair.model_copy(update={"candidate": pair.candidate * math.exp(-sign * slots.shift(pair.repeat))})
-                     for pair in self.pairs)
+        return tuple(sign * slots.shift(pair.repeat) for pair in self.pairs)
 
     @property
     def logs(self) -> list[float]:
@@ -115,7 +122,7 @@ class Evidence:
             return None
         apart = [slots.apart.get(pair.repeat, 0) for pair in self.pairs]
         return Adjusted(per_place=math.expm1(slots.per_place), places=sum(apart) / len(apart), fixed_order=slots.fixed,
-                        unadjusted=stats.paired_ratio(*_sides(self.pairs))[0])
+                        unadjusted=stats.paired_ratio(*_sides(self.pairs))[0], shifts=self._shifts(slots))
 
     @property
     def slack(self) -> float:
@@ -127,7 +134,7 @@ class Evidence:
         slots = self.slots
         if slots is None or not slots.fixed or not self.pairs:
             return 0.0
-        return abs(sum(slots.shift(pair.repeat) for pair in self.pairs)) / len(self.pairs)
+        return abs(sum(self._shifts(slots))) / len(self.pairs)
 
     @property
     def smallest(self) -> int:
@@ -146,6 +153,13 @@ class Evidence:
         if self.asked.paired:
             return stats.paired_ratio(*_sides(self.judged_pairs), level)[1]
         return stats.welch_ratio(list(self.ours.values.values()), list(self.theirs.values.values()), level)[1]
+
+    def corrected(self, level: float) -> stats.Interval | None:
+        """Return the interval that a gate may test: of the crossings if the evaluation grids differ."""
+        found = self.interval_at(level)
+        if found is None or self.grid is None or not self.grid.unlike:
+            return found
+        return self.grid.interval(level)
 
     def is_fine(self, level: float) -> bool:
         """Return True if the evaluation grid is fine enough: two cells are the same only if their crossings are."""
@@ -199,7 +213,8 @@ def _paired(base: Evidence) -> Evidence:
         return replace(found, refusal=early) if early and not found.refusal else found
     if base.n < 2:
         text = f"{base.n} pair{'s' if base.n != 1 else ''} with one seed; an interval needs two, significance six"
-        return replace(base, refusal=text, settles=_more(base, 6))
+        return replace(base, refusal=text,
+                       settles="six pairs would, in a new run with new seeds: repro run SUITE --seeds 6")
     found = _ratios(base)
     return replace(found, refusal=early or _outside(base), settles="running them would" if early else "")
 
@@ -257,13 +272,13 @@ def _ratios(base: Evidence) -> Evidence:
     )
 
 
+def _sides(pairs: Sequence[Pair]) -> tuple[list[float], list[float]]:
+    return [pair.candidate for pair in pairs], [pair.baseline for pair in pairs]
+
+
 def _p_without_spread(logs: Sequence[float]) -> float:
     """Return the exact sign-flip p of any number of equal log ratios: only one of all flips and its mirror reach it."""
     return stats.sign_flip_floor(len(logs)) if abs(logs[0]) > NO_SPREAD else 1.0
-
-
-def _sides(pairs: Sequence[Pair]) -> tuple[list[float], list[float]]:
-    return [pair.candidate for pair in pairs], [pair.baseline for pair in pairs]
 
 
 def _with_missed(base: Evidence) -> Evidence:
@@ -309,8 +324,3 @@ def _welch(ours: CellTrials, theirs: CellTrials) -> Estimate | None:
 def _ordering(ours: CellTrials, theirs: CellTrials) -> Estimate | None:
     found = stats.or_none(lambda: stats.probability_less(list(ours.values.values()), list(theirs.values.values())))
     return Estimate(value=found[0], interval=bounds(found[1])) if found else None
-
-
-def _more(base: Evidence, wanted: int) -> str:
-    count = wanted - base.n
-    return f"{count} more pair{'s' if count != 1 else ''} would" if count > 0 else ""

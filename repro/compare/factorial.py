@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 from repro.compare import drift
@@ -21,6 +22,7 @@ from repro.compare.levels import Factors, Level, Match
 from repro.compare.pairing import CellTrials, cell_trials, mismatch, pairs_of
 from repro.compare.pooled import pool
 from repro.compare.read_back import ReadBack
+from repro.compare.sequential import progress_of
 from repro.compare.verdict import judged
 from repro.record.results import Result
 from repro.record.status import meaning
@@ -70,13 +72,14 @@ def main_effects(
     factors = Factors(plan.cells, list(suite.matrix))
     wanted = suite.baseline if baseline is None else baseline
     matches = [match for name in suite.contrasts for match in factors.matches(name, wanted)]
-    doubts = drift.Doubts(drift.cautions(plan, results, started_ms))
+    progress = progress_of(plan, results, started_ms)
+    used = progress.early if progress else results
+    doubts = drift.doubts(plan, used, started_ms)
     by_cell: dict[str, list[Result]] = {}
-    for result in results:
-        if result.repeat < plan.common_seeds or not suite.looks:
-            by_cell.setdefault(result.cell_id, []).append(result)
+    for result in used:
+        by_cell.setdefault(result.cell_id, []).append(result)
     asked = ComparisonRequest(metric=metric or suite.metric, planned=plan.common_seeds, margin=suite.margin,
-                              horizon=suite.horizon)
+                              horizon=suite.horizon, refusals=progress.refusals if progress else ())
     measured = [_measure(match, by_cell, asked, doubts) for match in matches]
     verdicts = judged([item.evidence for item in measured])
     found = interactions([(item.match, item.effects) for item in measured], factors, wanted)
@@ -108,8 +111,8 @@ def _measure(
     every = {key: _pair(cells, by_cell, asked) for key, cells in match.cells.items()}
     pairs = {key: pair for key, pair in every.items() if not pair.failed}
     names = tuple((one.cell_id, other.cell_id) for one, other in (pair.cells for pair in pairs.values()))
-    asked = replace(asked, refusals=_first(doubts.refusals(*name) for name in names),
-                    cautions=_first(doubts.cautions(*name) for name in names))
+    asked = replace(asked, refusals=(*asked.refusals, *_first(doubts.refusals(*name) for name in names)),
+                    cautions=_first(doubts.cautions(*name) for name in names), slots=_slots(names, doubts))
     design = _design(pairs.values())
     sides = [pool(level.label, [side.results for side in found]) for level, found in (
         (match.candidate, [pair.ours for pair in pairs.values()]),
@@ -119,8 +122,19 @@ def _measure(
     if refusal := _refusal(pairs.values()):
         evidence = replace(evidence, refusal=refusal, settles="")
     seeds = {pair.repeat for pair in evidence.pairs}
-    effects = {} if evidence.refusal else {key: _logs(pair, seeds) for key, pair in pairs.items()}
+    effects = {} if evidence.refusal else {
+        key: _logs(pair, seeds, doubts, asked) for key, pair in pairs.items()}
     return _Measured(match, evidence, effects, names, len(every) - len(pairs))
+
+
+def _slots(names: Sequence[tuple[str, str]], doubts: drift.Doubts) -> drift.Slots | None:
+    """Return how far apart the pairs of a seed ran on average, if the machine drifted."""
+    found = [slots for name in names if (slots := doubts.slots(*name)) is not None]
+    if not found:
+        return None
+    repeats = set.intersection(*(set(slots.apart) for slots in found))
+    return drift.Slots(found[0].per_place, {repeat: fmean(slots.apart[repeat] for slots in found)
+                                            for repeat in repeats}, found[0].fixed)
 
 
 def _with_differences(item: Comparison, pairs: Iterable[tuple[str, str]], read_back: ReadBack) -> Comparison:
@@ -162,11 +176,15 @@ def _refusal(pairs: Collection[_Pair]) -> str:
     return f"{unlike.text}, so they are not pairs" if unlike else ""
 
 
-def _logs(pair: _Pair, seeds: Collection[int]) -> list[float]:
-    """Return the log ratio of each of the seeds, in their order."""
+def _logs(pair: _Pair, seeds: Collection[int], doubts: drift.Doubts, asked: ComparisonRequest) -> list[float]:
+    """Return the log ratio of each of the seeds, in their order, adjusted for the drift of the machine."""
     found = sorted((item for item in pairs_of(pair.ours, pair.theirs) if item.repeat in seeds),
                    key=lambda item: item.repeat)
-    return [float(value) for value in log_ratios([item.candidate for item in found], [item.baseline for item in found])]
+    logs = log_ratios([item.candidate for item in found], [item.baseline for item in found])
+    slots = doubts.slots(*(cell.cell_id for cell in pair.cells)) if asked.scale.clocked else None
+    sign = 0.0 if slots is None else 1.0 if asked.scale.timed else -1.0
+    return [float(value) - (sign * slots.shift(item.repeat) if slots else 0.0)
+            for value, item in zip(logs, found, strict=True)]
 
 
 def _first(texts: Iterable[Sequence[str]]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from pydantic import Field
@@ -76,6 +77,48 @@ class TimeSplit(Frozen):
     """Samples a second up to the target, by the clock compared."""
 
 
+class Adjusted(Frozen):
+    """The adjustment of a ratio of times for a machine that drifted during the run."""
+
+    per_place: float
+    """Relative change of the time from one place in the order of execution to the next."""
+    places: float
+    """Mean place of the candidate's trials less that of the baseline's."""
+    unadjusted: float
+    """The ratio without the adjustment."""
+    fixed_order: bool
+    """The order was the same for every run of the suite (method 1.0)."""
+    shifts: tuple[float, ...] = ()
+    """Part of the log ratio of each pair that the machine explains, in the order of the pairs."""
+
+
+class GridFacts(Frozen):
+    """What the evaluation grids leave open: a target is seen at evaluations only."""
+
+    share: float | None
+    """Largest excess of first hits over crossings, relative; None: unknown, or a first evaluation hit."""
+    unlike: str
+    """How the grids of the two differ; "" if they are equal."""
+    candidate_first_hits: int
+    """Trials that reached the target at their first evaluation: their time is one distance between evaluations."""
+    baseline_first_hits: int
+    interval: Bounds | None
+    """95 % interval of the ratio of crossings, wherever they are between two evaluations; None: no bound."""
+
+
+class Difference(Frozen):
+    """A setting that differs between two cells, as their trials read it back, although no factor asked for it."""
+
+    name: str
+    candidate: str
+    baseline: str
+
+    @property
+    def words(self) -> str:
+        """`overlap off against on`."""
+        return f"{self.name} {self.candidate} against {self.baseline}"
+
+
 class LookPlace(Frozen):
     """A look of a sequential design."""
 
@@ -90,32 +133,6 @@ class LookPlace(Frozen):
     anytime: bool = False
     next_n: int | None = None
     """Pairs at the next look; None: the run has ended."""
-
-
-class Adjusted(Frozen):
-    """The adjustment of a ratio of times for a machine that drifted during the run."""
-
-    per_place: float
-    """Relative change of the time from one place in the order of execution to the next."""
-    places: float
-    """Mean place of the candidate's trials less that of the baseline's."""
-    unadjusted: float
-    """The ratio without the adjustment."""
-    fixed_order: bool
-    """The order was the same for every run of the suite (method 1.0)."""
-
-
-class Difference(Frozen):
-    """A setting that differs between two cells, as their trials read it back, although no factor asked for it."""
-
-    name: str
-    candidate: str
-    baseline: str
-
-    @property
-    def words(self) -> str:
-        """`overlap off against on`."""
-        return f"{self.name} {self.candidate} against {self.baseline}"
 
 
 class Comparison(Frozen):
@@ -135,6 +152,7 @@ class Comparison(Frozen):
     """Geometric mean of candidate / baseline over pairs; below 1: less time, fewer samples, lower throughput or
     quality."""
     interval: Bounds | None
+    """At 95 %, not corrected for the family."""
     verdict: Verdict
     because: str
     paired: bool = True
@@ -144,6 +162,13 @@ class Comparison(Frozen):
     """Holm over the family; None for the primary contrast, which is not corrected."""
     family: int = 1
     """Contrasts that p was corrected for."""
+    corrected: Bounds | None = None
+    """Interval of the ratio at 1 - 0.05 / family: those of a family contain their ratios all together in 95 %. If the
+    evaluation grids differ, of the ratio of crossings."""
+    reachable: bool = True
+    """False: this many pairs and contrasts cannot be significant, whatever the figures."""
+    grid: GridFacts | None = None
+    """For a metric known at evaluations only."""
     welch: Estimate | None = None
     """The same ratio with the pairing ignored."""
     split: TimeSplit | None = None
@@ -153,14 +178,14 @@ class Comparison(Frozen):
     """P(a candidate trial's figure < a baseline trial's), ties half."""
     equivalence: MarginTest | None = None
     settles: str = ""
-    """Forecast of what settles an inconclusive comparison."""
+    """What settles an open comparison, as far as it can be said without inviting more errors."""
     cautions: tuple[str, ...] = ()
-    look: LookPlace | None = None
-    """Of a sequential design: the look at which it was judged last."""
     adjusted: Adjusted | None = None
     """Where the machine drifted: how ratio, interval and p were adjusted; the pairs are as measured."""
     differs: tuple[Difference, ...] = ()
     """What else differs, read back: part of what is compared, next to the factors that were varied."""
+    look: LookPlace | None = None
+    """Of a sequential design: the look at which it was judged last."""
     refused: bool = False
     """There is no result, for the reason in `because`: no condition passes, and no figure is given but the pairs (of
     published results those that docs/published.md names)."""
@@ -173,6 +198,13 @@ class Comparison(Frozen):
         return f"also differs between the two, as read back: {'; '.join(item.words for item in self.differs)}"
 
     @property
+    def judged_ratios(self) -> list[float]:
+        """The ratios of the pairs that the verdict is on: as measured, or adjusted for the drift of the machine."""
+        shifts = self.adjusted.shifts if self.adjusted else (0.0,) * len(self.pairs)
+        return [pair.candidate / pair.baseline * math.exp(-shift)
+                for pair, shift in zip(self.pairs, shifts, strict=True)]
+
+    @property
     def speedup(self) -> float | None:
         """The speed of the candidate relative to the baseline; None for quality, which has no speed."""
         return None if self.ratio is None else METRICS[self.metric].speedup(self.ratio)
@@ -183,5 +215,6 @@ def bounds(interval: stats.Interval | None) -> Bounds | None:
     return None if interval is None else Bounds(low=interval.low, high=interval.high, level=interval.level)
 
 
-__all__ = ["DECIDED", "Adjusted", "Bounds", "Comparison", "Difference", "Estimate", "MarginTest", "Metric", "Pair",
+__all__ = ["DECIDED", "Adjusted", "Bounds", "Comparison", "Difference", "Estimate", "GridFacts", "MarginTest", "Metric",
+           "Pair",
            "Restricted", "TimeSplit", "Verdict", "bounds"]

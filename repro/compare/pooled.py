@@ -32,7 +32,8 @@ def _pooled(name: str, seed: int, trials: Sequence[Result]) -> Result:
     # Not validated: a mean of counts is no whole number.
     return Result.model_construct(
         trial_id=f"{name}-{seed}", cell_id=name, repeat=seed, attempt=1, status="ok", bracket=_bracket(trials),
-        curve=_first(trials), train_samples_per_second=_mean(item.train_samples_per_second for item in trials),
+        curve=_positions(trials), hashes=_weights(trials),
+        train_samples_per_second=_mean(item.train_samples_per_second for item in trials),
         resumed=tuple(part for item in trials for part in item.resumed), **figures,
     )
 
@@ -46,12 +47,18 @@ def _bracket(trials: Sequence[Result]) -> Bracket | None:
     return Bracket.model_construct(**ends)
 
 
-def _first(trials: Sequence[Result]) -> tuple[Point, ...]:
-    """Return the first evaluation, by which grids are compared."""
-    samples: Any = _mean(item.curve[0].samples if item.curve else None for item in trials)
-    if samples is None:
-        return ()
-    return (Point.model_construct(samples=samples, epochs=0.0, wall_seconds=0.0, train_seconds=0.0, value=None),)
+def _positions(trials: Sequence[Result]) -> tuple[Point, ...]:
+    """Return the samples at the evaluations that all trials have, by which grids are compared."""
+    return tuple(
+        Point(samples=round(_mean(point.samples for point in points) or 0), epochs=0.0, wall_seconds=0.0,
+              train_seconds=0.0, value=None)
+        for points in zip(*(item.curve for item in trials), strict=False))
+
+
+def _weights(trials: Sequence[Result]) -> dict[str, str]:
+    """Return the final weights of all trials as one hash: equal for two levels whose cells trained the same."""
+    found = [item.hashes.get("final_weights", "") for item in trials]
+    return {"final_weights": "+".join(found)} if all(found) else {}
 
 
 def _mean(values: Iterable[float | None], zero: float | None = None) -> float | None:

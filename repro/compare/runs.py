@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from repro.compare.effect import MainEffect
 from repro.compare.error_budget import error_budget
 from repro.compare.factorial import main_effects
 from repro.compare.run_warnings import run_warnings
+from repro.compare.several_runs import versus_several
 from repro.compare.two_runs import Named, Ran, versus
 from repro.core.errors import Exit, UsageError
 from repro.core.yaml_file import YamlFile
@@ -51,7 +53,7 @@ class Compared:
     @property
     def error_budget(self) -> str:
         """How the 5 % for wrong verdicts are spent."""
-        return error_budget(self.comparisons, self.effects)
+        return error_budget(self.comparisons, self.effects, len(self.convergence))
 
     @property
     def exit_code(self) -> Exit:
@@ -74,14 +76,17 @@ class Compared:
 
 def compare_runs(
     runs: Sequence[Path], metric: Metric | None = None, baseline: str | None = None, fail_if: Sequence[str] = (),
-    fail_any: bool = False, force: bool = False,
+    fail_any: bool = False, force: bool = False, against: Sequence[Path] = (),
 ) -> Compared:
-    """Compare the cells of one run, or of two.
+    """Compare the cells of one run, of two, or of several with several others.
 
     Args:
         baseline: `key=value,...` that selects the cells to compare against, instead of the suite's.
         fail_if: conditions on the primary contrast.
-        fail_any: apply the conditions to every contrast instead.
+        fail_any: apply the conditions to every contrast instead, all of them one family, so that a false alarm in any
+            of them has a probability of 5 %.
+
+        against: runs of the baseline; `runs` are the candidate's then, and a run is the unit.
 
     Raises:
         UsageError: a pattern or condition cannot be parsed, the runs cannot be compared, or there is nothing to
@@ -91,10 +96,15 @@ def compare_runs(
     conditions = [parse(text) for text in fail_if]
     if fail_any and not conditions:
         raise UsageError("--fail-any requires --fail-if")
-    if not 1 <= len(runs) <= 2:
-        raise UsageError(f"give one run or two, not {len(runs)}")
-    records = [read_record(run) for run in runs]
-    found = _one(records[0], metric, baseline) if len(records) == 1 else _two(records, metric, baseline, force)
+    if not against and not 1 <= len(runs) <= 2:
+        raise UsageError(f"give one run or two, not {len(runs)}; several of each with --against")
+    records = [read_record(run) for run in (*against, *runs)]
+    if against:
+        found = _several(records, len(against), metric, baseline, force)
+    elif len(records) == 2:
+        found = _two(records, metric, baseline, force)
+    else:
+        found = _one(records[0], metric, baseline, fail_any)
     if not found.comparisons:
         raise UsageError(_nothing(records[0], baseline))
     failures = tuple(text for item in _subject(found, conditions, fail_any) for condition in conditions
@@ -102,9 +112,9 @@ def compare_runs(
     return replace(found, failures=failures)
 
 
-def _one(record: Record, metric: Metric | None, baseline: str | None) -> Compared:
+def _one(record: Record, metric: Metric | None, baseline: str | None, one_family: bool) -> Compared:
     pattern = read_pattern(baseline) if baseline is not None else None
-    found = compare(record.plan, record.results, metric, pattern, record.started_ms)
+    found = compare(record.plan, record.results, metric, pattern, record.started_ms, one_family=one_family)
     effects = main_effects(record.plan, record.results, metric, pattern, record.started_ms)
     return replace(_compared([record], found, metric), effects=tuple(effects),
                    convergence=tuple(check(record.plan, record.results)))
@@ -118,6 +128,19 @@ def _two(records: Sequence[Record], metric: Metric | None, baseline: str | None,
     first, second = (Ran(name, record.plan, record.results, record.environment)
                      for name, record in zip(names, records, strict=True))
     return _compared(records, versus(first, second, metric, force), metric)
+
+
+def _several(
+    records: Sequence[Record], before: int, metric: Metric | None, baseline: str | None, force: bool
+) -> Compared:
+    if baseline is not None:
+        raise UsageError("--baseline requires a single run; with --against the runs named there are the baseline")
+    names = _names([record.folder.root for record in records])
+    for one, other in combinations(range(len(records)), 2):
+        _refuse_copies(records[one], records[other], (names[one], names[other]))
+    ran = [Ran(name, record.plan, record.results, record.environment)
+           for name, record in zip(names, records, strict=True)]
+    return _compared(records, versus_several(ran[:before], ran[before:], metric, force), metric)
 
 
 def _refuse_copies(first: Record, second: Record, names: Sequence[str]) -> None:

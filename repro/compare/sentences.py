@@ -28,7 +28,8 @@ def why_different(item: Evidence, share: FamilyShare, word: str) -> str:
 def _small(item: Evidence) -> str:
     if item.equivalence is None or not item.equivalence.equivalent:
         return ""
-    return f"; the difference is real but smaller than the margin of {item.asked.margin:.2g}"
+    return (f"; the {item.equivalence.interval.level:.0%} interval is inside the margin of {item.asked.margin:.2g}, "
+            "which the suite calls too small to matter").replace("% interval", " % interval")
 
 
 def _interval_name(item: Evidence) -> str:
@@ -168,7 +169,8 @@ def _drift_cautions(item: Evidence) -> list[str]:
         return []
     when = "later" if found.places > 0 else "earlier"
     return [f"adjusted for drift: the candidate ran {abs(found.places):.2f} places {when} on average, and times "
-            f"changed by {100 * found.per_place:.2f} % a place; without the adjustment the ratio is {found.unadjusted:.3f}"]
+            f"changed by {100 * found.per_place:.2f} % a place; without the adjustment the ratio is "
+            f"{found.unadjusted:.3f}"]
 
 
 def describe_resumed_trials(item: Evidence) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from repro.compare import drift
+from repro.compare.advice import TESTED
 from repro.compare.cells import CellIndex, primary_pair
 from repro.compare.evidence import ComparisonRequest, examine
 from repro.compare.figures import DECIDED, Comparison, LookPlace
@@ -17,6 +18,8 @@ from repro.record.status import meaning
 from repro.suite.plan import Plan
 from repro.suite.repeats import judged_cells
 
+SPENT = ("undecided is the answer of this experiment: its looks have spent the 5 % of errors, and further pairs or another "
+         "run would add to them")
 WAITS = "judged once, when the primary contrast is settled or its last look has been taken"
 
 
@@ -123,8 +126,8 @@ def take_look(
     doubts = drift.doubts(plan, known, started_ms)
     found = judged([examine(index.cells[pair[0]], index.cells[pair[1]], sides[0], sides[1], ComparisonRequest(
         metric=plan.suite.metric, primary=True, planned=stage.n, margin=plan.suite.margin, horizon=plan.suite.horizon,
-        refusals=doubts.refusals(*pair), cautions=doubts.cautions(*pair), slots=doubts.slots(*pair),
-        stage=stage,
+        refusals=doubts.refusals(*pair), cautions=doubts.cautions(*pair), stage=stage,
+        slots=doubts.slots(*pair),
     ))])[0]
     return TakenLook(stage, found, _decision(found, stage, [item for side in sides for item in side]))
 
@@ -170,5 +173,4 @@ def _words(last: TakenLook, following: int | None) -> tuple[str, str]:
         return f"{at}: goes on; {found.because}", f"the next look is at {following} pairs"
     if last.decision == "failed":
         return f"{at}: {found.because}", found.settles
-    return (f"{at}, the last: {found.because}",
-            found.settles or "a new run is a new experiment with its own 5 % of errors: plan it with a later last look")
+    return f"{at}, the last: {found.because}", SPENT if found.settles == TESTED else found.settles

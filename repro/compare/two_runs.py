@@ -21,7 +21,7 @@ from repro.suite.plan import Plan
 
 SEPARATE = "each run has its own state of the machine"
 TWO_RUNS = ("two separate runs are no pairs: a machine 1 % slower in one of them looks like a difference; put both "
-            "cells into one suite, whose trials take turns")
+            "cells into one suite, whose trials take turns, or give five runs of each, made in turns, with --against")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,10 @@ class Ran:
     results: Sequence[Result]
     environment: Environment | None = None
 
+    def results_of(self, cell_id: str) -> list[Result]:
+        """Return the results of one cell."""
+        return [item for item in self.results if item.cell_id == cell_id]
+
 
 def versus(first: Ran, second: Ran, metric: Metric | None = None, force: bool = False) -> list[Comparison]:
     """Compare every cell of the second run with the same cell of the first: one family, with Holm's correction.
@@ -57,7 +61,7 @@ def versus(first: Ran, second: Ran, metric: Metric | None = None, force: bool = 
     Raises:
         UsageError: the suite digests or the methods differ without `force`, or the runs share no cell.
     """
-    cautions = (*_forced(first, second, force), *_cautions(first, second))
+    cautions = (*forced(first, second, force), *_cautions(first, second))
     chosen = metric or second.plan.suite.metric
     earlier = {cell.cell_id: cell for cell in first.plan.cells}
     shared = [cell for cell in second.plan.cells if cell.cell_id in earlier]
@@ -107,7 +111,7 @@ def why_unpaired(candidate: Sequence[Result], baseline: Sequence[Result], metric
     return unlike.text if (unlike := mismatch(ours, theirs)) else ""
 
 
-def _forced(first: Ran, second: Ran, force: bool) -> tuple[str, ...]:
+def forced(first: Ran, second: Ran, force: bool) -> tuple[str, ...]:
     """Return a caution about differences that only `force` allows.
 
     Raises:

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from repro import stats
 from repro.compare import sentences
+from repro.compare.advice import what_reaches, what_settles
 from repro.compare.evidence import Evidence
 from repro.compare.family import ALPHA, LEAST, FamilyShare, shares_of
-from repro.compare.figures import Comparison, MarginTest, Verdict, bounds
-from repro.compare.forecast import what_reaches, what_settles
+from repro.compare.figures import Comparison, GridFacts, MarginTest, Verdict, bounds
 from repro.compare.missed import Missed
 
 Decision = tuple[Verdict, str, str]
@@ -42,8 +42,18 @@ def _comparison(item: Evidence, share: FamilyShare) -> Comparison:
         log_rank_p=item.missed.log_rank_p if item.missed else None, probability_less=item.probability_less,
         equivalence=_margin_test(item, share.equivalence_p if adjusted else None), settles=settles,
         cautions=(*item.asked.cautions, *sentences.cautions(item)), refused=bool(item.refusal),
-        adjusted=item.adjusted,
+        adjusted=item.adjusted, corrected=bounds(item.corrected(1 - ALPHA / share.family)),
+        reachable=share.floor <= ALPHA, grid=_grid_facts(item),
     )
+
+
+def _grid_facts(item: Evidence) -> GridFacts | None:
+    grid = item.grid
+    if grid is None:
+        return None
+    share = grid.share if grid.share is not None and math.isfinite(grid.share) else None
+    return GridFacts(share=share, unlike=grid.unlike, candidate_first_hits=grid.first[0],
+                     baseline_first_hits=grid.first[1], interval=bounds(grid.interval(0.95)))
 
 
 def _margin_test(item: Evidence, adjusted: float | None) -> MarginTest | None:
@@ -105,7 +115,7 @@ def _out_of_reach(item: Evidence, share: FamilyShare) -> Decision:
         return "inconclusive", f"{item.ours.n} trials against {item.theirs.n} cannot be significant at 5 %", ""
     alone = item.floor > ALPHA
     needed = 6 if alone and share.family == 1 else stats.pairs_to_survive(share.family, ALPHA)
-    settles = what_reaches(item, share, needed)
+    settles = what_reaches(needed, tested=not alone)
     if not alone:
         text = f"{item.n} pairs cannot be significant after Holm over the {share.family} contrasts shown; {needed} can"
         return "exploratory", text, settles

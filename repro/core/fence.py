@@ -23,7 +23,7 @@ from repro.core.errors import OutputError
 LINK = "is a symbolic link; links are not followed"
 ELSEWHERE = "leads out of its folder by `..`"
 SECOND_NAME = "has a second name elsewhere (a hard link), which a change would reach; replace it by a copy"
-NO_FILE = "is no plain file"
+NO_FILE = "is no plain file (a pipe, socket or device)"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _fences: set[tuple[str, ...]] = set()
 """Parts of the absolute path of every fenced folder. They are only ever added, so that no code can forget one."""
@@ -204,23 +204,31 @@ def names(path: Path, pattern: str = "*") -> list[str]:
     return sorted(name for name in found if fnmatch.fnmatchcase(name, pattern))
 
 
-def refuse_links(root: Path) -> None:
-    """Check every name below a folder without opening a file, before anything is read or written.
+def intruders(root: Path) -> Iterator[tuple[Path, str]]:
+    """Yield everything below a folder that is neither a folder nor a plain file, with the reason to refuse it.
 
-    Raises:
-        OutputError: there is a link, a pipe, a socket or a device.
+    Nothing is opened and no link is followed.
     """
     waiting = [os.fspath(root)]
     while waiting:
         with contextlib.suppress(OSError), os.scandir(waiting.pop()) as listing:
             for entry in listing:
                 if entry.is_symlink():
-                    raise OutputError(f"{entry.path}: {LINK}, and nothing outside of it is read or written; replace "
-                                      "the link by what it names")
-                if entry.is_dir(follow_symlinks=False):
+                    yield Path(entry.path), LINK
+                elif entry.is_dir(follow_symlinks=False):
                     waiting.append(entry.path)
                 elif not entry.is_file(follow_symlinks=False):
-                    raise OutputError(f"{entry.path}: {NO_FILE} (a pipe, socket or device); remove it")
+                    yield Path(entry.path), NO_FILE
+
+
+def refuse_links(root: Path) -> None:
+    """Check every name below a folder, before anything is read or written.
+
+    Raises:
+        OutputError: there is a link, a pipe, a socket or a device.
+    """
+    for path, reason in intruders(root):
+        raise OutputError(f"{path}: {reason}: nothing is read or written; replace it by the file or folder itself")
 
 
 def _remove(folder: int, name: str) -> None:

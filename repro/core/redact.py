@@ -61,6 +61,16 @@ def _in_address(value: str) -> Iterable[str]:
         yield from (text, unquote(text)) if text else ()
 
 
+def without_users(text: str) -> str:
+    """Return `text` without the user parts of addresses; independent of the environment."""
+    return USERINFO.sub("", text)
+
+
+def holds_credential(text: str, environment: Mapping[str, str]) -> bool:
+    """Return True if `text` holds a password, or the value of a variable named like a secret."""
+    return any(_in_address(text)) or any(value in text for value in secrets(environment))
+
+
 def masked(text: str) -> str:
     """Return `text` without the credentials of this process's environment."""
     return Scrubber(secrets(os.environ)).masked(text)

@@ -25,7 +25,8 @@ class DeepSpeedZero(Engine):
 
     title: ClassVar[str] = "DeepSpeed ZeRO"
     checkpoints: ClassVar[bool] = True
-    preload: ClassVar[tuple[str, ...]] = ("torch", "torch._dynamo", "deepspeed", "repro.engines.zero.session")
+    preload: ClassVar[tuple[str, ...]] = ("torch", "torch._dynamo", "deepspeed", "repro.engines.zero.session",
+                                          "repro.engines.zero.first_start")
 
     always_shown: ClassVar[tuple[str, ...]] = ("stage",)
 

@@ -23,6 +23,7 @@ from repro.launchers.netns.placement import Placement, node_of
 from repro.launchers.netns.probe import ability
 from repro.seams.launching import LaunchRequest, LaunchResult
 from repro.seams.plugin import Setting
+from repro.seams.reach import SAFE
 
 
 def _rate(text: str) -> str:
@@ -35,8 +36,8 @@ def _delay(text: str) -> str:
     return text.strip().lower().replace(" ", "")
 
 
-Rate = Annotated[str, AfterValidator(_rate)]
-Delay = Annotated[str, AfterValidator(_delay)]
+Rate = Annotated[str, AfterValidator(_rate), SAFE]
+Delay = Annotated[str, AfterValidator(_delay), SAFE]
 RECORD = "network.json"
 
 

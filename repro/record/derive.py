@@ -10,6 +10,14 @@ import numpy as np
 from repro.core.events import EVALUATION_KEYS, Event
 from repro.record.effective import mismatches
 from repro.record.energy import OBSERVER_LIMIT, Energy
+from repro.record.final_facts import (
+    FinalFacts,
+    describe_cost,
+    describe_facts,
+    describe_gap,
+    find_failures,
+    read_facts,
+)
 from repro.record.outcome import read_outcome
 from repro.record.result_warnings import (
     ENERGY_RESUMED,
@@ -37,6 +45,7 @@ from repro.record.results import (
 )
 from repro.record.status import Status, meaning
 from repro.seams.launching import LaunchResult
+from repro.seams.training import Workload
 from repro.suite.model import Trial
 from repro.suite.training import Stop
 
@@ -66,6 +75,7 @@ def derive(trial: Trial, attempt: int, events: Sequence[Event], outcome: LaunchR
         "hashes": log.mapping("x_hashes"), "effective": log.mapping("x_effective"),
         "network": outcome.network if outcome else None,
         "settings": log.mapping("x_settings"), "build": log.mapping("x_build"),
+        "every_rank": facts.covers_every_rank if (facts := log.facts()) else None,
         "resumed": tuple(Resumed.model_validate(event.value) for event in log.all("x_resumed")),
     }
     status, reason = _judged(trial, log, *_status(log, outcome))
@@ -118,6 +128,10 @@ class _Log:
     def last(self, key: str) -> Event | None:
         return next((event for event in reversed(self.events) if event.key == key), None)
 
+    def facts(self) -> FinalFacts | None:
+        event = self.last("x_checked")
+        return read_facts(event.value) if event is not None else None
+
     def mapping(self, key: str) -> dict[str, str]:
         found: dict[str, str] = {}
         for event in self.all(key):
@@ -150,7 +164,10 @@ def _judged(trial: Trial, log: _Log, status: Status, reason: str) -> tuple[Statu
     """Make a trial invalid if it trained to its end, but with other data or settings than requested."""
     if not meaning(status).logged:
         return status, reason
-    wrong = [*_wrong_data(log), *mismatches(trial.choices, log.mapping("x_effective"), log.mapping("x_settings"))]
+    effective, facts = log.mapping("x_effective"), log.facts()
+    wrong = [*_wrong_data(log), *_short_evaluations(trial, log),
+             *mismatches(trial.choices, effective, log.mapping("x_settings")),
+             *(find_failures(trial.choices, facts, effective) if facts else ())]
     return ("invalid", "; ".join(wrong)) if wrong else (status, reason)
 
 
@@ -160,6 +177,16 @@ def _wrong_data(log: _Log) -> list[str]:
     seeded = event.value.get("as_seeded", {}) if event else {}
     names = {"data_order": "the consumed samples or their order", "augmentation": "the consumed augmentation"}
     return [f"{names.get(kind, kind)} differed from the seed's" for kind, equal in seeded.items() if not equal]
+
+
+def _short_evaluations(trial: Trial, log: _Log) -> list[str]:
+    """Return the first evaluation that lost or repeated samples."""
+    for event in log.events:
+        if event.key in EVALUATION_KEYS and "evaluated" in event.metadata:
+            wanted = trial.choices.workload.get(Workload).eval_samples
+            return [f"the evaluation after {event.metadata['samples_count']} samples covered "
+                    f"{event.metadata['evaluated']:g} of {wanted} evaluation samples"]
+    return []
 
 
 def _by_rank(end: Any) -> str:
@@ -296,9 +323,7 @@ def _phases(log: _Log) -> dict[str, float]:
     watched = {name: float(event.value.get(name, 0.0)) for name in PHASES} if event else dict.fromkeys(PHASES, 0.0)
     if event and LOST in event.value:
         watched[LOST] = float(event.value[LOST])
-    stepped = sum(
-        sum(block.value["seconds"]) + sum(block.value["input_seconds"]) for block in log.all("x_steps")
-    )
+    stepped = _stepped(log)
     watched["other"] += max(0.0, watched["train"] - stepped)
     watched["train"] = stepped
     return watched
@@ -335,4 +360,26 @@ def _warnings(trial: Trial, log: _Log, points: Sequence[Point], measured: dict[s
         *(describe_resumed(Resumed.model_validate(event.value)) for event in log.all("x_resumed")),
         *describe_skipped(skipped),
         *describe_unassigned(measured),
+        *_doubts(trial, log, points, measured),
     )}
+
+
+def _doubts(trial: Trial, log: _Log, points: Sequence[Point], measured: dict[str, Any]) -> list[str]:
+    """Return warnings that logs of version 0.1.0 never had: they are derived again word for word."""
+    facts = log.facts()
+    if facts is None:
+        return []
+    phases, samples = measured.get("phases", {}), measured.get("samples", 0)
+    return [*describe_facts(facts), *describe_cost(trial.choices, phases, samples, len(points)),
+            *describe_gap(_block_gap(log), measured.get("run_seconds"))]
+
+
+def _block_gap(log: _Log) -> float:
+    """Return the seconds that blocks of steps took longer than the sum of their steps."""
+    event = log.last("x_phases")
+    return float(event.value.get("train", 0.0)) - _stepped(log) if event is not None else 0.0
+
+
+def _stepped(log: _Log) -> float:
+    """Return the seconds of all steps and their input."""
+    return float(sum(sum(block.value["seconds"]) + sum(block.value["input_seconds"]) for block in log.all("x_steps")))

@@ -30,6 +30,14 @@ ALLOWED = re.compile(
     r"^(OMP_NUM_THREADS|MKL_NUM_THREADS|KMP_AFFINITY|CUDA_VISIBLE_DEVICES|CUBLAS_WORKSPACE_CONFIG|PYTHONHASHSEED"
     r"|GLOO_[A-Z_]+|NCCL_[A-Z0-9_]+|TORCH_[A-Z0-9_]+|TORCHINDUCTOR_[A-Z0-9_]+|DS_[A-Z0-9_]+|DEEPSPEED_[A-Z0-9_]+)$"
 )
+NCCL = re.compile(
+    r"^NCCL_(ALGO|PROTO|NTHREADS|BUFFSIZE|LAUNCH_MODE|DEBUG|DEBUG_SUBSYS|CROSS_NIC|(MIN|MAX)_(P2P_)?(NCHANNELS|CTAS)"
+    r"|[A-Z0-9_]*_(DISABLE|ENABLE|LEVEL|THRESHOLD|TIMEOUT|CHUNKSIZE)|IB_(HCA|TC|SL|GID_INDEX|RETRY_CNT|QPS_PER_CONNECTION"
+    r"|PCI_RELAXED_ORDERING|ADAPTIVE_ROUTING)|SOCKET_(IFNAME|FAMILY|NTHREADS)|NSOCKS_PERTHREAD|NET_GDR_READ|NET"
+    r"|COMM_BLOCKING|IGNORE_CPU_AFFINITY|NET_SHARED_BUFFERS|WORK_FIFO_DEPTH)$"
+)
+"""Variables of NCCL whose values are recorded: they tune it. Others name files, hosts and plug-ins; a hash of each is
+recorded, which shows that two runs differed."""
 FLEETING = re.compile(r"^(_|PWD|OLDPWD|SHLVL|PS1|TERM.*|COLUMNS|LINES|COLORTERM|LS_COLORS|SSH_.*|DISPLAY|XDG_.*|DBUS_.*"
                       r"|WINDOWID|HISTFILE|PYTEST_.*|TMUX.*|STY)$")
 """Variables of a terminal or session: they differ between runs and have no effect on training."""
@@ -131,12 +139,18 @@ def installed(found: Iterable[Distribution]) -> dict[str, str]:
 
 
 def settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables on the allow-list whose names do not look like secrets, without passwords in addresses."""
+    """Return the variables on the allow-list whose names do not look like secrets, without passwords in addresses; of
+    those that do not tune but name something, a hash.
+    """
     hidden = Scrubber(secrets(environment))
-    return {
-        name: hidden.masked(value) for name, value in sorted(environment.items())
-        if ALLOWED.match(name) and not SECRET.search(name)
-    }
+    found = {name: hidden.masked(value) for name, value in sorted(environment.items())
+             if ALLOWED.match(name) and not SECRET.search(name)}
+    return {name: _hashed(value) if name.startswith("NCCL_") and not NCCL.match(name) else value
+            for name, value in found.items()}
+
+
+def _hashed(value: str) -> str:
+    return f"sha256:{hashlib.sha256(value.encode('utf-8', 'surrogateescape')).hexdigest()[:12]}"
 
 
 def others_sha256(environment: Mapping[str, str]) -> str:

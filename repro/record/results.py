@@ -241,6 +241,8 @@ class Result(Frozen):
     best: float | None = None
     curve: tuple[Point, ...] = ()
     hashes: dict[str, str] = Field(default_factory=dict)
+    every_rank: bool | None = None
+    """Every rank's own weights were compared and agree with the hash of the final weights; None: an old record."""
     effective: dict[str, str] = Field(default_factory=dict)
     settings: dict[str, str] = Field(default_factory=dict)
     """Environment variables that affect training, as rank 0 read them."""

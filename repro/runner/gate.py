@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from repro.core.errors import ParityError
@@ -11,8 +13,18 @@ from repro.record.resume import began_elsewhere
 from repro.record.store import Record
 from repro.runner.context import RunContext
 from repro.runner.launching import PARITY_WORKER, Launchers
+from repro.seams.training import Precision
 from repro.suite.model import Trial
 from repro.worker import parity
+from repro.worker.gate_difference import TOLERANCE, Difference
+from repro.worker.gate_judge import LARGEST_TOLERANCE, culprit, judge, largest_difference, widen_tolerances
+from repro.worker.gate_precision import judge_precision
+from repro.worker.gate_trace import STEPS, Trace, read_traces
+
+CONFIRMATIONS = 2
+"""Further seeds with which a candidate with a small difference is judged."""
+DISTURBANCES = 3
+"""Disturbed copies of the reference: one alone may miss the step at which rounding is amplified most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,37 +44,130 @@ class ParityGate:
             self._run(resumed=bool(record.attempts))
 
     def _run(self, resumed: bool) -> None:
-        groups = parity.groups(self.context.plan)
+        findings = self.run()
+        bad = [item for item in findings if item["problem"]]
+        if bad:
+            texts = "; ".join(f"{item['candidate']} against {item['reference']}: {item['problem']}" for item in bad)
+            raise ParityError(f"parity gate: {texts}; no {'more trials are' if resumed else 'trial was'} timed")
+
+    def run(self, every: bool = False) -> list[dict[str, Any]]:
+        """Compare all groups and write the verdict; return one finding for each candidate of each group.
+
+        Args:
+            every: compare all cells, also if the plan needs no gate.
+        """
+        groups = parity.groups(self.context.plan, every)
         verdict = self.context.folder.parity_verdict
         if not groups:
             write_json(verdict, {"needed": False, "why": parity.why_not(self.context.plan)})
-            return
+            return []
         findings: list[dict[str, Any]] = []
         for group in groups:
             self.context.watcher.stage(f"parity gate: {group.title}")
             findings += self._judge(group)
-            write_json(verdict, {"needed": True, "tolerance": parity.TOLERANCE, "steps": parity.STEPS,
-                                 "findings": findings})
-        bad = next((item for item in findings if item["problem"]), None)
-        if bad:
-            raise ParityError(f"parity gate: {bad['candidate']} against {bad['reference']}: {bad['problem']}; "
-                              f"no {'more trials are' if resumed else 'trial was'} timed")
+            write_json(verdict, {"needed": True, "tolerance": TOLERANCE, "steps": STEPS, "findings": findings})
+        return findings
 
     def _judge(self, group: parity.Group) -> list[dict[str, Any]]:
-        members = (group.reference, *group.candidates)
-        traces = {member.trial_id: self._traces(member, member.trial_id, 0.0) for member in members}
-        findings = parity.judge_group(group, traces)
-        if not any(item["problem"] for item in findings):
+        """Return the findings of one group.
+
+        A unit that switches on in one engine and off in another, because of one last place, shows as a small difference
+        with one seed; a defect shows with every seed. So a candidate with a small difference is judged with others too.
+        """
+        findings = self._judge_once(group)
+        for repeat in range(1, CONFIRMATIONS + 1):
+            doubtful = tuple(candidate for candidate, item in zip(group.candidates, findings, strict=True)
+                             if _is_small(item))
+            if not doubtful:
+                break
+            again = replace(group, reference=_with_repeat(group.reference, repeat),
+                            candidates=tuple(_with_repeat(item, repeat) for item in doubtful))
+            cleared = {item["candidate"]: item for item in self._judge_once(again) if not item["problem"]}
+            findings = [cleared[item["candidate"]] | {"cleared": item["problem"], "repeat": repeat}
+                        if _is_small(item) and item["candidate"] in cleared else item for item in findings]
+        return findings
+
+    def _judge_once(self, group: parity.Group) -> list[dict[str, Any]]:
+        """Return the findings with one seed; a candidate that does not run does not keep others from being judged."""
+        try:
+            reference = self._traces(group, group.reference)[0]
+        except ParityError as error:
+            return [_not_run(group, item, str(error)) for item in group.candidates]
+        traces: dict[str, Sequence[Trace] | str] = {}
+        for candidate in group.candidates:
+            try:
+                traces[candidate.trial_id] = self._traces(group, candidate)
+            except ParityError as error:
+                traces[candidate.trial_id] = str(error)
+        findings = self._compare(group, reference, traces, ())
+        if group.kind == "precision" or not any(item["problem"] and item["checks"] for item in findings):
             return findings
         # How far does the reference differ from itself if its weights are off by rounding? Less than that is no fault.
-        disturbed = self._traces(group.reference, f"{group.reference.trial_id}-disturbed", parity.DISTURBANCE)
-        return parity.judge_group(group, traces, disturbed[0])
+        disturbed = [self._traces(group, group.reference, number + 1)[0] for number in range(DISTURBANCES)]
+        return self._compare(group, reference, traces, widen_tolerances(reference, disturbed))
 
-    def _traces(self, member: Trial, name: str, disturbance: float) -> list[parity.Trace]:
-        folder = self.context.folder.parity / name
-        payload = {"steps": parity.STEPS, "disturbance": disturbance}
+    def _compare(
+        self, group: parity.Group, reference: Trace, traces: Mapping[str, Sequence[Trace] | str],
+        tolerances: Sequence[float],
+    ) -> list[dict[str, Any]]:
+        findings = []
+        for candidate in group.candidates:
+            ranks = traces[candidate.trial_id]
+            if isinstance(ranks, str):
+                findings.append(_not_run(group, candidate, ranks))
+                continue
+            precision = candidate.choices.precision.get(Precision)
+            checks = judge(reference, ranks, tolerances) if group.kind == "fp32" else \
+                judge_precision(precision, reference, ranks)
+            worst = culprit(checks)
+            findings.append({
+                **_names(group, candidate), "problem": worst.text if worst else "",
+                "largest_difference": largest_difference(reference, ranks[0]), "tolerances": list(tolerances),
+                "checks": {name: _as_json(found) for name, found in checks.items()}, "effective": ranks[0].effective,
+            })
+        return findings
+
+    def _traces(self, group: parity.Group, member: Trial, disturbance: int = 0) -> list[Trace]:
+        """Launch one member and read what its ranks measured.
+
+        Raises:
+            ParityError: it did not run.
+        """
+        place = f"{member.trial_id}-{group.kind}" + (f"-disturbed{disturbance}" if disturbance else "")
+        folder = self.context.folder.parity / place
+        ranks = group.candidates[0].choices.processes if member is group.reference else 1
+        payload = {"kind": group.kind, "least_share": group.least_share, "disturbance": disturbance,
+                   "ranks_of_candidates": ranks}
         outcome = self.launchers.launch(member, PARITY_WORKER, folder, payload)
         if not outcome.ok:
-            raise ParityError(f"parity gate: {parity.name(member)} did not run: {outcome.failure_text()} "
-                              f"(logs in {folder})")
-        return parity.read_traces(folder, member.choices.processes)
+            raise ParityError(f"{parity.name(member)} did not run: {outcome.failure_text()} (logs in {folder})")
+        return read_traces(folder, member.choices.processes)
+
+
+def _names(group: parity.Group, candidate: Trial) -> dict[str, Any]:
+    return {"group": group.title, "kind": group.kind, "reference": parity.name(group.reference),
+            "candidate": parity.name(candidate)}
+
+
+def _with_repeat(trial: Trial, repeat: int) -> Trial:
+    return trial.model_copy(update={"repeat": repeat})
+
+
+def _is_small(finding: Mapping[str, Any]) -> bool:
+    """Return True if rounding could explain a finding: a small difference after the first step."""
+    known = [item for item in finding["checks"].values() if item is not None]
+    return bool(known) and all(item["size"] is not None and item["size"] < LARGEST_TOLERANCE and item["step"] > 1
+                               for item in known)
+
+
+def _not_run(group: parity.Group, candidate: Trial, problem: str) -> dict[str, Any]:
+    return {**_names(group, candidate), "problem": problem, "largest_difference": 0.0, "tolerances": [], "checks": {},
+            "effective": {}}
+
+
+def _as_json(found: Difference | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {"step": found.step, "tensor": found.tensor, "text": found.text,
+            "size": found.size if math.isfinite(found.size) else None,
+            "tolerance": found.tolerance if math.isfinite(found.tolerance) else None}

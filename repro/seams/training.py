@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from repro.core.errors import CheckpointError
 from repro.core.random_streams import Streams
+from repro.seams.held import Held
+from repro.seams.loss_scaling import LossScaling
 from repro.seams.plugin import Plugin
 
 if TYPE_CHECKING:
@@ -122,24 +124,6 @@ class Workload(Plugin):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class LossScaling:
-    """Dynamic scaling of the loss, as in `torch.amp.GradScaler`; DeepSpeed's scaler has no other factors."""
-
-    GROWTH_FACTOR: ClassVar[float] = 2.0
-    """Factor of the scale after `growth_interval` steps without overflow."""
-    BACKOFF_FACTOR: ClassVar[float] = 0.5
-    """Factor of the scale after an overflow."""
-    initial_scale_power: int = 16
-    """The initial scale is 2 to this power: 65536."""
-    growth_interval: int = 2000
-    """Steps without overflow until the scale grows."""
-
-    @property
-    def initial_scale(self) -> float:
-        return float(2 ** self.initial_scale_power)
-
-
 class Precision(Plugin):
     """A numeric format as data: the types of computation, weights and optimizer. Engines carry it out."""
 
@@ -162,6 +146,9 @@ class Optimizer(Plugin):
 
     lr: float
     """Base learning rate."""
+    evaluates_other_weights: ClassVar[bool] = False
+    """True: an evaluation uses other weights than training does (averages), so the worker neither repeats evaluations
+    itself nor requires that they leave the weights unchanged."""
 
     @abstractmethod
     def build(self, named_parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> torch.optim.Optimizer:
@@ -304,6 +291,13 @@ class Session(ABC):
     @abstractmethod
     def weights(self) -> dict[str, np.ndarray]:
         """Return the full (master) weights by parameter name, float32, identical on every rank."""
+
+    def held(self) -> list[Held] | None:
+        """Return what this rank itself holds of every parameter, without communication; None: it cannot be read.
+
+        After a trial the worker compares it with `weights` and, for ranks that hold the same parts, with one another.
+        """
+        return None
 
     @abstractmethod
     def buffers(self) -> dict[str, np.ndarray]:

@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, mo
 from repro.core import registry
 from repro.core.errors import ReproError, UnknownName
 from repro.core.frozen import Frozen
+from repro.core.redact import without_users
 from repro.seams.plugin import Plugin
 from repro.suite.facts import facts_of
 from repro.suite.field_problem import FieldProblem, as_text, describe_error, reject_booleans
@@ -55,7 +56,7 @@ class Choice(Frozen):
         changed = self.plugin.model_dump(mode="json", exclude_defaults=True)
         changed |= self.plugin.model_dump(mode="json", include=set(self.plugin.always_shown))
         options = ", ".join(f"{key}={as_text(value)}" for key, value in sorted(changed.items()) if key not in names)
-        return f"{self.kind} ({options})" if options else self.kind
+        return without_users(f"{self.kind} ({options})" if options else self.kind)
 
 
 def parse_choice(seam: str, value: Any) -> Any:

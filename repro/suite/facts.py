@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from repro.core.frozen import Frozen
+from repro.seams.loss_scaling import LossScaling
 from repro.seams.plugin import Plugin
-from repro.seams.training import Direction, LossScaling
+from repro.seams.training import Direction
 
 Title = Annotated[str, Field(max_length=1000)]
 

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from repro.core import pattern
 from repro.core.errors import SuiteError, nearest
+from repro.core.redact import masked
 from repro.core.yaml_file import FieldPath, YamlFile, dotted, read_yaml
 from repro.suite.field_problem import FieldProblem, describe_error, known_keys
 from repro.suite.kinds import config_class
@@ -23,11 +24,16 @@ SUITE_LEVEL = ("seeds", "master_seed", "sequential")
 """Keys that an override sets on the suite itself; every other key is a field of a trial."""
 
 
+PROSE = ("title", "description", "source", "expected", "changes")
+"""Keys of a suite that hold text for readers."""
+
+
 @dataclass(slots=True)
 class SuiteFile:
     """A suite and where each of its fields was written."""
 
     text: str
+    """The file without credentials, as it is stored with a run."""
     source: YamlFile
     suite: Suite = field(init=False)
     overrides: dict[FieldPath, str] = field(default_factory=dict)
@@ -78,7 +84,7 @@ def read_suite(
     if not isinstance(source.data, dict):
         raise SuiteError("is not a suite: a mapping with `suite:` and `trial:` is expected", file=source.name, line=1)
     written: dict[FieldPath, str] = {}
-    data = dict(source.data)
+    data = {key: _without_secrets(item) if key in PROSE else item for key, item in source.data.items()}
     for override in overrides:
         _apply(data, override, written)
     if ("seeds",) in written and (design is not None or data.get("sequential") is not None):
@@ -87,7 +93,7 @@ def read_suite(
                          file=written["seeds",], field="seeds")
     if design is not None:
         data = _with_design(data, design, written)
-    holder = SuiteFile(text=text, source=source, overrides=written)
+    holder = SuiteFile(text=masked(text), source=source, overrides=written)
     try:
         holder.suite = Suite.model_validate(data)
     except ValidationError as error:
@@ -106,6 +112,15 @@ def _with_design(data: dict[str, Any], design: ChosenDesign, written: dict[Field
         return data
     written |= {("sequential",): design.option, ("seeds",): design.option}
     return design.applied(data)
+
+
+def _without_secrets(item: Any) -> Any:
+    """Return the text of a suite without the credentials of this environment: it is printed, stored and published."""
+    if isinstance(item, list):
+        return [_without_secrets(each) for each in item]
+    if isinstance(item, dict):
+        return {key: _without_secrets(each) for key, each in item.items()}
+    return masked(item) if isinstance(item, str) else item
 
 
 def _open(name_or_path: str) -> tuple[YamlFile, str]:

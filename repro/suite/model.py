@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 from pydantic_core import PydanticCustomError
 
 from repro.core.frozen import Frozen
+from repro.core.redact import without_users
 from repro.suite.field_problem import FieldProblem, SuitePart, reject_booleans
 from repro.suite.identity import METHOD, digest
 from repro.suite.kinds import AnyTrialConfig
@@ -62,6 +63,10 @@ Metric = Annotated[str, AfterValidator(_metric), Field(json_schema_extra=lambda 
 """The name of an entry of `METRICS`."""
 
 
+Prose = Annotated[str, AfterValidator(without_users)]
+"""Text for readers, outside the digest. It is published, so an address in it loses its user and password."""
+
+
 class Contrast(Frozen):
     """Two cells, each by the factors that single it out."""
 
@@ -74,7 +79,7 @@ class Change(SuitePart):
     """What one version of a suite changed."""
 
     version: str = Field(pattern=VERSION)
-    text: str
+    text: Prose
 
 
 class Suite(Frozen):
@@ -82,12 +87,12 @@ class Suite(Frozen):
 
     schema_: Literal[1] = Field(default=1, alias="schema")
     suite: str = Field(pattern=r"^[a-z][a-z0-9-]{0,63}$", description="the suite's name")
-    title: str = ""
-    description: str = ""
+    title: Prose = ""
+    description: Prose = ""
     version: str = Field("", pattern=rf"{VERSION}|^$", description="the suite's own version, in quotes: \"2.0\"")
     changes: tuple[Change, ...] = Field((), description="what each version changed, the latest first")
-    source: str = Field("", description="the paper or practice the suite follows")
-    expected: str = Field("", description="how long it takes, and where that was seen")
+    source: Prose = Field("", description="the paper or practice the suite follows")
+    expected: Prose = Field("", description="how long it takes, and where that was seen")
     seeds: int = Field(10, ge=1, le=MOST_SEEDS, description="repeats of every cell; 10 for a result, 5 the least")
     master_seed: int | None = Field(None, ge=0, lt=SEEDS_BELOW, description="every random number of the trials comes "
                                     "from this; null: drawn for every run, and kept in its plan")

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from repro.core.errors import UsageError
+from repro.core.redact import holds_credential
 from repro.seams.reach import Reach
 from repro.suite.cell import Cell
 
@@ -82,6 +83,19 @@ def require_allowed(source: str, cells: Sequence[Cell], allowed: Sequence[str]) 
         flags = " ".join(f"--allow {quote(item.permission)}" for item in left[:SHOWN])
         raise UsageError(f"{source}: {'; '.join(item.text() for item in left[:SHOWN])}{more}: a record may not choose "
                          f"what is read, written or run here; if you trust it, allow that very value: {flags}")
+
+
+def refuse_credentials(cells: Sequence[Cell], environment: Mapping[str, str]) -> None:
+    """Refuse a suite whose options hold a credential: options are stored, compared and published.
+
+    Raises:
+        UsageError: an option holds one; the value is not shown.
+    """
+    for item in reaching(cells):
+        if holds_credential(item.value, environment):
+            raise UsageError(f"{item.option}: holds a password, or the value of a variable of your environment that is "
+                             "named like a secret; options are part of every record. The plug-in should read it from a "
+                             "variable or a file")
 
 
 def _of_model(model: BaseModel, place: str) -> Iterator[Reaching]:

@@ -10,6 +10,7 @@ from repro.seams.training import Job, Session, TrainingParts, Workload
 from repro.suite.model import Trial
 from repro.suite.training import TrainingConfig
 from repro.worker.clock import RankClock
+from repro.worker.setup import Started
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +19,18 @@ class TrialContext:
 
     trial: Trial
     job: Job
-    session: Session
-    parts: TrainingParts | None
-    """None for an engine that needs no model (the fake)."""
+    started: Started
     log: EventLog
     clock: RankClock
+
+    @property
+    def session(self) -> Session:
+        return self.started.session
+
+    @property
+    def parts(self) -> TrainingParts | None:
+        """None for an engine that needs no model (the fake)."""
+        return self.started.parts
 
     @property
     def choices(self) -> TrainingConfig:

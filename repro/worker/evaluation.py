@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from repro.seams.training import Batch
+from repro.seams.training import Batch, TrainingParts
 from repro.worker.context import TrialContext
 
 EVAL_BATCH = 512
 """Samples per forward pass of an evaluation and rank."""
+
+
+def share_batches(parts: TrainingParts, rank: int, world: int, eval_samples: int) -> Iterator[Batch]:
+    """Yield a rank's share: every world-th of the first `eval_samples` evaluation samples."""
+    own = np.arange(rank, eval_samples, world)
+    for start in range(0, len(own), EVAL_BATCH):
+        yield parts.eval_batch(own[start:start + EVAL_BATCH])
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """One evaluation, over all ranks."""
+
+    number: int
+    """From 1."""
+    samples: int
+    """Training samples until then."""
+    value: float
+    """NaN if the loss of any rank was not finite."""
 
 
 class Evaluator:
@@ -23,6 +44,7 @@ class Evaluator:
         self.train_samples = context.workload.train_samples
         self.evaluations = 0
         """Evaluations so far."""
+        self.last: Evaluated | None = None
 
     def evaluate(self, samples: int, losses: Sequence[float]) -> float:
         """Return the metric; NaN if the loss of any rank is not finite.
@@ -34,34 +56,36 @@ class Evaluator:
         context, stop = self.context, self.context.choices.stop
         position = {"epoch_num": samples / self.train_samples, "samples_count": samples}
         context.log.start("eval_start", **position)
-        value, train_loss = self._score(losses)
+        value, train_loss, counted = self._score(losses)
         self.evaluations += 1
+        self.last = Evaluated(self.evaluations, samples, value)
         stop_ns = context.log.stop("eval_stop", **position)
+        short: dict[str, Any] = {} if counted == self.eval_samples else {"evaluated": counted}
         context.log.emit(
             "eval_accuracy" if stop.direction == "higher" else "eval_error",
             value if math.isfinite(value) else None, samples_count=samples, epoch_num=position["epoch_num"],
             phases=context.clock.watch.seconds(), eval_stop_ns=stop_ns, metric=stop.metric, train_loss=train_loss,
+            **short,
         )
         return value
 
-    def _score(self, losses: Sequence[float]) -> tuple[float, float | None]:
-        """(metric over all ranks, mean training loss of all ranks); NaN and None if any rank's loss is not finite."""
+    def _score(self, losses: Sequence[float]) -> tuple[float, float | None, float]:
+        """Return (metric over all ranks, mean training loss of all ranks, evaluated samples).
+
+        NaN and None if any rank's loss is not finite. An evaluation of too few samples is logged with their number,
+        which makes the trial invalid: it would lose them again if it ran again.
+        """
         session = self.context.session
         score, count = session.evaluate(self._batches(), self.context.choices.stop.metric)
         bad = float(not all(math.isfinite(loss) for loss in losses))
         loss = sum(losses) / len(losses)
         scores, counts, bads, mean_losses = session.total([score, float(count), bad, loss if not bad else 0.0])
-        if self.context.parts is not None:
-            assert counts == self.eval_samples, f"{counts} of {self.eval_samples} evaluation samples"
-        if bads:
-            return math.nan, None
-        return scores / counts, mean_losses / self.context.job.world
+        counted = counts if self.context.parts is not None else float(self.eval_samples)
+        if bads or not counts:
+            return math.nan, None, counted
+        return scores / counts, mean_losses / self.context.job.world, counted
 
     def _batches(self) -> Iterable[Batch]:
-        """Yield this rank's share: every world-th evaluation sample."""
+        """Return this rank's share of the evaluation samples."""
         parts, job = self.context.parts, self.context.job
-        if parts is None:
-            return
-        own = np.arange(job.rank, self.eval_samples, job.world)
-        for start in range(0, len(own), EVAL_BATCH):
-            yield parts.eval_batch(own[start:start + EVAL_BATCH])
+        return share_batches(parts, job.rank, job.world, self.eval_samples) if parts is not None else ()

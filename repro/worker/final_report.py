@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from repro.worker.capture import Capture
 from repro.worker.context import TrialContext
 from repro.worker.data_audit import DataAudit, add_tallies, draws_sha256
 from repro.worker.data_order import SampleOrder
+from repro.worker.evaluation import Evaluated
 from repro.worker.expected_traffic import expected_traffic
+from repro.worker.final_checks import gather_facts
 from repro.worker.step_log import write_rank_steps
 from repro.worker.weights import weights_sha256
 
@@ -28,6 +31,8 @@ class RankFigures:
     peak_bytes: int | None
     order: SampleOrder
     audit: DataAudit | None
+    capture: Capture
+    last: Evaluated | None
 
 
 def report_final(context: TrialContext, figures: RankFigures) -> None:
@@ -37,7 +42,10 @@ def report_final(context: TrialContext, figures: RankFigures) -> None:
     effective = session.effective()
     _log_traffic(context, figures, effective)
     log.emit("x_peak_bytes", session.gather(figures.peak_bytes))
-    log.emit("x_hashes", {"final_weights": weights_sha256(session.weights())})
+    weights = session.weights()
+    log.emit("x_hashes", {"final_weights": weights_sha256(weights)})
+    if context.parts is not None:
+        log.emit("x_checked", gather_facts(context, weights, figures.capture, figures.last))
     if figures.audit is None:
         log.emit("x_hashes", {"data_order": figures.order.sha256()})  # an engine without a model consumes no samples
     else:

@@ -1,11 +1,9 @@
-"""One rank in the parity gate: ten steps, every tensor of them measured and recorded."""
+"""One rank in the parity gate: it takes the gate's steps, and every tensor of them is measured and recorded."""
 
 from __future__ import annotations
 
-import hashlib
 import os
-import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +14,12 @@ from repro.core.random_streams import Streams
 from repro.seams.training import Batch, Job, Session, TrainingParts, Workload
 from repro.suite.model import Trial
 from repro.worker.data_order import SampleOrder
-from repro.worker.parity import Trace
-from repro.worker.setup import RankPlace, make_job, start_session
+from repro.worker.evaluation import share_batches
+from repro.worker.gate_measure import Measures, batch_sha256
+from repro.worker.gate_model import cut_dropout, keep_rank_0_buffers
+from repro.worker.gate_trace import AGED_STEPS, Kind, Step, Trace, measured_steps
+from repro.worker.rank_weights import describe_held, wide_share
+from repro.worker.setup import RankPlace, Started, make_job, start_session
 
 MAX_EVAL_SAMPLES = 2048
 """Largest number of evaluation samples over all ranks: all of a small data set, enough of a large one."""
@@ -28,62 +30,118 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
     rank, world, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     trial = Trial.model_validate(payload["trial"])
     job = make_job(trial.choices, RankPlace(rank, world, local_rank))
-    session, parts = start_session(trial, job, float(payload.get("disturbance", 0.0)))
-    assert parts is not None
+    cut = int(payload.get("ranks_of_candidates", 1))
+    started = start_session(trial, job, payload.get("disturbance", 0), lambda parts: _prepare(parts, cut))
+    assert started.parts is not None
     try:
-        trace = record_trace(trial, session, parts, job, int(payload["steps"]))
+        kind: Kind = payload["kind"]
+        trace = Recorder(trial, job, started).record(kind, measured_steps(kind, float(payload["least_share"])))
         fence.write_bytes(Path(folder, f"trace{rank}.json"), trace.model_dump_json().encode())
     finally:
-        session.close()
+        started.session.close()
 
 
-def record_trace(trial: Trial, session: Session, parts: TrainingParts, job: Job, steps: int) -> Trace:
-    """Train `steps` steps at the full rate and measure every tensor in each of them."""
-    choices, rank, world = trial.choices, job.rank, job.world
-    workload = choices.workload.get(Workload)
-    parts.open_data()
-    order = SampleOrder(Streams(trial.master_seed, trial.repeat), workload.train_samples, choices.batch.global_)
-    fed: list[tuple[str, ...]] = []
-    losses: list[float] = []
-    gradients: dict[str, list[tuple[float, float]]] = {}
-    weights: dict[str, list[tuple[float, float]]] = {}
-    for step in range(steps):
-        epoch, shares = order.micro_batches(step, rank, world, choices.batch.accumulation)
+def _prepare(parts: TrainingParts, ranks: int) -> None:
+    cut_dropout(parts.model)
+    if ranks > 1:
+        keep_rank_0_buffers(parts.model, ranks)
+
+
+class Recorder:
+    """Trains one session through the steps of the gate and measures it."""
+
+    def __init__(self, trial: Trial, job: Job, started: Started) -> None:
+        assert started.parts is not None and started.functions is not None
+        self.trial, self.job, self.started = trial, job, started
+        self.session: Session = started.session
+        self.parts: TrainingParts = started.parts
+        self.parts.open_data()
+        workload = trial.choices.workload.get(Workload)
+        self.eval_samples = min(workload.eval_samples, MAX_EVAL_SAMPLES)
+        self.order = SampleOrder(
+            Streams(trial.master_seed, trial.repeat), workload.train_samples, trial.choices.batch.global_)
+        self.measures = Measures()
+        self.weights: dict[str, np.ndarray] = {}
+        self.fed: list[tuple[str, ...]] = []
+        self.losses: list[float] = []
+
+    def record(self, kind: Kind, steps: Sequence[Step]) -> Trace:
+        """Take all steps and return what was measured."""
+        self.weights = self.session.weights()
+        initial = self.measures.of(self.weights)
+        facts: dict[str, Any] = {}
+        before = [step for step in steps if step.before_evaluation]
+        for index, step in enumerate(before):
+            if kind == "fp32" and index and step.number > before[index - 1].number + 1:
+                facts |= self._age(before[index - 1].number)
+            self._measure_step(step)
+        facts |= self._evaluate()
+        for step in steps[len(before):]:
+            self._measure_step(step)
+        facts |= self._describe_ranks()
+        return Trace(
+            rank=self.job.rank, steps=tuple(step.number for step in steps), fed=tuple(self.fed),
+            loss=tuple(self._mean(self.losses)), initial=initial, gradients=self.measures.series("gradient"),
+            weights=self.measures.series("weight"), updates=self.measures.series("update"),
+            effective=self.session.effective(), **facts,
+        )
+
+    def _batches(self, number: int) -> list[Batch]:
+        job, index = self.job, number - 1
+        epoch, shares = self.order.micro_batches(index, job.rank, job.world, job.accumulation)
         # Another epoch and another rate every step reveal an engine or workload that mishandles either.
-        batches = [parts.train_batch(epoch + step % 3, indices) for indices in shares]
-        fed.append(tuple(bytes_sha256(batch) for batch in batches))
-        loss = session.backward(batches)
-        losses.append(session.total([float(loss)])[0] / world)
-        _append_measures(gradients, session.gradients())
-        session.update(choices.rate * (1 - 0.05 * step))
-        _append_measures(weights, session.weights())
-    own = np.arange(rank, min(workload.eval_samples, MAX_EVAL_SAMPLES), world)
-    total, count = session.evaluate([parts.eval_batch(own)], choices.stop.metric)
-    scores = session.total([total, float(count)])
-    return Trace(
-        rank=rank, fed=tuple(fed), loss=tuple(losses), evaluation=scores[0] / scores[1],
-        gradients={name: tuple(values) for name, values in gradients.items()},
-        weights={name: tuple(values) for name, values in weights.items()},
-        buffers={name: measure(name, array) for name, array in session.buffers().items()},
-        effective=session.effective(),
-    )
+        return [self.parts.train_batch(epoch + index % 3, indices) for indices in shares]
 
+    def _measure_step(self, step: Step) -> None:
+        batches, rate = self._batches(step.number), self.trial.choices.rate * step.share
+        self.fed.append(tuple(batch_sha256(batch) for batch in batches))
+        if step.split:
+            self.losses.append(float(self.session.backward(batches)))
+            self.measures.add("gradient", self.session.gradients())
+            self.session.update(rate)
+        else:
+            self.losses.append(float(self.session.step(batches, rate)))
+            self.measures.skip("gradient")
+        before, self.weights = self.weights, self.session.weights()
+        self.measures.add("weight", self.weights)
+        self.measures.add("update", {name: array - before[name] for name, array in self.weights.items()})
 
-def _append_measures(into: dict[str, list[tuple[float, float]]], tensors: Mapping[str, np.ndarray]) -> None:
-    for name, array in tensors.items():
-        into.setdefault(name, []).append(measure(name, array))
+    def _age(self, last: int) -> dict[str, Any]:
+        losses = [float(self.session.step(self._batches(last + 1 + index), 0.0)) for index in range(AGED_STEPS)]
+        return {"aged_loss": tuple(self._mean(losses)), "moved_at_rate_zero": self._moved()}
 
+    def _moved(self) -> str:
+        """Return the first tensor whose weights differ from those at the last measured step."""
+        now = self.session.weights()
+        return next((name for name in now if not np.array_equal(now[name], self.weights[name], equal_nan=True)), "")
 
-def measure(name: str, array: np.ndarray) -> tuple[float, float]:
-    """Return (L2 norm, projection on a random direction that depends only on the name), in double precision."""
-    flat = np.asarray(array, dtype=np.float64).ravel()
-    direction = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(flat.size)
-    return float(np.linalg.norm(flat)), float(flat @ direction)
+    def _evaluate(self) -> dict[str, Any]:
+        """Evaluate by the engine and, with the weights that it reports, by the harness's own model."""
+        from repro.worker.own_model import OwnModel
 
+        metric, job = self.trial.choices.stop.metric, self.job
+        theirs = self.session.evaluate(share_batches(self.parts, job.rank, job.world, self.eval_samples), metric)
+        facts = {"moved_by_evaluation": self._moved(), "buffers": self.measures.of(self.session.buffers())}
+        functions = self.started.functions
+        assert functions is not None
+        own = OwnModel(self.trial, job, functions)
+        own.load(self.weights, self.session.buffers())
+        ours = own.evaluate(metric, self.eval_samples)
+        sums = self.session.total([theirs[0], float(theirs[1]), ours[0], float(ours[1])])
+        if job.optimizer.evaluates_other_weights:
+            return facts | {"evaluation": sums[0] / sums[1], "moved_by_evaluation": ""}
+        # A lost sample must show: the harness's own count is the divisor of both.
+        return facts | {"evaluation": sums[0] / sums[1] if sums[1] == sums[3] else float("nan"),
+                        "own_evaluation": sums[2] / sums[3], "optimizer": own.describe_optimizer()}
 
-def bytes_sha256(batch: Batch) -> str:
-    """Hash a micro-batch's inputs and targets as they are on the device."""
-    digest = hashlib.sha256()
-    for part in batch:
-        digest.update(np.ascontiguousarray(part.detach().cpu().numpy()).tobytes())
-    return digest.hexdigest()[:16]
+    def _describe_ranks(self) -> dict[str, Any]:
+        held, precision = self.session.held(), self.job.precision
+        facts: dict[str, Any] = {"wide_share": wide_share(self.weights, precision)}
+        if held is None:
+            return facts
+        found = describe_held(held, self.weights, precision.weights)
+        return facts | {"parts": found["parts"], "held": found["sha256"], "different": found["different"],
+                        "first_different": found["first"]}
+
+    def _mean(self, losses: Sequence[float]) -> list[float]:
+        return [total / self.job.world for total in self.session.total(losses)]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from repro.core.random_streams import Streams
 from repro.record.checkpoint import Resumption
+from repro.worker.capture import Capture
 from repro.worker.checkpoint_writer import CheckpointWriter
 from repro.worker.checkpointing import read_own_state, refuse_foreign_state, save_checkpoint
 from repro.worker.context import TrialContext
@@ -36,6 +38,7 @@ class Loop:
         self.traffic = TrafficLog()
         self.steps = TimedSteps(context, self.order, self.audit, self.traffic)
         self.evaluator = Evaluator(context)
+        self.capture = Capture(context)
         self.progress = Progress()
         self.restored_peak_bytes: int | None = None
 
@@ -54,6 +57,7 @@ class Loop:
         self.traffic.add(self.session.traffic())
         report_final(self.context, RankFigures(
             self.steps.step, self.steps.block_seconds, self.traffic.total(), self.peak_bytes(), self.order, self.audit,
+            self.capture, self.evaluator.last,
         ))
 
     def start(self) -> None:
@@ -74,11 +78,31 @@ class Loop:
             losses = self.steps.train_block()
         with self.watch.phase("logging"):
             self.steps.log_block(losses)
-        with self.watch.phase("eval"):
-            value = self.evaluator.evaluate(self.steps.samples, self.steps.losses)
+        value = self.evaluate()
         self.progress, ending = decide(
             self.context.choices.stop, self.progress, value, self.steps.step, self.context.budget_steps)
         return ending
+
+    def evaluate(self) -> float:
+        """Evaluate; at a drawn evaluation keep the weights, which counts as logging."""
+        drawn = self.capture.is_drawn(self.evaluator.evaluations + 1)
+        if drawn:
+            with self.uncounted():
+                self.capture.before()
+        with self.watch.phase("eval"):
+            value = self.evaluator.evaluate(self.steps.samples, self.steps.losses)
+        if drawn and self.evaluator.last is not None:
+            with self.uncounted():
+                self.capture.after(self.evaluator.last)
+        return value
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Charge the time inside to logging; what is sent inside is no traffic of the trial."""
+        self.traffic.add(self.session.traffic())
+        with self.watch.phase("logging"):
+            yield
+        self.session.traffic()
 
     def stop(self, ending: Ending) -> None:
         """Stop the clock and log how the trial ended."""

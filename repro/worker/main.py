@@ -64,7 +64,8 @@ def _build_new(
     engine = trial.choices.engine.get(Engine)
     log.start("init_start")
     _describe(log, trial, engine)
-    session, parts = start_session(trial, job)
+    started = start_session(trial, job)
+    session, parts = started.session, started.parts
     with _close_on_failure(session):
         log.emit("x_hashes", {"init_weights": weights_sha256(session.weights())})
         log.emit("x_settings", settings(os.environ))
@@ -74,7 +75,7 @@ def _build_new(
             warm_up(session, parts, job)
         log.stop("init_stop")
         log.flush()
-        return Loop(TrialContext(trial, job, session, parts, log, make_clock(job.device, virtual)), writer)
+        return Loop(TrialContext(trial, job, started, log, make_clock(job.device, virtual)), writer)
 
 
 def _build_resumed(
@@ -89,14 +90,14 @@ def _build_resumed(
     log = _open_log(log_path, job.rank, virtual, now, resumed.log() if job.rank == 0 else b"")
     with _close_on_failure(log):
         log.flush()
-        session, parts = start_session(trial, job)
-        with _close_on_failure(session):
-            if parts is not None:
+        started = start_session(trial, job)
+        with _close_on_failure(started.session):
+            if started.parts is not None:
                 # Even if the trial has no warm-up: in the first steps DDP rearranges its buckets and optimizers create
                 # their state, which the earlier attempt had done by its checkpoint.
-                warm_up(session, parts, job)
+                warm_up(started.session, started.parts, job)
             clock = make_clock(job.device, virtual, now)
-            return Loop(TrialContext(trial, job, session, parts, log, clock), writer, resumed)
+            return Loop(TrialContext(trial, job, started, log, clock), writer, resumed)
 
 
 @contextmanager

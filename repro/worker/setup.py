@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import random
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from repro.core.random_streams import Streams
 from repro.seams.training import Comm, Engine, Job, Optimizer, Precision, Session, TrainingParts, Workload
 from repro.suite.model import Trial
 from repro.suite.training import TrainingConfig
+
+DISTURBANCE = 1e-7
+"""Relative size of the disturbance that measures how much rounding matters: about one last place of float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +43,25 @@ def _device(choices: TrainingConfig, place: RankPlace) -> str:
     return f"cuda:{place.local_rank}" if choices.device == "cuda" else "cpu"
 
 
-def start_session(trial: Trial, job: Job, disturbance: float = 0.0) -> tuple[Session, TrainingParts | None]:
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A session and the workload that it trains; both without a model for an engine that needs none."""
+
+    session: Session
+    parts: TrainingParts | None
+    functions: TrainingParts | None
+    """The workload's functions as they were before the engine started: the harness evaluates with them itself."""
+
+
+def start_session(
+    trial: Trial, job: Job, disturbance: int = 0, prepare: Callable[[TrainingParts], None] | None = None
+) -> Started:
     """Build workload and engine from the trial's seed streams.
 
     Args:
-        disturbance: relative size of a seeded disturbance of the initial weights. Only the parity gate uses it, to
+        disturbance: number of a seeded disturbance of the initial weights; 0: none. Only the parity gate uses it, to
             measure how much rounding matters.
+        prepare: changes the workload before the engine starts; only in the parity gate.
     """
     engine, workload = trial.choices.engine.get(Engine), trial.choices.workload.get(Workload)
     streams = Streams(trial.master_seed, trial.repeat)
@@ -52,7 +69,10 @@ def start_session(trial: Trial, job: Job, disturbance: float = 0.0) -> tuple[Ses
     parts = workload.build(streams, job.device) if engine.needs_parts else None
     if parts is not None and disturbance:
         disturb(parts, streams, disturbance)
-    return engine.start(parts, job, streams), parts
+    if parts is not None and prepare is not None:
+        prepare(parts)
+    functions = replace(parts) if parts is not None else None
+    return Started(engine.start(parts, job, streams), parts, functions)
 
 
 def warm_up(session: Session, parts: TrainingParts, job: Job) -> None:
@@ -60,15 +80,15 @@ def warm_up(session: Session, parts: TrainingParts, job: Job) -> None:
     session.warm_up([parts.synthetic_batch(job.micro_batch) for _ in range(job.accumulation)])
 
 
-def disturb(parts: TrainingParts, streams: Streams, size: float) -> None:
-    """Multiply every initial weight by 1 + `size` z, z standard normal from the stream `disturbance`."""
+def disturb(parts: TrainingParts, streams: Streams, number: int) -> None:
+    """Multiply every initial weight by 1 + `DISTURBANCE` z, z standard normal from the stream `disturbance`."""
     import torch
 
-    generator = streams.generator("disturbance")
+    generator = streams.generator("disturbance", number)
     with torch.no_grad():
         for parameter in parts.model.parameters():
             noise = generator.standard_normal(tuple(parameter.shape)).astype(np.float32)
-            parameter.mul_(1 + size * torch.from_numpy(noise).to(parameter.device))
+            parameter.mul_(1 + DISTURBANCE * torch.from_numpy(noise).to(parameter.device))
 
 
 def seed_libraries(streams: Streams, determinism: str, with_torch: bool, rank: int = 0) -> None:

@@ -270,7 +270,7 @@ def _read(data: bytes, folder: Path) -> None:
             lambda: trials_to_run(record, True),
             lambda: plan_differences(record.plan, MACHINE),
             lambda: [record.next_attempt(trial.trial_id) for trial in record.plan.trials()],
-            lambda: reduce_plan(record.plan, choose_trials(record, "1"), MACHINE),
+            lambda: reduce_plan(record.plan, choose_trials(record, "1"), MACHINE, 0),
         ]
         for call in calls:
             _tolerant(call)
@@ -319,7 +319,7 @@ def _bundle(data: bytes, folder: Path) -> None:
     with open_record(path) as root:
         assert all(item.resolve().is_relative_to(root.resolve()) for item in root.rglob("*"))
         record = read_record(root)
-        _tolerant(lambda: reduce_plan(record.plan, choose_trials(record, "1"), MACHINE))
+        _tolerant(lambda: reduce_plan(record.plan, choose_trials(record, "1"), MACHINE, 0))
 
 
 FILES = in_file(ENDINGS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from repro import stats
 from repro.audit.rules.facts import Facts
 from repro.audit.rules.rule import ALWAYS, Judged, Rule, count, join, lacks, many
@@ -118,8 +120,7 @@ def normality(facts: Facts) -> Judged:
 
 def _normal_p(item: Comparison) -> float | None:
     try:
-        logs = stats.log_ratios([pair.candidate for pair in item.pairs], [pair.baseline for pair in item.pairs])
-        return shapiro_p([float(value) for value in logs])
+        return shapiro_p([math.log(ratio) for ratio in item.judged_ratios])
     except ValueError:
         return None
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
-from repro.bench.verdicts.made_plans import made_plan, places_of
+from repro.bench.verdicts.made_plans import made_plan, ordered, places_of
 from repro.record.results import Bracket, Point, Result
+from repro.suite.model import SEEDS_BELOW
 from repro.suite.plan import Plan
 
 Miss = Literal["chance", "diverged", "budget"]
@@ -27,6 +29,7 @@ class Experiment:
     """How the trials of one run come about. Times are log-normal unless `noise` says otherwise."""
 
     pairs: int
+    """Up to the last look, if the run is sequential."""
     cells: int = 2
     ratio: float = 1.0
     """True time of the candidate over that of the baseline."""
@@ -48,51 +51,98 @@ class Experiment:
     missed_by: Miss = "chance"
     """chance: watched to a far end; diverged: the same, and never reaching it; budget: cut off where this share of the
     baseline's trials is not there yet."""
+    sequential: str = ""
+    """The suite's key of that name, as JSON; "" for a fixed number of pairs."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    """One trial: where it crossed its target, how fast it was, and on which grid it was evaluated."""
+@dataclass(frozen=True)
+class SimulatedRun:
+    """All trials of one run, by place of the cell and repeat."""
 
-    crossing: float
-    """Samples; infinite: never."""
-    seconds_per_sample: float
-    distance: int
-    budget: int
-    ends: Literal["missed", "diverged"]
+    design: Experiment
+    order_seed: int
+    reached: np.ndarray
+    end_samples: np.ndarray
+    """At the first hit, or at the end of the budget."""
+    seconds_per_sample: np.ndarray
+    distances: np.ndarray
+    """Samples between evaluations."""
+    seeds: str
+    """What the hashes of the trials start with: runs with equal ones have the same seeds."""
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan in its order of execution, of a sequential run up to the last look."""
+        return _plan(self.design, self.order_seed)
+
+    @cached_property
+    def logs(self) -> np.ndarray:
+        """The log ratio of the times of every pair; infinite if one trial missed, NaN if both did."""
+        times = np.where(self.reached, self.end_samples * self.seconds_per_sample, np.inf)
+        candidate, baseline = places_of(self.design.cells)
+        with np.errstate(invalid="ignore"):
+            return np.asarray(np.log(times[candidate]) - np.log(times[baseline]))
+
+    @cached_property
+    def results(self) -> list[Result]:
+        """The results in the order of execution."""
+        return [self._result(cell, repeat) for cell, repeat in self.plan.order]
+
+    def _result(self, cell: int, repeat: int) -> Result:
+        end, pace = int(self.end_samples[cell, repeat]), float(self.seconds_per_sample[cell, repeat])
+        wall, train, cell_id = end * pace, 0.9 * end * pace, self.plan.cells[cell].cell_id
+        distance, reached = int(self.distances[cell]), bool(self.reached[cell, repeat])
+        base: dict[str, Any] = {
+            "trial_id": f"{cell_id}-s{repeat}", "cell_id": cell_id, "repeat": repeat, "attempt": 1, "samples": end,
+            "run_seconds": wall, "samples_per_second": end / wall, "train_samples_per_second": end / train,
+            "curve": _curve(distance, end, pace, reached),
+            "hashes": {"init_weights": f"w-{self.seeds}{repeat}", "data_order": f"o-{self.seeds}{repeat}", "data": "d"},
+        }
+        if not reached:
+            ends = "diverged" if self.design.missed_by == "diverged" else "missed"
+            return Result(**base, status=ends, reason="simulated")
+        bracket = Bracket(miss_samples=end - distance, hit_samples=end, miss_wall_seconds=(end - distance) * pace,
+                          hit_wall_seconds=wall)
+        return Result(**base, status="ok", tta_wall=wall, tta_train=train, tta_cold=wall + 3, samples_to_target=end,
+                      bracket=bracket)
 
 
-def simulated(design: Experiment, generator: np.random.Generator, sequential: str = "") -> tuple[Plan, list[Result]]:
-    """Return the plan of a new run, and its results."""
-    plan = made_plan(design.cells, design.pairs, generator, sequential)
-    return plan, results_of(plan, design, generator)
-
-
-def results_of(
-    plan: Plan, design: Experiment, generator: np.random.Generator, seeds: str = "s"
-) -> list[Result]:
-    """Return the results of all trials of a plan, in its order.
-
-    Args:
-        seeds: what the hashes of the trials start with: runs with equal ones have the same seeds.
-    """
-    candidate, _ = places_of(plan)
-    shape = (len(plan.cells), plan.suite.seeds)
+def simulated(design: Experiment, generator: np.random.Generator, seeds: str = "s") -> SimulatedRun:
+    """Return a new run of this design."""
+    shape = (design.cells, design.pairs)
+    order_seed = int(generator.integers(SEEDS_BELOW))
     noise, machine, luck = _noise(design, generator, shape), generator.normal(0, 0.001, shape), generator.random(shape)
-    shared = np.exp(generator.normal(0, design.seed_spread, shape[1]))
-    budget = _budget(design)
-    found = []
-    for place, (cell, repeat) in enumerate(plan.order):
-        ours = plan.cells[cell].cell_id == candidate
-        samples, speed = (noise[cell, repeat], 0.0) if design.within == "samples" else (0.0, noise[cell, repeat])
-        crossing = TYPICAL_SAMPLES * shared[repeat] * (design.ratio if ours else 1.0) * math.exp(samples)
-        if design.missed_by != "budget" and luck[cell, repeat] < design.missed:
-            crossing = math.inf
-        slower = (1 + design.shift) * (1 + design.drift * place / max(1, len(plan.order) - 1))
-        pace = SECONDS_PER_SAMPLE * math.exp(speed + machine[cell, repeat]) * slower
-        distance = max(1, round(TYPICAL_SAMPLES * design.grids[0 if ours else 1]))
-        ends: Literal["missed", "diverged"] = "diverged" if design.missed_by == "diverged" else "missed"
-        found.append(_result(plan.cells[cell].cell_id, repeat, seeds, _Trial(crossing, pace, distance, budget, ends)))
+    crossings = TYPICAL_SAMPLES * np.exp(generator.normal(0, design.seed_spread, shape[1])) * np.ones(shape)
+    pace = SECONDS_PER_SAMPLE * np.exp(machine) * (1 + design.shift) * (1 + design.drift * _slots(design, order_seed))
+    if design.within == "samples":
+        crossings *= np.exp(noise)
+    else:
+        pace *= np.exp(noise)
+    candidate, _ = places_of(design.cells)
+    crossings[candidate] *= design.ratio
+    if design.missed_by != "budget":
+        crossings[luck < design.missed] = math.inf
+    shares = np.full(design.cells, design.grids[1])
+    shares[candidate] = design.grids[0]
+    distances = np.maximum(1, np.round(TYPICAL_SAMPLES * shares)).astype(int)
+    last = np.maximum(1, _budget(design) // distances)[:, None]
+    evaluations = np.maximum(1, np.ceil(crossings / distances[:, None]))
+    reached = evaluations <= last
+    return SimulatedRun(design, order_seed, reached, np.where(reached, evaluations, last) * distances[:, None], pace,
+                        distances, seeds)
+
+
+def _plan(design: Experiment, order_seed: int) -> Plan:
+    return ordered(made_plan(design.cells, design.pairs, design.sequential), order_seed)
+
+
+def _slots(design: Experiment, order_seed: int) -> np.ndarray:
+    """Return the place of every trial in the order of execution, from 0 to 1."""
+    found = np.zeros((design.cells, design.pairs))
+    if design.drift:
+        order = _plan(design, order_seed).order
+        for place, (cell, repeat) in enumerate(order):
+            found[cell, repeat] = place / max(1, len(order) - 1)
     return found
 
 
@@ -113,44 +163,12 @@ def _budget(design: Experiment) -> int:
     return round(TYPICAL_SAMPLES * math.exp(spread * float(ndtri(1 - design.missed))))
 
 
-def _result(cell_id: str, repeat: int, seeds: str, trial: _Trial) -> Result:
-    """Return the result of a trial evaluated at every multiple of its distance up to its budget."""
-    last = max(1, trial.budget // trial.distance)
-    reached = math.isfinite(trial.crossing) and math.ceil(trial.crossing / trial.distance) <= last
-    hit = trial.distance * max(1, math.ceil(trial.crossing / trial.distance)) if reached else trial.distance * last
-    wall, train = hit * trial.seconds_per_sample, 0.9 * hit * trial.seconds_per_sample
-    base: dict[str, Any] = {
-        "trial_id": f"{cell_id}-s{repeat}", "cell_id": cell_id, "repeat": repeat, "attempt": 1, "samples": hit,
-        "run_seconds": wall, "samples_per_second": hit / wall, "train_samples_per_second": hit / train,
-        "curve": _curve(trial, hit, reached),
-        "hashes": {"init_weights": f"w-{seeds}{repeat}", "data_order": f"o-{seeds}{repeat}", "data": "d"},
-    }
-    if not reached:
-        return Result(**base, status=trial.ends, reason="simulated")
-    miss = hit - trial.distance
-    bracket = Bracket(miss_samples=miss, hit_samples=hit, miss_wall_seconds=miss * trial.seconds_per_sample,
-                      hit_wall_seconds=wall)
-    return Result(**base, status="ok", tta_wall=wall, tta_train=train, tta_cold=wall + 3, samples_to_target=hit,
-                  bracket=bracket)
-
-
-def _curve(trial: _Trial, end: int, reached: bool) -> tuple[Point, ...]:
-    if trial.distance < CURVES_FROM * TYPICAL_SAMPLES:
+def _curve(distance: int, end: int, pace: float, reached: bool) -> tuple[Point, ...]:
+    """Return the evaluations at every multiple of the distance; none on a fine grid, which needs none."""
+    if distance < CURVES_FROM * TYPICAL_SAMPLES:
         return ()
-    pace = trial.seconds_per_sample
     return tuple(
         Point.model_construct(samples=at, epochs=at / TYPICAL_SAMPLES, wall_seconds=at * pace,
                               train_seconds=0.9 * at * pace, value=0.95 if reached and at == end else 0.5,
                               train_loss=None)
-        for at in range(trial.distance, end + 1, trial.distance))
-
-
-def paired_p(plan: Plan, results: list[Result]) -> float | None:
-    """Return p of the paired t test of the log times; None if a trial has no time."""
-    from repro import stats
-
-    sides = [{item.repeat: item.tta_wall for item in results if item.cell_id == cell} for cell in places_of(plan)]
-    pairs = [(sides[0][repeat], sides[1][repeat]) for repeat in sorted(sides[0])]
-    if any(value is None for pair in pairs for value in pair):
-        return None
-    return stats.or_none(lambda: stats.paired_p([ours or 0 for ours, _ in pairs], [theirs or 0 for _, theirs in pairs]))
+        for at in range(distance, end + 1, distance))

@@ -1,40 +1,27 @@
-"""Plans of one to four cells for simulated experiments; nothing of them is run."""
+"""Plans of two or four cells for simulated experiments; nothing of them is run."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
 from repro.core.machine import Machine
-from repro.suite.model import SEEDS_BELOW, Suite
+from repro.suite.model import Suite
 from repro.suite.plan import Plan, make_plan, planned_order
 
 OTHER = {"kind": "deepspeed", "stage": 1}
 
 
-def made_plan(cells: int, seeds: int, generator: np.random.Generator, sequential: str = "") -> Plan:
-    """Return a plan with a primary contrast, in an order of execution drawn from the generator.
+@lru_cache(maxsize=64)
+def made_plan(cells: int, seeds: int, sequential: str = "") -> Plan:
+    """Return a plan with a primary contrast.
 
     Args:
         cells: 2 or 4.
         sequential: the suite's key of that name, as JSON; "" for a fixed number of pairs.
     """
-    return drawn_again(_expanded(cells, seeds, sequential), generator)
-
-
-def drawn_again(plan: Plan, generator: np.random.Generator) -> Plan:
-    """Return the plan in another order of execution."""
-    drawn = plan.model_copy(update={"order_seed": int(generator.integers(SEEDS_BELOW))})
-    return drawn.model_copy(update={"order": tuple(planned_order(drawn))})
-
-
-@lru_cache(maxsize=64)
-def _expanded(cells: int, seeds: int, sequential: str) -> Plan:
-    import json
-
     processes = [1] if cells == 2 else [1, 2]
     data: dict[str, Any] = {
         "suite": "made-for-a-simulation", "seeds": seeds, "baseline": {"engine": "ddp"},
@@ -49,13 +36,19 @@ def _expanded(cells: int, seeds: int, sequential: str) -> Plan:
     return make_plan(Suite.model_validate(data), Machine("cpu", 0, 2))
 
 
+def ordered(plan: Plan, order_seed: int) -> Plan:
+    """Return the plan in the order of execution of this seed."""
+    drawn = plan.model_copy(update={"order_seed": order_seed})
+    return drawn.model_copy(update={"order": tuple(planned_order(drawn))})
+
+
 def _cell(engine: str) -> Mapping[str, Any]:
     return {"engine": engine, "processes": 1}
 
 
-def places_of(plan: Plan) -> tuple[str, str]:
-    """Return the ids of the primary contrast's candidate and baseline."""
-    primary = plan.suite.primary
-    assert primary is not None
-    found = {cell.choices.engine.kind: cell.cell_id for cell in plan.cells if cell.choices.processes == 1}
-    return found["deepspeed"], found["ddp"]
+@lru_cache(maxsize=64)
+def places_of(cells: int) -> tuple[int, int]:
+    """Return the places of the primary contrast's candidate and baseline among the cells of a plan."""
+    single = {cell.choices.engine.kind: place for place, cell in enumerate(made_plan(cells, 1).cells)
+              if cell.choices.processes == 1}
+    return single["deepspeed"], single["ddp"]

@@ -13,6 +13,7 @@ import numpy as np
 from repro.bench.verdicts.outcome import Row, VerdictErrors, row_of
 from repro.bench.verdicts.scenario import Scenario
 from repro.bench.verdicts.scenarios import SCENARIOS
+from repro.bench.verdicts.screen import EVERY
 
 SEED = 20151102
 """With the name of a scenario, the seed of all of its random numbers."""
@@ -58,8 +59,8 @@ def simulate(scenario: Scenario, experiments: int) -> Row:
     generator = np.random.default_rng([SEED, zlib.crc32(scenario.name.encode())])
     words: Counter[str] = Counter()
     by_t = with_t = 0
-    for _ in range(experiments):
-        found = scenario.judge(generator)
+    for number in range(experiments):
+        found = scenario.judge(generator, number % EVERY == 0)
         words[found.word] += 1
         with_t += found.paired_t is not None
         by_t += bool(found.paired_t)

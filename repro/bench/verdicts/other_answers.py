@@ -9,9 +9,8 @@ from functools import lru_cache
 import numpy as np
 
 from repro import stats
-from repro.bench.verdicts.experiment import Experiment, results_of, simulated
-from repro.bench.verdicts.made_plans import drawn_again
-from repro.bench.verdicts.scenario import DIFFERENT, Judged, Scenario
+from repro.bench.verdicts.experiment import Experiment, simulated
+from repro.bench.verdicts.scenario import DIFFERENT, Judged, Scenario, verdict
 from repro.compare import compare
 from repro.compare.condition import parse
 from repro.compare.two_runs import Ran, versus
@@ -23,11 +22,11 @@ FULL_PATH = 40
 def two_runs(name: str, design: Experiment, shift: float, same_seeds: bool) -> Scenario:
     """Return the scenario of the same cells run twice, the second time on a machine that is slower by `shift`."""
 
-    def judge(generator: np.random.Generator) -> Judged:
-        plan, results = simulated(design, generator)
-        later = drawn_again(plan, generator)
-        again = results_of(later, replace(design, shift=shift), generator, "s" if same_seeds else "t")
-        words = {item.verdict for item in versus(Ran("one", plan, results), Ran("other", later, again))}
+    def judge(generator: np.random.Generator, checked: bool) -> Judged:
+        first = simulated(design, generator)
+        later = simulated(replace(design, shift=shift), generator, "s" if same_seeds else "t")
+        words = {item.verdict for item in versus(Ran("one", first.plan, first.results),
+                                                 Ran("other", later.plan, later.results))}
         return Judged(min(words & (DIFFERENT | {"same"}), default="withheld"))
 
     return Scenario(name, "equal", judge, wrong=DIFFERENT | {"same"})
@@ -41,8 +40,9 @@ def gate(name: str, design: Experiment, condition: str, every: bool) -> Scenario
     """
     asked = parse(condition)
 
-    def judge(generator: np.random.Generator) -> Judged:
-        found = compare(*simulated(design, generator))
+    def judge(generator: np.random.Generator, checked: bool) -> Judged:
+        run = simulated(design, generator)
+        found = compare(run.plan, run.results)
         subject = [item for item in found if every or item.primary]
         return Judged("fails" if any(asked.failure(item) for item in subject) else "passes")
 
@@ -52,12 +52,12 @@ def gate(name: str, design: Experiment, condition: str, every: bool) -> Scenario
 def planned(name: str, pilot: int, spread: float, ratio: float = 1.05) -> Scenario:
     """Return the scenario of an experiment whose pairs `plan --pilot` took from a pilot, for the true ratio."""
 
-    def judge(generator: np.random.Generator) -> Judged:
+    def judge(generator: np.random.Generator, checked: bool) -> Judged:
         first = generator.normal(0, spread, (2, pilot))
         pairs = _pairs(_rounded(float(np.std(first[0] - first[1], ddof=1))), ratio, pilot)
         design = Experiment(pairs, ratio=ratio, spread=spread)
         if pairs <= FULL_PATH:
-            return Judged(next(item for item in compare(*simulated(design, generator)) if item.primary).verdict)
+            return Judged(verdict(simulated(design, generator)))
         logs = generator.normal(0, spread, (2, pairs))
         _, interval = stats.paired_ratio(np.exp(logs[0] + math.log(ratio)).tolist(), np.exp(logs[1]).tolist())
         return Judged("slower" if interval.low > 1 else "faster" if interval.high < 1 else "inconclusive")

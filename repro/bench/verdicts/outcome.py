@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from repro.bench.verdicts.scenario import ALPHA, Scenario
+from repro.bench.verdicts.scenario import Scenario
+from repro.bench.verdicts.screen import ALPHA, DISAGREE
 from repro.core.frozen import Frozen
 
 
@@ -93,6 +94,8 @@ def row_of(scenario: Scenario, words: Mapping[str, int], by_t: int, with_t: int)
 
 def _holds(row: Row) -> bool:
     """Return whether the shares are as promised, within simulation error."""
+    if row.words.get(DISAGREE):
+        return False
     if row.wrong is not None and row.wrong > allowed(row.experiments):
         return False
     if row.found is None:

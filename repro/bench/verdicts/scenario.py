@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from repro.bench.verdicts.experiment import Experiment, paired_p, simulated
+from repro.bench.verdicts.experiment import Experiment, SimulatedRun, simulated
+from repro.bench.verdicts.made_plans import made_plan
+from repro.bench.verdicts.screen import ALPHA, DISAGREE, is_open, paired_p
 from repro.compare import compare
+from repro.compare.sequential import stages, take_look
 
-ALPHA = 0.05
 RELATIVE = 0.9
 DIFFERENT = frozenset({"faster", "slower"})
+OPEN = "inconclusive"
 
 
 class Judged(NamedTuple):
@@ -31,7 +34,8 @@ class Scenario:
 
     name: str
     truth: str
-    judge: Callable[[np.random.Generator], Judged]
+    judge: Callable[[np.random.Generator, bool], Judged]
+    """Simulate one experiment; True: without the short cut, and compare both."""
     wrong: frozenset[str] = frozenset()
     """Answers that the truth makes wrong: at most 5 % of all."""
     right: frozenset[str] = frozenset()
@@ -48,19 +52,37 @@ def single_run(
 ) -> Scenario:
     """Return the scenario of one run of this design, judged by its primary contrast."""
 
-    def judge(generator: np.random.Generator) -> Judged:
-        plan, results = simulated(design, generator)
-        found = next(item for item in compare(plan, results) if item.primary)
-        p = paired_p(plan, results)
-        return Judged(found.verdict, None if p is None else p <= ALPHA)
+    def judge(generator: np.random.Generator, checked: bool) -> Judged:
+        run = simulated(design, generator)
+        quick = None if design.drift else _quick(run)
+        word = verdict(run) if quick is None or checked else quick
+        p = paired_p(run.logs)
+        return Judged(DISAGREE if quick not in (None, word) else word, None if p is None else p <= ALPHA)
 
     if design.ratio == 1:
         return Scenario(name, "equal", judge, wrong=DIFFERENT)
     right, wrong = ("slower", "faster") if design.ratio > 1 else ("faster", "slower")
-    return Scenario(name, f"ratio {design.ratio:g}", judge, frozenset({wrong}), frozenset({right}), relative, least)
+    return Scenario(name, f"ratio {design.ratio:.4g}", judge, frozenset({wrong}), frozenset({right}), relative, least)
 
 
 def wrongly_same(name: str, design: Experiment) -> Scenario:
     """Return the scenario of a true difference of at least the margin, of which `same` would be wrong."""
-    scenario = single_run(name, design, relative=None)
-    return Scenario(scenario.name, scenario.truth, scenario.judge, wrong=frozenset({"same"}), right=scenario.right)
+    return replace(single_run(name, design, relative=None), wrong=frozenset({"same"}))
+
+
+def verdict(run: SimulatedRun) -> str:
+    """Return the verdict of the primary contrast."""
+    return next(item for item in compare(run.plan, run.results) if item.primary).verdict
+
+
+def _quick(run: SimulatedRun) -> str | None:
+    """Return the verdict if a short cut knows it. Of a sequential run only the looks that can settle it are taken."""
+    if not run.design.sequential:
+        return OPEN if is_open(run.logs) else None
+    for stage in stages(made_plan(run.design.cells, run.design.pairs, run.design.sequential)):
+        if is_open(run.logs[:stage.n], stage.difference, stage.same):
+            continue
+        taken = take_look(run.plan, run.results, stage)
+        if taken is None or taken.ends:
+            return taken.found.verdict if taken else None
+    return OPEN

@@ -8,7 +8,9 @@ from typing import get_args
 
 from repro.bench.verdicts.experiment import Experiment, Miss
 from repro.bench.verdicts.other_answers import gate, planned, two_runs
+from repro.bench.verdicts.rounds import advised_rounds
 from repro.bench.verdicts.scenario import RELATIVE, Scenario, single_run, wrongly_same
+from repro.bench.verdicts.sequential_runs import sequential_scenarios
 
 MISSES: tuple[Miss, ...] = get_args(Miss)
 ALL_SIX = 0.75
@@ -76,4 +78,6 @@ def _missed() -> Iterator[Scenario]:
     yield single_run("missed 10%, 20 pairs, very different", Experiment(20, missed=0.1, ratio=1.3), least=0.8)
 
 
-SCENARIOS: tuple[Scenario, ...] = (*_equal_or_not(), *_drift(), *_grids(), *_cramped(), *_missed(), *_others())
+SCENARIOS: tuple[Scenario, ...] = (
+    *_equal_or_not(), *_drift(), *_grids(), *_cramped(), *_missed(), *_others(), *sequential_scenarios(),
+    *advised_rounds())

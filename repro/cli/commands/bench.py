@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from repro.cli.options import echo_json, json_option
+from repro.cli.options import FiniteRange, echo_json, json_option
 from repro.cli.place import PlaceParam
 from repro.core.errors import Exit
 
@@ -56,9 +56,9 @@ def turnaround(pairs: int, as_json: bool) -> None:
               help="Rounds, each with one block of each of the four arms.")
 @click.option("--steps", type=click.IntRange(1, 10_000), default=100, help="Steps in a block.")
 @click.option("--processes", type=click.IntRange(1, 8), default=2, help="Ranks.")
-@click.option("--delay", type=click.FloatRange(min=0), default=2.0,
+@click.option("--delay", type=FiniteRange(min=0), default=2.0,
               help="Seconds that the slow server takes per request.")
-@click.option("--every", type=click.FloatRange(min=0),
+@click.option("--every", type=FiniteRange(min=0),
               help="Seconds between two replays of an arm.  [default: as in a run]")
 @json_option
 def tracking(rounds: int, steps: int, processes: int, delay: float, every: float | None, as_json: bool) -> None:
@@ -83,7 +83,7 @@ def tracking(rounds: int, steps: int, processes: int, delay: float, every: float
 @click.option("--fabric", metavar="nodes=8,rate=200mbit", help="An emulated cluster instead of loopback.")
 @click.option("--repetitions", type=click.IntRange(2, 1000), default=10,
               help="Repetitions of every algorithm at every size.")
-@click.option("--seconds", type=click.FloatRange(min=0.1), default=20.0,
+@click.option("--seconds", type=FiniteRange(min=0.1), default=20.0,
               help="Limit for one algorithm at one size; a combination that would exceed it is skipped.")
 @click.option("--seed", type=click.IntRange(min=0), default=20151102, help="Seed of the order of execution.")
 @click.option("--with-mpi", "mpi", is_flag=True, help="Also measure Open MPI's MPI_Allreduce over TCP, if installed.")
@@ -136,7 +136,7 @@ def bench_compare(cells: int, seeds: int, sizes: int, repetitions: int, as_json:
 @bench.command("import")
 @click.option("--logs", type=click.IntRange(5, 100_000), default=2000,
               help="Minimum number of result logs of the round.")
-@click.option("--megabytes", type=click.FloatRange(0.1, 10_000), default=400.0,
+@click.option("--megabytes", type=FiniteRange(0.1, 10_000), default=400.0,
               help="Total size of the logs, 10^6 bytes.")
 @click.option("--from", "sample", type=PlaceParam(exists=True, file_okay=False, path_type=Path),
               help="Repeat the logs of this round (ORG/results/...).  [default: synthetic logs]")

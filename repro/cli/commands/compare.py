@@ -15,16 +15,19 @@ from repro.suite.metrics import METRICS
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUN [RUN]", type=PlaceParam(path_type=Path))
+@click.argument("runs", nargs=-1, required=True, metavar="RUN [RUN ...]", type=PlaceParam(path_type=Path))
 @click.option("--metric", type=click.Choice(list(METRICS)),
               help="Metric to compare.  [default: that of the primary contrast]")
 @click.option("--baseline", metavar="KEY=VALUE[,...]", help="Cells to compare against.  [default: the suite's]")
 @click.option("--candidate", metavar="KEY=VALUE[,...]", help="For published results: the cells to compare.  [default: "
               "all others of the baseline's benchmark and round]")
-@click.option("--fail-if", multiple=True, metavar="'NAME OP NUMBER'",
-              help="Exit 3 if the condition holds for the primary contrast. NAME: ratio, low, high, p, speedup, n, "
-              "probability_less.")
-@click.option("--fail-any", is_flag=True, help="Exit 3 if the condition holds for any contrast.")
+@click.option("--against", multiple=True, metavar="RUN", type=click.Path(path_type=Path),
+              help="A run of the baseline, once for each; every RUN is the candidate's then, and a run is the unit.")
+@click.option("--fail-if", multiple=True, metavar="CONDITION",
+              help="Exit 3 if the condition holds for the primary contrast: a verdict (slower, faster, higher, lower, "
+              "different, same; not-same: all others), or NAME OP NUMBER with ratio.low, ratio.high, speedup.low, "
+              "speedup.high, p, n.")
+@click.option("--fail-any", is_flag=True, help="Exit 3 if the condition holds for any contrast; all become one family.")
 @click.option("--force", is_flag=True, help="Compare runs even if their suites or methods differ.")
 @json_option
 def compare(runs: tuple[Path, ...], as_json: bool, candidate: str | None, **request: Any) -> None:
@@ -32,14 +35,20 @@ def compare(runs: tuple[Path, ...], as_json: bool, candidate: str | None, **requ
 
     Of two runs, the cells of the second are compared with the same cells of the first.
 
+    Times of two runs get no verdict: a machine that is 1 % slower in one of them looks like a difference. Several runs
+    of each, made in turns, do: name those of the baseline with --against.
+
     RUN may be a folder of published results. A ratio never mixes runs and published results.
 
     \b
-    Example: repro compare runs/old runs/new --fail-any --fail-if "ratio > 1.05"
+    Example: repro compare runs/latest --fail-if slower
+    Example: repro compare runs/latest --fail-any --fail-if "ratio.low > 1.05"
     Example: repro compare published/v4.0 --baseline benchmark=resnet,system=dgx_h100
     """
     from repro.published.comparison.compare import any_published
 
+    if any_published(runs) and request.pop("against"):
+        raise UsageError("--against takes runs, not published results")
     if any_published(runs):
         _compare_published(runs, as_json, candidate, request)
     if candidate is not None:

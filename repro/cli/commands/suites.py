@@ -82,6 +82,7 @@ def plan(
     """
     from repro.cli.text.suite import plan_text
     from repro.compare.power import power
+    from repro.compare.reach import out_of_reach
     from repro.record import limits
     from repro.record.store import read_record
     from repro.suite.cost import estimate, over_time_limits
@@ -95,9 +96,10 @@ def plan(
     cost = estimate(found)
     if as_json:
         data = found.model_dump(mode="json", by_alias=True) | {"cost": cost.model_dump(mode="json")}
+        data["out_of_reach"] = out_of_reach(found)
         echo_json(data | ({"power": shown.model_dump(mode="json")} if shown is not None else {}))
         return
-    click.echo(plan_text(found, cost))
+    click.echo(plan_text(found, cost, out_of_reach(found)))
     if shown is not None:
         click.echo(f"\n{shown.text()}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from repro.cli.workflows.progress import duration
@@ -56,8 +57,12 @@ def design_text(suite: Suite) -> str:
             f"{', '.join(f'{level.same:.4f}' for level in levels)}")
 
 
-def plan_text(plan: Plan, cost: Cost) -> str:
-    """Return the trials, the skipped combinations with their reasons, and the cost."""
+def plan_text(plan: Plan, cost: Cost, out_of_reach: Sequence[str] = ()) -> str:
+    """Return the trials, the skipped combinations with their reasons, and the cost.
+
+    Args:
+        out_of_reach: what the repeats of the plan cannot show.
+    """
     seeds = plan.suite.seeds
     count = f"at most {len(plan.order)} trials of {len(plan.cells)} cells" if plan.suite.looks else \
         f"{len(plan.order)} trials = {len(plan.cells)} cells x {seeds} repeats"
@@ -71,7 +76,7 @@ def plan_text(plan: Plan, cost: Cost) -> str:
     if plan.skipped:
         lines += ["", "skipped:"]
         lines += [f"  {item.label}: {item.reason}" for item in plan.skipped]
-    lines += [f"note: {note}" for note in plan.notes]
+    lines += [f"note: {note}" for note in (*plan.notes, *out_of_reach)]
     lines += ["", f"about {duration(cost.full_budget_seconds)} if every trial uses its whole budget ({cost.label})"]
     return "\n".join(lines)
 

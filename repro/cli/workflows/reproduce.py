@@ -179,6 +179,8 @@ def reduce_plan(plan: Plan, chosen: Sequence[tuple[str, int]], machine: Machine,
     order = tuple((places[plan.cells[index].cell_id], repeat) for index, repeat in plan.order
                   if (plan.cells[index].cell_id, repeat) in wanted)
     note = f"a reproduction: {len(order)} of {len(plan.order)} trials of a record are run again"
+    if plan.order_is_fixed:
+        note += f", in its order: method {plan.method} has no seed for another"
     found = plan.model_copy(update={
         "kind": "reproduction", "cells": cells, "order": order, "notes": (*plan.notes, note), "cores": machine.cores,
         "device_count": machine.device_count,

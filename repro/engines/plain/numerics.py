@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from repro.seams.training import LossScaling, Precision
+from repro.seams.loss_scaling import LossScaling
+from repro.seams.training import Precision
 
 
 class Numerics:

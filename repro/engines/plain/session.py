@@ -15,8 +15,10 @@ import torch.distributed as dist
 
 from repro.core.errors import CheckpointRefused, TrialError
 from repro.engines.plain.numerics import Numerics, name_of
+from repro.engines.plain.optimizer_options import class_of, options_of
 from repro.engines.plain.reduction_dtypes import ReductionWatcher
 from repro.engines.plain.state_snapshot import Buffers, OptimizerState, RandomStates, digest
+from repro.seams.held import Held
 from repro.seams.training import Batch, Job, Session, TrainingParts
 
 PLAIN = (bool, int, float, str, type(None))
@@ -160,6 +162,9 @@ class TorchSession(Session):
 
     # ---- read-outs
 
+    def held(self) -> list[Held] | None:
+        return [Held(name, as_array(parameter).ravel()) for name, parameter in self.trained()]
+
     def buffers(self) -> dict[str, np.ndarray]:
         return {name: buffer.detach().cpu().numpy().copy() for name, buffer in self.model.named_buffers()}
 
@@ -173,7 +178,7 @@ class TorchSession(Session):
         return self.job.comm.traffic()
 
     def effective(self) -> dict[str, str]:
-        optimizer, ran = type(self.optimizer), self.job.comm.ran()
+        ran = self.job.comm.ran()
         return {
             "comm": self.job.comm.effective(),
             **(ran.as_effective() if ran else {}),
@@ -182,7 +187,8 @@ class TorchSession(Session):
             "matmul_dtype": self.numerics.probe(),
             "tf32": self.numerics.tf32(),
             "weight_dtype": name_of(self.trained()[0][1].dtype),
-            "optimizer": f"{optimizer.__module__}.{optimizer.__qualname__}",
+            "optimizer": class_of(self.optimizer),
+            "optimizer_options": options_of(self.optimizer),
         }
 
     # ---- warm-up

@@ -26,6 +26,7 @@ from repro.core.errors import TrialError
 from repro.engines.plain.numerics import make_scaler, name_of
 from repro.engines.plain.session import TorchSession, as_array
 from repro.engines.zero.checkpoint_files import TAG, SafeFiles, refuse_unreadable
+from repro.seams.held import Held
 from repro.seams.training import Batch, Job, TrainingParts
 
 
@@ -166,6 +167,20 @@ class DeepSpeedSession(TorchSession):
             return {name: as_array(safe_get_full_fp32_param(parameter)) for name, parameter in self.trained()}
         masters = self._stage_0_masters() if self.job.precision.master else {}
         return {name: as_array(masters.get(id(parameter), parameter)) for name, parameter in self.trained()}
+
+    def held(self) -> list[Held] | None:
+        """In stage 3 a rank's partition of every parameter, and the whole of those that DeepSpeed keeps everywhere."""
+        if self.stage < 3:
+            return super().held()
+        found = []
+        for name, parameter in self.trained():
+            size = int(parameter.ds_numel)  # type: ignore[attr-defined]
+            part = as_array(parameter.ds_tensor).ravel()  # type: ignore[attr-defined]
+            start = self.job.rank * part.size
+            found.append(Held(name, part[:max(0, size - start)], start))
+            if parameter.data.numel() == size:
+                found.append(Held(name, as_array(parameter.data).ravel()))
+        return found
 
     def scaler_state(self) -> dict[str, Any]:
         scaler = self.engine.torch_autocast_z0_gradscaler

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from repro.bench.verdicts.experiment import Experiment, paired_p, simulated
+from repro.bench.verdicts.experiment import Experiment, simulated
 from repro.bench.verdicts.made_plans import places_of
 from repro.bench.verdicts.measure import measure, simulate
 from repro.bench.verdicts.outcome import allowed
 from repro.bench.verdicts.scenario import Judged, Scenario, single_run
 from repro.bench.verdicts.scenarios import SCENARIOS
+from repro.bench.verdicts.screen import DISAGREE, is_open, paired_p
 from repro.cli.main import cli
 from repro.compare import compare
 
@@ -23,9 +24,11 @@ MEASURED = pytest.mark.parametrize("name", [item.name for item in SCENARIOS])
 
 def times(design: Experiment, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
     """Log times of candidate and baseline by seed."""
-    plan, results = simulated(design, np.random.default_rng(seed))
-    sides = [{item.repeat: item.tta_wall for item in results if item.cell_id == cell} for cell in places_of(plan)]
+    run = simulated(design, np.random.default_rng(seed))
+    cells = [run.plan.cells[place].cell_id for place in places_of(design.cells)]
+    sides = [{item.repeat: item.tta_wall for item in run.results if item.cell_id == cell} for cell in cells]
     ours, theirs = (np.log([side[repeat] for repeat in sorted(side)]) for side in sides)
+    assert run.logs == pytest.approx(ours - theirs, abs=1e-12)
     return ours, theirs
 
 
@@ -42,33 +45,34 @@ def test_simulated_times_have_the_ratio_and_the_spread_of_their_design() -> None
 
 
 def test_a_drift_slows_later_trials_of_all_cells() -> None:
-    plan, results = simulated(Experiment(50, cells=4, spread=0.01, within="speed", drift=0.3),
-                              np.random.default_rng(1))
-    assert [(plan.cells[index].cell_id, repeat) for index, repeat in plan.order] == [
-        (item.cell_id, item.repeat) for item in results]
-    pace = [item.run_seconds / item.samples for item in results if item.run_seconds and item.samples]
+    run = simulated(Experiment(50, cells=4, spread=0.01, within="speed", drift=0.3), np.random.default_rng(1))
+    assert [(run.plan.cells[index].cell_id, repeat) for index, repeat in run.plan.order] == [
+        (item.cell_id, item.repeat) for item in run.results]
+    pace = [item.run_seconds / item.samples for item in run.results if item.run_seconds and item.samples]
     assert np.mean(pace[-40:]) / np.mean(pace[:40]) == pytest.approx(1.24, abs=0.02)
 
 
 def test_two_runs_of_one_design_have_their_own_order() -> None:
     generator = np.random.default_rng(1)
-    first, second = (simulated(Experiment(10, cells=4), generator)[0] for _ in range(2))
+    first, second = (simulated(Experiment(10, cells=4), generator).plan for _ in range(2))
     assert first.order != second.order
     assert sorted(first.order) == sorted(second.order)
 
 
 @pytest.mark.parametrize("by", ["chance", "diverged", "budget"])
 def test_the_share_of_missed_trials_is_the_designs(by: str) -> None:
-    _, results = simulated(Experiment(500, missed=0.2, missed_by=by), np.random.default_rng(1))  # type: ignore[arg-type]
+    run = simulated(Experiment(500, missed=0.2, missed_by=by), np.random.default_rng(1))  # type: ignore[arg-type]
+    results = run.results
+    assert np.sum(~np.isfinite(run.logs)) == len({item.repeat for item in results if item.status != "ok"})
     ends = [item.status for item in results]
     assert ends.count("diverged" if by == "diverged" else "missed") / 1000 == pytest.approx(0.2, abs=0.04)
     assert all(item.tta_wall is None for item in results if item.status != "ok")
 
 
 def test_evaluations_lie_on_the_grid_of_each_cell() -> None:
-    plan, results = simulated(Experiment(5, grids=(0.1, 0.25)), np.random.default_rng(1))
-    for cell, distance in zip(places_of(plan), (100_000, 250_000), strict=True):
-        for item in (item for item in results if item.cell_id == cell):
+    run = simulated(Experiment(5, grids=(0.1, 0.25)), np.random.default_rng(1))
+    for place, distance in zip(places_of(2), (100_000, 250_000), strict=True):
+        for item in (item for item in run.results if item.cell_id == run.plan.cells[place].cell_id):
             assert item.bracket is not None and item.samples_to_target == item.bracket.hit_samples
             assert item.bracket.hit_samples - item.bracket.miss_samples == distance
             assert [point.samples for point in item.curve] == list(
@@ -76,18 +80,18 @@ def test_evaluations_lie_on_the_grid_of_each_cell() -> None:
 
 
 def test_a_row_that_errs_too_often_does_not_hold() -> None:
-    always = Scenario("always wrong", "equal", lambda _: Judged("faster", True), wrong=frozenset({"faster"}))
+    always = Scenario("always wrong", "equal", lambda *_: Judged("faster", True), wrong=frozenset({"faster"}))
     found = simulate(always, 100)
     assert (found.wrong, found.holds, found.words) == (1.0, False, {"faster": 100})
     assert "NOT HELD" in found.text()
-    assert simulate(Scenario("never", "equal", lambda _: Judged("same"), wrong=frozenset({"faster"})), 100).holds
+    assert simulate(Scenario("never", "equal", lambda *_: Judged("same"), wrong=frozenset({"faster"})), 100).holds
 
 
 @pytest.mark.parametrize(("shares", "holds"), [({}, True), ({"least": 0.9}, False), ({"most": 0.3}, False),
                                                ({"relative": 0.9}, False), ({"relative": 0.5, "most": 0.6}, True)])
 def test_a_row_holds_the_power_that_is_promised(shares: dict[str, float], holds: bool) -> None:
     # finds the difference in every second experiment, the t test in three of four
-    scenario = Scenario("half", "ratio 1.1", lambda generator: Judged(
+    scenario = Scenario("half", "ratio 1.1", lambda generator, _: Judged(
         "slower" if (draw := generator.random()) < 0.5 else "inconclusive", draw < 0.75),
         right=frozenset({"slower"}), **shares)
     assert simulate(scenario, 400).holds is holds
@@ -107,10 +111,10 @@ def test_the_verdict_is_that_of_compare() -> None:
     design = Experiment(10, ratio=1.13)
     scenario = single_run("x", design)
     for seed in range(20):
-        judged = scenario.judge(np.random.default_rng(seed))
-        plan, results = simulated(design, np.random.default_rng(seed))
-        p = paired_p(plan, results)
-        assert judged == (compare(plan, results)[0].verdict, p is not None and p <= 0.05)
+        judged = scenario.judge(np.random.default_rng(seed), False)
+        run = simulated(design, np.random.default_rng(seed))
+        p = paired_p(run.logs)
+        assert judged == (compare(run.plan, run.results)[0].verdict, p is not None and p <= 0.05)
 
 
 def test_the_command_prints_rows_and_gives_json() -> None:
@@ -121,8 +125,6 @@ def test_the_command_prints_rows_and_gives_json() -> None:
     data = json.loads(CliRunner().invoke(cli, [*arguments, "--json"]).output)
     assert [row["name"] for row in data["rows"]] == ["t3, 20 pairs", "t3, 20 pairs, different"]
     assert data["experiments"] == 20
-    again = CliRunner().invoke(cli, [*arguments, "--json", "--processes", "2"])
-    assert json.loads(again.output) == data
     none = CliRunner().invoke(cli, ["bench", "verdicts", "--only", "moon"])
     assert none.exit_code == 2 and "no scenario is named 'moon'" in none.output
 
@@ -134,3 +136,32 @@ def test_no_scenario_errs_more_than_promised(name: str) -> None:
     print(row.text())
     assert row.wrong is None or row.wrong <= allowed(200)
     assert row.found is None or row.least is None or row.found >= row.least - 0.1
+
+
+@pytest.mark.slow
+def test_rows_in_parallel_are_the_same() -> None:
+    assert measure(20, ["t3, 20"], processes=2) == measure(20, ["t3, 20"])
+
+
+SHORT = ["log-normal, 10 pairs", "t3, 20 pairs", "grid 20%", "missed 20% by budget, 10 pairs", "sequential, power 2",
+         "sequential, power 2, missed 20% by chance", "anytime"]
+
+
+@pytest.mark.parametrize(("name", "count"), [
+    *((name, 8) for name in SHORT),
+    *(pytest.param(item.name, 60, marks=pytest.mark.slow) for item in SCENARIOS)])
+def test_the_short_cut_gives_the_words_of_compare(name: str, count: int) -> None:
+    scenario = next(item for item in SCENARIOS if item.name == name)
+    for seed in range(count):
+        quick, full = (scenario.judge(np.random.default_rng(seed), checked) for checked in (False, True))
+        assert quick == full and full.word != DISAGREE
+
+
+def test_the_short_cut_leaves_whatever_could_be_decided() -> None:
+    generator = np.random.default_rng(3)
+    assert is_open(generator.normal(0, 0.3, 10))
+    assert not is_open(generator.normal(0.3, 0.1, 10))  # different
+    assert not is_open(generator.normal(0, 0.001, 10))  # the same
+    assert not is_open(np.zeros(10))  # without a spread
+    assert not is_open(np.array([np.inf] * 8 + [0.1, -0.1]))
+    assert is_open(np.array([np.inf, -np.inf] * 4 + [0.1, -0.1]))

@@ -156,15 +156,6 @@ def test_a_cell_changed_in_the_plan_is_seen(run: Path) -> None:
     assert "plan" in kinds(run)
 
 
-def test_an_order_that_its_seed_does_not_give_is_seen(run: Path) -> None:
-    plan = json.loads((run / "plan.json").read_text())
-    plan["order"].append(plan["order"].pop(0))
-    (run / "plan.json").write_text(json.dumps(plan))
-    reseal(run)
-    assert [item.what for item in verify(run).problems] == [
-        "order is not the one that its order_seed 20151102 gives: it differs from trial 1 on"]
-
-
 def test_without_an_index_the_unchecked_parts_are_named(run: Path) -> None:
     (run / index.NAME).unlink()
     found = verify(run)

@@ -66,6 +66,19 @@ def test_an_error_of_the_file_system_names_the_file(
     assert code == 2 and said.startswith("error: nnn") and said.endswith("cannot be used: File name too long\n")
 
 
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["bench", "import", "--megabytes", "nan"], "'nan' is no finite number"),
+    (["show", "a", "b\x1b[31m"], r"unexpected extra argument (b\x1b[31m)"),
+])
+def test_a_wrong_argument_is_quoted_so_that_it_can_be_printed(
+    arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command.sys, "argv", ["repro", *arguments])
+    code, text = ends(capsys)
+    assert code == 2 and said in text and "\x1b" not in text
+
+
 @pytest.mark.parametrize(("place", "said"), [
     ("n" * 300, "has a name of 300 bytes"), ("\u00e9" * 200, "has a name of 400 bytes"), ("", "a path is empty"),
     ("ab/" * 2000, "has 6,000 bytes"), ("a\0b", "NUL"), ("\ud800", "no file system can"), ("/dev/null", "is a pipe, "),

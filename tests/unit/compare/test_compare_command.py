@@ -58,6 +58,7 @@ def test_one_run_as_a_table(old: Record) -> None:
         ended.output
     assert "2. exploratory: 6 pairs cannot be significant after Holm over the 3 contrasts shown; 7 can" in ended.output
     assert "not calibrated" in ended.output
+    assert "the samples to the target of 3 cells together (Holm); with 3 such families, up to 15 %" in ended.output
 
 
 def test_the_same_figures_as_json(old: Record) -> None:
@@ -69,6 +70,7 @@ def test_the_same_figures_as_json(old: Record) -> None:
     assert first["speedup"] == pytest.approx(1 / first["ratio"])
     assert len(data["cells"]) == 4
     assert data["calibration"] is None
+    assert data["error_budget"].startswith("5 % each for: the primary contrast, tested alone; the 3 other contrasts")
     assert data["suite_digest"] == old.plan.digest
 
 
@@ -91,25 +93,36 @@ def test_another_baseline(old: Record) -> None:
 
 
 def test_conditions_decide_the_exit_code(old: Record) -> None:
-    assert run(old.folder.root, "--fail-if", "ratio > 1.5").exit_code == 0
-    ended = run(old.folder.root, "--fail-if", "ratio > 1.05", "--fail-if", "n < 3")
+    assert run(old.folder.root, "--fail-if", "ratio.low > 1.5").exit_code == 0
+    ended = run(old.folder.root, "--fail-if", "ratio.low > 1.05", "--fail-if", "n < 3")
     assert ended.exit_code == 3
-    assert "failed: deepspeed (stage=1), 2 processes against ddp, 2 processes: ratio = 1.1" in ended.output
-    assert run(old.folder.root, "--fail-if", "ratio < 0.7").exit_code == 0
-    assert run(old.folder.root, "--fail-if", "ratio < 0.7", "--fail-any").exit_code == 3
-    assert "all of them add --fail-any" in refused(old.folder.root, "--metric", "samples", "--fail-if", "ratio > 2")
+    assert "failed: deepspeed (stage=1), 2 processes against ddp, 2 processes: ratio.low = 1.1" in ended.output
+    assert run(old.folder.root, "--fail-if", "slower").exit_code == 3
+    assert run(old.folder.root, "--fail-if", "faster").exit_code == 0
+    assert run(old.folder.root, "--fail-if", "ratio.high < 0.7").exit_code == 0
+    assert run(old.folder.root, "--fail-if", "ratio.high < 0.7", "--fail-any").exit_code == 3
+    assert "all of them add --fail-any" in refused(old.folder.root, "--metric", "samples", "--fail-if", "p < 2")
     assert "--fail-any requires --fail-if" in refused(old.folder.root, "--fail-any")
-    assert "'ratio > 1.05'" in refused(old.folder.root, "--fail-if", "ratio")
+    assert "'ratio.low > 1.05'" in refused(old.folder.root, "--fail-if", "ratio")
+    assert "crosses a limit by chance" in refused(old.folder.root, "--fail-if", "ratio > 1.05")
+
+
+def test_a_gate_over_all_contrasts_is_one_family(old: Record) -> None:
+    """Six pairs cannot be significant over four contrasts: `slower` would pass whatever happened."""
+    assert "can never hold for" in refused(old.folder.root, "--fail-any", "--fail-if", "slower")
+    data = json.loads(run(old.folder.root, "--fail-any", "--fail-if", "ratio.low > 9", "--json").stdout)
+    assert [(item["primary"], item["family"]) for item in data["comparisons"]] == [(False, 4)] * 4
+    assert data["comparisons"][0]["corrected"]["level"] == pytest.approx(1 - 0.05 / 4)
 
 
 def test_two_runs(old: Record, new: Record) -> None:
-    ended = run(old.folder.root, new.folder.root, "--fail-any", "--fail-if", "ratio > 1.05")
+    ended = run(old.folder.root, new.folder.root, "--fail-any", "--fail-if", "ratio.low > 1.05")
     assert ended.exit_code == 3, ended.output
     assert "ddp, 1 process [new]" in ended.output
     assert "not interleaved" in ended.output
-    assert "all of them add --fail-any" in refused(old.folder.root, new.folder.root, "--fail-if", "ratio > 1.05")
+    assert "all of them add --fail-any" in refused(old.folder.root, new.folder.root, "--fail-if", "ratio.low > 1.05")
     assert "first is the baseline" in refused(old.folder.root, new.folder.root, "--baseline", "engine=ddp")
-    assert "not 3" in refused(old.folder.root, new.folder.root, old.folder.root)
+    assert "not 3; several of each with --against" in refused(old.folder.root, new.folder.root, old.folder.root)
 
 
 def test_a_run_is_not_compared_with_itself_or_its_copy(old: Record, new: Record, tmp_path: Path) -> None:
@@ -117,7 +130,7 @@ def test_a_run_is_not_compared_with_itself_or_its_copy(old: Record, new: Record,
     (tmp_path / "link").symlink_to(old.folder.root)
     assert "given twice" in refused(old.folder.root, tmp_path / "link")
     shutil.copytree(old.folder.root, tmp_path / "copy")
-    for arguments in ([], ["--force"], ["--fail-any", "--fail-if", "ratio > 1.05"]):
+    for arguments in ([], ["--force"], ["--fail-any", "--fail-if", "ratio.low > 1.05"]):
         assert "24 of the 24 that both have share an identical log" in refused(
             old.folder.root, tmp_path / "copy", *arguments)
     taken = new.results[0]  # one trial of the first run, put among those of the second
@@ -163,7 +176,7 @@ def test_no_run_folder(tmp_path: Path) -> None:
     assert "is not a run folder" in refused(tmp_path)
 
 
-@pytest.mark.parametrize("condition", ["ratio > 5", "p < 0.001", "n < 2"])
+@pytest.mark.parametrize("condition", ["ratio.low > 5", "p < 0.001", "n < 2", "slower"])
 def test_a_refused_comparison_passes_no_condition(tmp_path: Path, condition: str) -> None:
     record = make_record(tmp_path / "run", SUITE.replace("seeds: 6", "seeds: 8"), only=20)  # 5 of 8 blocks
     ended = run(record.folder.root, "--fail-if", condition)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from repro.compare import compare
+from repro.compare import Comparison, compare
 from repro.compare.drift import Caution, cautions, seconds_per_sample
 from repro.core.machine import Machine
 from repro.record.results import Result
@@ -190,3 +190,53 @@ def test_a_warning_is_shown_next_to_the_verdict(plan: Plan):
     found = compare(plan, results)[0]
     assert found.verdict == "slower"
     assert any("the machine drifted during the run" in text for text in found.cautions)
+
+
+def drifting(plan: Plan, seed: int, slow: float = 1.0, drift: float = 0.3, spread: float = 0.01) -> Comparison:
+    """The primary contrast of a run whose machine is `drift` slower at its end than at its start."""
+    draw, last = noise(seed, spread), len(plan.order) - 1
+    ours = next(cell.cell_id for cell in plan.cells
+                if cell.choices.engine.kind == "deepspeed" and cell.choices.processes == 2)
+    return compare(plan, made(plan, lambda place, cell, repeat: (
+        0.001 * (1 + drift * place / last) * draw() * (slow if cell == ours else 1.0))))[0]
+
+
+def shuffled(plan: Plan, seed: int) -> Plan:
+    """The plan in an order of its own, drawn for this run."""
+    rng = np.random.default_rng(seed)
+    order = tuple((int(cell), repeat) for repeat in range(SEEDS) for cell in rng.permutation(len(plan.cells)))
+    return plan.model_copy(update={"order": order})
+
+
+def test_a_fixed_order_and_drift_give_no_difference(plan: Plan):
+    """The order of method 1.0 makes this candidate early: 26 of 100 such runs were called faster."""
+    plan = plan.model_copy(update={"method": "1.0", "order_seed": None})
+    found = [drifting(plan, seed) for seed in range(20)]
+    assert sum(item.verdict in ("faster", "slower") for item in found) <= 3
+    assert all(item.adjusted is not None and item.adjusted.fixed_order for item in found)
+    assert any("in an order that was the same for every run of this suite" in drifting(plan, seed, 1.008).because
+               for seed in range(10))
+
+
+def test_an_order_of_its_own_keeps_the_level_and_finds_the_difference(plan: Plan):
+    same = [drifting(shuffled(plan, seed), seed) for seed in range(20)]
+    assert sum(item.verdict in ("faster", "slower") for item in same) <= 4
+    found = [drifting(shuffled(plan, seed), seed, 1.015) for seed in range(12)]
+    assert sum(item.verdict == "slower" for item in found) >= 7  # unadjusted: 59 of 100; adjusted: 81
+
+
+def test_the_adjustment_removes_what_the_places_explain(plan: Plan):
+    found = drifting(shuffled(plan, 1), 1, 1.1, spread=1e-4)
+    assert found.adjusted is not None and found.ratio is not None
+    assert found.ratio == pytest.approx(1.1, rel=2e-3)
+    assert found.adjusted.per_place == pytest.approx(0.3 / 39 / 1.15, rel=0.2)
+    assert math.log(found.adjusted.unadjusted / found.ratio) == pytest.approx(
+        math.log1p(found.adjusted.per_place) * found.adjusted.places, rel=1e-6)
+    assert any("adjusted for drift: the candidate ran" in text for text in found.cautions)
+
+
+def test_counts_are_not_adjusted_for_the_machine(plan: Plan):
+    results = [item.model_copy(update={"samples_to_target": 1000 + item.repeat}) for item in made(
+        plan, lambda place, cell, repeat: 0.001 * 1.01**place)]
+    assert all(item.adjusted is None for item in compare(plan, results, "samples"))
+    assert all(item.adjusted is not None for item in compare(plan, results, "throughput"))

@@ -179,7 +179,7 @@ def test_dawnbench_entries_are_single_runs(tmp_path: Path) -> None:
     ({"baseline": "org=Acme"}, "--baseline matches 2 cells"),
     ({"baseline": "system=a", "metric": "accuracy"}, "--metric accuracy: published logs do not contain it"),
     ({"baseline": "system=a", "force": True}, "--force applies to runs only"),
-    ({"baseline": "system=a", "fail_if": ["ratio > 1"]}, "--fail-any"),
+    ({"baseline": "system=a", "fail_if": ["ratio.low > 1"]}, "--fail-any"),
 ])
 def test_impossible_requests_are_refused_with_the_reason(tmp_path: Path, asked: dict[str, Any], words: str) -> None:
     folder = published(tmp_path, *((name, logs(FAST), "training_v4.0") for name in "abc"))
@@ -204,7 +204,7 @@ def test_command_line_and_json(tmp_path: Path) -> None:
     folder = published(tmp_path, ("a\x1b[31m\u202e", logs(SLOW), "training_v4.0"), ("b", logs(FAST), "training_v4.0"))
     shown = CliRunner().invoke(cli, ["compare", str(folder)])
     assert shown.exit_code == 0 and "\x1b" not in shown.output and "\u202e" not in shown.output
-    done = CliRunner().invoke(cli, ["compare", str(folder), "--json", "--fail-if", "ratio < 5"])
+    done = CliRunner().invoke(cli, ["compare", str(folder), "--json", "--fail-if", "ratio.low < 5"])
     data = json.loads(done.stdout)
     assert done.exit_code == 3 and data["exit_code"] == 3 and data["origin"] == "published"
     assert data["comparisons"][0]["score_ratio"] is not None and len(data["cells"][0]["minutes"]) == 5

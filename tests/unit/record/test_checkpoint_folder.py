@@ -25,6 +25,7 @@ from repro.seams.launching import LaunchRequest, LaunchResult
 from repro.suite.model import Trial
 from repro.suite.plan import Plan, make_plan
 from repro.suite.training import TrainingConfig
+from repro.worker.gate_difference import Difference
 from tests.unit.record.resumable_runs import LINE, MACHINE, begin, failing, ledger, quiet, written
 from tests.watcher import Silent
 
@@ -317,7 +318,7 @@ def test_a_gate_that_was_passed_is_not_run_again(begin: Callable[..., Run], monk
         gates.append(launchers.gates)
     assert gates == [2, 0]
     monkeypatch.setattr("repro.worker.parity.STEPS", 2)  # another gate than the one that was passed
-    monkeypatch.setattr("repro.worker.parity.judge", lambda *_: "planted")
+    monkeypatch.setattr("repro.runner.gate.judge", lambda *_: {"loss": Difference("loss", 1, "planted")})
     run = Run(plan, folder, MACHINE, Silent())
     run.launchers = Counting()
     with pytest.raises(ParityError, match="planted; no more trials are timed"):

@@ -72,7 +72,7 @@ def test_every_comparison_has_its_reasons_in_the_order_of_compare(missed: Record
     places = [words.index(f"Because: {item.because}") for item in found]
     assert len(found) == 4 and places == sorted(places)
     for item in found:
-        assert not item.settles or f"To settle it: {item.settles}." in words
+        assert not item.settles or f"Next: {item.settles}." in words
         for text in item.cautions:
             assert f"Caution: {text}." in words
     assert [f'data-index="{index}"' in html for index in range(5)] == [True] * 4 + [False]

@@ -1,0 +1,61 @@
+"""A short cut: experiments that no rule of the verdicts can decide are not compared.
+
+Undecided are logs whose t test and whose two one-sided tests are far from their levels; for pairs of which some trials
+missed, the sign test. "Far" is a factor of `FAR`, more than an adjustment for drift by chance can move a p. One
+experiment in `EVERY` is compared nevertheless, and a verdict there counts as an error of the simulation.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from repro import stats
+from repro.stats.anytime import bet
+from repro.suite.model import MARGIN
+
+FAR = 3.0
+EVERY = 20
+ALPHA = 0.05
+DISAGREE = "short cut and compare disagree"
+
+
+def paired_p(logs: np.ndarray) -> float | None:
+    """Return p of the paired t test of log ratios; None if a trial missed, or they do not spread."""
+    if not np.all(np.isfinite(logs)):
+        return None
+    return stats.or_none(lambda: stats.paired_p(np.exp(logs).tolist(), [1.0] * len(logs)))
+
+
+def is_open(logs: np.ndarray, level: float = ALPHA, same: float = ALPHA) -> bool:
+    """Return True if no verdict is possible: a difference at this level, or sameness at that of each side."""
+    p = paired_p(logs)
+    if p is None:
+        return _misses(logs) and _sign_p(logs) > FAR * level
+    equal = stats.or_none(lambda: stats.tost(logs.tolist(), MARGIN))
+    return p > min(FAR * level, 0.5) and equal is not None and equal.p > min(FAR * same, 0.5)
+
+
+def is_open_anytime(logs: np.ndarray) -> bool:
+    """Return True if no verdict is possible at any number of pairs, for an e-process."""
+    if first_refuted(logs) is not None:
+        return False
+    return not np.all(np.isfinite(logs)) or stats.e_same(logs.tolist(), MARGIN) < 1 / ALPHA
+
+
+def first_refuted(logs: np.ndarray) -> int | None:
+    """Return the pairs after which the e-value against equal cells first reaches 20; None: after none."""
+    reached = np.flatnonzero(bet(logs).either >= math.log(1 / ALPHA))
+    return int(reached[0]) + 1 if len(reached) else None
+
+
+def _misses(logs: np.ndarray) -> bool:
+    return not np.all(np.isfinite(logs))
+
+
+def _sign_p(logs: np.ndarray) -> float:
+    from scipy.stats import binomtest
+
+    above, below = int(np.sum(logs > 0)), int(np.sum(logs < 0))
+    return float(binomtest(above, above + below).pvalue) if above + below else 1.0

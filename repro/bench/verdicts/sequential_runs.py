@@ -1,0 +1,91 @@
+"""Scenarios of sequential designs: runs that stop at the first look which settles the primary contrast.
+
+The results of all pairs up to the last look are simulated; `compare` takes the looks in turn and stops, as a run does.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from repro.bench.verdicts.experiment import Experiment, SimulatedRun, simulated
+from repro.bench.verdicts.scenario import (
+    DIFFERENT,
+    OPEN,
+    Judged,
+    Scenario,
+    single_run,
+    wrongly_same,
+)
+from repro.bench.verdicts.screen import ALPHA, DISAGREE, first_refuted, is_open_anytime, paired_p
+from repro.compare import compare
+from repro.suite.sequential import ANYTIME_LEAST, Sequential
+
+DESIGNS: Mapping[str, Mapping[str, Any]] = {
+    "power 2": {"looks": [10, 15, 20, 30], "spending": "power", "power": 2},
+    "power 2, early": {"looks": [8, 12, 16, 20], "spending": "power", "power": 2},
+    "power 1": {"looks": [8, 12, 18, 27, 40], "spending": "power", "power": 1},
+    "O'Brien-Fleming": {"looks": [12, 18, 24, 30], "spending": "obrien-fleming"},
+    "Pocock": {"looks": [10, 15, 20, 30], "spending": "pocock"},
+    "Pocock, early": {"looks": [8, 12, 16, 20], "spending": "pocock"},
+}
+"""Every spending function, at looks that the exact test's floor allows."""
+SHOWN = 0.0
+"""Power relative to the paired t test's is shown, not promised: an open-ended run may go on."""
+LAST = 60
+"""Pairs up to which open-ended runs go on."""
+
+
+def sequential_scenarios() -> Iterator[Scenario]:
+    """Yield equal cells, a difference that the paired t test of all pairs finds in nine of ten, and a true ratio at the
+    margin."""
+    for name, design in DESIGNS.items():
+        pairs = design["looks"][-1]
+        equal = Experiment(pairs, sequential=json.dumps(design))
+        ratio = math.exp(3.4 * 0.1 * math.sqrt(2 / pairs))
+        yield single_run(f"sequential, {name}", equal)
+        yield single_run(f"sequential, {name}, different", replace(equal, ratio=ratio))
+        yield wrongly_same(f"sequential, {name}, at the margin", replace(equal, spread=0.03, ratio=1.05))
+    quiet = Experiment(30, cells=2, spread=0.01, within="speed", sequential=json.dumps(DESIGNS["power 2"]))
+    yield single_run("sequential, power 2, drift 30%", replace(quiet, drift=0.3))
+    yield single_run("sequential, power 2, missed 20% by chance", Experiment(
+        30, missed=0.2, sequential=json.dumps(DESIGNS["power 2"])))
+    equal = Experiment(LAST)
+    yield _open_ended("anytime", equal)
+    yield _open_ended("anytime, t3", replace(equal, noise="t3"))
+    yield _open_ended("anytime, missed 20% by chance", replace(equal, missed=0.2))
+    yield _open_ended("anytime, different", replace(equal, ratio=1.08))
+
+
+def _open_ended(name: str, design: Experiment) -> Scenario:
+    """Return the scenario of --anytime with a look after every pair.
+
+    The e-value at a look is the largest so far, so the first look that can find a difference is computed for all pairs
+    at once; `compare` then takes that look, or the last one.
+    """
+
+    def judge(generator: np.random.Generator, checked: bool) -> Judged:
+        run = simulated(design, generator)
+        first, p = first_refuted(run.logs), paired_p(run.logs)
+        look = max(first or LAST, ANYTIME_LEAST)
+        word = OPEN if is_open_anytime(run.logs) and not checked else _at_look(run, look)
+        early = first is None or (checked and look > ANYTIME_LEAST and _at_look(run, look - 1) in DIFFERENT)
+        return Judged(DISAGREE if word in DIFFERENT and early else word, None if p is None else p <= ALPHA)
+
+    if design.ratio == 1:
+        return Scenario(name, "equal", judge, wrong=DIFFERENT)
+    return Scenario(name, f"ratio {design.ratio:g}", judge, frozenset({"faster"}), frozenset({"slower"}), SHOWN)
+
+
+def _at_look(run: SimulatedRun, pairs: int) -> str:
+    """Return the verdict at a look of an open-ended run."""
+    design = Sequential(anytime=True, looks=(pairs,))
+    plan = run.plan.model_copy(update={
+        "suite": run.plan.suite.model_copy(update={"sequential": design, "seeds": pairs})})
+    found = compare(plan, [item for item in run.results if item.repeat < pairs])
+    return next(item for item in found if item.primary).verdict

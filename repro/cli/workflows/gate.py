@@ -1,0 +1,103 @@
+"""The parity gate alone: what an author of a plug-in runs before anything is timed."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from repro.cli.workflows.progress import TerminalWatcher
+from repro.compare.cells import factors_of
+from repro.compare.runs import read_pattern
+from repro.core import pattern
+from repro.core.errors import Exit, UsageError
+from repro.runner.context import RunContext
+from repro.runner.gate import ParityGate
+from repro.runner.launching import Launchers
+from repro.runner.run import prepare
+from repro.suite.cell import Cell
+from repro.suite.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One check of one candidate."""
+
+    candidate: str
+    group: str
+    check: str
+    passed: bool
+    step: int | None = None
+    tensor: str = ""
+    size: float | None = None
+    tolerance: float | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gated:
+    """The outcome of the gate."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def exit_code(self) -> Exit:
+        return Exit.DONE if all(row.passed for row in self.rows) else Exit.TRIAL_FAILED
+
+
+def run_gate(plan: Plan, suite_text: str, only: Sequence[str]) -> Gated:
+    """Compare the cells of a plan with the plain reference loop; nothing is timed and nothing is kept.
+
+    Args:
+        only: cells, each by label, id or pattern (`engine=ddp,processes=2`); empty: all.
+
+    Raises:
+        UsageError: an entry of `only` matches no cell, or nothing can be compared.
+    """
+    chosen = plan.model_copy(update={"cells": choose(plan, only)})
+    with tempfile.TemporaryDirectory(prefix="repro-gate-") as place, TerminalWatcher() as watcher:
+        folder = prepare(chosen, suite_text, Path(place) / "gate")
+        launchers = Launchers()
+        try:
+            launchers.open(chosen)
+            findings = ParityGate(RunContext(chosen, folder, watcher), launchers).run(every=True)
+        finally:
+            launchers.close()
+    if not findings:
+        raise UsageError("the gate has nothing to compare: no cell trains a model by an engine other than the "
+                         "reference's, single")
+    return Gated(tuple(row for item in findings for row in _rows(item)))
+
+
+def choose(plan: Plan, only: Sequence[str]) -> tuple[Cell, ...]:
+    """Return the cells that an entry of `only` selects, in the order of the plan.
+
+    Raises:
+        UsageError: an entry matches no cell.
+    """
+    if not only:
+        return plan.cells
+    wanted: set[str] = set()
+    for entry in only:
+        found = {cell.cell_id for cell in plan.cells if _selects(entry, cell)}
+        if not found:
+            known = "; ".join(cell.label for cell in plan.cells[:8])
+            raise UsageError(f"--only {entry}: matches no cell; cells: {known}")
+        wanted |= found
+    return tuple(cell for cell in plan.cells if cell.cell_id in wanted)
+
+
+def _selects(entry: str, cell: Cell) -> bool:
+    if entry in (cell.cell_id, cell.label):
+        return True
+    return "=" in entry and pattern.matches(factors_of(cell), read_pattern(entry, "--only"))
+
+
+def _rows(finding: dict[str, Any]) -> list[Row]:
+    names = finding["candidate"], finding["group"]
+    if not finding["checks"]:
+        return [Row(*names, "start", not finding["problem"], text=finding["problem"])]
+    return [Row(*names, check, found is None, **({} if found is None else found))
+            for check, found in finding["checks"].items()]

@@ -1,0 +1,36 @@
+"""Advice under an open comparison: what would settle it without more errors than stated.
+
+Every further test of one contrast at 5 % errs in up to 5 % again: somebody who repeats an experiment until a verdict
+appears finds one where there is none. So no advice asks for another run of a contrast that was tested. It asks for what
+was missing (a trial, a grid, enough pairs for any verdict), or says how the next experiment is declared.
+"""
+
+from __future__ import annotations
+
+from repro.compare.evidence import Evidence
+from repro.compare.family import ALPHA, FamilyShare
+
+TESTED = (
+    "undecided is the answer of this experiment; adding pairs, or running it again, until a verdict appears errs in "
+    "more than 5 %. A question that may take more pairs is declared as a sequential design before its first run: repro "
+    "run SUITE --until-settled")
+
+
+def what_settles(item: Evidence, share: FamilyShare) -> str:
+    """Return what settles a comparison that was tested and is open."""
+    if not item.is_apart(1 - ALPHA / share.family):
+        return "one evaluate_every for both would, in a new experiment"
+    if not item.asked.paired:
+        return "pairs of one seed, run interleaved, would say more than unpaired trials"
+    return TESTED
+
+
+def what_reaches(least: int, tested: bool) -> str:
+    """Return how many pairs make a verdict possible.
+
+    Args:
+        tested: another contrast of the same run, the primary, was tested: a new run would test it again.
+    """
+    if tested:
+        return f"a suite that asks this declares at least {least} pairs before its first run"
+    return f"it takes at least {least} pairs, in a new run with new seeds: repro run SUITE --seeds {least}"

@@ -1,0 +1,89 @@
+"""Weights at drawn evaluations of a trial: kept for the harness's own evaluation, and compared before and after."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from repro.core.random_streams import Streams
+from repro.seams.held import Held
+from repro.seams.training import Session
+from repro.worker.context import TrialContext
+from repro.worker.evaluation import Evaluated
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """An evaluation, and what this rank held when it was made."""
+
+    evaluated: Evaluated
+    held: Sequence[Held]
+    buffers: Mapping[str, np.ndarray]
+
+
+class Capture:
+    """Draws one evaluation of every doubling (1, 2-3, 4-7, ...) and keeps the weights of the last drawn one.
+
+    An engine cannot know which are drawn before it has trained. The number of evaluations need not be known, and few
+    of them cost the copy. A copy is a rank's own: nothing is sent while the clock runs.
+    """
+
+    def __init__(self, context: TrialContext) -> None:
+        self.context = context
+        self.enabled = context.parts is not None and not context.job.optimizer.evaluates_other_weights
+        self.streams = Streams(context.trial.master_seed, context.trial.repeat)
+        self.newest: Captured | None = None
+        self.moved: list[int] = []
+        """Drawn evaluations that changed the weights."""
+        self._before = ""
+
+    def is_drawn(self, number: int) -> bool:
+        """Return True for the drawn evaluation (from 1) of each doubling."""
+        if not self.enabled:
+            return False
+        first = 1 << (number.bit_length() - 1)
+        return number == first + int(self.streams.generator("captured-evaluation", first).integers(first))
+
+    def before(self) -> None:
+        """Hash the weights that are about to be evaluated."""
+        self._before = _hash(held_or_full(self.context.session))
+
+    def after(self, evaluated: Evaluated) -> None:
+        """Keep the weights that were evaluated."""
+        held = held_or_full(self.context.session)
+        if _hash(held) != self._before:
+            self.moved.append(evaluated.number)
+        self.newest = Captured(evaluated, held, self.context.session.buffers())
+
+
+def held_or_full(session: Session) -> list[Held]:
+    """Return what this rank holds; the full weights if its engine cannot tell (all ranks then take part)."""
+    held = session.held()
+    return held if held is not None else [Held(name, array.ravel()) for name, array in session.weights().items()]
+
+
+def _hash(held: Sequence[Held]) -> str:
+    digest = hashlib.sha256()
+    for item in held:
+        digest.update(f"{item.name}:{item.start}:".encode())
+        digest.update(np.ascontiguousarray(item.values).tobytes())
+    return digest.hexdigest()
+
+
+def assemble(session: Session, held: Sequence[Held], full: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the full weights from what the ranks held; all ranks take part.
+
+    Args:
+        full: any weights of the same names and shapes.
+    """
+    whole = {item.name: item.values for item in held if not item.start and item.values.size == full[item.name].size}
+    if all(session.gather(whole.keys() == full.keys())):
+        return {name: values.reshape(full[name].shape) for name, values in whole.items()}
+    made = {name: np.full(array.size, np.nan, np.float32) for name, array in full.items()}
+    for share in session.gather([(item.name, item.start, item.values) for item in held]):
+        for name, start, values in share:
+            made[name][start:start + values.size] = values
+    return {name: values.reshape(full[name].shape) for name, values in made.items()}

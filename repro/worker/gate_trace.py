@@ -1,0 +1,115 @@
+"""What one rank measures in the parity gate, and the steps that it takes there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from pydantic import ConfigDict, Field
+
+from repro.core import fence
+from repro.core.errors import ParityError
+from repro.core.frozen import Frozen
+
+Kind = Literal["fp32", "precision"]
+"""fp32: the long comparison, without rounding to narrow types; precision: a short one in the cell's own format."""
+Measure = tuple[float, float]
+"""(L2 norm, projection on a fixed random direction) of a tensor."""
+AGED_STEPS = 60
+"""Steps at rate 0 between the two measured parts: the engine ages, and rounding does not grow with it."""
+LOW_RATE = 1e-2
+"""Share of the full rate in one of the last steps."""
+LEAST_RATE = 1e-4
+"""Smallest share of the full rate that the gate uses: below it float32 loses the update in the weights."""
+
+
+class Step(NamedTuple):
+    """One measured step."""
+
+    number: int
+    """From 1."""
+    share: float
+    """Of the full rate."""
+    split: bool
+    """True: `backward` and `update`, with the gradients in between; False: `step`, as in a trial."""
+    before_evaluation: bool = True
+
+
+def measured_steps(kind: Kind, least_share: float) -> tuple[Step, ...]:
+    """Return the measured steps of the gate.
+
+    Args:
+        least_share: the schedule's smallest rate as a share of the full one.
+    """
+    least = min(LOW_RATE, max(LEAST_RATE, least_share))
+    count = 5 if kind == "fp32" else 3
+    young = [Step(1 + index, 1 - 0.05 * index, split=True) for index in range(count)]
+    first = count + 1 + (AGED_STEPS if kind == "fp32" else 0)
+    # Afterwards one more step at the full rate: an evaluation must leave the engine as it was.
+    aged = [Step(first, 1.0, split=True), Step(first + 1, 1.0, split=False), Step(first + 2, LOW_RATE, split=False),
+            Step(first + 3, least, split=False), Step(first + 4, 1.0, split=False, before_evaluation=False)]
+    return (*young, *aged)
+
+
+STEPS = measured_steps("fp32", 0.0)[-1].number
+"""Optimizer steps of the gate in fp32."""
+
+
+class Trace(Frozen):
+    """The measurements of one rank in the gate; lists have one item per measured step."""
+
+    model_config = ConfigDict(ser_json_inf_nan="constants")  # a NaN is a finding, not a damaged file
+
+    rank: int
+    steps: tuple[int, ...]
+    """Numbers of the measured steps."""
+    fed: tuple[tuple[str, ...], ...]
+    """sha256 of every micro-batch of this rank, by step."""
+    loss: tuple[float, ...]
+    """Mean loss over ranks and micro-batches."""
+    aged_loss: tuple[float, ...] = ()
+    """The same in every step at rate 0."""
+    initial: dict[str, Measure] = Field(default_factory=dict)
+    """Name -> the full weights before the first step."""
+    gradients: dict[str, tuple[Measure | None, ...]]
+    """Name -> the full mean gradient before clipping, by step; None: this step was not split."""
+    weights: dict[str, tuple[Measure, ...]]
+    """Name -> the full weights after the update, by step."""
+    updates: dict[str, tuple[Measure, ...]] = Field(default_factory=dict)
+    """Name -> the change of the full weights, by step."""
+    moved_at_rate_zero: str = ""
+    """First tensor that the steps at rate 0 changed; "" if none."""
+    moved_by_evaluation: str = ""
+    buffers: dict[str, Measure]
+    """Name -> after the evaluation."""
+    evaluation: float
+    own_evaluation: float | None = None
+    """The harness's own evaluation of the same weights; None: not to be compared."""
+    parts: str = ""
+    """Hash of which weights this rank holds itself; ranks with equal parts must have equal `held`."""
+    held: str = ""
+    """Hash of them."""
+    different: int = 0
+    """How many of them differ from the full weights."""
+    first_different: str = ""
+    wide_share: float = 1.0
+    """Share of the full weights with more digits than the narrow type."""
+    optimizer: dict[str, str] = Field(default_factory=dict)
+    """The requested optimizer, in the words of `effective`."""
+    effective: dict[str, str]
+
+
+def read_traces(folder: Path, processes: int) -> list[Trace]:
+    """Read the traces of all ranks of one trial.
+
+    Raises:
+        ParityError: a rank left no readable trace.
+    """
+    traces = []
+    for rank in range(processes):
+        path = folder / f"trace{rank}.json"
+        try:
+            traces.append(Trace.model_validate_json(fence.read_bytes(path)))
+        except (OSError, ValueError) as error:
+            raise ParityError(f"parity gate: rank {rank} left no readable trace in {path}: {error}") from error
+    return traces

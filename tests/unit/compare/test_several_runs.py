@@ -1,0 +1,100 @@
+"""Several runs of each side: the run is the unit, and runs must have been made in turns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from repro.cli.main import cli
+from repro.compare.several_runs import in_turns, versus_several
+from repro.compare.two_runs import Ran
+from repro.core.errors import UsageError
+from repro.core.machine import Machine
+from repro.record.results import Bracket, Result
+from repro.suite.file import read_suite
+from repro.suite.plan import Plan, make_plan
+from tests.records import SUITE, Course, default_course, make_record, sample_environment
+
+ALONE = SUITE.split("matrix:")[0]
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    path = tmp_path_factory.mktemp("suite") / "s.yaml"
+    path.write_text(ALONE)
+    return make_plan(read_suite(str(path)).suite, Machine("cpu", 0, 8))
+
+
+def run(plan: Plan, name: str, started_ms: int, scale: float, rng: np.random.Generator, status: str = "ok") -> Ran:
+    """A run of six trials with a spread of 1 %, on a machine in one state."""
+    found = []
+    for item in plan.trials():
+        value = scale * float(rng.lognormal(0, 0.01))
+        found.append(Result.model_validate({
+            "trial_id": item.trial_id, "cell_id": item.cell_id, "repeat": item.repeat, "attempt": 1,
+            "status": status if item.repeat == 2 else "ok", "tta_wall": value, "samples_to_target": 5000,
+            "bracket": Bracket(miss_samples=4990, hit_samples=5000, miss_wall_seconds=0.998 * value,
+                               hit_wall_seconds=value)}))
+    return Ran(name, plan, found, sample_environment(started_ms))
+
+
+def sides(plan: Plan, seed: int, ratio: float = 1.0, count: int = 5) -> tuple[list[Ran], list[Ran]]:
+    """Runs in turns, each with its own state of the machine, 2 % apart."""
+    rng = np.random.default_rng(seed)
+    made = [run(plan, f"r{k}", 1000 * k, 10 * float(rng.lognormal(0, 0.02)) * (ratio if k % 2 else 1.0), rng)
+            for k in range(2 * count)]
+    return made[::2], made[1::2]
+
+
+def test_a_machine_in_another_state_each_run_is_no_difference(plan: Plan) -> None:
+    found = [versus_several(*sides(plan, seed))[0] for seed in range(24)]
+    assert sum(item.verdict in ("faster", "slower") for item in found) <= 5
+    assert {item.n for item in found} == {5}
+    assert all(not item.paired and any("the run is the unit" in text for text in item.cautions) for item in found)
+
+
+def test_a_difference_larger_than_what_runs_differ_by_is_found(plan: Plan) -> None:
+    assert [versus_several(*sides(plan, seed, 1.1))[0].verdict for seed in range(10)].count("slower") >= 9
+
+
+def test_four_runs_of_each_are_no_result(plan: Plan) -> None:
+    assert versus_several(*sides(plan, 1, 2.0, 4))[0].verdict == "inconclusive"
+
+
+def test_runs_that_were_not_made_in_turns_get_no_verdict(plan: Plan) -> None:
+    before, after = sides(plan, 1, 1.5)
+    assert in_turns(before, after) and in_turns(after, before)
+    ordered = sorted([*before, *after], key=lambda item: item.environment.started_ms if item.environment else 0)
+    assert not in_turns(ordered[:5], ordered[5:]) and not in_turns(ordered[5:], ordered[:5])
+    found = versus_several(ordered[:5], ordered[5:])[0]
+    assert (found.verdict, found.refused) == ("inconclusive", True)
+    assert found.because.startswith("all runs of one side were made before those of the other")
+    assert found.ratio is not None
+    assert not in_turns([Ran("a", plan, ())], after)
+
+
+def test_a_run_with_a_miss_has_no_mean(plan: Plan) -> None:
+    before, after = sides(plan, 1)
+    after[2] = run(plan, "r5", 5000, 10.0, np.random.default_rng(1), "missed")
+    found = versus_several(before, after)[0]
+    assert (found.verdict, found.refused) == ("inconclusive", True)
+    assert "r5 missed the target in 1 of 6 trials, so that run has no mean" in found.because
+    after[2] = Ran("r5", plan, after[2].results[:3], after[2].environment)
+    assert "3 of 6 planned trials of r5 have run" in versus_several(before, after)[0].because
+
+
+def test_the_command_takes_the_runs_of_the_baseline(tmp_path: Path) -> None:
+    roots = []
+    for number in range(2):
+        def course(trial: object, number: int = number) -> Course:
+            return Course(default_course(trial).step_seconds * (1 + 0.003 * number))  # type: ignore[arg-type]
+
+        roots.append(make_record(tmp_path / f"r{number}", ALONE, course, started_ms=1000 * number).folder.root)
+    ended = CliRunner().invoke(cli, ["compare", str(roots[1]), "--against", str(roots[0])])
+    assert ended.exit_code == 0, ended.output
+    assert "1 and 1 trials; an interval needs two of each" in ended.output
+    for arguments in (["--baseline", "engine=ddp", "--against", str(roots[0])], ["--against", str(roots[1])]):
+        assert isinstance(CliRunner().invoke(cli, ["compare", str(roots[1]), *arguments]).exception, UsageError)

@@ -1,0 +1,93 @@
+"""What stands beside a verdict stands there in every format: differences, cautions, warnings, how 5 % are spent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from repro.reporters.latex import render
+from repro.reporters.paper.brief import brief
+
+from repro.cli.main import cli
+from repro.cli.workflows.run import reporter
+from repro.record.store import Record, read_record
+from repro.suite.model import Trial
+from tests.records import SUITE, Course, make_record
+
+STOLEN = "the hypervisor gave 50 % of the processors' time to others while this trial ran"
+FACTORS = SUITE.split("primary:")[0] + "contrasts: [engine, processes]\n"
+OVERLAP = {"ddp": "on", "deepspeed": "off"}
+
+
+def course(trial: Trial) -> Course:
+    slow = 1.5 if (trial.choices.engine.kind, trial.choices.processes) == ("deepspeed", 2) else 1.0
+    return Course(0.01 * slow * (1 + 0.02 * (trial.repeat % 3) + 0.001 * (trial.repeat + len(trial.cell_id)) % 0.007),
+                  hits_at=1)
+
+
+@pytest.fixture(params=[SUITE, FACTORS], ids=["primary", "factors"], scope="module")
+def record(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Record:
+    """All trials hit at their first evaluation, on a machine whose time was stolen, with unlike overlap."""
+    tmp_path = tmp_path_factory.mktemp("beside")
+    made = make_record(tmp_path / "run", request.param.replace("seeds: 6", "seeds: 8"), course)
+    made.folder.append_incident("throttled", STOLEN, made.results[0].trial_id)
+    for result in made.results:
+        path = made.folder.result(result.trial_id)
+        data = json.loads(path.read_text())
+        data["effective"]["overlap"] = OVERLAP[made.cell(result.cell_id).choices.engine.kind]
+        path.write_text(json.dumps(data))
+    return read_record(tmp_path / "run")
+
+
+def written(record: Record, kind: str, out: Path) -> str:
+    paths = reporter(kind).write(record, out)
+    return "\n".join(Path(path).read_text(encoding="utf-8") for path in paths
+                     if Path(path).suffix in (".html", ".md", ".tex", ".csv", ".jsonl"))
+
+
+@pytest.mark.parametrize("kind", ["html", "markdown", "latex", "csv", "jsonl", "text", "json"])
+def test_every_format_has_what_stands_beside_a_verdict(record: Record, kind: str, tmp_path: Path) -> None:
+    if kind in ("text", "json"):
+        arguments = ["compare", str(record.folder.root), *(["--json"] if kind == "json" else [])]
+        text = CliRunner().invoke(cli, arguments).output
+    else:
+        text = render(brief(record), []) if kind == "latex" else written(record, kind, tmp_path / "out")
+    plain = " ".join(text.replace("{-}", "-").replace("\\%", "%").replace("<wbr>", "").replace("\\_", "_").replace(
+        "\\textquotesingle{}", "'").replace("&#39;", "'").replace("\N{NO-BREAK SPACE}", " ").split())
+    assert "overlap off against on" in plain or '"name": "overlap"' in plain
+    assert "hypervisor gave 50 % of the processors' time" in plain
+    assert "first evaluation" in plain
+    assert "5 % each for: " in plain and "(Holm)" in plain
+    if record.plan.suite.contrasts:
+        assert "depends on processes" in plain or "depends_on" in plain or '"flagged": true' in plain
+
+
+def test_main_effects_lead_where_no_primary_is_declared(record: Record, tmp_path: Path) -> None:
+    text = CliRunner().invoke(cli, ["compare", str(record.folder.root)]).output
+    page = written(record, "html", tmp_path / "out")
+    if not record.plan.suite.contrasts:
+        assert "main effects" not in text and "Main effects" not in page
+        return
+    assert text.index("main effects, each level") < text.index("candidate  ")
+    assert page.index("Main effects, declared in advance") < page.index("contrasts of single cells, corrected")
+    effects = json.loads(CliRunner().invoke(cli, ["compare", str(record.folder.root), "--json"]).stdout)["effects"]
+    assert [item["factor"] for item in effects] == ["engine", "processes"]
+    assert f'data-compare="effects.0.pooled.ratio"><data value="{effects[0]["pooled"]["ratio"]}"' in page
+
+
+def test_an_option_that_the_suite_varies_is_not_told_again(tmp_path: Path) -> None:
+    text = SUITE.replace("processes: [1, 2]", "overlap: [true, false]").split("baseline:")[0]
+    made = make_record(tmp_path / "run", text.replace("engine: [ddp, {kind: deepspeed, stage: 1}]", "engine: [ddp]"))
+    for result in made.results:
+        path = made.folder.result(result.trial_id)
+        data = json.loads(path.read_text())
+        on = made.cell(result.cell_id).choices.overlap
+        data["effective"] |= {"overlap": "on" if on else "off",
+                              "bucket_bytes": "400000" if on else "400000,2000000000"}
+        path.write_text(json.dumps(data))
+    out = CliRunner().invoke(cli, ["compare", str(tmp_path / "run"), "--json"]).stdout
+    differs = json.loads(out)["comparisons"][0]["differs"]
+    assert [(item["name"], item["candidate"], item["baseline"]) for item in differs] == [
+        ("bucket size", "up to 2 GB", "400 kB")]

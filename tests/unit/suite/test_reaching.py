@@ -1,0 +1,150 @@
+"""Options of plug-ins that lead out of the run: found by type, refused in a record, allowed value by value."""
+
+from __future__ import annotations
+
+import shutil
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+from unittest.mock import patch
+
+import pytest
+from click.testing import CliRunner
+from pydantic import AnyUrl, BaseModel, Field
+
+from repro.cli.main import cli
+from repro.core import registry
+from repro.core.errors import ReproError, UsageError
+from repro.engines.fake import Fake
+from repro.seams.plugin import Plugin
+from repro.seams.reach import SAFE, CommandOption, HostOption, PathOption, TextOption
+from repro.suite import reaching
+from tests.hostile_records import SUITE
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Inner(BaseModel):
+    log: PathOption = "here"
+    level: int = 1
+
+
+class Everything(Plugin):
+    folder: PathOption = "/usual"
+    cache: PathOption | None = None
+    program: CommandOption = ""
+    host: HostOption = ""
+    place: Path = Path()
+    address: AnyUrl | None = None
+    free: str = ""
+    remark: TextOption = ""
+    kind: Literal["a", "b"] = "a"
+    colour: Colour = Colour.RED
+    size: float = 1.0
+    files: list[PathOption] = Field(default_factory=list)
+    words: list[TextOption] = Field(default_factory=list)
+    by_name: dict[str, str] = Field(default_factory=dict)
+    counts: dict[str, int] = Field(default_factory=dict)
+    checked: Annotated[dict[str, Any], SAFE] = Field(default_factory=dict)
+    anything: Any = None
+    inner: Inner = Field(default_factory=Inner)
+
+
+def found(**options: Any) -> list[tuple[str, str, str]]:
+    return [(item.option, item.value, item.what)
+            for item in reaching._of_model(Everything.model_validate(options), "workload")]
+
+
+@pytest.mark.parametrize(("options", "expected"), [
+    ({"folder": "/x"}, [("workload.folder", "/x", "path")]),
+    ({"cache": "x"}, [("workload.cache", "x", "path")]),
+    ({"program": "rm -r x"}, [("workload.program", "rm -r x", "command")]),
+    ({"host": "evil"}, [("workload.host", "evil", "host")]),
+    ({"place": "a/b"}, [("workload.place", "a/b", "path")]),
+    ({"address": "http://evil/x"}, [("workload.address", "http://evil/x", "host")]),
+    ({"free": ".bashrc"}, [("workload.free", ".bashrc", "text")]),
+    ({"files": ["a", "b"]}, [("workload.files.0", "a", "path"), ("workload.files.1", "b", "path")]),
+    ({"by_name": {"k": "v"}}, [("workload.by_name.k", "v", "text")]),
+    ({"counts": {"/etc/x": 1}}, [("workload.counts", "/etc/x", "text")]),
+    ({"anything": {"deep": [{"x": "../y"}, 1]}}, [("workload.anything.deep.0.x", "../y", "text")]),
+    ({"inner": {"log": "/l", "level": 2}}, [("workload.inner.log", "/l", "path")]),
+    ({}, []), ({"folder": "/usual"}, []), ({"remark": "/x"}, []), ({"words": ["/x", "../y"]}, []),
+    ({"kind": "b", "colour": "red", "size": 2, "counts": {"a": 1}, "checked": {"path": "/x"}}, []),
+])
+def test_what_leads_out_is_found(options: dict[str, Any], expected: list[tuple[str, str, str]]) -> None:
+    assert found(**options) == expected
+
+
+class Foldered(Fake):
+    """A third party's engine that writes where its option says."""
+
+    title: ClassVar[str] = "writes"
+    folder: PathOption = ""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The complete run of a user who has set the option himself, in which nothing is refused."""
+    root = tmp_path_factory.mktemp("foldered")
+    (root / "suite.yaml").write_text(SUITE.replace("kind: fake, step", "kind: foldered, folder: /data, step"))
+    with plugged():
+        ended = CliRunner().invoke(cli, ["run", str(root / "suite.yaml"), "--no-mlflow", "--out", str(root / "run")],
+                                   standalone_mode=False)
+    assert isinstance(ended.exception, SystemExit) and ended.exception.code in (0, 3), ended.exception
+    return root / "run"
+
+
+def plugged() -> Any:
+    return patch.dict(registry.BUILT_IN["engine"], {"foldered": f"{__name__}:Foldered"})
+
+
+def tried(*arguments: str) -> BaseException | None:
+    with plugged():
+        return CliRunner().invoke(cli, list(arguments), standalone_mode=False).exception
+
+
+def test_a_record_may_not_choose_a_path_unless_that_very_value_is_allowed(run: Path, tmp_path: Path) -> None:
+    again = ["reproduce", str(run), "--out", str(tmp_path / "again"), "--trials", "1"]
+    shutil.copytree(run, tmp_path / "run")
+    for arguments in (["run", "--resume", str(tmp_path / "run"), "--no-mlflow"], again):
+        error = tried(*arguments)
+        assert isinstance(error, UsageError) and int(error.exit_code) == 2
+        assert str(error).endswith(
+            "engine.folder is a path: '/data': a record may not choose what is read, written or run here; if you trust "
+            "it, allow that very value: --allow engine.folder=/data")
+        other = tried(*arguments, "--allow", "engine.folder=/other")
+        assert isinstance(other, UsageError) and "has no such value; values that need it: engine.folder=/data" in \
+            str(other)
+        assert not (tmp_path / "again").exists()
+        allowed = tried(*arguments, "--allow", "engine.folder=/data")
+        assert not isinstance(allowed, ReproError), allowed
+    assert (tmp_path / "again/plan.json").exists()
+
+
+def test_the_line_that_tells_how_to_resume_has_the_permission(run: Path) -> None:
+    from repro.cli.workflows.run import _messages
+    from repro.record.store import read_record
+
+    with plugged():
+        record = read_record(run)
+        assert _messages(record.folder, record.plan).next_step.endswith(
+            f"run --resume {run} --allow engine.folder=/data")
+
+
+def test_reading_a_record_needs_no_permission(run: Path, tmp_path: Path) -> None:
+    for arguments in (["verify"], ["compare"], ["report", "--to", "csv", "--out", str(tmp_path)]):
+        ended = tried(arguments[0], str(run), *arguments[1:])
+        assert ended is None or isinstance(ended, SystemExit), ended
+
+
+def test_no_option_of_the_harness_itself_is_free_text() -> None:
+    """A plug-in of this repository that is given one has to mark it."""
+    for seam in set(registry.SEAMS) - {"reporter"}:
+        for name in registry.BUILT_IN[seam]:
+            cls = registry.load(seam, name)
+            for key, field in cls.model_fields.items():
+                kinds, mark = reaching._unfold(field.annotation)
+                free = {str, Any, dict[str, Any], dict[str, str], list[str]} & set(kinds)
+                assert not free or SAFE in (mark, *field.metadata), f"{seam} {name}: {key}"

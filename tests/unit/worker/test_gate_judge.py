@@ -1,0 +1,229 @@
+"""The parity gate's judgement, on traces made by hand: every difference is found and named, rounding is not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from repro.worker import gate_judge
+from repro.worker.gate_difference import TOLERANCE
+from repro.worker.gate_judge import LARGEST_TOLERANCE, culprit, widen_tolerances
+from repro.worker.gate_trace import Trace
+from tests.traces import STEPS, WORLD, put, set_norm, trace
+
+
+def judge(reference: Trace, ranks: Sequence[Trace], tolerances: Sequence[float] | None = None) -> str:
+    """The difference that explains the others, in words; "" if there is none."""
+    found = culprit(gate_judge.judge(reference, ranks, tolerances))
+    return found.text if found else ""
+
+
+def judged(rank: int, change: Callable[[dict[str, Any]], object]) -> str:
+    """The verdict on two ranks of which one is changed."""
+    return judge(trace(None), [trace(each, change if each == rank else lambda _: None) for each in range(WORLD)])
+
+
+def test_ranks_that_train_alike_pass() -> None:
+    assert judge(trace(None), [trace(0), trace(1)]) == ""
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(("change", "beginning"), [
+    (lambda data: data["fed"][4].__setitem__(1, "other"),
+     "step 5: rank {rank} was fed other data than the reference (micro-batch 2)"),
+    (put("loss", 2, 0.66668), "step 3: loss is 0.66668, the reference's 0.66666667"),
+    (put("loss", 2, -math.inf), "step 3: loss is -inf, the reference's 0.66666667"),
+    (put("loss", 2, math.nan), "step 3: loss is nan, the reference's 0.66666667"),
+    (set_norm("gradients", "first.bias", 3, 2 / 3),
+     "step 3: gradient of 'first.bias' on rank {rank} has norm 0.66666667, 2 times the reference's 0.33333333"),
+    (set_norm("gradients", "last.weight", 10, 0.0), "step 10: gradient of 'last.weight' on rank {rank} has norm 0"),
+    (set_norm("gradients", "last.weight", 1, math.nan),
+     "step 1: gradient of 'last.weight' on rank {rank} has norm nan"),
+    (set_norm("weights", "first.weight", 7, 16.001), "step 7: weight of 'first.weight' on rank {rank} has norm 16.001"),
+    (set_norm("weights", "first.weight", 7, math.inf), "step 7: weight of 'first.weight' on rank {rank} has norm inf"),
+    (lambda data: data["gradients"]["first.weight"].__setitem__(0, (1.0, -0.3)),
+     "step 1: gradient of 'first.weight' on rank {rank} has the reference's norm but another direction"),
+    (lambda data: data["weights"]["first.weight"].__setitem__(0, (10.0, math.nan)),
+     "step 1: weight of 'first.weight' on rank {rank} has the reference's norm but another direction"),
+    (lambda data: data["gradients"].pop("last.weight"),
+     "step 1: gradient 'last.weight' exists in only one of the two"),
+    (lambda data: data["weights"].update(extra=data["weights"]["first.bias"]),
+     "step 1: weight 'extra' exists in only one of the two"),
+])
+def test_every_difference_is_named_with_its_step_and_tensor(
+    rank: int, change: Callable[[dict[str, Any]], object], beginning: str
+) -> None:
+    assert judged(rank, change).startswith(beginning.format(rank=rank))
+
+
+def test_the_first_difference_is_the_one_that_is_named() -> None:
+    def change(data: dict[str, Any]) -> None:
+        set_norm("weights", "first.bias", 2, 99)(data)
+        set_norm("gradients", "first.bias", 3, 99)(data)
+        put("loss", 4, 99.0)(data)
+
+    assert judged(0, change).startswith("step 2: weight of 'first.bias'")
+
+
+def test_a_cause_is_named_before_its_effects() -> None:
+    # Rank 1 is fed other data: in the same step the loss and the gradients of rank 0 differ too.
+    def effects(data: dict[str, Any]) -> None:
+        put("loss", 0, 3.0)(data)
+        set_norm("gradients", "first.bias", 1, 3.0)(data)
+
+    def cause(data: dict[str, Any]) -> None:
+        effects(data)
+        data["fed"][0][0] = "other"
+
+    assert judge(trace(None), [trace(0, effects), trace(1, cause)]).startswith("step 1: rank 1 was fed other data")
+
+
+@pytest.mark.parametrize("kind", ["gradients", "weights"])
+def test_rounding_passes_and_ten_times_the_tolerance_does_not(kind: str) -> None:
+    right = getattr(trace(None), kind)["first.weight"][4][0]
+    assert judged(1, set_norm(kind, "first.weight", 5, right * (1 + TOLERANCE / 10))) == ""
+    assert judged(1, put("loss", 5, 2.0 / 6 * (1 + TOLERANCE / 10))) == ""
+    assert judged(1, set_norm(kind, "first.weight", 5, right * (1 + TOLERANCE * 10))) != ""
+
+
+def test_a_gradient_that_is_zero_but_for_rounding_compares_as_zero() -> None:
+    def noise(size: float) -> Callable[[dict[str, Any]], object]:
+        return lambda data: data["gradients"].update({"last.weight": [(size, size)] * STEPS})
+
+    assert judge(trace(None, noise(0.0)), [trace(0, noise(5e-8)), trace(1, noise(3e-8))]) == ""
+    assert judge(trace(None, noise(0.0)), [trace(0, noise(0.0)), trace(1, noise(1e-4))]) != ""
+
+
+def test_an_evaluation_that_differs_is_found() -> None:
+    both = lambda data: data.update(evaluation=0.6, own_evaluation=0.6)  # noqa: E731
+    assert judge(trace(None), [trace(0, both), trace(1, both)]) == "step 9: evaluation is 0.6, the reference's 0.5"
+    assert judged(1, both) == "evaluation: rank 1 found 0.6, rank 0 0.5"
+    nothing = lambda data: data.update(evaluation=math.nan)  # noqa: E731
+    assert "evaluation" in judge(trace(None), [trace(0, nothing), trace(1, nothing)])
+
+
+def test_an_evaluation_of_other_weights_than_reported_is_found() -> None:
+    stale = lambda data: data.update(evaluation=0.501, own_evaluation=0.5)  # noqa: E731
+    assert judge(trace(None), [trace(0, stale), trace(1, stale)]) == (
+        "step 9: evaluation is 0.501, the harness's of the same weights 0.5")
+
+
+def test_an_evaluation_that_changes_weights_is_found() -> None:
+    assert judged(1, lambda data: data.update(moved_by_evaluation="first.bias")) == (
+        "after step 9: the evaluation changed the weights, the first of them 'first.bias' on rank 1")
+
+
+def with_buffer(value: tuple[float, float], name: str = "norm.running_mean") -> Callable[[dict[str, Any]], object]:
+    return lambda data: data.update(buffers={name: value})
+
+
+def test_buffers_are_compared_with_the_reference() -> None:
+    right, wrong = with_buffer((1.0, 0.2)), with_buffer((1.1, 0.2))
+    reference = trace(None, right)
+    assert judge(reference, [trace(0, right), trace(1, right)]) == ""
+    assert judge(reference, [trace(0, right), trace(1, wrong)]) == (
+        "after evaluation: buffer 'norm.running_mean' on rank 1 has norm 1.1, 1.1 times the reference's 1 "
+        "(buffers are not synchronised)")
+    assert judge(reference, [trace(0, wrong), trace(1, wrong)]) == (
+        "after evaluation: buffer 'norm.running_mean' on rank 0 has norm 1.1, 1.1 times the reference's 1")
+    turned = [trace(0, right), trace(1, with_buffer((1.0, -0.2)))]
+    assert "has the reference's norm but another direction" in judge(reference, turned)
+    assert "buffer 'norm.running_mean' exists in only one of the two" in judge(reference, [trace(0), trace(1, right)])
+
+
+def test_steps_at_rate_zero_must_change_nothing() -> None:
+    aged = lambda data: data.update(aged_loss=[0.3] * 60)  # noqa: E731
+    reference = trace(None, aged)
+    assert judge(reference, [trace(0, aged), trace(1, aged)]) == ""
+
+    def other(data: dict[str, Any]) -> None:
+        data["aged_loss"] = [0.3] * 40 + [0.31] * 20
+
+    assert judge(reference, [trace(0, other), trace(1, other)]).endswith("loss is 0.31, the reference's 0.3")
+
+    def moved(data: dict[str, Any]) -> None:
+        data.update(aged_loss=[0.3] * 60, moved_at_rate_zero="last.weight")
+
+    assert judge(late(reference), [late(trace(0, aged)), late(trace(1, moved))]) == (
+        "steps 6 to 65: weight of 'last.weight' on rank 1 changed at rate 0")
+
+
+def late(found: Trace) -> Trace:
+    """The same trace with 60 unmeasured steps after the fifth."""
+    return found.model_copy(update={"steps": (*range(1, 6), *range(66, 71))})
+
+
+def test_a_missing_update_at_a_small_rate_is_found_where_the_weights_hide_it() -> None:
+    small = {name: [(1e-6, 1e-6)] * STEPS for name in ("first.weight", "first.bias", "last.weight")}
+    right = lambda data: data.update(  # noqa: E731
+        updates=small, weights={name: [(1e-2, 1e-2)] * STEPS for name in small})
+
+    def skipped(data: dict[str, Any]) -> None:
+        right(data)
+        data["updates"] = {**small, "first.bias": [(1e-6, 1e-6)] * 7 + [(0.0, 0.0)] * 3}
+
+    reference = trace(None, right)
+    assert judge(reference, [trace(0, right), trace(1, right)]) == ""
+    assert judge(reference, [trace(0, right), trace(1, skipped)]).startswith("step 8: update of 'first.bias' on rank 1")
+
+
+def test_every_rank_must_hold_the_same() -> None:
+    holds = lambda values: lambda data: data.update(parts="all", held=values)  # noqa: E731
+    assert judge(trace(None), [trace(0, holds("a")), trace(1, holds("a"))]) == ""
+    assert judge(trace(None), [trace(0, holds("a")), trace(1, holds("b"))]) == (
+        "after step 10: rank 1 holds other weights than rank 0")
+    shards = [trace(0, lambda data: data.update(parts="first half", held="a")),
+              trace(1, lambda data: data.update(parts="second half", held="b"))]
+    assert judge(trace(None), shards) == ""
+    assert judged(1, lambda data: data.update(different=3, first_different="first.bias")) == (
+        "after step 10: 3 weights that rank 1 holds differ from the full weights, the first in 'first.bias'")
+
+
+def test_the_optimizer_that_steps_must_be_the_requested_one() -> None:
+    def other(data: dict[str, Any]) -> None:
+        data.update(optimizer={"optimizer": "torch.optim.sgd.SGD"}, effective={"optimizer": "apex.FusedSGD"})
+
+    assert judged(0, other) == "optimizer torch.optim.sgd.SGD was asked for, apex.FusedSGD ran"
+
+
+def test_initial_weights_are_named_before_their_effects() -> None:
+    weights = {"first.weight": (1.0, 0.5)}
+
+    def wrong(data: dict[str, Any]) -> None:
+        data["initial"] = {"first.weight": (1.1, 0.5)}
+        put("loss", 0, 3.0)(data)
+
+    right = lambda data: data.update(initial=weights)  # noqa: E731
+    assert judge(trace(None, right), [trace(0, wrong), trace(1, wrong)]).startswith(
+        "before step 1: weight of 'first.weight' on rank 0")
+
+
+def test_every_failing_check_is_kept() -> None:
+    def both(data: dict[str, Any]) -> None:
+        put("loss", 4, 99.0)(data)
+        data["moved_by_evaluation"] = "first.bias"
+
+    found = gate_judge.judge(trace(None), [trace(0, both), trace(1)])
+    assert [name for name, item in found.items() if item] == ["loss", "evaluation"]
+    loss = found["loss"]
+    assert loss is not None
+    assert (loss.step, loss.tolerance) == (5, TOLERANCE)
+
+
+def test_tolerances_grow_with_rounding_but_not_on_the_first_step() -> None:
+    def blown_up(data: dict[str, Any]) -> None:
+        for step in range(STEPS):
+            norm, projection = data["gradients"]["last.weight"][step]
+            data["gradients"]["last.weight"][step] = (norm * (1 + 1e-6 * 3 ** step), projection)
+
+    tolerances = widen_tolerances(trace(None), [trace(None), trace(None, blown_up)])
+    assert tolerances[0] == TOLERANCE
+    assert list(tolerances) == sorted(tolerances)
+    assert tolerances[-1] == LARGEST_TOLERANCE
+    change = set_norm("gradients", "first.bias", 4, (1 / 4) * (1 + 1e-4))
+    ranks = [trace(0, change), trace(1, change)]
+    assert judge(trace(None), ranks).startswith("step 4: gradient of 'first.bias'")
+    assert judge(trace(None), ranks, tolerances) == ""
