@@ -18,8 +18,8 @@ from repro.record.status import meaning
 from repro.suite.plan import Plan
 from repro.suite.repeats import judged_cells
 
-SPENT = ("undecided is the answer of this experiment: its looks have spent the 5 % of errors, and further pairs or another "
-         "run would add to them")
+SPENT = ("undecided is the answer of this experiment: its looks have spent the 5 % of errors, and further pairs or "
+         "another run would add to them")
 WAITS = "judged once, when the primary contrast is settled or its last look has been taken"
 
 
