@@ -18,8 +18,7 @@ SHOWN = 3
 """Texts of one kind that are written out."""
 TITLES = {
     "resumed": "Resumed", "difference": "Resumed in another environment", "lock": "Stale lock", "machine": "Machine",
-    "clock": "Clock", "lost": "Result lost", "rerun": "Started again", "stopped": "Stopped",
-    "budget": "Budget spent",
+    "clock": "Clock", "lost": "Result lost", "rerun": "Started again", "stopped": "Stopped", "budget": "Budget spent",
     "calibration": "Calibration", "checkpoint": "Checkpoint skipped", "throttled": "Throttled", "energy": "Energy",
 }
 """Kind of an incident -> its title."""

@@ -126,8 +126,8 @@ def take_look(
     doubts = drift.doubts(plan, known, started_ms)
     found = judged([examine(index.cells[pair[0]], index.cells[pair[1]], sides[0], sides[1], ComparisonRequest(
         metric=plan.suite.metric, primary=True, planned=stage.n, margin=plan.suite.margin, horizon=plan.suite.horizon,
-        refusals=doubts.refusals(*pair), cautions=doubts.cautions(*pair), stage=stage,
-        slots=doubts.slots(*pair),
+        refusals=doubts.refusals(*pair), cautions=doubts.cautions(*pair), slots=doubts.slots(*pair),
+        stage=stage,
     ))])[0]
     return TakenLook(stage, found, _decision(found, stage, [item for side in sides for item in side]))
 

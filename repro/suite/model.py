@@ -104,10 +104,10 @@ class Suite(Frozen):
         description="the cell speed-ups are measured against; factors not named are taken equal to the candidate's",
     )
     primary: Contrast | None = Field(None, description="the one contrast declared beforehand")
-    sequential: Sequential | None = Field(
-        None, description="judge the primary at declared looks and stop when it is settled; seeds is the last look")
     contrasts: tuple[str, ...] = Field((), description="factors whose main effects are asked for: their levels paired "
                                                        "over all other factors")
+    sequential: Sequential | None = Field(
+        None, description="judge the primary at declared looks and stop when it is settled; seeds is the last look")
     on_failure: Literal["continue", "rerun", "resume_from_checkpoint", "stop"] = Field(
         "continue", description="a trial that crashed or hung: keeps its status, runs again at once, is resumed from "
                                 "its last checkpoint, or ends the run"

@@ -64,9 +64,9 @@ def plan_text(plan: Plan, cost: Cost, out_of_reach: Sequence[str] = ()) -> str:
         out_of_reach: what the repeats of the plan cannot show.
     """
     seeds = plan.suite.seeds
+    version = f" {plan.suite.version}" if plan.suite.version else ""
     count = f"at most {len(plan.order)} trials of {len(plan.cells)} cells" if plan.suite.looks else \
         f"{len(plan.order)} trials = {len(plan.cells)} cells x {seeds} repeats"
-    version = f" {plan.suite.version}" if plan.suite.version else ""
     lines = [f"{plan.suite.suite}{version}: {count} on {_place(plan)}",
              f"suite digest {plan.digest[:16]}, method {plan.method}", ""]
     width = max(len(cell.label) for cell in plan.cells)
