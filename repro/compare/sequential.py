@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from repro.compare import drift
-from repro.compare.advice import OVER
+from repro.compare.advice import OVER, TESTED
 from repro.compare.cells import CellIndex, primary_pair
 from repro.compare.evidence import ComparisonRequest, examine
 from repro.compare.figures import DECIDED, Comparison, LookPlace
@@ -144,10 +144,31 @@ def progress_of(
     """Return the state of a sequential run; None for a plan of a fixed number of pairs."""
     if not is_sequential(plan):
         return None
-    taken = list(looks_taken(plan, results, started_ms))
-    last = taken[-1] if taken else None
+    last = _last_look(plan, results, started_ms)
     early = tuple(item for item in results if item.repeat < plan.common_seeds)
     return Progress(_placed(plan, last) if last else None, last is not None and last.decision in ENDS, early)
+
+
+def _last_look(
+    plan: Plan, results: Sequence[Result], started_ms: Mapping[str, float] | None
+) -> TakenLook | None:
+    """Return the last look that was taken, or the first that ends the run.
+
+    An e-process is judged by its largest value so far, so an earlier look ends the run only if the later ones would,
+    too: of its hundreds of looks those before an open one need not be taken again.
+    """
+    if plan.suite.sequential is None or not plan.suite.sequential.anytime:
+        taken = list(looks_taken(plan, results, started_ms))
+        return taken[-1] if taken else None
+    found: TakenLook | None = None
+    for stage in reversed(stages(plan)):
+        earlier = take_look(plan, results, stage, started_ms)
+        if found is not None and (earlier is None or earlier.decision != "settled"):
+            return found
+        found = earlier if earlier is not None else found
+        if found is not None and found.decision != "settled":
+            return found
+    return found
 
 
 def _placed(plan: Plan, last: TakenLook) -> Comparison:
@@ -171,4 +192,4 @@ def _words(last: TakenLook, following: int | None) -> tuple[str, str]:
         return f"{at}: goes on; {found.because}", f"the next look is at {following} pairs"
     if last.decision == "failed":
         return f"{at}: {found.because}", found.settles
-    return f"{at}, the last: {found.because}", OVER
+    return f"{at}, the last: {found.because}", OVER if found.settles == TESTED else found.settles

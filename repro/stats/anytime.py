@@ -23,8 +23,8 @@ from repro.stats.sample import finite
 BETS = (0.3, 0.7, 1.5, 4.0)
 MISSED_SIZE = 2.0
 """Size, in root mean squares, of a pair of which one run missed: a clear order, an unknown ratio."""
-_GRID, _ROUNDS = 100, 4
-"""Places tried for a limit, and how often the gap between two of them is tried again."""
+_PLACES = (48, 12, 12, 12, 12)
+"""Places tried for a limit; then those in the gap in which it lies, and so on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,12 @@ def bet(logs: np.ndarray, at: float = 0.0) -> Stakes:
         logs: pairs along the last axis, in the order of the runs; infinite for a pair of which one run missed, its sign
             that of the ratio; NaN for a pair of which both did.
     """
+    share = _shares(logs, at)
+    return Stakes(_stake(share), _stake(-share))
+
+
+def _shares(logs: np.ndarray, at: float) -> np.ndarray:
+    """Return the share of its stake that each of the four players bets on a pair, positive on the side it fell to."""
     sizes, signs = np.abs(logs - at), np.sign(logs - at)
     known = np.isfinite(logs)
     count = np.maximum(np.cumsum(known, axis=-1), 1)
@@ -56,10 +62,16 @@ def bet(logs: np.ndarray, at: float = 0.0) -> Stakes:
     relative = np.divide(sizes, root, out=np.zeros_like(sizes), where=known & (root > 0))
     relative = signs * np.where(np.isinf(logs), MISSED_SIZE, relative)
     relative = np.where(np.isnan(logs), 0.0, relative)
-    share = np.tanh(np.multiply.outer(np.asarray(BETS), relative))
-    stakes = [np.logaddexp.reduce(np.cumsum(np.log1p(np.maximum(side, -1 + 1e-15)), axis=-1), axis=0)
-              - math.log(len(BETS)) for side in (share, -share)]
-    return Stakes(stakes[0], stakes[1])
+    found: np.ndarray = np.tanh(np.multiply.outer(np.asarray(BETS), relative))
+    return found
+
+
+def _stake(share: np.ndarray) -> np.ndarray:
+    """Return the log of the mean stake of the players after each pair."""
+    logs = np.cumsum(np.log1p(np.maximum(share, -1 + 1e-15)), axis=-1)
+    top = np.max(logs, axis=0)
+    found: np.ndarray = top + np.log(np.mean(np.exp(logs - top), axis=0))
+    return found
 
 
 def e_difference(logs: Sequence[float]) -> float:
@@ -104,12 +116,12 @@ def anytime_interval(logs: Sequence[float], level: float = 0.95) -> Interval | N
 def _limit(values: np.ndarray, reach: float, threshold: float) -> float | None:
     """Return the largest location below which every one is refuted by stakes on a mean above it."""
     outside, inside = float(np.max(values)), float(np.min(values)) - 4 * reach
-    for _ in range(_ROUNDS):
-        places = np.linspace(inside, outside, _GRID)
-        refuted = np.max(bet(values[None, :] - places[:, None]).above, axis=-1) >= threshold
+    for count in _PLACES:
+        places = np.linspace(inside, outside, count)
+        refuted = np.max(_stake(_shares(values[None, :] - places[:, None], 0.0)), axis=-1) >= threshold
         if not refuted[0]:
             return None
-        first = int(np.argmin(refuted)) if not refuted.all() else _GRID - 1
+        first = int(np.argmin(refuted)) if not refuted.all() else count - 1
         inside, outside = float(places[first - 1]), float(places[first])
     return inside
 

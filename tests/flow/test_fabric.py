@@ -373,7 +373,8 @@ def test_links_can_be_delayed(opened: Callable[..., Fabric], tmp_path: Path) -> 
 @pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_engines_train_over_two_nodes(tmp_path: Path, processes: int) -> None:
     command = [sys.executable, "-m", "repro", "run", "quickstart", "--seeds", "1", "-o", "sequential=null",
-               "--master-seed", "3", "--no-mlflow", "--json", "--out", str(tmp_path / "run"), "-o", f"processes={processes}", "-o", "launcher.kind=fabric",
+               "--master-seed", "3", "--no-mlflow", "--json", "--out", str(tmp_path / "run"),
+               "-o", f"processes={processes}", "-o", "launcher.kind=fabric",
                "-o", "launcher.nodes=2", "-o", "stop.max_epochs=1", "-o", "comm=ring"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode in (0, 3), done.stderr

@@ -49,9 +49,9 @@ def decided(logs: np.ndarray, level: LookLevel) -> bool:
 
 
 def looks(ratio: float, levels: tuple[LookLevel, ...], count: int) -> Simulated:
-    ends = []
-    for logs in draws(ratio, count):
-        ends.append(next(((level.n, True) for level in levels if decided(logs[:level.n], level)), (levels[-1].n, False)))
+    never = levels[-1].n, False
+    ends = [next(((level.n, True) for level in levels if decided(logs[:level.n], level)), never)
+            for logs in draws(ratio, count)]
     return Simulated(float(np.mean([n for n, _ in ends])), float(np.mean([done for _, done in ends])))
 
 
