@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import get_args
 
 from repro.bench.verdicts.experiment import Experiment, Miss
-from repro.bench.verdicts.other_answers import gate, planned, two_runs
+from repro.bench.verdicts.other_answers import gate, planned, several_runs, two_runs
 from repro.bench.verdicts.rounds import advised_rounds
 from repro.bench.verdicts.scenario import RELATIVE, Scenario, single_run, wrongly_same
 from repro.bench.verdicts.sequential_runs import sequential_scenarios
@@ -60,6 +60,8 @@ def _others() -> Iterator[Scenario]:
         for same_seeds in (True, False):
             yield two_runs(f"two runs, {shift:.0%} apart, {'same' if same_seeds else 'other'} seeds", calm, shift,
                            same_seeds)
+    for apart in (0.0, 0.02):
+        yield several_runs(f"five runs a side in turns, {apart:.0%} apart", replace(calm, pairs=5), apart)
     for condition in ("slower", "ratio.low > 1.05"):
         for every in (False, True):
             for seeds in (6, 10):
