@@ -13,6 +13,8 @@ import pytest
 from repro.bundle.verification import Verification
 from repro.bundle.verify import verify
 from repro.bundle.verify_looks import check_looks
+from repro.cli.workflows.progress import look_line
+from repro.cli.workflows.run import reporter
 from repro.compare import compare
 from repro.core.machine import detect
 from repro.record.index import seal
@@ -88,6 +90,16 @@ def test_a_settled_run_stops_and_misses_nothing(settled: Record) -> None:
     assert found[0].look is not None and found[0].look.next_n is None
     assert found[0].interval is not None and found[0].interval.level == pytest.approx(1 - 0.0318, abs=1e-4)
     assert verify(settled.folder.root).problems == []
+
+
+def test_page_and_terminal_show_the_looks(settled: Record, tmp_path: Path) -> None:
+    page = Path(reporter("html").write(settled, tmp_path)[0]).read_text()
+    assert "Looks: 1 of 3 taken, bounds by alpha spending (power, t^1)" in page
+    assert "repeated 95\N{NO-BREAK SPACE}% interval" in page
+    assert "Partial record" not in page
+    line = look_line(settled.looks[0])
+    assert line.startswith("look 1 of 3, 7 pairs: ratio 1.") and line.endswith("; settled: slower")
+    assert "p 0.016 (needs 0.032)" in line
 
 
 def test_resuming_a_settled_run_runs_nothing(settled: Record) -> None:
