@@ -7,6 +7,7 @@ import json
 import shutil
 from collections import Counter
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -16,11 +17,17 @@ from repro.bundle.verify_looks import check_looks
 from repro.cli.workflows.progress import look_line
 from repro.cli.workflows.run import reporter
 from repro.compare import compare
+from repro.compare.sequential import stages
+from repro.core.files import read_model
 from repro.core.machine import detect
+from repro.engines.fake import VirtualClock
 from repro.record.index import seal
 from repro.record.store import Record, RunFolder
-from repro.runner.context import Options
+from repro.runner.context import Options, RunContext
+from repro.runner.looks import Looks
+from repro.runner.machine_watch import MachineWatch
 from repro.runner.run import Run, prepare
+from repro.runner.trials import Trials
 from repro.suite.file import read_suite
 from repro.suite.plan import Plan, make_plan
 from tests.watcher import Silent
@@ -179,6 +186,19 @@ def problems(record: Record, lines: str, folder: Path) -> list[str]:
     found = Verification("made up")
     check_looks(RunFolder(folder), record.plan, record.results, record.attempts, found)
     return [item.what for item in found.problems]
+
+
+def test_plug_ins_with_a_state_do_not_hide_the_first_trial(tmp_path: Path) -> None:
+    """An engine that ran in the gate is no longer equal to itself as read from the plan's file."""
+    plan, text = planned(tmp_path)
+    folder = prepare(plan, text, tmp_path / "run")
+    read_back = read_model(folder.plan, Plan)
+    for cell in plan.cells:
+        cell.choices.engine.plugin._waiting.append(VirtualClock())
+    context = RunContext(plan, folder, Silent())
+    looks = Looks(context, stages(plan))
+    trials = Trials(context, cast(Any, None), MachineWatch(), False, looks)
+    assert trials._done(list(read_back.trials())[5:]) == 5
 
 
 def test_a_budget_ends_the_run_at_a_look_and_resuming_goes_on(tmp_path: Path) -> None:
