@@ -83,7 +83,7 @@ def main() -> None:
         click.echo("interrupted", err=True)
         sys.exit(Exit.INTERRUPTED)
     except click.ClickException as error:
-        error.message = one_line(error.message)  # it quotes what was written
+        error.message = one_line(error.message)  # type: ignore[misc]  # it quotes what was written
         error.show()
         sys.exit(Exit.USAGE)
     except ReproError as error:

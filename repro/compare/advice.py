@@ -8,17 +8,21 @@ was missing (a trial, a grid, enough pairs for any verdict), or says how the nex
 from __future__ import annotations
 
 from repro.compare.evidence import Evidence
-from repro.compare.family import ALPHA, FamilyShare
+from repro.compare.family import FamilyShare
 
 TESTED = (
     "undecided is the answer of this experiment; adding pairs, or running it again, until a verdict appears errs in "
     "more than 5 %. A question that may take more pairs is declared as a sequential design before its first run: repro "
     "run SUITE --until-settled")
 
+OVER = (
+    "undecided is the answer of this experiment; its looks are used up, and running it again until a verdict appears "
+    "errs in more than 5 %")
+
 
 def what_settles(item: Evidence, share: FamilyShare) -> str:
     """Return what settles a comparison that was tested and is open."""
-    if not item.is_apart(1 - ALPHA / share.family):
+    if not item.is_apart(1 - share.level):
         return "one evaluate_every for both would, in a new experiment"
     if not item.asked.paired:
         return "pairs of one seed, run interleaved, would say more than unpaired trials"

@@ -147,9 +147,9 @@ class Evidence:
         return self.less if self.ratio is not None and self.ratio < 1 else self.more
 
     def interval_at(self, level: float) -> stats.Interval | None:
-        """Return the interval of the ratio at another level; None if there is none."""
-        if self.interval is None:
-            return None
+        """Return the interval of the ratio at another level; of a look it is that of the look. None: there is none."""
+        if self.interval is None or self.asked.stage is not None:
+            return self.interval
         if self.asked.paired:
             return stats.paired_ratio(*_sides(self.judged_pairs), level)[1]
         return stats.welch_ratio(list(self.ours.values.values()), list(self.theirs.values.values()), level)[1]

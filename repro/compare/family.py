@@ -23,6 +23,10 @@ class FamilyShare:
     floor: float = 1.0
     """Smallest adjusted p possible: if every contrast of the family were as clear as it can be."""
     equivalence_p: float | None = None
+    level: float = ALPHA
+    """Error that an interval of this contrast may have: the family's divided by its contrasts, a look's nominal one."""
+    same_level: float = ALPHA
+    """The same for each side of sameness."""
 
 
 def shares_of(found: Sequence[Evidence]) -> list[FamilyShare]:
@@ -42,8 +46,9 @@ def family_shares(family: Sequence[Evidence]) -> list[FamilyShare]:
     adjusted = stats.holm([1.0 if item.p is None else item.p for item in family])
     floors = stats.holm([item.floor for item in family])
     same = stats.holm([item.equivalence.p if item.equivalence else 1.0 for item in family])
+    level = ALPHA / len(family)
     return [
-        FamilyShare(len(family), None if item.p is None else p, floor, q if item.equivalence else None)
+        FamilyShare(len(family), None if item.p is None else p, floor, q if item.equivalence else None, level, level)
         for item, p, floor, q in zip(family, adjusted, floors, same, strict=True)
     ]
 
@@ -55,5 +60,7 @@ def _alone(item: Evidence) -> FamilyShare:
     if stage is None:
         return FamilyShare(1, item.p, item.floor, same)
     different, alike = ALPHA / stage.difference, ALPHA / stage.same
+    # An e-process has no level of a look: intervals of brackets, which are none of it, share the 5 % over all looks.
+    levels = (ALPHA / stage.of, ALPHA / stage.of) if stage.anytime else (stage.difference, stage.same)
     return FamilyShare(1, None if item.p is None else min(1.0, item.p * different), item.floor,
-                       None if same is None else min(1.0, same * alike))
+                       None if same is None else min(1.0, same * alike), *levels)

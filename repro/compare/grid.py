@@ -48,12 +48,12 @@ def grid_of(ours: CellTrials, theirs: CellTrials, spec: MetricSpec, paired: bool
     if not spec.to_target:
         return None
     shared = sorted(ours.values.keys() & theirs.values.keys()) if paired else []
-    mates = [(ours.results[repeat], theirs.results[repeat]) for repeat in shared]
-    sides = [[span_of(found.results[repeat], spec) for repeat in found.values] for found in (ours, theirs)]
-    ranges = [_pair_range(one, other, spec) for one, other in mates]
+    spans = [{repeat: span_of(found.results[repeat], spec) for repeat in found.values} for found in (ours, theirs)]
+    ranges = [_pair_range(ours.results[repeat], theirs.results[repeat], spans[0][repeat], spans[1][repeat])
+              for repeat in shared]
     known = tuple(found for found in ranges if found is not None)
-    candidate, baseline = (tuple(span for span in side if span is not None) for side in sides)
-    complete = all(span is not None for side in sides for span in side)
+    candidate, baseline = (tuple(span for span in side.values() if span is not None) for side in spans)
+    complete = len(candidate) + len(baseline) == len(ours.values) + len(theirs.values)
     return Grid(
         unlike=unlike_grids(list(ours.results.values()), list(theirs.results.values())),
         share=_share((*candidate, *baseline)) if complete else None,
@@ -113,13 +113,12 @@ def _train_seconds(result: Result, samples: int) -> float | None:
     return next((point.train_seconds for point in result.curve if point.samples == samples), None)
 
 
-def _pair_range(one: Result, other: Result, spec: MetricSpec) -> Span | None:
+def _pair_range(one: Result, other: Result, ours: Span | None, theirs: Span | None) -> Span | None:
     """Return the range of the log ratio of the crossings of two trials of one seed.
 
     Two trials with the same final weights trained the same model, step by step, so they crossed at the same sample:
     only their speed between the two evaluations is unknown, and the ratio is between those at both ends.
     """
-    ours, theirs = span_of(one, spec), span_of(other, spec)
     if ours is None or theirs is None:
         return None
     if _same_training(one, other):

@@ -62,7 +62,7 @@ def why_same(item: Evidence, share: FamilyShare) -> str:
 def why_open(item: Evidence, share: FamilyShare) -> str:
     """Return why the figures show neither a difference nor equivalence."""
     assert item.ratio is not None
-    if not item.is_apart(1 - ALPHA / share.family) and share.p is not None and share.p <= ALPHA:
+    if not item.is_apart(1 - share.level) and share.p is not None and share.p <= ALPHA:
         assert item.grid is not None
         return (f"{item.grid.unlike}; the grids alone could produce this ratio, because a crossing can be anywhere "
                 "between two evaluations")
@@ -76,7 +76,7 @@ def why_open(item: Evidence, share: FamilyShare) -> str:
         f"{item.ours.n} trials against {item.theirs.n}"
     contains = item.interval.low <= 1 <= item.interval.high
     if contains and item.equivalence is not None and item.equivalence.equivalent and item.grid is not None \
-            and not item.is_fine(1 - 2 * ALPHA / share.family):
+            and not item.is_fine(1 - 2 * share.same_level):
         return f"{_apart_words(item.grid.share)}, too far to resolve a margin of {item.asked.margin:.2g}"
     if contains:
         return f"{_interval_name(item)} contains 1; {counted}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from repro.compare import drift
-from repro.compare.advice import TESTED
+from repro.compare.advice import OVER, TESTED
 from repro.compare.cells import CellIndex, primary_pair
 from repro.compare.evidence import ComparisonRequest, examine
 from repro.compare.figures import DECIDED, Comparison, LookPlace
@@ -18,8 +18,6 @@ from repro.record.status import meaning
 from repro.suite.plan import Plan
 from repro.suite.repeats import judged_cells
 
-SPENT = ("undecided is the answer of this experiment: its looks have spent the 5 % of errors, and further pairs or "
-         "another run would add to them")
 WAITS = "judged once, when the primary contrast is settled or its last look has been taken"
 
 
@@ -194,4 +192,4 @@ def _words(last: TakenLook, following: int | None) -> tuple[str, str]:
         return f"{at}: goes on; {found.because}", f"the next look is at {following} pairs"
     if last.decision == "failed":
         return f"{at}: {found.because}", found.settles
-    return f"{at}, the last: {found.because}", SPENT if found.settles == TESTED else found.settles
+    return f"{at}, the last: {found.because}", OVER if found.settles == TESTED else found.settles

@@ -42,7 +42,7 @@ def _comparison(item: Evidence, share: FamilyShare) -> Comparison:
         log_rank_p=item.missed.log_rank_p if item.missed else None, probability_less=item.probability_less,
         equivalence=_margin_test(item, share.equivalence_p if adjusted else None), settles=settles,
         cautions=(*item.asked.cautions, *sentences.cautions(item)), refused=bool(item.refusal),
-        adjusted=item.adjusted, corrected=bounds(item.corrected(1 - ALPHA / share.family)),
+        adjusted=item.adjusted, corrected=bounds(item.corrected(1 - share.level)),
         reachable=share.floor <= ALPHA, grid=_grid_facts(item),
     )
 
@@ -87,7 +87,7 @@ def _is_significant(item: Evidence, share: FamilyShare) -> bool:
     """The interval and the test must agree. The t interval assumes normal logs, the exact test assumes nothing."""
     if share.p is None or share.p > ALPHA or (not item.asked.paired and item.smallest < LEAST):
         return False
-    if not item.is_apart(1 - ALPHA / share.family):
+    if not item.is_apart(1 - share.level):
         return False
     return item.interval is None or excludes_one(item.interval, item.slack)
 
@@ -106,7 +106,7 @@ def _is_same(item: Evidence, share: FamilyShare) -> bool:
         return False
     reachable = 0.5 ** min(item.n, 1000) * share.family <= ALPHA
     return share.equivalence_p <= ALPHA and (
-        item.equivalence.equivalent and reachable and item.is_fine(1 - 2 * ALPHA / share.family))
+        item.equivalence.equivalent and reachable and item.is_fine(1 - 2 * share.same_level))
 
 
 def _out_of_reach(item: Evidence, share: FamilyShare) -> Decision:

@@ -112,8 +112,9 @@ def prepare(plan: Plan, suite_text: str, out: Path) -> RunFolder:
 
 
 def has_begun(folder: RunFolder) -> bool:
-    """Return True if a process of the gate or of a trial was started in this folder."""
-    return folder.ledger.exists() or folder.parity.exists() or any(folder.trials.glob("*"))
+    """Return True if the gate was reached in this folder, or a trial."""
+    reached = (folder.ledger, folder.parity, folder.parity_verdict)
+    return any(path.exists() for path in reached) or any(folder.trials.glob("*"))
 
 
 @contextmanager

@@ -30,7 +30,6 @@ from repro.stats.power import (
     joint_power,
     paired_power,
     pairs_needed,
-    pairs_to_settle,
 )
 from repro.stats.profile import geometric_mean, performance_profile
 from repro.stats.ratio import log_ratios, paired_p, paired_ratio, welch_p, welch_ratio
@@ -82,7 +81,6 @@ __all__ = [
     "paired_power",
     "paired_ratio",
     "pairs_needed",
-    "pairs_to_settle",
     "pairs_to_survive",
     "performance_profile",
     "probability_less",

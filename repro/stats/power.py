@@ -9,7 +9,7 @@ what the true spread may be: pilot variance / true variance ~ chi2(n - 1) / (n -
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -17,7 +17,6 @@ import numpy as np
 from repro.stats.exact_tests import pairs_to_survive
 from repro.stats.interval import from_log
 from repro.stats.joint import joint_powers
-from repro.stats.sample import finite, spread
 
 MOST_PAIRS = 10_000
 """Pairs beyond which the answer is: too many to run."""
@@ -131,27 +130,6 @@ def _variances(freedom: int) -> np.ndarray:
     found: np.ndarray = 2 * gammaincinv(freedom / 2, (np.arange(200) + 0.5) / 200) / freedom
     found.setflags(write=False)
     return found
-
-
-def pairs_to_settle(logs: Sequence[float], margin: float, alpha: float = 0.05, power: float = 0.8) -> int | None:
-    """Return the pairs in all, those given included, that would show a difference or equivalence with this power.
-
-    It uses mean and spread of the logs so far as the true ones. None: more than 10,000.
-
-    From few pairs it is a rough forecast: the spread of five is itself known only to a factor of about two.
-
-    Raises:
-        ValueError: fewer than two logs, one not finite, all equal, or a margin that is not positive.
-    """
-    values = finite(logs, "logs of ratios")
-    sd = spread(values, "a forecast")
-    _check_power(alpha, power)
-    ratio = from_log(float(np.mean(values)))
-
-    def enough(pairs: int) -> bool:
-        return max(paired_power(sd, ratio, pairs, alpha), equivalence_power(sd, ratio, pairs, margin, alpha)) >= power
-
-    return _least(enough, max(len(values), 2))
 
 
 def joint_power(

@@ -35,9 +35,10 @@ trial:
   device: cpu
   timeout_seconds: 120
 """
-NAMES = ("sum", "decay", "data", "bucket", "clip-late", "bf16", "nan")
+NAMES = ("sum", "decay", "data", "bucket", "clip-late", "bf16", "nan", "reduction-ends", "small-updates-left-out",
+         "work-left-to-the-evaluation")
 ALIKE = ("augmentation", "clip-micro", "unscaled")
-"""Defects that show as one of `NAMES` does: as other data, a wrong norm, twice the norm."""
+"""Defects that show as one of `NAMES` does: as other data, a wrong norm, twice the norm. `make defects` plants more."""
 
 
 def healthy_and(defects: tuple[str, ...]) -> str:
@@ -135,6 +136,9 @@ def is_named(ended: Ended, defect: str, beginning: str, rest: str) -> None:
     ("clip-late", "step 1: weight of '", "on rank 0"),
     ("bf16", "step 5: weight of '", "on rank 0"),
     ("nan", "step 3: loss is nan", "the reference's"),
+    ("reduction-ends", "step 66: gradient of '", "on rank 0 has norm"),
+    ("small-updates-left-out", "step 68: weight of '", "on rank 0"),
+    ("work-left-to-the-evaluation", "step 6: loss is 2, the reference's", ""),
     ("buffers", "after evaluation: buffer '1.running_mean' on rank 1", "(buffers are not synchronised)"),
 ])
 def test_a_planted_defect_is_named_with_its_step_and_tensor(
@@ -171,7 +175,7 @@ def test_healthy_engines_pass_next_to_defective_ones(defective: Ended) -> None:
         *(("digits, batch 32, 2 processes", f"{engine} on 2 processes") for engine in both),
         *(("digits (norm=batch), batch 32, 2 processes", f"{engine} on 2 processes") for engine in (both[0], both[2])),
     }
-    assert all(0 <= item["largest_difference"] < 1e-5 for item in defective.findings if not item["problem"])
+    assert all(0 <= item["largest_difference"] < 1e-3 for item in defective.findings if not item["problem"])
 
 
 @pytest.mark.slow
@@ -180,7 +184,7 @@ def test_healthy_engines_on_one_process_pass(tmp_path: Path) -> None:
     assert ended.code == 0, ended.error
     engines = ["ddp", *(f"deepspeed (stage={stage})" for stage in range(4))]
     assert [item["candidate"] for item in ended.findings] == [f"{engine} on 1 process" for engine in engines]
-    assert all(not item["problem"] and 0 <= item["largest_difference"] < 1e-5 for item in ended.findings)
+    assert all(not item["problem"] and 0 <= item["largest_difference"] < 1e-3 for item in ended.findings)
 
 
 def test_the_gate_reports_effective_settings(defective: Ended) -> None:
@@ -193,6 +197,7 @@ def test_the_run_stops_with_one_line_before_any_trial(defective: Ended) -> None:
     last = defective.error.strip().splitlines()[-1]
     assert last.startswith("error: parity gate: planted (defect=sum) on 2 processes against single on 1 process: step")
     assert last.endswith("; no trial was timed")
+    assert "planted (defect=buffers) on 2 processes against single on 1 process: after evaluation: " in last
     assert "Traceback" not in defective.error
     assert not (defective.folder / "ledger.jsonl").exists()
     assert list((defective.folder / "trials").iterdir()) == []

@@ -24,7 +24,7 @@ pytest.importorskip("deepspeed")
 
 PLUGINS = Path(__file__).parents[1] / "plugins"
 MODULES = ("torch", "torch._dynamo", "deepspeed", "repro.engines.zero.session", "repro.engines.plain.ddp_session",
-           "planted_sessions", "repro.worker.main")
+           "planted_sessions", "defects", "repro.worker.main")
 CHOICES: dict[str, Any] = {
     "workload": "digits", "engine": "ddp", "processes": 2, "batch": {"global": 48, "accumulation": 2},
     "optimizer": {"kind": "sgd", "lr": 0.05, "momentum": 0.9}, "evaluate_every": 480, "device": "cpu",
@@ -98,11 +98,21 @@ def test_every_engine_is_fed_the_same_on_any_number_of_ranks(
     assert (found.result.status, found.result.samples) == ("missed", 36 * 48)
 
 
+def slow(*values: Any) -> Any:
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(("defect", "choices", "reason"), [
     ("data", {}, "the consumed samples or their order differed from the seed's"),
     ("augmentation", {}, "the consumed augmentation differed from the seed's"),
     ("precision", {"precision": "bf16-autocast"}, "matmul_dtype bfloat16 was asked for, float32 ran"),
     ("wire", {}, "comm_dtype float32 was asked for, bfloat16 ran"),
+    ("rank-1-drifts", {"stop": {**CHOICES["stop"], "max_epochs": 2.2}}, "rank 1 ended with other weights than rank 0"),
+    ("work-left-to-the-evaluation", {}, "evaluation 1 changed the weights: training was left to it"),
+    ("stale-weights-evaluated", {}, "with the same weights"),
+    ("samples-lost", {}, "the evaluation after 480 samples covered 340 of 360 evaluation samples"),
+    slow("momentum-smaller", {}, '"momentum": 0.9'),
+    slow("half-of-the-samples-evaluated", {}, "with the same weights"),
 ])
 def test_a_trial_that_was_another_than_asked_is_invalid(
     run: Run, first: Ran, defect: str, choices: dict[str, Any], reason: str
@@ -129,6 +139,7 @@ def test_a_trial_that_ran_as_requested_is_valid(run: Run, first: Ran, choices: d
     for name in ("data_order", "augmentation", "init_weights", "data"):
         assert found.hashes[name] == first.result.hashes[name]
     assert found.status == "missed"
+    assert found.every_rank
     wanted = {"bf16": "bfloat16", "fp16": "float16"}.get(choices.get("compression", ""), "float32")
     if choices.get("precision") == "bf16-master":
         wanted = "bfloat16"

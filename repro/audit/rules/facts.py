@@ -36,6 +36,8 @@ class RunFacts:
     """Hash of what the seed drew (weights, order): two runs with one hash are the same run."""
     weights: bool | None = None
     """The final weights are identified."""
+    every_rank: bool | None = None
+    """Every rank's own weights were compared with them and are equal; None: unknown."""
     initial: str | None = None
     """Hash of the initial weights."""
     unexplained: float | None = None

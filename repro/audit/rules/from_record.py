@@ -76,7 +76,7 @@ def _run(master_seed: int, item: Result) -> RunFacts:
         name=item.trial_id, reached=_reached(item), status=item.status,
         seconds=item.tta_wall, epochs=item.epochs_to_target, quality=item.best if item.best is not None else item.final,
         throughput=item.samples_per_second, seed=f"{master_seed}/{item.repeat}", drawn=_drawn(item.hashes),
-        weights="final_weights" in item.hashes, initial=item.hashes.get("init_weights"),
+        weights="final_weights" in item.hashes, every_rank=item.every_rank, initial=item.hashes.get("init_weights"),
         unexplained=item.conservation_error, backwards=wall != sorted(wall), stamped=item.run_seconds is not None,
         steps=item.steps is not None, points=len(item.curve),
         communicated=traffic is not None and not traffic.uncounted_share > 0.5,

@@ -14,6 +14,7 @@ from repro.bench.verdicts.scenario import DIFFERENT, Judged, Scenario, verdict
 from repro.compare import compare
 from repro.compare.condition import parse
 from repro.compare.two_runs import Ran, versus
+from repro.core.errors import UsageError
 
 FULL_PATH = 40
 """Pairs up to which a planned experiment is judged by `compare`; beyond, by the interval, which alone decides there."""
@@ -36,7 +37,7 @@ def gate(name: str, design: Experiment, condition: str, every: bool) -> Scenario
     """Return the scenario of `--fail-if CONDITION` on equal cells.
 
     Args:
-        every: with --fail-any, which applies it to all contrasts.
+        every: with --fail-any, which applies it to all contrasts; refused if they can never hold it.
     """
     asked = parse(condition)
 
@@ -44,7 +45,10 @@ def gate(name: str, design: Experiment, condition: str, every: bool) -> Scenario
         run = simulated(design, generator)
         found = compare(run.plan, run.results)
         subject = [item for item in found if every or item.primary]
-        return Judged("fails" if any(asked.failure(item) for item in subject) else "passes")
+        try:
+            return Judged("fails" if any(asked.failure(item) for item in subject) else "passes")
+        except UsageError:
+            return Judged("refused")
 
     return Scenario(name, "equal", judge, wrong=frozenset({"fails"}))
 

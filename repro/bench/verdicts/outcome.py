@@ -45,7 +45,7 @@ class Row(Frozen):
             f"{100 * self.wrong:.2f} +- {100 * self.wrong_error:.2f}"
         relative = "-" if self.relative is None else f"{self.relative:.2f}"
         words = ", ".join(f"{word} {count}" for word, count in self.words.items())
-        return (f"{self.name:46} {self.truth:>10} {wrong:>13} {_percent(self.found):>8} {_percent(self.paired_t):>8} "
+        return (f"{self.name:49} {self.truth:>11} {wrong:>13} {_percent(self.found):>8} {_percent(self.paired_t):>8} "
                 f"{relative:>8}  {words}{'' if self.holds else '  NOT HELD'}")
 
 
@@ -54,7 +54,7 @@ def head(experiments: int, seed: int) -> str:
     limit = f"{allowed(experiments):.2%}".replace("%", " %")
     return (f"simulated: {experiments:,} experiments a row, seed {seed}; wrong answers allowed: 5 % and 3.3 standard "
             f"errors, {limit}\n"
-            f"{'scenario':46} {'truth':>10} {'wrong %':>13} {'found %':>8} {'paired t':>8} {'relative':>8}  answers")
+            f"{'scenario':49} {'truth':>11} {'wrong %':>13} {'found %':>8} {'paired t':>8} {'relative':>8}  answers")
 
 
 class VerdictErrors(Frozen):

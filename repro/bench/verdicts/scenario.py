@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from repro.bench.verdicts.experiment import Experiment, SimulatedRun, simulated
+from repro.bench.verdicts.experiment import CURVES_FROM, Experiment, SimulatedRun, simulated
 from repro.bench.verdicts.made_plans import made_plan
-from repro.bench.verdicts.screen import ALPHA, DISAGREE, is_open, paired_p
+from repro.bench.verdicts.screen import ALPHA, DISAGREE, clear_difference, is_open, paired_p
 from repro.compare import compare
 from repro.compare.sequential import stages, take_look
 
@@ -76,12 +76,15 @@ def verdict(run: SimulatedRun) -> str:
 
 
 def _quick(run: SimulatedRun) -> str | None:
-    """Return the verdict if a short cut knows it. Of a sequential run only the looks that can settle it are taken."""
+    """Return the verdict if a short cut knows it. Of a sequential run only the looks that may settle it are taken."""
+    fine = max(run.design.grids) < CURVES_FROM
     if not run.design.sequential:
-        return OPEN if is_open(run.logs) else None
+        return OPEN if is_open(run.logs) else clear_difference(run.logs) if fine else None
     for stage in stages(made_plan(run.design.cells, run.design.pairs, run.design.sequential)):
         if is_open(run.logs[:stage.n], stage.difference, stage.same):
             continue
+        if fine and (word := clear_difference(run.logs[:stage.n], stage.difference)):
+            return word
         taken = take_look(run.plan, run.results, stage)
         if taken is None or taken.ends:
             return taken.found.verdict if taken else None

@@ -1,8 +1,9 @@
-"""A short cut: experiments that no rule of the verdicts can decide are not compared.
+"""A short cut: experiments whose verdict is clear from a few tests are not compared.
 
-Undecided are logs whose t test and whose two one-sided tests are far from their levels; for pairs of which some trials
-missed, the sign test. "Far" is a factor of `FAR`, more than an adjustment for drift by chance can move a p. One
-experiment in `EVERY` is compared nevertheless, and a verdict there counts as an error of the simulation.
+Open are logs whose t test and whose two one-sided tests are far above their levels; for pairs of which some trials
+missed, the sign test. Different are logs whose t test and sign-flip test are far below. "Far" is a factor of `FAR`, more
+than an adjustment for drift by chance can move a p. One experiment in `EVERY` is compared nevertheless, and another
+answer there is an error of the simulation.
 """
 
 from __future__ import annotations
@@ -35,6 +36,16 @@ def is_open(logs: np.ndarray, level: float = ALPHA, same: float = ALPHA) -> bool
         return _misses(logs) and _sign_p(logs) > FAR * level
     equal = stats.or_none(lambda: stats.tost(logs.tolist(), MARGIN))
     return p > min(FAR * level, 0.5) and equal is not None and equal.p > min(FAR * same, 0.5)
+
+
+def clear_difference(logs: np.ndarray, level: float = ALPHA) -> str | None:
+    """Return the word of a difference that both tests show far below this level; None if they do not."""
+    p = paired_p(logs)
+    if p is None or p > level / FAR:
+        return None
+    if len(logs) <= stats.EXACT_PAIRS and stats.sign_flip(logs.tolist()) > level / FAR:
+        return None
+    return "slower" if float(np.mean(logs)) > 0 else "faster"
 
 
 def is_open_anytime(logs: np.ndarray) -> bool:

@@ -52,3 +52,14 @@ def _table(found: Sequence[MainEffect]) -> Table:
             p_text(pooled.p), p_text(pooled.p_adjusted), Text(pooled.verdict, style=COLORS.get(pooled.verdict, "")),
         )
     return table
+
+
+def effect_lines(item: MainEffect) -> Iterator[str]:
+    """Yield a main effect as one sentence, then what it depends on."""
+    pooled = item.pooled
+    size = "" if pooled.ratio is None else f"{pooled.ratio:.3f} x {METRICS[pooled.metric].times} "
+    limits = f"(95 % interval {pooled.interval.low:.3f} to {pooled.interval.high:.3f}, {pooled.n} seeds) " \
+        if pooled.interval else ""
+    yield f"{item.level} against {item.reference} ({pooled.metric}): {pooled.verdict}, {size}{limits}{item.scope}" \
+        if size else f"{item.level} against {item.reference} ({pooled.metric}): {pooled.verdict}; {pooled.because}"
+    yield from (f"caution: it {other.words}" for other in item.flagged)

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from repro.cli.text.compare import calibration_text
+from repro.cli.text.effects import effect_lines
 from repro.cli.workflows.run import Ended
 from repro.compare import METRICS, Comparison, Summary
+from repro.compare.effect import MainEffect
 from repro.core.invocation import command
 
 
 def ended_text(ended: Ended) -> str:
     """Return the results of a run and the places of its files."""
     statuses = ", ".join(f"{count} {status}" for status, count in sorted(ended.trials.items())) or "none has ended"
-    lines = [outcome_text(ended.summaries, ended.comparisons), calibration_text(ended.calibration), "",
+    lines = [outcome_text(ended.summaries, ended.comparisons, ended.effects), calibration_text(ended.calibration),
+             *(f"warning: {text}" for text in ended.warnings), "",
              f"trials: {statuses}", f"run:    {ended.folder}", f"report: {ended.report}"]
     if ended.tracking:
         shown = "not replayed, see the warning" if ended.warning() else f"open it with: {command('ui')}"
@@ -21,13 +24,20 @@ def ended_text(ended: Ended) -> str:
     return "\n".join(lines)
 
 
-def outcome_text(summaries: Sequence[Summary], comparisons: Sequence[Comparison]) -> str:
-    """Return the cells with their medians, and the primary contrast in one sentence."""
+def outcome_text(
+    summaries: Sequence[Summary], comparisons: Sequence[Comparison], effects: Sequence[MainEffect] = ()
+) -> str:
+    """Return the cells with their medians, and the primary contrast and each main effect in one sentence."""
     width = max((len(item.label) for item in summaries), default=0)
     lines = [f"{item.label:<{width}}  {item.ok} of {item.n} reached the target, median {_median(item)}{_resumed(item)}"
              for item in summaries]
     primary = next((item for item in comparisons if item.primary), None)
-    return "\n".join([*lines, "", comparison_sentence(primary) if primary else "no primary contrast was declared"])
+    if primary is not None:
+        answers = [comparison_sentence(primary), *([primary.also] if primary.also else []),
+                   *(f"caution: {text}" for text in primary.cautions)]
+    else:
+        answers = [] if effects else ["no primary contrast was declared"]
+    return "\n".join([*lines, "", *answers, *(line for item in effects for line in effect_lines(item))])
 
 
 def _resumed(item: Summary) -> str:

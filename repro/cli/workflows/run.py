@@ -12,6 +12,9 @@ from typing import Any
 from repro.cli.workflows.progress import TerminalWatcher
 from repro.compare import Comparison, Summary, compare, summarize
 from repro.compare.calibration import Calibration, keep_calibration, read_kept_calibration
+from repro.compare.effect import MainEffect
+from repro.compare.factorial import main_effects
+from repro.compare.run_warnings import run_warnings
 from repro.core import fence, registry
 from repro.core.errors import Exit, UsageError
 from repro.core.invocation import command
@@ -49,6 +52,9 @@ class Ended:
     trials: dict[str, int]
     calibration: Calibration | None = None
     """The calibration that is stored with the record, as on its page."""
+    effects: Sequence[MainEffect] = ()
+    warnings: Sequence[str] = ()
+    """What a reader must know about the machine and the course of the run."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -59,6 +65,7 @@ class Ended:
             "calibration": self.calibration.model_dump(mode="json") if self.calibration else None,
             "cells": [item.model_dump(mode="json") for item in self.summaries],
             "comparisons": [item.model_dump(mode="json", by_alias=True) for item in self.comparisons],
+            "effects": [item.as_json() for item in self.effects], "warnings": list(self.warnings),
         }
 
     def warning(self) -> str:
@@ -191,6 +198,8 @@ def _summarize(record: Record, code: Exit, paths: list[str], tracking: TrackingE
                    for cell in record.plan.cells],
         comparisons=compare(record.plan, record.results, started_ms=record.started_ms),
         calibration=read_kept_calibration(record),
+        effects=main_effects(record.plan, record.results, started_ms=record.started_ms),
+        warnings=[item.line for item in run_warnings(record)],
     )
 
 

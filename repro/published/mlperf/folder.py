@@ -15,6 +15,7 @@ from typing import Any
 from repro.published.cells import CellKey, make_cell, result_id
 from repro.published.imported import Imported
 from repro.published.mlperf import rules
+from repro.published.mlperf.compliance import why_not_compliant
 from repro.published.mlperf.log import MlperfLog
 from repro.published.mlperf.references import FILE_NAME, read_references
 from repro.published.mlperf.rules import Version
@@ -175,7 +176,8 @@ class _Reader:
         qualities = rules.targets(place.benchmark, version, division)
         train_samples, notes = _train_samples(facts, place.benchmark)
         unit = rules.epoch_unit(place.benchmark, version)
-        run = judge_run(facts, log.per_second, qualities, unit, train_samples)
+        breach = why_not_compliant(facts, place.usage, version, log.per_second)
+        run = judge_run(facts, log.per_second, qualities, unit, train_samples, breach)
         org = place.org or _word(facts, "submission_org") or UNKNOWN
         round_name = f"{place.usage}_v{version[0]}.{version[1]}" if version else UNKNOWN
         key = self._key(found, CellKey(round_name, org, place.system, place.benchmark))

@@ -45,13 +45,13 @@ def _point(key: str, point: Any, benchmark: str, version: Version | None) -> dic
     fields = {name.lower(): value for name, value in point.items()} if isinstance(point, dict) else {}
     batch = number(fields.get("bs"))
     unit: Literal["epochs", "samples"] = "samples" if "samples to converge" in fields else "epochs"
-    costs = fields.get(f"{unit} to converge")
+    costs, each = fields.get(f"{unit} to converge"), 1.0
     if unit == "epochs" and (counted := epoch_unit(benchmark, version)) != "epochs":
-        if counted != "samples":
+        if counted not in ("samples", "steps"):
             raise DamagedInput(f"{plain(key, 40)!r} counts {counted}, which is not supported")
-        unit = "samples"
+        unit, each = "samples", (batch or 0.0) if counted == "steps" else 1.0
     values = [number(value) for value in costs] if isinstance(costs, list) and len(costs) <= MAX_RUNS else []
     known = [value for value in values if value is not None and value > 0]
     if batch is None or not batch.is_integer() or not 0 < batch < 1 << 62 or not known or len(known) < len(values):
         raise DamagedInput(f"{plain(key, 40)!r} has no batch size (BS) or no list of costs")
-    return {"global_batch_size": int(batch), "unit": unit, "costs": tuple(known)}
+    return {"global_batch_size": int(batch), "unit": unit, "costs": tuple(value * each for value in known)}

@@ -16,7 +16,7 @@ from repro.published.score import Score
 from repro.stats import mlperf_score
 
 Version = tuple[int, int]
-EpochUnit = Literal["epochs", "samples", "tokens", "iterations"]
+EpochUnit = Literal["epochs", "samples", "tokens", "iterations", "steps"]
 RUNS: Mapping[str, int] = {
     "bert": 10, "dlrm": 5, "dlrm_dcnv2": 10, "gnmt": 10, "gpt3": 3, "maskrcnn": 5, "minigo": 10, "resnet": 5, "ssd": 5,
     "retinanet": 5, "stable_diffusion": 10, "transformer": 10, "ncf": 10, "rnnt": 10, "unet3d": 40, "gnn": 10,
@@ -97,7 +97,12 @@ def targets(benchmark: str, version: Version | None, division: str | None) -> tu
 
 
 def epoch_unit(benchmark: str, version: Version | None) -> EpochUnit:
-    """Return the unit of `epoch_num`: some benchmarks write samples, tokens or iterations."""
+    """Return the unit of `epoch_num`: some benchmarks write samples, tokens or iterations.
+
+    Image generation of round v3.1 counts by `step_num` instead (`rcp_checker`).
+    """
+    if benchmark == "stable_diffusion" and version == (3, 1):
+        return "steps"
     if benchmark in ("bert", "llama31_405b", "llama31_8b", "stable_diffusion", "flux1"):
         return "samples"
     if benchmark == "unet3d" and (version or (0, 0)) >= (3, 1):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from repro.published.mlperf.log import LogEvent, MlperfLog
+from repro.published.mlperf.points import Points
 from repro.published.mlperf.rules import EpochUnit, Quality
 from repro.published.record import PublishedBracket, PublishedPoint, PublishedStatus, Setting
 from repro.published.untrusted.text import DamagedInput, number, plain
@@ -16,7 +18,8 @@ MAX_POINTS = 10_000
 MAX_KEYS = 2_000
 """Different keys of one log."""
 MAX_SETTING = 300
-MAX_WARNINGS = 20
+LATE_SECONDS = 60.0
+"""An evaluation that ends longer after run_stop was made after training."""
 STRUCTURE = {
     "cache_clear", "init_start", "init_stop", "run_start", "run_stop", "run_final", "run_clear_caches", "epoch_start",
     "epoch_stop", "block_start", "block_stop", "eval_start", "eval_stop", "train_loop", "train_epoch",
@@ -43,6 +46,7 @@ class LogFacts:
     starts: list[LogEvent] = field(default_factory=list)
     stops: list[LogEvent] = field(default_factory=list)
     init_start: float | None = None
+    init_stop: float | None = None
     evaluations: list[LogEvent] = field(default_factory=list)
     backwards: int = 0
     """Event lines of the run that are more than a second older than an earlier line."""
@@ -67,6 +71,8 @@ def read_facts(log: MlperfLog) -> LogFacts:
             facts.stops = [*facts.stops[:1], event]
         elif key == "init_start" and facts.init_start is None:
             facts.init_start = event.time
+        elif key == "init_stop" and facts.init_stop is None:
+            facts.init_stop = event.time
         _note(facts, event)
         if facts.starts and not facts.stops:
             facts.backwards += event.time < latest - log.per_second
@@ -115,24 +121,33 @@ class RunOutcome:
 
 
 def judge_run(facts: LogFacts, per_second: float, qualities: Sequence[Quality], unit: EpochUnit,
-           train_samples: int | None) -> RunOutcome:
+           train_samples: int | None, breach: str = "") -> RunOutcome:
     """Decide the outcome of a run.
+
+    Image generation may evaluate its checkpoints after training, in any order; each evaluation then counts at the time
+    of its checkpoint, and the run ends at the first checkpoint at which all qualities hold.
 
     Args:
         per_second: units of the log's times per second.
         qualities: what it had to reach; empty: unknown, then the log decides.
         unit: unit of `epoch_num`.
         train_samples: samples of one epoch; None: unknown.
+        breach: rule of the compliance check that the log breaks; "" for none.
     """
     start = facts.starts[0] if facts.starts else None
     stop = facts.stops[0] if facts.stops else None
     since = start.time if start else (facts.evaluations[0].time if facts.evaluations else 0.0)
-    reader = _Points(since, per_second, unit, train_samples)
+    reader = Points(since, per_second, unit, train_samples, _batch(facts))
     points = tuple(point for event in facts.evaluations for point in reader.read(event))
+    afterwards = reader.afterwards or _evaluated_after(facts, points)
+    if afterwards:  # lines come in the order of evaluation, which is not that of the checkpoints
+        points = tuple(sorted(points, key=lambda point: (point.seconds, point.samples or 0)))
     rounds = _rounds(points)
-    hit = next((index for index, group in enumerate(rounds) if _reached(group, qualities)), None) if qualities else None
-    status, reason = _status(facts, points, bool(qualities), hit is not None)
     elapsed = (stop.time - start.time) / per_second if start and stop else None
+    last = elapsed + LATE_SECONDS if reader.afterwards and elapsed is not None else math.inf
+    hit = next((index for index, group in enumerate(rounds) if _reached(group, qualities)
+                and group[-1].seconds <= last), None) if qualities else None
+    status, reason = _status(facts, () if afterwards else points, bool(qualities), hit is not None, breach)
     good = status == "ok"
     reached = (rounds[hit][-1] if hit is not None else points[-1] if points else None) if good else None
     return RunOutcome(
@@ -142,7 +157,7 @@ def judge_run(facts: LogFacts, per_second: float, qualities: Sequence[Quality], 
         start_ms=start.time / per_second * 1e3 if start else None,
         stop_ms=stop.time / per_second * 1e3 if stop else None,
         points=points, epochs=reached.epochs if reached else None, samples=reached.samples if reached else None,
-        bracket=_bracket(rounds, hit) if good and hit is not None else None,
+        bracket=_bracket(rounds, hit, elapsed) if good and hit is not None else None,
         warnings=tuple(dict.fromkeys([*reader.warnings, *_warnings(facts, points, good and not qualities)])),
     )
 
@@ -153,7 +168,19 @@ def _init_seconds(facts: LogFacts, per_second: float) -> float | None:
     return (facts.starts[0].time - facts.init_start) / per_second
 
 
-def _status(facts: LogFacts, points: Sequence[PublishedPoint], known: bool, hit: bool) -> tuple[PublishedStatus, str]:
+def _batch(facts: LogFacts) -> float | None:
+    return None if "global_batch_size" in facts.differ else number(facts.first.get("global_batch_size"))
+
+
+def _evaluated_after(facts: LogFacts, points: Sequence[PublishedPoint]) -> bool:
+    """Return True if checkpoints were evaluated after the time of run_stop, and each says after how many samples."""
+    return bool(facts.stops) and bool(points) and all(point.samples is not None for point in points) and any(
+        event.time > facts.stops[0].time for event in facts.evaluations)
+
+
+def _status(
+    facts: LogFacts, points: Sequence[PublishedPoint], known: bool, hit: bool, breach: str
+) -> tuple[PublishedStatus, str]:
     broken = _broken(facts, points)
     if broken:
         return "invalid", broken
@@ -163,6 +190,8 @@ def _status(facts: LogFacts, points: Sequence[PublishedPoint], known: bool, hit:
         return ("missed", said) if word is not None else ("invalid", said)
     if known and not hit:
         return "invalid", "run_stop says success, but no evaluation reaches the target"
+    if breach:
+        return "invalid", f"it fails MLCommons' compliance check: {breach}"
     return "ok", ""
 
 
@@ -196,50 +225,6 @@ def _warnings(facts: LogFacts, points: Sequence[PublishedPoint], unchecked: bool
     return found
 
 
-class _Points:
-    """Turns evaluation events into points and collects warnings."""
-
-    def __init__(self, since: float, per_second: float, unit: EpochUnit, train_samples: int | None) -> None:
-        self._since, self._per_second, self._unit, self._train_samples = since, per_second, unit, train_samples
-        self.warnings: list[str] = []
-
-    def read(self, event: LogEvent) -> Iterable[PublishedPoint]:
-        seconds = (event.time - self._since) / self._per_second
-        samples, epochs = self._progress(event)
-        named = event.metadata.get("metric")
-        name = named if isinstance(named, str) else ""
-        values = event.value if isinstance(event.value, dict) else {name: event.value}
-        for metric, value in list(values.items())[:8]:
-            found = number(value)
-            if found is None:
-                self._warn(f"line {event.line}: the value of an evaluation is not a finite number")
-            yield PublishedPoint(seconds=seconds, samples=samples, epochs=epochs, value=found, metric=plain(metric, 40))
-
-    def _progress(self, event: LogEvent) -> tuple[int | None, float | None]:
-        """Return (samples, epochs) before the evaluation, as far as the log has them."""
-        data = event.metadata
-        counted, epoch = self._count(event, "samples_count"), self._count(event, "epoch_num")
-        if counted is None and self._unit == "samples" and "epoch_num" in data:
-            counted = epoch
-        epochs = epoch if self._unit == "epochs" else None
-        if counted is None and epochs is not None and self._train_samples:
-            counted = epochs * self._train_samples
-        return None if counted is None or counted > 1e15 else round(counted), epochs
-
-    def _count(self, event: LogEvent, name: str) -> float | None:
-        if name not in event.metadata:
-            return None
-        found = number(event.metadata[name])
-        if found is None or found < 0:
-            self._warn(f"line {event.line}: {name} is not a count")
-            return None
-        return found
-
-    def _warn(self, text: str) -> None:
-        if len(self.warnings) < MAX_WARNINGS:
-            self.warnings.append(text)
-
-
 def _rounds(points: Sequence[PublishedPoint]) -> list[tuple[PublishedPoint, ...]]:
     """Group the points of one evaluation: several qualities of one state of the model, each at most once.
 
@@ -264,9 +249,12 @@ def _reached(group: Sequence[PublishedPoint], qualities: Sequence[Quality]) -> b
     return all(quality.reached(values.get(quality.metric)) for quality in qualities)
 
 
-def _bracket(rounds: Sequence[tuple[PublishedPoint, ...]], hit: int) -> PublishedBracket:
+def _bracket(rounds: Sequence[tuple[PublishedPoint, ...]], hit: int, elapsed: float | None) -> PublishedBracket | None:
+    """Return between which evaluations the target was crossed; None if they have no time within the run."""
     miss = rounds[hit - 1][-1] if hit else None
     first = rounds[hit][-1]
+    if elapsed is not None and first.seconds > elapsed + LATE_SECONDS:
+        return None
     return PublishedBracket(
         miss_seconds=miss.seconds if miss else 0.0, hit_seconds=first.seconds,
         miss_samples=(miss.samples if miss else 0), hit_samples=first.samples,

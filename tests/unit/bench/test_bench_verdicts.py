@@ -143,7 +143,7 @@ def test_rows_in_parallel_are_the_same() -> None:
     assert measure(20, ["t3, 20"], processes=2) == measure(20, ["t3, 20"])
 
 
-SHORT = ["log-normal, 10 pairs", "t3, 20 pairs", "grid 20%", "missed 20% by budget, 10 pairs", "sequential, power 2",
+SHORT = ["log-normal, 10 pairs, different", "t3, 20 pairs", "grid 20%", "missed 20% by budget, 10 pairs", "sequential, power 2, different",
          "sequential, power 2, missed 20% by chance", "anytime"]
 
 

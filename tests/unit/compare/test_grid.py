@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 from repro.compare import Comparison, contrast
+from repro.compare.evidence import ComparisonRequest, examine
 from repro.compare.grid import span_of, unlike_grids
+from repro.compare.stage import Stage
+from repro.compare.verdict import judged
 from repro.record.results import Bracket, Point, Result
 from repro.suite.metrics import METRICS
 from tests.made_cells import BASELINE, CANDIDATE, MadeCell, result
@@ -91,6 +94,24 @@ def test_unlike_grids_alone_give_no_verdict(metric: str, steps: tuple[float, flo
 def test_unlike_grids_leave_a_difference_that_they_cannot_produce() -> None:
     found = both(2.0, (1.0, 1.1), 10, 1, "tta_wall")
     assert found.verdict == "slower"
+
+
+def test_unlike_grids_are_judged_at_the_level_of_the_family_or_the_look() -> None:
+    """A ratio that the grids could produce at 99.5 %, not at 95 %, decides alone, but not early or as one of ten."""
+    def sides(shift: float) -> tuple[list[Result], list[Result]]:
+        rng = np.random.default_rng(1)
+        ours, theirs = ([seen(cell, k, scale * 10 * x, step) for k, x in enumerate(rng.lognormal(0, 0.15, 12))]
+                        for cell, scale, step in ((CANDIDATE, shift, 0.5), (BASELINE, 1.0, 0.6)))
+        return ours, theirs
+
+    def verdict(ratio: float, contrasts: int, stage: Stage | None = None) -> str:
+        asked = ComparisonRequest("tta_wall", primary=contrasts == 1, stage=stage)
+        return judged([examine(CANDIDATE, BASELINE, *sides(ratio), asked)] * contrasts)[0].verdict
+
+    alone = next(ratio for ratio in np.arange(1.1, 2.0, 0.01) if verdict(float(ratio), 1) == "slower")
+    early = Stage(1, 3, 12, 0.0056, 0.0056)
+    assert verdict(float(alone), 10) == verdict(float(alone), 1, early) == "inconclusive"
+    assert verdict(3.0, 10) == verdict(3.0, 1, early) == "slower"
 
 
 def test_one_training_crosses_at_one_sample_so_only_its_speed_is_unknown() -> None:

@@ -78,6 +78,8 @@ def test_every_file_of_mlcommons_is_taken_or_counts_tokens_or_iterations(tmp_pat
         shutil.copyfile(path, tmp_path / path.parent.name / path.name)
     found = import_folder(tmp_path)
     assert len(found.references) > 200
+    steps = [item for item in found.references if (item.round, item.benchmark) == ("training_v3.1", "stable_diffusion")]
+    assert min(cost for item in steps for cost in item.costs) >= 1000 * min(item.global_batch_size for item in steps)
     assert all(re.search("counts (tokens|iterations)", item.reason) for item in found.refused), found.refused
     by_batch = {item.global_batch_size: sum(item.costs) / len(item.costs) for item in found.references
                 if (item.benchmark, item.round) == ("resnet", "training_v4.0")}

@@ -9,9 +9,13 @@ import pytest
 from click.testing import CliRunner
 from repro.reporters.latex import render
 from repro.reporters.paper.brief import brief
+from repro.reporters.tracking.run_view import cell_view
 
 from repro.cli.main import cli
-from repro.cli.workflows.run import reporter
+from repro.cli.text.outcome import ended_text
+from repro.cli.workflows.run import _summarize, reporter
+from repro.compare import compare
+from repro.core.errors import Exit
 from repro.record.store import Record, read_record
 from repro.suite.model import Trial
 from tests.records import SUITE, Course, make_record
@@ -66,6 +70,9 @@ def test_every_format_has_what_stands_beside_a_verdict(record: Record, kind: str
 
 def test_main_effects_lead_where_no_primary_is_declared(record: Record, tmp_path: Path) -> None:
     text = CliRunner().invoke(cli, ["compare", str(record.folder.root)]).output
+    ended = ended_text(_summarize(record, Exit.DONE, [""], None))
+    assert ("main effect" in ended or "over all 2 combinations" in ended) is bool(record.plan.suite.contrasts)
+    assert STOLEN in ended
     page = written(record, "html", tmp_path / "out")
     if not record.plan.suite.contrasts:
         assert "main effects" not in text and "Main effects" not in page
@@ -91,3 +98,13 @@ def test_an_option_that_the_suite_varies_is_not_told_again(tmp_path: Path) -> No
     differs = json.loads(out)["comparisons"][0]["differs"]
     assert [(item["name"], item["candidate"], item["baseline"]) for item in differs] == [
         ("bucket size", "up to 2 GB", "400 kB")]
+
+
+def test_mlflow_runs_of_cells_have_what_stands_beside_their_verdict(record: Record) -> None:
+    found = compare(record.plan, record.results)[0]
+    cell = record.cell(found.candidate)
+    view = cell_view(record, "run", cell, [(0, 1)], [found], alive=False, report=False)
+    assert "overlap" in view.tags["repro.differs"] if found.also else "repro.differs" not in view.tags
+    assert STOLEN in view.tags["repro.run_warnings"]
+    assert "first evaluation" in view.tags["repro.cautions"]
+    assert "Caution: " in view.tags["mlflow.note.content"]

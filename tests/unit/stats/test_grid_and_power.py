@@ -20,7 +20,6 @@ from repro.stats import (
     paired_power,
     paired_ratio,
     pairs_needed,
-    pairs_to_settle,
     ratio_range,
     tost,
 )
@@ -189,21 +188,6 @@ def test_the_power_of_equivalence_agrees_with_simulation(sd: float, ratio: float
     logs = generator.normal(math.log(ratio), sd, (4000, pairs))
     found = np.mean([tost(row, 0.05).equivalent for row in logs])
     assert equivalence_power(sd, ratio, pairs, 0.05) == pytest.approx(found, abs=0.025)
-
-
-def test_pairs_to_settle() -> None:
-    clear, same = [0.2, 0.21, 0.19, 0.2, 0.22, 0.2], [0.01, -0.01, 0.005, -0.005, 0.002, -0.002]
-    assert pairs_to_settle(clear, 0.05) == 6
-    assert pairs_to_settle(clear[:3], 0.05) == 6  # the exact test cannot speak earlier
-    assert pairs_to_settle(same, 0.05) == 6
-    wide = [0.1, -0.06, 0.12, -0.05, 0.08, -0.04]
-    needed = pairs_to_settle(wide, 0.05)
-    assert needed is not None and needed > 6
-    sd, ratio = float(np.std(wide, ddof=1)), math.exp(float(np.mean(wide)))
-    assert paired_power(sd, ratio, needed) >= 0.8 or equivalence_power(sd, ratio, needed, 0.05) >= 0.8
-    assert pairs_to_settle([5, -5, 4, -4.3], 1e-4) is None
-    with pytest.raises(ValueError, match="values that differ"):
-        pairs_to_settle([0.1, 0.1, 0.1], 0.05)
 
 
 @pytest.mark.parametrize(("sd", "ratio", "alpha", "problem"), [

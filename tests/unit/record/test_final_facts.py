@@ -1,0 +1,99 @@
+"""Facts of a finished trial that make it invalid, or give a reader a warning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from repro.record.final_facts import (
+    FinalFacts,
+    describe_cost,
+    describe_facts,
+    describe_gap,
+    find_failures,
+    read_facts,
+)
+from repro.suite.training import TrainingConfig
+
+CHOICES: dict[str, Any] = {
+    "workload": "digits", "engine": "ddp", "processes": 2, "batch": {"global": 48}, "evaluate_every": 480,
+    "optimizer": {"kind": "sgd", "lr": 0.05}, "stop": {"metric": "top1", "target": 0.9, "max_epochs": 1},
+    "device": "cpu",
+}
+
+
+def rank(values: str = "a", parts: str = "all", different: int = 0) -> dict[str, Any]:
+    return {"parts": parts, "sha256": values, "different": different, "first": "layer.weight" if different else ""}
+
+
+def facts(**changes: Any) -> FinalFacts:
+    found = read_facts({
+        "ranks": [rank(), rank()], "wide_share": 0.99, "moved_by_evaluation": [], "problem": "", "optimizer": {},
+        "evaluations": [{"number": 3, "samples": 1440, "reported": 0.75, "own": 0.75, "problem": ""}], **changes})
+    assert found is not None
+    return found
+
+
+def failures(found: FinalFacts, effective: dict[str, str] | None = None, **choices: Any) -> list[str]:
+    return find_failures(TrainingConfig.model_validate({**CHOICES, **choices}), found, effective or {})
+
+
+def evaluation(reported: float | None, own: float | None) -> dict[str, Any]:
+    return {"evaluations": [{"number": 3, "samples": 1440, "reported": reported, "own": own}]}
+
+
+def test_a_trial_that_is_well_passes_and_covers_every_rank() -> None:
+    assert failures(facts()) == []
+    assert facts().covers_every_rank
+    assert not facts(ranks=[rank(), None]).covers_every_rank
+
+
+@pytest.mark.parametrize(("changes", "text"), [
+    ({"ranks": [rank("a"), rank("b")]}, "rank 1 ended with other weights than rank 0"),
+    ({"ranks": [rank(), rank(different=7)]}, "7 of rank 1's own weights differ from the trial's, the first in "
+                                             "'layer.weight'"),
+    ({"wide_share": 0.0}, "only 0.0% of the master weights have more digits than bfloat16: they were rounded"),
+    ({"moved_by_evaluation": [2, 5]}, "evaluation 2 changed the weights: training was left to it"),
+    (evaluation(0.78, 0.75), "evaluation 3 found top1 0.78, and the harness 0.75 with the same weights"),
+])
+def test_each_fact_makes_a_trial_invalid(changes: dict[str, Any], text: str) -> None:
+    assert failures(facts(**changes)) == [text]
+
+
+def test_ranks_that_hold_different_parts_need_not_be_equal() -> None:
+    shards = facts(ranks=[rank("a", "first half"), rank("b", "second half")])
+    assert failures(shards) == []
+    assert shards.covers_every_rank
+
+
+@pytest.mark.parametrize(("reported", "own"), [(0.75, 0.75 + 1 / 360), (None, 0.1), (0.5, None)])
+def test_one_sample_and_evaluations_without_a_value_pass(reported: float | None, own: float | None) -> None:
+    assert failures(facts(**evaluation(reported, own))) == []
+
+
+def test_another_optimizer_than_requested_is_named() -> None:
+    wanted = {"optimizer": "torch.optim.sgd.SGD", "optimizer_options": "[{\"momentum\": 0.9}]"}
+    assert failures(facts(optimizer=wanted), wanted) == []
+    assert failures(facts(optimizer=wanted)) == []  # not read back: not judged
+    ran = {**wanted, "optimizer_options": "[{\"momentum\": 0.8}]"}
+    assert failures(facts(optimizer=wanted), ran) == [
+        'optimizer options [{"momentum": 0.9}] was asked for, [{"momentum": 0.8}] ran']
+
+
+def test_what_could_not_be_checked_is_a_warning() -> None:
+    found = facts(evaluations=[{"number": 1, "samples": 4, "reported": 0.5, "own": None, "problem": "out of memory"}])
+    assert describe_facts(found) == ["the harness could not repeat evaluation 1: out of memory"]
+
+
+def test_evaluations_that_are_dearer_than_training_are_a_warning() -> None:
+    choices = TrainingConfig.model_validate(CHOICES)
+    assert describe_cost(choices, {"train": 1.0, "eval": 0.1}, 1437, 3) == []
+    (text,) = describe_cost(choices, {"train": 0.01, "eval": 2.0}, 1437, 3)
+    assert text.startswith("a sample took 266.1 times as long in an evaluation as in training (limit 3)")
+
+
+def test_blocks_that_their_steps_do_not_explain_are_a_warning() -> None:
+    assert describe_gap(0.4, 10.0) == []
+    assert describe_gap(2.0, 10.0) == ["blocks of steps took 20% of the wall clock longer than their steps (limit 5%)"]
+    assert "shorter" in describe_gap(-2.0, 10.0)[0]

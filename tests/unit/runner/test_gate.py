@@ -1,0 +1,88 @@
+"""The parity gate around its judgement: candidates that do not start, small differences, all failures named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from repro.core.errors import ParityError
+from repro.core.machine import Machine
+from repro.runner.context import RunContext
+from repro.runner.gate import ParityGate
+from repro.runner.launching import Launchers
+from repro.runner.run import prepare
+from repro.suite.file import read_suite
+from repro.suite.model import Trial
+from repro.suite.plan import make_plan
+from repro.worker.gate_trace import Trace
+from repro.worker.parity import Group
+from tests.records import SUITE
+from tests.traces import put, trace
+from tests.watcher import Silent
+
+TEXT = SUITE[:SUITE.index("baseline:")].replace("processes: [1, 2]", "processes: [2]")
+
+
+class Measured(ParityGate):
+    """A gate whose traces are made by hand: engine -> traces by repeat, or why it did not run."""
+
+    def _traces(self, group: Group, member: Trial, disturbance: int = 0) -> list[Trace]:
+        kind = member.choices.engine.kind
+        if kind == "single":
+            return [trace(None)]
+        found = MADE[kind][min(member.repeat, len(MADE[kind]) - 1)]
+        if isinstance(found, str):
+            raise ParityError(found)
+        return list(found)
+
+
+MADE: dict[str, Sequence[Sequence[Trace] | str]] = {}
+WELL = [trace(0), trace(1)]
+
+
+def off(size: float) -> list[Trace]:
+    """Traces whose loss of step 4 is off by a share."""
+    return [trace(0, put("loss", 3, 0.5 * (1 + size))), trace(1, put("loss", 3, 0.5 * (1 + size)))]
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Measured:
+    (tmp_path / "s.yaml").write_text(TEXT)
+    plan = make_plan(read_suite(str(tmp_path / "s.yaml")).suite, Machine("cpu", 0, 2))
+    context = RunContext(plan, prepare(plan, TEXT, tmp_path / "run"), Silent())
+    return Measured(context, cast(Launchers, None))
+
+
+def findings(gate: Measured, ddp: Sequence[Any], deepspeed: Sequence[Any]) -> list[dict[str, Any]]:
+    MADE.update(ddp=ddp, deepspeed=deepspeed)
+    return gate.run()
+
+
+def test_a_candidate_that_does_not_start_keeps_no_other_from_being_judged(gate: Measured) -> None:
+    one, two = findings(gate, ["ddp did not run: no such library"], [off(0.5)])
+    assert one["problem"] == "ddp did not run: no such library"
+    assert two["problem"].startswith("step 4: loss is 0.75")
+    assert [name for name, item in two["checks"].items() if item] == ["loss"]
+
+
+def test_the_message_names_every_candidate_that_failed(gate: Measured) -> None:
+    MADE.update(ddp=["ddp did not run: no such library"], deepspeed=[off(0.5)])
+    with pytest.raises(ParityError) as caught:
+        gate._run(resumed=False)
+    assert "ddp did not run: no such library; deepspeed (stage=1) on 2 processes against" in str(caught.value)
+    assert str(caught.value).endswith("; no trial was timed")
+
+
+def test_a_small_difference_with_one_seed_only_is_rounding(gate: Measured) -> None:
+    one, two = findings(gate, [off(1e-4), WELL], [WELL])
+    assert (one["problem"], one["repeat"]) == ("", 1)
+    assert one["cleared"].startswith("step 4: loss")
+    assert "cleared" not in two
+
+
+@pytest.mark.parametrize("made", [[off(1e-4)], [off(0.5), WELL]], ids=["with every seed", "large"])
+def test_a_difference_with_every_seed_and_a_large_one_stay(gate: Measured, made: Sequence[Any]) -> None:
+    assert findings(gate, made, [WELL])[0]["problem"].startswith("step 4: loss")
