@@ -170,11 +170,16 @@ def _experiment(first: Record, second: Record) -> list[ExecutionDifference]:
         ("method", one.method, other.method), ("master seed", str(one.suite.master_seed), str(other.suite.master_seed)),
         ("seeds", str(one.suite.seeds), str(other.suite.seeds)), ("margin", f"{one.suite.margin:g}",
                                                                   f"{other.suite.margin:g}"),
-        ("horizon", str(one.suite.horizon), str(other.suite.horizon)),
+        ("sequential", _design(one), _design(other)), ("horizon", str(one.suite.horizon), str(other.suite.horizon)),
         ("trials that ran", str(len(first.results)), str(len(second.results))),
     ]
     pairs += [(f"{what} contrast", _contrast(one, what), _contrast(other, what)) for what in ("primary", "baseline")]
     return [ExecutionDifference("experiment", name, ours, theirs) for name, ours, theirs in pairs if ours != theirs]
+
+
+def _design(plan: Any) -> str:
+    design = plan.suite.sequential
+    return "none" if design is None else json.dumps(design.model_dump(mode="json", exclude_defaults=True))
 
 
 def _contrast(plan: Any, what: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from repro.core.frozen import Frozen
 
@@ -19,23 +19,25 @@ ENDS: Final = ("settled", "last")
 class Look(Frozen):
     """One look: a line of looks.jsonl."""
 
-    number: int = Field(ge=1)
-    of: int = Field(ge=1)
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    number: int = Field(ge=1, le=1000)
+    of: int = Field(ge=1, le=1000)
     """Looks that the suite declares."""
-    n: int = Field(ge=1)
+    n: int = Field(ge=1, le=1000)
     """Pairs."""
     decision: Decision
     verdict: str
-    nominal: float
+    nominal: float = Field(gt=0, le=1)
     """Level that p was compared with at this look; 0.05 for an e-process."""
-    same_nominal: float
+    same_nominal: float = Field(gt=0, le=1)
     """The same for each side of sameness."""
-    p: float | None = None
-    same_p: float | None = None
-    ratio: float | None = None
-    low: float | None = None
+    p: float | None = Field(None, ge=0, le=1)
+    same_p: float | None = Field(None, ge=0, le=1)
+    ratio: float | None = Field(None, gt=0)
+    low: float | None = Field(None, gt=0)
     """Ends of the repeated interval: at 1 - nominal; a confidence sequence for an e-process."""
-    high: float | None = None
+    high: float | None = Field(None, gt=0)
     at_ms: float = 0.0
     """Wall clock, milliseconds since 1970."""
 

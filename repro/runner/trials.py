@@ -49,8 +49,10 @@ class Trials:
         """Return how many trials of the plan come before the first one to run."""
         if not trials:
             return 0
-        return list(self.context.plan.trials()).index(trials[0]) if self.looks.waiting else \
-            len(self.context.plan.order) - len(trials)
+        if not self.looks.waiting:
+            return len(self.context.plan.order) - len(trials)
+        ids = [trial.trial_id for trial in self.context.plan.trials()]
+        return ids.index(trials[0].trial_id)  # not the trials: plug-ins with a state are equal only to themselves
 
     def _run_trial(self, record: Record, trial: Trial, number: int) -> Result:
         """Start a trial until its result is final or no more starts are allowed."""

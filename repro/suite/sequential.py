@@ -76,7 +76,7 @@ def with_last_look(data: Any) -> Any:
     """Return raw data of a suite in which `seeds`, if it is left out, is the last look."""
     design = data.get("sequential") if isinstance(data, Mapping) else None
     looks = design.get("looks") if isinstance(design, Mapping) else None
-    if "seeds" in data or not isinstance(looks, list | tuple) or not looks:
+    if not isinstance(looks, list | tuple) or not looks or "seeds" in data:
         return data
     return {**data, "seeds": looks[-1]} if type(looks[-1]) is int and looks[-1] > 0 else data
 

@@ -7,18 +7,27 @@ import json
 import shutil
 from collections import Counter
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from repro.bundle.verification import Verification
 from repro.bundle.verify import verify
 from repro.bundle.verify_looks import check_looks
+from repro.cli.workflows.progress import look_line
+from repro.cli.workflows.run import reporter
 from repro.compare import compare
+from repro.compare.sequential import stages
+from repro.core.files import read_model
 from repro.core.machine import detect
+from repro.engines.fake import VirtualClock
 from repro.record.index import seal
 from repro.record.store import Record, RunFolder
-from repro.runner.context import Options
+from repro.runner.context import Options, RunContext
+from repro.runner.looks import Looks
+from repro.runner.machine_watch import MachineWatch
 from repro.runner.run import Run, prepare
+from repro.runner.trials import Trials
 from repro.suite.file import read_suite
 from repro.suite.plan import Plan, make_plan
 from tests.watcher import Silent
@@ -88,6 +97,16 @@ def test_a_settled_run_stops_and_misses_nothing(settled: Record) -> None:
     assert found[0].look is not None and found[0].look.next_n is None
     assert found[0].interval is not None and found[0].interval.level == pytest.approx(1 - 0.0318, abs=1e-4)
     assert verify(settled.folder.root).problems == []
+
+
+def test_page_and_terminal_show_the_looks(settled: Record, tmp_path: Path) -> None:
+    page = Path(reporter("html").write(settled, tmp_path)[0]).read_text()
+    assert "Looks: 1 of 3 taken, bounds by alpha spending (power, t^1)" in page
+    assert "repeated 95\N{NO-BREAK SPACE}% interval" in page
+    assert "Partial record" not in page
+    line = look_line(settled.looks[0])
+    assert line.startswith("look 1 of 3, 7 pairs: ratio 1.") and line.endswith("; settled: slower")
+    assert "p 0.016 (needs 0.032)" in line
 
 
 def test_resuming_a_settled_run_runs_nothing(settled: Record) -> None:
@@ -167,6 +186,19 @@ def problems(record: Record, lines: str, folder: Path) -> list[str]:
     found = Verification("made up")
     check_looks(RunFolder(folder), record.plan, record.results, record.attempts, found)
     return [item.what for item in found.problems]
+
+
+def test_plug_ins_with_a_state_do_not_hide_the_first_trial(tmp_path: Path) -> None:
+    """An engine that ran in the gate is no longer equal to itself as read from the plan's file."""
+    plan, text = planned(tmp_path)
+    folder = prepare(plan, text, tmp_path / "run")
+    read_back = read_model(folder.plan, Plan)
+    for cell in plan.cells:
+        cell.choices.engine.plugin._waiting.append(VirtualClock())
+    context = RunContext(plan, folder, Silent())
+    looks = Looks(context, stages(plan))
+    trials = Trials(context, cast(Any, None), MachineWatch(), False, looks)
+    assert trials._done(list(read_back.trials())[5:]) == 5
 
 
 def test_a_budget_ends_the_run_at_a_look_and_resuming_goes_on(tmp_path: Path) -> None:
