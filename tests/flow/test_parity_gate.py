@@ -136,8 +136,8 @@ def is_named(ended: Ended, defect: str, beginning: str, rest: str) -> None:
     ("clip-late", "step 1: weight of '", "on rank 0"),
     ("bf16", "step 5: weight of '", "on rank 0"),
     ("nan", "step 3: loss is nan", "the reference's"),
-    ("reduction-ends", "step 66: gradient of '", "on rank 0 has norm"),
-    ("small-updates-left-out", "step 68: weight of '", "on rank 0"),
+    ("reduction-ends", "step 54: gradient of '", "on rank 0 has norm"),
+    ("small-updates-left-out", "step 56: weight of '", "on rank 0"),
     ("work-left-to-the-evaluation", "step 6: loss is 2, the reference's", ""),
     ("buffers", "after evaluation: buffer '1.running_mean' on rank 1", "(buffers are not synchronised)"),
 ])
