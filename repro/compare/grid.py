@@ -48,9 +48,11 @@ def grid_of(ours: CellTrials, theirs: CellTrials, spec: MetricSpec, paired: bool
     if not spec.to_target:
         return None
     shared = sorted(ours.values.keys() & theirs.values.keys()) if paired else []
-    mates = [(ours.results[repeat], theirs.results[repeat]) for repeat in shared]
-    sides = [[span_of(found.results[repeat], spec) for repeat in found.values] for found in (ours, theirs)]
-    ranges = [_pair_range(one, other, spec) for one, other in mates]
+    spans = [{repeat: _span_at(found.results[repeat], spec, value) for repeat, value in found.values.items()}
+             for found in (ours, theirs)]
+    sides = [[*side.values()] for side in spans]
+    ranges = [_pair_range(ours.results[repeat], theirs.results[repeat], spans[0][repeat], spans[1][repeat])
+              for repeat in shared]
     known = tuple(found for found in ranges if found is not None)
     candidate, baseline = (tuple(span for span in side if span is not None) for side in sides)
     complete = all(span is not None for side in sides for span in side)
@@ -69,8 +71,14 @@ def span_of(result: Result, spec: MetricSpec) -> Span | None:
     If several hits in a row establish the target, the metric is that of the last of them: both ends are moved by the
     time from the first hit to it, which is the same on equal grids.
     """
-    found, value = result.bracket, figure(result, spec)
-    if found is None or value is None:
+    value = figure(result, spec)
+    return None if value is None else _span_at(result, spec, value)
+
+
+def _span_at(result: Result, spec: MetricSpec, value: float) -> Span | None:
+    """Return the span of a trial whose metric is `value`."""
+    found = result.bracket
+    if found is None:
         return None
     if spec.watched == "samples":
         return _span(float(found.miss_samples), float(found.hit_samples))
@@ -113,13 +121,12 @@ def _train_seconds(result: Result, samples: int) -> float | None:
     return next((point.train_seconds for point in result.curve if point.samples == samples), None)
 
 
-def _pair_range(one: Result, other: Result, spec: MetricSpec) -> Span | None:
+def _pair_range(one: Result, other: Result, ours: Span | None, theirs: Span | None) -> Span | None:
     """Return the range of the log ratio of the crossings of two trials of one seed.
 
     Two trials with the same final weights trained the same model, step by step, so they crossed at the same sample:
     only their speed between the two evaluations is unknown, and the ratio is between those at both ends.
     """
-    ours, theirs = span_of(one, spec), span_of(other, spec)
     if ours is None or theirs is None:
         return None
     if _same_training(one, other):
