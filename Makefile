@@ -9,7 +9,7 @@ export DO_NOT_TRACK = 1
 # Hundreds of processes start in a test run; if this is set, each compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart install test checks test-slow test-gpu lint types layers unit flow browser package chaos fuzz bench verdicts clean
+.PHONY: quickstart install test checks test-slow test-gpu defects lint types layers unit flow browser package chaos fuzz bench verdicts clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/repro run quickstart
@@ -67,6 +67,10 @@ package: $(VENV)/.test-installed
 
 test-slow: $(VENV)/.test-installed
 	$(BIN)/python -m pytest -m slow
+
+# Plants every defect of tests/plugins in DDP and ZeRO, in fp32 and bfloat16, and prints what stopped each: 20 minutes.
+defects: $(VENV)/.test-installed
+	$(BIN)/python tests/plugins/run_defects.py
 
 test-gpu: $(VENV)/.test-installed
 	$(BIN)/python -m pytest -m gpu tests/gpu

@@ -5,7 +5,9 @@ The declared primary contrast is tested alone at the 5 % level; Holm corrects al
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from repro.compare import drift
@@ -58,6 +60,19 @@ __all__ = [
 ]
 
 
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Pause the garbage collector: it would visit every result of the record again for every few contrasts."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@without_collector()
 def compare(
     plan: Plan, results: Sequence[Result], metric: Metric | None = None, baseline: Mapping[str, Any] | None = None,
     started_ms: Mapping[str, float] | None = None, *, one_family: bool = False,

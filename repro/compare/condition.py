@@ -36,12 +36,11 @@ def _speedup(item: Comparison, low: bool) -> float | None:
 FIGURES: dict[str, Callable[[Comparison], float | None]] = {
     "ratio.low": _low, "ratio.high": _high, "low": _low, "high": _high,
     "speedup.low": lambda item: _speedup(item, True), "speedup.high": lambda item: _speedup(item, False),
-    "p": lambda item: item.p if item.p_adjusted is None else item.p_adjusted,
     "n": lambda item: float(item.n),
 }
-POINTS = ("ratio", "speedup", "probability_less")
+POINTS = ("ratio", "speedup", "probability_less", "p")
 """Estimates without their error: in 57 of 100 comparisons of equal cells (3 contrasts, 6 pairs, CV 10 %) one of the
-ratios exceeds 1.05."""
+ratios exceeds 1.05. p alone is no verdict: it does not know unlike evaluation grids."""
 WORDS = ("faster", "slower", "higher", "lower", "same", "different")
 DIFFERENT = ("faster", "slower", "higher", "lower")
 WRITTEN = re.compile(r"\s*([a-z_.]+)\s*(>=|<=|==|!=|>|<)\s*(\S+)\s*")
@@ -146,6 +145,9 @@ def parse(text: str) -> Condition:
 
 def _no_point(text: str, name: str, sign: str, written: str) -> str:
     """Return why a point estimate is no gate, and the conditions on an interval to choose from."""
+    if name == "p":
+        return (f"--fail-if {text!r}: p alone is no verdict, which also takes the interval and the evaluation grids; "
+                "use 'different'")
     why = f"--fail-if {text!r}: a {name.replace('_', ' ')} without its interval crosses a limit by chance"
     if name == "probability_less":
         return f"{why}; test the verdict ('slower') or 'ratio.low'"

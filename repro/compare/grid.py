@@ -13,7 +13,6 @@ from statistics import median
 
 from repro import stats
 from repro.compare.pairing import CellTrials
-from repro.record.metric_values import figure
 from repro.record.results import Bracket, Result
 from repro.suite.metrics import MetricSpec
 
@@ -48,7 +47,8 @@ def grid_of(ours: CellTrials, theirs: CellTrials, spec: MetricSpec, paired: bool
     if not spec.to_target:
         return None
     shared = sorted(ours.values.keys() & theirs.values.keys()) if paired else []
-    spans = [{repeat: span_of(found.results[repeat], spec) for repeat in found.values} for found in (ours, theirs)]
+    spans = [{repeat: span_of(found.results[repeat], spec, value) for repeat, value in found.values.items()}
+             for found in (ours, theirs)]
     ranges = [_pair_range(ours.results[repeat], theirs.results[repeat], spans[0][repeat], spans[1][repeat])
               for repeat in shared]
     known = tuple(found for found in ranges if found is not None)
@@ -63,14 +63,14 @@ def grid_of(ours: CellTrials, theirs: CellTrials, spec: MetricSpec, paired: bool
     )
 
 
-def span_of(result: Result, spec: MetricSpec) -> Span | None:
+def span_of(result: Result, spec: MetricSpec, value: float) -> Span | None:
     """Return between which values of the metric a trial crossed its target; None without a bracket.
 
-    If several hits in a row establish the target, the metric is that of the last of them: both ends are moved by the
-    time from the first hit to it, which is the same on equal grids.
+    If several hits in a row establish the target, the metric, `value`, is that of the last of them: both ends are moved
+    by the time from the first hit to it, which is the same on equal grids.
     """
-    found, value = result.bracket, figure(result, spec)
-    if found is None or value is None:
+    found = result.bracket
+    if found is None:
         return None
     if spec.watched == "samples":
         return _span(float(found.miss_samples), float(found.hit_samples))

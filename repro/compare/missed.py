@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -78,6 +79,7 @@ def _before(one: Observation, other: Observation) -> bool:
     return one.at < other.at if other.kind == "reached" else one.at <= other.at
 
 
+@lru_cache(maxsize=4096)  # a record has many contrasts and few counts
 def _sign_test(first: int, second: int) -> float:
     """Two-sided exact p of both being first equally often, over the pairs whose order is known."""
     from scipy.stats import binomtest

@@ -25,13 +25,13 @@ ELSEWHERE = "leads out of its folder by `..`"
 SECOND_NAME = "has a second name elsewhere (a hard link), which a change would reach; replace it by a copy"
 NO_FILE = "is no plain file (a pipe, socket or device)"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_fences: set[tuple[str, ...]] = set()
-"""Parts of the absolute path of every fenced folder. They are only ever added, so that no code can forget one."""
+_fences: set[str] = set()
+"""The absolute path of every fenced folder. They are only ever added, so that no code can forget one."""
 
 
 def put_around(root: Path) -> None:
     """Fence a folder, which need not exist yet, for the rest of this process."""
-    _fences.add(Path.cwd().joinpath(root).parts)
+    _fences.add(_absolute(root))
 
 
 def open_handle(path: Path, flags: int, mode: int = 0o644) -> int:
@@ -41,12 +41,18 @@ def open_handle(path: Path, flags: int, mode: int = 0o644) -> int:
         OSError: it cannot be opened or is no plain file; below a fence also: it is a link, or has a second name and
             would be changed.
     """
-    link = 0 if _fenced(path) is None else os.O_NOFOLLOW
-    with _parent(path) as (folder, name):
+    place, how = _fenced(path), (flags & ~os.O_TRUNC) | os.O_NONBLOCK | os.O_CLOEXEC
+    link = 0 if place is None else os.O_NOFOLLOW
+    if place is None:
+        handle = os.open(path, how, mode)
+    else:
+        folder, name = _enter(path, place)
         try:
-            handle = os.open(name, (flags & ~os.O_TRUNC) | os.O_NONBLOCK | os.O_CLOEXEC | link, mode, dir_fd=folder)
+            handle = os.open(name, how | link, mode, dir_fd=folder)
         except OSError as error:
             raise _told(error, path) from None
+        finally:
+            os.close(folder)
     try:
         found, writes = os.fstat(handle), flags & (os.O_WRONLY | os.O_RDWR)
         if not stat.S_ISREG(found.st_mode) and (link or not writes):  # reading a pipe could wait for ever
@@ -138,15 +144,14 @@ def make_folder(path: Path, new: bool = False) -> None:
     Raises:
         OSError: it cannot be made; FileExistsError with `new`.
     """
-    count = _fenced(path)
-    if count is None:
+    place = _fenced(path)
+    if place is None:
         path.mkdir(parents=True, exist_ok=not new)
         return
-    root, below = _split(path, count)
-    root.mkdir(parents=True, exist_ok=True)
-    here, made = os.open(root, _FOLDER), True
+    Path(place[0]).mkdir(parents=True, exist_ok=True)
+    here, made = os.open(place[0], _FOLDER), True
     try:
-        for name in below:
+        for name in place[1]:
             made = _make(here, name)
             here = _step(here, name, path)
         if new and not made:
@@ -250,15 +255,25 @@ def _remove(folder: int, name: str) -> None:
 @contextlib.contextmanager
 def _parent(path: Path) -> Iterator[tuple[int, str]]:
     """Yield a handle of the folder of `path`, reached without links below a fence, and the name in it."""
-    count = _fenced(path)
-    root, below = (path.parent, [path.name]) if count is None else _split(path, count)
-    here = os.open(root, _FOLDER)
+    folder, name = _enter(path, _fenced(path))
     try:
-        for part in below[:-1]:
-            here = _step(here, part, path)
-        yield here, below[-1]
+        yield folder, name
     finally:
+        os.close(folder)
+
+
+def _enter(path: Path, place: tuple[str, list[str]] | None) -> tuple[int, str]:
+    """Return a handle of the folder of `path`, and the name in it; `place` is that of `_fenced`."""
+    if place is None:
+        return os.open(path.parent, _FOLDER), path.name
+    here = os.open(place[0], _FOLDER)
+    try:
+        for name in place[1][:-1]:
+            here = _step(here, name, path)
+    except OSError:
         os.close(here)
+        raise
+    return here, place[1][-1]
 
 
 def _step(here: int, name: str, path: Path) -> int:
@@ -285,19 +300,28 @@ def _is_link(folder: int | None, name: str) -> bool:
         return False
 
 
-def _fenced(path: Path) -> int | None:
-    """Return how many parts of the absolute path lead to the outermost fence around it; None: there is none."""
-    parts = Path.cwd().joinpath(path).parts
-    return next((size for size in range(1, len(parts)) if parts[:size] in _fences), None)
+def _absolute(path: Path) -> str:
+    text = os.fspath(path)
+    if text == ".":
+        return os.getcwd()  # noqa: PTH109  # a Path takes ten times as long, and a record may have 100,000 files
+    return text if text.startswith("/") else f"{os.getcwd()}/{text}"  # noqa: PTH109
 
 
-def _split(path: Path, count: int) -> tuple[Path, list[str]]:
-    """Split a path into its fenced folder and the names below it.
+def _fenced(path: Path) -> tuple[str, list[str]] | None:
+    """Return the outermost fenced folder above `path` and the names below it; None: there is none.
 
     Raises:
         OSError: a name below the fence is `..`.
     """
-    parts = Path.cwd().joinpath(path).parts
-    if ".." in parts[count:]:
-        raise OSError(errno.EPERM, ELSEWHERE, str(path))
-    return Path(*parts[:count]), list(parts[count:])
+    if not _fences:
+        return None
+    text = _absolute(path)
+    end = text.find("/", 1)
+    while end > 0:
+        if text[:end] in _fences:
+            below = text[end + 1:].split("/")
+            if ".." in below:
+                raise OSError(errno.EPERM, ELSEWHERE, text)
+            return text[:end], below
+        end = text.find("/", end + 1)
+    return None

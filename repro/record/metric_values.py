@@ -19,6 +19,8 @@ FIGURES = (
 
 def read(result: Result, spec: MetricSpec) -> Any:
     """Return the value at the metric's path; None if any part of it is missing."""
+    if "." not in spec.path:
+        return getattr(result, spec.path)
     return reduce(lambda found, name: None if found is None else getattr(found, name), spec.path.split("."), result)
 
 

@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -38,18 +39,24 @@ def median_interval(values: Sequence[float], level: float = 0.95, missed: int = 
     Raises:
         ValueError: a value is not finite, `missed` is negative.
     """
-    from scipy.special import bdtr
-
     check_level(level)
     if missed < 0:
         raise ValueError(f"runs that missed cannot be {missed}")
     ordered = [*sorted(finite(values).tolist()), *[math.inf] * missed]
     count = len(ordered)
-    coverages = 1.0 - 2.0 * bdtr(np.arange(count // 2, dtype=float), count, 0.5)  # of k = 1, 2, ...: falling
+    coverages = _coverages(count)
     k = int(np.sum(coverages >= level))
     if k == 0 or math.isinf(ordered[k - 1]):
         return None
     return Interval(ordered[k - 1], ordered[count - k], float(coverages[k - 1]))
+
+
+@lru_cache(maxsize=256)
+def _coverages(count: int) -> np.ndarray:
+    """Return the coverage of the interval between the k-th values from both ends, k = 1, 2, ...: falling."""
+    from scipy.special import bdtr
+
+    return np.asarray(1.0 - 2.0 * bdtr(np.arange(count // 2, dtype=float), count, 0.5))
 
 
 def wilson(successes: int, count: int, level: float = 0.95) -> Interval:
@@ -74,6 +81,7 @@ def clopper_pearson(successes: int, count: int, level: float = 0.95) -> Interval
     return _proportion(successes, count, level, "exact")
 
 
+@lru_cache(maxsize=4096)  # a record has many cells and few counts; scipy takes most of a millisecond
 def _proportion(successes: int, count: int, level: float, method: Literal["wilson", "exact"]) -> Interval:
     from scipy.stats import binomtest
 

@@ -20,7 +20,8 @@ def log_ratios(candidate: Sequence[float], baseline: Sequence[float]) -> np.ndar
     above, below = np.asarray(candidate, dtype=float), np.asarray(baseline, dtype=float)
     if above.shape != below.shape or above.ndim != 1:
         raise ValueError(f"pairs need two lists of one length, not {above.shape} and {below.shape}")
-    if not (np.all(np.isfinite(above)) and np.all(np.isfinite(below)) and np.all(above > 0) and np.all(below > 0)):
+    both = np.concatenate([above, below])
+    if not ((both > 0) & np.isfinite(both)).all():
         raise ValueError("ratios need positive finite values")
     return np.asarray(np.log(above) - np.log(below))
 

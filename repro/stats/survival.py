@@ -58,7 +58,7 @@ def runs(times: Sequence[float], reached: Sequence[bool]) -> tuple[np.ndarray, n
 
 
 def kaplan_meier(times: Sequence[float], reached: Sequence[bool]) -> Survival:
-    """Kaplan & Meier (1958), from scipy's censored ECDF. A run that missed counts as watched up to its time, inclusive.
+    """Kaplan & Meier (1958). A run that missed counts as watched up to its time, inclusive.
 
     Pass a run that can never reach the target (it diverged) with the longest time of all runs, because it was at risk
     all the time; or use `cumulative_incidence`.
@@ -69,17 +69,14 @@ def kaplan_meier(times: Sequence[float], reached: Sequence[bool]) -> Survival:
     Raises:
         ValueError: as `runs`.
     """
-    from scipy.stats import CensoredData, ecdf
-
     array, flags = runs(times, reached)
-    hits = np.unique(array[flags])
+    hits, together = np.unique(array[flags], return_counts=True)
     if not len(hits):
         return Survival((), (), (), (), float(array.max()))
-    found = ecdf(CensoredData(uncensored=array[flags], right=array[~flags])).cdf
+    at_risk = len(array) - np.searchsorted(np.sort(array), hits, side="left")
     return Survival(
-        times=tuple(hits.tolist()), reached=tuple(int(np.sum(array[flags] == time)) for time in hits),
-        at_risk=tuple(int(np.sum(array >= time)) for time in hits),
-        reached_by=tuple(float(share) for share in found.evaluate(hits)), last=float(array.max()),
+        times=tuple(hits.tolist()), reached=tuple(together.tolist()), at_risk=tuple(at_risk.tolist()),
+        reached_by=tuple((1.0 - np.cumprod(1.0 - together / at_risk)).tolist()), last=float(array.max()),
     )
 
 
@@ -102,8 +99,6 @@ def log_rank(
     Raises:
         ValueError: as `runs`, or no run reached the target.
     """
-    from scipy.stats import CensoredData, logrank
-
     (first, hits_a), (second, hits_b) = runs(times_a, reached_a), runs(times_b, reached_b)
     times, hits = np.concatenate([first, second]), np.concatenate([hits_a, hits_b])
     if not np.any(hits):
@@ -111,19 +106,28 @@ def log_rank(
     scores = _log_rank_scores(times, hits)
     if np.max(np.abs(scores - np.mean(scores))) < 1e-12:
         return 0.0, 1.0  # all at one time: every assignment of the runs is equal
-    found = logrank(CensoredData(uncensored=first[hits_a], right=first[~hits_a]),
-                    CensoredData(uncensored=second[hits_b], right=second[~hits_b]))
-    statistic = float(found.statistic) ** 2
-    if not math.isfinite(statistic):
+    statistic = _mantel(times, hits, first, hits_a)
+    if statistic is None:
         return 0.0, 1.0  # one cell was never watched when a run of the other reached: no variance, no evidence
     return statistic, _dealt(scores, len(first)) if len(times) <= EXACT_RUNS else _dealt_normal(scores, len(first))
+
+
+def _mantel(times: np.ndarray, hits: np.ndarray, first: np.ndarray, hits_a: np.ndarray) -> float | None:
+    """Return (observed - expected)^2 over its hypergeometric variance, of the first cell; None without a variance."""
+    when, together = np.unique(times[hits], return_counts=True)
+    risk, risk_a = (len(side) - np.searchsorted(np.sort(side), when, side="left") for side in (times, first))
+    expected = float(np.sum(together * risk_a / risk))
+    several = risk > 1  # the last run at risk has no variance
+    parts = together * risk_a * (risk - risk_a) * (risk - together)
+    variance = float(np.sum(parts[several] / (risk[several] ** 2 * (risk[several] - 1))))
+    return (int(np.sum(hits_a)) - expected) ** 2 / variance if variance > 0 else None
 
 
 def _log_rank_scores(times: np.ndarray, hits: np.ndarray) -> np.ndarray:
     """Return each run's share in observed - expected: 1 if it reached, less the pooled Nelson-Aalen hazard up to its
     time."""
-    when = np.unique(times[hits])
-    hazard = np.cumsum([np.sum(times[hits] == time) / np.sum(times >= time) for time in when])
+    when, together = np.unique(times[hits], return_counts=True)
+    hazard = np.cumsum(together / (len(times) - np.searchsorted(np.sort(times), when, side="left")))
     return np.asarray(hits - np.concatenate([[0.0], hazard])[np.searchsorted(when, times, side="right")])
 
 

@@ -214,7 +214,7 @@ def judge(
 
 
 ORDER = ("initial weights", "input", "loss", "gradient", "weight", "update", "rate 0", "buffers", "evaluation", "ranks",
-         "optimizer")
+         "optimizer", "wide masters")
 
 
 def culprit(found: Mapping[str, Difference | None]) -> Difference | None:

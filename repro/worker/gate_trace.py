@@ -15,8 +15,8 @@ Kind = Literal["fp32", "precision"]
 """fp32: the long comparison, without rounding to narrow types; precision: a short one in the cell's own format."""
 Measure = tuple[float, float]
 """(L2 norm, projection on a fixed random direction) of a tensor."""
-AGED_STEPS = 60
-"""Steps at rate 0 between the two measured parts: the engine ages, and rounding does not grow with it."""
+AGED_STEPS = 48
+"""Steps at rate 0 between the two measured parts: the engine ages beyond step 50, and rounding does not grow."""
 LOW_RATE = 1e-2
 """Share of the full rate in one of the last steps."""
 LEAST_RATE = 1e-4

@@ -35,10 +35,9 @@ trial:
   device: cpu
   timeout_seconds: 120
 """
-NAMES = ("sum", "decay", "data", "bucket", "clip-late", "bf16", "nan", "reduction-ends", "small-updates-left-out",
-         "work-left-to-the-evaluation")
-ALIKE = ("augmentation", "clip-micro", "unscaled")
-"""Defects that show as one of `NAMES` does: as other data, a wrong norm, twice the norm. `make defects` plants more."""
+NAMES = ("sum", "data", "nan", "reduction-ends", "small-updates-left-out", "work-left-to-the-evaluation")
+ALIKE = ("decay", "bucket", "clip-late", "bf16", "augmentation", "clip-micro", "unscaled")
+"""Further defects; `make defects` plants many more."""
 
 
 def healthy_and(defects: tuple[str, ...]) -> str:
@@ -51,13 +50,11 @@ matrix:
   workload: [{{kind: digits, norm: group}}, {{kind: digits, norm: batch}}]
   engine:
     - ddp
-    - {{kind: deepspeed, stage: 0}}
     - {{kind: deepspeed, stage: 1}}
-    - {{kind: deepspeed, stage: 2}}
     - {{kind: deepspeed, stage: 3}}
 {planted}\
 exclude:
-  - {{workload: {{norm: batch}}, engine: {{kind: deepspeed, stage: [0, 2, 3]}}}}
+  - {{workload: {{norm: batch}}, engine: {{kind: deepspeed, stage: 3}}}}
   - {{workload: {{norm: group}}, engine: {{defect: buffers}}}}
   - workload: {{norm: batch}}
     engine: {{defect: [{", ".join(defects)}]}}
@@ -130,14 +127,10 @@ def is_named(ended: Ended, defect: str, beginning: str, rest: str) -> None:
 
 @pytest.mark.parametrize(("defect", "beginning", "rest"), [
     ("sum", "step 1: gradient of '", "on rank 0 has norm"),
-    ("decay", "step 1: weight of '", "on rank 0"),
     ("data", "step 1: rank 1 was fed other data than the reference", "(micro-batch 1)"),
-    ("bucket", "step 1: gradient of '", "on rank 1"),
-    ("clip-late", "step 1: weight of '", "on rank 0"),
-    ("bf16", "step 5: weight of '", "on rank 0"),
     ("nan", "step 3: loss is nan", "the reference's"),
-    ("reduction-ends", "step 66: gradient of '", "on rank 0 has norm"),
-    ("small-updates-left-out", "step 68: weight of '", "on rank 0"),
+    ("reduction-ends", "step 54: gradient of '", "on rank 0 has norm"),
+    ("small-updates-left-out", "step 56: weight of '", "on rank 0"),
     ("work-left-to-the-evaluation", "step 6: loss is 2, the reference's", ""),
     ("buffers", "after evaluation: buffer '1.running_mean' on rank 1", "(buffers are not synchronised)"),
 ])
@@ -149,11 +142,15 @@ def test_a_planted_defect_is_named_with_its_step_and_tensor(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("defect", "beginning", "rest"), [
+    ("decay", "step 1: weight of '", "on rank 0"),
+    ("bucket", "step 1: gradient of '", "on rank 1"),
+    ("clip-late", "step 1: weight of '", "on rank 0"),
+    ("bf16", "step 5: weight of '", "on rank 0"),
     ("augmentation", "step 1: rank 1 was fed other data than the reference", "(micro-batch 1)"),
     ("clip-micro", "step 1: gradient of '", "on rank 0 has norm"),
     ("unscaled", "step 1: gradient of '", "2 times the reference's"),
 ])
-def test_a_planted_defect_that_shows_as_another_one_is_named(
+def test_a_further_defect_is_named(
     alike: Ended, defect: str, beginning: str, rest: str
 ) -> None:
     is_named(alike, defect, beginning, rest)
@@ -163,17 +160,18 @@ def test_a_sum_for_a_mean_is_twice_as_long_on_two_ranks(defective: Ended) -> Non
     assert ", 2 times the reference's" in defective.problem("planted (defect=sum)")
 
 
-def test_decay_is_missed_on_no_matrix_and_found_on_a_vector(defective: Ended) -> None:
+@pytest.mark.slow
+def test_decay_is_missed_on_no_matrix_and_found_on_a_vector(alike: Ended) -> None:
     # Matrices decay as they should: the first tensor that differs is the first norm's scale.
-    assert defective.problem("planted (defect=decay)").startswith("step 1: weight of '1.weight'")
+    assert alike.problem("planted (defect=decay)").startswith("step 1: weight of '1.weight'")
 
 
 def test_healthy_engines_pass_next_to_defective_ones(defective: Ended) -> None:
     passed = {(item["group"], item["candidate"]) for item in defective.findings if not item["problem"]}
-    both = ["ddp", *(f"deepspeed (stage={stage})" for stage in range(4))]
+    both = ["ddp", "deepspeed (stage=1)", "deepspeed (stage=3)"]
     assert passed == {
         *(("digits, batch 32, 2 processes", f"{engine} on 2 processes") for engine in both),
-        *(("digits (norm=batch), batch 32, 2 processes", f"{engine} on 2 processes") for engine in (both[0], both[2])),
+        *(("digits (norm=batch), batch 32, 2 processes", f"{engine} on 2 processes") for engine in both[:2]),
     }
     assert all(0 <= item["largest_difference"] < 1e-3 for item in defective.findings if not item["problem"])
 
@@ -189,7 +187,7 @@ def test_healthy_engines_on_one_process_pass(tmp_path: Path) -> None:
 
 def test_the_gate_reports_effective_settings(defective: Ended) -> None:
     stages = {item["candidate"]: item["effective"].get("zero_stage") for item in defective.findings}
-    assert [stages[f"deepspeed (stage={stage}) on 2 processes"] for stage in range(4)] == ["0", "1", "2", "3"]
+    assert [stages[f"deepspeed (stage={stage}) on 2 processes"] for stage in (1, 3)] == ["1", "3"]
 
 
 def test_the_run_stops_with_one_line_before_any_trial(defective: Ended) -> None:

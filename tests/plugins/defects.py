@@ -153,10 +153,10 @@ def momentum_smaller_late(plant: Plant) -> None:
 
 @defect("weight", "update")
 def momentum_reset(plant: Plant) -> None:
-    """At update 64 the momentum is cleared."""
+    """At update 52 the momentum is cleared."""
 
     def change() -> None:
-        if plant.updates == LATE + 14:
+        if plant.updates == LATE + 2:
             for state in plant.session.optimizer.state.values():
                 for value in state.values():
                     if isinstance(value, torch.Tensor):

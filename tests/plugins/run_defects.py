@@ -84,7 +84,7 @@ def _first(name: str, rows: Sequence[dict[str, Any]]) -> Found:
         return Found(name, "")
     from repro.worker.gate_judge import ORDER
 
-    order = (*ORDER, "wide masters", "start")
+    order = (*ORDER, "start")
     row = min(failed, key=lambda row: (row["step"] or 0, order.index(row["check"])))
     return Found(name, "gate", row["check"], row["step"], row["tensor"], row["text"])
 

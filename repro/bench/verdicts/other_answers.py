@@ -10,11 +10,14 @@ import numpy as np
 
 from repro import stats
 from repro.bench.verdicts.experiment import Experiment, simulated
-from repro.bench.verdicts.scenario import DIFFERENT, Judged, Scenario, verdict
+from repro.bench.verdicts.scenario import DIFFERENT, OPEN, Judged, Scenario, verdict
 from repro.compare import compare
 from repro.compare.condition import parse
+from repro.compare.several_runs import versus_several
 from repro.compare.two_runs import Ran, versus
 from repro.core.errors import UsageError
+from repro.core.machine import Machine
+from repro.record.environment import Environment, take
 
 FULL_PATH = 40
 """Pairs up to which a planned experiment is judged by `compare`; beyond, by the interval, which alone decides there."""
@@ -33,6 +36,27 @@ def two_runs(name: str, design: Experiment, shift: float, same_seeds: bool) -> S
     return Scenario(name, "equal", judge, wrong=DIFFERENT | {"same"})
 
 
+def several_runs(name: str, design: Experiment, apart: float, runs: int = 5) -> Scenario:
+    """Return the scenario of the same cells run several times in turns; `apart` is the spread of the runs' speeds."""
+
+    def judge(generator: np.random.Generator, checked: bool) -> Judged:
+        every = []
+        for number in range(2 * runs):
+            shift = math.exp(generator.normal(0, apart)) - 1
+            run = simulated(replace(design, shift=shift), generator, f"{number}-")
+            every.append(Ran(f"run {number}", run.plan, run.results,
+                             _here().model_copy(update={"started_ms": number})))
+        words = {item.verdict for item in versus_several(every[::2], every[1::2])}
+        return Judged(min(words & DIFFERENT, default="same" if "same" in words else OPEN))
+
+    return Scenario(name, "equal", judge, wrong=DIFFERENT)
+
+
+@lru_cache(maxsize=1)
+def _here() -> Environment:
+    return take(Machine("cpu", 0, 2), ())
+
+
 def gate(name: str, design: Experiment, condition: str, every: bool) -> Scenario:
     """Return the scenario of `--fail-if CONDITION` on equal cells.
 
@@ -43,7 +67,7 @@ def gate(name: str, design: Experiment, condition: str, every: bool) -> Scenario
 
     def judge(generator: np.random.Generator, checked: bool) -> Judged:
         run = simulated(design, generator)
-        found = compare(run.plan, run.results)
+        found = compare(run.plan, run.results, one_family=every)
         subject = [item for item in found if every or item.primary]
         try:
             return Judged("fails" if any(asked.failure(item) for item in subject) else "passes")

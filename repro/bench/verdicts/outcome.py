@@ -104,7 +104,9 @@ def _holds(row: Row) -> bool:
         return False
     if row.most is not None and row.found > row.most + 2 * _error(row.most, row.experiments):
         return False
-    return row.relative is None or row.least_relative is None or row.relative >= row.least_relative
+    if row.paired_t is None or row.least_relative is None:
+        return True
+    return row.found >= row.least_relative * row.paired_t - 2 * _error(row.found, row.experiments)
 
 
 def allowed(count: int) -> float:

@@ -15,6 +15,8 @@ from repro.compare import compare
 from repro.compare.sequential import stages, take_look
 
 RELATIVE = 0.9
+SHOWN = 0.0
+"""Power relative to the paired t test's that is shown and not promised."""
 DIFFERENT = frozenset({"faster", "slower"})
 OPEN = "inconclusive"
 
@@ -65,9 +67,9 @@ def single_run(
     return Scenario(name, f"ratio {design.ratio:.4g}", judge, frozenset({wrong}), frozenset({right}), relative, least)
 
 
-def wrongly_same(name: str, design: Experiment) -> Scenario:
+def wrongly_same(name: str, design: Experiment, relative: float | None = None) -> Scenario:
     """Return the scenario of a true difference of at least the margin, of which `same` would be wrong."""
-    return replace(single_run(name, design, relative=None), wrong=frozenset({"same"}))
+    return replace(single_run(name, design, relative), wrong=frozenset({"same"}))
 
 
 def verdict(run: SimulatedRun) -> str:

@@ -1,9 +1,9 @@
 """A short cut: experiments whose verdict is clear from a few tests are not compared.
 
 Open are logs whose t test and whose two one-sided tests are far above their levels; for pairs of which some trials
-missed, the sign test. Different are logs whose t test and sign-flip test are far below. "Far" is a factor of `FAR`, more
-than an adjustment for drift by chance can move a p. One experiment in `EVERY` is compared nevertheless, and another
-answer there is an error of the simulation.
+missed, the sign test. Different are logs whose t test and sign-flip test are far below. "Far" is a factor of `FAR`,
+more than an adjustment for drift by chance can move a p. One experiment in `EVERY` is compared nevertheless, and
+another answer there is an error of the simulation.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from repro.bench.verdicts.experiment import Experiment, SimulatedRun, simulated
 from repro.bench.verdicts.scenario import (
     DIFFERENT,
     OPEN,
+    SHOWN,
     Judged,
     Scenario,
     single_run,
@@ -35,8 +36,6 @@ DESIGNS: Mapping[str, Mapping[str, Any]] = {
     "Pocock, early": {"looks": [8, 12, 16, 20], "spending": "pocock"},
 }
 """Every spending function, at looks that the exact test's floor allows."""
-SHOWN = 0.0
-"""Power relative to the paired t test's is shown, not promised: an open-ended run may go on."""
 LAST = 60
 """Pairs up to which open-ended runs go on."""
 

@@ -26,7 +26,7 @@ from repro.suite.metrics import METRICS
 @click.option("--fail-if", multiple=True, metavar="CONDITION",
               help="Exit 3 if the condition holds for the primary contrast: a verdict (slower, faster, higher, lower, "
               "different, same; not-same: all others), or NAME OP NUMBER with ratio.low, ratio.high, speedup.low, "
-              "speedup.high, p, n.")
+              "speedup.high, n.")
 @click.option("--fail-any", is_flag=True, help="Exit 3 if the condition holds for any contrast; all become one family.")
 @click.option("--force", is_flag=True, help="Compare runs even if their suites or methods differ.")
 @json_option

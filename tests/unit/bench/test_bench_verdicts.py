@@ -52,9 +52,9 @@ def test_a_drift_slows_later_trials_of_all_cells() -> None:
     assert np.mean(pace[-40:]) / np.mean(pace[:40]) == pytest.approx(1.24, abs=0.02)
 
 
-def test_two_runs_of_one_design_have_their_own_order() -> None:
+def test_two_runs_that_drift_have_their_own_order() -> None:
     generator = np.random.default_rng(1)
-    first, second = (simulated(Experiment(10, cells=4), generator).plan for _ in range(2))
+    first, second = (simulated(Experiment(10, cells=4, drift=0.1), generator).plan for _ in range(2))
     assert first.order != second.order
     assert sorted(first.order) == sorted(second.order)
 
@@ -143,8 +143,9 @@ def test_rows_in_parallel_are_the_same() -> None:
     assert measure(20, ["t3, 20"], processes=2) == measure(20, ["t3, 20"])
 
 
-SHORT = ["log-normal, 10 pairs, different", "t3, 20 pairs", "grid 20%", "missed 20% by budget, 10 pairs", "sequential, power 2, different",
-         "sequential, power 2, missed 20% by chance", "anytime"]
+SHORT = [
+    "log-normal, 10 pairs, different", "t3, 20 pairs", "grid 20%", "missed 20% by budget, 10 pairs",
+    "sequential, power 2, different", "sequential, power 2, missed 20% by chance", "anytime"]
 
 
 @pytest.mark.parametrize(("name", "count"), [

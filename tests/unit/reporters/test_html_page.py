@@ -92,7 +92,7 @@ def test_headline_states_the_primary_contrast(page: Page, sample: Record) -> Non
     ("accuracy", "No result for deepspeed (stage=1), 2 processes against ddp, 2 processes (final quality, 6 pairs): "
      "inconclusive",
      "Below 1 the candidate is lower"),
-    ("samples", "needs 1.00 \N{MULTIPLICATION SIGN} the samples of ddp, 2 processes to reach top1 of at least 0.9",
+    ("samples", "and ddp, 2 processes to reach top1 of at least 0.9: a ratio of 1.00 \N{MULTIPLICATION SIGN}",
      "Below 1 the candidate is faster"),
 ])
 def test_what_is_no_time_is_not_called_one(tmp_path: Path, metric: str, words: str, sides: str) -> None:

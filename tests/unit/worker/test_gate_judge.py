@@ -135,25 +135,25 @@ def test_buffers_are_compared_with_the_reference() -> None:
 
 
 def test_steps_at_rate_zero_must_change_nothing() -> None:
-    aged = lambda data: data.update(aged_loss=[0.3] * 60)  # noqa: E731
+    aged = lambda data: data.update(aged_loss=[0.3] * 48)  # noqa: E731
     reference = trace(None, aged)
     assert judge(reference, [trace(0, aged), trace(1, aged)]) == ""
 
     def other(data: dict[str, Any]) -> None:
-        data["aged_loss"] = [0.3] * 40 + [0.31] * 20
+        data["aged_loss"] = [0.3] * 28 + [0.31] * 20
 
     assert judge(reference, [trace(0, other), trace(1, other)]).endswith("loss is 0.31, the reference's 0.3")
 
     def moved(data: dict[str, Any]) -> None:
-        data.update(aged_loss=[0.3] * 60, moved_at_rate_zero="last.weight")
+        data.update(aged_loss=[0.3] * 48, moved_at_rate_zero="last.weight")
 
     assert judge(late(reference), [late(trace(0, aged)), late(trace(1, moved))]) == (
-        "steps 6 to 65: weight of 'last.weight' on rank 1 changed at rate 0")
+        "steps 6 to 53: weight of 'last.weight' on rank 1 changed at rate 0")
 
 
 def late(found: Trace) -> Trace:
-    """The same trace with 60 unmeasured steps after the fifth."""
-    return found.model_copy(update={"steps": (*range(1, 6), *range(66, 71))})
+    """The same trace with 48 unmeasured steps after the fifth."""
+    return found.model_copy(update={"steps": (*range(1, 6), *range(54, 59))})
 
 
 def test_a_missing_update_at_a_small_rate_is_found_where_the_weights_hide_it() -> None:
