@@ -9,7 +9,7 @@ from repro.compare import drift
 from repro.compare.advice import OVER, TESTED
 from repro.compare.cells import CellIndex, primary_pair
 from repro.compare.evidence import ComparisonRequest, examine
-from repro.compare.figures import DECIDED, Comparison, LookPlace
+from repro.compare.figures import DECIDED, Comparison, Estimate, LookPlace, TimeSplit
 from repro.compare.stage import Stage
 from repro.compare.verdict import judged
 from repro.record.looks import ENDS, Decision, Look
@@ -177,7 +177,14 @@ def _placed(plan: Plan, last: TakenLook) -> Comparison:
     place = LookPlace(number=stage.number, of=stage.of, n=stage.n, nominal=stage.difference,
                       same_nominal=stage.same, anytime=stage.anytime, next_n=following)
     because, settles = _words(last, following)
-    return last.found.model_copy(update={"look": place, "because": because, "settles": settles})
+    return last.found.model_copy(update={"look": place, "because": because, "settles": settles} | _without_naive(last))
+
+
+def _without_naive(last: TakenLook) -> dict[str, object]:
+    """Return the figures next to the verdict without intervals that take no account of the looks."""
+    split = last.found.split
+    return {"welch": None, "probability_less": None, "split": split and TimeSplit(
+        samples=Estimate(value=split.samples.value), throughput=Estimate(value=split.throughput.value))}
 
 
 def _words(last: TakenLook, following: int | None) -> tuple[str, str]:

@@ -96,6 +96,7 @@ def test_a_settled_run_stops_and_misses_nothing(settled: Record) -> None:
     assert found[0].because.startswith("settled at look 1 of 3 at 7 pairs (nominal p 0.0318)")
     assert found[0].look is not None and found[0].look.next_n is None
     assert found[0].interval is not None and found[0].interval.level == pytest.approx(1 - 0.0318, abs=1e-4)
+    assert found[0].welch is None and found[0].split is not None and found[0].split.samples.interval is None
     assert verify(settled.folder.root).problems == []
 
 
