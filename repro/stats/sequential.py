@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
@@ -48,8 +49,6 @@ def spent(
     Raises:
         ValueError: a share, alpha or power out of range, or an unknown spending function.
     """
-    from scipy.special import ndtr, ndtri
-
     if not 0 < share <= 1 or not 0 < alpha < 1:
         raise ValueError(f"a share must be above 0 and at most 1 and alpha between 0 and 1, not {share} and {alpha}")
     if spending == "power":
@@ -59,7 +58,7 @@ def spent(
     if spending == "pocock":
         return alpha * math.log(1 + (math.e - 1) * share)
     if spending == "obrien-fleming":
-        return float(2 * sides * ndtr(float(ndtri(alpha / (2 * sides))) / math.sqrt(share)))
+        return float(2 * sides * _tail(-NormalDist().inv_cdf(alpha / (2 * sides)) / math.sqrt(share)))
     raise ValueError(f"unknown spending function {spending!r}; power, obrien-fleming or pocock")
 
 
@@ -88,9 +87,7 @@ def look_levels(
 
 def nominal_p(bound: float, two_sided: bool) -> float:
     """Return the p of a normal statistic at a bound."""
-    from scipy.special import ndtr
-
-    return float((2 if two_sided else 1) * ndtr(-bound))
+    return (2 if two_sided else 1) * _tail(bound)
 
 
 def spending_bounds(information: Sequence[float], cumulative: Sequence[float], two_sided: bool) -> list[float]:
@@ -100,8 +97,6 @@ def spending_bounds(information: Sequence[float], cumulative: Sequence[float], t
         information: number of pairs at each look, rising.
         cumulative: error spent up to each look, not falling.
     """
-    from scipy.optimize import brentq
-
     found: list[float] = []
     process = _Process(two_sided)
     before = 0.0
@@ -109,8 +104,7 @@ def spending_bounds(information: Sequence[float], cumulative: Sequence[float], t
         process.advance(amount)
         step, before = total - before, total
         # Below 1e-16 the integral is rounding; the bound is then beyond what any test can reach.
-        bound = _FAR if step < 1e-16 else float(
-            brentq(lambda z, step=step: process.exit(z) - step, -_FAR, _FAR, xtol=1e-12))
+        bound = _FAR if step < 1e-16 else process.bound_of(step)
         found.append(bound)
         process.stay(bound)
     return found
@@ -146,13 +140,20 @@ class _Process:
 
     def exit(self, bound: float) -> float:
         """Return the probability to be beyond a standardized bound at this look for the first time."""
-        from scipy.special import ndtr
 
         centre, root, edge = self._sums + self._effect * self._step, math.sqrt(self._step), bound * math.sqrt(self._now)
-        beyond = ndtr((centre - edge) / root)
+        beyond = _tails((edge - centre) / root)
         if self._two_sided:
-            beyond = beyond + ndtr((-edge - centre) / root) if bound >= 0 else np.ones_like(centre)
+            beyond = beyond + _tails((edge + centre) / root) if bound >= 0 else np.ones_like(centre)
         return float(self._mass @ beyond)
+
+    def bound_of(self, error: float) -> float:
+        """Return the bound beyond which the probability at this look is `error`: it falls as the bound rises."""
+        low, high = -_FAR, _FAR
+        while high - low > 1e-12:
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.exit(middle) > error else (low, middle)
+        return (low + high) / 2
 
     def stay(self, bound: float) -> None:
         """Keep the paths that are within the bound at this look."""
@@ -168,6 +169,15 @@ class _Process:
         distance = (nodes[:, None] - self._sums[None, :] - self._effect * self._step) / root
         density = np.exp(-0.5 * distance**2) @ self._mass / (root * math.sqrt(2 * math.pi))
         self._sums, self._mass = nodes, density * weights
+
+
+def _tail(z: float) -> float:
+    """Return the probability of a normal statistic above z. Not scipy's, which takes half a second to import: a suite
+    that is only shown computes its levels too."""
+    return 0.5 * math.erfc(z / math.sqrt(2))
+
+
+_tails = np.vectorize(_tail, otypes=[float])
 
 
 def _quadrature(low: float, high: float, width: float) -> tuple[np.ndarray, np.ndarray]:
