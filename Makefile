@@ -84,6 +84,7 @@ chaos: $(VENV)/.test-installed
 fuzz: $(VENV)/.test-installed
 	$(PIP) install --quiet -c constraints.txt -e '.[test,fuzz]'
 	$(BIN)/python -m tests.fuzz.drive --seconds 1000 --commands 300
+	$(BIN)/python -m tests.fuzz.command_lines --count 2000
 
 bench: $(VENV)/.installed
 	$(BIN)/repro bench overhead

@@ -67,7 +67,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable preflight checks and gate: they are tested elsewhere."""
     monkeypatch.setattr(preflight, "before", lambda *_: [])
     monkeypatch.setattr(environment, "_git", lambda *_: None)
-    monkeypatch.setattr(parity, "groups", lambda _: [])
+    monkeypatch.setattr(parity, "groups", lambda *_: [])
 
 
 def begin(folder: Path, processes: int, more: str) -> Run:
