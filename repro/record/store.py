@@ -170,12 +170,12 @@ class Record:
     def due(self) -> list[Trial]:
         """Return the planned trials that this record has or lacks: those after the end of a sequential run are neither.
 
-        A run that its budget ended has what it was for; it can be resumed all the same.
+        A run that its budget ended after a look has what it was for; it can be resumed all the same.
         """
         if not self.plan.suite.looks:
             return list(self.plan.trials())
         end, done = end_of(self.looks), {result.trial_id for result in self.results}
-        spent = self.budget_spent
+        spent = self.budget_spent and bool(self.looks)
         return [trial for trial in self.plan.trials()
                 if trial.trial_id in done or not (spent or (end is not None and trial.repeat >= end))]
 

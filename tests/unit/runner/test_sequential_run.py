@@ -22,6 +22,7 @@ from repro.core.files import read_model
 from repro.core.machine import detect
 from repro.engines.fake import VirtualClock
 from repro.record.index import seal
+from repro.record.ledger import Incident
 from repro.record.store import Record, RunFolder
 from repro.runner.context import Options, RunContext
 from repro.runner.looks import Looks
@@ -202,14 +203,22 @@ def test_plug_ins_with_a_state_do_not_hide_the_first_trial(tmp_path: Path) -> No
     assert trials._done(list(read_back.trials())[5:]) == 5
 
 
-def test_a_budget_ends_the_run_at_a_look_and_resuming_goes_on(tmp_path: Path) -> None:
+def test_a_budget_ends_the_run(tmp_path: Path) -> None:
     plan, text = planned(tmp_path, "0.01001")
     folder = prepare(plan, text, tmp_path / "run")
     first, watcher = execute(folder, plan, budget=1e-3)
-    assert first.budget_spent and first.missing() == [] and watcher.looks == []
+    assert first.budget_spent and first.missing() and watcher.looks == []  # before any look: nothing was answered
     assert any(item.kind == "budget" for item in first.incidents)
     assert len(first.results) < 21
     assert verify(folder.root).problems == []
+
+
+def test_a_budget_that_reaches_a_look_leaves_nothing_missing(open_run: Record) -> None:
+    spent = Incident(at_ms=4e15, kind="budget", text="used")
+    some = dataclasses.replace(open_run, looks=open_run.looks[:1], incidents=(spent,),
+                               results=tuple(item for item in open_run.results if item.repeat < 7))
+    assert (some.missing(), some.planned) == ([], 21)
+    assert dataclasses.replace(some, incidents=()).missing() != []
 
 
 def test_an_e_process_judges_after_every_pair(tmp_path: Path) -> None:
