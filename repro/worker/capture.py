@@ -38,7 +38,7 @@ class Capture:
         self.newest: Captured | None = None
         self.moved: list[int] = []
         """Drawn evaluations that changed the weights."""
-        self._before = ""
+        self._before: dict[tuple[str, int, int], str] = {}
 
     def is_drawn(self, number: int) -> bool:
         """Return True for the drawn evaluation (from 1) of each doubling."""
@@ -49,12 +49,17 @@ class Capture:
 
     def before(self) -> None:
         """Hash the weights that are about to be evaluated."""
-        self._before = _hash(held_or_full(self.context.session))
+        self._before = _hashes(held_or_full(self.context.session))
 
     def after(self, evaluated: Evaluated) -> None:
-        """Keep the weights that were evaluated."""
+        """Keep the weights that were evaluated.
+
+        What is held both before and after is compared: an engine that gathers its shards to evaluate may keep whole
+        parameters afterwards.
+        """
         held = held_or_full(self.context.session)
-        if _hash(held) != self._before:
+        now = _hashes(held)
+        if any(now[place] != found for place, found in self._before.items() if place in now):
             self.moved.append(evaluated.number)
         self.newest = Captured(evaluated, held, self.context.session.buffers())
 
@@ -65,12 +70,10 @@ def held_or_full(session: Session) -> list[Held]:
     return held if held is not None else [Held(name, array.ravel()) for name, array in session.weights().items()]
 
 
-def _hash(held: Sequence[Held]) -> str:
-    digest = hashlib.sha256()
-    for item in held:
-        digest.update(f"{item.name}:{item.start}:".encode())
-        digest.update(np.ascontiguousarray(item.values).tobytes())
-    return digest.hexdigest()
+def _hashes(held: Sequence[Held]) -> dict[tuple[str, int, int], str]:
+    """Return (parameter, start, size) -> hash of the values."""
+    return {(item.name, item.start, item.values.size):
+            hashlib.sha256(np.ascontiguousarray(item.values).tobytes()).hexdigest() for item in held}
 
 
 def assemble(session: Session, held: Sequence[Held], full: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
