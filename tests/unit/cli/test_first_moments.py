@@ -19,7 +19,8 @@ from repro.runner.run import discarded_if_unstarted
 
 @pytest.fixture
 def handlers() -> Iterator[None]:
-    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)}
+    # Default at first: under nohup SIGHUP is ignored, and stays so.
+    before = {each: signal.signal(each, signal.SIG_DFL) for each in (signal.SIGTERM, signal.SIGHUP)}
     yield
     for each, handler in before.items():
         signal.signal(each, handler)
