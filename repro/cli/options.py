@@ -84,8 +84,8 @@ def read_source(
 
 
 def expand(source: SuiteFile, overrides: tuple[str, ...]) -> Plan:
-    """Expand a suite to its plan for this machine, with an order and, unless the suite states one, a master seed drawn
-    afresh.
+    """Expand a suite to its plan for this machine, with an order drawn for this call, and a master seed too unless the
+    suite states one.
 
     Raises:
         SuiteError: no cell can run here.

@@ -14,7 +14,7 @@ FEW = 8
 
 
 class Interaction(Frozen):
-    """How much a main effect differs between two levels of another factor."""
+    """The difference of a main effect between two levels of another factor."""
 
     factor: str
     level: str

@@ -93,7 +93,7 @@ class Adjusted(Frozen):
 
 
 class GridFacts(Frozen):
-    """What the evaluation grids leave open: a target is seen at evaluations only."""
+    """The uncertainty that evaluation grids add: a target is seen at evaluations only."""
 
     share: float | None
     """Largest excess of first hits over crossings, relative; None: unknown, or a first evaluation hit."""

@@ -22,7 +22,7 @@ Span = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """What the evaluation grids leave open about the crossings of two cells."""
+    """The brackets in which two cells crossed their target, between two evaluations each."""
 
     unlike: str
     """How the grids of the two differ; "" if they are equal."""

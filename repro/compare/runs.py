@@ -52,7 +52,7 @@ class Compared:
 
     @property
     def error_budget(self) -> str:
-        """How the 5 % for wrong verdicts are spent."""
+        """The error rate of each family of tests, in one sentence."""
         return error_budget(self.comparisons, self.effects, len(self.convergence))
 
     @property

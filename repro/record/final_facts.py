@@ -26,7 +26,7 @@ GAP_SHARE = 0.05
 
 
 class RankWeights(Frozen):
-    """What one rank holds of the weights at the end (`worker.rank_weights`)."""
+    """Hashes of the weights that one rank holds at the end (`worker.rank_weights`)."""
 
     model_config = ConfigDict(extra="ignore")
 

@@ -76,7 +76,7 @@ class Contrast(Frozen):
 
 
 class Change(SuitePart):
-    """What one version of a suite changed."""
+    """One entry of a suite's change list."""
 
     version: str = Field(pattern=VERSION)
     text: Prose

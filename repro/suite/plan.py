@@ -97,7 +97,7 @@ class Plan(Frozen):
 
     @property
     def master_seed(self) -> int:
-        """What every random number of the trials comes from."""
+        """Seed of every random number of the trials."""
         assert self.suite.master_seed is not None, "validated"
         return self.suite.master_seed
 

@@ -1,4 +1,4 @@
-"""The options of a plan that lead out of its run, and the refusal of those that nobody here has allowed."""
+"""Finds options of a plan that name a path, a command or a host, and refuses those that the user has not allowed."""
 
 from __future__ import annotations
 

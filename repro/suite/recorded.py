@@ -17,7 +17,7 @@ from repro.suite.facts import FACTS, Facts
 from repro.suite.stand_in import stand_in
 
 NAME = r"^[\w.+-]{1,100}$"
-"""Names of plug-ins that a record may hold although nobody here knows them."""
+"""Names that a record may give to plug-ins that are not installed."""
 
 
 class RecordedPlugin(Frozen):
@@ -104,5 +104,5 @@ def reading(plugins: Any) -> Iterator[None]:
 
 def described(seam: str, kind: str) -> RecordedPlugins | None:
     """Return the descriptions that count for a choice; None: it is read as installed, because no record is being read
-    or because the plug-in is one of this package's, which nobody can describe otherwise."""
+    or because the plug-in belongs to this package: a record cannot redefine those."""
     return None if kind in registry.BUILT_IN[seam] else _current.get()

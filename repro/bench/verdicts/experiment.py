@@ -26,7 +26,7 @@ FAR, NEVER = 4 * TYPICAL_SAMPLES, 10_000 * TYPICAL_SAMPLES
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """How the trials of one run come about. Times are log-normal unless `noise` says otherwise."""
+    """The design and the truth of one simulated run. Times are log-normal unless `noise` says otherwise."""
 
     pairs: int
     """Up to the last look, if the run is sequential."""
