@@ -38,7 +38,7 @@ def effect_sentence(item: MainEffect) -> VerdictText:
         estimate += f", {interval(pooled.interval)}, " if pooled.interval else ", no interval, "
     parts = [f"{estimate}{plural(pooled.n, 'seed')}, {item.scope}; {plain(pooled.because)}."]
     parts += [f" It {plain(pooled.also)}."] if pooled.also else []
-    parts += [f" To settle it: {plain(pooled.settles)}."] if pooled.settles else []
+    parts += [f" Next: {plain(pooled.settles)}."] if pooled.settles else []
     parts += [f" Caution: it {plain(other.words)}." for other in item.flagged]
     parts += [f" Caution: {plain(text)}." for text in pooled.cautions]
     return VerdictText(
