@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -45,7 +46,7 @@ from .tracking.metric_points import (
 from .tracking.retries import Backoff, RequestTally, TransientError
 from .tracking.run_view import AttemptRun, RunView, attempt_runs, cell_view, is_alive, trial_view
 from .tracking.server import Server, StoredRun, each_once, translated
-from .tracking.state import Cursor, Sent, State, Store, identity, read_state, remember
+from .tracking.state import Cursor, Sent, State, Store, own_state, remember
 
 
 class MlflowRuns(Reporter):
@@ -102,7 +103,7 @@ class MlflowRuns(Reporter):
 
     def left(self, record: Record) -> str:
         """Describe what the store is not known to have; "" if nothing is missing. Contacts no server."""
-        state = read_state(record.folder.tracking)
+        state, _ = own_state(record)
         place = redacted(self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", ""))
         store = state.stores.get(place) or (next(iter(state.stores.values()), Store()) if not place else Store())
         members = [course for cell in attempt_runs(record).values() for course in cell]
@@ -131,8 +132,10 @@ class MlflowRuns(Reporter):
         return self._servers[experiment]
 
     def _replay(self, record: Record, server: Server) -> None:
-        state = read_state(record.folder.tracking)
-        run = state.run = state.run or identity(record)
+        state, warning = own_state(record)
+        if warning:
+            sys.stderr.write(f"warning: {warning}\n")
+        run = state.run
         store = state.stores.setdefault(redacted(server.uri), Store())
         if store.experiment != server.experiment_id:
             store.experiment, store.runs = server.experiment_id, {}

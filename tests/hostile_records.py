@@ -16,6 +16,7 @@ import click
 from click.testing import CliRunner
 
 from repro.cli.main import cli
+from repro.core import registry
 from repro.core.errors import ReproError
 
 SUITE = """\
@@ -40,6 +41,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "resume": ("run", "--resume", "RUN", "--no-mlflow"),
     "resume by force": ("run", "--resume", "RUN", "--no-mlflow", "--force", "--rerun-failed"),
     "report": ("report", "RUN", "--to", "csv,markdown"),
+    "report to mlflow": ("report", "RUN", "--to", "mlflow"),
     "reports": ("report", "RUN", "GOOD", "--to", "csv", "--out", "OUT/report"),
     "compare": ("compare", "RUN"),
     "verify": ("verify", "RUN"),
@@ -174,7 +176,8 @@ def invoke(place: Place, verb: str, record: str = "run") -> tuple[int, str]:
     (place.root / "out").mkdir()
     words = {"RUN": place.root / record, "GOOD": place.root / "good", "SUITE": place.root / "suite.yaml"}
     arguments = [str(words.get(item, item)).replace("OUT/", f"{place.root}/out/") for item in VERBS[verb]]
-    ended = CliRunner().invoke(cli, arguments, standalone_mode=False)
+    store = {"MLFLOW_TRACKING_URI": f"sqlite:///{_store(place)}"} if verb == "report to mlflow" else {}
+    ended = CliRunner().invoke(cli, arguments, standalone_mode=False, env=store)
     error = ended.exception
     if isinstance(error, ReproError):
         return int(error.exit_code), str(error)
@@ -183,3 +186,13 @@ def invoke(place: Place, verb: str, record: str = "run") -> tuple[int, str]:
     if error is not None and not isinstance(error, SystemExit):
         raise error
     return ended.exit_code, ""
+
+
+def _store(place: Place) -> Path:
+    """A fresh MLflow store in the folder for what is made; its tables are made once for a place."""
+    empty, used = place.root / "empty.db", place.root / "out/mlflow.db"
+    if not empty.exists():
+        reporter: Any = registry.load("reporter", "mlflow")
+        reporter(tracking_uri=f"sqlite:///{empty}").check()
+    shutil.copy(empty, used)
+    return used

@@ -22,7 +22,7 @@ def trace(rank: int | None, change: Callable[[dict[str, Any]], object] = lambda 
         "gradients": {name: [(1 / (step + 1), 0.3 + size) for step in range(STEPS)] for size, name in enumerate(NAMES)},
         "weights": {name: [(10.0 + step, 4.0 - size) for step in range(STEPS)] for size, name in enumerate(NAMES)},
         "buffers": {},
-        "evaluation": 0.5,
+        "evaluations": [{"step": STEPS - 1, "value": 0.5}, {"step": STEPS, "value": 0.52}],
         "effective": {},
     }
     change(data)
@@ -33,6 +33,11 @@ def set_norm(kind: str, name: str, step: int, norm: float) -> Callable[[dict[str
     def change(data: dict[str, Any]) -> None:
         data[kind][name][step - 1] = (norm, data[kind][name][step - 1][1])
     return change
+
+
+def evaluated(index: int, **fields: object) -> Callable[[dict[str, Any]], object]:
+    """Change fields of one of the two evaluations."""
+    return lambda data: data["evaluations"][index].update(fields)
 
 
 def put(key: str, index: int, value: object) -> Callable[[dict[str, Any]], object]:

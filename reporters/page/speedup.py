@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from repro.compare import DECIDED, METRICS, Comparison, compare, summarize
-from repro.compare.error_budget import error_budget
 from repro.record.store import Record
 from repro.suite.metrics import DEFAULT
 
 from ..tables.effect_rows import effects
+from ..tables.rows import errors
 from ..text import Number, number, plural, ratios, seconds
 from .axis import Axis, around_one
 from .cells import CellMark, goal, horizon_of, marks
@@ -125,7 +125,7 @@ def forest(record: Record) -> Forest:
         axis=axis, one=axis.at(1.0), primary=next((item for item in built if item.primary), None),
         others=tuple(item for item in built if not item.primary), what=_what(found), sides=_sides(found),
         drawn=any(item.pairs or item.factors for item in built),
-        level=next((item.level for item in built if item.level), ""), errors=error_budget(found, effects(record)),
+        level=next((item.level for item in built if item.level), ""), errors=errors(record, found, effects(record)),
     )
 
 

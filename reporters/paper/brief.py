@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from repro.compare import METRICS, Comparison, Summary
 from repro.compare.effect import FEW, MainEffect
-from repro.compare.error_budget import error_budget
 from repro.compare.run_warnings import run_warnings
 from repro.record.store import Record
 
-from ..tables.rows import Row, about, comparisons, effects, origins_of, pair_origin, plain, summaries
+from ..tables.rows import Row, about, comparisons, effects, errors, origins_of, pair_origin, plain, summaries
 from ..text import plural
 from .effects import effect_sentence, effects_table
 from .words import TextTable, VerdictText, interval, name, rounded
@@ -45,7 +44,7 @@ def brief(record: Record) -> Brief:
     return Brief(
         title=name(str(row["title"] or row["suite"])), origins=origins_of(record.plan.cells),
         facts=tuple(_facts(record, row)), doubts=tuple(_doubts(record, row)),
-        verdicts=tuple(_verdicts(found, of_factors)), errors=error_budget(found, of_factors), cells=_cells(record),
+        verdicts=tuple(_verdicts(found, of_factors)), errors=errors(record, found, of_factors), cells=_cells(record),
         effects=effects_table(record, of_factors), comparisons=_comparisons(record, found),
     )
 

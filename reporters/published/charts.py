@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from repro.core.errors import visible
 from repro.published.cells import BatchCost
 from repro.published.record import PublishedPoint, PublishedReference, PublishedResult
-from repro.published.untrusted.text import visible
 
 from ..page.axis import log_ticks, tick_text
 from ..page.cells import COLORS, SYMBOLS

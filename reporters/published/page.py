@@ -7,9 +7,9 @@ from pathlib import Path
 
 from markupsafe import Markup, escape
 
+from repro.core.errors import visible
 from repro.core.files import write_text
 from repro.published.store import Published
-from repro.published.untrusted.text import visible
 from repro.record.store import Record
 
 from ..page.document import page_scripts, rendered

@@ -13,6 +13,8 @@ from typing import Any
 
 from repro.compare import Comparison, Metric, Summary, compare, factors_of, summarize
 from repro.compare.calibration import machine_of, read_kept_calibration
+from repro.compare.convergence import check
+from repro.compare.effect import MainEffect
 from repro.compare.error_budget import error_budget
 from repro.record.metric_values import figures_of
 from repro.record.results import Result
@@ -47,7 +49,7 @@ def tables(record: Record) -> list[Table]:
     """Return all tables in a fixed order, without empty ones."""
     metric, compared, found_effects = record.plan.suite.metric, comparisons(record), effects(record)
     found = [
-        Table("about", "The record", (about(record) | {"error_budget": error_budget(compared, found_effects)},)),
+        Table("about", "The record", (about(record) | {"error_budget": errors(record, compared, found_effects)},)),
         Table("cells", "One row per cell", tuple(_cell(record, item) for item in summaries(record, metric))),
         Table("main_effects", "One row per main effect: a level against another over all other factors",
               tuple(effect_rows(record, found_effects))),
@@ -75,6 +77,11 @@ def summaries(record: Record, metric: Metric) -> list[Summary]:
 def comparisons(record: Record) -> list[Comparison]:
     """Return every verdict, as `repro compare` does."""
     return compare(record.plan, record.results, started_ms=record.started_ms)
+
+
+def errors(record: Record, found: Sequence[Comparison], found_effects: Sequence[MainEffect]) -> str:
+    """Return how the 5 % for wrong verdicts are spent, as `repro compare` does."""
+    return error_budget(found, found_effects, len(check(record.plan, record.results)))
 
 
 def about(record: Record) -> Row:

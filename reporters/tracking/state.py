@@ -63,6 +63,18 @@ def read_state(path: Path) -> State:
         return State()
 
 
+def own_state(record: Record) -> tuple[State, str]:
+    """Return the state of a record, and a warning if the file is of another record, which is not used then.
+
+    A record of a stranger could name runs that belong to another of the user's records, and they would be written to.
+    """
+    state, run = read_state(record.folder.tracking), identity(record)
+    if state.run in ("", run):
+        return state.model_copy(update={"run": run}), ""
+    return State(run=run), (f"{record.folder.tracking}: names the MLflow runs of another record; they are left as they "
+                            "are, and this record gets its own")
+
+
 def remember(path: Path, state: State) -> None:
     """Write the state; if the folder is not writable, the next replay asks the store what it has."""
     with suppress(OutputError):

@@ -8,6 +8,7 @@ from typing import Any
 from repro.audit.published_facts import published_facts
 from repro.audit.rules import Facts
 from repro.audit.rules.from_record import record_facts
+from repro.bundle.source import is_bundle, open_record
 from repro.core.errors import UsageError
 from repro.published.dawnbench import import_entries
 from repro.published.imported import Imported
@@ -41,6 +42,9 @@ def _experiment(name: str, mapping: Path) -> Facts:
 def _folder(path: Path) -> Facts:
     if not path.exists():
         raise UsageError(f"{path}: no such folder; for an MLflow experiment of this name add --map mapping.yaml")
+    if is_bundle(path):
+        with open_record(path) as root:
+            return record_facts(read_inside(root))
     if (path / "plan.json").is_file():
         return record_facts(read_inside(path))
     if (path / RECORD).is_file():

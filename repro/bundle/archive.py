@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from repro.core import fence
 from repro.core.errors import OutputError
 
 MAX_ARCHIVE_BYTES = 512 << 20
@@ -40,18 +41,12 @@ def pack(path: Path, files: Mapping[str, bytes]) -> None:
         OutputError: the archive cannot be written.
     """
     refuse_large(path, len(files), sum(map(len, files.values())))
-    aside = path.with_name(f".{path.name}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with aside.open("wb") as stream:
-            with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, False, 6) as archive:
-                for name, content in sorted(files.items()):
-                    archive.writestr(_entry(name), content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        aside.replace(path)
+        fence.make_folder(path.parent)
+        with fence.replacing(path) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, False, 6) as archive:
+            for name, content in sorted(files.items()):
+                archive.writestr(_entry(name), content)
     except OSError as error:
-        aside.unlink(missing_ok=True)
         raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
 
 
@@ -78,15 +73,25 @@ def _entry(name: str) -> zipfile.ZipInfo:
 
 
 @contextmanager
-def unpacked(path: Path) -> Iterator[Path]:
-    """Unpack the archive into a temporary folder for as long as the context lasts.
+def unpacked(path: Path, name: str = "") -> Iterator[Path]:
+    """Unpack the archive into a temporary folder of its name for as long as the context lasts.
+
+    Args:
+        name: of the folder instead.
 
     Raises:
         OutputError: the archive is none that `pack` writes, or exceeds a limit; the message names the member.
     """
     with tempfile.TemporaryDirectory(prefix="repro-bundle-") as place:
-        unpack(path, Path(place))
-        yield Path(place)
+        folder = Path(place) / (name or folder_name(path))
+        folder.mkdir()
+        unpack(path, folder)
+        yield folder
+
+
+def folder_name(path: Path) -> str:
+    """Return the name of the folder that an archive is unpacked into."""
+    return path.stem.strip(".") or "bundle"
 
 
 def unpack(path: Path, to: Path) -> None:

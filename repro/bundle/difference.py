@@ -12,6 +12,7 @@ from typing import Any, Literal
 from repro.bundle.contents import scrubber
 from repro.bundle.source import open_record
 from repro.compare import PAIRED_HASHES
+from repro.core.errors import visible
 from repro.record.differences import DifferenceKind
 from repro.record.environment import Environment
 from repro.record.store import Record, read_record
@@ -42,7 +43,7 @@ class ExecutionDifference:
     second: str
 
     def text(self) -> str:
-        return f"{self.area}: {self.name}: {self.first} -> {self.second}"
+        return visible(f"{self.area}: {self.name}: {self.first} -> {self.second}")
 
     def as_json(self) -> dict[str, str]:
         return {"area": self.area, "name": self.name, "first": self.first, "second": self.second}
@@ -177,6 +178,15 @@ def _experiment(first: Record, second: Record) -> list[ExecutionDifference]:
     return [ExecutionDifference("experiment", name, ours, theirs) for name, ours, theirs in pairs if ours != theirs]
 
 
+def order_seeds(first: Record, second: Record) -> tuple[str, str] | None:
+    """Return the seeds that the orders of execution were drawn from; None if they are equal.
+
+    Every run draws its own, so that they differ is no difference between two experiments.
+    """
+    one, other = ("none" if plan.order_seed is None else str(plan.order_seed) for plan in (first.plan, second.plan))
+    return None if one == other else (one, other)
+
+
 def _design(plan: Any) -> str:
     design = plan.suite.sequential
     return "none" if design is None else json.dumps(design.model_dump(mode="json", exclude_defaults=True))
@@ -243,20 +253,28 @@ class RecordDiff:
     first: str
     second: str
     found: tuple[ExecutionDifference, ...]
+    order_seeds: tuple[str, str] | None = None
+    """Where the orders of execution come from, for information; None if both have one."""
 
     def as_json(self) -> dict[str, Any]:
+        order = {"first": self.order_seeds[0], "second": self.order_seeds[1]} if self.order_seeds else None
         return {"schema": 1, "first": self.first, "second": self.second,
-                "differences": [item.as_json() for item in self.found]}
+                "differences": [item.as_json() for item in self.found], "order_seeds": order}
 
     def text(self) -> str:
-        """Return the differences by area, and the areas without any."""
+        """Return the differences by area, the areas without any, and what differs between any two runs."""
+        return "\n".join([self._differences(), *([
+            f"for information: order seed: {self.order_seeds[0]} -> {self.order_seeds[1]} (every run draws its own)"
+        ] if self.order_seeds else [])])
+
+    def _differences(self) -> str:
         if not self.found:
             return f"{self.first} and {self.second}: no difference in {', '.join(AREAS)}"
         lines = [f"{self.first} -> {self.second}"]
         for area in AREAS:
             here = [item for item in self.found if item.area == area]
             lines += [f"{area}: {len(here)} differ" if here else f"{area}: no difference"]
-            lines += [f"  {item.name}: {item.first} -> {item.second}" for item in here]
+            lines += [visible(f"  {item.name}: {item.first} -> {item.second}") for item in here]
         return "\n".join(lines)
 
 
@@ -267,4 +285,5 @@ def diff_records(first: Path, second: Path) -> RecordDiff:
         OutputError: one of them is neither.
     """
     with open_record(first) as one, open_record(second) as other:
-        return RecordDiff(str(first), str(second), tuple(differences(read_record(one), read_record(other))))
+        records = read_record(one), read_record(other)
+        return RecordDiff(str(first), str(second), tuple(differences(*records)), order_seeds(*records))

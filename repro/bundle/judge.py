@@ -16,9 +16,10 @@ from repro.bundle.difference import ExecutionDifference, between_executions
 from repro.compare import Comparison
 from repro.compare.evidence import NO_SPREAD, ComparisonRequest, Evidence, examine
 from repro.compare.pairing import cell_trials, mismatch
-from repro.compare.sentences import describe_resumed_trials
+from repro.compare.sentences import describe_resumed_trials, grids_alone, too_coarse
 from repro.compare.two_runs import Named
 from repro.compare.verdict import judged
+from repro.core.errors import visible
 from repro.record.results import Result
 from repro.record.status import meaning
 from repro.record.store import Record
@@ -29,6 +30,8 @@ from repro.suite.model import Metric, Suite
 Answer = Literal["reproduced", "not reproduced", "inconclusive"]
 LEAST_EXACT = 5
 """Fewest pairs with one identical ratio that count as "same" without a test: 0.5^5 is below 5 %."""
+SAME_LEVEL, DIFFERENT_LEVEL = 0.90, 0.95
+"""Of the intervals of the crossings: two one-sided tests at 5 % each, and one two-sided test at 5 %."""
 ALL_HASHES = ("data", "init_weights", "weights_step_1", "weights_step_10", "data_order", "augmentation",
               "final_weights")
 """In the order in which a trial records them: the first different one shows where the two executions diverge."""
@@ -77,7 +80,7 @@ class Reproduction:
     def text(self) -> str:
         lines = []
         for item in self.cells:
-            lines.append(f"{item.label}: {item.answer} ({item.how}): {item.because}")
+            lines.append(visible(f"{item.label}: {item.answer} ({item.how}): {item.because}"))
             if item.how == "equivalence":
                 lines.append(f"  {item.equal_weights} of {item.trials} trials end with identical weights")
             elif item.comparison and item.comparison.ratio is not None:
@@ -147,7 +150,7 @@ def _cell(cell: Cell, evidence: Evidence, compared: Comparison, planned: int) ->
                 for one, other in pairs)
     real = cell.choices.origin != "simulated"  # a simulated engine has no weights
     bitwise = cell.choices.determinism == "bitwise" and real
-    answer, because = _bitwise(pairs, planned) if bitwise else _equivalent(compared)
+    answer, because = _bitwise(pairs, planned) if bitwise else _equivalent(evidence, compared)
     return CellAnswer(cell.cell_id, cell.label, answer, "bitwise" if bitwise else "equivalence", because, len(pairs),
                       equal if real else 0, compared, tuple(describe_resumed_trials(evidence)))
 
@@ -187,23 +190,28 @@ def _first_difference(one: Result, other: Result) -> str:
     return ""
 
 
-def _equivalent(found: Comparison) -> tuple[Answer, str]:
+def _equivalent(item: Evidence, found: Comparison) -> tuple[Answer, str]:
     """Two one-sided tests inside the margin; not reproduced only if the whole interval lies outside of it.
 
     Every cell must pass, so "reproduced" needs no correction for their number (an intersection-union test); a cell
-    that differs must do so by a verdict, which carries Holm's.
+    that differs must do so by a verdict, which carries Holm's. As in a comparison, "reproduced" must hold for every
+    position of the crossings between two evaluations, and between unlike evaluation grids so must "not reproduced".
     """
     edge = 1 + (found.equivalence.margin if found.equivalence else 0.0)
     if _refused(found):
         return "inconclusive", found.because
-    if (exact := _exact(found)) is not None:
+    if (exact := _exact(item, found)) is not None:
         return exact
     if found.ratio is not None and found.interval is not None and found.equivalence is not None:
         low, high = found.interval.low, found.interval.high
         figures = f"{found.metric} is {found.ratio:.3f} x the record's ({low:.3f} to {high:.3f}, " \
                   f"margin {1 / edge:.3f} to {edge:.3f}, {found.n} {'pairs' if found.paired else 'a side'})"
         if found.equivalence.equivalent and found.n >= LEAST_EXACT:
+            if not item.is_fine(SAME_LEVEL):
+                return "inconclusive", f"{figures}; {too_coarse(item)}"
             return "reproduced", f"{figures}; two one-sided tests, p = {found.equivalence.p:.2g}"
+        if (low > edge or high < 1 / edge) and not _lies_outside(item, edge):
+            return "inconclusive", f"{figures}: {grids_alone(item)}"
         if found.verdict not in ("inconclusive", "exploratory", "same") and (low > edge or high < 1 / edge):
             return "not reproduced", f"{figures}: the whole interval lies outside the margin"
         return "inconclusive", f"{figures}: {_undecided(found)}"
@@ -212,13 +220,25 @@ def _equivalent(found: Comparison) -> tuple[Answer, str]:
     return "inconclusive", found.because
 
 
-def _exact(found: Comparison) -> tuple[Answer, str] | None:
-    """Judge pairs that all have one ratio, as simulated times do; None if the ratios vary."""
+def _lies_outside(item: Evidence, edge: float) -> bool:
+    """Return False if evaluation grids that differ leave it open that the crossings are inside the margin."""
+    found = item.corrected(DIFFERENT_LEVEL)
+    return found is not None and (found.low > edge or found.high < 1 / edge)
+
+
+def _exact(item: Evidence, found: Comparison) -> tuple[Answer, str] | None:
+    """Judge pairs that all have one ratio, as simulated times do; None if the ratios vary.
+
+    Equal simulated figures are one computation, on any grid. Equal measured ones, such as counts of samples, may hide
+    different crossings between two evaluations.
+    """
     ratios = [pair.candidate / pair.baseline for pair in found.pairs if pair.baseline]
     if len(ratios) < 2 or found.interval is not None or found.ratio is None:
         return None
     if max(abs(ratio - 1) for ratio in ratios) < NO_SPREAD:
         text = f"{found.metric} equals the record's in all {len(ratios)} pairs"
+        if item.baseline.choices.origin != "simulated" and not item.is_fine(SAME_LEVEL):
+            return "inconclusive", f"{text}; {too_coarse(item)}"
         return ("reproduced", text) if len(ratios) >= LEAST_EXACT else (
             "inconclusive", f"{text}; at least {LEAST_EXACT} pairs are required")
     if found.verdict in ("inconclusive", "exploratory", "same"):

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from repro.core.errors import visible
+
 ProblemKind = Literal["hash", "missing", "unlisted", "schema", "plan", "result", "ledger", "conservation", "pairing",
                       "looks"]
 TRIAL_KINDS: frozenset[ProblemKind] = frozenset(
@@ -64,10 +66,10 @@ class Verification:
         lines = [f"checked: {checked}"]
         if self.identity:
             lines.append(f"index:   sha256 {self.identity}")
-        lines += [f"note: {text}" for text in self.notes]
+        lines += [f"note: {visible(text)}" for text in self.notes]
         if self.sound:
             return "\n".join([*lines, f"{self.source}: sound"])
-        lines += [f"{item.kind}: {item.text()}" for item in self.problems]
+        lines += [f"{item.kind}: {visible(item.text())}" for item in self.problems]
         count = f"{len(self.problems)} problem{'s' if len(self.problems) != 1 else ''}"
         return "\n".join([*lines, f"{self.source}: MODIFIED, {count}; {_advice(self.problems)}"])
 

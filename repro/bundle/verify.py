@@ -24,6 +24,7 @@ from repro.bundle.verify_ledger import check_ledger, count_unfinished, unlisted_
 from repro.bundle.verify_looks import check_looks
 from repro.bundle.verify_plan import can_list_trials, check_plan, made_by
 from repro.bundle.verify_trials import check_pairing, verified_result
+from repro.bundle.verify_words import check_machine, check_title
 from repro.core.errors import OutputError
 from repro.record import index as record_index
 from repro.record.environment import Environment
@@ -63,6 +64,9 @@ def _check_record(folder: RunFolder, found: Verification) -> None:
         return
     code = made_by(environment)
     check_plan(plan, code, found)
+    check_title(plan, folder.suite, found)
+    if environment is not None:
+        check_machine(plan, environment, found)
     if can_list_trials(plan):  # check_plan has reported it otherwise; which trials are planned is unknown
         with reading(plan.plugins):
             _check_trials(folder, plan, attempts, code, found)

@@ -49,6 +49,10 @@ def check_index(root: Path, found: Verification, packed: bool) -> None:
         found.add(record_index.NAME, without_root(root, str(error)), "schema")
         return
     found.identity = record_index.identity(listed)
+    for item in record_index.listed_members(root, listed):
+        if item.name not in present and item.refusal:
+            found.add(item.name, item.refusal, "schema")
+        present.setdefault(item.name, item)
     _check_hashes(listed, present, found)
     _check_unlisted(present.keys() - listed.keys() - {record_index.NAME}, found, packed)
     found.problems.sort(key=lambda item: item.place)

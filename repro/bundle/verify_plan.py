@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 import repro
 from repro.bundle.verification import Problem, Verification
+from repro.bundle.verify_words import check_cells, check_words
 from repro.core.errors import ReproError
 from repro.core.machine import Machine
 from repro.record.environment import Environment, commit
@@ -44,10 +45,7 @@ def check_plan(plan: Plan, code: str, found: Verification) -> None:
         code: version and commit that made the plan. Other code may have other defaults; its plan is then checked on its
             own: complete cells, each with its own id, and the digest over them.
     """
-    for cell in plan.cells:
-        if not cell.well_named:
-            found.add("plan.json", f"cell {cell.cell_id} does not match its id: its choices give "
-                      f"{cell.choices.cell_id}", "plan")
+    check_cells(plan, found)
     if not can_list_trials(plan) or len(set(plan.order)) < len(plan.order):
         found.add("plan.json", "its order names a trial twice, a trial of no cell, or too many trials", "plan")
     if rules_of(plan.method) != METHOD:
@@ -67,13 +65,16 @@ def check_plan(plan: Plan, code: str, found: Verification) -> None:
     again = _without_refused(plan, again) if absent else again
     _check_order(plan, again, found)
     missing_cells = _check_digest(plan, again, code, found)
+    check_words(plan, again, code == this_code(), found)
     found.extend(missing_trials(plan, missing_cells))
 
 
 def _without_refused(plan: Plan, again: Plan) -> Plan:
-    """Return the plan expanded `again` without the cells that a plug-in refused: its stand-in refuses none."""
+    """Return the plan expanded `again` as the plug-ins would have it: their stand-ins refuse no cell and note nothing.
+    """
     refused = {item.label for item in plan.skipped}
-    left = again.model_copy(update={"cells": tuple(cell for cell in again.cells if cell.label not in refused)})
+    left = again.model_copy(update={"cells": tuple(cell for cell in again.cells if cell.label not in refused),
+                                    "skipped": plan.skipped, "notes": plan.notes})
     return left.model_copy(update={"order": tuple(planned_order(left))})
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
 import threading
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 import repro
 from repro.core.errors import Exit, Interrupted, ReproError, UsageError, one_line
 
+UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EBADF, errno.EFBIG)
+"""Errors of an output that has no name: stdout."""
 CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 110}
 COMMANDS = {
     "audit": "audit:audit",
@@ -90,19 +93,34 @@ def main() -> None:
         click.echo(f"error: {_message(error)}", err=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:  # the reader of stdout has exited, so no message would reach it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         sys.exit(Exit.DONE)
     except OSError as error:
-        if error.filename is None or os.environ.get("REPRO_DEBUG"):
+        if os.environ.get("REPRO_DEBUG"):
             raise
+        if error.filename is None and error.errno not in UNWRITABLE:
+            _end_internally(error)
+        if error.filename is None:
+            _drop_output()
+            click.echo(f"error: the output cannot be written: {error.strerror}", err=True)
+            sys.exit(Exit.USAGE)
         click.echo(f"error: {_message(error.filename)}: cannot be used: {error.strerror}", err=True)
         sys.exit(Exit.USAGE)
     except Exception as error:  # a bug of this package: one line for the user, a traceback with REPRO_DEBUG=1
         if os.environ.get("REPRO_DEBUG"):
             raise
-        click.echo(f"internal error: {type(error).__name__}: {_message(error)}; for the traceback set REPRO_DEBUG=1",
-                   err=True)
-        sys.exit(Exit.TRIAL_FAILED)
+        _end_internally(error)
+
+
+def _end_internally(error: Exception) -> NoReturn:
+    click.echo(f"internal error: {type(error).__name__}: {_message(error)}; for the traceback set REPRO_DEBUG=1",
+               err=True)
+    sys.exit(Exit.TRIAL_FAILED)
+
+
+def _drop_output() -> None:
+    """Send what is left for stdout to nowhere: Python would fail again when it writes it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _end_on_signals() -> None:

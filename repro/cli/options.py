@@ -57,11 +57,32 @@ master_seed_option = click.option(
     "--master-seed", type=click.IntRange(0, (1 << 63) - 1), help="Where all random numbers of the trials come "
     "from.  [default: the suite's, else drawn for every run]"
 )
+until_settled_option = click.option(
+    "--until-settled", is_flag=True, help="Stop when the primary contrast is settled: judge it at declared looks whose "
+    "levels keep the error at 5 % (a suite without a design gets looks at 8, 12, 18, 27 and 40 pairs).",
+)
+anytime_option = click.option(
+    "--anytime", is_flag=True, help="Stop when the primary contrast is settled, without declared looks: an e-process "
+    "judges after every pair, up to 200.",
+)
 allow_option = click.option(
     "--allow", "allowed", multiple=True, metavar="SEAM.OPTION=VALUE",
     help="Allow this very value of a plug-in's option that names a path, a command or a host; the error says which.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout, for scripts.")
+
+
+def design_of(until_settled: bool, anytime: bool) -> ChosenDesign | None:
+    """Return the sequential design that was asked for.
+
+    Raises:
+        click.UsageError: both were.
+    """
+    from repro.suite.sequential import ANYTIME, UNTIL_SETTLED
+
+    if until_settled and anytime:
+        raise click.UsageError("--until-settled judges at declared looks and --anytime after every pair: give one")
+    return ANYTIME if anytime else UNTIL_SETTLED if until_settled else None
 
 
 def read_source(
@@ -79,8 +100,7 @@ def read_source(
     from repro.suite.file import read_suite
 
     given = {"seeds": seeds, "master_seed": master_seed}
-    extra = tuple(f"{key}={value}" for key, value in given.items() if value is not None)
-    return read_suite(name, (*overrides, *extra), design)
+    return read_suite(name, overrides, design, {key: value for key, value in given.items() if value is not None})
 
 
 def expand(source: SuiteFile, overrides: tuple[str, ...]) -> Plan:
@@ -97,7 +117,7 @@ def expand(source: SuiteFile, overrides: tuple[str, ...]) -> Plan:
     from repro.suite.reaching import refuse_credentials
 
     plan = make_plan(source.suite, detect(), source.problem, bool(overrides), Drawn(fresh_seed(), fresh_seed()))
-    refuse_credentials(plan.cells, os.environ)
+    refuse_credentials(plan, os.environ)
     return plan
 
 

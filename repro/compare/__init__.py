@@ -28,7 +28,7 @@ from repro.compare.figures import (
 )
 from repro.compare.pairing import PAIRED_HASHES
 from repro.compare.read_back import ReadBack
-from repro.compare.sequential import progress_of
+from repro.compare.sequential import progress_of, rerun_refusals
 from repro.compare.summary import Summary, summarize
 from repro.compare.verdict import judged
 from repro.record.results import Result
@@ -80,7 +80,7 @@ def compare(
     """Compare the declared contrast first, then every other cell with its baseline and, if processes vary, with one
     process of the same kind.
 
-    A contrast is primary only as it was declared: by its own metric and against its own baseline. With another metric
+    A contrast is primary only by the metric and against the baseline that were declared. With another metric
     it still comes first, but in the family of the others.
 
     Args:
@@ -99,7 +99,7 @@ def compare(
     for result in used:
         by_cell.setdefault(result.cell_id, []).append(result)
     doubts = drift.doubts(plan, used, started_ms)
-    waits = progress.refusals if progress else ()
+    waits = progress.refusals if progress else rerun_refusals(plan)
     found = judged([
         examine(index.cells[one], index.cells[other], by_cell.get(one, []), by_cell.get(other, []), ComparisonRequest(
             metric=chosen, primary=(one, other) == first and chosen == suite.metric and not one_family,

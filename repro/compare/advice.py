@@ -12,8 +12,8 @@ from repro.compare.family import FamilyShare
 
 TESTED = (
     "undecided is the answer of this experiment; adding pairs, or running it again, until a verdict appears errs in "
-    "more than 5 %. A question that may take more pairs is declared as a sequential design before its first run: repro "
-    "run SUITE --until-settled")
+    "more than 5 %. A question that may take more pairs is the primary contrast of a sequential design, declared "
+    "before its first run: repro run SUITE --until-settled")
 
 OVER = (
     "undecided is the answer of this experiment; its looks are used up, and running it again until a verdict appears "

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from repro.compare.family import can_be_same
 from repro.compare.figures import Comparison
 from repro.core.errors import UsageError, nearest
 from repro.suite.metrics import METRICS
@@ -55,8 +56,8 @@ class Condition(Protocol):
     def failure(self, found: Comparison) -> str:
         """Return why the comparison fails the condition; "" if it does not.
 
-        A missing figure fails, and so does every condition on a refused comparison: a check that could not be made must
-        not pass.
+        A missing figure fails, and so does every condition on a refused comparison or on one whose run goes on: a check
+        that could not be made must not pass.
 
         Raises:
             UsageError: the condition cannot hold for this comparison, whatever its figures: a gate that cannot fail.
@@ -75,7 +76,7 @@ class FigureCondition:
     def failure(self, found: Comparison) -> str:
         """Return why the comparison fails."""
         value, versus = FIGURES[self.name](found), _versus(found)
-        if found.refused:
+        if found.refused or found.goes_on:
             return _unknown(self.text, found)
         if value is None or math.isnan(value):
             return f"{versus}: no {self.name}, so {self.text!r} cannot be ruled out; {found.because}"
@@ -96,13 +97,14 @@ class VerdictCondition:
         words = (spec.above, spec.below)
         if self.word in DIFFERENT and self.word not in words:
             raise UsageError(f"--fail-if {self.text!r}: no verdict on {found.metric}; those are {' and '.join(words)}")
-        if found.refused:
+        if found.refused or found.goes_on:
             return _unknown(self.text, found)
-        if not found.reachable and not self.wanted and self.word != "same":
+        possible = can_be_same(found.n, found.family) if self.word == "same" else found.reachable
+        if not possible and not self.wanted:
             raise UsageError(f"--fail-if {self.text!r}: can never hold for {versus}: {found.n} pairs and "
-                             f"{found.family} contrasts cannot be significant; give the suite more seeds")
+                             f"{found.family} contrasts cannot show it; give the suite more seeds")
         holds = found.verdict in (DIFFERENT if self.word == "different" else (self.word,))
-        return "" if holds is self.wanted else f"{versus}: {found.verdict}, {self.text}; {found.because}"
+        return "" if holds is self.wanted else f"{versus}: {found.verdict} (--fail-if {self.text}); {found.because}"
 
 
 def _unknown(text: str, found: Comparison) -> str:

@@ -66,8 +66,9 @@ def check(plan: Plan, results: Sequence[Result]) -> list[Convergence]:
     index = CellIndex(plan.cells)
     pairs = _groups(plan, index)
     by_cell: dict[str, list[Result]] = {}
+    last = plan.common_seeds if plan.suite.looks and plan.kind == "suite" else None
     for result in results:
-        if result.repeat < plan.common_seeds or not plan.suite.looks:
+        if last is None or result.repeat < last:
             by_cell.setdefault(result.cell_id, []).append(result)
     cells = {cell.cell_id: cell for cell in plan.cells}
     asked = ComparisonRequest(metric="samples", planned=plan.common_seeds, margin=plan.suite.margin)

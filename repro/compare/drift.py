@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 from typing import Literal
 
 import numpy as np
@@ -220,13 +220,13 @@ def _run_drift(plan: Plan, by_cell: Mapping[str, Sequence[_Placed]], apart: Mapp
     residuals: dict[int, list[float]] = {}
     places: dict[int, list[int]] = {}
     for trials in by_cell.values():
-        level = float(np.mean([ran.log_seconds for ran in trials]))
+        level = fmean(ran.log_seconds for ran in trials)
         for ran in trials:
             residuals.setdefault(ran.repeat, []).append(ran.log_seconds - level)
             places.setdefault(ran.repeat, []).append(ran.place)
     middles = {repeat: median(found) for repeat, found in places.items()}
     blocks = sorted(residuals, key=lambda repeat: middles[repeat])
-    values = [float(np.mean(residuals[repeat])) for repeat in blocks]
+    values = [fmean(residuals[repeat]) for repeat in blocks]
     if not _can_trend(values):
         return None
     rho, p = stats.order_trend(list(range(len(values))), values)

@@ -92,7 +92,7 @@ class Evidence:
         """Places of the pairs, if the machine drifted, a clock is in the metric, and it moved the ratios at all."""
         if self.asked.slots is None or not self.asked.scale.clocked or len(self.pairs) < 2:
             return None
-        steady = float(np.std(stats.log_ratios(*_sides(self.pairs)), ddof=1)) < NO_SPREAD
+        steady = stats.deviation(stats.log_ratios(*_sides(self.pairs))) < NO_SPREAD
         return None if steady else self.asked.slots
 
     @property
@@ -165,7 +165,6 @@ class Evidence:
         """Return True if the evaluation grid is fine enough: two cells are the same only if their crossings are."""
         if self.grid is None:
             return True
-        level = 1 - 2 * self.asked.stage.same if self.asked.stage else level
         edge, found = 1 + self.asked.margin, self.grid.interval(level)
         return found is not None and 1 / edge <= found.low and found.high <= edge
 
@@ -173,7 +172,7 @@ class Evidence:
         """Return False if evaluation grids that differ could produce the ratio alone."""
         if self.grid is None or not self.grid.unlike:
             return True
-        found = self.grid.interval(1 - self.asked.stage.difference if self.asked.stage else level)
+        found = self.grid.interval(level)
         return found is not None and not found.low <= 1 <= found.high
 
     @property
@@ -253,7 +252,7 @@ def _ratios(base: Evidence) -> Evidence:
     """Compute the figures of cells of which every trial has the metric."""
     above, below = _sides(base.judged_pairs)
     logs = base.logs
-    steady = float(np.std(logs, ddof=1)) < NO_SPREAD
+    steady = stats.deviation(np.asarray(logs)) < NO_SPREAD
     interval: stats.Interval | None
     ratio, interval = stats.paired_ratio(above, below)
     exact = base.n <= EXACT_PAIRS

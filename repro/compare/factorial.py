@@ -22,7 +22,7 @@ from repro.compare.levels import Factors, Level, Match
 from repro.compare.pairing import CellTrials, cell_trials, mismatch, pairs_of
 from repro.compare.pooled import pool
 from repro.compare.read_back import ReadBack
-from repro.compare.sequential import progress_of
+from repro.compare.sequential import progress_of, rerun_refusals
 from repro.compare.verdict import judged
 from repro.record.results import Result
 from repro.record.status import meaning
@@ -79,7 +79,7 @@ def main_effects(
     for result in used:
         by_cell.setdefault(result.cell_id, []).append(result)
     asked = ComparisonRequest(metric=metric or suite.metric, planned=plan.common_seeds, margin=suite.margin,
-                              horizon=suite.horizon, refusals=progress.refusals if progress else ())
+                              horizon=suite.horizon, refusals=progress.refusals if progress else rerun_refusals(plan))
     measured = [_measure(match, by_cell, asked, doubts) for match in matches]
     verdicts = judged([item.evidence for item in measured])
     found = interactions([(item.match, item.effects) for item in measured], factors, wanted)

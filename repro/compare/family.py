@@ -53,6 +53,11 @@ def family_shares(family: Sequence[Evidence]) -> list[FamilyShare]:
     ]
 
 
+def can_be_same(pairs: int, family: int) -> bool:
+    """Return True if this many pairs could show sameness to a test without assumptions, after Holm over the family."""
+    return pairs >= LEAST and 0.5 ** min(pairs, 1000) * family <= ALPHA
+
+
 def _alone(item: Evidence) -> FamilyShare:
     """Return the figures of a contrast that is not corrected, those of a look on the scale of its nominal level."""
     same = item.equivalence.p if item.equivalence else None

@@ -191,6 +191,11 @@ class Comparison(Frozen):
     published results those that docs/published.md names)."""
 
     @property
+    def goes_on(self) -> bool:
+        """The run has not taken its last look."""
+        return self.look is not None and self.look.next_n is not None
+
+    @property
     def also(self) -> str:
         """One line on what else differs; "" if nothing that was read back does."""
         if not self.differs:

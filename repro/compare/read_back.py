@@ -15,9 +15,13 @@ FOLLOWS: dict[str, tuple[str, ...]] = {
     "gradient_dtype": ("precision",), "master_dtype": ("precision",), "tf32": ("precision",),
     "loss_scale": ("precision",), "autocast": ("precision",), "optimizer": ("optimizer.kind",),
     "compression": ("compression", "compression_rank"), "overlap": ("overlap",), "threads": ("processes",),
-    "OMP_NUM_THREADS": ("processes",), "buckets": ("engine.bucket_mib",), "bucket_bytes": ("engine.bucket_mib",),
-    "zero_stage": ("engine.kind", "engine.stage"), "GLOO_SOCKET_IFNAME": ("launcher",),
-    "NCCL_SOCKET_IFNAME": ("launcher",), "NCCL_ALGO": ("comm", "nccl_algorithm"),
+    "OMP_NUM_THREADS": ("processes",), "buckets": ("engine.bucket_mib", "engine.wrap"),
+    "bucket_bytes": ("engine.bucket_mib", "engine.wrap"),
+    "broadcast_buffers": ("engine.broadcast_buffers",), "static_graph": ("engine.static_graph",),
+    "find_unused": ("engine.find_unused",),
+    "zero_stage": ("engine.kind", "engine.stage", "engine.wrap", "engine.reshard_after_forward"),
+    "reshard_after_forward": ("engine.kind", "engine.wrap", "engine.reshard_after_forward"),
+    "GLOO_SOCKET_IFNAME": ("launcher",), "NCCL_SOCKET_IFNAME": ("launcher",), "NCCL_ALGO": ("comm", "nccl_algorithm"),
     "learning_rate": ("optimizer.lr",),
 }
 """Setting -> the fields of a trial that it follows from: with one of them varied, the difference is a declared one."""

@@ -63,9 +63,7 @@ def why_open(item: Evidence, share: FamilyShare) -> str:
     """Return why the figures show neither a difference nor equivalence."""
     assert item.ratio is not None
     if not item.is_apart(1 - share.level) and share.p is not None and share.p <= ALPHA:
-        assert item.grid is not None
-        return (f"{item.grid.unlike}; the grids alone could produce this ratio, because a crossing can be anywhere "
-                "between two evaluations")
+        return grids_alone(item)
     if item.interval is None:
         return _why_no_spread(item, share)
     if item.slack > 0 and not item.interval.low <= 1 <= item.interval.high:
@@ -77,7 +75,7 @@ def why_open(item: Evidence, share: FamilyShare) -> str:
     contains = item.interval.low <= 1 <= item.interval.high
     if contains and item.equivalence is not None and item.equivalence.equivalent and item.grid is not None \
             and not item.is_fine(1 - 2 * share.same_level):
-        return f"{_apart_words(item.grid.share)}, too far to resolve a margin of {item.asked.margin:.2g}"
+        return too_coarse(item)
     if contains:
         return f"{_interval_name(item)} contains 1; {counted}"
     if share.family > 1 and item.p is not None and item.p <= ALPHA:
@@ -94,6 +92,23 @@ def _why_no_spread(item: Evidence, share: FamilyShare) -> str:
     grid = "" if item.grid is None or item.grid.share is None or item.grid.share < VISIBLE else (
         f"; evaluations are {per_cent(item.grid.share)} apart there, and a smaller evaluate_every could show more")
     return f"both have exactly the same figure in all {item.n} pairs: there is no spread to judge by{grid}"
+
+
+def too_coarse(item: Evidence) -> str:
+    """Return why crossings cannot be shown to be the same on this evaluation grid."""
+    assert item.grid is not None
+    share, margin = item.grid.share, item.asked.margin
+    if share is not None and share < margin / 2:
+        return (f"{_apart_words(share)}, and {item.n} pairs are too few to show the crossings within the margin of "
+                f"{margin:.2g} in addition")
+    return f"{_apart_words(share)}, too far to resolve a margin of {margin:.2g}"
+
+
+def grids_alone(item: Evidence) -> str:
+    """Return why a ratio between unlike evaluation grids shows no difference."""
+    assert item.grid is not None
+    return (f"{item.grid.unlike}; the grids alone could produce this ratio, because a crossing can be anywhere between "
+            "two evaluations")
 
 
 def _apart_words(share: float | None) -> str:

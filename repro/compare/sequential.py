@@ -83,6 +83,18 @@ def is_sequential(plan: Plan) -> bool:
     return plan.kind == "suite" and bool(judged_cells(plan.suite, plan.cells))
 
 
+def rerun_refusals(plan: Plan) -> tuple[str, ...]:
+    """Return why the contrasts of a reproduction have no verdict: its pairs were not drawn for one.
+
+    They are those with which its source ended because of its results, or those that were chosen, with the same seeds.
+    """
+    if plan.kind != "reproduction" or (not plan.suite.looks and plan.common_seeds >= plan.suite.seeds):
+        return ()
+    which = "sequential run has the pairs that its source ran" if plan.suite.looks else \
+        f"part has {plan.common_seeds} of {plan.suite.seeds} planned pairs"
+    return (f"the reproduction of a {which}; it is judged against its source and gives no verdict of its own",)
+
+
 def stages(plan: Plan) -> list[Stage]:
     """Return the declared looks."""
     design, looks = plan.suite.sequential, plan.suite.looks

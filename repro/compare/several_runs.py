@@ -2,8 +2,8 @@
 
 Trials of one run share the state of the machine, so they are no independent sample of what runs differ by. Each run
 gives one figure a cell, the geometric mean of its trials. Welch's test on their logs compares the two sets of runs. It
-holds only if a run of one side may fall before or after a run of the other. If all runs of one side came first, a
-change of the machine in between looks like a difference, and there is no verdict.
+holds only if a change of the machine over time meets both sides alike, that is if the runs were made in turns. If most
+runs of one side came first, such a change looks like a difference, and there is no verdict.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from repro.suite.model import Metric
 
 UNIT = ("each figure is the geometric mean of one run's trials: the run is the unit, because its trials share the "
         "state of the machine")
-ONE_BEFORE_THE_OTHER = ("all runs of one side were made before those of the other, so a change of the machine meanwhile"
-                        " looks like a difference; make runs of both in turns")
+NOT_IN_TURNS = ("the runs of the two sides were not made in turns, so a change of the machine meanwhile looks like a "
+                "difference; make them alternately, one of each side after the other")
 TIMES = ("tta_wall", "tta_train", "tta_cold", "samples_per_second", "final")
 
 
@@ -45,11 +45,11 @@ def versus_several(
                                                 for run in every)]
     if not cells:
         raise UsageError("the runs have no cell in common")
-    doubts = (ONE_BEFORE_THE_OTHER,) if METRICS[chosen].clocked and not in_turns(before, after) else ()
+    doubts = (NOT_IN_TURNS,) if METRICS[chosen].clocked and not in_turns(before, after) else ()
     return judged([
         examine(
-            Named(cell.cell_id, f"{cell.label} [{len(after)} runs]", cell.choices),
-            Named(cell.cell_id, f"{cell.label} [{len(before)} runs against]", cell.choices),
+            Named(cell.cell_id, f"{cell.label} [{_runs(len(after))}]", cell.choices),
+            Named(cell.cell_id, f"{cell.label} [{_runs(len(before))} against]", cell.choices),
             _means(after, cell, METRICS[chosen]), _means(before, cell, METRICS[chosen]),
             ComparisonRequest(
                 metric=chosen, margin=plan.suite.margin, paired=False, withhold=False, cautions=tuple(cautions),
@@ -59,31 +59,56 @@ def versus_several(
     ])
 
 
+def _runs(count: int) -> str:
+    return "1 run" if count == 1 else f"{count} runs"
+
+
 def in_turns(before: Sequence[Ran], after: Sequence[Ran]) -> bool:
-    """Return True if the two sets of runs overlap in time; False if a start is unknown."""
-    starts = [[run.environment.started_ms for run in side if run.environment is not None] for side in (before, after)]
-    if [len(side) for side in starts] != [len(before), len(after)]:
+    """Return True if the runs alternate in time; False if a start is unknown.
+
+    After every run, each side has made its share of the runs so far, to within less than one run. With equal numbers
+    that is one run of each side in every two, in either order: ABABAB or ABBABA, not AABB.
+    """
+    known = [(run.environment.started_ms, number) for number, side in enumerate((before, after)) for run in side
+             if run.environment is not None]
+    total = len(before) + len(after)
+    if len(known) < total:
         return False
-    return min(starts[0]) < max(starts[1]) and min(starts[1]) < max(starts[0])
+    later, made = len(after), 0
+    for place, (_, number) in enumerate(sorted(known), 1):
+        made += number
+        if abs(made * total - place * later) >= total:
+            return False
+    return True
 
 
 def _lacking(runs: Sequence[Ran], cell: Cell, spec: MetricSpec) -> tuple[str, ...]:
     """Return why a run has no figure: trials that have not run, or that ended without it."""
     found = []
     for run in runs:
-        trials = cell_trials(run.name, run.results_of(cell.cell_id), spec)
-        if trials.n < run.plan.suite.seeds:
-            found.append(f"{trials.n} of {run.plan.suite.seeds} planned trials of {run.name} have run")
+        trials = cell_trials(run.name, _common(run, cell), spec)
+        if trials.n < run.plan.common_seeds:
+            found.append(f"{trials.n} of {run.plan.common_seeds} planned trials of {run.name} have run")
         elif trials.without or trials.wrong:
             found.append(trials.wrong or f"{trials.without_words()}, so that run has no mean")
     return tuple(found)
+
+
+def _common(run: Ran, cell: Cell) -> list[Result]:
+    """Return the trials that every run has: of a sequential run those up to its first look, so that it does not matter
+    where it stopped.
+    """
+    found = run.results_of(cell.cell_id)
+    if run.plan.kind != "suite" or not run.plan.suite.looks:
+        return list(found)
+    return [item for item in found if item.repeat < run.plan.common_seeds]
 
 
 def _means(runs: Sequence[Ran], cell: Cell, spec: MetricSpec) -> list[Result]:
     """Return one result a run, whose figures and brackets are the geometric means of its trials."""
     found = []
     for number, run in enumerate(runs):
-        trials = cell_trials(run.name, run.results_of(cell.cell_id), spec)
+        trials = cell_trials(run.name, _common(run, cell), spec)
         if trials.values and not trials.wrong and not trials.without:
             found.append(_mean([trials.results[repeat] for repeat in sorted(trials.values)], number))
     return found

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from repro import stats
 from repro.compare.figures import Estimate, Pair, TimeSplit, bounds
 from repro.compare.pairing import CellTrials
@@ -28,7 +26,7 @@ def split_of(ours: CellTrials, theirs: CellTrials, pairs: Sequence[Pair], scale:
     samples = _estimate([float(count or 0) for count in above], [float(count or 0) for count in below])
     throughput = _estimate([(count or 0) / pair.candidate for count, pair in zip(above, pairs, strict=True)],
                            [(count or 0) / pair.baseline for count, pair in zip(below, pairs, strict=True)])
-    times = float(np.mean(stats.log_ratios([pair.candidate for pair in pairs], [pair.baseline for pair in pairs])))
+    times = stats.mean(stats.log_ratios([pair.candidate for pair in pairs], [pair.baseline for pair in pairs]))
     assert math.isclose(samples.value / throughput.value, math.exp(times), rel_tol=1e-9), "factors must multiply"
     return TimeSplit(samples=samples, throughput=throughput)
 

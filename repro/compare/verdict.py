@@ -10,7 +10,7 @@ from repro import stats
 from repro.compare import sentences
 from repro.compare.advice import what_reaches, what_settles
 from repro.compare.evidence import Evidence
-from repro.compare.family import ALPHA, LEAST, FamilyShare, shares_of
+from repro.compare.family import ALPHA, LEAST, FamilyShare, can_be_same, shares_of
 from repro.compare.figures import Comparison, GridFacts, MarginTest, Verdict, bounds
 from repro.compare.missed import Missed
 
@@ -104,9 +104,8 @@ def _is_same(item: Evidence, share: FamilyShare) -> bool:
     edge, inside = math.log1p(item.asked.margin) - item.slack, item.equivalence.interval
     if math.log(inside.low) < -edge or math.log(inside.high) > edge:
         return False
-    reachable = 0.5 ** min(item.n, 1000) * share.family <= ALPHA
-    return share.equivalence_p <= ALPHA and (
-        item.equivalence.equivalent and reachable and item.is_fine(1 - 2 * share.same_level))
+    return share.equivalence_p <= ALPHA and item.equivalence.equivalent and (
+        can_be_same(item.n, share.family) and item.is_fine(1 - 2 * share.same_level))
 
 
 def _out_of_reach(item: Evidence, share: FamilyShare) -> Decision:
@@ -122,7 +121,8 @@ def _out_of_reach(item: Evidence, share: FamilyShare) -> Decision:
     text = f"{item.n} pairs cannot be significant at 5 % (exact floor p = {item.floor:.3g})"
     if item.asked.primary:
         return "inconclusive", f"{text}; 6 can", settles
-    return "exploratory", f"{text}; {share.family} contrasts together need {needed}", settles
+    together = f"{share.family} contrasts together need {needed}" if share.family > 1 else f"{needed} can"
+    return "exploratory", f"{text}; {together}", settles
 
 
 def _of_missed(item: Evidence, missed: Missed, share: FamilyShare) -> Decision:

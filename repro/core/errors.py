@@ -145,6 +145,14 @@ def one_line(text: str) -> str:
     loses its middle.
     """
     text = " | ".join(line for line in text.splitlines() if line.strip())
-    text = "".join(sign if unicodedata.category(sign)[0] != "C" else ascii(sign)[1:-1] for sign in text)
+    text = visible(text)
     half = LONGEST_MESSAGE // 2
     return text if len(text) <= LONGEST_MESSAGE else f"{text[:half]} ... {text[-half:]}"
+
+
+def visible(text: str, kept: str = "") -> str:
+    """Return `text` with control, format and direction characters and lone surrogates, but `kept`, as escapes."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(sign if unicodedata.category(sign)[0] != "C" or sign in kept else ascii(sign)[1:-1]
+                   for sign in text)

@@ -112,7 +112,21 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
+    """Replace a file by `data`, as `replacing` does.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with replacing(path) as stream:
+        stream.write(data)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Write a temporary file, make it durable, rename it: a reader sees the old file or the new one, never a part.
+
+    The temporary file is a new one: a link of its name is removed, not followed, in a folder without a fence too. An
+    error inside the context leaves the old file.
 
     Raises:
         OSError: it cannot be written.
@@ -124,12 +138,12 @@ def replace_file(path: Path, data: bytes) -> None:
                 os.unlink(aside, dir_fd=folder)  # of a writer that was killed, or a link
             handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=folder)
             with open(handle, "wb") as stream:  # noqa: PTH123  # a handle, not a path
-                stream.write(data)
+                yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
             os.replace(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
             os.fsync(folder)
-        except OSError:
+        except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(aside, dir_fd=folder)
             raise

@@ -66,9 +66,14 @@ def without_users(text: str) -> str:
     return USERINFO.sub("", text)
 
 
-def holds_credential(text: str, environment: Mapping[str, str]) -> bool:
-    """Return True if `text` holds a password, or the value of a variable named like a secret."""
-    return any(_in_address(text)) or any(value in text for value in secrets(environment))
+def credential_in(text: str, environment: Mapping[str, str]) -> str:
+    """Return which credential `text` holds: a password, or the value of a variable named like a secret; "" if none."""
+    if any(_in_address(text)):
+        return "a password in an address"
+    if not any(value in text for value in secrets(environment)):
+        return ""
+    return next(f"the value of your variable {name}, which is named like a secret"
+                for name, value in environment.items() if any(part in text for part in secrets({name: value})))
 
 
 def masked(text: str) -> str:

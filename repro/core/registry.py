@@ -17,7 +17,7 @@ from __future__ import annotations
 import importlib
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, get_args
 
 from repro.core.errors import UnknownName, UsageError
 
@@ -29,6 +29,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     "engine": {
         "ddp": "repro.engines.ddp:Ddp",
+        "fsdp": "repro.engines.fsdp:Fsdp",
         "deepspeed": "repro.engines.deepspeed_zero:DeepSpeedZero",
         "single": "repro.engines.single:Single",
         "fake": "repro.engines.fake:Fake",
@@ -121,7 +122,8 @@ def load(seam: str, name: str) -> Any:
 
     Raises:
         UnknownName: no such seam or name; the message names the nearest valid one.
-        UsageError: a third party's entry point names a class that cannot be imported, or no class of a plug-in.
+        UsageError: a third party's entry point names a class that cannot be imported, no class of a plug-in, or one
+            with an option that has an alias.
     """
     if name not in names(seam):
         raise UnknownName(seam, name, names(seam))
@@ -139,7 +141,27 @@ def load(seam: str, name: str) -> Any:
                          ) from error
     if not hasattr(found, "model_validate"):
         raise UsageError(f"{seam} {name!r} ({target}){package} is no class of a plug-in; see docs/extending.md")
+    if option := _aliased(found):
+        raise UsageError(f"{seam} {name!r} ({target}){package}: option {option!r} has an alias, but options are stored "
+                         "and read by the name of their field; name the field as suites write it")
     return found
+
+
+@cache
+def _aliased(model: Any) -> str:
+    """Return the first option with an alias, dotted if it is one of a model in an option; "" if there is none."""
+    waiting, seen = [("", model)], set()
+    while waiting:
+        place, kind = waiting.pop()
+        waiting += [(place, inner) for inner in get_args(kind)]
+        if not hasattr(kind, "model_fields") or kind in seen:
+            continue
+        seen.add(kind)
+        for name, field in kind.model_fields.items():
+            if field.alias or field.validation_alias or field.serialization_alias:
+                return f"{place}{name}"
+            waiting.append((f"{place}{name}.", field.annotation))
+    return ""
 
 
 def _moved(error: BaseException) -> str:

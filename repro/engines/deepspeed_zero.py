@@ -94,11 +94,8 @@ class DeepSpeedZero(Engine):
         # DeepSpeed reads both when it is imported or initialised; nothing else depends on them.
         os.environ.setdefault("DS_ACCELERATOR", "cuda" if job.device.startswith("cuda") else "cpu")
         os.environ["LOCAL_RANK"] = job.device.partition(":")[2] or os.environ.get("LOCAL_RANK", str(job.rank))
+        from repro.engines.plain.process_group import started_group
         from repro.engines.zero.session import DeepSpeedSession, end_group
 
-        job.comm.start(job.rank, job.world, job.device, job.timeout_seconds)
-        try:
+        with started_group(job, end_group):
             return DeepSpeedSession(parts, job, deepspeed_config(self.config, self.stage, job, self.bucket_mib))
-        except BaseException:
-            end_group()  # with launcher inline the next trial runs in this process
-            raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,13 +44,16 @@ def _facts(then: Environment, now: Environment) -> Iterator[Difference]:
 
 
 def _plugins(then: Environment, now: Environment) -> Iterator[Difference]:
-    if "plugins" not in then.model_fields_set:  # records of early versions do not say
-        return
-    olds, news = ({item.plugin: item for item in side.plugins} for side in (then, now))
+    if "plugins" in then.model_fields_set:  # records of early versions do not say
+        yield from (Difference("code", text) for text in other_code(then.plugins, now.plugins))
+
+
+def other_code(then: Iterable[PluginCode], now: Iterable[PluginCode]) -> Iterator[str]:
+    """Name each plug-in whose code has changed, with both versions of it."""
+    olds, news = ({item.plugin: item for item in side} for side in (then, now))
     for name in sorted({*olds, *news}):
         if not same_code(old := olds.get(name), new := news.get(name)):
-            yield Difference("code", f"plug-in {name} {old.text() if old else 'unknown'}, now "
-                                     f"{new.text() if new else 'unknown'}")
+            yield f"plug-in {name} {old.text() if old else 'unknown'}, now {new.text() if new else 'unknown'}"
 
 
 def changed_plugins(one: Environment, other: Environment) -> list[str]:

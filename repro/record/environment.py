@@ -24,11 +24,15 @@ import repro
 from repro.core.frozen import Frozen
 from repro.core.machine import Machine
 from repro.core.redact import SECRET, Scrubber, secrets
+from repro.record.gpus import interconnect, used_gpus
 from repro.record.plugin_code import PluginCode
 
 ALLOWED = re.compile(
     r"^(OMP_NUM_THREADS|MKL_NUM_THREADS|KMP_AFFINITY|CUDA_VISIBLE_DEVICES|CUBLAS_WORKSPACE_CONFIG|PYTHONHASHSEED"
-    r"|GLOO_[A-Z_]+|NCCL_[A-Z0-9_]+|TORCH_[A-Z0-9_]+|TORCHINDUCTOR_[A-Z0-9_]+|DS_[A-Z0-9_]+|DEEPSPEED_[A-Z0-9_]+)$"
+    r"|NVIDIA_TF32_OVERRIDE|CUDA_(LAUNCH_BLOCKING|DEVICE_MAX_CONNECTIONS|DEVICE_ORDER|MODULE_LOADING)|CUDNN_[A-Z0-9_]+"
+    r"|UCX_(TLS|NET_DEVICES|RNDV_[A-Z_]+|MAX_[A-Z_]+)|FI_(PROVIDER|EFA_[A-Z_]+)"
+    r"|SLURM_(JOB_NUM_NODES|NTASKS|NTASKS_PER_NODE|CPUS_PER_TASK|GPUS|GPUS_PER_(NODE|TASK)|CPU_BIND_TYPE)"
+    r"|PYTORCH_[A-Z0-9_]+|GLOO_[A-Z_]+|NCCL_[A-Z0-9_]+|TORCH_[A-Z0-9_]+|TORCHINDUCTOR_[A-Z0-9_]+|DS_[A-Z0-9_]+|DEEPSPEED_[A-Z0-9_]+)$"
 )
 NCCL = re.compile(
     r"^NCCL_(ALGO|PROTO|NTHREADS|BUFFSIZE|LAUNCH_MODE|DEBUG|DEBUG_SUBSYS|CROSS_NIC|(MIN|MAX)_(P2P_)?(NCHANNELS|CTAS)"
@@ -111,8 +115,8 @@ def take(machine: Machine, data: tuple[DataSet, ...], plugins: tuple[PluginCode,
         python=f"{platform.python_implementation()} {platform.python_version()}",
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         cpu=_cpu(), cores=machine.cores, memory_bytes=_memory(), device=machine.device,
-        devices=tuple(_gpus()) if machine.device == "cuda" else (),
-        interconnect="loopback of one machine",
+        devices=used_gpus() if machine.device == "cuda" else (),
+        interconnect=interconnect(machine.device_count if machine.device == "cuda" else 0),
         libraries={name: packages[name] for name in NAMED if name in packages},
         packages=tuple(sorted(f"{name}=={number}" for name, number in packages.items())),
         settings=settings(os.environ), commit=commit(), dirty=_dirty(),
@@ -188,15 +192,6 @@ def _memory() -> int | None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
         return None
-
-
-def _gpus() -> list[str]:
-    query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
-    try:
-        found = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return [line.strip() for line in found.stdout.splitlines() if line.strip()] if found.returncode == 0 else []
 
 
 def commit() -> str | None:

@@ -63,6 +63,12 @@ def members(root: Path) -> Iterator[Member]:
     yield from sorted(found, key=lambda item: item.name.encode("utf-8", "surrogateescape"))
 
 
+def listed_members(root: Path, sums: Mapping[str, str]) -> Iterator[Member]:
+    """Yield the files at the top of `root` that its index lists: an unpacked bundle has more of them than a run."""
+    yield from (_member(name, root / name) for name in sums
+                if "/" not in name and name not in ("", ".", "..") and os.path.lexists(root / name))
+
+
 def _member(name: str, path: Path) -> Member:
     try:
         name.encode()

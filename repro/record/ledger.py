@@ -51,7 +51,7 @@ class Attempt(Frozen):
 
 
 IncidentKind = Literal["resumed", "difference", "lock", "lost", "machine", "clock", "throttled", "energy", "rerun",
-                       "stopped", "budget", "calibration", "checkpoint"]
+                       "stopped", "budget", "calibration", "checkpoint", "edited"]
 
 
 class Incident(Frozen):

@@ -61,7 +61,8 @@ def warnings(plan: Plan) -> list[str]:
 def files(plan: Plan) -> int:
     """Return about how many files the record of a plan has, if every trial is started once."""
     ranks = [cell.choices.rank_logs() for cell in plan.cells]
-    gate = sum(OF_A_CELL + 2 * count for count in ranks)
+    gate = sum(cell.choices.gate_starts() * (OF_A_CELL + 2 * count)
+               for cell, count in zip(plan.cells, ranks, strict=True))
     return gate + sum(OF_A_TRIAL + ranks[index] for index, _ in plan.order)
 
 

@@ -7,13 +7,12 @@ from pathlib import Path
 
 from repro.core import fence
 from repro.core.errors import OutputError, ReproError, UsageError
-from repro.core.files import read_model
 from repro.core.machine import Machine
 from repro.record.differences import Difference
 from repro.record.looks import end_of
 from repro.record.results import Result
 from repro.record.status import meaning
-from repro.record.store import Record, RunFolder, check_plan
+from repro.record.store import Record, RunFolder, read_plan
 from repro.suite.identity import METHOD, METHODS, rules_of
 from repro.suite.model import Trial
 from repro.suite.plan import Plan, expand_again, planned_order, wrong_order
@@ -33,9 +32,7 @@ def reopen(root: Path) -> tuple[RunFolder, Plan]:
         found = "is not a run folder (it has no plan.json)" if root.is_dir() else "there is no such run folder"
         raise OutputError(f"{root}: {found}: there is nothing to resume; start a run with `repro run SUITE`")
     fence.refuse_links(root)
-    plan = read_model(folder.plan, Plan)
-    check_plan(folder.plan, plan)
-    return folder, plan
+    return folder, read_plan(folder.plan)
 
 
 def plan_differences(plan: Plan, machine: Machine) -> list[Difference]:

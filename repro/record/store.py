@@ -29,7 +29,7 @@ from repro.record.ledger import (
 )
 from repro.record.looks import Look, end_of
 from repro.record.results import Result
-from repro.suite.cell import Cell
+from repro.suite.cell import Cell, truly_labelled
 from repro.suite.model import Trial
 from repro.suite.plan import Plan
 
@@ -192,7 +192,7 @@ class Record:
 
     def due_of(self, cell_id: str) -> int:
         """Return how many trials of a cell are due."""
-        if not self.plan.suite.looks:
+        if self.plan.kind == "suite" and not self.plan.suite.looks:
             return self.plan.suite.seeds
         return sum(trial.cell_id == cell_id for trial in self.due())
 
@@ -218,8 +218,7 @@ def read_record(root: Path) -> Record:
     if not folder.plan.is_file():
         raise OutputError(f"{root}: is not a run folder (it has no plan.json)")
     fence.refuse_links(root)
-    plan = read_model(folder.plan, Plan)
-    check_plan(folder.plan, plan)
+    plan = read_plan(folder.plan)
     results = tuple(_read_result(folder, trial) for trial in plan.trials() if folder.result(trial.trial_id).is_file())
     return Record(
         folder=folder,
@@ -232,6 +231,17 @@ def read_record(root: Path) -> Record:
         results=results,
         parity=_parity(folder.parity_verdict) if folder.parity_verdict.is_file() else None,
     )
+
+
+def read_plan(path: Path) -> Plan:
+    """Read the plan of a record, whose cells are called what their choices are: no reader can take one for the other.
+
+    Raises:
+        OutputError: it is damaged, or an assumption of readers does not hold.
+    """
+    plan = read_model(path, Plan)
+    check_plan(path, plan)
+    return plan.model_copy(update={"cells": truly_labelled(plan.cells)})
 
 
 def check_plan(path: Path, plan: Plan) -> None:

@@ -25,8 +25,8 @@ START_SECONDS = 120.0
 NAME = "experiment_name"
 LISTED, LONGEST = 20, 100
 """Experiments, and characters of a name, in one message."""
-RUNS = "/runs?workflowType=machine_learning"
-"""Without it MLflow (3.17 or later) opens the page of an experiment with metrics of language models."""
+TRAINING = "?workflowType=machine_learning"
+"""Without it MLflow (3.17 or later) opens pages about language models, which show no run."""
 
 
 def ui_command(uri: str | None, host: str, port: int) -> list[str]:
@@ -48,25 +48,30 @@ def open_ui(
     Args:
         uri: tracking store; None: MLflow's default.
         port: None or 0: a free one.
-        experiment: address the page of this experiment.
+        experiment: print the address of the table of its runs; None: of the experiment that the last run was written
+            to, if the store is a local SQLite file, else of the list of experiments.
 
     Raises:
         UsageError: there is no such experiment, or the port is in use.
         TrackingError: the server did not start, or the server at `uri` does not answer.
     """
     if uri and uri.startswith(("http://", "https://")):
-        _print_line(page(redacted(uri), _server_experiment_id(uri, experiment) if experiment else None))
+        if experiment:
+            _print_line(page(redacted(uri), _server_experiment_id(uri, experiment)))
+        else:
+            _print_line(f"{page(redacted(uri), None)}  (--experiment NAME gives the table of its runs)")
         return
     store = uri or default_store()
-    number = _local_experiment_id(store, experiment) if experiment else None
+    number = _local_experiment_id(store, experiment) if experiment else _last_experiment_id(store)
     port = port or _free_port(host)
     _check_port(host, port)
     _serve(ui_command(uri, host, port), page(f"http://{host}:{port}", number))
 
 
 def page(base: str, experiment_id: int | None) -> str:
-    """Return the address of an experiment's page, or of the start page."""
-    return base if experiment_id is None else f"{base.rstrip('/')}/#/experiments/{experiment_id}{RUNS}"
+    """Return the address of the table of an experiment's runs, or of the list of experiments."""
+    place = "" if experiment_id is None else f"/{experiment_id}/runs"
+    return f"{base.rstrip('/')}/#/experiments{place}{TRAINING}"
 
 
 def _print_line(text: str) -> None:
@@ -115,12 +120,30 @@ def _end(child: subprocess.Popen[bytes]) -> None:
                 time.sleep(0.2)  # workers that survive SIGTERM get SIGKILL
 
 
+def _database(store: str) -> Path | None:
+    """Return the file of a local SQLite store; None for others."""
+    parts = urlsplit(store)
+    return Path(unquote(parts.path.removeprefix("/"))) if parts.scheme == "sqlite" else None
+
+
+def _last_experiment_id(store: str) -> int | None:
+    """Return the id of the experiment with the run written last in a local SQLite store; None if there is none."""
+    path = _database(store)
+    if path is None or not path.is_file():
+        return None
+    with suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+        row = database.execute("SELECT r.experiment_id FROM runs r JOIN experiments e USING (experiment_id) WHERE "
+                               "r.lifecycle_stage = 'active' AND e.lifecycle_stage = 'active' ORDER BY r.rowid DESC "
+                               "LIMIT 1").fetchone()
+        return None if row is None else int(row[0])
+    return None  # no tables yet, or none that this version knows: MLflow says so
+
+
 def _local_experiment_id(store: str, name: str) -> int | None:
     """Return the id of an experiment in a local SQLite store; None for others. MLflow takes a second to import."""
-    parts = urlsplit(store)
-    if parts.scheme != "sqlite":
+    path = _database(store)
+    if path is None:
         return None
-    path = Path(unquote(parts.path.removeprefix("/")))
     if not path.is_file():
         raise UsageError(f"{path}: there is no tracking store yet; create one with `repro run`, or set "
                          "MLFLOW_TRACKING_URI")

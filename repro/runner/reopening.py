@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from repro.core.files import write_model
 from repro.record import damaged
 from repro.record.damaged import Damaged
-from repro.record.differences import Difference
+from repro.record.differences import Difference, other_code
 from repro.record.index import seal_again, unseal
+from repro.record.plugin_code import PluginCode, plugin_code
 from repro.runner.context import RunContext
 from repro.runner.preflight import Preflight
 
@@ -57,3 +58,16 @@ def record_start(context: RunContext, findings: Findings, preflight: Preflight) 
         folder.append_incident("difference", item.text, difference=item.kind)
     for text in preflight.warnings:
         context.warn("machine", text)
+
+
+def record_edits(context: RunContext, began_with: Sequence[PluginCode]) -> None:
+    """Record the plug-ins whose source is no longer that with which this execution began.
+
+    A rank imports what the fork server has not, so trials before and after the edit may have run different code.
+    """
+    try:
+        found = list(other_code(began_with, plugin_code(context.plan)))
+    except OSError as error:
+        found = [f"the source of a plug-in can no longer be read ({error.strerror})"]
+    for text in found:
+        context.warn("edited", f"{text}; it was edited while the run was going, so trials may have run different code")

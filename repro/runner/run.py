@@ -25,7 +25,7 @@ from repro.runner.gate import ParityGate
 from repro.runner.launching import Launchers
 from repro.runner.looks import Looks
 from repro.runner.machine_watch import MachineWatch
-from repro.runner.reopening import Findings, record_start, unsealed
+from repro.runner.reopening import Findings, record_edits, record_start, unsealed
 from repro.runner.replays import Replays, Tracking
 from repro.runner.trials import Trials
 from repro.suite.model import Trial
@@ -70,6 +70,7 @@ class Run:
             self.has_written = True
             stack.enter_context(unsealed(context, damage))
             record_start(context, findings or Findings(), checked)
+            stack.callback(record_edits, context, checked.environment.plugins)  # before the folder is sealed
             record = read_record(self.folder.root)
             trials = trials_to_run(record, self.options.again)
             remove_useless(context, record, trials, began_elsewhere(record))

@@ -41,6 +41,8 @@ class Setting:
     """True: the engine simulates all ranks in one process."""
     own_algorithm: bool = False
     """Whether `comm` has an algorithm of its own (`Comm.own_algorithm`); False: the backend's collectives."""
+    passed_through: tuple[str, ...] = ()
+    """Collectives that `comm` leaves to the backend (`Comm.passes_through`), if it has an algorithm of its own."""
     autocast: str | None = None
     """Type of products inside autocast (`Precision.autocast`); None: no autocast."""
     master_weights: bool = False

@@ -182,6 +182,10 @@ class Comm(Plugin):
     own_algorithm: ClassVar[bool] = True
     """False: the collectives are the backend's own, whose traffic is not counted."""
 
+    def passes_through(self, world: int) -> list[str]:
+        """Return the collectives that the backend runs instead of this algorithm on `world` ranks."""
+        return []
+
     @abstractmethod
     def start(self, rank: int, world: int, device: str, timeout_seconds: float) -> None:
         """Create the default process group of this rank (environment: MASTER_ADDR, MASTER_PORT)."""
@@ -353,7 +357,10 @@ class Session(ABC):
 
     @abstractmethod
     def peak_bytes(self) -> int | None:
-        """Return the largest memory in use on this rank so far, bytes; None if unknown."""
+        """Return the largest memory in use on this rank since `reset_peak`, bytes; None if unknown."""
+
+    def reset_peak(self) -> None:  # noqa: B027  # a device that cannot leaves it out
+        """Forget the largest memory so far: what initialisation or the harness itself needed."""
 
     @abstractmethod
     def close(self) -> None:

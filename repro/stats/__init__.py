@@ -34,7 +34,7 @@ from repro.stats.power import (
 from repro.stats.profile import geometric_mean, performance_profile
 from repro.stats.ratio import log_ratios, paired_p, paired_ratio, welch_p, welch_ratio
 from repro.stats.restricted import restricted_area, restricted_mean, restricted_ratio, watched_horizon
-from repro.stats.sample import or_none
+from repro.stats.sample import deviation, mean, or_none
 from repro.stats.sequential import LookLevel, look_levels
 from repro.stats.survival import Steps, Survival, cumulative_incidence, kaplan_meier, log_rank, median_time
 from repro.stats.trend import order_trend
@@ -59,6 +59,7 @@ __all__ = [
     "coefficient_of_variation",
     "cumulative_incidence",
     "detectable_ratio",
+    "deviation",
     "e_difference",
     "e_same",
     "equivalence_power",
@@ -70,6 +71,7 @@ __all__ = [
     "log_rank",
     "log_ratios",
     "look_levels",
+    "mean",
     "mean_interval",
     "median_interval",
     "median_time",

@@ -27,7 +27,7 @@ def probability_less(a: Sequence[float], b: Sequence[float], level: float = 0.95
     check_level(level)
     first, second = at_least(finite(a), 2, "P(A < B)"), at_least(finite(b), 2, "P(A < B)")
     signs = np.sign(second[None, :] - first[:, None])
-    found = float(np.mean((signs + 1) / 2))
+    found = (float(signs.sum()) / signs.size + 1) / 2
     z = float(ndtri(0.5 + level / 2))
     low = _edge(found, z, len(first), len(second))
     high = 1 - _edge(1 - found, z, len(first), len(second))

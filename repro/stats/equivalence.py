@@ -6,11 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from repro.stats.interval import Interval, from_log, t_quantile
 from repro.stats.ratio import welch
-from repro.stats.sample import finite, spread
+from repro.stats.sample import finite, mean, spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +36,7 @@ def tost(logs: Sequence[float], margin: float, alpha: float = 0.05) -> Equivalen
     """
     values = finite(logs, "logs of ratios")
     error = spread(values, "an equivalence test") / math.sqrt(len(values))
-    return _outcome(float(np.mean(values)), error, len(values) - 1, margin, alpha)
+    return _outcome(mean(values), error, len(values) - 1, margin, alpha)
 
 
 def tost_welch(

@@ -34,7 +34,7 @@ def sign_flip(logs: Sequence[float], limit: int = EXACT_PAIRS) -> float:
         return 1.0
     # Every sum of all is one of the first half's plus one of the second's: 2^(n/2) sums and a look-up each, not 2^n.
     half = len(magnitudes) // 2
-    first, second = _signed_sums(magnitudes[:half]), np.sort(_signed_sums(magnitudes[half:]))
+    first, second = (np.sort(_signed_sums(part)) for part in (magnitudes[:half], magnitudes[half:]))
     above = len(second) - np.searchsorted(second, edge - first, side="left")
     below = np.searchsorted(second, -edge - first, side="right")
     return float(above.sum() + below.sum()) / 2.0 ** len(magnitudes)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from repro.stats.interval import Interval, from_log, t_quantile
-from repro.stats.sample import check_level, finite
+from repro.stats.sample import check_level, finite, mean
 
 Bracket = tuple[float, float]
 
@@ -75,13 +75,13 @@ def bracket_bias(brackets: Sequence[Bracket]) -> GridBias:
         ValueError: no bracket, or one that is not 0 <= last miss < first hit, finite.
     """
     low, high = _sides(brackets)
-    mean = float(np.mean(high - low))
+    width = mean(high - low)
     first = int(np.sum(low == 0))
     if first:
         problem = f"{first} of {len(low)} runs hit at their first evaluation, so the grid's bias has no bound"
-        return GridBias(None, mean, problem)
-    share = from_log(float(np.mean(np.log(high / low)))) - 1
-    return GridBias(share, mean, f"first hits overstate the crossings by at most {share:.2%}, never understate them")
+        return GridBias(None, width, problem)
+    share = from_log(mean(np.log(high / low))) - 1
+    return GridBias(share, width, f"first hits overstate the crossings by at most {share:.2%}, never understate them")
 
 
 def ratio_range(candidate: Sequence[Bracket], baseline: Sequence[Bracket]) -> RatioRange:
@@ -96,7 +96,7 @@ def ratio_range(candidate: Sequence[Bracket], baseline: Sequence[Bracket]) -> Ra
     (low, high), (base_low, base_high) = _sides(candidate), _sides(baseline)
 
     def mean_log(values: np.ndarray) -> float:
-        return -math.inf if np.any(values == 0) else float(np.mean(np.log(values)))
+        return -math.inf if np.any(values == 0) else mean(np.log(values))
 
     return RatioRange(
         low=from_log(mean_log(low) - mean_log(base_high)),
@@ -139,8 +139,8 @@ def range_interval(ranges: Sequence[tuple[float, float]], level: float = 0.95) -
     least, most = table[:, 0], table[:, 1]
     middle, half = (least + most) / 2, (most - least) / 2
     count = len(middle)
-    reach = float(np.mean(half)) + t_quantile(0.5 + check_level(level) / 2, count - 1) * _largest_error(middle, half)
-    centre = float(np.mean(middle))
+    reach = mean(half) + t_quantile(0.5 + check_level(level) / 2, count - 1) * _largest_error(middle, half)
+    centre = mean(middle)
     return from_log(centre), Interval(from_log(centre - reach), from_log(centre + reach), level)
 
 
@@ -160,15 +160,15 @@ def bracket_welch(candidate: Sequence[Bracket], baseline: Sequence[Bracket], lev
     halves = [(np.log(high) - np.log(low)) / 2 for low, high in sides]
     error = math.hypot(*(_largest_error(middle, half) for middle, half in zip(middles, halves, strict=True)))
     freedom = min(len(middle) for middle in middles) - 1
-    reach = sum(float(np.mean(half)) for half in halves) + t_quantile(0.5 + check_level(level) / 2, freedom) * error
-    centre = float(np.mean(middles[0]) - np.mean(middles[1]))
+    reach = sum(mean(half) for half in halves) + t_quantile(0.5 + check_level(level) / 2, freedom) * error
+    centre = mean(middles[0]) - mean(middles[1])
     return Interval(from_log(centre - reach), from_log(centre + reach), level)
 
 
 def _largest_error(middle: np.ndarray, half: np.ndarray) -> float:
     """Return the largest standard error of the mean of values that lie within `half` of `middle`."""
     count = len(middle)
-    return float(np.linalg.norm(middle - np.mean(middle)) + np.linalg.norm(half)) / math.sqrt((count - 1) * count)
+    return float(np.linalg.norm(middle - mean(middle)) + np.linalg.norm(half)) / math.sqrt((count - 1) * count)
 
 
 def _sides(brackets: Sequence[Bracket]) -> tuple[np.ndarray, np.ndarray]:

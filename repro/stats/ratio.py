@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from repro.stats.interval import Interval, from_log, t_quantile
-from repro.stats.sample import at_least, check_level, positive, spread
+from repro.stats.sample import at_least, check_level, deviation, mean, positive, spread
 
 
 def log_ratios(candidate: Sequence[float], baseline: Sequence[float]) -> np.ndarray:
@@ -39,9 +39,9 @@ def paired_ratio(candidate: Sequence[float], baseline: Sequence[float], level: f
     count = len(logs)
     if count < 2:
         raise ValueError("an interval needs at least two pairs")
-    mean = float(np.mean(logs))
-    half = t_quantile(0.5 + check_level(level) / 2, count - 1) * float(np.std(logs, ddof=1)) / math.sqrt(count)
-    return from_log(mean), Interval(from_log(mean - half), from_log(mean + half), level)
+    middle = mean(logs)
+    half = t_quantile(0.5 + check_level(level) / 2, count - 1) * deviation(logs) / math.sqrt(count)
+    return from_log(middle), Interval(from_log(middle - half), from_log(middle + half), level)
 
 
 def paired_p(candidate: Sequence[float], baseline: Sequence[float]) -> float:
@@ -52,7 +52,7 @@ def paired_p(candidate: Sequence[float], baseline: Sequence[float]) -> float:
     """
     logs = log_ratios(candidate, baseline)
     error = spread(logs, "a t test of pairs") / math.sqrt(len(logs))
-    return two_sided(float(np.mean(logs)) / error, len(logs) - 1)
+    return two_sided(mean(logs) / error, len(logs) - 1)
 
 
 def welch_ratio(candidate: Sequence[float], baseline: Sequence[float], level: float = 0.95) -> tuple[float, Interval]:
@@ -84,11 +84,11 @@ def welch(candidate: Sequence[float], baseline: Sequence[float]) -> tuple[float,
     """
     above = np.log(at_least(positive(candidate), 2, "a ratio of two samples"))
     below = np.log(at_least(positive(baseline), 2, "a ratio of two samples"))
-    spread(np.concatenate([above - np.mean(above), below - np.mean(below)]), "a ratio of two samples")
-    parts = [float(np.var(logs, ddof=1)) / len(logs) for logs in (above, below)]
+    spread(np.concatenate([above - mean(above), below - mean(below)]), "a ratio of two samples")
+    parts = [deviation(logs)**2 / len(logs) for logs in (above, below)]
     total = math.fsum(parts)
     freedom = total**2 / math.fsum(part**2 / (len(logs) - 1) for part, logs in zip(parts, (above, below), strict=True))
-    return float(np.mean(above) - np.mean(below)), math.sqrt(total), freedom
+    return mean(above) - mean(below), math.sqrt(total), freedom
 
 
 def two_sided(statistic: float, freedom: float) -> float:

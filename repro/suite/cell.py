@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-from repro.core.frozen import Frozen
-from repro.suite.kinds import AnyTrialConfig
-from repro.suite.model import Side, cell_name
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any
 
+from pydantic import AfterValidator
+
+from repro.core import pattern
+from repro.core.errors import visible
+from repro.core.frozen import Frozen
+from repro.suite.choice import Choice
+from repro.suite.kinds import AnyTrialConfig
+from repro.suite.labels import is_text_of
+from repro.suite.model import Side, cell_name
+from repro.suite.stand_in import StandIn
+
+FEW_ABSENT = 100
+"""Cells of absent plug-ins whose own labels are compared with each other; with more, none is used."""
 AA = "A/A"
 """The factor that the two cells of a pair differ in, as reports show it."""
+
+Label = Annotated[str, AfterValidator(visible)]
+"""A text in one line: a record's own text cannot pass for lines of ours."""
 
 
 class Cell(Frozen):
     """One combination of factors; its trials differ only in their seed."""
 
     cell_id: str
-    label: str
+    label: Label
     factors: dict[str, str]
     """The factors that vary over the plan, as reports show them."""
     choices: AnyTrialConfig
@@ -28,6 +44,37 @@ class Cell(Frozen):
         return self.cell_id in (self.choices.cell_id, cell_name(self.choices, self.side))
 
     @property
+    def well_labelled(self) -> bool:
+        """Label and factors say of the choices what is so; a label in words of another version is none of this one."""
+        plain = {key: value for key, value in self.factors.items() if key != AA}
+        if self.factors.get(AA, "") != self.side or not self.label.endswith(_mark(self.side)):
+            return False
+        data = self.choices.model_dump(mode="json", by_alias=True)
+        if not all(_states(self.choices, data, key, value) for key, value in plain.items()):
+            return False
+        if plain:
+            return self.plain_label == label_of(self.choices, plain)
+        return self.plain_label == visible(self.choices.title) or any(
+            choice.is_label(self.plain_label) for choice in self.choices.plugins())
+
+    @property
+    def well_paired(self) -> bool:
+        """A side B names its side A, which the choices give; no other cell names one."""
+        if self.side != "B":
+            return not self.twin_of
+        seconds = self.choices.timeout_seconds
+        # The twins of version 0.1.0 differ in their choices, by one second (suite/legacy.py).
+        first = self.choices if self.trial_side else self.choices.model_copy(update={"timeout_seconds": seconds - 1})
+        return self.twin_of == first.cell_id
+
+    def relabelled(self) -> Cell:
+        """Return the cell with the label and the factors that its choices give."""
+        factors = shown_factors(self.choices, [key for key in self.factors if key != AA])
+        mark = {AA: self.side} if self.side else {}
+        label = label_of(self.choices, factors) + _mark(self.side)
+        return self.model_copy(update={"label": label, "factors": factors | mark})
+
+    @property
     def trial_side(self) -> Side:
         """The side that trials must state in addition to their choices to identify their cell."""
         return "" if self.cell_id == self.choices.cell_id else self.side
@@ -35,7 +82,7 @@ class Cell(Frozen):
     @property
     def plain_label(self) -> str:
         """The label without the side."""
-        return self.label.removesuffix(_mark(self.side)) if self.side else self.label
+        return self.label.removesuffix(_mark(self.side))
 
     def with_choices(self, choices: AnyTrialConfig) -> Cell:
         """Return the cell with other choices, and the name that they give it."""
@@ -52,13 +99,54 @@ class Cell(Frozen):
         })
 
 
+def truly_labelled(cells: Sequence[Cell]) -> tuple[Cell, ...]:
+    """Return cells of a record with labels that follow from their choices, whatever the record calls them.
+
+    The options of a plug-in that is not installed have no defaults here, and a label that names all of them is long:
+    the record's own is kept if it is true of its cell and of no other.
+    """
+    absent = [cell for cell in cells if any(isinstance(item.plugin, StandIn) for item in cell.choices.plugins())]
+    keep = {cell.cell_id for cell in absent if cell.well_labelled} if len(absent) <= FEW_ABSENT else set()
+    keep -= {cell.cell_id for cell in absent if cell.cell_id in keep and any(
+        other.model_copy(update={"label": cell.label, "factors": cell.factors}).well_labelled
+        for other in absent if other is not cell)}
+    return tuple(cell if cell.cell_id in keep else cell.relabelled() for cell in cells)
+
+
+def shown_factors(choices: AnyTrialConfig, keys: Iterable[str]) -> dict[str, str]:
+    """Return factor -> the text that reports show for it."""
+    data = choices.model_dump(mode="json", by_alias=True)
+    return {key: _text(choices, data, key) for key in keys}
+
+
+def label_of(choices: AnyTrialConfig, factors: Mapping[str, str]) -> str:
+    """Return the label of a cell with these factors, as shown."""
+    return visible(", ".join(choices.phrase(key, value) for key, value in factors.items()) or choices.title)
+
+
+def _text(choices: AnyTrialConfig, data: dict[str, Any], key: str) -> str:
+    value: Any = getattr(choices, key, None)
+    if isinstance(value, Choice):
+        return value.label
+    value = pattern.get(data, key)
+    return json.dumps(value, sort_keys=True) if isinstance(value, dict | list) else str(value)
+
+
+def _states(choices: AnyTrialConfig, data: dict[str, Any], key: str, text: str) -> bool:
+    """Return whether `text` says what is so of the field `key`."""
+    value: Any = getattr(choices, key, None)
+    if isinstance(value, Choice):
+        return value.label == text or value.is_label(text)
+    return _text(choices, data, key) == text or is_text_of(text, pattern.get(data, key))
+
+
 def _mark(side: Side) -> str:
-    return f" [{side}]"
+    return f" [{side}]" if side else ""
 
 
 class Skipped(Frozen):
     """A requested combination that will not run."""
 
-    label: str
+    label: Label
     factors: dict[str, str]
     reason: str

@@ -17,6 +17,7 @@ from repro.core.redact import without_users
 from repro.seams.plugin import Plugin
 from repro.suite.facts import facts_of
 from repro.suite.field_problem import FieldProblem, as_text, describe_error, reject_booleans
+from repro.suite.labels import is_label
 from repro.suite.recorded import NAME, RecordedPlugin, RecordedPlugins, described, unknown_plugin
 from repro.suite.stand_in import StandIn
 
@@ -48,6 +49,10 @@ class Choice(Frozen):
     def label(self) -> str:
         """The name, the options that differ from their defaults, and those that are always shown."""
         return self.label_without(())
+
+    def is_label(self, text: str) -> bool:
+        """Return whether `text` may stand for the plug-in: its name, and options that it has."""
+        return is_label(text, self.kind, self.options)
 
     def label_without(self, names: Collection[str]) -> str:
         """Return the label without some options."""

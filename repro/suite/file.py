@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -70,12 +70,14 @@ def bundled() -> list[str]:
 
 
 def read_suite(
-    name_or_path: str, overrides: Sequence[str] = (), design: ChosenDesign | None = None
+    name_or_path: str, overrides: Sequence[str] = (), design: ChosenDesign | None = None,
+    options: Mapping[str, object] | None = None,
 ) -> SuiteFile:
     """Read a bundled suite by name or any suite by path, and apply `key=value` overrides.
 
     Args:
         design: a sequential design for a suite that declares none.
+        options: field of the suite -> value of the option of this name, for example master_seed of --master-seed.
 
     Raises:
         SuiteError: no such suite, or a problem in it or in an override, with its place.
@@ -87,10 +89,10 @@ def read_suite(
     data = {key: _without_secrets(item) if key in PROSE else item for key, item in source.data.items()}
     for override in overrides:
         _apply(data, override, written)
+    for name, value in (options or {}).items():
+        data[name], written[name,] = value, f"--{name.replace('_', '-')} {value}"
     if ("seeds",) in written and (design is not None or data.get("sequential") is not None):
-        end = f"leave out {design.option}" if design else "add -o sequential=null"
-        raise SuiteError(f"a sequential design runs up to its last look; for a fixed number {end}",
-                         file=written["seeds",], field="seeds")
+        raise _fixed_number(written["seeds",], design)
     if design is not None:
         data = _with_design(data, design, written)
     holder = SuiteFile(text=masked(text), source=source, overrides=written)
@@ -101,6 +103,13 @@ def read_suite(
         raise holder.problem(problem, path) from error
     _check_factors(holder)
     return holder
+
+
+def _fixed_number(shown: str, design: ChosenDesign | None) -> SuiteError:
+    """Return the error of a number of seeds next to a sequential design."""
+    end = f"leave out {design.option}" if design else "add -o sequential=null"
+    return SuiteError(f"a sequential design runs up to its last look; leave this out, or for a fixed number {end}",
+                      file=shown)
 
 
 def _with_design(data: dict[str, Any], design: ChosenDesign, written: dict[FieldPath, str]) -> dict[str, Any]:

@@ -15,7 +15,8 @@ FIRST_METHOD = "1.0"
 METHODS = (FIRST_METHOD, METHOD)
 """Methods whose records this version can verify, each by its own rules."""
 ADDED_LATER: dict[str, Any] = {"compression": "none", "compression_rank": 1, "overlap": None, "bucket_mib": None,
-                               "nccl_algorithm": None, "stall_seconds": None}
+                               "nccl_algorithm": None, "stall_seconds": None, "broadcast_buffers": True,
+                               "static_graph": False, "find_unused": False}
 """Choices that are newer than the first records, with the value that those records imply. They are part of the JSON
 only with another value, so that a cell keeps its name."""
 
@@ -28,14 +29,18 @@ def rules_of(method: str) -> str:
 def canonical(model: BaseModel, exclude: set[str] | None = None) -> str:
     """Return the one JSON text of a model: keys sorted, no spaces."""
     data = model.model_dump(mode="json", by_alias=True, exclude=exclude)
-    choices = data.get("choices", data)
+    leave_out_added(data.get("choices", data))
+    if data.get("side") == "":  # of a trial: only the second twin of a calibration has one
+        del data["side"]
+    return json.dumps(data, sort_keys=True, separators=(",", ":"))
+
+
+def leave_out_added(choices: dict[str, Any]) -> None:
+    """Remove choices that are newer than the first records and have the value that those imply."""
     for place in (choices, choices.get("engine"), choices.get("comm")):
         if isinstance(place, dict):
             for key in [key for key, value in ADDED_LATER.items() if key in place and place[key] == value]:
                 del place[key]
-    if data.get("side") == "":  # of a trial: only the second twin of a calibration has one
-        del data["side"]
-    return json.dumps(data, sort_keys=True, separators=(",", ":"))
 
 
 def digest(model: BaseModel, exclude: set[str] | None = None) -> str:

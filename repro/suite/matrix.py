@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from repro.core import pattern, registry
 from repro.core.errors import SuiteError
 from repro.core.yaml_file import FieldPath
-from repro.suite.cell import Cell
+from repro.suite.cell import Cell, label_of, shown_factors
 from repro.suite.choice import Choice, describe, parse_choice
 from repro.suite.field_problem import FieldProblem, describe_error
 from repro.suite.identity import canonical
@@ -142,27 +142,16 @@ def _located(text: str, path: tuple[str | int, ...], levels: Levels, problem: Pr
 def _label(suite: Suite, expanded: list[AnyTrialConfig], problem: Problem) -> list[Cell]:
     cells: list[Cell] = []
     seen: dict[str, str] = {}
-    varying = _varying(suite, expanded)
-    for choices in expanded:
-        factors = {key: _shown(choices, key) for key in varying}
-        label = ", ".join(choices.phrase(key, value) for key, value in factors.items()) or choices.title
+    every = [shown_factors(choices, suite.matrix) for choices in expanded]
+    varying = [key for key in suite.matrix if len({shown[key] for shown in every}) > 1]
+    for choices, shown in zip(expanded, every, strict=True):
+        factors = {key: shown[key] for key in varying}
+        label = label_of(choices, factors)
         if canonical(choices) in seen:
             raise problem(f"the cell {label!r} is requested twice", ("matrix", *_repeated(suite)))
         seen[canonical(choices)] = label
         cells.append(Cell(cell_id=choices.cell_id, label=label, factors=factors, choices=choices))
     return cells
-
-
-def _varying(suite: Suite, expanded: list[AnyTrialConfig]) -> list[str]:
-    return [key for key in suite.matrix if len({_shown(choices, key) for choices in expanded}) > 1]
-
-
-def _shown(choices: AnyTrialConfig, key: str) -> str:
-    value: Any = getattr(choices, key, None)
-    if isinstance(value, Choice):
-        return value.label
-    value = pattern.get(choices.model_dump(mode="json", by_alias=True), key)
-    return json.dumps(value, sort_keys=True) if isinstance(value, dict | list) else str(value)
 
 
 def _repeated(suite: Suite) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -135,7 +136,12 @@ class Plan(Frozen):
 
     @property
     def common_seeds(self) -> int:
-        """Repeats that every cell has: after the first look of a sequential run only two cells go on."""
+        """Repeats that every cell has: after the first look of a sequential run only two cells go on.
+
+        A reproduction has those of its source that are run again.
+        """
+        if self.kind == "reproduction":
+            return min(Counter(index for index, _ in self.order).values(), default=self.suite.seeds)
         return self.suite.looks[0] if self.suite.looks and self.kind == "suite" else self.suite.seeds
 
     @property

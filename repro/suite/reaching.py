@@ -10,18 +10,24 @@ from decimal import Decimal
 from enum import Enum
 from pathlib import PurePath
 from shlex import quote
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
+from repro.core import registry
 from repro.core.errors import UsageError
-from repro.core.redact import holds_credential
+from repro.core.redact import credential_in
 from repro.seams.reach import Reach
 from repro.suite.cell import Cell
+
+if TYPE_CHECKING:
+    from repro.suite.plan import Plan
 
 HARMLESS = (bool, int, float, complex, Decimal, date, time, timedelta, Enum, type(None))
 ADDRESSES = ("pydantic.networks", "pydantic_core._pydantic_core", "ipaddress")
 """Modules of the types of addresses."""
+WITH_OPTIONS = ("trial", "matrix", "exclude", "baseline", "primary")
+"""Fields of a suite that hold options as they were written."""
 SHOWN = 4
 """Number of values that an error names."""
 
@@ -85,17 +91,49 @@ def require_allowed(source: str, cells: Sequence[Cell], allowed: Sequence[str]) 
                          f"what is read, written or run here; if you trust it, allow that very value: {flags}")
 
 
-def refuse_credentials(cells: Sequence[Cell], environment: Mapping[str, str]) -> None:
-    """Refuse a suite whose options hold a credential: options are stored, compared and published.
+def refuse_credentials(plan: Plan, environment: Mapping[str, str]) -> None:
+    """Refuse a suite whose options hold a credential: all of them are stored, compared and published.
+
+    Text counts wherever it is: in keys, in defaults, in options marked as harmless, in combinations that are skipped.
 
     Raises:
         UsageError: an option holds one; the value is not shown.
     """
-    for item in reaching(cells):
-        if holds_credential(item.value, environment):
-            raise UsageError(f"{item.option}: holds a password, or the value of a variable of your environment that is "
-                             "named like a secret; options are part of every record. The plug-in should read it from a "
-                             "variable or a file")
+    if what := credential_in(plan.suite.suite, environment):
+        raise UsageError(f"suite: its name holds {what}; give the suite another name")
+    words = _schema_words(plan)
+    complete = [(choice.seam, choice.options) for cell in plan.cells for choice in cell.choices.plugins()]
+    written = plan.suite.model_dump(mode="json", include=set(WITH_OPTIONS))
+    seen: set[str] = set()
+    for place, options in [*complete, *written.items()]:
+        for option, text in _texts(options, place):
+            if text not in seen and text not in words and (what := credential_in(text, environment)):
+                raise UsageError(f"{option}: holds {what}; options are part of every record. A plug-in should read a "
+                                 "credential from a variable or a file")
+            seen.add(text)
+
+
+def _schema_words(plan: Plan) -> set[str]:
+    """Return names of fields and built-in plug-ins: words of this package, whatever variables happen to hold them."""
+    plugins = [choice.plugin for cell in plan.cells for choice in cell.choices.plugins()]
+    words = {name for model in {type(item) for item in plugins} for name in model.model_fields}
+    words |= {name for kinds in registry.BUILT_IN.values() for name in kinds}
+    words |= {name for cell in plan.cells for name in type(cell.choices).model_fields}
+    return words | {part for key in plan.suite.matrix for part in (key, *key.split("."))
+                    if all(piece in words for piece in key.split("."))}
+
+
+def _texts(value: Any, place: str) -> Iterator[tuple[str, str]]:
+    """Yield (option, text) of every text in JSON-like options; a key counts as text of the mapping that holds it."""
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield place, key  # before what is below it: a place that is shown holds no credential
+            yield from _texts(item, f"{place}.{key}")
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _texts(item, f"{place}.{number}")
 
 
 def _of_model(model: BaseModel, place: str) -> Iterator[Reaching]:
@@ -118,10 +156,9 @@ def _walk(value: Any, annotation: Any, place: str, mark: Reach | None) -> Iterat
     if isinstance(value, BaseModel):
         yield from _of_model(value, place)
     elif isinstance(value, Mapping):
-        below = next((each[1] for each in inner if len(each) == 2), Any)
+        of_keys, below = next((each for each in inner if len(each) == 2), (Any, Any))
         for key, item in value.items():
-            if not str(key).isidentifier():  # a name of a setting is one, a path is not
-                yield from _walk(key, Any, place, mark)
+            yield from _walk(key, of_keys, place, mark)
             yield from _walk(item, below, f"{place}.{key}", mark)
     elif isinstance(value, list | tuple | set | frozenset):
         below = next((each[0] for each in inner if each), Any)

@@ -14,6 +14,7 @@ from repro.core import registry
 from repro.core.frozen import Frozen
 from repro.seams.plugin import Plugin
 from repro.suite.facts import FACTS, Facts
+from repro.suite.labels import is_label
 from repro.suite.stand_in import stand_in
 
 NAME = r"^[\w.+-]{1,100}$"
@@ -39,6 +40,12 @@ class RecordedPlugin(Frozen):
     def _facts_of_its_seam(self) -> RecordedPlugin:
         known = FACTS[self.seam].model_validate(self.facts)
         object.__setattr__(self, "facts", known.model_dump(mode="json"))
+        return self
+
+    @model_validator(mode="after")
+    def _label_of_its_options(self) -> RecordedPlugin:
+        if not is_label(self.shown, self.kind, self.options):
+            raise ValueError("shown: states other options than the plug-in has")
         return self
 
     def plugin(self) -> Plugin:

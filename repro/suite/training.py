@@ -191,6 +191,7 @@ class TrainingConfig(TrialConfig):
             processes=self.processes, accumulation=self.batch.accumulation, device=device, device_count=device_count,
             compression=self.compression, overlap=self.overlap, determinism=self.determinism,
             simulated=self.origin == "simulated", own_algorithm=self.comm.get(Comm).own_algorithm,
+            passed_through=tuple(self.comm.get(Comm).passes_through(self.processes)),
             weights=precision.weights, autocast=precision.autocast, master_weights=precision.master,
         )
 
@@ -226,3 +227,6 @@ class TrainingConfig(TrialConfig):
 
     def rank_logs(self) -> int:
         return self.launcher.get(Launcher).rank_logs(self.processes)
+
+    def gate_starts(self) -> int:
+        return 1 if self.precision.kind == "fp32" else 2  # once in fp32, once more in its own format

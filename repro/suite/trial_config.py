@@ -133,3 +133,7 @@ class TrialConfig(SuitePart):
     @abstractmethod
     def rank_logs(self) -> int:
         """Return how many files with the output of ranks a trial leaves."""
+
+    @abstractmethod
+    def gate_starts(self) -> int:
+        """Return how often the parity gate starts a cell of these choices: once for each of its comparisons."""

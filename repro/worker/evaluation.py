@@ -11,9 +11,7 @@ import numpy as np
 
 from repro.seams.training import Batch, TrainingParts
 from repro.worker.context import TrialContext
-
-EVAL_BATCH = 512
-"""Samples per forward pass of an evaluation and rank."""
+from repro.worker.setup import EVAL_BATCH
 
 
 def share_batches(parts: TrainingParts, rank: int, world: int, eval_samples: int) -> Iterator[Batch]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from repro.worker.gate_difference import (
     NOISE,
@@ -109,24 +109,24 @@ def check_initial(pair: Pair) -> Difference | None:
 
 
 def check_aged(pair: Pair) -> Difference | None:
-    """Compare the losses of the steps at rate 0, which must not change a weight."""
-    reference = pair.reference
-    if not reference.aged_loss:
-        return None
-    last = aged_index(reference)
-    start = reference.steps[last] + 1
+    """Check that the steps at rate 0 changed no weight."""
+    last = aged_index(pair.reference)
     for trace in pair.ranks:
         if trace.moved_at_rate_zero:
-            end = reference.steps[last + 1] - 1
+            start, end = pair.reference.steps[last] + 1, pair.reference.steps[last + 1] - 1
             text = (f"steps {start} to {end}: weight of {trace.moved_at_rate_zero!r} on rank {trace.rank} changed at "
                     "rate 0")
             return Difference("rate 0", start, text, trace.moved_at_rate_zero)
-        # Weights that stay where they are differ by as much as at the last step before.
-        for index, theirs in enumerate(reference.aged_loss):
-            tolerance = max(10 * TOLERANCE, 10 * pair.tolerances[last])
-            if found := compare_number("rate 0", "loss", start + index, trace.aged_loss[index], theirs, tolerance):
-                return found
     return None
+
+
+def check_aged_losses(pair: Pair) -> Difference | None:
+    """Compare the losses of the steps at rate 0: weights that stay put differ by as much as at the last step before."""
+    last = aged_index(pair.reference)
+    tolerance = max(10 * TOLERANCE, 10 * pair.tolerances[last])
+    start = pair.reference.steps[last] + 1
+    return first(compare_number("loss", "loss", start + index, trace.aged_loss[index], theirs, tolerance)
+                 for index, theirs in enumerate(pair.reference.aged_loss) for trace in pair.ranks)
 
 
 def aged_index(reference: Trace) -> int:
@@ -152,23 +152,39 @@ def check_buffers(pair: Pair) -> Difference | None:
     return None
 
 
-def check_evaluation(pair: Pair) -> Difference | None:
-    """Compare the evaluation with the harness's own of the same weights, among ranks, and with the reference's."""
-    reference, ranks, last = pair.reference, pair.ranks, pair.reference.steps[-2]
+def check_evaluations(pair: Pair) -> Difference | None:
+    """Compare the evaluations with the harness's own of the same weights, among ranks, and with the reference's.
+
+    Later ones are compared with the reference's only if the harness has none: the weights have moved further apart.
+    """
+    for index, right in enumerate(pair.reference.evaluations):
+        if found := check_own_evaluation(pair.ranks, index, OWN_EVALUATION_TOLERANCE):
+            return found
+        values = [trace.evaluations[index].value for trace in pair.ranks]
+        for trace, value in zip(pair.ranks, values, strict=True):
+            if value != values[0]:
+                text = (f"after step {right.step}: the evaluation is {value:.8g} on rank {trace.rank}, "
+                        f"{values[0]:.8g} on rank 0")
+                return Difference("evaluation", right.step, text)
+        found = compare_number("evaluation", "evaluation", right.step, values[0], right.value, EVALUATION_TOLERANCE)
+        if found and (index == 0 or pair.ranks[0].evaluations[index].own is None):
+            return found
+    return None
+
+
+def check_own_evaluation(ranks: Sequence[Trace], index: int, tolerance: float) -> Difference | None:
+    """Compare an evaluation with the harness's own of the same weights, which it must leave as they are."""
     for trace in ranks:
-        if trace.moved_by_evaluation:
-            text = (f"after step {last}: the evaluation changed the weights, the first of them "
-                    f"{trace.moved_by_evaluation!r} on rank {trace.rank}")
-            return Difference("evaluation", last, text, trace.moved_by_evaluation)
-        if trace.own_evaluation is not None and (found := compare_number(
-                "evaluation", "evaluation", last, trace.evaluation, trace.own_evaluation, OWN_EVALUATION_TOLERANCE)):
+        item = trace.evaluations[index]
+        if item.moved:
+            text = (f"after step {item.step}: the evaluation changed the weights, the first of them {item.moved!r} "
+                    f"on rank {trace.rank}")
+            return Difference("evaluation", item.step, text, item.moved)
+        if item.own is not None and (found := compare_number(
+                "evaluation", "evaluation", item.step, item.value, item.own, tolerance)):
             text = found.text.replace("the reference's", "the harness's of the same weights")
-            return Difference("evaluation", last, text, "", found.size, found.tolerance)
-        if trace.evaluation != ranks[0].evaluation:
-            text = f"evaluation: rank {trace.rank} found {trace.evaluation:.8g}, rank 0 {ranks[0].evaluation:.8g}"
-            return Difference("evaluation", last, text)
-    return compare_number("evaluation", "evaluation", last, ranks[0].evaluation, reference.evaluation,
-                          EVALUATION_TOLERANCE)
+            return replace(found, text=text)
+    return None
 
 
 def check_ranks(pair: Pair) -> Difference | None:
@@ -198,7 +214,7 @@ def check_optimizer(pair: Pair) -> Difference | None:
 
 
 END_CHECKS: Mapping[str, Callable[[Pair], Difference | None]] = {
-    "initial weights": check_initial, "rate 0": check_aged, "buffers": check_buffers, "evaluation": check_evaluation,
+    "initial weights": check_initial, "rate 0": check_aged, "buffers": check_buffers, "evaluation": check_evaluations,
     "ranks": check_ranks, "optimizer": check_optimizer,
 }
 
@@ -210,6 +226,8 @@ def judge(
     pair = Pair(reference, ranks, tolerances or (TOLERANCE,) * len(reference.loss))
     found = {name: first(check(pair, index) for index in range(len(reference.loss)))
              for name, check in STEP_CHECKS.items()}
+    if (aged := check_aged_losses(pair)) and (found["loss"] is None or aged.step < found["loss"].step):
+        found["loss"] = aged
     return found | {name: check(pair) for name, check in END_CHECKS.items()}
 
 

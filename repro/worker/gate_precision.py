@@ -7,7 +7,15 @@ from collections.abc import Mapping, Sequence
 
 from repro.seams.training import Precision
 from repro.worker.gate_difference import Compared, Difference, compare_number, compare_tensors, first
-from repro.worker.gate_judge import Pair, at, check_initial, check_input, check_optimizer, check_ranks
+from repro.worker.gate_judge import (
+    Pair,
+    at,
+    check_initial,
+    check_input,
+    check_optimizer,
+    check_own_evaluation,
+    check_ranks,
+)
 from repro.worker.gate_trace import Measure, Trace
 
 AUTOCAST_TOLERANCE = 1e-3
@@ -35,7 +43,9 @@ def judge_precision(precision: Precision, reference: Trace, ranks: Sequence[Trac
         "gradient": _check_tensors(pair, index, "gradient", tolerance),
         "update": _check_tensors(pair, index, "update", tolerance) or _check_sizes(pair),
         "wide masters": _check_width(pair),
-        "evaluation": _check_evaluation(pair), "ranks": check_ranks(pair), "optimizer": check_optimizer(pair),
+        "evaluation": first([check_own_evaluation(ranks, number, EVALUATION_TOLERANCE)
+                             for number in range(len(reference.evaluations))]),
+        "ranks": check_ranks(pair), "optimizer": check_optimizer(pair),
     }
 
 
@@ -86,20 +96,4 @@ def _check_width(pair: Pair) -> Difference | None:
             text = (f"after step {last}: {trace.wide_share:.1%} of the master weights on rank {trace.rank} are wider "
                     f"than the narrow type, {theirs:.1%} of the reference's")
             return Difference("wide masters", last, text, "", 1 - trace.wide_share / theirs, WIDE_SHARE)
-    return None
-
-
-def _check_evaluation(pair: Pair) -> Difference | None:
-    last = pair.reference.steps[-2]
-    for trace in pair.ranks:
-        if trace.moved_by_evaluation:
-            text = f"after step {last}: the evaluation changed the weights of {trace.moved_by_evaluation!r}"
-            return Difference("evaluation", last, text, trace.moved_by_evaluation)
-        if trace.own_evaluation is None:
-            continue
-        found = compare_number("evaluation", "evaluation", last, trace.evaluation, trace.own_evaluation,
-                               EVALUATION_TOLERANCE)
-        if found:
-            text = found.text.replace("the reference's", "the harness's of the same weights")
-            return Difference("evaluation", last, text, "", found.size, found.tolerance)
     return None

@@ -55,6 +55,20 @@ STEPS = measured_steps("fp32", 0.0)[-1].number
 """Optimizer steps of the gate in fp32."""
 
 
+class Evaluation(Frozen):
+    """One evaluation in the gate."""
+
+    model_config = ConfigDict(ser_json_inf_nan="constants")
+
+    step: int
+    """The last step before it."""
+    value: float
+    own: float | None = None
+    """The harness's own evaluation of the same weights; None: not to be compared."""
+    moved: str = ""
+    """First tensor that the evaluation changed; "" if none."""
+
+
 class Trace(Frozen):
     """The measurements of one rank in the gate; lists have one item per measured step."""
 
@@ -79,12 +93,10 @@ class Trace(Frozen):
     """Name -> the change of the full weights, by step."""
     moved_at_rate_zero: str = ""
     """First tensor that the steps at rate 0 changed; "" if none."""
-    moved_by_evaluation: str = ""
     buffers: dict[str, Measure]
-    """Name -> after the evaluation."""
-    evaluation: float
-    own_evaluation: float | None = None
-    """The harness's own evaluation of the same weights; None: not to be compared."""
+    """Name -> after the first evaluation."""
+    evaluations: tuple[Evaluation, ...]
+    """One before the last step and one after it, so that what an evaluation leaves to the next one shows."""
     parts: str = ""
     """Hash of which weights this rank holds itself; ranks with equal parts must have equal `held`."""
     held: str = ""

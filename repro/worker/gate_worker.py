@@ -17,9 +17,9 @@ from repro.worker.data_order import SampleOrder
 from repro.worker.evaluation import share_batches
 from repro.worker.gate_measure import Measures, batch_sha256
 from repro.worker.gate_model import cut_dropout, keep_rank_0_buffers
-from repro.worker.gate_trace import AGED_STEPS, Kind, Step, Trace, measured_steps
+from repro.worker.gate_trace import AGED_STEPS, Evaluation, Kind, Step, Trace, measured_steps
 from repro.worker.rank_weights import describe_held, wide_share
-from repro.worker.setup import RankPlace, Started, make_job, start_session
+from repro.worker.setup import RankPlace, Started, make_job, start_session, warm_up
 
 MAX_EVAL_SAMPLES = 2048
 """Largest number of evaluation samples over all ranks: all of a small data set, enough of a large one."""
@@ -34,6 +34,8 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
     started = start_session(trial, job, payload.get("disturbance", 0), lambda parts: _prepare(parts, cut))
     assert started.parts is not None
     try:
+        if trial.choices.warmup_steps:  # the reference has none: what a warm-up leaves behind must show
+            warm_up(started.session, started.parts, job, trial.choices)
         kind: Kind = payload["kind"]
         trace = Recorder(trial, job, started).record(kind, measured_steps(kind, float(payload["least_share"])))
         fence.write_bytes(Path(folder, f"trace{rank}.json"), trace.model_dump_json().encode())
@@ -64,6 +66,7 @@ class Recorder:
         self.weights: dict[str, np.ndarray] = {}
         self.fed: list[tuple[str, ...]] = []
         self.losses: list[float] = []
+        self._optimizer: dict[str, str] = {}
 
     def record(self, kind: Kind, steps: Sequence[Step]) -> Trace:
         """Take all steps and return what was measured."""
@@ -75,15 +78,18 @@ class Recorder:
             if kind == "fp32" and index and step.number > before[index - 1].number + 1:
                 facts |= self._age(before[index - 1].number)
             self._measure_step(step)
-        facts |= self._evaluate()
+        evaluations = [self._evaluate(before[-1].number, self.eval_samples)]
+        facts["buffers"] = self.measures.of(self.session.buffers())
         for step in steps[len(before):]:
             self._measure_step(step)
+        # Fewer samples: a sum that is left over from the first evaluation cannot be right by chance.
+        evaluations.append(self._evaluate(steps[-1].number, max(1, self.eval_samples // 2)))
         facts |= self._describe_ranks()
         return Trace(
             rank=self.job.rank, steps=tuple(step.number for step in steps), fed=tuple(self.fed),
             loss=tuple(self._mean(self.losses)), initial=initial, gradients=self.measures.series("gradient"),
             weights=self.measures.series("weight"), updates=self.measures.series("update"),
-            effective=self.session.effective(), **facts,
+            effective=self.session.effective(), evaluations=tuple(evaluations), optimizer=self._optimizer, **facts,
         )
 
     def _batches(self, number: int) -> list[Batch]:
@@ -115,24 +121,25 @@ class Recorder:
         now = self.session.weights()
         return next((name for name in now if not np.array_equal(now[name], self.weights[name], equal_nan=True)), "")
 
-    def _evaluate(self) -> dict[str, Any]:
+    def _evaluate(self, step: int, samples: int) -> Evaluation:
         """Evaluate by the engine and, with the weights that it reports, by the harness's own model."""
         from repro.worker.own_model import OwnModel
 
         metric, job = self.trial.choices.stop.metric, self.job
-        theirs = self.session.evaluate(share_batches(self.parts, job.rank, job.world, self.eval_samples), metric)
-        facts = {"moved_by_evaluation": self._moved(), "buffers": self.measures.of(self.session.buffers())}
+        theirs = self.session.evaluate(share_batches(self.parts, job.rank, job.world, samples), metric)
+        moved = self._moved()
         functions = self.started.functions
         assert functions is not None
         own = OwnModel(self.trial, job, functions)
         own.load(self.weights, self.session.buffers())
-        ours = own.evaluate(metric, self.eval_samples)
+        ours = own.evaluate(metric, samples)
         sums = self.session.total([theirs[0], float(theirs[1]), ours[0], float(ours[1])])
         if job.optimizer.evaluates_other_weights:
-            return facts | {"evaluation": sums[0] / sums[1], "moved_by_evaluation": ""}
+            return Evaluation(step=step, value=sums[0] / sums[1])
+        self._optimizer = own.describe_optimizer()
         # A lost sample must show: the harness's own count is the divisor of both.
-        return facts | {"evaluation": sums[0] / sums[1] if sums[1] == sums[3] else float("nan"),
-                        "own_evaluation": sums[2] / sums[3], "optimizer": own.describe_optimizer()}
+        value = sums[0] / sums[1] if sums[1] == sums[3] else float("nan")
+        return Evaluation(step=step, value=value, own=sums[2] / sums[3], moved=moved)
 
     def _describe_ranks(self) -> dict[str, Any]:
         held, precision = self.session.held(), self.job.precision

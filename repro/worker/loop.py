@@ -40,7 +40,8 @@ class Loop:
         self.evaluator = Evaluator(context)
         self.capture = Capture(context)
         self.progress = Progress()
-        self.restored_peak_bytes: int | None = None
+        self.known_peak_bytes: int | None = None
+        """Largest memory before the last reset, in this attempt and in those that it resumes."""
 
     def run(self) -> None:
         """Train until the target, the budget or divergence ends the trial, then log the final report."""
@@ -64,6 +65,7 @@ class Loop:
         """Start the clock and read the data."""
         self.session.synchronize()
         self.session.traffic()  # drops what was counted before the run
+        self.session.reset_peak()
         self.watch.restart(self.log.start("run_start"))
         self.open_data()
 
@@ -98,10 +100,12 @@ class Loop:
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
-        """Charge the time inside to logging; what is sent inside is no traffic of the trial."""
+        """Charge the time inside to logging; what is sent or held inside is no traffic or memory of the trial."""
         self.traffic.add(self.session.traffic())
+        self.known_peak_bytes = self.peak_bytes()
         with self.watch.phase("logging"):
             yield
+        self.session.reset_peak()
         self.session.traffic()
 
     def stop(self, ending: Ending) -> None:
@@ -132,7 +136,7 @@ class Loop:
 
     def peak_bytes(self) -> int | None:
         """Largest memory of this rank, in this attempt and in those that it resumes."""
-        peaks = [peak for peak in (self.restored_peak_bytes, self.session.peak_bytes()) if peak is not None]
+        peaks = [peak for peak in (self.known_peak_bytes, self.session.peak_bytes()) if peak is not None]
         return max(peaks, default=None)
 
     def resume(self, resumed: Resumption) -> None:
@@ -160,7 +164,7 @@ class Loop:
         self.steps.step, self.steps.block_seconds = state["step"], state["own_steps"]
         self.progress = Progress(state["hits"], state["established"])
         self.evaluator.evaluations = state["evaluations"]
-        self.restored_peak_bytes = state["peak_bytes"]
+        self.known_peak_bytes = state["peak_bytes"]
         self.traffic.restore(state["traffic"])
         if self.audit is not None:
             self.audit.restore(state["account"])

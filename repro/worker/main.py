@@ -72,7 +72,7 @@ def _build_new(
         if engine.needs_parts:
             log.emit("x_build", torch_build())
         if parts is not None and trial.choices.warmup_steps:
-            warm_up(session, parts, job)
+            warm_up(session, parts, job, trial.choices)
         log.stop("init_stop")
         log.flush()
         return Loop(TrialContext(trial, job, started, log, make_clock(job.device, virtual)), writer)
@@ -95,7 +95,7 @@ def _build_resumed(
             if started.parts is not None:
                 # Even if the trial has no warm-up: in the first steps DDP rearranges its buckets and optimizers create
                 # their state, which the earlier attempt had done by its checkpoint.
-                warm_up(started.session, started.parts, job)
+                warm_up(started.session, started.parts, job, trial.choices)
             clock = make_clock(job.device, virtual, now)
             return Loop(TrialContext(trial, job, started, log, clock), writer, resumed)
 

@@ -131,7 +131,7 @@ def _needs_parts(choices: TrainingConfig) -> bool:
 
 def _strip_cell(cell: Cell, kind: Kind) -> Cell:
     """Return the cell with a constant rate and, unless the format is compared, in fp32."""
-    update = {"warmup_steps": False, "compression": "none", "compression_rank": 1,  # lossy on purpose
+    update = {"compression": "none", "compression_rank": 1,  # lossy on purpose
               "schedule": type(cell.choices).model_fields["schedule"].default, "determinism": "seeded"}
     if kind == "fp32":
         update["precision"] = parse_choice("precision", "fp32")
@@ -145,7 +145,7 @@ def _reference_cell(cell: Cell, kind: Kind) -> Cell:
     batch = choices.batch.model_copy(update={"accumulation": choices.batch.accumulation * choices.processes})
     choices = choices.model_copy(update={
         "engine": parse_choice("engine", "single"), "comm": parse_choice("comm", "backend"), "processes": 1,
-        "batch": batch, "overlap": None,
+        "batch": batch, "overlap": None, "warmup_steps": False,
     })
     return plain.with_choices(choices)
 

@@ -14,6 +14,8 @@ from repro.seams.training import Comm, Engine, Job, Optimizer, Precision, Sessio
 from repro.suite.model import Trial
 from repro.suite.training import TrainingConfig
 
+EVAL_BATCH = 512
+"""Samples per forward pass of an evaluation and rank."""
 DISTURBANCE = 1e-7
 """Relative size of the disturbance that measures how much rounding matters: about one last place of float32."""
 
@@ -66,6 +68,8 @@ def start_session(
     engine, workload = trial.choices.engine.get(Engine), trial.choices.workload.get(Workload)
     streams = Streams(trial.master_seed, trial.repeat)
     seed_libraries(streams, trial.choices.determinism, with_torch=engine.needs_parts, rank=job.rank)
+    if engine.needs_parts:
+        _use_device(job.device)
     parts = workload.build(streams, job.device) if engine.needs_parts else None
     if parts is not None and disturbance:
         disturb(parts, streams, disturbance)
@@ -75,9 +79,24 @@ def start_session(
     return Started(engine.start(parts, job, streams), parts, functions)
 
 
-def warm_up(session: Session, parts: TrainingParts, job: Job) -> None:
-    """Warm the session up on one step's synthetic micro-batches."""
+def _use_device(device: str) -> None:
+    """Make the rank's GPU the current one before anything is built: else every rank opens a context on the first."""
+    if device.startswith("cuda"):
+        import torch
+
+        torch.cuda.set_device(device)
+
+
+def warm_up(session: Session, parts: TrainingParts, job: Job, choices: TrainingConfig) -> None:
+    """Warm the session up on one step's synthetic micro-batches, and on one batch of an evaluation.
+
+    What a first call of a shape costs (kernels that are loaded, plans that are made) falls into neither the first timed
+    step nor the first timed evaluation.
+    """
     session.warm_up([parts.synthetic_batch(job.micro_batch) for _ in range(job.accumulation)])
+    share = -(-choices.workload.get(Workload).eval_samples // job.world)
+    session.evaluate([parts.synthetic_batch(min(EVAL_BATCH, share))], choices.stop.metric)
+    session.synchronize()
 
 
 def disturb(parts: TrainingParts, streams: Streams, number: int) -> None:

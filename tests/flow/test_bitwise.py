@@ -36,8 +36,8 @@ matrix:
   processes: [{processes}]
 """
 ENGINES = ("ddp", "{kind: ddp, bucket_mib: 0.1}",
-           *(f"{{kind: deepspeed, stage: {stage}}}" for stage in range(4)))
-"""DDP with one bucket and with several, which are summed during back-propagation; every ZeRO stage."""
+           "fsdp", "{kind: fsdp, wrap: model}", *(f"{{kind: deepspeed, stage: {stage}}}" for stage in range(4)))
+"""DDP with one bucket and with several, which are summed during back-propagation; FSDP; every ZeRO stage."""
 BY_MODEL = "{kind: hybrid, alpha_seconds: 0.0001, beta_seconds: 1.0e-9}"
 
 

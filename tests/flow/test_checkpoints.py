@@ -1,7 +1,7 @@
 """A trial with a killed rank resumes from its checkpoint and ends with the weights of an undisturbed one.
 
 Real processes, gloo on loopback, kill -9 from outside at seeded moments. The default case is DDP on two ranks; the
-matrix (ZeRO 0 to 3, algorithms, error feedback, precisions, one and two ranks) is slow.
+matrix (FSDP, ZeRO 0 to 3, algorithms, error feedback, precisions, one and two ranks) is slow.
 """
 
 from __future__ import annotations
@@ -187,6 +187,10 @@ MATRIX: dict[str, tuple[int, int, str]] = {
     "no-warm-up": (2, 1, "  warmup_steps: false\n  compression: powersgd\n"),
     "accumulation": (2, 1, "  schedule: {kind: cosine, warmup_epochs: 1}\n" + ENGINES.replace(
         "matrix:", "matrix:\n  batch: [{global: 64, accumulation: 2}]")),
+    "fsdp": (2, 1, "  optimizer: {kind: adamw, lr: 0.002}\n  gradient_clip: 0.5\nmatrix:\n"
+                   "  engine: [fsdp, {kind: fsdp, wrap: model, reshard_after_forward: true}]\n"
+                   "  precision: [fp32, bf16-master]\n"),
+    "fsdp-ring": (2, 1, "  comm: ring\nmatrix:\n  engine: [fsdp]\n  batch: [{global: 64, accumulation: 2}]\n"),
     "batch-norm": (2, 1, "matrix:\n  workload: [{kind: digits, norm: batch}]\n"),
 }
 
@@ -287,7 +291,7 @@ def forge(folder: Path, **changes: Any) -> None:
 
 
 LOW = [(engine, precision)
-       for engine in ("single", "ddp", *(f"{{kind: deepspeed, stage: {stage}}}" for stage in range(4)))
+       for engine in ("single", "ddp", "fsdp", *(f"{{kind: deepspeed, stage: {stage}}}" for stage in range(4)))
        for precision in ("bf16-autocast", "bf16-master", "fp16-master")
        if "deepspeed" not in engine or precision != "fp16-master"]  # which DeepSpeed refuses on a CPU
 

@@ -35,7 +35,7 @@ trial:
   device: cpu
   timeout_seconds: 300
 matrix:
-  engine: [ddp, {{kind: deepspeed, stage: 0}}, {{kind: deepspeed, stage: 1}}, {{kind: deepspeed, stage: 2}},
+  engine: [ddp, fsdp, {{kind: deepspeed, stage: 0}}, {{kind: deepspeed, stage: 1}}, {{kind: deepspeed, stage: 2}},
            {{kind: deepspeed, stage: 3}}]
 """
 

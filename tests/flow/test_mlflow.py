@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
@@ -290,6 +291,31 @@ def test_two_runs_of_one_suite_are_two_sets_of_runs(store: str, tmp_path: Path) 
     experiment = client.get_experiment_by_name("twice")
     assert experiment is not None
     assert len(client.search_runs([experiment.experiment_id])) == 4
+
+
+def test_a_record_that_names_the_runs_of_another_writes_to_none_of_them(
+    local: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite = named(NARROW.replace("seeds: 2", "seeds: 1"), "stranger")
+    mine = make_record(tmp_path / "mine", suite)
+    reporter(local.uri).write(mine, tmp_path)
+    before = dump(local.uri, "stranger")
+    theirs = make_record(tmp_path / "theirs", suite, lambda _: Course(crash=True), started_ms=1_700_000_000_000)
+    shutil.copy(mine.folder.tracking, theirs.folder.tracking)
+    assert reporter(local.uri).left(theirs) != ""
+    capsys.readouterr()
+    reporter(local.uri).write(theirs, tmp_path)
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 1 and "tracking.json: names the MLflow runs of another record" in told[0]
+    ids = {run["id"] for run in before.values()}
+    with closing(sqlite3.connect(local.database)) as database:
+        after = {row[0]: row[1:] for row in database.execute("SELECT run_uuid, status, lifecycle_stage FROM runs")}
+        points = database.execute("SELECT run_uuid, count(*) FROM metrics GROUP BY run_uuid").fetchall()
+    assert len(after) == 2 * len(ids) and {after[name] for name in ids} == {("FINISHED", "active")}
+    assert {name: count for name, count in points if name in ids} == {
+        run["id"]: sum(len(series) for series in run["metrics"].values()) for run in before.values()}
+    reporter(local.uri).write(theirs, tmp_path)
+    assert capsys.readouterr().err == ""
 
 
 def test_long_values_are_cut_and_kept_complete_as_an_artifact(store: str, tmp_path: Path) -> None:

@@ -207,7 +207,7 @@ def every_seventh_update_left_out(plant: Plant) -> None:
     plant.on_rate(lambda rate: None if plant.late and (plant.updates + 1) % 7 == 0 else rate)
 
 
-@defect("weight", "update", "wide masters")
+@defect("start", "weight", "update", "wide masters")  # start: the warm-up itself sees that its steps change weights
 def masters_dropped(plant: Plant) -> None:
     """The weights that the optimizer updates are rounded to bfloat16 after every update."""
 
@@ -255,5 +255,6 @@ def other_initial_weights(parts: TrainingParts, job: Job) -> Job:
 
 
 import evaluation_defects  # noqa: E402  # registers its own
+import outside_defects  # noqa: E402  # registers its own
 
-__all__ = ["DEFECTS", "Plant", "evaluation_defects"]
+__all__ = ["DEFECTS", "Plant", "evaluation_defects", "outside_defects"]

@@ -1,7 +1,7 @@
 """How a defect is planted in an engine: one small function, which works on DDP and on DeepSpeed alike.
 
-To add one to `defects` or `evaluation_defects`, write a function that changes a running session and decorate it; its
-name with dashes is the defect's name::
+To add one to `defects`, `outside_defects` or `evaluation_defects`, write a function that changes a running session and
+decorate it; its name with dashes is the defect's name::
 
     @defect("gradient")                     # checks that should name it; the first failing check must be among them
     def gradients_doubled(plant: Plant) -> None:

@@ -21,6 +21,7 @@ ENGINES = {
 SUITE = """\
 suite: planted
 seeds: 1
+master_seed: 20151102
 trial:
   workload: {{kind: digits, norm: {norm}}}
   processes: 2
@@ -29,7 +30,7 @@ trial:
   gradient_clip: 0.5
   schedule: {{kind: cosine}}
   precision: {precision}
-  stop: {{metric: top1, target: 0.05, max_epochs: 3}}
+  stop: {{metric: top1, target: 0.99, max_epochs: 3}}  # not reached: a trial evaluates six times
   evaluate_every: 640
   device: cpu
   timeout_seconds: 120

@@ -16,7 +16,7 @@ MISSES: tuple[Miss, ...] = get_args(Miss)
 FINE = 0.1
 """Grid up to which the paired t test is taken as valid: beyond, most pairs are equal, and it calls four of four others
 that changed to one side a difference, which happens to equal cells in one of eight."""
-ALL_SIX = 0.75
+ALL_SIX = 0.7
 """At six pairs, the fewest that can be significant, the exact test requires all six on one side."""
 
 

@@ -24,8 +24,9 @@ from repro.bench.verdicts.scenario import (
     wrongly_same,
 )
 from repro.bench.verdicts.screen import ALPHA, DISAGREE, first_refuted, is_open_anytime, paired_p
-from repro.compare import compare
-from repro.suite.sequential import ANYTIME_LEAST, Sequential
+from repro.compare.sequential import take_look
+from repro.compare.stage import Stage
+from repro.suite.sequential import ANYTIME, ANYTIME_LEAST
 
 DESIGNS: Mapping[str, Mapping[str, Any]] = {
     "power 2": {"looks": [10, 15, 20, 30], "spending": "power", "power": 2},
@@ -37,7 +38,9 @@ DESIGNS: Mapping[str, Mapping[str, Any]] = {
 }
 """Every spending function, at looks that the exact test's floor allows."""
 LAST = 60
-"""Pairs up to which open-ended runs go on."""
+"""Pairs up to which open-ended runs are simulated."""
+ANYTIME_LOOKS = ANYTIME.seeds - ANYTIME_LEAST + 1
+"""Looks of an open-ended run; tests of brackets share their error over all of them."""
 
 
 def sequential_scenarios() -> Iterator[Scenario]:
@@ -59,6 +62,7 @@ def sequential_scenarios() -> Iterator[Scenario]:
     yield _open_ended("anytime, t3", replace(equal, noise="t3"))
     yield _open_ended("anytime, missed 20% by chance", replace(equal, missed=0.2))
     yield _open_ended("anytime, different", replace(equal, ratio=1.08))
+    yield _every_look("anytime, drift 30%", replace(quiet, sequential="", drift=0.3))
 
 
 def _open_ended(name: str, design: Experiment) -> Scenario:
@@ -81,10 +85,21 @@ def _open_ended(name: str, design: Experiment) -> Scenario:
     return Scenario(name, f"ratio {design.ratio:g}", judge, frozenset({"faster"}), frozenset({"slower"}), SHOWN)
 
 
+def _every_look(name: str, design: Experiment) -> Scenario:
+    """Return the scenario of --anytime on a machine that drifts: every look adjusts the ratios again, so each look is
+    compared.
+    """
+
+    def judge(generator: np.random.Generator, checked: bool) -> Judged:
+        run = simulated(design, generator)
+        words = (_at_look(run, pairs) for pairs in range(ANYTIME_LEAST, design.pairs + 1))
+        return Judged(next((word for word in words if word != OPEN), OPEN), None)
+
+    return Scenario(name, "equal", judge, wrong=DIFFERENT)
+
+
 def _at_look(run: SimulatedRun, pairs: int) -> str:
     """Return the verdict at a look of an open-ended run."""
-    design = Sequential(anytime=True, looks=(pairs,))
-    plan = run.plan.model_copy(update={
-        "suite": run.plan.suite.model_copy(update={"sequential": design, "seeds": pairs})})
-    found = compare(plan, [item for item in run.results if item.repeat < pairs])
-    return next(item for item in found if item.primary).verdict
+    taken = take_look(run.plan, run.results, Stage(pairs - ANYTIME_LEAST + 1, ANYTIME_LOOKS, pairs, anytime=True))
+    assert taken is not None, "the results of all pairs are there"
+    return taken.found.verdict

@@ -12,13 +12,15 @@ from repro.cli.place import PlaceParam
 
 
 @click.command()
-@click.argument("source", metavar="RUN|FOLDER|EXPERIMENT", type=PlaceParam())
+@click.argument("source", metavar="RUN|BUNDLE|FOLDER|EXPERIMENT", type=PlaceParam())
 @click.option("--map", "mapping", type=PlaceParam(dir_okay=False, path_type=Path), metavar="YAML",
               help="For an MLflow experiment (MLFLOW_TRACKING_URI): the file that says what its metrics, parameters "
               "and tags mean.")
 @json_option
 def audit(source: str, mapping: Path | None, as_json: bool) -> None:
     """Check a record against best practices.
+
+    The record is a run folder, a bundle, a folder of published results, or an MLflow experiment.
 
     The rules come from FireCaffe, Hoefler & Belli, MLPerf, NeurIPS and ACM. Exit code 3 if a required rule fails.
 

@@ -9,6 +9,7 @@ import click
 
 from repro.cli.options import FiniteRange, echo_json, json_option
 from repro.cli.place import PlaceParam
+from repro.cli.terminal import say
 from repro.core.errors import Exit
 
 
@@ -106,7 +107,7 @@ def comm(html: Path | None, mlflow: bool, as_json: bool, **request: Any) -> None
     if as_json:
         echo_json(outcome.as_json())
     else:
-        click.echo(text(outcome))
+        say(text(outcome))
 
 
 @bench.command("compare")
@@ -163,7 +164,7 @@ def bench_verdicts(experiments: int, only: tuple[str, ...], processes: int, as_j
     """Measure wrong verdicts and power.
 
     Simulates experiments of a known truth, from results to verdicts: equal cells, drift, coarse and unlike evaluation
-    grids, missed targets, two runs, conditions of --fail-if, plans from pilots. All rows take about half an hour. Exit
+    grids, missed targets, two runs, conditions of --fail-if, plans from pilots. All rows take about an hour. Exit
     code 3 if a row does not hold what is promised.
 
     \b
@@ -174,10 +175,10 @@ def bench_verdicts(experiments: int, only: tuple[str, ...], processes: int, as_j
 
     def show(row: Row) -> None:
         if not as_json:
-            click.echo(row.text())
+            say(row.text())
 
     if not as_json:
-        click.echo(head(experiments, SEED))
+        say(head(experiments, SEED))
     try:
         found = measure(experiments, only, show, processes)
     except ValueError as error:
@@ -191,4 +192,4 @@ def _print(found: Any, as_json: bool) -> None:
     if as_json:
         echo_json(found.model_dump(mode="json"))
     else:
-        click.echo(found.text())
+        say(found.text())

@@ -9,6 +9,7 @@ import click
 
 from repro.cli.options import echo_json, json_option
 from repro.cli.place import PlaceParam
+from repro.cli.terminal import say
 from repro.core.errors import Exit
 
 
@@ -34,9 +35,9 @@ def bundle(run: Path, out: Path | None, licence: str, as_json: bool) -> None:
         echo_json(made.as_json())
         return
     if made.scrubbed:
-        click.echo(f"credentials or paths were removed from {len(made.scrubbed)} files: "
+        say(f"credentials or paths were removed from {len(made.scrubbed)} files: "
                    f"{', '.join(made.scrubbed[:5])}{' ...' if len(made.scrubbed) > 5 else ''}", err=True)
-    click.echo(f"{made.path}: {made.files} files, sha256 of the index {made.identity}")
+    say(f"{made.path}: {made.files} files, sha256 of the index {made.identity}")
 
 
 @click.command()
@@ -59,7 +60,7 @@ def verify(source: Path, as_json: bool) -> None:
     if as_json:
         echo_json(found.as_json())
     else:
-        click.echo(found.text())
+        say(found.text())
     sys.exit(Exit.DONE if found.sound else Exit.NOT_REPRODUCED)
 
 
@@ -81,4 +82,4 @@ def diff(first: Path, second: Path, as_json: bool) -> None:
     if as_json:
         echo_json(found.as_json())
     else:
-        click.echo(found.text())
+        say(found.text())

@@ -8,12 +8,13 @@ import click
 
 from repro.cli.options import echo_json, expand, json_option, override_option, read_source, suite_argument
 from repro.cli.place import PlaceParam
+from repro.cli.terminal import say
 
 
 @click.command()
 @suite_argument
 @override_option
-@click.option("--from", "stored", type=PlaceParam(path_type=Path), metavar="RUN",
+@click.option("--from", "stored", type=PlaceParam(path_type=Path), metavar="RUN|BUNDLE",
               help="Use a stored run instead of running anything: the repeats of each cell are split into two sides.")
 @click.option("--cell", metavar="KEY=VALUE[,...]", help="Cells to run against themselves.  [default: the baseline of "
               "the primary contrast; with --from every cell]")
@@ -23,7 +24,7 @@ from repro.cli.place import PlaceParam
               "rate more precise.")
 @click.option("--keep", is_flag=True, help="Keep the run folder.")
 @click.option("--to", type=PlaceParam(dir_okay=False, path_type=Path), help="File of the calibration.  [default: in "
-              "the user's data folder; with --from next to the run]")
+              "the user's data folder; with --from in the run folder; a bundle requires it]")
 @json_option
 def calibrate(
     suite: str, overrides: tuple[str, ...], stored: Path | None, cell: str | None, pairs: int | None, nulls: int,
@@ -46,4 +47,4 @@ def calibrate(
     if as_json:
         echo_json(found.as_json())
     else:
-        click.echo(found.text())
+        say(found.text())

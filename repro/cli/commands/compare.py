@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,13 @@ from repro.suite.metrics import METRICS
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUN [RUN ...]", type=PlaceParam(path_type=Path))
+@click.argument("runs", nargs=-1, required=True, metavar="RUN|BUNDLE ...", type=PlaceParam(path_type=Path))
 @click.option("--metric", type=click.Choice(list(METRICS)),
               help="Metric to compare.  [default: that of the primary contrast]")
 @click.option("--baseline", metavar="KEY=VALUE[,...]", help="Cells to compare against.  [default: the suite's]")
 @click.option("--candidate", metavar="KEY=VALUE[,...]", help="For published results: the cells to compare.  [default: "
               "all others of the baseline's benchmark and round]")
-@click.option("--against", multiple=True, metavar="RUN", type=click.Path(path_type=Path),
+@click.option("--against", multiple=True, metavar="RUN", type=PlaceParam(path_type=Path),
               help="A run of the baseline, once for each; every RUN is the candidate's then, and a run is the unit.")
 @click.option("--fail-if", multiple=True, metavar="CONDITION",
               help="Exit 3 if the condition holds for the primary contrast: a verdict (slower, faster, higher, lower, "
@@ -38,13 +39,14 @@ def compare(runs: tuple[Path, ...], as_json: bool, candidate: str | None, **requ
     Times of two runs get no verdict: a machine that is 1 % slower in one of them looks like a difference. Several runs
     of each, made in turns, do: name those of the baseline with --against.
 
-    RUN may be a folder of published results. A ratio never mixes runs and published results.
+    RUN may be a bundle, or a folder of published results. A ratio never mixes runs and published results.
 
     \b
     Example: repro compare runs/latest --fail-if slower
     Example: repro compare runs/latest --fail-any --fail-if "ratio.low > 1.05"
     Example: repro compare published/v4.0 --baseline benchmark=resnet,system=dgx_h100
     """
+    from repro.bundle.source import open_records
     from repro.published.comparison.compare import any_published
 
     if any_published(runs) and request.pop("against"):
@@ -57,7 +59,11 @@ def compare(runs: tuple[Path, ...], as_json: bool, candidate: str | None, **requ
     from repro.cli.text.compare import print_compared
     from repro.compare.runs import compare_runs
 
-    found = compare_runs(runs, **request)
+    named = (*request.pop("against"), *runs)
+    with open_records(named) as folders:
+        before = len(named) - len(runs)
+        found = compare_runs(folders[before:], against=folders[:before], **request)
+    found = replace(found, runs=tuple(map(str, named)))
     if as_json:
         echo_json(found.as_json())
     else:

@@ -7,6 +7,7 @@ import sys
 import click
 
 from repro.cli.options import echo_json, expand, json_option, override_option, read_source, suite_argument
+from repro.cli.terminal import say
 
 
 @click.command()
@@ -34,5 +35,5 @@ def gate(suite: str, overrides: tuple[str, ...], only: tuple[str, ...], as_json:
     if as_json:
         echo_json([asdict(row) for row in found.rows])
     else:
-        click.echo(gate_text(found))
+        say(gate_text(found))
     sys.exit(found.exit_code)

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from repro.cli.options import echo_json, json_option
+from repro.cli.terminal import say
 from repro.core.errors import Exit
 
 
@@ -26,14 +27,14 @@ def doctor(fix: bool, as_json: bool) -> None:
     from repro.runner.doctor import end_orphans, examine
 
     if fix:
-        click.echo(f"orphaned processes ended: {len(end_orphans())}", err=True)
+        say(f"orphaned processes ended: {len(end_orphans())}", err=True)
     findings = examine(Path("runs"))
     if as_json:
         echo_json([item.model_dump() for item in findings])
     else:
         for item in findings:
             fix_text = f"\n{'':<9}fix: {item.mend}" if item.mend else ""
-            click.echo(f"{item.state:<8} {item.what}: {item.found}{fix_text}")
+            say(f"{item.state:<8} {item.what}: {item.found}{fix_text}")
     sys.exit(Exit.TRIAL_FAILED if any(item.state == "missing" for item in findings) else Exit.DONE)
 
 

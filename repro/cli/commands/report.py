@@ -7,22 +7,25 @@ from pathlib import Path
 import click
 
 from repro.cli.place import PlaceParam
+from repro.cli.terminal import say
 from repro.core.registry import BUILT_IN
 
 
 @click.command()
-@click.argument("runs", nargs=-1, metavar="RUN...", type=PlaceParam(path_type=Path))
+@click.argument("runs", nargs=-1, metavar="RUN|BUNDLE...", type=PlaceParam(path_type=Path))
 @click.option("--from-mlflow", "experiment", metavar="EXPERIMENT", help="Instead of RUN: fetch the newest record of an "
               "MLflow experiment into --out (from MLFLOW_TRACKING_URI).")
 @click.option("--to", "targets", default="html", help="Reporters, comma-separated: "
               f"{', '.join(BUILT_IN['reporter'])} (see `repro list reporters`).")
 @click.option("--out", type=PlaceParam(path_type=Path), help="Folder for the files; the links of the page to trials "
               "work only from the default. For several runs: a new folder into which they are copied.  "
-              "[default: RUN/report]")
+              "[default: RUN/report; for a bundle, which is never changed, BUNDLE-report in the working directory]")
 def report(runs: tuple[Path, ...], experiment: str | None, targets: str, out: Path | None) -> None:
     """Write the report of a run again.
 
     Writes any format, or replays the run to MLflow.
+
+    A RUN may be a bundle: its report is written to BUNDLE-report in the working directory.
 
     Several runs of one suite on one machine become one report; other runs get one section each. If a RUN is a folder of
     published results, one page shows all of them, with the runs in separate sections.
@@ -31,7 +34,8 @@ def report(runs: tuple[Path, ...], experiment: str | None, targets: str, out: Pa
     Example: repro report runs/quickstart-20260101-120000 --to html,markdown,latex
     Example: repro report published/v4.0 runs/quickstart-20260101-120000
     """
-    from repro.cli.workflows.report import rebuild_and_report, report_runs
+    from repro.bundle.source import open_records
+    from repro.cli.workflows.report import rebuild_and_report, report_place, report_runs
     from repro.cli.workflows.run import write_published_reports
     from repro.published.comparison.compare import any_published
 
@@ -41,10 +45,10 @@ def report(runs: tuple[Path, ...], experiment: str | None, targets: str, out: Pa
     if experiment is not None:
         places, older = rebuild_and_report(experiment, names, out)
         if older:
-            click.echo(f"newest record of {experiment!r}; the experiment holds {older} older ones", err=True)
-    elif any_published(runs):
-        places = write_published_reports(runs, names, out)
+            say(f"newest record of {experiment!r}; the experiment holds {older} older ones", err=True)
     else:
-        places = report_runs(runs, names, out)
+        write = write_published_reports if any_published(runs) else report_runs
+        with open_records(runs) as folders:
+            places = write(folders, names, out or report_place(runs))
     for place in places:
-        click.echo(place)
+        say(place)

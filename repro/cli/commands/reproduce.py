@@ -9,6 +9,7 @@ import click
 
 from repro.cli.options import allow_option, echo_json, json_option
 from repro.cli.place import PlaceParam
+from repro.cli.terminal import say
 
 
 @click.command()
@@ -43,5 +44,5 @@ def reproduce(
     if as_json:
         echo_json(found.as_json())
     else:
-        click.echo(found.text())
+        say(found.text())
     sys.exit(found.exit_code)

@@ -11,6 +11,8 @@ from repro.cli.duration import DurationParam
 from repro.cli.options import (
     SuiteParam,
     allow_option,
+    anytime_option,
+    design_of,
     echo_json,
     expand,
     json_option,
@@ -18,8 +20,11 @@ from repro.cli.options import (
     override_option,
     read_source,
     seeds_option,
+    until_settled_option,
 )
 from repro.cli.place import PlaceParam
+from repro.cli.terminal import say
+from repro.core.errors import visible
 
 
 @click.command()
@@ -33,11 +38,8 @@ from repro.cli.place import PlaceParam
               "each as a new attempt.")
 @click.option("--force", is_flag=True, help="With --resume: resume even if the machine, code or plan have changed; the "
               "report says so.")
-@click.option("--until-settled", is_flag=True, help="Stop when the primary contrast is settled: judge it at declared "
-              "looks whose levels keep the error at 5 % (a suite without a design gets looks at 8, 12, 18, 27 and 40 "
-              "pairs).")
-@click.option("--anytime", is_flag=True, help="The same without declared looks: an e-process judges after every pair, "
-              "up to 200.")
+@until_settled_option
+@anytime_option
 @click.option("--budget", type=DurationParam(), metavar="TIME", help="Of a sequential run: end at the last look that "
               "this time reaches (90s, 45m, 2h); --resume goes on with the next pairs.")
 @click.option("--strict", is_flag=True, help="Refuse to start if the machine would distort the figures (busy, too few "
@@ -68,7 +70,6 @@ def run(
     from repro.cli.text.outcome import ended_text
     from repro.cli.workflows.run import resume_suite, run_suite
     from repro.cli.workflows.same_data import refuse_same_data
-    from repro.suite.sequential import ANYTIME, UNTIL_SETTLED
 
     if resume is not None:
         if suite is not None or overrides or out is not None or (seeds, master_seed) != (None, None):
@@ -82,8 +83,7 @@ def run(
     elif force or again or allowed:
         raise click.UsageError("--force, --rerun-failed and --allow require --resume RUN")
     else:
-        design = ANYTIME if anytime else UNTIL_SETTLED if until_settled else None
-        source = read_source(suite, overrides, seeds, master_seed, design)
+        source = read_source(suite, overrides, seeds, master_seed, design_of(until_settled, anytime))
         planned = expand(source, overrides)
         if source.suite.master_seed is not None and ("master_seed",) not in source.overrides:
             refuse_same_data(planned, Path("runs"))
@@ -91,9 +91,9 @@ def run(
     if as_json:
         echo_json(ended.as_json())
     else:
-        click.echo(ended_text(ended))
+        say(ended_text(ended))
     if ended.warning():
-        click.echo(f"warning: {ended.warning()}", err=True)
+        say(visible(f"warning: {ended.warning()}"), err=True)
     sys.exit(ended.exit_code)
 
 

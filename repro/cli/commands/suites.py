@@ -7,6 +7,8 @@ from pathlib import Path
 import click
 
 from repro.cli.options import (
+    anytime_option,
+    design_of,
     echo_json,
     expand,
     json_option,
@@ -15,8 +17,10 @@ from repro.cli.options import (
     read_source,
     seeds_option,
     suite_argument,
+    until_settled_option,
 )
 from repro.cli.place import PlaceParam
+from repro.cli.terminal import say
 
 
 @click.command("list")
@@ -39,7 +43,7 @@ def list_(kind: str, as_json: bool) -> None:
     for row in found:
         expected = f"  [{row['expected']}]" if row.get("expected") else ""
         version = f"{row['version']}  " if row.get("version") else ""
-        click.echo(f"{row['name']:<{width}}  {version}{row['title']}{expected}")
+        say(f"{row['name']:<{width}}  {version}{row['title']}{expected}")
 
 
 @click.command()
@@ -58,7 +62,7 @@ def show(suite: str, overrides: tuple[str, ...], as_json: bool) -> None:
     if as_json:
         echo_json(found.model_dump(mode="json", by_alias=True))
     else:
-        click.echo(suite_text(found))
+        say(suite_text(found))
 
 
 @click.command()
@@ -66,42 +70,46 @@ def show(suite: str, overrides: tuple[str, ...], as_json: bool) -> None:
 @override_option
 @seeds_option
 @master_seed_option
-@click.option("--pilot", type=PlaceParam(path_type=Path), metavar="RUN", help="Run with the same cells: also print the "
-              "smallest effect that these repeats can show, and the repeats that the margin requires.")
+@until_settled_option
+@anytime_option
+@click.option("--pilot", type=PlaceParam(path_type=Path), metavar="RUN|BUNDLE", help="Run with the same cells: also "
+              "print the smallest effect that these repeats can show, and the repeats that the margin requires.")
 @json_option
 def plan(
-    suite: str, overrides: tuple[str, ...], seeds: int | None, master_seed: int | None, pilot: Path | None,
-    as_json: bool,
+    suite: str, overrides: tuple[str, ...], seeds: int | None, master_seed: int | None, until_settled: bool,
+    anytime: bool, pilot: Path | None, as_json: bool,
 ) -> None:
     """Show the trials that SUITE runs here.
 
-    Also shows the skipped combinations with the reason, and an estimate of the cost. Trains nothing.
+    Also shows the skipped combinations with the reason, and an estimate of the cost. Trains nothing. The seeds in the
+    JSON that `drawn_again_by_run` names are drawn for this call only: `repro run` draws its own.
 
     \b
     Example: repro plan quickstart -o processes=1,2,4
     """
-    from repro.cli.text.suite import plan_text
-    from repro.compare.power import power
+    from repro.cli.text.suite import drawn_by_run, plan_text
+    from repro.cli.workflows.pilot import power_of
     from repro.compare.reach import out_of_reach
     from repro.record import limits
-    from repro.record.store import read_record
     from repro.suite.cost import estimate, over_time_limits
 
-    found = expand(read_source(suite, overrides, seeds, master_seed), overrides)
-    shown = power(found, read_record(pilot)) if pilot is not None else None
+    source = read_source(suite, overrides, seeds, master_seed, design_of(until_settled, anytime))
+    found = expand(source, overrides)
+    drawn = drawn_by_run(source.suite)
+    shown = power_of(found, pilot) if pilot is not None else None
     warnings = [f"this plan cannot be run: {why}"] if (why := limits.too_large(found)) else limits.warnings(found)
     warnings += over_time_limits(found)
     for text in warnings:
-        click.echo(f"warning: {text}", err=True)
+        say(f"warning: {text}", err=True)
     cost = estimate(found)
     if as_json:
         data = found.model_dump(mode="json", by_alias=True) | {"cost": cost.model_dump(mode="json")}
-        data["out_of_reach"] = out_of_reach(found)
+        data |= {"out_of_reach": out_of_reach(found), "drawn_again_by_run": drawn}
         echo_json(data | ({"power": shown.model_dump(mode="json")} if shown is not None else {}))
         return
-    click.echo(plan_text(found, cost, out_of_reach(found)))
+    say(plan_text(found, cost, out_of_reach(found), drawn))
     if shown is not None:
-        click.echo(f"\n{shown.text()}")
+        say(f"\n{shown.text()}")
 
 
 @click.command()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
+from repro.cli.console import Console, line, stdout
 from repro.compare import METRICS, Comparison, Summary
 from repro.compare.effect import FEW
 
@@ -26,8 +24,8 @@ if TYPE_CHECKING:
 
 def print_compared(found: Compared, console: Console | None = None) -> None:
     """Print the cells, the comparisons and their reasons; colours only on a terminal."""
-    console = console or _console()
-    console.print(Text(f"{found.suite}, digest {found.digest[:16]}, method {found.method}: "
+    console = console or stdout(200)
+    console.print(line(f"{found.suite}, digest {found.digest[:16]}, method {found.method}: "
                        f"{METRICS[found.metric].noun}"), soft_wrap=True)
     console.print(_cells(found.summaries))
     leading = not any(item.primary for item in found.comparisons)
@@ -36,36 +34,31 @@ def print_compared(found: Compared, console: Console | None = None) -> None:
     console.print(_ratios(found.comparisons))
     short = bool(found.effects) and leading and len(found.comparisons) > FEW
     if short:
-        console.print(Text("the reasons of these contrasts of single cells: repro compare RUN --json, or the report"))
+        console.print(line("the reasons of these contrasts of single cells: repro compare RUN --json, or the report"))
     else:
         _print_reasons(found.comparisons, console)
     if not leading:
         print_effects(found.effects, console)
     for text in dict.fromkeys(text for item in found.comparisons for text in item.cautions):
-        console.print(Text(f"caution: {text}{_where(found.comparisons, text)}"), soft_wrap=True)
-    console.print(Text(f"errors: {found.error_budget}"), soft_wrap=True)
+        console.print(line(f"caution: {text}{_where(found.comparisons, text)}"), soft_wrap=True)
+    console.print(line(f"errors: {found.error_budget}"), soft_wrap=True)
     for text in found.notes:
-        console.print(Text(f"note: {text}"), soft_wrap=True)
+        console.print(line(f"note: {text}"), soft_wrap=True)
     for text in found.warnings:
-        console.print(Text(f"warning: {text}"), soft_wrap=True)
+        console.print(line(f"warning: {text}"), soft_wrap=True)
     for text in _convergences(found.convergence, short=short):
-        console.print(Text(text), soft_wrap=True)
-    console.print(Text(calibration_text(found.calibration)), soft_wrap=True)
+        console.print(line(text), soft_wrap=True)
+    console.print(line(calibration_text(found.calibration)), soft_wrap=True)
     for text in found.failures:
-        console.print(Text(f"failed: {text}"), soft_wrap=True)
+        console.print(line(f"failed: {text}"), soft_wrap=True)
 
 
 def _print_reasons(found: Sequence[Comparison], console: Console) -> None:
     for number, item in enumerate(found, 1):
         settles = f"; {item.settles}" if item.settles else ""
-        console.print(Text(f"{number}. {item.verdict}: {item.because}{settles}"), soft_wrap=True)
-        for line in _details(item):
-            console.print(Text(f"   {line}"), soft_wrap=True)
-
-
-def _console() -> Console:
-    """Return stdout, wide enough for one line a row unless it is a terminal."""
-    return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=200)
+        console.print(line(f"{number}. {item.verdict}: {item.because}{settles}"), soft_wrap=True)
+        for detail in _details(item):
+            console.print(line(f"   {detail}"), soft_wrap=True)
 
 
 def calibration_text(found: Calibration | None) -> str:
@@ -84,7 +77,7 @@ def _cells(summaries: Sequence[Summary]) -> Table:
         unit = METRICS[item.metric].unit
         ends = ", ".join(f"{count} {status}" for status, count in sorted(item.statuses.items()) if status != "ok")
         table.add_row(
-            Text(item.label), f"{item.ok}/{item.n}",
+            line(item.label), f"{item.ok}/{item.n}",
             "not reached" if item.median is None else f"{item.median:.4g} {unit}".rstrip(),
             f"{item.interval.low:.4g} to {item.interval.high:.4g}" if item.interval else "-",
             "-" if item.coefficient_of_variation is None else f"{item.coefficient_of_variation:.1%}".replace("%", " %"),
@@ -101,11 +94,11 @@ def _ratios(found: Sequence[Comparison]) -> Table:
         table.add_column(name, justify="right" if right else "left", overflow="fold")
     for number, item in enumerate(found, 1):
         table.add_row(
-            str(number), Text(item.candidate_label), Text(item.baseline_label),
+            str(number), line(item.candidate_label), line(item.baseline_label),
             "no result" if item.refused and item.ratio is None else _ratio(item),
             f"{item.interval.low:.3f} to {item.interval.high:.3f}" if item.interval else "-", str(item.n),
             p_text(item.p), "primary" if item.primary else p_text(item.p_adjusted),
-            Text(item.verdict, style=COLORS.get(item.verdict, "")),
+            line(item.verdict, style=COLORS.get(item.verdict, "")),
         )
     return table
 

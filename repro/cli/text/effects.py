@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
+from repro.cli.console import Console, line
 from repro.compare import METRICS
 from repro.compare.effect import HEADING, MainEffect
 
@@ -18,13 +17,13 @@ def print_effects(found: Sequence[MainEffect], console: Console) -> None:
     """Print the main effects with their reasons and the factors that they depend on."""
     if not found:
         return
-    console.print(Text(f"{HEADING}: ratio of {METRICS[found[0].pooled.metric].noun}"), soft_wrap=True)
+    console.print(line(f"{HEADING}: ratio of {METRICS[found[0].pooled.metric].noun}"), soft_wrap=True)
     console.print(_table(found))
     for number, item in enumerate(found, 1):
-        for indent, line in zip(("", *["   "] * 100), _lines(number, item), strict=False):
-            console.print(Text(f"{indent}{line}"), soft_wrap=True)
+        for indent, text in zip(("", *["   "] * 100), _lines(number, item), strict=False):
+            console.print(line(f"{indent}{text}"), soft_wrap=True)
     for text in dict.fromkeys(text for item in found for text in item.pooled.cautions):
-        console.print(Text(f"caution: {text}"), soft_wrap=True)
+        console.print(line(f"caution: {text}"), soft_wrap=True)
 
 
 def _lines(number: int, item: MainEffect) -> Iterator[str]:
@@ -46,10 +45,10 @@ def _table(found: Sequence[MainEffect]) -> Table:
     for number, item in enumerate(found, 1):
         pooled = item.pooled
         table.add_row(
-            str(number), Text(item.level), Text(item.reference), str(item.combinations),
+            str(number), line(item.level), line(item.reference), str(item.combinations),
             "no result" if pooled.refused else "-" if pooled.ratio is None else f"{pooled.ratio:.3f}",
             f"{pooled.interval.low:.3f} to {pooled.interval.high:.3f}" if pooled.interval else "-", str(pooled.n),
-            p_text(pooled.p), p_text(pooled.p_adjusted), Text(pooled.verdict, style=COLORS.get(pooled.verdict, "")),
+            p_text(pooled.p), p_text(pooled.p_adjusted), line(pooled.verdict, style=COLORS.get(pooled.verdict, "")),
         )
     return table
 

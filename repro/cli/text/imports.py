@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
+from repro.cli.console import line, stdout
 from repro.published.importing import count_statuses
 from repro.published.record import PublishedCell, PublishedResult
 from repro.published.store import RECORD, REFUSED, Published
-from repro.published.untrusted.text import visible
 
 SHOWN_REFUSALS = 8
 
 
 def print_import(published: Published) -> None:
     """Print one row per cell, the refused files, and the counts."""
-    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 150)
+    console = stdout(150)
     console.print(_table(published))
     for item in published.refused[:SHOWN_REFUSALS]:
-        console.print(Text(f"refused  {visible(item.source)}: {visible(item.reason)}"))
+        console.print(line(f"refused  {item.source}: {item.reason}"))
     if len(published.refused) > SHOWN_REFUSALS:
-        console.print(Text(f"refused  {len(published.refused) - SHOWN_REFUSALS} more: "
+        console.print(line(f"refused  {len(published.refused) - SHOWN_REFUSALS} more: "
                            f"{published.folder / REFUSED}"))
     counts = ", ".join(f"{count} {status}" for status, count in count_statuses(published).items())
-    console.print(Text(f"{len(published.results)} results ({counts}), {len(published.refused)} files refused; "
+    console.print(line(f"{len(published.results)} results ({counts}), {len(published.refused)} files refused; "
                        f"{published.folder / RECORD}"))
 
 
@@ -43,7 +40,7 @@ def _table(published: Published) -> Table:
         if item.status == "ok":
             reached.setdefault(item.cell_id, []).append(item)
     for cell in published.record.cells:
-        table.add_row(*(Text(visible(text)) for text in _row(cell, reached.get(cell.cell_id, []))))
+        table.add_row(*(line(text) for text in _row(cell, reached.get(cell.cell_id, []))))
     return table
 
 

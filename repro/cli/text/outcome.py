@@ -9,6 +9,7 @@ from repro.cli.text.effects import effect_lines
 from repro.cli.workflows.run import Ended
 from repro.compare import METRICS, Comparison, Summary
 from repro.compare.effect import MainEffect
+from repro.core.errors import visible
 from repro.core.invocation import command
 
 
@@ -16,7 +17,7 @@ def ended_text(ended: Ended) -> str:
     """Return the results of a run and the places of its files."""
     statuses = ", ".join(f"{count} {status}" for status, count in sorted(ended.trials.items())) or "none has ended"
     lines = [outcome_text(ended.summaries, ended.comparisons, ended.effects), calibration_text(ended.calibration),
-             *(f"warning: {text}" for text in ended.warnings), "",
+             *(visible(f"warning: {text}") for text in ended.warnings), "",
              f"trials: {statuses}", f"run:    {ended.folder}", f"report: {ended.report}"]
     if ended.tracking:
         shown = "not replayed, see the warning" if ended.warning() else f"open it with: {command('ui')}"
@@ -34,7 +35,7 @@ def outcome_text(
     primary = next((item for item in comparisons if item.primary), None)
     if primary is not None:
         answers = [comparison_sentence(primary), *([primary.also] if primary.also else []),
-                   *(f"caution: {text}" for text in primary.cautions)]
+                   *(visible(f"caution: {text}") for text in primary.cautions)]
     else:
         answers = [] if effects else ["no primary contrast was declared"]
     return "\n".join([*lines, "", *answers, *(line for item in effects for line in effect_lines(item))])

@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
+from repro.cli.console import Console, line, stdout
 from repro.compare import METRICS
 from repro.published.comparison.compare import PublishedCompared
 from repro.published.comparison.contrast import PublishedContrast
 from repro.published.comparison.selection import Entry
-from repro.published.untrusted.text import visible
 
 
 def print_published(found: PublishedCompared, console: Console | None = None) -> None:
     """Print the scores, the ratios, the verdicts and their reasons."""
-    console = console or (Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=200))
-    console.print(_line(f"published results: {', '.join(found.folders)}; {METRICS[found.metric].noun}"), soft_wrap=True)
+    console = console or stdout(200)
+    console.print(line(f"published results: {', '.join(found.folders)}; {METRICS[found.metric].noun}"), soft_wrap=True)
     console.print(_scores(found.entries))
     console.print(_ratios(found.contrasts))
     for number, item in enumerate(found.contrasts, 1):
         settles = f"; {item.comparison.settles}" if item.comparison.settles else ""
-        console.print(_line(f"{number}. {item.comparison.verdict}: {item.comparison.because}{settles}"), soft_wrap=True)
+        console.print(line(f"{number}. {item.comparison.verdict}: {item.comparison.because}{settles}"), soft_wrap=True)
         if item.score_because and item.score_because not in item.comparison.because:
-            console.print(_line(f"   no ratio of scores: {item.score_because}"), soft_wrap=True)
+            console.print(line(f"   no ratio of scores: {item.score_because}"), soft_wrap=True)
     for text, where in _cautions(found.contrasts):
-        console.print(_line(f"caution: {text}{where}"), soft_wrap=True)
+        console.print(line(f"caution: {text}{where}"), soft_wrap=True)
     for text in found.failures:
-        console.print(_line(f"failed: {text}"), soft_wrap=True)
-
-
-def _line(text: str) -> Text:
-    return Text(visible(text))
+        console.print(line(f"failed: {text}"), soft_wrap=True)
 
 
 def _scores(cells: Sequence[Entry]) -> Table:
@@ -44,7 +37,7 @@ def _scores(cells: Sequence[Entry]) -> Table:
         table.add_column(name, justify="right" if right else "left", overflow="fold")
     for item in cells:
         score = item.cell.score
-        table.add_row(*(_line(text) for text in (
+        table.add_row(*(line(text) for text in (
             item.label, item.factor("division") or "-", item.factor("accelerators") or "-", str(score.runs),
             str(score.failed), "-" if score.minutes is None else f"{score.minutes:.3f}", score.reason)))
     return table
@@ -58,7 +51,7 @@ def _ratios(found: Sequence[PublishedContrast]) -> Table:
         table.add_column(name, justify="right" if right else "left", overflow="fold")
     for number, item in enumerate(found, 1):
         of = item.comparison
-        table.add_row(*(_line(text) for text in (
+        table.add_row(*(line(text) for text in (
             str(number), of.candidate_label, of.baseline_label, _figure(item.score_ratio), _figure(of.ratio),
             f"{of.interval.low:.3f} to {of.interval.high:.3f}" if of.interval else "-",
             f"{item.candidate_score.runs}, {item.baseline_score.runs}",

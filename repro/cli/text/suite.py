@@ -57,18 +57,28 @@ def design_text(suite: Suite) -> str:
             f"{', '.join(f'{level.same:.4f}' for level in levels)}")
 
 
-def plan_text(plan: Plan, cost: Cost, out_of_reach: Sequence[str] = ()) -> str:
+def drawn_by_run(suite: Suite) -> list[str]:
+    """Return the seeds of a plan that `repro run` draws for itself: the order always, the data unless they are stated.
+
+    Args:
+        suite: as read, before a plan was made.
+    """
+    return [*(["master_seed"] if suite.master_seed is None else []), "order_seed"]
+
+
+def plan_text(plan: Plan, cost: Cost, out_of_reach: Sequence[str] = (), drawn: Sequence[str] = ()) -> str:
     """Return the trials, the skipped combinations with their reasons, and the cost.
 
     Args:
         out_of_reach: what the repeats of the plan cannot show.
+        drawn: seeds that the run will draw for itself.
     """
     seeds = plan.suite.seeds
     version = f" {plan.suite.version}" if plan.suite.version else ""
     count = f"at most {len(plan.order)} trials of {len(plan.cells)} cells" if plan.suite.looks else \
         f"{len(plan.order)} trials = {len(plan.cells)} cells x {seeds} repeats"
     lines = [f"{plan.suite.suite}{version}: {count} on {_place(plan)}",
-             f"suite digest {plan.digest[:16]}, method {plan.method}", ""]
+             f"suite digest {plan.digest[:16]}, method {plan.method}", *_seeds(plan, drawn), ""]
     width = max(len(cell.label) for cell in plan.cells)
     lines += [f"  {cell.label:<{width}}  {_batch(cell.choices)}" for cell in plan.cells]
     if plan.suite.looks:
@@ -79,6 +89,12 @@ def plan_text(plan: Plan, cost: Cost, out_of_reach: Sequence[str] = ()) -> str:
     lines += [f"note: {note}" for note in (*plan.notes, *out_of_reach)]
     lines += ["", f"about {duration(cost.full_budget_seconds)} if every trial uses its whole budget ({cost.label})"]
     return "\n".join(lines)
+
+
+def _seeds(plan: Plan, drawn: Sequence[str]) -> list[str]:
+    if "master_seed" in drawn:
+        return ["seeds: drawn by each run, for its data and its order; --master-seed N states those of the data"]
+    return [f"seeds: master seed {plan.master_seed} as stated; each run draws its order"] if drawn else []
 
 
 def _place(plan: Plan) -> str:

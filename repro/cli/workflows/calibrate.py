@@ -10,6 +10,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from repro.bundle.source import is_bundle, open_record
 from repro.cli.workflows import headless
 from repro.compare import factors_of
 from repro.compare.calibration import FILE, Calibration, add, calibrated, nulls_of, place_for, twin_plan
@@ -103,16 +104,25 @@ def replay(run: Path, plan: Plan, wanted: dict[str, Any] | None, pairs: int | No
 
     Raises:
         UsageError: the record is of another suite, or no cell gives a null.
-        OutputError: no run folder, or a damaged one.
+        OutputError: no run folder or bundle, or a damaged one.
     """
-    record = read_record(run)
+    if to is None and is_bundle(run):
+        raise UsageError(f"{run}: is a bundle, which is never changed; name the file of the calibration with --to")
+    with open_record(run) as root:
+        return _nulls_of(read_record(root), run, plan, wanted, pairs, to or run / FILE)
+
+
+def _nulls_of(
+    record: Record, run: Path, plan: Plan, wanted: dict[str, Any] | None, pairs: int | None, to: Path
+) -> Calibrated:
+    """Return the nulls of the record that `run` names, kept in the file `to`."""
     if record.plan.digest != _digest_of_its_time(plan, record.plan):
         raise UsageError(f"{run}: is a run of {record.plan.suite.suite!r} with digest {record.plan.digest[:16]}, not "
                          f"of {plan.suite.suite!r} with {plan.digest[:16]}; a calibration requires a run of the "
                          "same suite")
     cells = list(record.plan.cells) if wanted is None else choose_cells(record.plan, wanted)
     return _store(record, cells, plan.suite.metric, pairs or max(plan.common_seeds, 6), plan.suite,
-                 to or run / FILE, run)
+                 to, run)
 
 
 def _digest_of_its_time(plan: Plan, then: Plan) -> str:

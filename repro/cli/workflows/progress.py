@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from types import TracebackType
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from repro.cli.console import Console, line
 from repro.compare.figures import Comparison
 from repro.record.looks import Look
 from repro.record.results import Result
@@ -24,7 +24,8 @@ class TerminalWatcher:
         self._number = self._count = 0
         self._label = self._metric = ""
         self._spent: list[float] = []
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[now]}"))
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=20),
+                   TextColumn("{task.fields[now]}", markup=False))
         # Two refreshes a second: drawing must not slow down what is being measured.
         self._bar = Progress(*columns, console=self.console, refresh_per_second=2, transient=True)
         self._task = self._bar.add_task("starting", total=None, now="")
@@ -42,7 +43,7 @@ class TerminalWatcher:
             self._bar.stop()
 
     def stage(self, text: str) -> None:
-        self.console.print(text, markup=False)
+        self.console.print(line(text))
 
     def trial_started(self, number: int, count: int, trial: Trial, cell: Cell) -> None:
         self._number, self._count, self._label = number, count, f"{cell.label}, seed {trial.repeat}"
@@ -57,7 +58,7 @@ class TerminalWatcher:
         if self._live:
             self._bar.update(self._task, now=text)
         else:
-            self.console.print(f"  {self._label}: {text}", markup=False)
+            self.console.print(line(f"  {self._label}: {text}"))
 
     def trial_ended(self, result: Result, seconds: float) -> None:
         self._spent.append(seconds)
@@ -65,11 +66,11 @@ class TerminalWatcher:
         end = f"{self._metric} {result.final:.4f}" if result.final is not None else result.reason
         clock = f", target after {result.tta_wall:.2f} s" if result.tta_wall is not None else ""
         reason = f" ({result.reason})" if result.reason and result.final is not None else ""
-        self.console.print(f"[{self._number:>{width}}/{self._count}] {self._label}: {result.status}, {end}{clock}"
-                           f"{reason}{self._left(1)}", markup=False)
+        self.console.print(line(f"[{self._number:>{width}}/{self._count}] {self._label}: {result.status}, {end}{clock}"
+                                f"{reason}{self._left(1)}"))
 
     def look_taken(self, look: Look, found: Comparison) -> None:
-        self.console.print(look_line(look), markup=False)
+        self.console.print(line(look_line(look)))
 
     def _left(self, done: int = 0) -> str:
         """Return the time left, estimated from the mean duration of the trials so far."""

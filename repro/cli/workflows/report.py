@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from repro.bundle.source import is_bundle
 from repro.cli.workflows.run import reporter, write_reports
 from repro.compare.merge import Section, sections
 from repro.core import registry
@@ -31,6 +32,11 @@ def rebuild_and_report(experiment: str, targets: Sequence[str], out: Path | None
     found: Any = registry.load("reporter", "mlflow")()
     folder, older = found.rebuild(experiment, out)
     return write_reports(folder, list(targets), None), older
+
+
+def report_place(runs: Sequence[Path]) -> Path | None:
+    """Return the folder for the report of a bundle, in the working directory; None: the reports of a run are in it."""
+    return Path(f"{runs[0].stem}-report") if len(runs) == 1 and is_bundle(runs[0]) else None
 
 
 def report_runs(runs: Sequence[Path], targets: Sequence[str], out: Path | None) -> list[str]:

@@ -20,6 +20,7 @@ from repro.core.errors import Exit, OutputError, RecordModified, UsageError, nea
 from repro.core.files import read_bounded, write_json
 from repro.core.invocation import command
 from repro.core.machine import Machine, detect
+from repro.record.limits import check_size
 from repro.record.resume import reopen
 from repro.record.store import Record, RunFolder, read_record
 from repro.runner.run import prepare
@@ -67,7 +68,8 @@ def reproduce(
     Raises:
         RecordModified: the record was modified.
         OutputError: the record cannot be read, or the run folder cannot be written.
-        UsageError: no trial is chosen, this machine cannot run it, or `resume` is of another record.
+        UsageError: no trial is chosen, this machine cannot run it, it is larger than one run can be, or `resume` is
+            of another record.
         KeyboardInterrupt: a signal ended the run; completed trials are kept and not judged.
         ReproError: the run could not be completed.
     """
@@ -83,6 +85,7 @@ def reproduce(
         else:
             require_allowed(str(source), first.plan.cells, allowed)
             plan = reduce_plan(first.plan, choose_trials(first, trials), detect(), fresh_seed())
+            check_size(plan)
             folder = prepare(plan, _suite_text(first), out or Path("runs") / (
                 f"{plan.suite.suite}-reproduce-{time.strftime('%Y%m%d-%H%M%S')}"))
         chosen = [(plan.cells[index].cell_id, repeat) for index, repeat in plan.order]

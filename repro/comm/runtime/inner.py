@@ -44,6 +44,16 @@ class PassingGroup(ProcessGroup):
         self.finder = MissingRankFinder(store, self.wire, timeout_seconds)
         self.lane = Lane(meter, f"comm of {world} ranks", links.device)
         self.passed: set[str] = set()
+        self._name = ""
+
+    def _set_group_name(self, name: Any) -> None:
+        super()._set_group_name(name)
+        self._name = name
+
+    @property
+    def group_name(self) -> str:
+        """The name by which a device mesh (FSDP) finds this group; torch itself keeps it only with a backend of C++."""
+        return self._name
 
     def getRank(self) -> int:  # noqa: N802 - torch's name
         return self.place

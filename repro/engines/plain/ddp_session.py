@@ -20,24 +20,26 @@ class DdpSession(LoopSession):
     """The plain loop around a DDP module.
 
     Args:
-        bucket_mib: size of gradients averaged in one all-reduce, MiB.
+        broadcast_buffers: copy rank 0's buffers before each forward pass.
+        options: further ones of DDP that the trial chooses.
     """
 
     wrapped: DistributedDataParallel
 
-    def __init__(self, parts: TrainingParts, job: Job, bucket_mib: float) -> None:
-        self.bucket_mib = bucket_mib
+    def __init__(self, parts: TrainingParts, job: Job, broadcast_buffers: bool, **options: Any) -> None:
+        self.options = options
         self.hooks = Hooks(job)
         super().__init__(parts, job, self._wrap)
+        self.wrapped.broadcast_buffers = broadcast_buffers  # set here: the argument has another name since torch 2.13
         self.hooks.register(self.wrapped)
 
     def _wrap(self, model: torch.nn.Module) -> DistributedDataParallel:
         return DistributedDataParallel(
             model,
             device_ids=[self.device.index] if self.device.type == "cuda" else None,
-            bucket_cap_mb=self.bucket_mib,
             # Gradients are stored inside the buckets: saves a copy and the memory of all gradients; values are equal.
             gradient_as_bucket_view=True,
+            **self.options,
         )
 
     def local(self) -> AbstractContextManager[Any]:
@@ -73,6 +75,9 @@ class DdpSession(LoopSession):
             "compression": self.hooks.compression(bool(log.get("comm_hook"))),
             "overlap": self.hooks.overlap(bool(log.get("comm_hook"))),
             "gradient_as_bucket_view": "on" if log.get("gradient_as_bucket_view") else "off",
+            "broadcast_buffers": _switch(self.wrapped.broadcast_buffers),
+            "static_graph": _switch(self.wrapped.static_graph),
+            "find_unused": _switch(self.wrapped.find_unused_parameters),
             "buckets": str(len(sizes.split(","))) if sizes else "unknown",
             "bucket_bytes": sizes.replace(" ", "") or "unknown",
         }
@@ -85,3 +90,7 @@ class DdpSession(LoopSession):
         del self.wrapped, self.hooks
         gc.collect()
         super().close()
+
+
+def _switch(value: bool) -> str:
+    return "on" if value else "off"

@@ -119,13 +119,27 @@ class Deferred:
         self.waiting: list[tuple[Bucket, Future]] = []
 
     def __call__(self, bucket: Bucket) -> Future:
-        promise: Future = torch.futures.Future()
+        promise = _promise(bucket)
         self.waiting.append((bucket, promise))
         if bucket.is_last():
             waiting, self.waiting = self.waiting, []
             for kept, promised in waiting:
                 self.send(kept).add_done_callback(_forward(promised))
         return promise
+
+
+def _promise(bucket: Bucket) -> Future:
+    """Return a future that is aware of the bucket's device: DDP's stream then waits for the work behind its value.
+
+    A future without devices records no event, and the optimizer would read gradients that are still on their way.
+    """
+    device = bucket.buffer().device
+    return new_future([device] if device.type == "cuda" else [])
+
+
+def new_future(devices: list[torch.device]) -> Future:
+    """Return a future whose value lies on these devices."""
+    return torch.futures.Future(devices=[*devices])
 
 
 def _forward(promise: Future) -> Callable[[Future], None]:
@@ -185,13 +199,19 @@ class PowerSgd:
         self.state.rng.set_state((kind, np.asarray(keys, dtype=np.uint32), *rest))
 
     def __call__(self, bucket: Bucket) -> Future:
-        promise: Future = torch.futures.Future()
-        self.thread.submit(self._send, bucket, promise)
+        promise = _promise(bucket)
+        device = bucket.buffer().device
+        ready = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
+        self.thread.submit(self._send, bucket, promise, ready)
         return promise
 
-    def _send(self, bucket: Bucket, promise: Future) -> None:
+    def _send(self, bucket: Bucket, promise: Future, ready: torch.cuda.Event | None) -> None:
+        device = bucket.buffer().device
+        on_device = torch.cuda.device(device) if ready else nullcontext()
         try:
-            with self.watched or nullcontext(), self.comm.inline():
+            with self.watched or nullcontext(), self.comm.inline(), on_device:
+                if ready:
+                    torch.cuda.current_stream(device).wait_event(ready)
                 promise.set_result(powerSGD_hook(self.state, bucket).wait())
         except Exception as error:
             # Raised here it would be lost: DDP, which waits for the promise, raises it in the training thread.

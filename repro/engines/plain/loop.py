@@ -50,13 +50,18 @@ class LoopSession(TorchSession):
     def __init__(self, parts: TrainingParts, job: Job, wrap: Callable[[torch.nn.Module], torch.nn.Module]) -> None:
         super().__init__(parts, job)
         self.model.train()
-        self.masters = MasterCopy(self.trained()) if job.precision.master else None
-        self.numerics.cast_parameters(self.model)
+        self.masters = self.prepare()
         self.parameters = [parameter for _, parameter in self.trained()]
         self.stepped = self.masters.copies if self.masters else self.parameters
         self.optimizer = job.optimizer.build(self.masters.named if self.masters else self.trained())
         self.scaler = make_scaler(job.precision.loss_scaling, self.device.type) if job.precision.loss_scaling else None
         self.wrapped = wrap(self.model)
+
+    def prepare(self) -> MasterCopy | None:
+        """Give the parameters the type in which the model computes; return the float32 copies that are stepped."""
+        masters = MasterCopy(self.trained()) if self.job.precision.master else None
+        self.numerics.cast_parameters(self.model)
+        return masters
 
     def forward(self, inputs: Any) -> Any:
         # In evaluation the model itself is called: its buffers are shared already, and there are no gradients.
@@ -91,7 +96,7 @@ class LoopSession(TorchSession):
         if self.job.gradient_clip is not None:
             if self.scaler:
                 self.scaler.unscale_(self.optimizer)
-            torch.nn.utils.clip_grad_norm_(self.stepped, self.job.gradient_clip)
+            self.clip(self.job.gradient_clip)
         if self.scaler:
             self.scaler.step(self.optimizer)
             self.scaler.update()
@@ -100,6 +105,10 @@ class LoopSession(TorchSession):
         if self.masters:
             self.masters.round_into(self.parameters)
         self.clear_gradients()
+
+    def clip(self, limit: float) -> None:
+        """Scale the gradients so that the L2 norm of all of them is at most `limit`."""
+        torch.nn.utils.clip_grad_norm_(self.stepped, limit)
 
     def clear_gradients(self) -> None:
         for parameter in self.parameters:
@@ -157,15 +166,7 @@ class LoopSession(TorchSession):
 
     def load_state(self, folder: Path, own: Mapping[str, Any]) -> None:
         shared, mine = load_tensors(folder / TENSORS, self.job.rank)
-        there = self.state_tensors()
-        if wrong := sorted(name for name in {*there, *shared}
-                           if name not in there or name not in shared or there[name].shape != shared[name].shape
-                           or there[name].dtype != shared[name].dtype):
-            raise CheckpointRefused(f"checkpoint {folder.name}: {wrong[0]} is missing or has another shape or type "
-                                    "than in this trial")
-        with torch.no_grad():
-            for name, tensor in there.items():
-                tensor.copy_(shared[name])
+        copy_tensors(self.state_tensors(), shared, folder.name)
         for name, state in self._optimizer_states():
             state.update(own["optimizer"][name])
         self.load_own(mine, own["own"])
@@ -177,3 +178,19 @@ class LoopSession(TorchSession):
             "gradient_dtype": name_of(self.parameters[0].dtype),
             "loss_scale": f"{self.scaler.get_scale():g}" if self.scaler else "none",
         }
+
+
+def copy_tensors(there: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor], checkpoint: str) -> None:
+    """Copy what was `found` in a checkpoint into the tensors of this trial.
+
+    Raises:
+        CheckpointRefused: a name is missing on either side, or a shape or type differs; nothing was copied.
+    """
+    if wrong := sorted(name for name in {*there, *found}
+                       if name not in there or name not in found or there[name].shape != found[name].shape
+                       or there[name].dtype != found[name].dtype):
+        raise CheckpointRefused(f"checkpoint {checkpoint}: {wrong[0]} is missing or has another shape or type "
+                                "than in this trial")
+    with torch.no_grad():
+        for name, tensor in there.items():
+            tensor.copy_(found[name])

@@ -174,6 +174,10 @@ class TorchSession(Session):
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
 
+    def reset_peak(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+
     def traffic(self) -> dict[str, Any]:
         return self.job.comm.traffic()
 

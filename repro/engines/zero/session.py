@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,15 @@ from deepspeed.utils import (
 )
 
 from repro.core.errors import TrialError
+from repro.engines.plain.even_passes import EvenPasses
 from repro.engines.plain.numerics import make_scaler, name_of
-from repro.engines.plain.session import TorchSession, as_array
+from repro.engines.plain.session import as_array
 from repro.engines.zero.checkpoint_files import TAG, SafeFiles, refuse_unreadable
 from repro.seams.held import Held
 from repro.seams.training import Batch, Job, TrainingParts
 
 
-class DeepSpeedSession(TorchSession):
+class DeepSpeedSession(EvenPasses):
     """One DeepSpeed engine and the read-outs of its state.
 
     Args:
@@ -40,7 +41,6 @@ class DeepSpeedSession(TorchSession):
     def __init__(self, parts: TrainingParts, job: Job, config: dict[str, Any]) -> None:
         super().__init__(parts, job)
         self.config = config
-        self.example: Any = None
         self.model.train()
         initial = {name: parameter.detach().float().clone() for name, parameter in self.trained()}
         self.optimizer = job.optimizer.build(self.trained())
@@ -98,7 +98,6 @@ class DeepSpeedSession(TorchSession):
         return self.numerics.outputs(self.engine(self.numerics.inputs(inputs)))
 
     def backward(self, batches: Sequence[Batch]) -> torch.Tensor:
-        self.example = batches[-1][0]
         losses = []
         for index, batch in enumerate(batches):
             if index:
@@ -113,27 +112,8 @@ class DeepSpeedSession(TorchSession):
         self.set_rate(rate)
         self.engine.step()
 
-    # ---- evaluation: a forward pass in stage 3 gathers weights, so all ranks must run the same number of passes
-
-    def evaluate(self, batches: Iterable[Batch], metric: str) -> tuple[float, int]:
-        return super().evaluate(self._announce_batches(batches), metric)
-
-    def _announce_batches(self, batches: Iterable[Batch]) -> Iterable[Batch]:
-        for batch in batches:
-            self.example = batch[0]
-            self._any_rank_has_batch(True)
-            yield batch
-
-    def finish_evaluation(self) -> None:
-        while self._any_rank_has_batch(False):
-            self.forward(self.example)
-
-    def _any_rank_has_batch(self, own: bool) -> bool:
-        if self.stage < 3 or self.alone:
-            return False
-        flag = torch.tensor(float(own), device=self.device)
-        dist.all_reduce(flag, op=dist.ReduceOp.MAX)
-        return bool(flag)
+    def forward_is_collective(self) -> bool:
+        return self.stage == 3 and not self.alone  # a forward pass gathers weights
 
     # ---- checkpoints
 

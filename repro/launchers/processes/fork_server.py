@@ -108,9 +108,16 @@ def kill_ranks() -> None:
 
 
 def _report(pipe: Connection) -> None:
-    """Send the server's loading report; runs in a process forked from the server."""
+    """Send the server's loading report; runs in a process forked from the server.
+
+    Only a forked process knows whether the driver was called before: torch marks the fork, also where its own
+    initialisation has not run.
+    """
     module = sys.modules.get(PRELOAD)
-    pipe.send(module.REPORT if module is not None else {"failed": {PRELOAD: "not importable in a new process"}})
+    if module is None:
+        pipe.send({"failed": {PRELOAD: "not importable in a new process"}})
+    else:
+        pipe.send(module.REPORT | {"cuda_started": module.cuda_is_lost()})
     pipe.close()
 
 

@@ -83,9 +83,10 @@ def _ending_with_owner(owner: int, folder: Path) -> Iterator[None]:
         thread.join()  # a process with threads must not be forked
 
 
-def _cuda_started() -> bool:
+def cuda_is_lost() -> bool:
+    """Return True in a forked process that cannot use CUDA, because the process it was forked from has called it."""
     torch = sys.modules.get("torch")
-    return bool(torch is not None and torch.cuda.is_initialized())
+    return bool(torch is not None and (torch.cuda.is_initialized() or torch.cuda._is_in_bad_fork()))
 
 
 def _work() -> dict[str, Any]:
@@ -102,7 +103,7 @@ def _work() -> dict[str, Any]:
     # Objects that exist now never become garbage: keep the ranks' collector from visiting and copying them.
     gc.collect()
     gc.freeze()
-    return {"pid": os.getpid(), "seconds": seconds, "failed": failed, "cuda_started": _cuda_started()}
+    return {"pid": os.getpid(), "seconds": seconds, "failed": failed}
 
 
 REPORT = _work()

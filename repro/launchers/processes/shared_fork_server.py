@@ -108,8 +108,11 @@ def _set_environment(device: str, orders: str) -> None:
     """Set what the fork server, and through it every rank, inherits; keep a user's own values if they may differ."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    if device == "cpu":
-        os.environ["DS_ACCELERATOR"] = "cpu"
+    # Without it DeepSpeed asks the driver at its import, after which no forked rank can use CUDA.
+    os.environ["DS_ACCELERATOR"] = "cuda" if device.startswith("cuda") else "cpu"
+    if device.startswith("cuda"):
+        # Whether there is a GPU is asked of NVML then, which leaves CUDA alone.
+        os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     os.environ["PYTHONSAFEPATH"] = "1"
     # Ranks are identified by the order of their start.
     os.environ["TORCH_MP_PARALLEL_START"] = "0"

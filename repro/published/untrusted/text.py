@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import unicodedata
 from typing import Any
 
 from repro.core.errors import ReproError
@@ -37,8 +36,3 @@ def number(value: Any) -> float | None:
         return None
     found = float(value)
     return found if math.isfinite(found) else None
-
-
-def visible(text: str) -> str:
-    """Replace control, format and direction characters of foreign names by `\\uXXXX`."""
-    return "".join(sign if unicodedata.category(sign)[0] != "C" else f"\\u{ord(sign):04x}" for sign in text)

@@ -141,7 +141,7 @@ def test_a_record_without_descriptions_is_read_too(record: Record) -> None:
 
 def test_a_package_of_ours_cannot_be_described_otherwise(record: Record) -> None:
     def claim(data: Any) -> None:
-        facts = {"seam": "precision", "kind": "fp32", "shown": "fp64", "options": {}, "facts": {"weights": "float64"}}
+        facts = {"seam": "precision", "kind": "fp32", "shown": "fp32", "options": {}, "facts": {"weights": "float64"}}
         data["plugins"].append(facts)
 
     change_plan(record, claim)

@@ -46,6 +46,17 @@ def test_packed_files_are_unpacked_unchanged(tmp_path: Path) -> None:
             for p in (tmp_path / "out").rglob("*") if p.is_file()} == files
 
 
+@pytest.mark.parametrize("name", [".x.zip.tmp", "x.zip"])
+def test_a_link_in_the_folder_of_a_bundle_is_replaced_not_followed(tmp_path: Path, name: str) -> None:
+    (tmp_path / "mine").write_text("kept")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).symlink_to(tmp_path / "mine")
+    pack(tmp_path / "out/x.zip", {"a": b"1"})
+    assert (tmp_path / "mine").read_text() == "kept"
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["x.zip"]
+    assert not (tmp_path / "out/x.zip").is_symlink() and zipfile.is_zipfile(tmp_path / "out/x.zip")
+
+
 def test_the_same_files_give_the_same_bytes_whatever_the_order_and_the_hour(tmp_path: Path) -> None:
     pack(tmp_path / "one.zip", {"a": b"1" * 100, "b": b"2"})
     time.sleep(0.01)

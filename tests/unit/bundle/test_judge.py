@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from repro.bundle import judge as judge_module
-from repro.bundle.difference import between_executions, differences
+from repro.bundle.difference import between_executions, diff_records, differences
 from repro.bundle.judge import Reproduction, judge
 from repro.cli.workflows.reproduce import choose_trials, reduce_plan
 from repro.compare.evidence import ComparisonRequest
@@ -20,6 +20,7 @@ from repro.core.files import read_model, write_model
 from repro.core.machine import Machine
 from repro.record.results import Result, Resumed
 from repro.record.store import Record, RunFolder, read_record
+from repro.suite.plan import planned_order
 from tests.records import Course, make_record, sample_environment
 
 ONE = """\
@@ -79,6 +80,37 @@ def test_figures_equal_to_the_last_digit_are_reproduced_from_five_pairs_on(tmp_p
     assert answer(first, second).answer == "reproduced"
     assert answer(first, second, "4").answer == "inconclusive"
     assert answer(first, spread(tmp_path / "c", 1.5, noise=0)).answer == "not reproduced"
+
+
+def other_weights(record: Record, **changes: Any) -> Record:
+    """The record with other weights at the end, so that its trials are not those of the record step by step."""
+    return replace(record, results=tuple(
+        item.model_copy(update={"hashes": {**item.hashes, "final_weights": "other"}, **changes})
+        for item in record.results))
+
+
+def test_a_coarse_evaluation_grid_withholds_reproduced(tmp_path: Path) -> None:
+    """Evaluations are a quarter of the time apart: times within 1 % hide crossings that may differ by 30 %."""
+    first = spread(tmp_path / "a", noise=1e-4, seed=1)
+    for noise in (1e-4, 0.0):
+        found = answer(spread(tmp_path / f"{noise}", noise=noise, seed=1), other_weights(
+            spread(tmp_path / f"{noise}-again", noise=noise, seed=2)))
+        assert found.answer == "inconclusive", found.text()
+        assert "apart at the target, too far to resolve a margin of 0.05" in found.cells[0].because
+    assert answer(first, spread(tmp_path / "b", noise=1e-4, seed=2)).answer == "reproduced"  # the same training
+
+
+def test_unlike_evaluation_grids_withhold_not_reproduced(tmp_path: Path) -> None:
+    """A crossing after 3 to 4 epochs seen at 4, and one after 4 to 6 seen at 6: both may be at 4."""
+    first = spread(tmp_path / "a", seed=1)
+    coarse = make_record(
+        tmp_path / "b", ONE.replace("LEVEL", "seeded").replace("1437", "2874"),
+        course=lambda trial: Course(step_seconds=0.01 * (1 + 0.002 * (trial.repeat % 3)), hits_at=3))
+    again = other_weights(coarse, cell_id=first.plan.cells[0].cell_id)
+    assert (again.results[0].tta_wall or 0) > 1.4 * (first.results[0].tta_wall or 0)
+    found = answer(first, replace(again, plan=first.plan))
+    assert found.answer == "inconclusive", found.text()
+    assert "the evaluation grids differ" in found.cells[0].because
 
 
 def test_trials_that_did_not_run_again_leave_it_open(tmp_path: Path) -> None:
@@ -183,6 +215,17 @@ def test_error_rates_over_simulated_reproductions(tmp_path: Path) -> None:
 def test_two_runs_alike_differ_in_nothing(tmp_path: Path) -> None:
     first, second = make_record(tmp_path / "a", only=4), make_record(tmp_path / "b", only=4)
     assert differences(first, second) == []
+
+
+def test_order_seeds_are_information_and_no_difference(tmp_path: Path) -> None:
+    roots = [make_record(tmp_path / name, only=4).folder for name in "ab"]
+    assert diff_records(roots[0].root, roots[1].root).as_json()["order_seeds"] is None
+    plan = read_record(roots[1].root).plan.model_copy(update={"order_seed": 7})
+    write_model(roots[1].plan, plan.model_copy(update={"order": tuple(planned_order(plan))}))
+    found = diff_records(roots[0].root, roots[1].root)
+    assert found.found == () and found.as_json()["order_seeds"] == {"first": "20151102", "second": "7"}
+    last = found.text().splitlines()[-1]
+    assert last == "for information: order seed: 20151102 -> 7 (every run draws its own)"
 
 
 def test_a_place_that_a_bundle_does_not_name_is_no_difference(tmp_path: Path) -> None:

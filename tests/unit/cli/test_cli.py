@@ -173,10 +173,12 @@ def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
     (("plan",), "Error: Missing argument 'SUITE'"),
     (("plam", "good.yaml"), "Error: No such command 'plam'"),
     (("list", "engine"), "Error: Invalid value for"),
-    (("run", "quickstart", "--seeds", "3"), "error: -o seeds=3: seeds: a sequential design runs up to its last look"),
+    (("run", "quickstart", "--seeds", "3"), "error: --seeds 3: a sequential design runs up to its last look; leave "
+     "this out, or for a fixed number add -o sequential=null"),
     (("run", "quickstart", "--anytime"), "error: --anytime: the suite declares looks"),
     (("run", "good.yaml", "--budget", "2h"), "error: --budget ends a sequential run at a look"),
     (("run", "quickstart", "--budget", "2x"), "Error: Invalid value for '--budget': '2x' is no duration; write 2h"),
+    (("plan", "engines", "--anytime", "--until-settled"), "Error: --until-settled judges at declared looks and"),
     (("run", "--resume", "run", "--anytime"), "Error: --resume RUN keeps the design of RUN"),
     (("run", "bad.yaml", "--no-mlflow"), "error: bad.yaml:5: trial.workload"),
     (("run", "good.yaml", "--no-mlflow", "--out", "."), "error: .: exists and is not an empty folder"),

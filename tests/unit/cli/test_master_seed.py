@@ -35,6 +35,8 @@ def planned(folder: Path, *arguments: str, head: str = "") -> dict[str, Any]:
     assert ended.exit_code == 0, ended.output
     found: dict[str, Any] = json.loads(ended.stdout)
     del found["cost"], found["out_of_reach"]
+    stated = head or "--master-seed" in arguments or "-o" in arguments
+    assert found.pop("drawn_again_by_run") == (["order_seed"] if stated else ["master_seed", "order_seed"])
     return found
 
 
@@ -44,6 +46,14 @@ def test_every_plan_draws_its_own_seeds_for_one_experiment(tmp_path: Path) -> No
     assert len({item["order_seed"] for item in found}) == 4
     assert len({json.dumps(item["order"]) for item in found}) > 1
     assert len({item["digest"] for item in found}) == 1
+
+
+def test_a_plan_says_which_seeds_the_run_will_draw(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(SUITE)
+    for arguments, line in (([], "seeds: drawn by each run, for its data and its order; --master-seed N states those"),
+                            (["--master-seed", "4"], "seeds: master seed 4 as stated; each run draws its order")):
+        ended = CliRunner().invoke(cli, ["plan", str(tmp_path / "s.yaml"), *arguments], catch_exceptions=False)
+        assert ended.output.splitlines()[2].startswith(line)
 
 
 def test_a_stated_master_seed_is_kept_and_the_command_line_decides(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from scipy.stats import binom
 from repro.compare import Comparison, contrast
 from repro.compare.condition import parse
 from repro.compare.evidence import ComparisonRequest, examine
+from repro.compare.figures import LookPlace
 from repro.compare.verdict import judged
 from repro.core.errors import UsageError
 from repro.record.results import Bracket, Result
@@ -38,7 +39,8 @@ def test_a_condition_is_a_verdict_or_an_end_of_an_interval(text: str, fails: boo
 
 def test_a_failed_condition_shows_its_figures() -> None:
     assert parse("ratio.low>1.05").failure(found(1.2)).startswith("candidate against baseline: ratio.low = 1.1")
-    assert parse("slower").failure(found(1.2)).startswith("candidate against baseline: slower, slower; the 95 % ")
+    assert parse("slower").failure(found(1.2)).startswith(
+        "candidate against baseline: slower (--fail-if slower); the 95 % ")
 
 
 @pytest.mark.parametrize(("text", "message"), [
@@ -102,3 +104,20 @@ def test_a_figure_that_does_not_exist_fails() -> None:
     empty = contrast(CANDIDATE, BASELINE, [], [], "tta_wall", primary=True)
     for text in ("ratio.low > 1.05", "slower", "not-same", "n < 3"):
         assert f"no result, so {text!r} cannot be ruled out" in parse(text).failure(empty)
+
+
+@pytest.mark.parametrize("text", ["slower", "same", "not-same", "ratio.low > 1.05"])
+def test_a_run_that_goes_on_passes_no_gate(text: str) -> None:
+    at = LookPlace(number=1, of=4, n=6, nominal=0.02, same_nominal=0.02, next_n=10)
+    open_, over = (found(1.0).model_copy(update={"look": place})
+                   for place in (at, at.model_copy(update={"next_n": None})))
+    assert "cannot be ruled out" in parse(text).failure(open_)
+    assert "cannot be ruled out" not in parse(text).failure(over)
+
+
+def test_a_gate_of_sameness_that_too_few_pairs_cannot_show_is_refused() -> None:
+    ours, theirs = trials(CANDIDATE, BASE[:4]), trials(BASELINE, BASE[:4])
+    few = contrast(CANDIDATE, BASELINE, ours, theirs, "tta_wall", primary=True)
+    with pytest.raises(UsageError, match=r"'same': can never hold for .*: 4 pairs and 1 contrasts cannot show it"):
+        parse("same").failure(few)
+    assert parse("not-same").failure(few)

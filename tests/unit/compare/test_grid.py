@@ -10,7 +10,7 @@ import pytest
 
 from repro.compare import Comparison, contrast
 from repro.compare.evidence import ComparisonRequest, examine
-from repro.compare.grid import span_of, unlike_grids
+from repro.compare.grid import Grid, span_of, unlike_grids
 from repro.compare.stage import Stage
 from repro.compare.verdict import judged
 from repro.record.metric_values import figure
@@ -163,3 +163,15 @@ def test_like_grids_and_unknown_grids_are_silent() -> None:
     assert unlike_grids([seen(CANDIDATE, 0, 6.0, 0.64)], [seen(BASELINE, 0, 9.0, 0.64)]) == ""
     assert unlike_grids([bare], [seen(BASELINE, 0, 6.0, 0.64)]) == ""
     assert unlike_grids([], []) == ""
+
+
+def test_an_open_ended_design_shares_the_error_of_its_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    of_ratio = Grid.interval
+    monkeypatch.setattr(Grid, "interval", lambda grid, level: (asked.append(level), of_ratio(grid, level))[1])
+    rng = np.random.default_rng(1)
+    sides = [[seen(cell, k, 10 * value, 0.5) for k, value in enumerate(rng.lognormal(0, 0.001, 30))]
+             for cell in (CANDIDATE, BASELINE)]
+    judged([examine(CANDIDATE, BASELINE, *sides, ComparisonRequest(
+        metric="tta_wall", primary=True, stage=Stage(30, 194, 30, anytime=True)))])
+    assert 1 - asked[0] == pytest.approx(2 * 0.05 / 194)

@@ -16,6 +16,7 @@ from repro.core.machine import Machine
 from repro.record.results import Bracket, Result
 from repro.suite.file import read_suite
 from repro.suite.plan import Plan, make_plan
+from repro.suite.sequential import Sequential
 from tests.records import SUITE, Course, default_course, make_record, sample_environment
 
 ALONE = SUITE.split("matrix:")[0]
@@ -71,9 +72,28 @@ def test_runs_that_were_not_made_in_turns_get_no_verdict(plan: Plan) -> None:
     assert not in_turns(ordered[:5], ordered[5:]) and not in_turns(ordered[5:], ordered[:5])
     found = versus_several(ordered[:5], ordered[5:])[0]
     assert (found.verdict, found.refused) == ("inconclusive", True)
-    assert found.because.startswith("all runs of one side were made before those of the other")
+    assert found.because.startswith("the runs of the two sides were not made in turns")
     assert found.ratio is not None
     assert not in_turns([Ran("a", plan, ())], after)
+
+
+@pytest.mark.parametrize(("order", "fair"), [
+    ("ABABABABAB", True), ("ABBABAABAB", True), ("BAABABBABA", True), ("ABBABBABB", True), ("BABABABABAB", True),
+    ("AAAABABBBB", False), ("AABBAABBAB", False), ("BAAAAABBBB", False), ("AAABBBBBBA", False), ("ABBBBBABA", False),
+])
+def test_runs_must_alternate_not_only_overlap(plan: Plan, order: str, fair: bool) -> None:
+    made = [(side, Ran(f"{side}{place}", plan, (), sample_environment(1000 + place)))
+            for place, side in enumerate(order)]
+    before, after = ([run for side, run in made if side == wanted] for wanted in "AB")
+    assert in_turns(before, after) is in_turns(after, before) is fair
+
+
+def test_a_machine_that_drifts_over_runs_that_only_overlap_is_no_difference(plan: Plan) -> None:
+    """1 % slower each run: nearly all of one side came first."""
+    rng = np.random.default_rng(3)
+    made = [run(plan, f"r{place}", 1000 * place, 10 * 1.01 ** place, rng) for place in range(10)]
+    before, after = [made[place] for place in (0, 1, 2, 3, 5)], [made[place] for place in (4, 6, 7, 8, 9)]
+    assert versus_several(before, after)[0].verdict == "inconclusive"
 
 
 def test_a_run_with_a_miss_has_no_mean(plan: Plan) -> None:
@@ -98,3 +118,17 @@ def test_the_command_takes_the_runs_of_the_baseline(tmp_path: Path) -> None:
     assert "1 and 1 trials; an interval needs two of each" in ended.output
     for arguments in (["--baseline", "engine=ddp", "--against", str(roots[0])], ["--against", str(roots[1])]):
         assert isinstance(CliRunner().invoke(cli, ["compare", str(roots[1]), *arguments]).exception, UsageError)
+
+
+def test_a_sequential_run_counts_with_the_pairs_up_to_its_first_look(plan: Plan) -> None:
+    suite = plan.suite.model_copy(update={"seeds": 20, "sequential": Sequential.model_construct(looks=(6, 10, 14, 20))})
+    assert plan.model_copy(update={"suite": suite}).common_seeds == 6
+    before, after = sides(plan, 1, 1.1)
+    short, long = (versus_several(before, [Ran(item.name, item.plan.model_copy(update={"suite": suite}),
+                                               [*item.results, *further], item.environment) for item in after])
+                   for further in ([], [plan_result(after[0], repeat) for repeat in range(6, 10)]))
+    assert short[0].verdict == "slower" and short[0].ratio == long[0].ratio
+
+
+def plan_result(of: Ran, repeat: int) -> Result:
+    return of.results[0].model_copy(update={"repeat": repeat, "trial_id": f"t{repeat}", "tta_wall": 100.0})

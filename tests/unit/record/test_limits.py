@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from repro.bundle import archive, rederive
+from repro.cli.workflows import headless
 from repro.cli.workflows.calibrate import calibrate
+from repro.cli.workflows.reproduce import reproduce
 from repro.cli.workflows.run import run_suite
 from repro.core.errors import UsageError
 from repro.core.machine import Machine
@@ -25,6 +27,7 @@ from repro.record.limits import (
 from repro.record.store import MAX_TRIALS
 from repro.suite.file import read_suite
 from repro.suite.plan import Plan, make_plan
+from tests.records import make_record
 
 SUITE = """\
 suite: large
@@ -53,6 +56,22 @@ def plan(
 def test_an_ordinary_plan_is_not_too_large(tmp_path: Path) -> None:
     assert too_large(plan(tmp_path)) == ""
     assert files(plan(tmp_path)) == 2 * (4 + 1) + 2 * (4 + 8) + (2 + 2) + (2 + 16)
+
+
+def test_a_cell_of_a_narrow_format_is_started_twice_by_the_parity_gate(tmp_path: Path) -> None:
+    text = SUITE.format(seeds=2, epochs=4, every=SAMPLES, design="stop_at_target").replace("[1, 8]", "[8]")
+    (tmp_path / "narrow.yaml").write_text(text.replace("  device", "  precision: bf16-autocast\n  device"))
+    narrow = make_plan(read_suite(str(tmp_path / "narrow.yaml"), ()).suite, Machine("cpu", 0, 8))
+    assert files(narrow) == 2 * (4 + 8) + 2 * (2 + 16)
+
+
+def test_a_record_larger_than_one_run_is_not_reproduced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(headless, "execute", lambda *_, **__: pytest.fail("2,155,500 steps were started"))
+    text = SUITE.format(seeds=2, epochs=12_000, every=SAMPLES, design="fixed_budget")
+    make_record(tmp_path / "source", text.replace("[1, 8]", "[1, 2]"), only=1)
+    with pytest.raises(UsageError, match="is 2,155,500 steps; a record can show at most 2,000,000 of a trial"):
+        reproduce(tmp_path / "source", None, tmp_path / "again", force=True)
+    assert not (tmp_path / "again").exists()
 
 
 LONG = [

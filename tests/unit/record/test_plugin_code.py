@@ -34,7 +34,7 @@ def code_of(plan: Plan, packages: Path) -> PluginCode:
 
 @pytest.fixture
 def runs(tmp_path: Path) -> tuple[Record, Record]:
-    """Two runs of one suite; between them the package was edited, and its version left as it was."""
+    """Two runs of one suite; the package was edited between them without a new version."""
     write_package(tmp_path / "packages")
     first = letters_record(tmp_path / "first", tmp_path / "packages")
     helper = tmp_path / "packages/letters/parts.py"
@@ -64,9 +64,12 @@ def test_the_same_code_in_another_place_is_the_same(plan: Plan, tmp_path: Path) 
 
 def test_a_listed_installation_is_hashed_by_its_list(plan: Plan, tmp_path: Path) -> None:
     write_package(tmp_path / "one")
-    listed = "letters/__init__.py,,\nletters/parts.py,,\nletters-1.0.dist-info/METADATA,,\n"
+    (tmp_path / "one/letters/words.txt").write_text("a b c")
+    (tmp_path / "one/letters.pth").write_text(str(tmp_path))
+    listed = ("letters/__init__.py,,\nletters/parts.py,,\nletters/words.txt,,\nletters.pth,,\n"
+              "../../../bin/letters,,\nletters-1.0.dist-info/METADATA,,\n")
     (tmp_path / "one/letters-1.0.dist-info/RECORD").write_text(listed)
-    assert code_of(plan, tmp_path / "one").files == 2
+    assert code_of(plan, tmp_path / "one").files == 3
     before = code_of(plan, tmp_path / "one").sha256
     (tmp_path / "one/letters/parts.py").write_text("LAYERS = 3\n")
     assert code_of(plan, tmp_path / "one").sha256 != before
@@ -104,9 +107,23 @@ def test_a_record_of_an_early_version_does_not_differ_from_one_that_names_plug_i
     assert not [item for item in differences(early, second.environment) if "plug-in" in item.text]
 
 
+ALIASED = """
+from pydantic import BaseModel, Field
+from repro.workloads.synthetic import Synthetic
+
+class Inner(BaseModel):
+    asked: str = Field("", alias="request")
+
+class Letters(Synthetic):
+    {option}
+"""
+
+
 @pytest.mark.parametrize(("text", "said"), [
     ("def broken(:\n", "SyntaxError"), ("raise SystemExit(3)\n", "SystemExit"), ("import no_such\n", "no_such"),
     ("class Letters:\n    pass\n", "is no class of a plug-in"), ("1 / 0\n", "ZeroDivisionError"),
+    (ALIASED.format(option="asked: str | None = Field(None, alias='request')"), "option 'asked' has an alias"),
+    (ALIASED.format(option="inner: list[Inner] | None = None"), r"option 'inner\.asked' has an alias"),
 ])
 def test_a_broken_plug_in_is_named_with_its_package(text: str, said: str, tmp_path: Path) -> None:
     write_package(tmp_path)

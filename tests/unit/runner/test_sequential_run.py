@@ -15,6 +15,7 @@ from repro.bundle.verification import Verification
 from repro.bundle.verify import verify
 from repro.bundle.verify_looks import check_looks
 from repro.cli.workflows.progress import look_line
+from repro.cli.workflows.reproduce import choose_trials, reduce_plan
 from repro.cli.workflows.run import reporter
 from repro.compare import compare
 from repro.compare.sequential import stages
@@ -109,6 +110,18 @@ def test_page_and_terminal_show_the_looks(settled: Record, tmp_path: Path) -> No
     line = look_line(settled.looks[0])
     assert line.startswith("look 1 of 3, 7 pairs: ratio 1.") and line.endswith("; settled: slower")
     assert "p 0.016 (needs 0.032)" in line
+
+
+def test_a_reproduction_of_a_settled_run_is_complete(settled: Record, tmp_path: Path) -> None:
+    for trials, have in ((None, 7), ("3", 3)):
+        plan = reduce_plan(settled.plan, choose_trials(settled, trials), detect(), 5)
+        record, _ = execute(prepare(plan, "", tmp_path / f"{have}"), plan)
+        assert (record.missing(), plan.common_seeds) == ([], have)
+        for found in compare(plan, record.results, started_ms=record.started_ms):
+            assert (found.verdict, found.refused, found.n, found.settles) == ("inconclusive", True, have, "")
+            assert found.because.startswith("the reproduction of a sequential run has the pairs that its source ran; ")
+        page = Path(reporter("html").write(record, tmp_path / f"page{have}")[0]).read_text()
+        assert "planned pairs" not in page and "gives no verdict of its own" in page
 
 
 def test_resuming_a_settled_run_runs_nothing(settled: Record) -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar
 from unittest.mock import patch
 
 import pytest
 from click.testing import CliRunner, Result
+from pydantic import Field, SecretStr
 
 from repro.cli.main import cli
 from repro.core import registry
 from repro.core.errors import UsageError
 from repro.engines.fake import Fake
 from repro.record.environment import settings
+from repro.seams.reach import SAFE, TextOption
 from repro.suite.model import Suite
 from tests.hostile_records import SUITE
 
@@ -64,15 +68,29 @@ class Connected(Fake):
 
     title: ClassVar[str] = "connected"
     address: str = ""
+    remark: TextOption = ""
+    checked: Annotated[Any, SAFE] = None
+    hidden: SecretStr = SecretStr("")
+    ready: TextOption = Field(default_factory=lambda: os.environ["MY_READY"])
 
 
 @pytest.mark.parametrize("address", [f"s3://ann:{PASSWORD}@host/x", "https://h/x?token=abcdefgh", TOKEN])
-def test_an_option_that_holds_a_credential_is_refused_without_showing_it(suite: Path, address: str) -> None:
-    suite.write_text(SUITE.replace("kind: fake, step", f"kind: connected, address: '{address}', step"))
+@pytest.mark.parametrize(("place", "form"), [
+    ("engine.address", "address: '%s'"), ("engine.remark", "remark: '%s'"), ("engine.checked", "checked: {'%s': 1}"),
+    ("engine.checked", "checked: {'%s': {a: '%s'}}"), ("engine.checked.deep.1", "checked: {deep: [1, '%s']}"),
+    ("matrix.engine.0.hidden", "hidden: '%s'"), ("engine.ready", ""),
+])
+def test_an_option_that_holds_a_credential_is_refused_without_showing_it(
+    suite: Path, place: str, form: str, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_READY", "" if form else address)
+    options = f"{form.replace('%s', address)}, " if form else ""
+    suite.write_text(SUITE.replace("kind: fake, step", f"kind: connected, {options}step"))
     with patch.dict(registry.BUILT_IN["engine"], {"connected": f"{__name__}:Connected"}):
-        for verb in ("plan", "run"):
+        for verb in ("plan", "run") if place == "engine.address" else ("run",):
             error = called(verb, str(suite)).exception
-            assert isinstance(error, UsageError) and "engine.address: holds a password" in str(error)
+            what = "the value of your variable MY_" if address == TOKEN else "a password in an address"
+            assert isinstance(error, UsageError) and f"{place}: holds {what}" in str(error)
             assert address not in str(error)
     assert not (suite.parent / "runs").exists()
 
@@ -87,3 +105,16 @@ def test_only_nccl_s_tuning_is_recorded_by_value() -> None:
         "NCCL_ALGO", "NCCL_P2P_DISABLE", "NCCL_MIN_NCHANNELS", "NCCL_IB_HCA", "NCCL_SOCKET_IFNAME"}
     assert all(value.startswith("sha256:") for name, value in found.items() if value != given[name])
     assert settings({"NCCL_TOPO_FILE": "/b"}) != settings({"NCCL_TOPO_FILE": "/a"})
+
+
+def test_words_of_the_schema_are_no_credentials_and_a_suite_name_may_be_one(
+    suite: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for word in ("digits", "momentum", "processes", "engine"):
+        monkeypatch.setenv("DB_PASSWORD", word)
+        assert called("plan", str(suite)).exception is None
+    monkeypatch.setenv("DB_PASSWORD", "quickcheck")
+    suite.write_text(re.sub(r"(?m)^suite: .*$", "suite: quickcheck", suite.read_text()))
+    error = called("plan", str(suite)).exception
+    assert isinstance(error, UsageError)
+    assert "suite: its name holds the value of your variable DB_PASSWORD" in str(error)

@@ -47,6 +47,8 @@ class Everything(Plugin):
     words: list[TextOption] = Field(default_factory=list)
     by_name: dict[str, str] = Field(default_factory=dict)
     counts: dict[str, int] = Field(default_factory=dict)
+    levels: dict[Literal["high", "low"], int] = Field(default_factory=dict)
+    labels: dict[TextOption, int] = Field(default_factory=dict)
     checked: Annotated[dict[str, Any], SAFE] = Field(default_factory=dict)
     anything: Any = None
     inner: Inner = Field(default_factory=Inner)
@@ -66,12 +68,17 @@ def found(**options: Any) -> list[tuple[str, str, str]]:
     ({"address": "http://evil/x"}, [("workload.address", "http://evil/x", "host")]),
     ({"free": ".bashrc"}, [("workload.free", ".bashrc", "text")]),
     ({"files": ["a", "b"]}, [("workload.files.0", "a", "path"), ("workload.files.1", "b", "path")]),
-    ({"by_name": {"k": "v"}}, [("workload.by_name.k", "v", "text")]),
+    ({"by_name": {"k": "v"}}, [("workload.by_name", "k", "text"), ("workload.by_name.k", "v", "text")]),
+    ({"counts": {"localhost": 1}}, [("workload.counts", "localhost", "text")]),
+    ({"levels": {"high": 1, "low": 2}}, []), ({"labels": {"/x": 1}}, []),
+    ({"anything": {"etc": 1}}, [("workload.anything", "etc", "text")]),
     ({"counts": {"/etc/x": 1}}, [("workload.counts", "/etc/x", "text")]),
-    ({"anything": {"deep": [{"x": "../y"}, 1]}}, [("workload.anything.deep.0.x", "../y", "text")]),
+    ({"anything": {"deep": [{"x": "../y"}, 1]}}, [
+        ("workload.anything", "deep", "text"), ("workload.anything.deep.0", "x", "text"),
+        ("workload.anything.deep.0.x", "../y", "text")]),
     ({"inner": {"log": "/l", "level": 2}}, [("workload.inner.log", "/l", "path")]),
     ({}, []), ({"folder": "/usual"}, []), ({"remark": "/x"}, []), ({"words": ["/x", "../y"]}, []),
-    ({"kind": "b", "colour": "red", "size": 2, "counts": {"a": 1}, "checked": {"path": "/x"}}, []),
+    ({"kind": "b", "colour": "red", "size": 2, "checked": {"path": "/x"}}, []),
 ])
 def test_what_leads_out_is_found(options: dict[str, Any], expected: list[tuple[str, str, str]]) -> None:
     assert found(**options) == expected

@@ -106,7 +106,7 @@ def test_looks_beyond_seeds_are_refused() -> None:
 
 
 def test_seeds_on_the_command_line_are_refused() -> None:
-    with pytest.raises(SuiteError, match=r"-o seeds=12: seeds: a sequential design runs up to its last look"):
+    with pytest.raises(SuiteError, match=r"-o seeds=12: a sequential design runs up to its last look"):
         plan_of(LOOKS, "seeds=12")
     with pytest.raises(SuiteError, match=r"for a fixed number leave out --until-settled"):
         plan_of("", "seeds=12", chosen=UNTIL_SETTLED)

@@ -12,7 +12,7 @@ from repro.worker import gate_judge
 from repro.worker.gate_difference import TOLERANCE
 from repro.worker.gate_judge import LARGEST_TOLERANCE, culprit, widen_tolerances
 from repro.worker.gate_trace import Trace
-from tests.traces import STEPS, WORLD, put, set_norm, trace
+from tests.traces import STEPS, WORLD, evaluated, put, set_norm, trace
 
 
 def judge(reference: Trace, ranks: Sequence[Trace], tolerances: Sequence[float] | None = None) -> str:
@@ -98,21 +98,32 @@ def test_a_gradient_that_is_zero_but_for_rounding_compares_as_zero() -> None:
 
 
 def test_an_evaluation_that_differs_is_found() -> None:
-    both = lambda data: data.update(evaluation=0.6, own_evaluation=0.6)  # noqa: E731
+    both = evaluated(0, value=0.6, own=0.6)
     assert judge(trace(None), [trace(0, both), trace(1, both)]) == "step 9: evaluation is 0.6, the reference's 0.5"
-    assert judged(1, both) == "evaluation: rank 1 found 0.6, rank 0 0.5"
-    nothing = lambda data: data.update(evaluation=math.nan)  # noqa: E731
+    assert judged(1, both) == "after step 9: the evaluation is 0.6 on rank 1, 0.5 on rank 0"
+    nothing = evaluated(0, value=math.nan)
     assert "evaluation" in judge(trace(None), [trace(0, nothing), trace(1, nothing)])
 
 
 def test_an_evaluation_of_other_weights_than_reported_is_found() -> None:
-    stale = lambda data: data.update(evaluation=0.501, own_evaluation=0.5)  # noqa: E731
+    stale = evaluated(0, value=0.501, own=0.5)
     assert judge(trace(None), [trace(0, stale), trace(1, stale)]) == (
         "step 9: evaluation is 0.501, the harness's of the same weights 0.5")
 
 
+def test_an_evaluation_that_depends_on_the_one_before_is_found() -> None:
+    behind = evaluated(1, value=0.5, own=0.52)
+    assert judge(trace(None), [trace(0, behind), trace(1, behind)]) == (
+        "step 10: evaluation is 0.5, the harness's of the same weights 0.52")
+    further = evaluated(1, value=0.6, own=0.6)  # weights have moved apart: only the harness's own evaluation judges
+    assert judge(trace(None), [trace(0, further), trace(1, further)]) == ""
+    averages = evaluated(1, value=0.6)  # weights that the harness cannot evaluate itself
+    assert judge(trace(None), [trace(0, averages), trace(1, averages)]) == (
+        "step 10: evaluation is 0.6, the reference's 0.52")
+
+
 def test_an_evaluation_that_changes_weights_is_found() -> None:
-    assert judged(1, lambda data: data.update(moved_by_evaluation="first.bias")) == (
+    assert judged(1, evaluated(0, moved="first.bias")) == (
         "after step 9: the evaluation changed the weights, the first of them 'first.bias' on rank 1")
 
 
@@ -142,7 +153,10 @@ def test_steps_at_rate_zero_must_change_nothing() -> None:
     def other(data: dict[str, Any]) -> None:
         data["aged_loss"] = [0.3] * 28 + [0.31] * 20
 
-    assert judge(reference, [trace(0, other), trace(1, other)]).endswith("loss is 0.31, the reference's 0.3")
+    assert judge(late(reference), [late(trace(0, other)), late(trace(1, other))]) == (
+        "step 34: loss is 0.31, the reference's 0.3")
+    checks = gate_judge.judge(late(reference), [late(trace(rank, other)) for rank in range(WORLD)])
+    assert [name for name, found in checks.items() if found] == ["loss"]  # the rate is not the culprit
 
     def moved(data: dict[str, Any]) -> None:
         data.update(aged_loss=[0.3] * 48, moved_at_rate_zero="last.weight")
@@ -204,7 +218,7 @@ def test_initial_weights_are_named_before_their_effects() -> None:
 def test_every_failing_check_is_kept() -> None:
     def both(data: dict[str, Any]) -> None:
         put("loss", 4, 99.0)(data)
-        data["moved_by_evaluation"] = "first.bias"
+        evaluated(0, moved="first.bias")(data)
 
     found = gate_judge.judge(trace(None), [trace(0, both), trace(1)])
     assert [name for name, item in found.items() if item] == ["loss", "evaluation"]

@@ -11,7 +11,7 @@ from repro.engines.precisions import Bf16Autocast, Bf16Master
 from repro.worker.gate_judge import culprit
 from repro.worker.gate_precision import judge_precision
 from repro.worker.gate_trace import Trace
-from tests.traces import NAMES, STEPS, put, set_norm, trace
+from tests.traces import NAMES, STEPS, evaluated, put, set_norm, trace
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -53,10 +53,10 @@ def test_rounding_of_the_format_passes(change: Change) -> None:
     (put("loss", 0, 2.1), "step 1: loss is 2.1, the reference's 2"),
     (no_update(9), "step 9: the update on rank 0 has norm 0, the reference's 0.17320508"),
     (lambda data: data.update(wide_share=0.0), "after step 10: 0.0% of the master weights on rank 0 are wider than"),
-    (lambda data: data.update(evaluation=0.6, own_evaluation=0.5),
-     "step 9: evaluation is 0.6, the harness's of the same weights 0.5"),
-    (lambda data: data.update(moved_by_evaluation="last.weight"),
-     "after step 9: the evaluation changed the weights of 'last.weight'"),
+    (evaluated(0, value=0.6, own=0.5), "step 9: evaluation is 0.6, the harness's of the same weights 0.5"),
+    (evaluated(1, value=0.5, own=0.52), "step 10: evaluation is 0.5, the harness's of the same weights 0.52"),
+    (evaluated(0, moved="last.weight"),
+     "after step 9: the evaluation changed the weights, the first of them 'last.weight' on rank 0"),
 ])
 def test_a_defect_is_named(change: Change, beginning: str) -> None:
     assert judged(change).startswith(beginning)

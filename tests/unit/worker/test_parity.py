@@ -39,14 +39,14 @@ def test_engines_are_compared_within_one_workload_batch_and_world(tmp_path: Path
         assert reference.batch.accumulation == processes
 
 
-def test_the_comparison_is_fp32_without_warm_up_or_schedule(tmp_path: Path) -> None:
+def test_the_comparison_is_fp32_without_schedule_and_its_reference_has_no_warm_up(tmp_path: Path) -> None:
     text = SUITE.replace("  device: cpu", "  device: cpu\n  precision: bf16-autocast\n  schedule: cosine")
     found = groups(plan_of(tmp_path, text))
     for group in (item for item in found if item.kind == "fp32"):
         for trial in (group.reference, *group.candidates):
             assert trial.choices.precision.kind == "fp32"
             assert trial.choices.schedule.kind == "constant"
-            assert not trial.choices.warmup_steps
+            assert trial.choices.warmup_steps is (trial is not group.reference)
 
 
 def test_cells_that_differ_in_precision_only_are_judged_once_in_fp32_and_once_in_their_own(tmp_path: Path) -> None:

@@ -1,0 +1,172 @@
+"""A model in training under FSDP2."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.distributed.tensor import DTensor
+
+from repro.engines.plain.even_passes import EvenPasses
+from repro.engines.plain.loop import LoopSession, MasterCopy, copy_tensors
+from repro.engines.plain.numerics import name_of
+from repro.engines.plain.session import as_array
+from repro.engines.plain.sharding import Group, Sharding, groups_of, reshard
+from repro.seams.held import Held
+from repro.seams.training import Job, TrainingParts
+
+SENT = {"fp16": torch.float16, "bf16": torch.bfloat16}
+"""Compression -> the type in which gradients are sent."""
+
+
+class FsdpSession(EvenPasses, LoopSession):
+    """The plain loop around a model whose parameters are divided over the ranks.
+
+    Every rank keeps a part of each parameter, its gradient and its optimizer state: rows of the first dimension, in
+    float32. FSDP gathers the rows, in the type in which the model computes, when a module runs.
+    """
+
+    def __init__(
+        self, parts: TrainingParts, job: Job, wrap: str | Sequence[str], reshard_after_forward: bool | None
+    ) -> None:
+        self.wrap, self.reshard_after_forward = wrap, reshard_after_forward
+        super().__init__(parts, job, wrap=lambda model: model)
+
+    def prepare(self) -> MasterCopy | None:
+        """Divide the model; FSDP's own parts are the float32 weights that are stepped."""
+        policy = MixedPrecisionPolicy(
+            param_dtype=None if self.numerics.weights is torch.float32 else self.numerics.weights,
+            reduce_dtype=SENT.get(self.job.compression),
+            # The session casts the model's inputs, as in every engine; between modules nothing is cast.
+            cast_forward_inputs=False,
+        )
+        Sharding(self.wrap, self.reshard_after_forward, policy).apply(self.model, self.device.type)
+        # While a module's weights are gathered, they take the place of the parts in `named_parameters`.
+        self.parts_of_rank = super().trained()
+        return None
+
+    def trained(self) -> list[tuple[str, torch.nn.Parameter]]:
+        return self.parts_of_rank
+
+    # ---- training
+
+    @contextmanager
+    def _unsynchronised(self) -> Iterator[None]:
+        self.model.set_requires_gradient_sync(False)  # type: ignore[operator]  # of FSDPModule
+        try:
+            yield
+        finally:
+            self.model.set_requires_gradient_sync(True)  # type: ignore[operator]
+
+    def local(self) -> AbstractContextManager[Any]:
+        return self._unsynchronised()
+
+    def clip(self, limit: float) -> None:
+        gradients = [parameter.grad for parameter in self.stepped if parameter.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        assert isinstance(norm, DTensor)
+        # One sum over ranks; as a distributed tensor the norm would be summed again for every gradient.
+        torch.nn.utils.clip_grads_with_norm_(self.stepped, limit, norm.full_tensor())
+
+    def finish_evaluation(self) -> None:
+        super().finish_evaluation()
+        reshard(self.model)
+
+    # ---- checkpoints: a rank writes its own parts
+
+    def state_tensors(self) -> dict[str, torch.Tensor]:
+        return {name: tensor for name, tensor in self._all_tensors().items() if not isinstance(tensor, DTensor)}
+
+    def own_tensors(self) -> dict[str, torch.Tensor]:
+        # A small parameter has fewer rows than there are ranks: some ranks have none.
+        return {name: tensor.to_local() for name, tensor in self._all_tensors().items()
+                if isinstance(tensor, DTensor) and tensor.to_local().numel()}
+
+    def _all_tensors(self) -> dict[str, torch.Tensor]:
+        return super().state_tensors()
+
+    def load_state(self, folder: Path, own: Mapping[str, Any]) -> None:
+        self.checkpoint = folder.name
+        super().load_state(folder, own)
+
+    def load_own(self, tensors: dict[str, torch.Tensor], own: Mapping[str, Any]) -> None:
+        copy_tensors(self.own_tensors(), tensors, self.checkpoint)
+
+    # ---- read-outs
+
+    def gradients(self) -> dict[str, np.ndarray]:
+        scale = np.float32(self.scaler.get_scale() if self.scaler else 1.0)
+        return {name: _full(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad) / scale
+                for name, parameter in self.trained()}
+
+    def weights(self) -> dict[str, np.ndarray]:
+        return {name: _full(parameter) for name, parameter in self.trained()}
+
+    def held(self) -> list[Held] | None:
+        """The rows of this rank, rounded to the type in which they are gathered."""
+        found = []
+        for name, parameter in self.trained():
+            assert isinstance(parameter, DTensor)
+            start = min(self.job.rank * _rows(parameter), parameter.shape[0]) * parameter.shape[1:].numel()
+            part = parameter.to_local().detach().to(self.numerics.weights)
+            found.append(Held(name, as_array(part).ravel(), start))
+        return found
+
+    def effective(self) -> dict[str, str]:
+        groups = groups_of(self.model, self.job.world)
+        computed = _types(group.computed for group in groups)
+        freed = sum(group.freed for group in groups)
+        return {
+            **super().effective(),
+            "wrapper": type(self.model).__name__,
+            "weight_dtype": computed,
+            "gradient_dtype": computed,
+            "compression": self._compression(groups),
+            "overlap": "on" if self.device.type == "cuda" and len(groups) > 1 else "off",
+            "zero_stage": "3" if freed else "2",
+            "reshard_after_forward": f"{freed} of {len(groups)} groups",
+            "buckets": str(len(groups)),
+            "bucket_bytes": ",".join(str(4 * group.elements) for group in groups),
+        }
+
+    @staticmethod
+    def _compression(groups: Sequence[Group]) -> str:
+        names = {dtype: name for name, dtype in SENT.items()}
+        return ",".join(sorted({"none" if group.sent is None else names.get(group.sent, name_of(group.sent))
+                                for group in groups}))
+
+    def close(self) -> None:
+        # Gradients and gathered weights must not outlive the group.
+        self.clear_gradients()
+        gc.collect()
+        super().close()
+
+
+def _full(tensor: torch.Tensor) -> np.ndarray:
+    """Return the complete tensor on the host, float32; all ranks take part."""
+    assert isinstance(tensor, DTensor)
+    # `full_tensor` calls its group from C++, where groups written in Python (communication algorithms) are not known.
+    own = tensor.to_local().detach()
+    padded = own.new_zeros((_rows(tensor), *tensor.shape[1:]))
+    padded[:len(own)] = own
+    found = [torch.empty_like(padded) for _ in range(tensor.device_mesh.size())]
+    dist.all_gather(found, padded)
+    return as_array(torch.cat(found)[:tensor.shape[0]])
+
+
+def _rows(tensor: DTensor) -> int:
+    """Return the rows of each rank but the last ones, which may have fewer."""
+    return -(-tensor.shape[0] // tensor.device_mesh.size())
+
+
+def _types(found: Iterator[torch.dtype | None]) -> str:
+    """Return the different types, comma-separated; "unknown" if one is."""
+    names = {"unknown" if dtype is None else name_of(dtype) for dtype in found}
+    return "unknown" if "unknown" in names or not names else ",".join(sorted(names))

@@ -1,0 +1,91 @@
+"""The GPUs that a run uses, as nvidia-smi describes them: identity, limits, modes, and the links between them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+
+QUERIED: Mapping[str, str] = {
+    "name": "", "driver_version": "driver", "memory.total": "", "power.limit": "power limit",
+    "clocks.max.sm": "SM clock up to", "clocks.max.memory": "memory clock up to",
+    "ecc.mode.current": "ECC", "mig.mode.current": "MIG", "compute_mode": "compute mode",
+}
+"""Field of nvidia-smi -> the word before its value."""
+UNKNOWN = ("", "[N/A]", "N/A", "[Not Supported]", "[Unknown Error]")
+LINKS = {"NV": "NVLink", "PIX": "one PCIe switch", "PXB": "several PCIe switches", "PHB": "a PCIe host bridge",
+         "NODE": "PCIe host bridges of one NUMA node", "SYS": "the link between NUMA nodes"}
+"""Words of `nvidia-smi topo -m` for the path between two GPUs."""
+
+
+def used_gpus(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Return one line for each GPU that this process can use, in its order; () if there is no nvidia-smi."""
+    found = _ask("--query-gpu=index,uuid," + ",".join(QUERIED), "--format=csv,noheader")
+    rows = [[part.strip() for part in line.split(",")] for line in found.splitlines()]
+    rows = [row for row in rows if len(row) == len(QUERIED) + 2]
+    return tuple(_line(row[2:]) for row in _chosen(rows, environment.get("CUDA_VISIBLE_DEVICES")))
+
+
+def interconnect(devices: int, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the links between the GPUs that this process can use, as found.
+
+    Args:
+        devices: how many GPUs the run uses; 0: it uses the processor.
+    """
+    if not devices:
+        return "loopback of one machine"
+    if devices == 1:
+        return "one GPU: nothing is sent between devices"
+    kinds = _links(_ask("topo", "-m"), _numbers(environment))
+    return f"between GPUs: {', '.join(kinds)}" if kinds else "between GPUs: unknown (nvidia-smi topo -m says nothing)"
+
+
+def _chosen(rows: Sequence[list[str]], visible: str | None) -> list[list[str]]:
+    """Return the rows (index, UUID, ...) in the order of CUDA_VISIBLE_DEVICES; CUDA stops at the first unknown one."""
+    if visible is None:
+        return list(rows)
+    found = []
+    for name in (part.strip() for part in visible.split(",")):
+        row = next((row for row in rows if name == row[0] or (len(name) > 4 and row[1].startswith(name))), None)
+        if row is None:
+            break
+        found.append(row)
+    return found
+
+
+def _numbers(environment: Mapping[str, str]) -> list[str]:
+    rows = [[part.strip() for part in line.split(",")]
+            for line in _ask("--query-gpu=index,uuid", "--format=csv,noheader").splitlines()]
+    return [row[0] for row in _chosen([row for row in rows if len(row) == 2],
+                                      environment.get("CUDA_VISIBLE_DEVICES"))]
+
+
+def _line(values: Sequence[str]) -> str:
+    named = zip(QUERIED.values(), values, strict=True)
+    return ", ".join(f"{word} {value}".strip() for word, value in named if value not in UNKNOWN)
+
+
+def _links(matrix: str, numbers: Sequence[str]) -> list[str]:
+    """Return the kinds of links between these GPUs, each once, in words."""
+    rows = {cells[0]: cells[1:] for line in matrix.splitlines() if (cells := line.split()) and
+            re.fullmatch(r"GPU\d+", cells[0]) and len(cells) > 2 and not cells[1].startswith("GPU")}
+    order = list(rows)
+    names = [f"GPU{number}" for number in numbers]
+    found = dict.fromkeys(rows[one][order.index(other)] for one in names for other in names
+                          if one != other and one in rows and other in rows
+                          and order.index(other) < len(rows[one]))
+    return [_in_words(word) for word in found]
+
+
+def _in_words(link: str) -> str:
+    kind = "NV" if link.startswith("NV") else link
+    return f"{LINKS[kind]} ({link})" if kind in LINKS else link
+
+
+def _ask(*arguments: str) -> str:
+    try:
+        found = subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return re.sub(r"\x1b\[[0-9;]*m", "", found.stdout) if found.returncode == 0 else ""

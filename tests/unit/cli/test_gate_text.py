@@ -1,0 +1,26 @@
+"""The failures of the parity gate in words: causes before symptoms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from repro.cli.text.gate import gate_text
+from repro.cli.workflows.gate import Gated, _rows
+from repro.runner.gate import _as_json
+from repro.worker.gate_judge import judge
+from tests.traces import set_norm, trace
+
+
+def test_other_options_of_the_optimizer_are_named_before_what_they_cause() -> None:
+    def other(data: dict[str, Any]) -> None:
+        set_norm("weights", "first.weight", 1, 20.0)(data)
+        set_norm("gradients", "first.bias", 2, 3.0)(data)
+        data.update(optimizer={"optimizer_options": "decay 0"}, effective={"optimizer_options": "decay 0.3"})
+
+    checks = {name: _as_json(found) for name, found in judge(trace(None), [trace(0, other), trace(1, other)]).items()}
+    rows = [row for candidate in ("mine", "theirs")
+            for row in _rows({"candidate": candidate, "group": "g", "problem": "x", "checks": checks})]
+    failures = gate_text(Gated(tuple(rows))).partition("\n\n")[2].splitlines()
+    assert [" ".join(line.split()[:3]) for line in failures] == [
+        f"{candidate}: {start}" for candidate in ("mine", "theirs")
+        for start in ("optimizer options", "step 1:", "step 2:")]
