@@ -22,7 +22,7 @@ from repro.comm.algorithms.tree import ReductionTree
 from repro.engines.ddp import Ddp
 from repro.engines.single import Single
 from repro.seams.training import Comm
-from tests.flow.test_engines import SCATTERED, ZERO, Case, furthest, ranks, same_bytes
+from tests.engine_ranks import SCATTERED, ZERO, Case, furthest, ranks, same_bytes
 
 pytest.importorskip("torch")
 pytest.importorskip("deepspeed")

@@ -15,7 +15,7 @@ from repro.engines.deepspeed_zero import DeepSpeedZero
 from repro.engines.single import Single
 from repro.seams.plugin import Setting
 from repro.seams.training import Engine
-from tests.flow.test_engines import ZERO, Case, furthest, ranks, same_bytes
+from tests.engine_ranks import ZERO, Case, furthest, ranks, same_bytes
 
 pytest.importorskip("torch")
 pytest.importorskip("deepspeed")

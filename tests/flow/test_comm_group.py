@@ -22,7 +22,7 @@ from repro.comm.algorithms.parameter_server import ParameterServer
 from repro.comm.algorithms.ring import Ring
 from repro.comm.algorithms.tree import ReductionTree
 from repro.seams.training import Comm
-from tests.flow.test_engines import free_port
+from tests.engine_ranks import free_port
 
 pytest.importorskip("torch")
 

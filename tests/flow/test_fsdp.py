@@ -18,8 +18,8 @@ from repro.engines.precisions import Bf16Autocast, Bf16Master, Fp16Autocast, Fp1
 from repro.engines.single import Single
 from repro.optimizers.sgd import Sgd
 from repro.worker.rank_weights import describe_held
+from tests.engine_ranks import ADAMW, Case, check_warm_up, furthest, ranks, same_bytes, thorough
 from tests.flow.test_checkpoints import alone, begin, fail_once, hashes
-from tests.flow.test_engines import ADAMW, Case, check_warm_up, furthest, ranks, same_bytes, thorough
 
 pytest.importorskip("torch")
 pytest.importorskip("deepspeed")  # the processes load it

@@ -1,0 +1,253 @@
+"""Real processes with gloo on loopback that train small cases of every engine, for the tests of engines."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import pytest
+
+from repro.comm.algorithms.backend import Backend
+from repro.core.random_streams import Streams
+from repro.engines.deepspeed_zero import DeepSpeedZero
+from repro.engines.precisions import Fp32
+from repro.optimizers.adamw import AdamW
+from repro.optimizers.sgd import Sgd
+from repro.seams.training import Batch, Comm, Engine, Job, Optimizer, Precision, Session, TrainingParts
+
+GLOBAL_BATCH = 16
+PRELOAD = ("torch._dynamo", "repro.engines.zero.session", "repro.engines.plain.ddp_session",
+           "repro.engines.plain.fsdp_session")
+LIMIT_SECONDS = 40.0
+"""Longest a single case may take before the processes are killed."""
+SGD = Sgd(lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01, decay="weights")
+ADAMW = AdamW(lr=0.01, weight_decay=0.1)
+ZERO = tuple(DeepSpeedZero(stage=stage) for stage in (0, 1, 2, 3))  # type: ignore[arg-type]
+SCATTERED = DeepSpeedZero(stage=3, config={"zero_optimization": {"stage3_param_persistence_threshold": 0}})
+"""By default, DeepSpeed keeps tensors of this size complete on every rank."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One training to be run on the first `world` ranks."""
+
+    engine: Engine
+    world: int = 1
+    accumulation: int = 1
+    optimizer: Optimizer = SGD
+    clip: float | None = None
+    precision: Precision = Fp32()  # noqa: RUF009  # frozen
+    warm_up: bool = False
+    batch_norm: bool = False
+    steps: int = 20
+    comm: Comm = Backend()  # noqa: RUF009  # frozen
+    compression: str = "none"
+    overlap: bool = True
+
+    def __str__(self) -> str:
+        stage = getattr(self.engine, "stage", "")
+        changed = "+" if self.engine.model_dump(exclude_defaults=True, exclude={"stage"}) else ""
+        parts = [f"{type(self.engine).__name__}{stage}{changed}", f"{self.world}x{self.accumulation}",
+                 type(self.optimizer).__name__, f"clip{self.clip}", type(self.precision).__name__]
+        changed_comm = ",".join(f"{key}={value}" for key, value in self.comm.model_dump(exclude_defaults=True).items())
+        parts += [type(self.comm).__name__ + changed_comm] if not isinstance(self.comm, Backend) else []
+        parts += [self.compression] * (self.compression != "none") + ["no-overlap"] * (not self.overlap)
+        return "-".join(parts)
+
+
+# ---- what every rank does
+
+
+def serve(pipe: Connection, rank: int) -> None:
+    """Run the cases that come through `pipe` until None comes."""
+    import torch
+
+    torch.set_num_threads(1)
+    while (order := pipe.recv()) is not None:
+        case, port = order
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), LOCAL_RANK=str(rank))
+        try:
+            pipe.send(train(case, rank))
+        except BaseException:
+            pipe.send(traceback.format_exc())
+
+
+def build_parts(batch_norm: bool) -> TrainingParts:
+    """A small net whose sizes no number of ranks divides; smooth, as a kink turns a last place into a finite step."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(5)
+    norm = nn.BatchNorm2d(6) if batch_norm else nn.GroupNorm(2, 6)
+    model = nn.Sequential(nn.Conv2d(1, 6, 3), norm, nn.SiLU(), nn.Flatten(), nn.Linear(216, 13), nn.SiLU(),
+                          nn.Linear(13, 10))
+
+    def correct(outputs: Any, targets: Any) -> torch.Tensor:
+        return (outputs.argmax(1) == targets).sum()
+
+    def unused(*_: Any) -> Any:
+        raise AssertionError
+
+    return TrainingParts(model, nn.functional.cross_entropy, {"accuracy": correct}, unused, unused, unused, unused)
+
+
+def images(first: int, count: int) -> Batch:
+    """`count` labelled images, the same for everybody."""
+    import torch
+
+    generator = torch.Generator().manual_seed(11)
+    inputs = torch.randn(20 * GLOBAL_BATCH, 1, 8, 8, generator=generator)
+    targets = (inputs.mean((1, 2, 3)) * 80).long() % 10
+    return inputs[first:first + count], targets[first:first + count]
+
+
+def step_batches(case: Case, rank: int, step: int) -> list[Batch]:
+    micro = GLOBAL_BATCH // case.world // case.accumulation
+    first = step % 20 * GLOBAL_BATCH
+    return [images(first + (part * case.world + rank) * micro, micro) for part in range(case.accumulation)]
+
+
+def train(case: Case, rank: int) -> dict[str, Any]:
+    """Everything a rank can say about one case."""
+    import torch
+
+    job = Job(rank, case.world, "cpu", GLOBAL_BATCH // case.world // case.accumulation, case.accumulation, case.clip,
+              case.precision, case.optimizer, case.comm, timeout_seconds=LIMIT_SECONDS / 2,
+              compression=case.compression, overlap=case.overlap)
+    session = case.engine.start(build_parts(case.batch_norm), job, Streams(1, 0))
+    try:
+        found: dict[str, Any] = {"initial": session.weights()}
+        if case.warm_up:
+            state = torch.get_rng_state()
+            made_up = torch.randn(job.micro_batch, 1, 8, 8, generator=torch.Generator().manual_seed(3))
+            session.warm_up([(made_up, torch.zeros(job.micro_batch, dtype=torch.long))] * case.accumulation)
+            found["rng_restored"] = bool(torch.equal(state, torch.get_rng_state()))
+        return {**found, **follow(case, session, rank)}
+    finally:
+        session.close()
+
+
+def follow(case: Case, session: Session, rank: int) -> dict[str, Any]:
+    losses, norms = [], []
+    for step in range(case.steps):
+        loss = session.backward(step_batches(case, rank, step))
+        if step < 10:
+            squares = sum(float((array.astype(np.float64) ** 2).sum()) for array in session.gradients().values())
+            norms.append(squares**0.5)
+        session.update(case.optimizer.lr * (1 + 0.1 * (step % 3)))
+        losses.append(session.total([float(loss)])[0] / case.world)
+    # Rank r brings r + 1 batches: in stage 3 a rank that is done early must not leave the others waiting.
+    scored = session.evaluate([images(0, 24)] * (rank + 1), "accuracy")
+    return {
+        "losses": losses, "norms": norms, "weights": session.weights(), "scored": scored,
+        "totals": session.total(list(scored)), "gathered": session.gather({"rank": rank}),
+        "buffers": session.buffers(), "traffic": session.traffic(), "effective": session.effective(),
+        "peak": session.peak_bytes(), "held": session.held(),
+    }
+
+
+# ---- the processes
+
+
+class Ranks:
+    """Processes that wait for cases, a set for every world size; results are kept, so tests may ask again.
+
+    A process serves one world size only: DeepSpeed numbers parameters from the start of the process, and ZeRO 3
+    requires the same numbers on all ranks.
+    """
+
+    def __init__(self) -> None:
+        self.context = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload(list(PRELOAD))
+        self.pipes: dict[int, list[Connection]] = {}
+        self.processes: list[Any] = []
+        self.known: dict[str, list[dict[str, Any]]] = {}
+
+    def __call__(self, case: Case) -> list[dict[str, Any]]:
+        """The answers of every rank of `case`."""
+        if repr(case) not in self.known:
+            pipes, port = self._ready(case.world), free_port()
+            for pipe in pipes:
+                pipe.send((case, port))
+            self.known[repr(case)] = [self._answer(pipe, f"{case}, rank {rank}") for rank, pipe in enumerate(pipes)]
+        return self.known[repr(case)]
+
+    def _ready(self, world: int) -> list[Connection]:
+        if world not in self.pipes:
+            self.pipes[world] = []
+            for rank in range(world):
+                mine, theirs = self.context.Pipe()
+                self.processes.append(self.context.Process(target=serve, args=(theirs, rank), daemon=True))
+                self.processes[-1].start()
+                theirs.close()
+                self.pipes[world].append(mine)
+        return self.pipes[world]
+
+    def _answer(self, pipe: Connection, who: str) -> dict[str, Any]:
+        try:
+            answer = pipe.recv() if pipe.poll(LIMIT_SECONDS) else f"hung for {LIMIT_SECONDS:g} s"
+        except EOFError:
+            answer = "died"
+        if isinstance(answer, str):
+            self.end()
+            pytest.fail(f"{who}: {answer}")
+        return dict(answer)
+
+    def end(self) -> None:
+        """Kill all processes; the next case starts new ones."""
+        for process in self.processes:
+            process.kill()
+            process.join(10)
+        self.processes, self.pipes = [], {}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    before = {name: os.environ.get(name) for name in ("DS_ACCELERATOR", "OMP_NUM_THREADS")}
+    os.environ.update(DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1")
+    group = Ranks()
+    yield group
+    group.end()
+    for name, value in before.items():
+        os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+
+
+def furthest(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
+    """Largest difference of two sets of tensors."""
+    assert one.keys() == other.keys()
+    assert all(one[name].shape == other[name].shape for name in one)
+    return max(float(np.abs(one[name].astype(np.float64) - other[name]).max()) for name in one)
+
+
+def same_bytes(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
+    return one.keys() == other.keys() and all(one[name].tobytes() == other[name].tobytes() for name in one)
+
+
+Run = Callable[[Case], list[dict[str, Any]]]
+
+
+def thorough(cases: list[Case], fast: list[Case]) -> list[Any]:
+    """All `cases`; those that are not `fast` wait for `make test-slow`."""
+    assert all(case in cases for case in fast)
+    return [case if case in fast else pytest.param(case, marks=pytest.mark.slow) for case in cases]
+
+
+def check_warm_up(ranks: Run, case: Case) -> None:
+    """Check that training ends with the same bits with and without a warm-up."""
+    cold, warm = ranks(case)[0], ranks(replace(case, warm_up=True))[0]
+    assert warm["rng_restored"]
+    assert warm["losses"] == cold["losses"]
+    assert same_bytes(warm["weights"], cold["weights"])
