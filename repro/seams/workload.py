@@ -1,0 +1,166 @@
+"""What a workload gives to a trial: a model, its data, and the functions that feed and score it.
+
+Plug-ins import these names from `repro.seams.training`, which has all classes of training plug-ins.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+from repro.core.random_streams import Streams
+from repro.seams.plugin import Plugin
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+Direction = Literal["higher", "lower"]
+Batch = tuple[Any, Any]
+"""Inputs and targets of one micro-batch; `len(targets)` is the number of samples. Inputs are a tensor, or a tuple or
+dict of tensors: the model is called with positional or keyword arguments then (`repro.seams.batches.call_model`)."""
+
+Fed = tuple["np.ndarray", "np.ndarray | None"]
+"""One consumed micro-batch: sample indices [n] int64, and the augmentation's draws [n] int64 (None: nothing drawn)."""
+
+
+class Read(NamedTuple):
+    """A micro-batch as a `SampleReader` returns it."""
+
+    batch: Batch
+    """Tensors on the CPU."""
+    fed: Fed
+    """What the batch was in fact made of."""
+
+
+class SampleReader(ABC):
+    """Reads and decodes samples on the CPU, in the rank's own process or in several input workers.
+
+    A reader is copied into every input worker, so it holds no state that two calls share except caches, and what it
+    returns depends on its arguments and on the trial's seed alone. Random augmentation is drawn by epoch and sample.
+    """
+
+    @abstractmethod
+    def open(self) -> str:
+        """Check the data on the clock, before the first `train`, and return their sha256; in the rank's process.
+
+        Raises:
+            TrialError: the content is not what the workload declares.
+        """
+
+    @abstractmethod
+    def train(self, epoch: int, indices: np.ndarray) -> Read:
+        """Return the augmented micro-batch of the samples `indices` [n] int64, in that order.
+
+        Raises:
+            TrialError: a sample cannot be read; the message names its file.
+        """
+
+    @abstractmethod
+    def evaluation(self, indices: np.ndarray) -> Batch:
+        """Return a batch of the evaluation samples `indices` [n] int64, without random augmentation.
+
+        Raises:
+            TrialError: a sample cannot be read; the message names its file.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class DataIdentity:
+    """The data set of a workload, identified by its full content."""
+
+    name: str
+    version: str
+    sha256: str
+    """Hash of the content; must equal the return value of `TrainingParts.open_data`."""
+    train_samples: int
+    eval_samples: int
+    licence: str
+    source: str
+
+
+@dataclass(slots=True)
+class TrainingParts:
+    """A workload's initialised model, and the functions that feed and score it."""
+
+    model: torch.nn.Module
+    """On the trial's device, in float32, in training mode or not; the engine casts and wraps it."""
+    loss: Callable[[Any, Any], torch.Tensor]
+    """(outputs, targets) -> MEAN loss over the micro-batch, a scalar. Outputs are float32."""
+    scores: Mapping[str, Callable[[Any, Any], torch.Tensor]]
+    """Metric name -> (outputs, targets) -> SUM of the metric over the batch, a scalar (for top-1: the number of correct
+    samples). The worker divides the sum over all batches and ranks by the number of evaluation samples."""
+    train_batch: Callable[[int, np.ndarray], Batch]
+    """(epoch, sample indices [n] int64) -> augmented micro-batch of n samples in that order. The same sample of the
+    same epoch has the same bytes on every rank and engine. Called inside the timed step."""
+    eval_batch: Callable[[np.ndarray], Batch]
+    """(sample indices [n] int64) -> batch of n evaluation samples, without random augmentation."""
+    synthetic_batch: Callable[[int], Batch]
+    """(n) -> batch of n samples of the right shapes and types without training data, for the warm-up."""
+    open_data: Callable[[], str]
+    """Read the data onto the device and return their sha256. Called right after `run_start`, on the clock: nothing may
+    touch training data before (MLPerf's rule).
+
+    Raises:
+        TrialError: the content is not what the workload declares.
+    """
+    fed: Callable[[], Sequence[Fed]] | None = None
+    """Return the micro-batches that `train_batch` has looked up since the last call, in the order of its calls. None:
+    the data audit uses the indices that were passed to `train_batch`."""
+    draws: Callable[[int, np.ndarray], np.ndarray] | None = None
+    """(epoch, sample indices [n]) -> what the seed draws for them [n] int64, computed again from the streams; compared
+    with the second part of `fed`. None: nothing is drawn."""
+    reader: SampleReader | None = None
+    """Reads the samples in input workers, if the trial has any (`input.workers`). `train_batch`, `eval_batch`, `fed`
+    and `open_data` are then those of `repro.workloads.reading.InProcess`. None: batches are looked up on the device,
+    and no worker could help."""
+
+
+class Workload(Plugin):
+    """A model, its data and the metrics it is judged by."""
+
+    title: ClassVar[str]
+    """Name in tables and reports."""
+    unit: ClassVar[str] = "images"
+    """Plural noun for its samples, for example in throughputs (images/s)."""
+    metrics: ClassVar[Mapping[str, Direction]]
+    """Metrics that a trial may stop by, each with its better direction; the names of `TrainingParts.scores`."""
+    ranges: ClassVar[Mapping[str, tuple[float, float]]] = {}
+    """Smallest and largest possible value of a metric; a metric without an entry accepts any target."""
+    synthetic: ClassVar[bool] = False
+    """True for generated data: every figure from them is labelled synthetic."""
+    test_views: ClassVar[int | None] = None
+    """Times that an evaluation shows each test sample: 1 means once, unchanged; None: not stated."""
+    tokens_per_sample: ClassVar[int | None] = None
+    """Tokens of one sample of a language model, for tokens/s; None: samples have no tokens."""
+    reference_samples_per_second: ClassVar[float]
+    """Rough training rate of one CPU core, for the cost estimate of `repro plan` (modelled, never a result)."""
+
+    @property
+    @abstractmethod
+    def train_samples(self) -> int:
+        """Number of training samples, known without reading the data."""
+
+    @property
+    @abstractmethod
+    def eval_samples(self) -> int:
+        """Number of evaluation samples, known without reading the data."""
+
+    @abstractmethod
+    def identity(self) -> DataIdentity:
+        """Read the whole data set and return its identity.
+
+        Raises:
+            TrialError: the content is not what this workload declares.
+        """
+
+    @abstractmethod
+    def build(self, streams: Streams, device: str) -> TrainingParts:
+        """Build the model and the functions of one trial; must not touch training data.
+
+        Args:
+            streams: draw initial weights from stream `init` only and augmentation from stream `augmentation` only.
+            device: "cpu" or "cuda:<index>".
+        """
