@@ -258,7 +258,7 @@ def _init_seconds(log: _Log) -> float | None:
 
 def _measured(log: _Log, points: Sequence[Point], stop: Stop) -> dict[str, Any]:
     """Return the figures that need no target: phases, throughput, step times, memory, traffic."""
-    found: dict[str, Any] = {"steps": _steps(log)}
+    found: dict[str, Any] = {"steps": _steps(log), **_input_wait(log)}
     values = [point.value for point in points if point.value is not None]
     if values and points:
         found |= {"final": points[-1].value, "best": min(values) if stop.direction == "lower" else max(values)}
@@ -339,6 +339,14 @@ def _steps(log: _Log) -> Steps | None:
         count=len(slowest), median_seconds=float(np.median(times)), p95_seconds=float(np.quantile(times, 0.95)),
         straggler_seconds=float(np.sum(times - np.asarray(fastest))),
     )
+
+
+def _input_wait(log: _Log) -> dict[str, float]:
+    event, steps = log.last("x_input"), sum(len(block.value["seconds"]) for block in log.all("x_steps"))
+    if event is None or not steps:
+        return {}
+    waited, stepped = max(event.value)
+    return {"input_wait_seconds": waited / steps, "input_wait_share": waited / (waited + stepped) if waited else 0.0}
 
 
 def _counted_samples(trial: Trial, log: _Log) -> int | None:

@@ -11,11 +11,12 @@ import numpy as np
 from repro.worker.capture import Capture
 from repro.worker.context import TrialContext
 from repro.worker.data_audit import DataAudit, add_tallies, draws_sha256
-from repro.worker.data_order import SampleOrder
+from repro.worker.data_order import DataOrder
 from repro.worker.evaluation import Evaluated
 from repro.worker.expected_traffic import expected_traffic
 from repro.worker.final_checks import gather_facts
 from repro.worker.step_log import write_rank_steps
+from repro.worker.trial_input import TrialInput
 from repro.worker.weights import weights_sha256
 
 
@@ -26,26 +27,32 @@ class RankFigures:
     step: int
     block_seconds: Sequence[Sequence[float]]
     """Step seconds, one list a block."""
+    waited_seconds: float
+    """Time in which steps waited for their input."""
     traffic: Mapping[str, Any]
     """`TrafficLog.total`."""
     peak_bytes: int | None
-    order: SampleOrder
+    order: DataOrder
     audit: DataAudit | None
     capture: Capture
     last: Evaluated | None
+    input: TrialInput
 
 
 def report_final(context: TrialContext, figures: RankFigures) -> None:
     """Gather the figures of all ranks and log them; all ranks take part."""
     session, log = context.session, context.log
     _log_rank_steps(context, figures.block_seconds)
-    effective = session.effective()
+    if context.parts is not None:
+        log.emit("x_input", session.gather([figures.waited_seconds, sum(map(sum, figures.block_seconds))]))
+    effective = session.effective() | figures.input.effective()
     _log_traffic(context, figures, effective)
     log.emit("x_peak_bytes", session.gather(figures.peak_bytes))
     weights = session.weights()
     log.emit("x_hashes", {"final_weights": weights_sha256(weights)})
     if context.parts is not None:
-        log.emit("x_checked", gather_facts(context, weights, figures.capture, figures.last))
+        log.emit("x_checked", gather_facts(
+            context, weights, figures.capture, figures.last, figures.input.evaluation_again))
     if figures.audit is None:
         log.emit("x_hashes", {"data_order": figures.order.sha256()})  # an engine without a model consumes no samples
     else:

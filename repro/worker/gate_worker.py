@@ -132,7 +132,7 @@ class Recorder:
         assert functions is not None
         own = OwnModel(self.trial, job, functions)
         own.load(self.weights, self.session.buffers())
-        ours = own.evaluate(metric, samples)
+        ours = own.score(share_batches(functions, job.rank, job.world, samples), metric)
         sums = self.session.total([theirs[0], float(theirs[1]), ours[0], float(ours[1])])
         if job.optimizer.evaluates_other_weights:
             return Evaluation(step=step, value=sums[0] / sums[1])
