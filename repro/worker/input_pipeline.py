@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from repro.core.errors import TrialError
@@ -14,6 +14,7 @@ from repro.seams.training import Batch, Fed, SampleReader
 from repro.worker.context import TrialContext
 from repro.worker.data_order import DataOrder
 from repro.worker.evaluation import share_indices
+from repro.worker.input_receiver import Receiver
 from repro.worker.input_worker import Arrival, Item, Reading, Unreadable, Wanted, as_read
 from repro.worker.trial_input import DirectInput, NoInput, TrialInput
 
@@ -38,7 +39,9 @@ class WorkerInput(TrialInput):
         self.context, self.order, self.reader = context, order, reader
         self.job = context.job
         self._loader: DataLoader[Any] | None = None
-        self._items: Iterator[Item | Unreadable] = iter(())
+        self._workers: Sequence[Any] = ()
+        """The worker processes."""
+        self._items: Receiver[Item | Unreadable] | None = None
         self._copier = Copier(self.job.device)
         self._ahead: list[Item] = []
         """The batches of the next step, or the first one of the next evaluation, on the device; on CUDA only."""
@@ -47,7 +50,9 @@ class WorkerInput(TrialInput):
     def start(self, step: int) -> None:
         self.order.prepare(step)
         self._loader = self._open(self._keys(step))
-        self._items = iter(self._loader)
+        items = iter(self._loader)
+        self._workers = items._workers  # type: ignore[attr-defined]  # torch has no public name for them
+        self._items = Receiver(items, room=max(2, self.job.accumulation))
 
     def _open(self, keys: Iterator[Wanted]) -> DataLoader[Any]:
         """Return a loader of the batches that `keys` ask for; its workers start with its iterator."""
@@ -91,17 +96,17 @@ class WorkerInput(TrialInput):
 
     def look_ahead(self) -> None:
         if self._copier.pins:
-            first = next(self._items, None)
-            if first is not None:
-                self._ahead = self._next_step(self._read(first))
+            with suppress(StopIteration):  # after the last evaluation of the budget
+                self._ahead = self._next_step()
 
-    def _next_step(self, first: Item | None = None) -> list[Item]:
+    def _next_step(self) -> list[Item]:
         """Return the batches of the next step, or one of an evaluation if that comes first, on the device."""
-        first = first or self._next()
+        first = self._next()
         count = self.job.accumulation if first.fed is not None else 1
         return [self._copier.copy(item) for item in (first, *(self._next() for _ in range(count - 1)))]
 
     def _next(self) -> Item:
+        assert self._items is not None, "it was started"
         return self._read(next(self._items))
 
     def _read(self, item: Item | Unreadable) -> Item:
@@ -129,27 +134,24 @@ class WorkerInput(TrialInput):
 
     def effective(self) -> dict[str, str]:
         assert self._loader is not None, "it was started"
-        alive = [worker for worker in self._workers() if worker.is_alive()]
-        return {"input_workers": str(len(alive)), "input_ahead": str(self._loader.prefetch_factor),
+        return {"input_workers": str(len(self._workers)), "input_ahead": str(self._loader.prefetch_factor),
                 "input_order": self.order.kind}
-
-    def _workers(self) -> Sequence[Any]:
-        """Return the processes; torch has no public name for them."""
-        return getattr(self._items, "_workers", ())
 
     @contextmanager
     def explained(self) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:  # torch raises it wherever the rank is when a worker ends, and when it waits
-            for number, worker in enumerate(self._workers()):
+            for number, worker in enumerate(self._workers):
                 if worker.exitcode:
                     raise TrialError(f"input worker {number} {describe_end(worker.exitcode)}") from error
             raise
 
     def close(self) -> None:
         """End the workers: torch's iterator does so when nothing refers to it."""
-        self._items, self._loader, self._ahead = iter(()), None, []
+        if self._items is not None:
+            self._items.close()
+        self._items, self._loader, self._ahead = None, None, []
 
 
 def describe_end(exit_code: int) -> str:
