@@ -10,7 +10,7 @@ import click
 from repro.cli.options import FiniteRange, echo_json, json_option
 from repro.cli.place import PlaceParam
 from repro.cli.terminal import say
-from repro.core.errors import Exit
+from repro.core.errors import Exit, UsageError
 
 
 @click.group()
@@ -19,21 +19,24 @@ def bench() -> None:
 
 
 @bench.command()
-@click.option("--pairs", type=click.IntRange(2, 1000), default=100, help="Interleaved pairs of blocks.")
-@click.option("--steps", type=click.IntRange(1, 10_000), default=25, help="Steps in a block.")
+@click.option("--pairs", type=click.IntRange(2, 1_000_000), default=2000, help="Interleaved pairs of single steps.")
+@click.option("--batch", type=click.IntRange(1, 1024), default=64, help="Samples per step, which set its length.")
+@click.option("--steps", type=click.IntRange(1, 10_000), default=50, help="Steps between two lines in the log.")
 @click.option("--processes", type=click.IntRange(1, 8), default=2, help="Ranks.")
 @json_option
-def overhead(pairs: int, steps: int, processes: int, as_json: bool) -> None:
+def overhead(pairs: int, batch: int, steps: int, processes: int, as_json: bool) -> None:
     """Measure the step time against bare DDP.
 
-    Blocks under the harness alternate with blocks of a hand-written DDP loop that does the same work.
+    Single steps under the harness alternate with steps of a hand-written DDP loop that does the same work.
 
     \b
-    Example: repro bench overhead --pairs 100
+    Example: repro bench overhead --pairs 2000 --batch 64
     """
     from repro.bench.harness.overhead import measure
 
-    _print(measure(pairs, steps, processes), as_json)
+    if batch % processes:
+        raise UsageError(f"--batch {batch}: must be divisible by --processes {processes}")
+    _print(measure(pairs, steps, batch, processes), as_json)
 
 
 @bench.command()
