@@ -124,8 +124,9 @@ class EventLog:
         if self._stream is None:
             return
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self._stream.fileno())  # the number stays taken: no later file can be mistaken for the log
+        os.dup2(nowhere, self._stream.fileno())  # what is still in its buffer is the parent's to write
         os.close(nowhere)
+        self._stream.close()
         self._stream, self._lines = None, []
 
     def close(self) -> None:

@@ -99,7 +99,7 @@ class TimedSteps:
 
 def read_losses(losses: Sequence[Any]) -> list[float]:
     """Return the losses of a block as numbers: tensors are stacked, so that the device is read once."""
-    if not all(hasattr(loss, "detach") for loss in losses):
+    if not losses or not all(hasattr(loss, "detach") for loss in losses):  # an engine may return numbers
         return [float(loss) for loss in losses]
     import torch
 

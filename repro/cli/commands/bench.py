@@ -40,6 +40,23 @@ def overhead(pairs: int, batch: int, steps: int, processes: int, as_json: bool) 
 
 
 @bench.command()
+@click.option("--samples", type=click.IntRange(1, 1_000_000_000), default=1_281_167, help="Training samples.")
+@click.option("--batch", type=click.IntRange(1, 1_000_000), default=256, help="Samples of one rank per step.")
+@json_option
+def order(samples: int, batch: int, as_json: bool) -> None:
+    """Measure what the data order costs a step.
+
+    Times the look-up of every step, also of the first ones of the next pass over the data.
+
+    \b
+    Example: repro bench order --samples 20000000
+    """
+    from repro.bench.harness.order import measure
+
+    _print(measure(samples, batch), as_json)
+
+
+@bench.command()
 @click.option("--pairs", type=click.IntRange(2, 200), default=6, help="Interleaved pairs of starts.")
 @json_option
 def turnaround(pairs: int, as_json: bool) -> None:
