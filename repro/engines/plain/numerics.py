@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from repro.seams.batches import map_tensors
 from repro.seams.loss_scaling import LossScaling
 from repro.seams.training import Precision
 
@@ -68,13 +69,7 @@ def make_scaler(scaling: LossScaling, device_type: str) -> torch.amp.GradScaler:
 
 def cast_floats(value: Any, dtype: torch.dtype) -> Any:
     """Return `value` with every floating tensor in it (also inside tuples, lists and dicts) as `dtype`."""
-    if isinstance(value, torch.Tensor):
-        return value.to(dtype) if value.is_floating_point() else value
-    if isinstance(value, dict):
-        return {key: cast_floats(item, dtype) for key, item in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(cast_floats(item, dtype) for item in value)
-    return value
+    return map_tensors(value, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
 
 
 def name_of(dtype: torch.dtype) -> str:
