@@ -27,6 +27,7 @@ class OwnModel:
         self.workload = trial.choices.workload.get(Workload)
         self.model = self.workload.build(Streams(trial.master_seed, trial.repeat), job.device).model
         self.numerics = Numerics(job.precision, job.device)
+        self.numerics.prepare(self.model)
         self.numerics.cast_parameters(self.model)
 
     def load(self, weights: Mapping[str, np.ndarray], buffers: Mapping[str, np.ndarray]) -> None:

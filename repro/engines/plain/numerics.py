@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from repro.engines.plain.wide_norms import widen_norms
 from repro.seams.batches import map_tensors
 from repro.seams.loss_scaling import LossScaling
 from repro.seams.training import Precision
@@ -38,6 +39,11 @@ class Numerics:
     def outputs(self, value: Any) -> Any:
         """Return `value` with floating tensors in float32, for the loss and the metrics."""
         return cast_floats(value, torch.float32)
+
+    def prepare(self, model: torch.nn.Module) -> None:
+        """Let modules whose statistics stay float32 compute with weights of 16 bits; before anything is cast."""
+        if self.weights is not torch.float32:
+            widen_norms(model)
 
     def cast_parameters(self, model: torch.nn.Module) -> None:
         """Round the parameters to the type of the weights; buffers keep theirs."""

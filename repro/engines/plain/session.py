@@ -41,6 +41,7 @@ class TorchSession(Session):
         self.model = parts.model
         self.device = torch.device(job.device)
         self.numerics = Numerics(job.precision, job.device)
+        self.numerics.prepare(self.model)
         self.alone = job.world == 1
         self.reductions = ReductionWatcher()
         self.eval_batch = 0
@@ -174,7 +175,8 @@ class TorchSession(Session):
         return [Held(name, as_array(parameter).ravel()) for name, parameter in self.trained()]
 
     def buffers(self) -> dict[str, np.ndarray]:
-        return {name: buffer.detach().cpu().numpy().copy() for name, buffer in self.model.named_buffers()}
+        return {name: as_array(buffer) if buffer.dtype is torch.bfloat16 else buffer.detach().cpu().numpy().copy()
+                for name, buffer in self.model.named_buffers()}
 
     def peak_bytes(self) -> int | None:
         if self.device.type == "cuda":
