@@ -126,13 +126,13 @@ class Recorder:
         from repro.worker.own_model import OwnModel
 
         metric, job = self.trial.choices.stop.metric, self.job
-        theirs = self.session.evaluate(share_batches(self.parts, job.rank, job.world, samples), metric)
+        theirs = self.session.evaluate(share_batches(self.parts, job, samples), metric)
         moved = self._moved()
         functions = self.started.functions
         assert functions is not None
         own = OwnModel(self.trial, job, functions)
         own.load(self.weights, self.session.buffers())
-        ours = own.score(share_batches(functions, job.rank, job.world, samples), metric)
+        ours = own.score(share_batches(functions, job, samples), metric)
         sums = self.session.total([theirs[0], float(theirs[1]), ours[0], float(ours[1])])
         if job.optimizer.evaluates_other_weights:
             return Evaluation(step=step, value=sums[0] / sums[1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +13,13 @@ from repro.seams.batches import tensors_in, to_device
 from repro.seams.training import Batch, Fed, SampleReader
 from repro.worker.context import TrialContext
 from repro.worker.data_order import DataOrder
-from repro.worker.evaluation import share_indices
+from repro.worker.evaluation import ShareBatches, share_indices
 from repro.worker.input_receiver import Receiver
 from repro.worker.input_worker import Arrival, Item, Reading, Unreadable, Wanted, as_read
 from repro.worker.trial_input import DirectInput, NoInput, TrialInput
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch.utils.data import DataLoader
 
 HINTS = {
@@ -81,9 +82,7 @@ class WorkerInput(TrialInput):
             yield from self._evaluation_keys()
 
     def _evaluation_keys(self) -> Iterator[Wanted]:
-        samples = self.context.workload.eval_samples
-        for indices in share_indices(self.job.rank, self.job.world, samples):
-            yield Wanted(None, indices)
+        return (Wanted(None, indices) for indices in share_indices(self.job, self.context.workload.eval_samples))
 
     def take(self, step: int) -> list[Batch]:
         items = self._ahead or self._next_step()
@@ -114,8 +113,12 @@ class WorkerInput(TrialInput):
             raise TrialError(item.reason)
         return item
 
-    def evaluation(self) -> Iterator[Batch]:
-        for _ in self._evaluation_keys():
+    def evaluation(self) -> Collection[Batch]:
+        return ShareBatches(self._next_evaluation, self.job, self.context.workload.eval_samples)
+
+    def _next_evaluation(self, wanted: Iterator[np.ndarray]) -> Iterator[Batch]:
+        """Yield the batches of one evaluation; their keys are in the loader's list already."""
+        for _ in wanted:
             items = self._ahead or [self._copier.copy(self._next())]
             self._ahead = []
             self._copier.wait(items)

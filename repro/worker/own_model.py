@@ -9,6 +9,7 @@ import numpy as np
 from repro.core.random_streams import Streams
 from repro.engines.plain.numerics import Numerics
 from repro.engines.plain.optimizer_options import class_of, options_of
+from repro.seams.batches import call_model
 from repro.seams.training import Batch, Job, TrainingParts, Workload
 from repro.suite.model import Trial
 
@@ -25,6 +26,7 @@ class OwnModel:
         self.workload = trial.choices.workload.get(Workload)
         self.model = self.workload.build(Streams(trial.master_seed, trial.repeat), job.device).model
         self.numerics = Numerics(job.precision, job.device)
+        self.numerics.prepare(self.model)
         self.numerics.cast_parameters(self.model)
 
     def load(self, weights: Mapping[str, np.ndarray], buffers: Mapping[str, np.ndarray]) -> None:
@@ -47,7 +49,7 @@ class OwnModel:
         with torch.no_grad():
             for inputs, targets in batches:
                 with self.numerics.autocast():
-                    outputs = self.model(self.numerics.inputs(inputs))
+                    outputs = call_model(self.model, self.numerics.inputs(inputs))
                 total += float(score(self.numerics.outputs(outputs), targets))
                 samples += len(targets)
         return total, samples

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
@@ -32,7 +32,7 @@ class TrialInput(ABC):
         """Begin to copy what follows to the device, after the engine's step was launched."""
 
     @abstractmethod
-    def evaluation(self) -> Iterable[Batch]:
+    def evaluation(self) -> Collection[Batch]:
         """Return this rank's share of the evaluation samples, after the last step of a block."""
 
     @abstractmethod
@@ -61,7 +61,7 @@ class NoInput(TrialInput):
     def take(self, step: int) -> list[Batch]:
         return []
 
-    def evaluation(self) -> Iterable[Batch]:
+    def evaluation(self) -> Collection[Batch]:
         return ()
 
     def consumed(self) -> Sequence[Fed]:
@@ -91,15 +91,15 @@ class DirectInput(TrialInput):
             self._requested += shares
         return [train_batch(epoch, indices) for indices in shares]
 
-    def evaluation(self) -> Iterator[Batch]:
+    def evaluation(self) -> Collection[Batch]:
         return self._share(self.parts)
 
-    def evaluation_again(self) -> Iterator[Batch]:
+    def evaluation_again(self) -> Iterable[Batch]:
         # By the functions as they were before the engine started, which may have changed those of the trial.
         return self._share(self.context.started.functions or self.parts)
 
-    def _share(self, parts: TrainingParts) -> Iterator[Batch]:
-        return share_batches(parts, self.job.rank, self.job.world, self.context.workload.eval_samples)
+    def _share(self, parts: TrainingParts) -> Collection[Batch]:
+        return share_batches(parts, self.job, self.context.workload.eval_samples)
 
     def consumed(self) -> Sequence[Fed]:
         if self.parts.fed is not None:
