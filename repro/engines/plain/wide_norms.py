@@ -29,10 +29,10 @@ def widen_norms(model: torch.nn.Module) -> None:
     """
     for module in model.modules():
         if isinstance(module, _NormBase) and module.track_running_stats:
-            module.forward = _forward(module)  # type: ignore[method-assign]
+            module.forward = _forward(module)
 
 
 def _forward(module: _NormBase) -> Any:
     # Of the class as it is now: FSDP gives the module another one, whose forward pass it calls with hooks.
     forward, wide = type(module).forward, _Wide(module)
-    return lambda input_: forward(wide, input_)  # type: ignore[arg-type]
+    return lambda input_: forward(wide, input_)
