@@ -23,8 +23,10 @@ from repro.core.yaml_file import YamlFile
 from repro.record.index import file_sha256
 from repro.record.results import Result
 from repro.record.store import Record, read_record
+from repro.suite.designs import WITHOUT_TARGET
 from repro.suite.identity import METHOD, rules_of
 from repro.suite.legacy import method_note
+from repro.suite.metrics import METRICS
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,9 @@ def compare_runs(
         found = _two(records, metric, baseline, force)
     else:
         found = _one(records[0], metric, baseline, fail_any)
+    if METRICS[found.metric].to_target and not all(record.plan.has_target for record in records):
+        raise UsageError(f"--metric {found.metric}: design fixed_steps has no target; its trials have "
+                         f"{', '.join(WITHOUT_TARGET)}")
     if not found.comparisons:
         raise UsageError(_nothing(records[0], baseline))
     failures = tuple(text for item in _subject(found, conditions, fail_any) for condition in conditions

@@ -125,7 +125,7 @@ class Recorder:
         """Evaluate by the engine and, with the weights that it reports, by the harness's own model."""
         from repro.worker.own_model import OwnModel
 
-        metric, job = self.trial.choices.stop.metric, self.job
+        metric, job = self.trial.choices.gate_metric, self.job
         theirs = self.session.evaluate(share_batches(self.parts, job.rank, job.world, samples), metric)
         moved = self._moved()
         functions = self.started.functions
