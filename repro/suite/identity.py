@@ -19,8 +19,6 @@ ADDED_LATER: dict[str, Any] = {"compression": "none", "compression_rank": 1, "ov
                                "static_graph": False, "find_unused": False}
 """Choices that are newer than the first records, with the value that those records imply. They are part of the JSON
 only with another value, so that a cell keeps its name."""
-ADDED_TO_STOP: dict[str, Any] = {"steps": None, "warmup": 0}
-"""The same for the rule that ends a trial."""
 
 
 def rules_of(method: str) -> str:
@@ -39,10 +37,9 @@ def canonical(model: BaseModel, exclude: set[str] | None = None) -> str:
 
 def leave_out_added(choices: dict[str, Any]) -> None:
     """Remove choices that are newer than the first records and have the value that those imply."""
-    places = [(place, ADDED_LATER) for place in (choices, choices.get("engine"), choices.get("comm"))]
-    for place, added in (*places, (choices.get("stop"), ADDED_TO_STOP)):
+    for place in (choices, choices.get("engine"), choices.get("comm")):
         if isinstance(place, dict):
-            for key in [key for key, value in added.items() if key in place and place[key] == value]:
+            for key in [key for key, value in ADDED_LATER.items() if key in place and place[key] == value]:
                 del place[key]
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from repro.seams.training import Direction
 from repro.suite.field_problem import FieldProblem, SuitePart
@@ -28,6 +28,13 @@ class Stop(SuitePart):
     direction: Direction | None = Field(None, description="filled in from the workload's metric")
     steps: int | None = Field(None, ge=1, le=1_000_000, description="design fixed_steps: steps that are timed")
     warmup: int = Field(0, ge=0, le=1_000_000, description="design fixed_steps: steps before those, in no speed")
+
+    @model_serializer(mode="wrap")
+    def _own_fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what another design would have: cells of older records keep their names."""
+        foreign = OF_STEPS if self.has_target else OF_A_TARGET
+        data: dict[str, Any] = handler(self)
+        return {name: value for name, value in data.items() if name not in foreign}
 
     @property
     def has_target(self) -> bool:

@@ -30,7 +30,7 @@ def record_facts(record: Record) -> Facts:
         by_cell.setdefault(item.cell_id, []).append(item)
     compared = tuple(compare(plan, record.results, started_ms=record.started_ms))
     return Facts(
-        origin="record", title=plan.suite.suite,
+        origin="record", title=plan.suite.suite, no_target=not plan.has_target,
         cells=tuple(_cell(record, cell, by_cell.get(cell.cell_id, [])) for cell in plan.cells),
         comparisons=compared, contrasts=tuple((item.candidate, item.baseline) for item in compared),
         declared=plan.suite.primary is not None, data=tuple(_data(item) for item in environment.data),
