@@ -154,9 +154,9 @@ METRICS: dict[str, MetricSpec] = _table(
     MetricSpec(
         name="mfu", path="mfu", noun="model FLOPs utilisation", times="the utilisation", unit="", better="higher",
         speed=False, rate=True, says=("has", "the model FLOPs utilisation of"),
-        description="Model FLOPs utilisation (MFU): the operations that the model needs for a second of training, three "
-                    "forward passes a sample and nothing computed again, over the stated peak of its devices in the "
-                    "format of its matrix products.",
+        description="Model FLOPs utilisation (MFU): the operations that the model needs for a second of training, "
+                    "three forward passes a sample and nothing computed again, over the stated peak of its devices in "
+                    "the format of its matrix products.",
     ),
     MetricSpec(
         name="energy", path="joules_per_sample", noun="energy a sample", times="the energy a sample", unit="J",
