@@ -19,8 +19,6 @@ from repro.worker.model_flops import meta_twin
 if TYPE_CHECKING:
     import torch
 
-EVAL_BATCH = 512
-"""Samples per forward pass of an evaluation and rank."""
 DISTURBANCE = 1e-7
 """Relative size of the disturbance that measures how much rounding matters: about one last place of float32."""
 
@@ -43,6 +41,7 @@ def make_job(choices: TrainingConfig, place: RankPlace) -> Job:
         precision=choices.precision.get(Precision), optimizer=choices.optimizer.get(Optimizer),
         comm=choices.comm.get(Comm), timeout_seconds=choices.timeout_seconds,
         compression=choices.compression, compression_rank=choices.compression_rank, overlap=choices.overlap,
+        eval_batch=choices.eval_batch_size,
     )
 
 
@@ -102,11 +101,8 @@ def warm_up(session: Session, parts: TrainingParts, job: Job, choices: TrainingC
     step nor the first timed evaluation.
     """
     session.warm_up([parts.synthetic_batch(job.micro_batch) for _ in range(job.accumulation)])
-    if not choices.stop.has_target:
-        session.synchronize()
-        return
-    share = -(-choices.workload.get(Workload).eval_samples // job.world)
-    session.evaluate([parts.synthetic_batch(min(EVAL_BATCH, share))], choices.stop.metric)
+    if choices.stop.has_target:
+        session.evaluate([parts.synthetic_batch(job.eval_batch)], choices.stop.metric)
     session.synchronize()
 
 
