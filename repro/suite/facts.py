@@ -41,6 +41,7 @@ class WorkloadFacts(Titled):
     reads_samples: bool = True
     """True also for a record that does not say: its plan was accepted."""
     test_views: int | None = Field(None, ge=1)
+    tokens_per_sample: int | None = Field(None, ge=1)
     reference_samples_per_second: float = Field(1.0, gt=0)
     train_samples: int = Field(0, ge=0)
     """0: unknown."""

@@ -74,12 +74,13 @@ class WorkerInput(TrialInput):
         """Yield every batch that this rank uses from `step` to the end of the budget."""
         context, job = self.context, self.job
         while step < context.budget_steps:
-            for _ in range(min(context.block_steps, context.budget_steps - step)):
+            for _ in range(context.block_steps(step)):
                 epoch, shares = self.order.micro_batches(step, job.rank, job.world, job.accumulation)
                 for indices in shares:
                     yield Wanted(epoch, indices)
                 step += 1
-            yield from self._evaluation_keys()
+            if context.choices.stop.has_target:
+                yield from self._evaluation_keys()
 
     def _evaluation_keys(self) -> Iterator[Wanted]:
         return (Wanted(None, indices) for indices in share_indices(self.job, self.context.workload.eval_samples))
