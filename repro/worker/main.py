@@ -36,8 +36,12 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
     loop = build(trial, place, Path(folder) / payload["log"], payload)
     try:
         loop.run()
-    finally:
-        loop.close()
+    except BaseException:
+        # This process ends now. A session that closes first cuts the connections of the other ranks, which would report
+        # that before this rank has said why it failed.
+        (loop.log if place.world > 1 else loop).close()
+        raise
+    loop.close()
 
 
 def build(trial: Trial, place: RankPlace, log_path: Path, payload: Mapping[str, Any]) -> Loop:
