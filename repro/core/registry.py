@@ -26,6 +26,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "digits": "repro.workloads.digits:Digits",
         "digits-mlp": "repro.workloads.digits_mlp:DigitsMlp",
         "synthetic": "repro.workloads.synthetic:Synthetic",
+        "text": "repro.workloads.text:Text",
     },
     "engine": {
         "ddp": "repro.engines.ddp:Ddp",

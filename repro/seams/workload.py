@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
 Direction = Literal["higher", "lower"]
+TokenKind = Literal["token", "byte"]
 Batch = tuple[Any, Any]
 """Inputs and targets of one micro-batch; `len(targets)` is the number of samples. Inputs are a tensor, or a tuple or
 dict of tensors: the model is called with positional or keyword arguments then (`repro.seams.batches.call_model`)."""
@@ -133,8 +134,9 @@ class Workload(Plugin):
     """True for generated data: every figure from them is labelled synthetic."""
     test_views: ClassVar[int | None] = None
     """Times that an evaluation shows each test sample: 1 means once, unchanged; None: not stated."""
-    tokens_per_sample: ClassVar[int | None] = None
-    """Tokens of one sample of a language model, for tokens/s; None: samples have no tokens."""
+    token_losses: ClassVar[Mapping[str, TokenKind]] = {}
+    """Metrics that are the mean cross entropy of a token in nats, each with what a token is. Readers are then also shown
+    the perplexity exp(loss), and for bytes the bits per byte."""
     reference_samples_per_second: ClassVar[float]
     """Rough training rate of one CPU core, for the cost estimate of `repro plan` (modelled, never a result)."""
 
@@ -147,6 +149,11 @@ class Workload(Plugin):
     @abstractmethod
     def eval_samples(self) -> int:
         """Number of evaluation samples, known without reading the data."""
+
+    @property
+    def tokens_per_sample(self) -> int | None:
+        """Tokens of one sample of a language model, for tokens/s; None: samples have no tokens."""
+        return None
 
     @abstractmethod
     def identity(self) -> DataIdentity:
