@@ -134,9 +134,6 @@ class Workload(Plugin):
     """True for generated data: every figure from them is labelled synthetic."""
     test_views: ClassVar[int | None] = None
     """Times that an evaluation shows each test sample: 1 means once, unchanged; None: not stated."""
-    token_losses: ClassVar[Mapping[str, TokenKind]] = {}
-    """Metrics that are the mean cross entropy of a token in nats, each with what a token is. Readers are then also shown
-    the perplexity exp(loss), and for bytes the bits per byte."""
     reference_samples_per_second: ClassVar[float]
     """Rough training rate of one CPU core, for the cost estimate of `repro plan` (modelled, never a result)."""
 
@@ -154,6 +151,14 @@ class Workload(Plugin):
     def tokens_per_sample(self) -> int | None:
         """Tokens of one sample of a language model, for tokens/s; None: samples have no tokens."""
         return None
+
+    @property
+    def token_losses(self) -> Mapping[str, TokenKind]:
+        """Metrics that are the mean cross entropy of a token in nats, each with what a token is.
+
+        Readers are also shown the perplexity exp(loss), and for bytes the bits per byte.
+        """
+        return {}
 
     @abstractmethod
     def identity(self) -> DataIdentity:

@@ -2,48 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, model_validator
 
 from repro.core.random_streams import Streams
-from repro.seams.training import DataIdentity, Direction, TokenKind, TrainingParts, Workload
-from repro.suite.field_problem import FieldProblem
+from repro.seams.training import DataIdentity, TokenKind, TrainingParts
 from repro.workloads import prose_data
+from repro.workloads.tokens.language_model import LanguageModel, check_heads
 
 if TYPE_CHECKING:
     from repro.workloads.tokens.windows import Opened
 
 
-class Text(Workload):
+class Text(LanguageModel):
     """Jane Austen's Persuasion, 467 kB; the last tenth of the book is for evaluation. A token is a byte."""
 
     title: ClassVar[str] = "English prose by bytes, small GPT"
-    unit: ClassVar[str] = "windows"
-    metrics: ClassVar[Mapping[str, Direction]] = {"val_loss": "lower"}
-    ranges: ClassVar[Mapping[str, tuple[float, float]]] = {"val_loss": (0.0, 100.0)}
-    token_losses: ClassVar[Mapping[str, TokenKind]] = {"val_loss": "byte"}
-    reference_samples_per_second: ClassVar[float] = 100.0
-    test_views: ClassVar[int | None] = 1
+    token: ClassVar[TokenKind] = "byte"
+    reference_samples_per_second: ClassVar[float] = 900.0
     sha256: ClassVar[str] = prose_data.SHA256
 
     context: int = Field(default=64, ge=8, le=1024, description="bytes of a window, which is one sample")
     layers: int = Field(default=2, ge=1, le=48)
     heads: int = Field(default=4, ge=1, le=64)
-    width: int = Field(default=96, ge=8, le=4096, description="channels of the residual stream; heads must divide it")
+    width: int = Field(default=64, ge=8, le=4096, description="channels of the residual stream; heads must divide it")
     dropout: float = Field(default=0.0, ge=0, lt=1)
 
     @model_validator(mode="after")
     def _divides(self) -> Text:
-        if self.width % self.heads:
-            raise FieldProblem(f"width {self.width} is not divisible by heads {self.heads}", ("width",))
+        check_heads(self.width, self.heads)
         return self
-
-    @property
-    def tokens_per_sample(self) -> int:
-        return self.context
 
     @property
     def train_samples(self) -> int:
@@ -71,4 +61,5 @@ def _opened(sha256: str, context: int, check: bool) -> Opened:
     from repro.workloads.tokens.windows import Opened, Windows
 
     text = prose_data.verified(sha256)
-    return Opened(Windows([prose_data.train_part(text)], context), Windows([prose_data.eval_part(text)], context), sha256)
+    train, evaluation = (Windows([part(text)], context) for part in (prose_data.train_part, prose_data.eval_part))
+    return Opened(train, evaluation, sha256)

@@ -56,7 +56,8 @@ class Attention(nn.Module):
         mixed = functional.scaled_dot_product_attention(
             query, key, value, is_causal=True, dropout_p=self.dropout.p if self.training else 0.0
         )
-        return self.project(mixed.transpose(1, 2).reshape(samples, length, width))
+        projected: torch.Tensor = self.project(mixed.transpose(1, 2).reshape(samples, length, width))
+        return projected
 
 
 class Block(nn.Module):
@@ -74,14 +75,15 @@ class Block(nn.Module):
     def forward(self, stream: torch.Tensor) -> torch.Tensor:
         stream = stream + self.dropout(self.attention(self.attention_norm(stream)))
         hidden = functional.gelu(self.widen(self.perceptron_norm(stream)), approximate="tanh")
-        return stream + self.dropout(self.narrow(hidden))
+        ended: torch.Tensor = stream + self.dropout(self.narrow(hidden))
+        return ended
 
 
 class Gpt(nn.Module):
     """Tokens [n, t] int64 -> logits [n, t, vocabulary].
 
     The embeddings are parameters of the model itself, not of a child: tied weights are used at both ends of the forward
-    pass, and engines that gather the weights of one module at a time (FSDP, ZeRO 3) hold those of the root for all of it.
+    pass, and engines that gather the weights of one module at a time (FSDP, ZeRO 3) hold the root's for all of it.
     """
 
     def __init__(self, shape: Shape) -> None:

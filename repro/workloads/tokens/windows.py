@@ -1,8 +1,8 @@
-"""Windows over sequences of tokens: sample i of a language model."""
+"""Windows over a stream of tokens: the samples of a language model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,25 +13,31 @@ from repro.seams.training import Batch, Read, SampleReader
 
 
 def windows_of(tokens: int, length: int) -> int:
-    """Return the number of windows of `length` tokens in a sequence; each also needs the token after its last one."""
+    """Return the number of windows of `length` tokens; the last one also needs the token after it, as a target."""
     return max(0, (tokens - 1) // length)
 
 
 class Windows:
-    """Non-overlapping windows over one or more sequences, numbered through.
+    """Non-overlapping windows over a stream of tokens.
 
-    Window i of a sequence has the inputs [i L, i L + L) and as targets the token after each input, so that every token
-    of a sequence but its first, and a rest shorter than a window, is predicted once an epoch. No window crosses the end of a
-    sequence. Sequences are arrays of unsigned integers; one that is a memory map is read window by window.
+    Window i has the inputs [i L, i L + L) and as targets the token after each input, so an epoch predicts every token
+    once, but for the first and a rest shorter than a window.
+
+    Args:
+        parts: the stream, in arrays of unsigned integers one after the other; memory maps are read window by window.
+        length: L.
+        tokens: length of the stream if less than all of it counts.
     """
 
-    def __init__(self, sequences: Iterable[NDArray[np.unsignedinteger]], length: int) -> None:
-        self.sequences, self.length = list(sequences), length
-        self.ends = np.cumsum([windows_of(len(each), length) for each in self.sequences], dtype=np.int64)
-        """Number of windows up to the end of each sequence."""
+    def __init__(self, parts: Sequence[NDArray[np.unsignedinteger]], length: int, tokens: int | None = None) -> None:
+        self.parts, self.length = list(parts), length
+        self.ends = np.cumsum([len(each) for each in self.parts], dtype=np.int64)
+        """Tokens up to the end of each part."""
+        held = int(self.ends[-1])
+        self.count = windows_of(held if tokens is None else min(tokens, held), length)
 
     def __len__(self) -> int:
-        return int(self.ends[-1]) if len(self.ends) else 0
+        return self.count
 
     def batch(self, indices: NDArray[np.int64]) -> Batch:
         """Return inputs [n, L] and targets [n, L], int64 on the CPU.
@@ -40,15 +46,24 @@ class Windows:
             IndexError: an index is negative or not below the number of windows.
         """
         rows = np.empty((len(indices), self.length + 1), dtype=np.int64)
-        if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < len(self):
-            raise IndexError(f"windows {indices.min()} to {indices.max()} of {len(self)}")
-        places = np.searchsorted(self.ends, indices, side="right")
-        firsts = np.concatenate([[0], self.ends[:-1]])
-        for row, index, place in zip(rows, indices.tolist(), places.tolist(), strict=True):
-            start = (index - int(firsts[place])) * self.length
-            row[:] = self.sequences[place][start : start + self.length + 1]
+        for row, index in zip(rows, indices.tolist(), strict=True):
+            if not 0 <= index < self.count:
+                raise IndexError(f"window {index} of {self.count}")
+            self._read(index * self.length, row)
         both = torch.from_numpy(rows)
         return both[:, :-1].contiguous(), both[:, 1:].contiguous()
+
+    def _read(self, start: int, row: NDArray[np.int64]) -> None:
+        """Fill `row` with the tokens from `start` on, from as many parts as they lie in."""
+        place = int(np.searchsorted(self.ends, start, side="right"))
+        filled = 0
+        while filled < len(row):
+            part = self.parts[place]
+            inside = start + filled - int(self.ends[place]) + len(part)
+            piece = part[inside : inside + len(row) - filled]
+            row[filled : filled + len(piece)] = piece
+            filled += len(piece)
+            place += 1
 
 
 @dataclass(frozen=True, slots=True)
