@@ -26,6 +26,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "digits": "repro.workloads.digits:Digits",
         "digits-mlp": "repro.workloads.digits_mlp:DigitsMlp",
         "synthetic": "repro.workloads.synthetic:Synthetic",
+        "gpt": "repro.workloads.gpt:Gpt",
         "gpt-synthetic": "repro.workloads.gpt_synthetic:GptSynthetic",
         "mnist1d": "repro.workloads.mnist1d:Mnist1d",
         "text": "repro.workloads.text:Text",

@@ -160,6 +160,10 @@ class Workload(Plugin):
         """
         return {}
 
+    def absent(self) -> str:
+        """Return what data are missing on this machine and how to get them, in one line; "" if nothing is."""
+        return ""
+
     @abstractmethod
     def identity(self) -> DataIdentity:
         """Read the whole data set and return its identity.

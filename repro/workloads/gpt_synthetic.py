@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from repro.core.random_streams import Streams
 from repro.seams.plugin import Setting
 from repro.seams.training import DataIdentity, TrainingParts
+from repro.suite.field_problem import FieldProblem
 from repro.workloads.tokens import synthetic_tokens
 from repro.workloads.tokens.language_model import GptModel
 from repro.workloads.tokens.synthetic_tokens import Recipe
@@ -27,9 +28,18 @@ class GptSynthetic(GptModel):
 
     vocabulary: int = Field(50257, ge=8, le=65536, description="different tokens")
     train_tokens: int = Field(10_000_000, ge=16, le=1_000_000_000)
-    eval_tokens: int = Field(1_048_576, ge=16, le=100_000_000, description="tokens that an evaluation predicts, rounded "
-                                                                          "down to whole windows")
-    data_seed: int = Field(0, ge=0, description="determines the tokens, which like real ones are the same in all trials")
+    eval_tokens: int = Field(
+        1_048_576, ge=16, le=100_000_000,
+        description="tokens that an evaluation predicts, rounded down to whole windows")
+    data_seed: int = Field(
+        0, ge=0, description="determines the tokens, which like real ones are the same in all trials")
+
+    @model_validator(mode="after")
+    def _long_enough(self) -> GptSynthetic:
+        if min(self.train_tokens - 1, self.eval_tokens) < self.context:
+            raise FieldProblem(f"a window of {self.context:,} tokens is longer than the data: {self.train_tokens:,} for "
+                               f"training, {self.eval_tokens:,} to predict", ("context",))
+        return self
 
     @property
     def train_samples(self) -> int:
@@ -65,8 +75,8 @@ class GptSynthetic(GptModel):
         return Recipe(self.vocabulary, self.train_tokens, self.eval_tokens + 1, self.data_seed)
 
 
-def _opened(recipe: Recipe, context: int, check: bool) -> Opened:
-    """Return the windows of the drawn tokens; whether the content is checked makes no difference."""
+def _opened(recipe: Recipe, context: int) -> Opened:
+    """Return the windows of the drawn tokens."""
     from repro.workloads.tokens.windows import Opened, Windows
 
     drawn = synthetic_tokens.draw(recipe)

@@ -1,4 +1,4 @@
-"""MNIST-1D with the authors' small convolutional network: made in a second, and models differ on it more than on MNIST."""
+"""MNIST-1D with its authors' small convolutional network; the data are made in a second."""
 
 from __future__ import annotations
 

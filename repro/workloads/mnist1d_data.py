@@ -1,9 +1,10 @@
 """MNIST-1D: 5000 noisy signals of 40 points in ten classes, after pen strokes of digits; no torch.
 
-Source: Greydanus & Kobak, "Scaling down deep learning with MNIST-1D", ICML 2024 (arXiv:2011.14439). The data are made here by the published procedure and seed, so they are those of `make_dataset` in the authors' package
-`mnist1d` 0.0.2 (Apache-2.0), rounded to four decimals: machines differ in the last bits of a float64.
-Numbers are drawn in the procedure's order from numpy's MT19937 with seed 42, not from a stream of the trial: like a file,
-the data set is the same for every trial.
+Source: Greydanus & Kobak, "Scaling down deep learning with MNIST-1D", ICML 2024 (arXiv:2011.14439). The data are made
+here by the published procedure and seed, so they are those of `make_dataset` in the authors' package `mnist1d` 0.0.2
+(Apache-2.0), rounded to four decimals: machines differ in the last bits of a float64. Numbers are drawn in the
+procedure's order from numpy's MT19937 with seed 42, not from a stream of the trial: like a file, the data set is the
+same for every trial.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ class Text(LanguageModel):
         return training_parts(reader, shape, prose_data.VOCABULARY, streams, device)
 
 
-def _opened(sha256: str, context: int, check: bool) -> Opened:
-    """Return the windows of the book; it is small, so its content is always checked."""
+def _opened(sha256: str, context: int) -> Opened:
+    """Return the windows of the book, whose content is checked."""
     from repro.workloads.tokens.windows import Opened, Windows
 
     text = prose_data.verified(sha256)

@@ -37,10 +37,19 @@ class Tokenizer:
 BYTES = Tokenizer("bytes", 256, sha256(b"token = byte").hexdigest())
 GPT2 = Tokenizer("gpt2", 50257, GPT2_SHA256)
 KNOWN = {"bytes": BYTES, "gpt2": GPT2}
-Encode = Callable[[bytes], NDArray[np.uint16]]
 
 
-def of_folder(folder: Path) -> tuple[Tokenizer, Encode]:
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """A tokenizer that can be used."""
+
+    tokenizer: Tokenizer
+    encode: Callable[[bytes], NDArray[np.uint16]]
+    first: int | None = None
+    """Token before every text, as llm.c's shards have it; None: none."""
+
+
+def of_folder(folder: Path) -> Encoder:
     """Return the tokenizer whose files lie in a folder of text, in GPT-2's form; without files, bytes.
 
     Raises:
@@ -49,7 +58,7 @@ def of_folder(folder: Path) -> tuple[Tokenizer, Encode]:
     """
     present = [name for name in (MERGES, RANKS) if (folder / name).exists()]
     if not present:
-        return BYTES, encode_bytes
+        return Encoder(BYTES, encode_bytes)
     if len(present) == 1:
         other = RANKS if present == [MERGES] else MERGES
         raise UsageError(f"{folder / other}: is absent; a tokenizer needs both {MERGES} and {RANKS} (without either, "
@@ -62,7 +71,7 @@ def encode_bytes(text: bytes) -> NDArray[np.uint16]:
     return np.frombuffer(text, dtype=np.uint8).astype(np.uint16)
 
 
-def byte_pairs(folder: Path) -> tuple[Tokenizer, Encode]:
+def byte_pairs(folder: Path) -> Encoder:
     """Return the byte-pair encoding of `vocab.bpe` and `encoder.json`, carried out by tiktoken.
 
     Raises:
@@ -86,9 +95,9 @@ def byte_pairs(folder: Path) -> tuple[Tokenizer, Encode]:
     name = "gpt2" if identity == GPT2_SHA256 else "bpe"
 
     def encode(text: bytes) -> NDArray[np.uint16]:
-        return np.array([end, *encoding.encode_ordinary(text.decode())], dtype=np.uint16)
+        return np.array(encoding.encode_ordinary(text.decode()), dtype=np.uint16)
 
-    return Tokenizer(name, end + 1, identity), encode
+    return Encoder(Tokenizer(name, end + 1, identity), encode, end)
 
 
 def read_ranks(folder: Path) -> dict[bytes, int]:

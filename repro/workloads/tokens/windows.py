@@ -76,19 +76,18 @@ class Opened:
 
 
 class WindowReader(SampleReader):
-    """Reads windows of what `open_data` opens; copies in input workers open it again, without the check of content.
+    """Reads windows of what `open_data` opens; a copy in an input worker opens it again.
 
     Args:
-        open_data: (check the content) -> the data; a function of a module or a partial of one, so that it can be
-            pickled.
+        open_data: a function of a module or a partial of one, so that it can be pickled.
     """
 
-    def __init__(self, open_data: Callable[[bool], Opened]) -> None:
+    def __init__(self, open_data: Callable[[], Opened]) -> None:
         self._open = open_data
         self._data: Opened | None = None
 
     def open(self) -> str:
-        self._data = self._open(True)
+        self._data = self._open()
         return self._data.sha256
 
     def train(self, epoch: int, indices: NDArray[np.int64]) -> Read:
@@ -99,7 +98,7 @@ class WindowReader(SampleReader):
 
     def _opened(self) -> Opened:
         if self._data is None:
-            self._data = self._open(False)
+            self._data = self._open()
         return self._data
 
     def __getstate__(self) -> dict[str, object]:
