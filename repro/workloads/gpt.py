@@ -69,8 +69,9 @@ class Gpt(GptModel, PreparedWorkload):
             raise FieldProblem(f"the data have {self.data.eval_tokens:,} tokens for validation, too few to predict "
                                f"{self.eval_tokens:,}; state at most {self.data.eval_tokens - 1}", ("eval_tokens",))
         if min(self.eval_tokens, self.data.train_tokens - 1) < self.context:
-            raise FieldProblem(f"a window of {self.context:,} tokens is longer than the data: {self.data.train_tokens:,} "
-                               f"for training, eval_tokens {self.eval_tokens:,}", ("context",))
+            raise FieldProblem(f"a window of {self.context:,} tokens is longer than the data: "
+                               f"{self.data.train_tokens:,} for training, eval_tokens {self.eval_tokens:,}",
+                               ("context",))
         return self
 
     @property

@@ -37,8 +37,8 @@ class GptSynthetic(GptModel):
     @model_validator(mode="after")
     def _long_enough(self) -> GptSynthetic:
         if min(self.train_tokens - 1, self.eval_tokens) < self.context:
-            raise FieldProblem(f"a window of {self.context:,} tokens is longer than the data: {self.train_tokens:,} for "
-                               f"training, {self.eval_tokens:,} to predict", ("context",))
+            raise FieldProblem(f"a window of {self.context:,} tokens is longer than the data: {self.train_tokens:,} "
+                               f"for training, {self.eval_tokens:,} to predict", ("context",))
         return self
 
     @property
