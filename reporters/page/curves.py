@@ -135,12 +135,13 @@ def _figure(
     markers: bool, most: int,
 ) -> dict[str, Any]:
     name, unit = clock
+    lower = quality.direction == "lower"
     return {
         "data": [*_behind(name, drawn, most or DRAWN_UP_TO),
                  *(_trace(name, mark, result, markers, most or DRAWN_UP_TO, quality) for mark, result in drawn)],
         "layout": layout(unit, quality.metric) | {
             "shapes": [_line(target) for target in targets],
-            "annotations": [_note(target, quality) for target in targets[:6]],
+            "annotations": [_note(target, lower) for target in targets[:6]],
         },
     }
 
@@ -219,11 +220,11 @@ def _line(target: float) -> dict[str, Any]:
     }
 
 
-def _note(target: float, quality: Quality) -> dict[str, Any]:
-    derived = quality.words(target)
+def _note(target: float, lower: bool) -> dict[str, Any]:
+    """Return the label of a target's line, on the side that no curve crosses before its target."""
     return {
-        "xref": "paper", "x": 0, "xanchor": "left", "yref": "y", "y": target, "yanchor": "bottom", "showarrow": False,
-        "text": f"target {target:g}{f' ({derived})' if derived else ''}", "font": {"size": 12, "color": "--ink"},
+        "xref": "paper", "x": 0, "xanchor": "left", "yref": "y", "y": target, "yanchor": "top" if lower else "bottom",
+        "showarrow": False, "text": f"target {target:g}", "font": {"size": 12, "color": "--ink"},
         "bgcolor": "--surface", "opacity": 0.85,
     }
 

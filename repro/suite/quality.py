@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from repro.seams.training import TokenKind, Workload
+from repro.seams.training import Direction, TokenKind, Workload
 
 Noun = Literal["accuracy", "loss", "quality"]
 LARGEST = 700.0
@@ -20,6 +20,7 @@ class Quality:
 
     metric: str
     noun: Noun
+    direction: Direction
     unit: str
     """Plural noun of its samples."""
     token: TokenKind | None
@@ -48,16 +49,17 @@ class Quality:
         return None if samples is None or self.tokens_per_sample is None else samples * self.tokens_per_sample
 
 
-PLAIN = Quality("", "quality", "samples", None, None)
+PLAIN = Quality("", "quality", "higher", "samples", None, None)
 """A metric from which nothing follows."""
 
 
 def quality_of(workload: Workload, metric: str) -> Quality:
     """Return the words for a metric of a workload, also if only a record describes it."""
     token = workload.token_losses.get(metric)
-    bounded = tuple(workload.ranges.get(metric, ())) == (0.0, 1.0) and workload.metrics.get(metric) == "higher"
+    direction = workload.metrics.get(metric, "higher")
+    bounded = tuple(workload.ranges.get(metric, ())) == (0.0, 1.0) and direction == "higher"
     noun: Noun = "loss" if token else "accuracy" if bounded else "quality"
-    return Quality(metric, noun, workload.unit, token, workload.tokens_per_sample)
+    return Quality(metric, noun, direction, workload.unit, token, workload.tokens_per_sample)
 
 
 def common_noun(found: Iterable[Quality]) -> Noun:

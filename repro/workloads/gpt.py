@@ -50,7 +50,6 @@ class Gpt(GptModel, PreparedWorkload):
     """
 
     title: ClassVar[str] = "token shards, GPT-2"
-    reference_samples_per_second: ClassVar[float] = 0.05
     form: ClassVar[DataForm] = TokenForm()
 
     tokenizer: TextOption | None = Field(
@@ -77,6 +76,10 @@ class Gpt(GptModel, PreparedWorkload):
     @property
     def token_losses(self) -> Mapping[str, TokenKind]:
         return {METRIC: "byte" if self.data.tokenizer_sha256 == BYTES.sha256 else "token"}
+
+    @property
+    def vocabulary_here(self) -> int:
+        return self.data.vocabulary
 
     @property
     def train_samples(self) -> int:

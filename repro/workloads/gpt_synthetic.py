@@ -24,7 +24,6 @@ class GptSynthetic(GptModel):
 
     title: ClassVar[str] = "synthetic tokens, GPT-2"
     synthetic: ClassVar[bool] = True
-    reference_samples_per_second: ClassVar[float] = 0.05
 
     vocabulary: int = Field(50257, ge=8, le=65536, description="different tokens")
     train_tokens: int = Field(10_000_000, ge=16, le=1_000_000_000)
@@ -40,6 +39,10 @@ class GptSynthetic(GptModel):
             raise FieldProblem(f"a window of {self.context:,} tokens is longer than the data: {self.train_tokens:,} "
                                f"for training, {self.eval_tokens:,} to predict", ("context",))
         return self
+
+    @property
+    def vocabulary_here(self) -> int:
+        return self.vocabulary
 
     @property
     def train_samples(self) -> int:

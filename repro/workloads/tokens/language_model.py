@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -58,6 +59,17 @@ class GptModel(LanguageModel):
         _, heads, width = self.dimensions
         check_heads(width, heads)
         return self
+
+    @property
+    def reference_samples_per_second(self) -> float:  # type: ignore[override]
+        layers, _, width = self.dimensions
+        # 6 operations a weight and token; a core does about 3e10 a second.
+        return 3e10 / (6 * (12 * layers * width**2 + self.vocabulary_here * width) * self.context)
+
+    @property
+    @abstractmethod
+    def vocabulary_here(self) -> int:
+        """Different tokens of the data."""
 
     @property
     def dimensions(self) -> tuple[int, int, int]:
