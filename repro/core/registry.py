@@ -30,6 +30,10 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "gpt-synthetic": "repro.workloads.gpt_synthetic:GptSynthetic",
         "mnist1d": "repro.workloads.mnist1d:Mnist1d",
         "text": "repro.workloads.text:Text",
+        "cifar10": "repro.workloads.cifar10:Cifar10",
+        "cifar10-synthetic": "repro.workloads.cifar10:Cifar10Synthetic",
+        "imagenet": "repro.workloads.imagenet:ImageNet",
+        "imagenet-synthetic": "repro.workloads.imagenet:ImageNetSynthetic",
     },
     "engine": {
         "ddp": "repro.engines.ddp:Ddp",
