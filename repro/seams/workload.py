@@ -134,6 +134,9 @@ class Workload(Plugin):
     """True for generated data: every figure from them is labelled synthetic."""
     test_views: ClassVar[int | None] = None
     """Times that an evaluation shows each test sample: 1 means once, unchanged; None: not stated."""
+    eval_batch_size: ClassVar[int] = 512
+    """Samples of one rank per forward pass of an evaluation, unless a trial chooses (`eval_batch`). The metric does not
+    depend on it beyond rounding."""
     reference_samples_per_second: ClassVar[float]
     """Rough training rate of one CPU core, for the cost estimate of `repro plan` (modelled, never a result)."""
 

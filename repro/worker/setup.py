@@ -14,8 +14,6 @@ from repro.seams.training import Comm, Engine, Job, Optimizer, Precision, Sessio
 from repro.suite.model import Trial
 from repro.suite.training import TrainingConfig
 
-EVAL_BATCH = 512
-"""Samples per forward pass of an evaluation and rank."""
 DISTURBANCE = 1e-7
 """Relative size of the disturbance that measures how much rounding matters: about one last place of float32."""
 
@@ -38,6 +36,7 @@ def make_job(choices: TrainingConfig, place: RankPlace) -> Job:
         precision=choices.precision.get(Precision), optimizer=choices.optimizer.get(Optimizer),
         comm=choices.comm.get(Comm), timeout_seconds=choices.timeout_seconds,
         compression=choices.compression, compression_rank=choices.compression_rank, overlap=choices.overlap,
+        eval_batch=choices.eval_batch_size,
     )
 
 
@@ -94,8 +93,7 @@ def warm_up(session: Session, parts: TrainingParts, job: Job, choices: TrainingC
     step nor the first timed evaluation.
     """
     session.warm_up([parts.synthetic_batch(job.micro_batch) for _ in range(job.accumulation)])
-    share = -(-choices.workload.get(Workload).eval_samples // job.world)
-    session.evaluate([parts.synthetic_batch(min(EVAL_BATCH, share))], choices.stop.metric)
+    session.evaluate([parts.synthetic_batch(job.eval_batch)], choices.stop.metric)
     session.synchronize()
 
 

@@ -18,6 +18,8 @@ Size = Literal["small", "124M", "350M"]
 SIZES: dict[Size, tuple[int, int, int]] = {"small": (4, 4, 128), "124M": (12, 12, 768), "350M": (24, 16, 1024)}
 """Layers, heads and width of GPT-2 (Radford et al., 2019), and of one for CPUs."""
 METRIC = "val_loss"
+LOGITS = 1 << 28
+"""Outputs of one forward pass of an evaluation at most, unless it is one sample: 1 GiB in float32."""
 
 
 class LanguageModel(Workload):
@@ -65,6 +67,10 @@ class GptModel(LanguageModel):
         layers, _, width = self.dimensions
         # 6 operations a weight and token; a core does about 3e10 a second.
         return 3e10 / (6 * (12 * layers * width**2 + self.vocabulary_here * width) * self.context)
+
+    @property
+    def eval_batch_size(self) -> int:  # type: ignore[override]
+        return max(1, min(512, LOGITS // (self.context * self.vocabulary_here)))
 
     @property
     @abstractmethod
