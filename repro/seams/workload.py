@@ -155,6 +155,10 @@ class Workload(Plugin):
     def eval_samples(self) -> int:
         """Number of evaluation samples, known without reading the data."""
 
+    def absent(self) -> str:
+        """Return what data are missing on this machine and how to get them, in one line; "" if nothing is."""
+        return ""
+
     @abstractmethod
     def identity(self) -> DataIdentity:
         """Read the whole data set and return its identity.
