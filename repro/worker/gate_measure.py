@@ -12,7 +12,6 @@ import numpy as np
 from repro.seams.training import Batch
 from repro.worker.gate_trace import Measure
 
-
 BLOCK = 1 << 16
 """Numbers that are measured at a time: their float64 copies stay in a processor's cache."""
 

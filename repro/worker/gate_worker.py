@@ -19,6 +19,7 @@ from repro.worker.evaluation import ShareBatches
 from repro.worker.gate_measure import Measures, batch_sha256
 from repro.worker.gate_model import prepare
 from repro.worker.gate_trace import AGED_STEPS, Evaluation, Kind, Step, Trace, measured_steps
+from repro.worker.memory import naming_out_of_memory
 from repro.worker.rank_weights import describe_held, wide_share
 from repro.worker.setup import RankPlace, Started, make_job, start_session, warm_up
 
@@ -27,7 +28,13 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
     """Run the steps and write trace<rank>.json in `folder`: the entry point of every rank."""
     rank, world, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     trial = Trial.model_validate(payload["trial"])
-    job = make_job(trial.choices, RankPlace(rank, world, local_rank))
+    with naming_out_of_memory(trial.choices, in_gate=True):
+        trace = _run(trial, RankPlace(rank, world, local_rank), payload)
+    fence.write_bytes(Path(folder, f"trace{rank}.json"), trace.model_dump_json().encode())
+
+
+def _run(trial: Trial, place: RankPlace, payload: Mapping[str, Any]) -> Trace:
+    job = make_job(trial.choices, place)
     cut = int(payload.get("ranks_of_candidates", 1))
     started = start_session(trial, job, payload.get("disturbance", 0), lambda parts: prepare(parts, cut))
     assert started.parts is not None
@@ -35,8 +42,7 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
         if trial.choices.warmup_steps:  # the reference has none: what a warm-up leaves behind must show
             warm_up(started.session, started.parts, job, trial.choices)
         kind: Kind = payload["kind"]
-        trace = Recorder(trial, job, started).record(kind, measured_steps(kind, float(payload["least_share"])))
-        fence.write_bytes(Path(folder, f"trace{rank}.json"), trace.model_dump_json().encode())
+        return Recorder(trial, job, started).record(kind, measured_steps(kind, float(payload["least_share"])))
     finally:
         started.session.close()
 
