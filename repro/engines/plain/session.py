@@ -240,4 +240,4 @@ class TorchSession(Session):
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:
     """Return a float32 copy on the host."""
-    return tensor.detach().to("cpu", torch.float32).numpy().copy()
+    return tensor.detach().to("cpu", torch.float32, copy=True).numpy()
