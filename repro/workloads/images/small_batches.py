@@ -47,6 +47,7 @@ class SmallImageBatches:
     cutout, whichever of them are used.
     """
 
+    # One for each thing that a batch depends on.
     def __init__(
         self, load: Callable[[], SmallImages], side: int, classes: int, samples: int, augmentation: Augmentation,
         streams: Streams, device: str,
