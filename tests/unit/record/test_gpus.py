@@ -43,8 +43,8 @@ esac
 
 
 def test_a_gpu_is_one_line_with_its_limits_and_modes(node: Path) -> None:
-    line = ("NVIDIA H100 80GB HBM3, driver 550.54.15, 81559 MiB, power limit 700.00 W, by default 700.00 W, SM clock up "
-            "to 1980 MHz, memory clock up to 2619 MHz, ECC Enabled, MIG Disabled, compute mode Default")
+    line = ("NVIDIA H100 80GB HBM3, driver 550.54.15, 81559 MiB, power limit 700.00 W, by default 700.00 W, SM clock "
+            "up to 1980 MHz, memory clock up to 2619 MHz, ECC Enabled, MIG Disabled, compute mode Default")
     assert used_gpus({}) == (line,) * 3
 
 
