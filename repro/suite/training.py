@@ -22,6 +22,7 @@ from repro.suite.choice import (
     WorkloadChoice,
 )
 from repro.suite.field_problem import FieldProblem, SuitePart
+from repro.suite.gate_options import GateOptions
 from repro.suite.schedule import Constant, Scaling, Schedule
 from repro.suite.stop import Stop
 from repro.suite.trial_config import LogSize, TrialConfig
@@ -78,6 +79,7 @@ class TrainingConfig(TrialConfig):
     )
     eval_batch: int | None = Field(None, ge=1, le=1 << 20, description="samples per process and forward pass of an "
                                    "evaluation, in trials, warm-ups and the gate; null: the workload's own number")
+    gate: GateOptions | None = Field(None, description="how the parity gate treats the cell")
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
     # ---- what may be written
@@ -233,7 +235,8 @@ class TrainingConfig(TrialConfig):
 
     def notes(self, machine: Machine) -> list[str]:
         costly = self.determinism == "bitwise" and self.origin != "simulated"
-        return [*([BITWISE] if costly else []), *super().notes(machine)]
+        ungated = [f"not gated: {self.gate.skip}"] if self.gate is not None and self.gate.skip else []
+        return [*ungated, *([BITWISE] if costly else []), *super().notes(machine)]
 
     @property
     def always_runs_full_budget(self) -> bool:
@@ -261,4 +264,6 @@ class TrainingConfig(TrialConfig):
         return self.launcher.get(Launcher).rank_logs(self.processes)
 
     def gate_starts(self) -> int:
+        if self.gate is not None and self.gate.skip:
+            return 0
         return 1 if self.precision.kind == "fp32" else 2  # once in fp32, once more in its own format

@@ -140,6 +140,8 @@ def _agreements(record: Record) -> tuple[Agreement, ...]:
 def _parity(found: Mapping[str, Any] | None) -> str | None:
     if found is None:
         return None
-    if not found.get("needed", True):
-        return "not needed"
-    return "failed" if any(item.get("problem") for item in found.get("findings", [])) else "passed"
+    if any(item.get("problem") for item in found.get("findings", [])):
+        return "failed"
+    if found.get("skipped"):
+        return None  # engines that nobody compared
+    return "passed" if found.get("needed", True) else "not needed"
