@@ -158,4 +158,6 @@ def _describe(log: EventLog, trial: Trial, engine: Engine) -> None:
             log.emit(theirs, optimizer[ours])
     log.emit("x_trial", trial.model_dump(mode="json", by_alias=True))
     log.emit("x_engine", choices.engine.kind, library=engine.library())
-    log.emit("x_target", choices.stop.target, metric=choices.stop.metric, direction=choices.stop.direction)
+    stop = choices.stop
+    if stop.has_target:
+        log.emit("x_target", stop.target, metric=stop.metric, direction=stop.direction)
