@@ -123,7 +123,7 @@ class Recorder:
         """Evaluate by the engine and, with the weights that it reports, by the harness's own model."""
         from repro.worker.own_model import OwnModel
 
-        metric, job = self.trial.choices.stop.metric, self.job
+        metric, job = self.trial.choices.gate_metric, self.job
         theirs = self.session.evaluate(ShareBatches(self.parts, job, samples), metric)
         moved = self._moved()
         functions = self.started.functions

@@ -113,7 +113,7 @@ def _group(reference: Trial, members: Sequence[Trial], kind: Kind, least: float)
 
 def least_share(choices: TrainingConfig) -> float:
     """Return the smallest rate above 0 of the schedule over the budget, as a share of the full rate."""
-    epochs = choices.stop.max_epochs
+    epochs = choices.budget_epochs
     shares = [choices.schedule.factor(epochs * place / SCHEDULE_POINTS, epochs) for place in range(SCHEDULE_POINTS)]
     return min((share for share in shares if share > 0), default=1.0)
 
