@@ -203,6 +203,7 @@ class TorchSession(Session):
             "weight_dtype": name_of(self.trained()[0][1].dtype),
             "optimizer": class_of(self.optimizer),
             "optimizer_options": options_of(self.optimizer),
+            "broadcast_buffers": "off",  # before a forward pass: DDP alone does that
             "eval_batch": str(self.eval_batch or "unknown"),
         }
 
