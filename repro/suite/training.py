@@ -23,6 +23,7 @@ from repro.suite.choice import (
 )
 from repro.suite.field_problem import FieldProblem, SuitePart
 from repro.suite.gate_options import GateOptions
+from repro.suite.quality import Quality, quality_of
 from repro.suite.schedule import Constant, Scaling, Schedule
 from repro.suite.stop import Stop
 from repro.suite.trial_config import LogSize, TrialConfig
@@ -236,6 +237,11 @@ class TrainingConfig(TrialConfig):
     @property
     def title(self) -> str:
         return self.engine.label
+
+    @property
+    def quality(self) -> Quality:
+        """Words and derived figures of the metric by which its trials are judged."""
+        return quality_of(self.workload.get(Workload), self.stop.metric)
 
     @classmethod
     def phrase(cls, field: str, value: str) -> str:
