@@ -254,7 +254,7 @@ def _init_seconds(log: _Log) -> float | None:
 def _measured(trial: Trial, log: _Log, points: Sequence[Point]) -> dict[str, Any]:
     """Return the figures that need no target: phases, throughput, step times, memory, traffic."""
     stop = trial.choices.stop
-    found: dict[str, Any] = {"steps": step_times(trial, log.events)}
+    found: dict[str, Any] = {"steps": step_times(trial, log.events), **_input_wait(log)}
     values = [point.value for point in points if point.value is not None]
     if values and points:
         found |= {"final": points[-1].value, "best": min(values) if stop.direction == "lower" else max(values)}
@@ -325,6 +325,14 @@ def _phases(log: _Log) -> dict[str, float]:
     watched["other"] += max(0.0, watched["train"] - stepped)
     watched["train"] = stepped
     return watched
+
+
+def _input_wait(log: _Log) -> dict[str, float]:
+    event, steps = log.last("x_input"), sum(len(block.value["seconds"]) for block in log.all("x_steps"))
+    if event is None or not steps:
+        return {}
+    waited, stepped = max(event.value)
+    return {"input_wait_seconds": waited / steps, "input_wait_share": waited / (waited + stepped) if waited else 0.0}
 
 
 def _counted_samples(trial: Trial, log: _Log) -> int | None:

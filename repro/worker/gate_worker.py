@@ -15,7 +15,7 @@ from repro.seams.training import Batch, Job, Session, TrainingParts, Workload
 from repro.suite.gate_options import GateOptions
 from repro.suite.model import Trial
 from repro.worker.data_order import SampleOrder
-from repro.worker.evaluation import ShareBatches
+from repro.worker.evaluation import share_batches
 from repro.worker.gate_measure import Measures, batch_sha256
 from repro.worker.gate_model import prepare
 from repro.worker.gate_trace import AGED_STEPS, Evaluation, Kind, Step, Trace, measured_steps
@@ -124,13 +124,13 @@ class Recorder:
         from repro.worker.own_model import OwnModel
 
         metric, job = self.trial.choices.gate_metric, self.job
-        theirs = self.session.evaluate(ShareBatches(self.parts, job, samples), metric)
+        theirs = self.session.evaluate(share_batches(self.parts, job, samples), metric)
         moved = self._moved()
         functions = self.started.functions
         assert functions is not None
         own = OwnModel(self.trial, job, functions)
         own.load(self.weights, self.session.buffers())
-        ours = own.evaluate(metric, samples)
+        ours = own.score(share_batches(functions, job, samples), metric)
         sums = self.session.total([theirs[0], float(theirs[1]), ours[0], float(ours[1])])
         if job.optimizer.evaluates_other_weights:
             return Evaluation(step=step, value=sums[0] / sums[1])

@@ -38,8 +38,12 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
         loop = build(trial, place, Path(folder) / payload["log"], payload)
         try:
             loop.run()
-        finally:
-            loop.close()
+        except BaseException:
+            # This process ends now. A session that closes first cuts the connections of the other ranks, which would
+            # report that before this rank has said why it failed.
+            (loop.log if place.world > 1 else loop).close()
+            raise
+        loop.close()
 
 
 def build(trial: Trial, place: RankPlace, log_path: Path, payload: Mapping[str, Any]) -> Loop:
@@ -154,4 +158,6 @@ def _describe(log: EventLog, trial: Trial, engine: Engine) -> None:
             log.emit(theirs, optimizer[ours])
     log.emit("x_trial", trial.model_dump(mode="json", by_alias=True))
     log.emit("x_engine", choices.engine.kind, library=engine.library())
-    log.emit("x_target", choices.stop.target, metric=choices.stop.metric, direction=choices.stop.direction)
+    stop = choices.stop
+    if stop.has_target:
+        log.emit("x_target", stop.target, metric=stop.metric, direction=stop.direction)

@@ -109,7 +109,7 @@ class DeepSpeedSession(EvenPasses):
             loss = self.micro_loss(batch)
             self.engine.backward(loss)
             losses.append(loss.detach())
-        return torch.stack(losses).mean()
+        return losses[0] if len(losses) == 1 else torch.stack(losses).mean()
 
     def update(self, rate: float) -> None:
         self.set_rate(rate)
