@@ -7,6 +7,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from repro.record.store import Record
+from repro.suite.quality import common_noun
 
 from .cells import heading, marks, origins, rows
 from .checklist import checklist
@@ -14,6 +15,7 @@ from .citation import bibtex, citation
 from .curves import panels
 from .effects import page_effects
 from .energy import energy
+from .figures import figures
 from .looks import looks
 from .network import networks
 from .notices import notices, parity, progress
@@ -39,7 +41,9 @@ def view(record: Record) -> dict[str, Any]:
     known = list(marks(record).values())
     cells, axis = rows(record)
     of_trials, comparisons = trials(record), forest(record)
+    noun = common_noun(cell.choices.quality for cell in plan.cells)
     return {
+        "noun": noun, "quality": "loss" if noun == "loss" else "quality",
         "long": LONG, "printed": PRINTED, "mixed": len({mark.origin for mark in known}) > 1,
         "with_result": {item.trial_id for item in record.results},
         "suite": plan.suite, "plan": plan, "environment": environment,
@@ -48,7 +52,8 @@ def view(record: Record) -> dict[str, Any]:
         "cells": cells, "cell_axis": axis, "cell_heading": heading(record), "forest": comparisons,
         "effects": page_effects(record), "looks": looks(record),
         "verdicts": verdicts(record, comparisons), "checklist": checklist(record), "panels": panels(record),
-        "survival": survival(record), "trust": trust(record), "energy": energy(record), "phases": phases(record),
+        "survival": survival(record), "training": figures(record),
+        "trust": trust(record), "energy": energy(record), "phases": phases(record),
         "traffic": traffic(record), "scaling": scaling(record), "networks": networks(record),
         "settings": settings(record), "effective": effective(record), "machine": machine(record),
         "rank_settings": rank_settings(record), "attempts": attempts(record), "trials": of_trials,

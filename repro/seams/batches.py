@@ -23,7 +23,9 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> A
     if isinstance(value, Mapping):
         return {key: map_tensors(item, change) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return type(value)(map_tensors(item, change) for item in value)
+        items = [map_tensors(item, change) for item in value]
+        # A named tuple takes its fields one by one.
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return change(value) if hasattr(value, "untyped_storage") else value
 
 
@@ -40,5 +42,8 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def to_device(batch: Any, device: str) -> Any:
-    """Return the batch on `device`; from pinned memory the copy runs beside the host."""
-    return map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
+    """Return the batch on `device`; on CUDA by way of pinned memory, from which a copy does not hold up the host."""
+    if device == "cpu":
+        return batch
+    return map_tensors(batch, lambda tensor: (tensor if tensor.is_cuda else tensor.pin_memory()).to(
+        device, non_blocking=True))

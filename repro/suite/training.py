@@ -12,7 +12,7 @@ from repro.core.errors import nearest
 from repro.core.machine import Machine
 from repro.seams.launching import Launcher
 from repro.seams.plugin import Setting
-from repro.seams.training import Comm, Direction, Engine, Optimizer, Precision, Workload
+from repro.seams.training import Comm, Engine, Optimizer, Precision, Workload
 from repro.suite.choice import (
     CommChoice,
     EngineChoice,
@@ -22,11 +22,16 @@ from repro.suite.choice import (
     WorkloadChoice,
 )
 from repro.suite.field_problem import FieldProblem, SuitePart
+from repro.suite.gate_options import GateOptions
+from repro.suite.quality import Quality, quality_of
 from repro.suite.schedule import Constant, Scaling, Schedule
+from repro.suite.stop import Stop
 from repro.suite.trial_config import LogSize, TrialConfig
 
 LAUNCH_SECONDS = 0.7
 """Starting and ending the processes of one trial, roughly."""
+AHEAD = 2
+"""Micro-batches that an input worker reads ahead if the suite does not say."""
 INVENTED_SECONDS = 0.05
 """A trial whose engine invents its figures, roughly."""
 BITWISE = ("determinism bitwise costs time, which is part of every figure of its cells: deterministic kernels, and "
@@ -41,15 +46,26 @@ class Batch(SuitePart):
     micro: int | None = Field(None, ge=1, description="samples per process and pass; derived if not given")
 
 
-class Stop(SuitePart):
-    """When a trial ends and what counts as success, declared beforehand."""
+class Input(SuitePart):
+    """How a rank reads its batches, if the workload reads samples (`Workload.reads_samples`)."""
 
-    metric: str = Field(description="a metric of the workload")
-    target: float = Field(description="the quality to reach")
-    max_epochs: float = Field(gt=0, le=1e6, description="budget in passes over the training data")
-    confirm_evals: int = Field(1, ge=1, description="consecutive evaluations at or past the target that establish it")
-    design: Literal["stop_at_target", "fixed_budget"] = "stop_at_target"
-    direction: Direction | None = Field(None, description="filled in from the workload's metric")
+    workers: int = Field(0, ge=0, le=256, description="input worker processes per rank; 0: read inside the timed step")
+    ahead: int | None = Field(None, ge=1, le=1024,
+                              description=f"micro-batches that each worker reads ahead; null: {AHEAD} with workers")
+    order: Literal["planned", "stream"] = Field(
+        "planned", description="planned: drawn from the seed; stream: the data's own, each rank its own shard from "
+                               "beginning to end, unpaired by order")
+
+    @model_validator(mode="after")
+    def _ahead_of_workers(self) -> Input:
+        if self.ahead is not None and not self.workers:
+            raise FieldProblem("with 0 workers nothing is read ahead: leave `ahead` out, or give workers", ("ahead",))
+        return self
+
+    @property
+    def depth(self) -> int:
+        """Micro-batches that each worker reads ahead; 0 without workers."""
+        return (self.ahead or AHEAD) if self.workers else 0
 
 
 class TrainingConfig(TrialConfig):
@@ -66,12 +82,14 @@ class TrainingConfig(TrialConfig):
     batch: Batch
     optimizer: OptimizerChoice
     stop: Stop
-    evaluate_every: int = Field(ge=1, le=1 << 53, description="samples between evaluations, rounded up to whole steps")
+    evaluate_every: int | None = Field(None, ge=1, le=1 << 53, description="samples between evaluations, rounded up to "
+                                                                           "whole steps; required but for fixed_steps")
     comm: CommChoice = Field("backend", validate_default=True)  # validated to a Choice
     precision: PrecisionChoice = Field("fp32", validate_default=True)
     launcher: LauncherChoice = Field("local", validate_default=True)
     schedule: Schedule = Constant()
     scaling: Scaling = Scaling()
+    input: Input = Input()
     compression: Literal["none", "fp16", "bf16", "powersgd"] = Field("none", description="what gradients are sent as")
     compression_rank: int = Field(1, ge=1, description="rank of PowerSGD's factors")
     overlap: bool | None = Field(None, description="average gradients during back-propagation (true), or only after it "
@@ -85,6 +103,9 @@ class TrainingConfig(TrialConfig):
         description="a trial is ended as hung after this long without an event; must be longer than its start and than "
                     "the longest time between two evaluations; null: only timeout_seconds",
     )
+    eval_batch: int | None = Field(None, ge=1, le=1 << 20, description="samples per process and forward pass of an "
+                                   "evaluation, in trials, warm-ups and the gate; null: the workload's own number")
+    gate: GateOptions | None = Field(None, description="how the parity gate treats the cell")
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
     # ---- what may be written
@@ -105,12 +126,20 @@ class TrainingConfig(TrialConfig):
     def _consistent(self) -> TrainingConfig:
         self._check_metric()
         self._check_batch()
+        self._check_input()
         if self.compression_rank != 1 and self.compression != "powersgd":
             raise FieldProblem(f"only powersgd has a rank, not compression {self.compression}", ("compression_rank",))
         return self
 
     def _check_metric(self) -> None:
-        workload = self.workload.get(Workload)
+        if not self.stop.has_target:
+            if self.evaluate_every is not None:
+                raise FieldProblem("design fixed_steps evaluates nothing; remove it", ("evaluate_every",))
+            return
+        if self.evaluate_every is None:
+            raise FieldProblem("is missing", ("evaluate_every",))
+        workload, target = self.workload.get(Workload), self.stop.target
+        assert target is not None, "validated"
         if not workload.metrics and self.stop.direction:
             return  # of a record of version 0.1.0, whose plug-in is not installed: the record states the direction
         if self.stop.metric not in workload.metrics:
@@ -119,10 +148,10 @@ class TrainingConfig(TrialConfig):
                                ("stop", "metric"))
         natural = workload.metrics[self.stop.metric]
         low, high = workload.ranges.get(self.stop.metric, (float("-inf"), float("inf")))
-        if not low <= self.stop.target <= high:
-            share = f"; {self.stop.target:g} % is {self.stop.target / 100:g}" if (low, high) == (0, 1) else ""
+        if not low <= target <= high:
+            share = f"; {target:g} % is {target / 100:g}" if (low, high) == (0, 1) else ""
             raise FieldProblem(f"{self.stop.metric} must be between {low:g} and {high:g}{share} "
-                               f"(given: {self.stop.target:g})", ("stop", "target"))
+                               f"(given: {target:g})", ("stop", "target"))
         if self.stop.direction is None:
             object.__setattr__(self, "stop", self.stop.model_copy(update={"direction": natural}))
         elif self.stop.direction != natural:
@@ -146,12 +175,51 @@ class TrainingConfig(TrialConfig):
             )
         object.__setattr__(self, "batch", self.batch.model_copy(update={"micro": micro}))
 
+    def _check_input(self) -> None:
+        workload = self.workload.get(Workload)
+        if not workload.metrics:
+            return  # of a record of version 0.1.0, whose plug-in is not installed
+        if self.input.workers and not workload.reads_samples:
+            raise FieldProblem(f"workload {self.workload.kind!r} has no samples to read: its batches are looked up on "
+                               "the device, so no input worker could help", ("input", "workers"))
+        if self.input.order == "stream" and 0 < workload.train_samples < self.processes:
+            raise FieldProblem(f"a stream needs a sample for each process: {workload.train_samples} samples, "
+                               f"{self.processes} processes", ("input", "order"))
+
     # ---- derived
 
     @property
     def micro_batch(self) -> int:
         """Samples per process and pass."""
         return self.batch.global_ // (self.processes * self.batch.accumulation)
+
+    @property
+    def budget_steps(self) -> int:
+        """Optimizer steps of a trial that uses its whole budget; epochs are rounded up to whole steps."""
+        if self.stop.max_epochs is None:
+            return self.stop.warmup + (self.stop.steps or 0)
+        samples: int = self.workload.get(Workload).train_samples
+        return math.ceil(self.stop.max_epochs * samples / self.batch.global_)
+
+    @property
+    def budget_epochs(self) -> float:
+        """Passes over the training data of a trial that uses its whole budget; a schedule runs over them."""
+        if self.stop.max_epochs is not None:
+            return self.stop.max_epochs
+        return self.budget_steps * self.batch.global_ / self.workload.get(Workload).train_samples
+
+    @property
+    def gate_metric(self) -> str:
+        """The metric that the parity gate evaluates by: the one that the trial stops by, else the workload's first."""
+        return self.stop.metric or next(iter(self.workload.get(Workload).metrics))
+
+    @property
+    def eval_batch_size(self) -> int:
+        """Samples per process and forward pass of an evaluation: no more than a process has."""
+        workload = self.workload.get(Workload)
+        wanted = self.eval_batch or workload.eval_batch_size
+        share = -(-workload.eval_samples // self.processes)  # 0: unknown, of a plug-in that is not installed
+        return min(wanted, share) if share else wanted
 
     @property
     def rate(self) -> float:
@@ -170,6 +238,11 @@ class TrainingConfig(TrialConfig):
     def title(self) -> str:
         return self.engine.label
 
+    @property
+    def quality(self) -> Quality:
+        """Words and derived figures of the metric by which its trials are judged."""
+        return quality_of(self.workload.get(Workload), self.stop.metric)
+
     @classmethod
     def phrase(cls, field: str, value: str) -> str:
         return f"batch {value}" if field == "batch.global" else super().phrase(field, value)
@@ -181,6 +254,8 @@ class TrainingConfig(TrialConfig):
         return self.launcher.get(Launcher).origin
 
     def why_no_checkpoints(self) -> str:
+        if not self.stop.has_target:
+            return "design fixed_steps evaluates nothing, after which checkpoints are written"
         return "" if self.engine.get(Engine).checkpoints else f"engine {self.engine.kind} keeps no checkpoints"
 
     def setting(self, device: str, device_count: int) -> Setting:
@@ -203,22 +278,25 @@ class TrainingConfig(TrialConfig):
 
     def notes(self, machine: Machine) -> list[str]:
         costly = self.determinism == "bitwise" and self.origin != "simulated"
-        return [*([BITWISE] if costly else []), *super().notes(machine)]
+        ungated = [f"not gated: {self.gate.skip}"] if self.gate is not None and self.gate.skip else []
+        return [*ungated, *([BITWISE] if costly else []), *super().notes(machine)]
 
     @property
     def always_runs_full_budget(self) -> bool:
-        return self.stop.design == "fixed_budget"
+        return self.stop.design != "stop_at_target"
 
     def full_budget_seconds(self, cores: int) -> float:
         if not self.engine.get(Engine).needs_parts:
             return INVENTED_SECONDS
         workload = self.workload.get(Workload)
-        samples = self.stop.max_epochs * workload.train_samples
+        samples = self.budget_epochs * workload.train_samples
         return LAUNCH_SECONDS + samples / (workload.reference_samples_per_second * min(self.processes, cores))
 
     def log_size(self) -> LogSize:
-        samples: int = self.workload.get(Workload).train_samples
-        steps = math.ceil(self.stop.max_epochs * samples / self.batch.global_)
+        steps = self.budget_steps
+        if self.evaluate_every is None:
+            return LogSize(budget=f"{steps} steps", steps=steps, evaluations=0, fewer_steps="fewer steps",
+                           fewer_evaluations="")
         return LogSize(
             budget=f"{self.stop.max_epochs:g} epochs", steps=steps,
             evaluations=math.ceil(steps / math.ceil(self.evaluate_every / self.batch.global_)),
@@ -229,4 +307,6 @@ class TrainingConfig(TrialConfig):
         return self.launcher.get(Launcher).rank_logs(self.processes)
 
     def gate_starts(self) -> int:
+        if self.gate is not None and self.gate.skip:
+            return 0
         return 1 if self.precision.kind == "fp32" else 2  # once in fp32, once more in its own format

@@ -3,22 +3,46 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from repro.seams.training import Batch, TrainingParts
+from repro.seams.training import Batch, Job, TrainingParts
 from repro.worker.context import TrialContext
-from repro.worker.setup import EVAL_BATCH
 
 
-def share_batches(parts: TrainingParts, rank: int, world: int, eval_samples: int) -> Iterator[Batch]:
-    """Yield a rank's share: every world-th of the first `eval_samples` evaluation samples."""
-    own = np.arange(rank, eval_samples, world)
-    for start in range(0, len(own), EVAL_BATCH):
-        yield parts.eval_batch(own[start:start + EVAL_BATCH])
+def share_indices(job: Job, eval_samples: int) -> Iterator[np.ndarray]:
+    """Yield the batches of a rank's share: every world-th of the first `eval_samples` evaluation samples."""
+    own = np.arange(job.rank, eval_samples, job.world)
+    for start in range(0, len(own), job.eval_batch):
+        yield own[start:start + job.eval_batch]
+
+
+class ShareBatches(Collection[Batch]):
+    """A rank's share of an evaluation, in batches that are made when they are reached.
+
+    Args:
+        read: returns the batches of the samples that it is given.
+    """
+
+    def __init__(self, read: Callable[[Iterator[np.ndarray]], Iterable[Batch]], job: Job, eval_samples: int) -> None:
+        self.read, self.job, self.eval_samples = read, job, eval_samples
+
+    def __len__(self) -> int:
+        return sum(1 for _ in share_indices(self.job, self.eval_samples))
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self.read(share_indices(self.job, self.eval_samples)))
+
+    def __contains__(self, batch: object) -> bool:
+        return False
+
+
+def share_batches(parts: TrainingParts, job: Job, eval_samples: int) -> ShareBatches:
+    """Return a rank's share, looked up by the functions of the workload."""
+    return ShareBatches(lambda wanted: map(parts.eval_batch, wanted), job, eval_samples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +58,14 @@ class Evaluated:
 
 
 class Evaluator:
-    """Evaluates the session's model, each rank on its share of the samples, and logs the value."""
+    """Evaluates the session's model, each rank on its share of the samples, and logs the value.
 
-    def __init__(self, context: TrialContext) -> None:
-        self.context = context
+    Args:
+        batches: returns this rank's share of the evaluation samples.
+    """
+
+    def __init__(self, context: TrialContext, batches: Callable[[], Collection[Batch]]) -> None:
+        self.context, self.batches = context, batches
         self.eval_samples = context.workload.eval_samples
         self.train_samples = context.workload.train_samples
         self.evaluations = 0
@@ -74,7 +102,7 @@ class Evaluator:
         which makes the trial invalid: it would lose them again if it ran again.
         """
         session = self.context.session
-        score, count = session.evaluate(self._batches(), self.context.choices.stop.metric)
+        score, count = session.evaluate(self.batches(), self.context.choices.stop.metric)
         bad = float(not all(math.isfinite(loss) for loss in losses))
         loss = sum(losses) / len(losses)
         scores, counts, bads, mean_losses = session.total([score, float(count), bad, loss if not bad else 0.0])
@@ -82,8 +110,3 @@ class Evaluator:
         if bads or not counts:
             return math.nan, None, counted
         return scores / counts, mean_losses / self.context.job.world, counted
-
-    def _batches(self) -> Iterable[Batch]:
-        """Return this rank's share of the evaluation samples."""
-        parts, job = self.context.parts, self.context.job
-        return share_batches(parts, job.rank, job.world, self.eval_samples) if parts is not None else ()

@@ -14,6 +14,7 @@ from repro.core.errors import CheckpointRefused
 from repro.engines.plain.numerics import make_scaler, name_of
 from repro.engines.plain.session import TorchSession, as_array
 from repro.engines.plain.tensor_files import load_tensors, save_tensors
+from repro.seams.batches import call_model
 from repro.seams.training import Batch, Job, TrainingParts
 
 TENSORS = "tensors"
@@ -29,14 +30,19 @@ class MasterCopy:
 
     def load_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         """Set each copy's gradient to that of its parameter, in float32."""
+        narrow = []
         for copy, parameter in zip(self.copies, parameters, strict=True):
-            copy.grad = None if parameter.grad is None else parameter.grad.float()
+            copy.grad = None if parameter.grad is None else torch.empty_like(copy)
+            narrow += [] if parameter.grad is None else [parameter.grad]
+        # All in few kernels: one for each of hundreds of parameters would cost the host longer than the device.
+        if narrow:
+            torch._foreach_copy_([copy.grad for copy in self.copies if copy.grad is not None], narrow)
 
     @torch.no_grad()
     def round_into(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         """Round the copies into the parameters and free the float32 gradients."""
-        for copy, parameter in zip(self.copies, parameters, strict=True):
-            parameter.copy_(copy)
+        torch._foreach_copy_([*parameters], [*self.copies])
+        for copy in self.copies:
             copy.grad = None
 
 
@@ -67,7 +73,7 @@ class LoopSession(TorchSession):
         # In evaluation the model itself is called: its buffers are shared already, and there are no gradients.
         module = self.wrapped if self.model.training else self.model
         with self.numerics.autocast():
-            outputs = module(self.numerics.inputs(inputs))
+            outputs = call_model(module, self.numerics.inputs(inputs))
         return self.numerics.outputs(outputs)
 
     def local(self) -> AbstractContextManager[Any]:
@@ -76,6 +82,8 @@ class LoopSession(TorchSession):
 
     def backward(self, batches: Sequence[Batch]) -> torch.Tensor:
         share = len(batches)
+        if share == 1:  # a mean of one costs two kernels, and a division by one two more
+            return self._accumulate(batches[0], share)
         losses = []
         for batch in batches[:-1]:
             with self.local():
@@ -85,7 +93,7 @@ class LoopSession(TorchSession):
 
     def _accumulate(self, batch: Batch, share: int) -> torch.Tensor:
         loss = self.micro_loss(batch)
-        scaled = loss / share
+        scaled = loss / share if share > 1 else loss
         (self.scaler.scale(scaled) if self.scaler else scaled).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 

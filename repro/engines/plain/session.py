@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from repro.core import resident
 from repro.core.errors import CheckpointRefused, TrialError
 from repro.engines.plain.numerics import Numerics, name_of
 from repro.engines.plain.optimizer_options import class_of, options_of
@@ -41,8 +40,11 @@ class TorchSession(Session):
         self.model = parts.model
         self.device = torch.device(job.device)
         self.numerics = Numerics(job.precision, job.device)
+        self.numerics.prepare(self.model)
         self.alone = job.world == 1
         self.reductions = ReductionWatcher()
+        self.eval_batch = 0
+        """Samples of the largest forward pass of an evaluation so far."""
 
     @abstractmethod
     def forward(self, inputs: Any) -> Any:
@@ -71,19 +73,25 @@ class TorchSession(Session):
 
     # ---- evaluation
 
-    def evaluate(self, batches: Iterable[Batch], metric: str) -> tuple[float, int]:
+    def evaluate(self, batches: Collection[Batch], metric: str) -> tuple[float, int]:
         score = self.parts.scores[metric]
         self.share_buffers()
         self.model.eval()
         # Summed on the device in float64: read once per evaluation, and exact for 10^7 correct samples.
         sum_, samples = torch.zeros((), dtype=torch.float64, device=self.device), 0
         with torch.no_grad():
-            for inputs, targets in batches:
+            for inputs, targets in self.each(batches):
                 sum_ += score(self.forward(inputs), targets)
                 samples += len(targets)
             self.finish_evaluation()
         self.model.train()
         return float(sum_), samples
+
+    def each(self, batches: Collection[Batch]) -> Iterator[Batch]:
+        """Yield the batches of an evaluation; notes the size of the largest."""
+        for batch in batches:
+            self.eval_batch = max(self.eval_batch, len(batch[1]))
+            yield batch
 
     def finish_evaluation(self) -> None:
         """Called after the last batch: an engine with a collective forward pass evens out the ranks here."""
@@ -166,17 +174,19 @@ class TorchSession(Session):
         return [Held(name, as_array(parameter).ravel()) for name, parameter in self.trained()]
 
     def buffers(self) -> dict[str, np.ndarray]:
-        return {name: buffer.detach().cpu().numpy().copy() for name, buffer in self.model.named_buffers()}
+        return {name: as_array(buffer) if buffer.dtype is torch.bfloat16 else buffer.detach().cpu().numpy().copy()
+                for name, buffer in self.model.named_buffers()}
 
     def peak_bytes(self) -> int | None:
         if self.device.type == "cuda":
             return int(torch.cuda.max_memory_allocated(self.device))
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024
+        return resident.peak_bytes()
 
     def reset_peak(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
+        else:
+            resident.reset_peak()
 
     def traffic(self) -> dict[str, Any]:
         return self.job.comm.traffic()
@@ -193,6 +203,8 @@ class TorchSession(Session):
             "weight_dtype": name_of(self.trained()[0][1].dtype),
             "optimizer": class_of(self.optimizer),
             "optimizer_options": options_of(self.optimizer),
+            "broadcast_buffers": "off",  # before a forward pass: DDP alone does that
+            "eval_batch": str(self.eval_batch or "unknown"),
         }
 
     # ---- warm-up
@@ -229,4 +241,4 @@ class TorchSession(Session):
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:
     """Return a float32 copy on the host."""
-    return tensor.detach().to("cpu", torch.float32).numpy().copy()
+    return tensor.detach().to("cpu", torch.float32, copy=True).numpy()

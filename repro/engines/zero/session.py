@@ -27,6 +27,7 @@ from repro.engines.plain.even_passes import EvenPasses
 from repro.engines.plain.numerics import make_scaler, name_of
 from repro.engines.plain.session import as_array
 from repro.engines.zero.checkpoint_files import TAG, SafeFiles, refuse_unreadable
+from repro.seams.batches import call_model
 from repro.seams.held import Held
 from repro.seams.training import Batch, Job, TrainingParts
 
@@ -42,7 +43,9 @@ class DeepSpeedSession(EvenPasses):
         super().__init__(parts, job)
         self.config = config
         self.model.train()
-        initial = {name: parameter.detach().float().clone() for name, parameter in self.trained()}
+        # On the host: copies on the device would add to the memory that ZeRO saves.
+        initial = {name: parameter.detach().to("cpu", torch.float32, copy=True) for name, parameter in self.trained()
+                   } if job.precision.master else {}
         self.optimizer = job.optimizer.build(self.trained())
         self._initialize()
         self.stage = int(self.engine.zero_optimization_stage())
@@ -72,7 +75,7 @@ class DeepSpeedSession(EvenPasses):
     def _set_masters(self, initial: dict[str, torch.Tensor]) -> None:
         """Set the master weights to the float32 initial weights; DeepSpeed starts from rounded ones."""
         for name, parameter in self.trained():
-            value = initial[name]
+            value = initial.pop(name).to(self.device)
             if self.stage == 3:
                 # DeepSpeed's setter for a full value fails if the number of ranks does not divide the size.
                 size = parameter.ds_tensor.numel()  # type: ignore[attr-defined]
@@ -95,7 +98,7 @@ class DeepSpeedSession(EvenPasses):
     # ---- training
 
     def forward(self, inputs: Any) -> Any:
-        return self.numerics.outputs(self.engine(self.numerics.inputs(inputs)))
+        return self.numerics.outputs(call_model(self.engine, self.numerics.inputs(inputs)))
 
     def backward(self, batches: Sequence[Batch]) -> torch.Tensor:
         losses = []
@@ -106,7 +109,7 @@ class DeepSpeedSession(EvenPasses):
             loss = self.micro_loss(batch)
             self.engine.backward(loss)
             losses.append(loss.detach())
-        return torch.stack(losses).mean()
+        return losses[0] if len(losses) == 1 else torch.stack(losses).mean()
 
     def update(self, rate: float) -> None:
         self.set_rate(rate)

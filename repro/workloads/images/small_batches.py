@@ -49,6 +49,7 @@ class SmallImageBatches:
     cutout, whichever of them are used.
     """
 
+    # One for each thing that a batch depends on.
     def __init__(
         self, load: Callable[[], SmallImages], samples: int, augmentation: Augmentation, streams: Streams, device: str
     ) -> None:

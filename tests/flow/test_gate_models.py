@@ -1,0 +1,88 @@
+"""The gate through the front door with a model as users have them: dict inputs, random layers, pieces of batches."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repro.record.store import read_record
+
+pytest.importorskip("torch")
+pytest.importorskip("deepspeed")
+
+ROOT = Path(__file__).parents[2]
+SUITE = """\
+suite: models
+seeds: 1
+master_seed: 5
+trial:
+  processes: 2
+  batch: {global: 32, accumulation: 2}
+  optimizer: {kind: sgd, lr: 0.1, momentum: 0.9}
+  gradient_clip: 1.0
+  stop: {metric: loss, target: 4.0, max_epochs: 1}
+  evaluate_every: 256
+  eval_batch: 10
+  gate: {micro: 4, eval_samples: 30}
+  device: cpu
+  timeout_seconds: 120
+matrix:
+  workload: [{kind: random-layers, hook: true}, {kind: random-layers, hook: false}]
+  engine: ENGINES
+"""
+
+
+def repro(folder: Path, suite: str, command: str, *options: str) -> str:
+    (folder / "suite.yaml").write_text(suite)
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "plugins")])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+    ended = subprocess.run([sys.executable, "-m", "repro", command, "suite.yaml", *options], cwd=folder, timeout=280,
+                           env=environment, capture_output=True, text=True, check=False)
+    return ended.stdout
+
+
+def gate(folder: Path, engines: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(repro(folder, SUITE.replace("ENGINES", engines), "gate", "--json"))
+    return found
+
+
+@pytest.mark.parametrize("engines", [
+    "[ddp, fsdp]",
+    pytest.param("[{kind: deepspeed, stage: 0}, {kind: deepspeed, stage: 1}, {kind: deepspeed, stage: 2}, "
+                 "{kind: deepspeed, stage: 3}]", marks=pytest.mark.slow)])
+def test_a_model_with_random_layers_passes_with_the_hook_and_is_told_it_without(tmp_path: Path, engines: str) -> None:
+    rows = gate(tmp_path, engines)
+    assert {row["group"] for row in rows} == {
+        "random-layers, batch 16, 2 processes", "random-layers (hook=False), batch 16, 2 processes"}
+    told = [row for row in rows if "hook=False" in row["group"]]
+    assert [row for row in rows if row not in told and not row["passed"]] == []
+    assert len(rows) - len(told) > 10
+    assert told and all(not row["passed"] and "without_randomness" in row["text"] for row in told)
+    assert all("\n" not in row["text"] and len(row["text"]) < 700 for row in told)
+
+
+def test_out_of_memory_is_a_result_and_a_stated_reason_skips_the_gate(tmp_path: Path) -> None:
+    """A real allocation fails on rank 1 of two; rank 0, which loses its link, is not the one that is blamed."""
+    suite = SUITE[:SUITE.index("matrix:")].replace("{micro: 4, eval_samples: 30}", "{skip: it would not fit}") + (
+        "matrix:\n  engine: [ddp, fsdp]\n")
+    suite = suite.replace("trial:\n", "trial:\n  workload: {kind: random-layers, greedy_at: 9}\n")
+    repro(tmp_path, suite, "run", "--out", "run", "--no-mlflow")
+    record = read_record(tmp_path / "run")
+    assert len(record.results) == 2
+    for result in record.results:
+        assert result.status == "out_of_memory", result.reason
+        assert result.reason.startswith("rank 1: out of memory in a training step, 131072.00 GiB more could not be "
+                                        "allocated; peak until then 0.")
+        assert "a micro batch below 8 (batch.accumulation above 2)" in result.reason
+        assert "\n" not in result.reason
+        assert ("ZeRO up to stage 3" in result.reason) is ("ddp" in result.trial_id)
+    assert all(attempt.seconds is None or attempt.seconds < 60 for attempt in record.attempts)
+    assert record.parity == {"needed": False, "why": "not gated: it would not fit",
+                             "skipped": dict.fromkeys((cell.label for cell in record.plan.cells), "it would not fit")}
+    assert "not gated: it would not fit" in record.plan.remarks
