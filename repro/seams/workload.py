@@ -113,6 +113,10 @@ class TrainingParts:
     draws: Callable[[int, np.ndarray], np.ndarray] | None = None
     """(epoch, sample indices [n]) -> what the seed draws for them [n] int64, computed again from the streams; compared
     with the second part of `fed`. None: nothing is drawn."""
+    without_randomness: Callable[[torch.nn.Module], None] | None = None
+    """(model) -> nothing; turns the model's own random layers off for the parity gate: dropout by a functional call,
+    stochastic depth. Every rank draws masks of its own, so engines could not be compared. torch's dropout modules and
+    attention are turned off without it. Trials train with everything on. None: there are no such layers."""
     reader: SampleReader | None = None
     """Reads the samples in input workers, if the trial has any (`input.workers`). `train_batch`, `eval_batch`, `fed`
     and `open_data` are then those of `repro.workloads.reading.InProcess`. None: batches are looked up on the device,

@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +14,10 @@ from repro.core.random_streams import Streams
 from repro.seams.training import Comm, Engine, Job, Optimizer, Precision, Session, TrainingParts, Workload
 from repro.suite.model import Trial
 from repro.suite.training import TrainingConfig
+from repro.worker.model_flops import meta_twin
+
+if TYPE_CHECKING:
+    import torch
 
 DISTURBANCE = 1e-7
 """Relative size of the disturbance that measures how much rounding matters: about one last place of float32."""
@@ -52,6 +57,8 @@ class Started:
     parts: TrainingParts | None
     functions: TrainingParts | None
     """The workload's functions as they were before the engine started: the harness evaluates with them itself."""
+    twin: torch.nn.Module | str | None = None
+    """The model without memory, as it was before the engine started, or why there is none; on rank 0 only."""
 
 
 def start_session(
@@ -75,7 +82,8 @@ def start_session(
     if parts is not None and prepare is not None:
         prepare(parts)
     functions = replace(parts) if parts is not None else None
-    return Started(engine.start(parts, job, streams), parts, functions)
+    twin = meta_twin(parts.model) if parts is not None and job.rank == 0 else None
+    return Started(engine.start(parts, job, streams), parts, functions, twin)
 
 
 def _use_device(device: str) -> None:
@@ -93,7 +101,8 @@ def warm_up(session: Session, parts: TrainingParts, job: Job, choices: TrainingC
     step nor the first timed evaluation.
     """
     session.warm_up([parts.synthetic_batch(job.micro_batch) for _ in range(job.accumulation)])
-    session.evaluate([parts.synthetic_batch(job.eval_batch)], choices.stop.metric)
+    if choices.stop.has_target:
+        session.evaluate([parts.synthetic_batch(job.eval_batch)], choices.stop.metric)
     session.synchronize()
 
 

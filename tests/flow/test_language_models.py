@@ -1,4 +1,4 @@
-"""Language models in real processes: every engine passes the gate, trains alike, and the record says tokens and loss."""
+"""Language models in real processes: every engine passes the gate and trains alike, on prose and on token shards."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from repro.core import resident
 from repro.core.errors import CheckpointRefused, TrialError
 from repro.engines.plain.numerics import Numerics, name_of
 from repro.engines.plain.optimizer_options import class_of, options_of
@@ -181,12 +180,13 @@ class TorchSession(Session):
     def peak_bytes(self) -> int | None:
         if self.device.type == "cuda":
             return int(torch.cuda.max_memory_allocated(self.device))
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024
+        return resident.peak_bytes()
 
     def reset_peak(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
+        else:
+            resident.reset_peak()
 
     def traffic(self) -> dict[str, Any]:
         return self.job.comm.traffic()
