@@ -47,7 +47,7 @@ def test_the_page_says_loss_perplexity_and_tokens(page: Page) -> None:
     assert "windows/s" in text
     assert any(value == pytest.approx(math.exp(2.19)) for value in page.values)
     # What is left is the name of this software in its citation.
-    left = [text[max(0, at.start() - 8):at.end() + 11] for at in FORBIDDEN.finditer(text)]
+    left = [text[max(0, at.start() - 8):at.end() + 12] for at in FORBIDDEN.finditer(text)]
     assert set(left) == {"time-to-accuracy benchmarks"}
 
 
