@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from repro.core.random_streams import Streams
 from repro.engines.zero.config import OWNED, deepspeed_config, owned_keys
 from repro.engines.zero.keys import misplaced_keys
+from repro.seams.model_options import TORCH_OPTIONS
 from repro.seams.plugin import Setting
 from repro.seams.reach import SAFE
 from repro.seams.training import Engine, Job, Session, TrainingParts
@@ -24,6 +25,7 @@ class DeepSpeedZero(Engine):
     """
 
     title: ClassVar[str] = "DeepSpeed ZeRO"
+    model_options: ClassVar[tuple[str, ...]] = TORCH_OPTIONS
     checkpoints: ClassVar[bool] = True
     preload: ClassVar[tuple[str, ...]] = ("torch", "torch._dynamo", "deepspeed", "repro.engines.zero.session",
                                           "repro.engines.zero.first_start")

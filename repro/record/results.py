@@ -214,6 +214,8 @@ class Result(Frozen):
     run_seconds: float | None = None
     """From `run_start` to `run_stop`."""
     init_seconds: float | None = None
+    compile_seconds: float | None = None
+    """Seconds of compilation before `run_start`, of the slowest rank; part of `tta_cold`. None: nothing is compiled."""
     samples_to_target: int | None = None
     epochs_to_target: float | None = None
     bracket: Bracket | None = None

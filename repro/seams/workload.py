@@ -112,6 +112,10 @@ class TrainingParts:
     draws: Callable[[int, np.ndarray], np.ndarray] | None = None
     """(epoch, sample indices [n]) -> what the seed draws for them [n] int64, computed again from the streams; compared
     with the second part of `fed`. None: nothing is drawn."""
+    blocks: tuple[str, ...] = ()
+    """The model's blocks, by class name or by path (`layers.3`): engines gather the weights of a block together, and
+    recompute or compile it as one. Empty: every direct child of the model; of a list or dict of modules its children.
+    """
     reader: SampleReader | None = None
     """Reads the samples in input workers, if the trial has any (`input.workers`). `train_batch`, `eval_batch`, `fed`
     and `open_data` are then those of `repro.workloads.reading.InProcess`. None: batches are looked up on the device,

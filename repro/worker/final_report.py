@@ -50,6 +50,8 @@ def report_final(context: TrialContext, figures: RankFigures) -> None:
         log.emit("x_hashes", {"data_order": figures.order.sha256()})  # an engine without a model consumes no samples
     else:
         _log_consumed(context, figures.audit, context.count_samples(figures.step))
+    if context.choices.compile:
+        log.emit("x_compiled_late", session.gather(session.compilation()))
     log.emit("x_effective", effective)
     log.flush()
 

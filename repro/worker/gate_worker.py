@@ -29,7 +29,7 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
     """Run the steps and write trace<rank>.json in `folder`: the entry point of every rank."""
     rank, world, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     trial = Trial.model_validate(payload["trial"])
-    job = make_job(trial.choices, RankPlace(rank, world, local_rank))
+    job = make_job(trial.choices, RankPlace(rank, world, local_rank), payload.get("cache"))
     cut = int(payload.get("ranks_of_candidates", 1))
     started = start_session(trial, job, payload.get("disturbance", 0), lambda parts: _prepare(parts, cut))
     assert started.parts is not None

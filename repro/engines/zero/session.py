@@ -42,6 +42,7 @@ class DeepSpeedSession(EvenPasses):
         super().__init__(parts, job)
         self.config = config
         self.model.train()
+        self.prepare_blocks()
         initial = {name: parameter.detach().float().clone() for name, parameter in self.trained()}
         self.optimizer = job.optimizer.build(self.trained())
         self._initialize()
@@ -211,6 +212,8 @@ class DeepSpeedSession(EvenPasses):
         try:
             self.engine.destroy()
         finally:
+            if self.compiler:
+                self.compiler.close()
             end_group()
 
 
