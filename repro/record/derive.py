@@ -269,6 +269,8 @@ def _measured(log: _Log, points: Sequence[Point], stop: Stop) -> dict[str, Any]:
     peaks = log.last("x_peak_bytes")
     if peaks is not None and any(value is not None for value in peaks.value):
         found["peak_bytes"] = max(value for value in peaks.value if value is not None)
+    if states := log.last("x_state_memory"):
+        found["state_bytes"] = states.value
     traffic = _traffic(log)
     if traffic is not None:
         found |= {"traffic": traffic, "bytes_sent": sum(rank.sent_bytes for rank in traffic.ranks)}

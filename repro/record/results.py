@@ -232,6 +232,9 @@ class Result(Frozen):
     steps: Steps | None = None
     peak_bytes: int | None = None
     """Largest over ranks."""
+    state_bytes: dict[str, int] = Field(default_factory=dict)
+    """Memory of the model's states on one rank, modelled (`repro.engines.state_memory`); empty: no formula, or an old
+    record."""
     bytes_sent: int | None = None
     """By all ranks, in collectives that are counted."""
     traffic: Traffic | None = None

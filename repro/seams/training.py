@@ -284,6 +284,12 @@ class Session(ABC):
         """Forget compiled code if a warm cache is requested and this session had to fill it; True: it has forgotten."""
         return False
 
+    def state_memory(self) -> dict[str, int]:
+        """Predict the bytes of weights, gradients, masters and optimizer on this rank, and their `total` (modelled);
+        empty: the engine states no formula.
+        """
+        return {}
+
     @abstractmethod
     def peak_bytes(self) -> int | None:
         """Return the largest memory in use on this rank since `reset_peak`, bytes; None if unknown."""

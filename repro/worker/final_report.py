@@ -42,6 +42,8 @@ def report_final(context: TrialContext, figures: RankFigures) -> None:
     effective = session.effective()
     _log_traffic(context, figures, effective)
     log.emit("x_peak_bytes", session.gather(figures.peak_bytes))
+    if states := session.state_memory():
+        log.emit("x_state_memory", states)
     weights = session.weights()
     log.emit("x_hashes", {"final_weights": weights_sha256(weights)})
     if context.parts is not None:

@@ -107,6 +107,9 @@ class FsdpSession(EvenPasses, LoopSession):
 
     # ---- read-outs
 
+    def state_memory(self) -> dict[str, int]:
+        return self.states().fsdp().plain()
+
     def gradients(self) -> dict[str, np.ndarray]:
         scale = np.float32(self.scaler.get_scale() if self.scaler else 1.0)
         return {name: _full(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad) / scale

@@ -6,6 +6,7 @@ import resource
 import sys
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from repro.engines.plain.optimizer_options import class_of, options_of
 from repro.engines.plain.recomputation import Recomputation
 from repro.engines.plain.reduction_dtypes import ReductionWatcher
 from repro.engines.plain.state_snapshot import Buffers, OptimizerState, RandomStates, digest
+from repro.engines.state_memory import States
 from repro.seams.held import Held
 from repro.seams.training import Batch, Job, Session, TrainingParts
 
@@ -29,6 +31,8 @@ STATE_BYTES = 4
 """Bytes of one number in a checkpoint."""
 STATE_NUMBERS = 4
 """Numbers of a checkpoint per weight: the weight, two moments and a master copy."""
+COMPILED_STEPS = 3
+"""Further warm-up steps of a compiled model: CUDA graphs are recorded at the second call, used from the third."""
 WARM_UP_STEPS = 2
 """DDP rebuilds its buckets after the first step; the second step runs with the final ones."""
 
@@ -209,6 +213,20 @@ class TorchSession(Session):
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
 
+    def states(self) -> States:
+        """Return the model and its optimizer in the terms of `state_memory`."""
+        sizes = [int(getattr(parameter, "ds_numel", parameter.numel())) for _, parameter in self.trained()]
+        return States(sum(sizes), self.job.world, self.numerics.weights.itemsize, self.job.precision.master,
+                      self._moments())
+
+    def _moments(self) -> int:
+        """Return how many numbers the optimizer keeps for a parameter; 0 before its first step."""
+        return max((sum(isinstance(value, torch.Tensor) and value.ndim > 0 for value in state.values())
+                    for state in self.optimizer.state.values()), default=0)
+
+    def state_memory(self) -> dict[str, int]:
+        return self.states().whole().plain()
+
     def reset_peak(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -269,13 +287,12 @@ class TorchSession(Session):
         before = digest(self.weights())
         snapshots = (RandomStates(), Buffers(self.model), OptimizerState(self.optimizer))
         scaler = self.scaler_state()
-        if self.compiler:
-            self.step(batches, 0.0)  # torch never compiles a function that it has first met while it was watched
         self.traffic()  # drops what was counted before the step
-        with self.reductions:
+        # torch would never again compile a function that it meets while it is watched.
+        with torch.compiler.set_stance("force_eager") if self.compiler else nullcontext(), self.reductions:
             self.step(batches, 0.0)
         self.reductions.add_traffic(self.traffic())
-        for _ in range(WARM_UP_STEPS - 1):
+        for _ in range(COMPILED_STEPS if self.compiler else WARM_UP_STEPS - 1):
             self.step(batches, 0.0)
         self.synchronize()
         for snapshot in snapshots:

@@ -132,6 +132,9 @@ class DeepSpeedSession(EvenPasses):
 
     # ---- read-outs
 
+    def state_memory(self) -> dict[str, int]:
+        return self.states().deepspeed(self.stage).plain()
+
     def loss_scale(self) -> float:
         """Return the factor of the loss before backward; 1 without loss scaling."""
         if not self.job.precision.loss_scaling:
