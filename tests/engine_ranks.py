@@ -48,6 +48,8 @@ class Case:
     precision: Precision = Fp32()  # noqa: RUF009  # frozen
     warm_up: bool = False
     batch_norm: bool = False
+    inputs: str = "tensor"
+    """Form of the model's inputs: tensor, tuple or dict; the last two also feed tokens."""
     steps: int = 20
     comm: Comm = Backend()  # noqa: RUF009  # frozen
     compression: str = "none"
@@ -66,6 +68,7 @@ class Case:
                  type(self.optimizer).__name__, f"clip{self.clip}", type(self.precision).__name__]
         changed_comm = ",".join(f"{key}={value}" for key, value in self.comm.model_dump(exclude_defaults=True).items())
         parts += [type(self.comm).__name__ + changed_comm] if not isinstance(self.comm, Backend) else []
+        parts += ["batch-norm"] * self.batch_norm + [self.inputs] * (self.inputs != "tensor")
         parts += [*self.model.chosen(), *[self.body] * (self.body != "follow")]
         parts += [self.compression] * (self.compression != "none") + ["no-overlap"] * (self.overlap is False)
         return "-".join(parts)
@@ -121,6 +124,40 @@ def wide_parts(width: int) -> TrainingParts:
     return TrainingParts(model, nn.functional.mse_loss, {"error": unused}, unused, unused, unused, unused)
 
 
+def with_tokens(parts: TrainingParts) -> TrainingParts:
+    """The same net with a second input of tokens, and outputs in a dict."""
+    import torch
+    from torch import nn
+
+    class WithTokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.embedding = parts.model, nn.Embedding(20, 10)
+
+        def forward(self, pixels: torch.Tensor, tokens: torch.Tensor) -> dict[str, Any]:
+            assert tokens.dtype == torch.long
+            return {"logits": self.net(pixels) + self.embedding(tokens).mean(1), "unused": (pixels.sum(), None)}
+
+    loss, scores = parts.loss, parts.scores
+
+    def float32(outputs: Any) -> Any:
+        assert outputs["logits"].dtype == outputs["unused"][0].dtype == torch.float32
+        return outputs["logits"]
+
+    return replace(parts, model=WithTokens(), loss=lambda outputs, targets: loss(float32(outputs), targets),
+                   scores={name: lambda outputs, targets, score=score: score(float32(outputs), targets)
+                           for name, score in scores.items()})
+
+
+def shaped(batch: Batch, form: str) -> Batch:
+    """The batch with its inputs in another form."""
+    pixels, targets = batch
+    tokens = (pixels[:, 0, 0] * 100).long() % 20
+    if form == "tensor":
+        return batch
+    return ((pixels, tokens) if form == "tuple" else {"tokens": tokens, "pixels": pixels}), targets
+
+
 def images(first: int, count: int, device: str = "cpu") -> Batch:
     """`count` labelled images, the same for everybody."""
     import torch
@@ -144,7 +181,8 @@ def step_batches(case: Case, rank: int, step: int) -> list[Batch]:
     device = device_of(case, rank)
     micro = GLOBAL_BATCH // case.world // case.accumulation
     first = step % 20 * GLOBAL_BATCH
-    return [images(first + (part * case.world + rank) * micro, micro, device) for part in range(case.accumulation)]
+    return [shaped(images(first + (part * case.world + rank) * micro, micro, device), case.inputs)
+            for part in range(case.accumulation)]
 
 
 def train(case: Case, rank: int) -> dict[str, Any]:
@@ -158,15 +196,18 @@ def train(case: Case, rank: int) -> dict[str, Any]:
     if device != "cpu":
         torch.cuda.set_device(device)
     parts = wide_parts(case.wide) if case.wide else build_parts(case.batch_norm, device)
+    if case.inputs != "tensor":
+        parts = with_tokens(parts)
     session = case.engine.start(parts, job, Streams(1, 0))
     try:
         found: dict[str, Any] = {"initial": session.weights()}
         if case.warm_up:
             state = torch.get_rng_state()
             made_up = torch.randn(job.micro_batch, 1, 8, 8, generator=torch.Generator().manual_seed(3)).to(device)
-            made_up_batch = made_up, torch.zeros(job.micro_batch, dtype=torch.long, device=device)
+            made_up_batch = shaped((made_up, torch.zeros(job.micro_batch, dtype=torch.long, device=device)),
+                                   case.inputs)
             session.warm_up([made_up_batch] * case.accumulation)
-            session.evaluate([images(0, 24, device)], "accuracy")
+            session.evaluate([shaped(images(0, 24, device), case.inputs)], "accuracy")
             found["compiled"] = session.compilation()
             found["rng_restored"] = bool(torch.equal(state, torch.get_rng_state()))
         return {**found, **BODIES[case.body](case, session, rank)}
@@ -185,7 +226,7 @@ def follow(case: Case, session: Session, rank: int) -> dict[str, Any]:
         losses.append(session.total([float(loss)])[0] / case.world)
     # Rank r brings r + 1 batches: in stage 3 a rank that is done early must not leave the others waiting.
     device = device_of(case, rank)
-    scored = session.evaluate([images(0, 24, device)] * (rank + 1), "accuracy")
+    scored = session.evaluate([shaped(images(0, 24, device), case.inputs)] * (rank + 1), "accuracy")
     return {
         "losses": losses, "norms": norms, "weights": session.weights(), "scored": scored,
         "totals": session.total(list(scored)), "gathered": session.gather({"rank": rank}),

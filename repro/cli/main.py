@@ -26,6 +26,7 @@ COMMANDS = {
     "calibrate": "calibrate:calibrate",
     "compare": "compare:compare",
     "completion": "shell:completion",
+    "data": "data:data",
     "diff": "bundle:diff",
     "doctor": "machine:doctor",
     "gate": "gate:gate",

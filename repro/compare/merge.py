@@ -16,7 +16,7 @@ from repro.compare.calibration import FILE, machine_of, read_kept_calibration
 from repro.core import fence
 from repro.core.errors import OutputError, UsageError
 from repro.core.files import write_json, write_model
-from repro.record.differences import changed_plugins
+from repro.record.differences import changed_data, changed_plugins
 from repro.record.index import seal
 from repro.record.ledger import Attempt
 from repro.record.store import Record, RunFolder, read_record
@@ -106,6 +106,8 @@ def unlike(first: Record, second: Record) -> str:
         return f"another machine: {machines[1]} against {machines[0]}"
     if changed := changed_plugins(first.environment, second.environment):
         return f"other code of {', '.join(changed)}"
+    if changed := changed_data(first.environment, second.environment):
+        return f"other {', '.join(changed)}"
     if {cell.cell_id for cell in one.cells} != {cell.cell_id for cell in other.cells}:
         return "other cells of the suite ran"
     return ""

@@ -11,7 +11,7 @@ from repro.compare.figures import Comparison
 from repro.compare.pairing import PAIRED_HASHES, cell_trials, mismatch
 from repro.compare.verdict import judged
 from repro.core.errors import UsageError
-from repro.record.differences import changed_plugins
+from repro.record.differences import changed_data, changed_plugins
 from repro.record.environment import Environment
 from repro.record.results import Result
 from repro.suite.identity import rules_of
@@ -124,9 +124,11 @@ def forced(first: Ran, second: Ran, force: bool) -> tuple[str, ...]:
     methods = [run.plan.method for run in (first, second)]
     if len({rules_of(method) for method in methods}) > 1:
         found.append(f"method {methods[0]} against {methods[1]}")
+    if first.environment is not None and second.environment is not None:
+        found += changed_data(first.environment, second.environment)
     if found and not force:
         raise UsageError(f"{first.name} and {second.name} cannot be compared: {'; '.join(found)}. Only runs of one "
-                         "suite and one method can; --force compares them anyway and marks the result")
+                         "suite, one method and the same data can; --force compares them anyway and marks the result")
     return (f"FORCED: these runs are of different experiments ({'; '.join(found)})",) if found else ()
 
 

@@ -63,6 +63,13 @@ def changed_plugins(one: Environment, other: Environment) -> list[str]:
             if old.plugin in news and not same_code(old, news[old.plugin])]
 
 
+def changed_data(one: Environment, other: Environment) -> list[str]:
+    """Name the data sets of workloads in both environments whose content differs."""
+    news = {item.workload: item for item in other.data}
+    return [f"data of {old.workload} ({old.sha256[:12]} against {news[old.workload].sha256[:12]})" for old in one.data
+            if old.workload in news and news[old.workload].sha256 != old.sha256]
+
+
 def same_code(one: PluginCode | None, other: PluginCode | None) -> bool:
     """Return True if two versions of a plug-in have the same source; a commit that leaves it alone changes nothing."""
     return one is other or (one is not None and other is not None

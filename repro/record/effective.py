@@ -30,6 +30,8 @@ def requested(choices: TrainingConfig) -> dict[str, str]:
         wanted["compression"] = f"powersgd rank {choices.compression_rank}"
     if choices.overlap is not None:
         wanted["overlap"] = "on" if choices.overlap else "off"
+    if choices.eval_batch is not None:
+        wanted["eval_batch"] = str(choices.eval_batch_size)
     stage = choices.engine.get(Engine).zero_stage()
     return wanted if stage is None else wanted | {"zero_stage": str(stage)}
 

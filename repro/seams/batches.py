@@ -23,7 +23,9 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> A
     if isinstance(value, Mapping):
         return {key: map_tensors(item, change) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return type(value)(map_tensors(item, change) for item in value)
+        items = [map_tensors(item, change) for item in value]
+        # A named tuple takes its fields one by one.
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return change(value) if hasattr(value, "untyped_storage") else value
 
 

@@ -7,7 +7,7 @@ setting, which becomes a skipped trial with that reason in the plan.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -61,6 +61,16 @@ class Plugin(BaseModel):
     """Modules worth loading once in the fork server instead of once in every rank."""
     always_shown: ClassVar[tuple[str, ...]] = ()
     """Options that labels name even at their default, because a reader would ask."""
+    from_data: ClassVar[tuple[str, ...]] = ()
+    """Options that `found_here` fills in, such as the number of samples of a prepared data set."""
+
+    @classmethod
+    def found_here(cls) -> dict[str, Any]:
+        """Return values of the options `from_data`, as found on this machine when a suite is read.
+
+        They become part of the plan like options that the suite states, so that a record needs no data to be read.
+        """
+        return {}
 
     def unsupported(self, setting: Setting) -> str | None:
         """Return why this plug-in cannot run under `setting`, in one sentence; None if it can."""

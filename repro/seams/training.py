@@ -7,7 +7,7 @@ generators of Python, numpy and torch for libraries that draw from them, for exa
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,6 +159,8 @@ class Job:
     """Compression of gradients on the wire: none (their own type), fp16, bf16 or powersgd."""
     compression_rank: int = 1
     """Rank of PowerSGD's factors."""
+    eval_batch: int = 512
+    """Samples of one rank per forward pass of an evaluation."""
     overlap: bool | None = None
     """True: gradients are averaged during back-propagation; False: only after it; None: the engine's default."""
     model: ModelOptions = ModelOptions()  # noqa: RUF009  # frozen
@@ -193,8 +195,12 @@ class Session(ABC):
         """Clip, apply the optimizer with learning rate `rate`, clear the gradients."""
 
     @abstractmethod
-    def evaluate(self, batches: Iterable[Batch], metric: str) -> tuple[float, int]:
-        """Return the SUM of `metric` over this rank's samples, and their number."""
+    def evaluate(self, batches: Collection[Batch], metric: str) -> tuple[float, int]:
+        """Return the SUM of `metric` over this rank's samples, and their number.
+
+        Args:
+            batches: this rank's share, each batch made when it is reached; ranks may have one more or less.
+        """
 
     @abstractmethod
     def total(self, values: Sequence[float]) -> list[float]:

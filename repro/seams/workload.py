@@ -139,6 +139,9 @@ class Workload(Plugin):
     """Times that an evaluation shows each test sample: 1 means once, unchanged; None: not stated."""
     tokens_per_sample: ClassVar[int | None] = None
     """Tokens of one sample of a language model, for tokens/s; None: samples have no tokens."""
+    eval_batch_size: ClassVar[int] = 512
+    """Samples of one rank per forward pass of an evaluation, unless a trial chooses (`eval_batch`). The metric does not
+    depend on it beyond rounding."""
     reference_samples_per_second: ClassVar[float]
     """Rough training rate of one CPU core, for the cost estimate of `repro plan` (modelled, never a result)."""
 
@@ -151,6 +154,10 @@ class Workload(Plugin):
     @abstractmethod
     def eval_samples(self) -> int:
         """Number of evaluation samples, known without reading the data."""
+
+    def absent(self) -> str:
+        """Return what data are missing on this machine and how to get them, in one line; "" if nothing is."""
+        return ""
 
     @abstractmethod
     def identity(self) -> DataIdentity:

@@ -18,7 +18,7 @@ from repro.seams.plugin import Plugin
 from repro.suite.facts import facts_of
 from repro.suite.field_problem import FieldProblem, as_text, describe_error, reject_booleans
 from repro.suite.labels import is_label
-from repro.suite.recorded import NAME, RecordedPlugin, RecordedPlugins, described, unknown_plugin
+from repro.suite.recorded import NAME, RecordedPlugin, RecordedPlugins, described, from_data, unknown_plugin
 from repro.suite.stand_in import StandIn
 
 P = TypeVar("P", bound=Plugin)
@@ -79,11 +79,31 @@ def parse_choice(seam: str, value: Any) -> Any:
     options = {str(key): item for key, item in data.items() if key != "kind"}
     recorded = described(seam, data["kind"])
     try:
+        options = _with_data(seam, data["kind"], options)
         if recorded is not None:
             return _recorded(recorded, seam, data["kind"], options)
         return _installed(seam, data["kind"], options)
     except UnknownName as error:
         raise FieldProblem(str(error), () if isinstance(value, str) else ("kind",)) from error
+
+
+def _with_data(seam: str, kind: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options with those that data give: of the record that is being read, else of this machine.
+
+    Raises:
+        UnknownName: no plug-in of this name is installed, and no record is being read.
+    """
+    try:
+        cls = registry.load(seam, kind)
+    except ReproError:
+        if described(seam, kind) is not None:
+            return options
+        raise
+    names = getattr(cls, "from_data", ())
+    if all(name in options for name in names):
+        return options
+    found = from_data(seam, kind, options, names)
+    return {**(cls.found_here() if found is None else found), **options}
 
 
 def _installed(seam: str, kind: str, options: dict[str, Any]) -> Choice:

@@ -63,13 +63,14 @@ def _combinations(suite: Suite) -> Iterator[tuple[Levels, dict[str, Any]]]:
 
 
 def describe_plugins(suite: Suite, cells: Sequence[Cell]) -> tuple[RecordedPlugin, ...]:
-    """Return the plug-ins of other packages in `cells`, the expanded suite, with what readers need to know of them.
+    """Return the plug-ins in `cells`, the expanded suite, of which readers need to know more than the suite says: those
+    of other packages, and those with options that data have given.
 
     Raises:
         SuiteError: the class of a plug-in states something of the wrong type.
     """
     others = {(choice.seam, canonical(choice)): choice for cell in cells for choice in cell.choices.plugins()
-              if choice.kind not in registry.BUILT_IN[choice.seam]}
+              if choice.kind not in registry.BUILT_IN[choice.seam] or choice.plugin.from_data}
     written: dict[tuple[str, str], dict[str, dict[str, Any]]] = {key: {} for key in others}
     for _, data in _combinations(suite) if others else ():
         for seam in {seam for seam, _ in others}:

@@ -22,7 +22,8 @@ NAME = r"^[\w.+-]{1,100}$"
 
 
 class RecordedPlugin(Frozen):
-    """One plug-in of another package with its options: what readers need to know of it."""
+    """One plug-in of another package with its options: what readers need to know of it; or one of this package, some of
+    whose options the data on the machine of the run have given."""
 
     seam: Literal["workload", "engine", "comm", "precision", "optimizer", "launcher"]
     kind: str = Field(pattern=NAME)
@@ -107,6 +108,15 @@ def reading(plugins: Any) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
+
+
+def from_data(seam: str, kind: str, options: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any] | None:
+    """Return what the record says of options that the data of its machine gave; None: no record is being read."""
+    current = _current.get()
+    if current is None:
+        return None
+    item = current.find(seam, kind, options)
+    return {name: item.options[name] for name in names if name in item.options} if item else {}
 
 
 def described(seam: str, kind: str) -> RecordedPlugins | None:

@@ -92,6 +92,8 @@ class TrainingConfig(TrialConfig):
         description="a trial is ended as hung after this long without an event; must be longer than its start and than "
                     "the longest time between two evaluations; null: only timeout_seconds",
     )
+    eval_batch: int | None = Field(None, ge=1, le=1 << 20, description="samples per process and forward pass of an "
+                                   "evaluation, in trials, warm-ups and the gate; null: the workload's own number")
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
     # ---- what may be written
@@ -167,6 +169,14 @@ class TrainingConfig(TrialConfig):
     def micro_batch(self) -> int:
         """Samples per process and pass."""
         return self.batch.global_ // (self.processes * self.batch.accumulation)
+
+    @property
+    def eval_batch_size(self) -> int:
+        """Samples per process and forward pass of an evaluation: no more than a process has."""
+        workload = self.workload.get(Workload)
+        wanted = self.eval_batch or workload.eval_batch_size
+        share = -(-workload.eval_samples // self.processes)  # 0: unknown, of a plug-in that is not installed
+        return min(wanted, share) if share else wanted
 
     @property
     def rate(self) -> float:

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from repro.seams.training import Batch, TrainingParts
+from repro.seams.training import Batch, Job, TrainingParts
 from repro.worker.context import TrialContext
-from repro.worker.setup import EVAL_BATCH
 
 
-def share_batches(parts: TrainingParts, rank: int, world: int, eval_samples: int) -> Iterator[Batch]:
-    """Yield a rank's share: every world-th of the first `eval_samples` evaluation samples."""
-    own = np.arange(rank, eval_samples, world)
-    for start in range(0, len(own), EVAL_BATCH):
-        yield parts.eval_batch(own[start:start + EVAL_BATCH])
+class ShareBatches(Collection[Batch]):
+    """A rank's share of an evaluation, every world-th of the first `eval_samples` samples, in batches."""
+
+    def __init__(self, parts: TrainingParts, job: Job, eval_samples: int) -> None:
+        self.parts, self.size = parts, job.eval_batch
+        self.samples = np.arange(job.rank, eval_samples, job.world)
+
+    def __len__(self) -> int:
+        return -(-len(self.samples) // self.size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        for start in range(0, len(self.samples), self.size):
+            yield self.parts.eval_batch(self.samples[start:start + self.size])
+
+    def __contains__(self, batch: object) -> bool:
+        return False  # batches are made when they are reached
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +93,7 @@ class Evaluator:
             return math.nan, None, counted
         return scores / counts, mean_losses / self.context.job.world, counted
 
-    def _batches(self) -> Iterable[Batch]:
+    def _batches(self) -> Collection[Batch]:
         """Return this rank's share of the evaluation samples."""
-        parts, job = self.context.parts, self.context.job
-        return share_batches(parts, job.rank, job.world, self.eval_samples) if parts is not None else ()
+        parts = self.context.parts
+        return ShareBatches(parts, self.context.job, self.eval_samples) if parts is not None else ()

@@ -14,7 +14,7 @@ from repro.core.random_streams import Streams
 from repro.seams.training import Batch, Job, Session, TrainingParts, Workload
 from repro.suite.model import Trial
 from repro.worker.data_order import SampleOrder
-from repro.worker.evaluation import share_batches
+from repro.worker.evaluation import ShareBatches
 from repro.worker.gate_measure import Measures, batch_sha256
 from repro.worker.gate_model import cut_dropout, keep_rank_0_buffers
 from repro.worker.gate_trace import AGED_STEPS, Evaluation, Kind, Step, Trace, measured_steps
@@ -126,7 +126,7 @@ class Recorder:
         from repro.worker.own_model import OwnModel
 
         metric, job = self.trial.choices.stop.metric, self.job
-        theirs = self.session.evaluate(share_batches(self.parts, job.rank, job.world, samples), metric)
+        theirs = self.session.evaluate(ShareBatches(self.parts, job, samples), metric)
         moved = self._moved()
         functions = self.started.functions
         assert functions is not None

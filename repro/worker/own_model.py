@@ -9,9 +9,10 @@ import numpy as np
 from repro.core.random_streams import Streams
 from repro.engines.plain.numerics import Numerics
 from repro.engines.plain.optimizer_options import class_of, options_of
+from repro.seams.batches import call_model
 from repro.seams.training import Batch, Job, TrainingParts, Workload
 from repro.suite.model import Trial
-from repro.worker.evaluation import share_batches
+from repro.worker.evaluation import ShareBatches
 
 
 class OwnModel:
@@ -26,6 +27,7 @@ class OwnModel:
         self.workload = trial.choices.workload.get(Workload)
         self.model = self.workload.build(Streams(trial.master_seed, trial.repeat), job.device).model
         self.numerics = Numerics(job.precision, job.device)
+        self.numerics.prepare(self.model)
         self.numerics.cast_parameters(self.model)
 
     def load(self, weights: Mapping[str, np.ndarray], buffers: Mapping[str, np.ndarray]) -> None:
@@ -41,7 +43,7 @@ class OwnModel:
 
     def evaluate(self, metric: str, eval_samples: int) -> tuple[float, int]:
         """Return the sum of `metric` over this rank's share of the first `eval_samples` samples, and their number."""
-        return self.score(share_batches(self.functions, self.job.rank, self.job.world, eval_samples), metric)
+        return self.score(ShareBatches(self.functions, self.job, eval_samples), metric)
 
     def score(self, batches: Iterable[Batch], metric: str) -> tuple[float, int]:
         """Return the sum of `metric` over `batches`, and the number of samples."""
@@ -52,7 +54,7 @@ class OwnModel:
         with torch.no_grad():
             for inputs, targets in batches:
                 with self.numerics.autocast():
-                    outputs = self.model(self.numerics.inputs(inputs))
+                    outputs = call_model(self.model, self.numerics.inputs(inputs))
                 total += float(score(self.numerics.outputs(outputs), targets))
                 samples += len(targets)
         return total, samples

@@ -17,8 +17,6 @@ from repro.seams.training import Comm, Engine, Job, Optimizer, Precision, Sessio
 from repro.suite.model import Trial
 from repro.suite.training import TrainingConfig
 
-EVAL_BATCH = 512
-"""Samples per forward pass of an evaluation and rank."""
 DISTURBANCE = 1e-7
 """Relative size of the disturbance that measures how much rounding matters: about one last place of float32."""
 
@@ -46,6 +44,7 @@ def make_job(choices: TrainingConfig, place: RankPlace, cache: str | None = None
         comm=choices.comm.get(Comm), timeout_seconds=choices.timeout_seconds,
         compression=choices.compression, compression_rank=choices.compression_rank, overlap=choices.overlap,
         model=choices.model_options, label=choices.cell_id, cache=Path(cache) if cache else None,
+        eval_batch=choices.eval_batch_size,
     )
 
 
@@ -126,8 +125,8 @@ def _warm_up_once(session: Session, parts: TrainingParts, job: Job, choices: Tra
 
 def evaluation_sizes(eval_samples: int, job: Job) -> list[int]:
     """Return the sizes of this rank's evaluation batches, each once."""
-    whole, rest = divmod(len(range(job.rank, eval_samples, job.world)), EVAL_BATCH)
-    return [EVAL_BATCH] * (whole > 0) + [rest] * (rest > 0)
+    whole, rest = divmod(len(range(job.rank, eval_samples, job.world)), job.eval_batch)
+    return [job.eval_batch] * (whole > 0) + [rest] * (rest > 0)
 
 
 def disturb(parts: TrainingParts, streams: Streams, number: int) -> None:

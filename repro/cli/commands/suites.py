@@ -91,6 +91,7 @@ def plan(
     from repro.cli.workflows.pilot import power_of
     from repro.compare.reach import out_of_reach
     from repro.record import limits
+    from repro.suite.absent_data import absent_data
     from repro.suite.cost import estimate, over_time_limits
 
     source = read_source(suite, overrides, seeds, master_seed, design_of(until_settled, anytime))
@@ -99,12 +100,14 @@ def plan(
     shown = power_of(found, pilot) if pilot is not None else None
     warnings = [f"this plan cannot be run: {why}"] if (why := limits.too_large(found)) else limits.warnings(found)
     warnings += over_time_limits(found)
+    absent = absent_data(found)
+    warnings += [f"this plan cannot be run here: {text}" for text in absent]
     for text in warnings:
         say(f"warning: {text}", err=True)
     cost = estimate(found)
     if as_json:
         data = found.model_dump(mode="json", by_alias=True) | {"cost": cost.model_dump(mode="json")}
-        data |= {"out_of_reach": out_of_reach(found), "drawn_again_by_run": drawn}
+        data |= {"out_of_reach": out_of_reach(found), "drawn_again_by_run": drawn, "absent_data": absent}
         echo_json(data | ({"power": shown.model_dump(mode="json")} if shown is not None else {}))
         return
     say(plan_text(found, cost, out_of_reach(found), drawn))

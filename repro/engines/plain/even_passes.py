@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
@@ -13,35 +13,32 @@ from repro.seams.training import Batch
 
 
 class EvenPasses(TorchSession):
-    """Evens out the ranks of an evaluation: a rank without batches repeats its last inputs until no rank has any."""
+    """Evens out the ranks of an evaluation: a rank with fewer batches repeats its last inputs at the end."""
 
-    example: Any = None
-    """Inputs of this rank's last micro-batch."""
+    missing_passes = 0
+    """Passes that this rank adds to the present evaluation."""
+    last_inputs: Any = None
 
     def forward_is_collective(self) -> bool:
         """Return True if a forward pass waits for the other ranks."""
         return not self.alone
 
-    def micro_loss(self, batch: Batch) -> torch.Tensor:
-        self.example = batch[0]
-        return super().micro_loss(batch)
+    def evaluate(self, batches: Collection[Batch], metric: str) -> tuple[float, int]:
+        if self.forward_is_collective():
+            # Once per evaluation: an answer from the device before every pass would keep the host from running ahead.
+            most = torch.tensor(len(batches), device=self.device)
+            dist.all_reduce(most, op=dist.ReduceOp.MAX)
+            self.missing_passes = int(most) - len(batches)
+        return super().evaluate(batches, metric)
 
-    def evaluate(self, batches: Iterable[Batch], metric: str) -> tuple[float, int]:
-        return super().evaluate(self._announce_batches(batches), metric)
-
-    def _announce_batches(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        for batch in batches:
-            self.example = batch[0]
-            self._any_rank_has_batch(True)
+    def each(self, batches: Collection[Batch]) -> Iterator[Batch]:
+        for batch in super().each(batches):
+            self.last_inputs = batch[0]
             yield batch
 
     def finish_evaluation(self) -> None:
-        while self._any_rank_has_batch(False):
-            self.forward(self.example)
-
-    def _any_rank_has_batch(self, own: bool) -> bool:
-        if not self.forward_is_collective():
-            return False
-        flag = torch.tensor(float(own), device=self.device)
-        dist.all_reduce(flag, op=dist.ReduceOp.MAX)
-        return bool(flag)
+        if self.missing_passes and self.last_inputs is None:  # more ranks than samples
+            self.last_inputs = self.parts.synthetic_batch(1)[0]
+        for _ in range(self.missing_passes):
+            self.forward(self.last_inputs)
+        self.last_inputs = None

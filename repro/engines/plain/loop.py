@@ -14,6 +14,7 @@ from repro.core.errors import CheckpointRefused
 from repro.engines.plain.numerics import make_scaler, name_of
 from repro.engines.plain.session import TorchSession, as_array
 from repro.engines.plain.tensor_files import load_tensors, save_tensors
+from repro.seams.batches import call_model
 from repro.seams.training import Batch, Job, TrainingParts
 
 TENSORS = "tensors"
@@ -70,7 +71,7 @@ class LoopSession(TorchSession):
         # In evaluation the model itself is called: its buffers are shared already, and there are no gradients.
         module = self.wrapped if self.model.training else self.model
         with self.numerics.autocast():
-            outputs = module(self.numerics.inputs(inputs))
+            outputs = call_model(module, self.numerics.inputs(inputs))
         return self.numerics.outputs(outputs)
 
     def local(self) -> AbstractContextManager[Any]:

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
+from repro.engines.plain.wide_norms import widen_norms
+from repro.seams.batches import map_tensors
 from repro.seams.loss_scaling import LossScaling
 from repro.seams.training import Precision
 
@@ -46,6 +48,11 @@ class Numerics:
         """Return `value` with floating tensors in float32, for the loss and the metrics."""
         return cast_floats(value, torch.float32)
 
+    def prepare(self, model: torch.nn.Module) -> None:
+        """Let modules whose statistics stay float32 compute with weights of 16 bits; before anything is cast."""
+        if self.weights is not torch.float32:
+            widen_norms(model)
+
     def cast_parameters(self, model: torch.nn.Module) -> None:
         """Round the parameters to the type of the weights; buffers keep theirs."""
         for parameter in model.parameters():
@@ -82,13 +89,7 @@ def as_channels_last(value: Any) -> Any:
 
 def cast_floats(value: Any, dtype: torch.dtype) -> Any:
     """Return `value` with every floating tensor in it (also inside tuples, lists and dicts) as `dtype`."""
-    if isinstance(value, torch.Tensor):
-        return value.to(dtype) if value.is_floating_point() else value
-    if isinstance(value, dict):
-        return {key: cast_floats(item, dtype) for key, item in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(cast_floats(item, dtype) for item in value)
-    return value
+    return map_tensors(value, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
 
 
 def name_of(dtype: torch.dtype) -> str:

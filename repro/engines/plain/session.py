@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -48,8 +48,11 @@ class TorchSession(Session):
         self.model = parts.model
         self.device = torch.device(job.device)
         self.numerics = Numerics(job.precision, job.device, job.model.channels_last)
+        self.numerics.prepare(self.model)
         self.alone = job.world == 1
         self.reductions = ReductionWatcher()
+        self.eval_batch = 0
+        """Samples of the largest forward pass of an evaluation so far."""
         self.recomputation: Recomputation | None = None
         self.compiler: Compiler | None = None
         if self.device.type == "cuda":
@@ -110,19 +113,25 @@ class TorchSession(Session):
 
     # ---- evaluation
 
-    def evaluate(self, batches: Iterable[Batch], metric: str) -> tuple[float, int]:
+    def evaluate(self, batches: Collection[Batch], metric: str) -> tuple[float, int]:
         score = self.parts.scores[metric]
         self.share_buffers()
         self.model.eval()
         # Summed on the device in float64: read once per evaluation, and exact for 10^7 correct samples.
         sum_, samples = torch.zeros((), dtype=torch.float64, device=self.device), 0
         with torch.no_grad():
-            for inputs, targets in batches:
+            for inputs, targets in self.each(batches):
                 sum_ += score(self.forward(inputs), targets)
                 samples += len(targets)
             self.finish_evaluation()
         self.model.train()
         return float(sum_), samples
+
+    def each(self, batches: Collection[Batch]) -> Iterator[Batch]:
+        """Yield the batches of an evaluation; notes the size of the largest."""
+        for batch in batches:
+            self.eval_batch = max(self.eval_batch, len(batch[1]))
+            yield batch
 
     def finish_evaluation(self) -> None:
         """Called after the last batch: an engine with a collective forward pass evens out the ranks here."""
@@ -205,7 +214,8 @@ class TorchSession(Session):
         return [Held(name, as_array(parameter).ravel()) for name, parameter in self.trained()]
 
     def buffers(self) -> dict[str, np.ndarray]:
-        return {name: buffer.detach().cpu().numpy().copy() for name, buffer in self.model.named_buffers()}
+        return {name: as_array(buffer) if buffer.dtype is torch.bfloat16 else buffer.detach().cpu().numpy().copy()
+                for name, buffer in self.model.named_buffers()}
 
     def peak_bytes(self) -> int | None:
         if self.device.type == "cuda":
@@ -272,6 +282,7 @@ class TorchSession(Session):
             "weight_dtype": name_of(self.trained()[0][1].dtype),
             "optimizer": class_of(self.optimizer),
             "optimizer_options": options_of(self.optimizer),
+            "eval_batch": str(self.eval_batch or "unknown"),
         }
 
     # ---- warm-up

@@ -27,6 +27,7 @@ from repro.engines.plain.even_passes import EvenPasses
 from repro.engines.plain.numerics import make_scaler, name_of
 from repro.engines.plain.session import as_array
 from repro.engines.zero.checkpoint_files import TAG, SafeFiles, refuse_unreadable
+from repro.seams.batches import call_model
 from repro.seams.held import Held
 from repro.seams.training import Batch, Job, TrainingParts
 
@@ -96,7 +97,7 @@ class DeepSpeedSession(EvenPasses):
     # ---- training
 
     def forward(self, inputs: Any) -> Any:
-        return self.numerics.outputs(self.engine(self.numerics.inputs(inputs)))
+        return self.numerics.outputs(call_model(self.engine, self.numerics.inputs(inputs)))
 
     def backward(self, batches: Sequence[Batch]) -> torch.Tensor:
         losses = []

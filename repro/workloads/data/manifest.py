@@ -1,0 +1,166 @@
+"""The manifest of a data set: its files with size and sha256, and facts of the content. Its hash identifies the data.
+
+A prepared data set is a folder of the store (`places.store`):
+
+- `manifest.json`: name, version, facts, and the sha256 of `files.txt`. It names no path of the machine.
+- `files.txt`: a line `SHA256 SIZE PATH` per file, relative to the data folder and sorted by path: 1.3 million files
+  fit, and are read in a second.
+- `place.json`: the data folder on this machine; `mtimes.npy`: when each file was last changed. Neither is part of the
+  identity, so that the same files in another folder are the same data.
+- `files/`: files that the preparation converted, if any.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from repro.core.errors import OutputError, TrialError
+from repro.core.files import read_model, write_bytes, write_model, write_text
+from repro.core.frozen import Frozen
+from repro.workloads.data import places
+
+OWN = "files"
+"""Folder below that of a data set for its converted files."""
+LIST = "files.txt"
+PLACE = "place.json"
+MTIMES = "mtimes.npy"
+
+
+class Entry(NamedTuple):
+    """One file of a data set."""
+
+    path: str
+    """Relative to the data folder, with `/`."""
+    size: int
+    """Bytes."""
+    sha256: str
+
+
+class Manifest(Frozen):
+    """What a data set is, on any machine."""
+
+    format: Literal[1] = 1
+    name: str
+    version: str
+    licence: str
+    source: str
+    facts: dict[str, str | bool | int | float]
+    files: int = Field(ge=1)
+    bytes: int = Field(ge=0)
+    files_sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    """Of `files.txt`, which lists them."""
+
+    @property
+    def sha256(self) -> str:
+        """Identity of the data: the sha256 of this manifest as canonical JSON."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def count(self, fact: str) -> int:
+        """Return a fact that is a number."""
+        return int(self.facts[fact])
+
+
+class Place(Frozen):
+    """Where the files are on this machine."""
+
+    folder: str
+    """Absolute; or `files`, the folder of converted ones."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A data set that is prepared on this machine. Can be pickled; the list of files is read when it is needed."""
+
+    home: Path
+    """Its folder in the store."""
+    manifest: Manifest
+    folder: Path
+    """The data folder, to which paths of entries are relative."""
+
+    @property
+    def name(self) -> str:
+        return self.manifest.name
+
+    @property
+    def sha256(self) -> str:
+        return self.manifest.sha256
+
+    @cached_property
+    def entries(self) -> list[Entry]:
+        """All files, sorted by path.
+
+        Raises:
+            TrialError: the list is not the one that the manifest was made with.
+        """
+        try:
+            raw = (self.home / LIST).read_bytes()
+        except OSError as error:
+            raise TrialError(f"{self.home / LIST}: cannot be read: {error.strerror}; {self.again}") from error
+        if hashlib.sha256(raw).hexdigest() != self.manifest.files_sha256:
+            raise TrialError(f"{self.home / LIST}: is not the list that the manifest was made with; {self.again}")
+        parts = (line.split(" ", 2) for line in raw.decode().splitlines())
+        return [Entry(path, int(size), sha256) for sha256, size, path in parts]
+
+    @cached_property
+    def mtimes(self) -> np.ndarray:
+        """When each file was last changed as of its last hash, nanoseconds [n] int64; -1: unknown."""
+        try:
+            found: np.ndarray = np.load(self.home / MTIMES, allow_pickle=False)
+        except (OSError, ValueError, EOFError):
+            found = np.empty(0, np.int64)
+        return found if found.shape == (len(self.entries),) else np.full(len(self.entries), -1, np.int64)
+
+    @property
+    def again(self) -> str:
+        """The command that makes the manifest again, as the end of a sentence."""
+        return f"make the manifest again: repro data prepare {self.manifest.name} --from FOLDER"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: self.__dict__[name] for name in ("home", "manifest", "folder")}
+
+
+def write(home: Path, manifest: Manifest, lines: bytes, mtimes: np.ndarray, folder: Path) -> Prepared:
+    """Write a prepared data set; the manifest comes last, so that an interrupted preparation leaves none."""
+    write_bytes(home / LIST, lines)
+    write_mtimes(home, mtimes)
+    write_model(home / PLACE, Place(folder=OWN if folder == home / OWN else str(folder.absolute())))
+    write_text(home / "manifest.json", json.dumps(manifest.model_dump(mode="json"), indent=1, sort_keys=True) + "\n")
+    return Prepared(home, manifest, folder)
+
+
+def write_mtimes(home: Path, mtimes: np.ndarray) -> None:
+    """Write when each file was last changed."""
+    stream = io.BytesIO()
+    np.save(stream, mtimes.astype(np.int64))
+    write_bytes(home / MTIMES, stream.getvalue())
+
+
+def list_lines(entries: list[Entry]) -> bytes:
+    """Return the text of `files.txt`."""
+    return "".join(f"{item.sha256} {item.size} {item.path}\n" for item in entries).encode()
+
+
+def find(name: str) -> Prepared | None:
+    """Return a data set prepared on this machine; None: there is no manifest.
+
+    Raises:
+        TrialError: the manifest is damaged or of another version.
+    """
+    home, path = places.folder_of(name), places.manifest_file(name)
+    if not path.exists():
+        return None
+    try:
+        manifest, place = read_model(path, Manifest), read_model(home / PLACE, Place)
+    except OutputError as error:
+        raise TrialError(f"{error}; make the manifest again: repro data prepare {name} --from FOLDER") from error
+    return Prepared(home, manifest, home / OWN if place.folder == OWN else Path(place.folder))

@@ -1,0 +1,129 @@
+"""Prepare a data set: find its files, convert them if need be, examine and hash each, and write the manifest.
+
+Hashes are kept in `partial.txt` as they are made. A preparation that was interrupted goes on there: a file whose size
+and time of change are as noted is not read again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from repro.core.errors import OutputError, UsageError
+from repro.workloads.data import manifest, places
+from repro.workloads.data.form import DataForm, Progress
+from repro.workloads.data.manifest import Entry, Manifest, Prepared
+
+THREADS = min(8, os.cpu_count() or 1)
+"""Hashing and decoding release the interpreter's lock."""
+SLICE = 512
+"""Files between two writes of `partial.txt`."""
+CHUNK = 1 << 20
+PARTIAL = "partial.txt"
+
+
+def prepare(form: DataForm, given: Path, progress: Progress) -> Prepared:
+    """Prepare the data set `form` from the files in `given` and return it.
+
+    Raises:
+        UsageError: the files are absent or not what the data set needs; the message names the file.
+        OutputError: the store cannot be written.
+    """
+    if not given.exists():
+        raise UsageError(f"{given}: does not exist; {form.name} needs {form.wanted}")
+    home = places.folder_of(form.name)
+    own = home / manifest.OWN
+    try:
+        shutil.rmtree(own, ignore_errors=True)
+        own.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{own}: cannot be written: {error.strerror}; {places.VARIABLE} names another folder"
+                          ) from error
+    folder = form.source_folder(given, own, progress)
+    if folder != own:
+        own.rmdir()
+    files = form.files(folder)
+    if odd := next((name for name in files if "\n" in name or "\r" in name), None):
+        raise UsageError(f"{odd!r}: a file of a data set has no line break in its name")
+    entries, mtimes = _hashed(form, folder, files, home / PARTIAL, progress)
+    facts = dict(form.facts(folder, files))
+    lines = manifest.list_lines(entries)
+    made = Manifest(
+        name=form.name, version=form.version(facts), licence=form.licence, source=form.source, facts=facts,
+        files=len(entries), bytes=sum(item.size for item in entries), files_sha256=sha256(lines).hexdigest(),
+    )
+    found = manifest.write(home, made, lines, mtimes, folder)
+    (home / PARTIAL).unlink(missing_ok=True)
+    return found
+
+
+def hash_file(path: Path) -> str:
+    """Return the sha256 of a file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    digest = sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _hashed(
+    form: DataForm, folder: Path, files: Sequence[str], partial: Path, progress: Progress
+) -> tuple[list[Entry], np.ndarray]:
+    """Examine and hash every file; return the entries and when each file was changed [n] int64."""
+    known = _read_partial(partial, folder)
+    found: list[tuple[Entry, int]] = []
+    progress("files", 0, len(files))
+    with ThreadPoolExecutor(THREADS) as pool, _open_partial(partial, folder, bool(known)) as notes:
+        for start in range(0, len(files), SLICE):
+            part = files[start:start + SLICE]
+            for entry, mtime, new in pool.map(lambda name: _one(form, folder, name, known), part):
+                found.append((entry, mtime))
+                if new:
+                    notes.write(f"{entry.sha256} {entry.size} {mtime} {entry.path}\n")
+                progress("files", len(found), len(files))
+            notes.flush()
+    return [entry for entry, _ in found], np.array([mtime for _, mtime in found], np.int64)
+
+
+def _one(form: DataForm, folder: Path, name: str, known: dict[str, tuple[str, int, int]]) -> tuple[Entry, int, bool]:
+    path = folder / name
+    try:
+        before = path.stat()
+        noted = known.get(name)
+        if noted is not None and noted[1:] == (before.st_size, before.st_mtime_ns):
+            return Entry(name, before.st_size, noted[0]), before.st_mtime_ns, False
+        form.examine(folder, name)
+        return Entry(name, before.st_size, hash_file(path)), before.st_mtime_ns, True
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _open_partial(partial: Path, folder: Path, go_on: bool) -> IO[str]:
+    stream = partial.open("a" if go_on else "w", encoding="utf-8")
+    if not go_on:
+        stream.write(f"{folder.absolute()}\n")
+    return stream
+
+
+def _read_partial(partial: Path, folder: Path) -> dict[str, tuple[str, int, int]]:
+    """Return path -> (sha256, size, time of change) of files that an interrupted preparation has hashed."""
+    try:
+        first, *lines = partial.read_text(encoding="utf-8").splitlines(keepends=True)
+    except (OSError, ValueError):
+        return {}
+    if first.rstrip("\n") != str(folder.absolute()):
+        return {}
+    # Without its line break the last line may be half written.
+    parts = (line[:-1].split(" ", 3) for line in lines if line.endswith("\n"))
+    return {part[3]: (part[0], int(part[1]), int(part[2])) for part in parts if len(part) == 4}

@@ -1,0 +1,80 @@
+"""A workload whose data are prepared files: its numbers of samples come from the manifest and are part of the plan."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from repro.core.errors import TrialError
+from repro.seams.training import DataIdentity, Workload
+from repro.workloads.data import check, manifest
+from repro.workloads.data.form import DataForm
+from repro.workloads.data.manifest import Prepared
+
+
+class Counts(BaseModel):
+    """Facts of a manifest that define an experiment; every field is a fact of the same name."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    train_samples: int = Field(ge=1)
+    eval_samples: int = Field(ge=1)
+
+
+class FileWorkload(Workload):
+    """Base of workloads that read prepared files.
+
+    A subclass sets `form` and declares `data` with the counts of the official data set as default.
+    """
+
+    form: ClassVar[DataForm]
+    from_data: ClassVar[tuple[str, ...]] = ("data",)
+    data: Counts
+    """Counts of the data set; those of the prepared one unless the suite states them. Data with others are refused."""
+
+    @classmethod
+    def found_here(cls) -> dict[str, Any]:
+        try:
+            found = manifest.find(cls.form.name)
+        except TrialError:
+            return {}  # `identity` says what is wrong
+        if found is None:
+            return {}
+        counts: type[Counts] = cls.model_fields["data"].annotation  # type: ignore[assignment]
+        return {"data": {name: found.manifest.facts.get(name) for name in counts.model_fields}}
+
+    @property
+    def train_samples(self) -> int:
+        return self.data.train_samples
+
+    @property
+    def eval_samples(self) -> int:
+        return self.data.eval_samples
+
+    def absent(self) -> str:
+        try:
+            self.prepared()
+        except TrialError as error:
+            return str(error)
+        return ""
+
+    def prepared(self) -> Prepared:
+        """Return the prepared data of this workload; no file is read but the manifest.
+
+        Raises:
+            TrialError: there are none, or they have other counts than the plan.
+        """
+        found = check.required(self.form)
+        for name, planned in self.data.model_dump().items():
+            if (here := found.manifest.facts.get(name)) != planned:
+                raise TrialError(f"{self.form.name}: the plan is for data with {name} {planned}, those prepared here "
+                                 f"have {here}; a new plan takes the numbers of the prepared data")
+        return found
+
+    def identity(self) -> DataIdentity:
+        found = self.prepared()
+        check.check_for_run(found)
+        made = found.manifest
+        return DataIdentity(name=made.name, version=made.version, sha256=found.sha256, licence=made.licence,
+                            train_samples=self.train_samples, eval_samples=self.eval_samples, source=made.source)
