@@ -103,7 +103,9 @@ def origins(found: Sequence[CellMark]) -> tuple[str, ...]:
 
 
 def goal(choices: TrainingConfig) -> str:
-    """Format metric and target: `top1 of at least 0.97`."""
+    """Format metric and target: `top1 of at least 0.97`; without a target the steps."""
+    if choices.stop.target is None:
+        return f"{choices.stop.steps} steps"
     side = "at most" if choices.stop.direction == "lower" else "at least"
     return f"{choices.stop.metric} of {side} {choices.stop.target:g}"
 

@@ -86,6 +86,8 @@ def panels(record: Record) -> list[Panel]:
     """Make one panel for each workload and metric of the plan."""
     grouped: dict[tuple[str, str], list[Cell]] = {}
     for cell in record.plan.cells:
+        if not cell.choices.stop.has_target:
+            continue
         grouped.setdefault((cell.choices.workload.label, cell.choices.stop.metric), []).append(cell)
     return [_panel(record, index, key, cells) for index, (key, cells) in enumerate(grouped.items())]
 
@@ -95,7 +97,7 @@ def _panel(record: Record, index: int, key: tuple[str, str], cells: Sequence[Cel
     trials = [(known[cell.cell_id], result) for cell in cells for result in record.of_cell(cell.cell_id)]
     drawn = [(mark, result) for mark, result in trials if result.curve]
     count = sum(len(result.curve) for _, result in drawn)
-    targets = sorted({cell.choices.stop.target for cell in cells})
+    targets = sorted({target for cell in cells if (target := cell.choices.stop.target) is not None})
     summary = f"{plural(len(drawn), 'line')}, one per trial; target {goal(cells[0].choices)}"
     most = max(20, DRAWN_UP_TO // len(drawn)) if count > DRAWN_UP_TO else 0
     charts = tuple(

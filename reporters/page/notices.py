@@ -55,8 +55,10 @@ def parity(record: Record) -> ParityView:
     data = record.parity
     if data is None:
         return ParityView("unknown", "no outcome is recorded, so it is unknown whether the engines train alike", ())
+    left_out = data.get("skipped", {})
+    ungated = "".join(f"; not gated: {label} ({reason})" for label, reason in left_out.items())
     if not data.get("needed"):
-        return ParityView("not needed", str(data.get("why", "no reason recorded")), ())
+        return ParityView("skipped" if left_out else "not needed", str(data.get("why", "no reason recorded")), ())
     found = tuple(
         (str(item["group"]), str(item["reference"]), str(item["candidate"]), str(item["problem"] or ""),
          significant(float(item["largest_difference"]), 2))
@@ -65,9 +67,10 @@ def parity(record: Record) -> ParityView:
     limits = f"{data.get('steps', '?')} steps in fp32, relative tolerance {data.get('tolerance', 0):g}"
     bad = sum(bool(item[3]) for item in found)
     if bad:
-        return ParityView("failed", f"{bad} of {plural(len(found), 'candidate')} trained differently ({limits})",
-                          found)
-    return ParityView("passed", f"{plural(len(found), 'candidate')} trained like the reference ({limits})", found)
+        return ParityView("failed", f"{bad} of {plural(len(found), 'candidate')} trained differently ({limits})"
+                          f"{ungated}", found)
+    return ParityView("passed", f"{plural(len(found), 'candidate')} trained like the reference ({limits}){ungated}",
+                      found)
 
 
 def _parity_notices(record: Record) -> Iterator[Notice]:
@@ -76,7 +79,7 @@ def _parity_notices(record: Record) -> Iterator[Notice]:
         for _, reference, candidate, problem, _ in gate.findings:
             if problem:
                 yield Notice("fail", "Parity gate failed", f"{candidate} against {reference}: {problem}", "#parity")
-    if gate.outcome == "unknown":
+    if gate.outcome in ("unknown", "skipped"):
         yield Notice("warn", "Parity gate", gate.text, "#parity")
 
 

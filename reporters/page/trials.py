@@ -57,6 +57,9 @@ class TrialRow:
     rate: Number | None
     final: Number | None
     peak: Number | None
+    step: Number | None
+    training: Number | None
+    """Samples a second."""
     conservation: Number | None
     observer: Number | None
     starts: int
@@ -127,6 +130,7 @@ def _trial(item: Result, mark: CellMark, starts: int) -> TrialRow:
         status=item.status, word=meaning(item.status).page_word, reason=item.reason, wall=seconds(item.tta_wall),
         train=seconds(item.tta_train), cold=seconds(item.tta_cold), epochs=number(item.epochs_to_target),
         rate=number(item.samples_per_second), final=number(item.final, 4), peak=gibibytes(item.peak_bytes),
+        step=seconds(item.step_seconds), training=number(item.train_samples_per_second),
         conservation=share(item.conservation_error), observer=share(item.observer_effect), starts=starts,
         record=f"{FOLDER}/{item.trial_id}/result.json",
         hashes=tuple((HASHES.get(name, name), value[:8], value) for name, value in item.hashes.items()),

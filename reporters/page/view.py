@@ -14,6 +14,7 @@ from .citation import bibtex, citation
 from .curves import panels
 from .effects import page_effects
 from .energy import energy
+from .figures import figures
 from .looks import looks
 from .network import networks
 from .notices import notices, parity, progress
@@ -48,7 +49,8 @@ def view(record: Record) -> dict[str, Any]:
         "cells": cells, "cell_axis": axis, "cell_heading": heading(record), "forest": comparisons,
         "effects": page_effects(record), "looks": looks(record),
         "verdicts": verdicts(record, comparisons), "checklist": checklist(record), "panels": panels(record),
-        "survival": survival(record), "trust": trust(record), "energy": energy(record), "phases": phases(record),
+        "survival": survival(record), "training": figures(record),
+        "trust": trust(record), "energy": energy(record), "phases": phases(record),
         "traffic": traffic(record), "scaling": scaling(record), "networks": networks(record),
         "settings": settings(record), "effective": effective(record), "machine": machine(record),
         "rank_settings": rank_settings(record), "attempts": attempts(record), "trials": of_trials,

@@ -13,6 +13,7 @@ from repro.record.store import Record
 from ..tables.rows import Row, about, comparisons, effects, errors, origins_of, pair_origin, plain, summaries
 from ..text import plural
 from .effects import effect_sentence, effects_table
+from .training import training_table
 from .words import TextTable, VerdictText, interval, name, rounded
 
 
@@ -28,13 +29,15 @@ class Brief:
     errors: str
     """How the 5 % for wrong verdicts are spent; "" without a verdict."""
     cells: TextTable
+    training: TextTable
+    """Speed and memory; no row for records of versions that had no such figures."""
     effects: TextTable
     comparisons: TextTable
 
     @property
     def tables(self) -> tuple[TextTable, ...]:
         """The tables that have rows, main effects first."""
-        return tuple(table for table in (self.effects, self.cells, self.comparisons) if table.rows)
+        return tuple(table for table in (self.effects, self.cells, self.training, self.comparisons) if table.rows)
 
 
 def brief(record: Record) -> Brief:
@@ -45,6 +48,7 @@ def brief(record: Record) -> Brief:
         title=name(str(row["title"] or row["suite"])), origins=origins_of(record.plan.cells),
         facts=tuple(_facts(record, row)), doubts=tuple(_doubts(record, row)),
         verdicts=tuple(_verdicts(found, of_factors)), errors=errors(record, found, of_factors), cells=_cells(record),
+        training=training_table(record),
         effects=effects_table(record, of_factors), comparisons=_comparisons(record, found),
     )
 
@@ -123,13 +127,19 @@ def _cells(record: Record) -> TextTable:
                  "Final quality"),
         numeric=(False, False, True, True, True, True, True, True),
         rows=tuple(_cell(record, item) for item in summaries(record, metric)),
+    ) if record.plan.has_target else TextTable(
+        title=f"Cells: {scale.noun} over a fixed number of steps; no accuracy was asked for",
+        headers=("Cell", "Figures", "Ended well", f"Median {scale.noun}{unit}", "Interval"),
+        numeric=(False, False, True, True, True),
+        rows=tuple(_cell(record, item)[:5] for item in summaries(record, metric)),
     )
 
 
 def _cell(record: Record, item: Summary) -> tuple[str, ...]:
     return (
         name(item.label), record.cell(item.cell_id).choices.origin, f"{item.ok}/{item.n}",
-        rounded(item.median) if item.median is not None else "not reached" if item.n else "not run",
+        rounded(item.median) if item.median is not None else "not run" if not item.n else
+        "not reached" if item.has_target else "none",
         interval(item.interval), rounded(item.median_epochs), rounded(item.median_samples_per_second),
         rounded(item.median_final, 4),
     )

@@ -106,6 +106,7 @@ def _curves(record: Record) -> list[Drawing]:
     for cell in record.plan.cells:
         if any(point.value is not None for item in record.of_cell(cell.cell_id) for point in item.curve):
             stop = cell.choices.stop
+            assert stop.target is not None, "it was evaluated"
             grouped.setdefault((cell.choices.workload.label, stop.metric, stop.target), []).append(cell)
     drawn = []
     for number, ((workload, metric, target), cells) in enumerate(grouped.items(), 1):

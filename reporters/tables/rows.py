@@ -13,6 +13,7 @@ from typing import Any
 
 from repro.compare import Comparison, Metric, Summary, compare, factors_of, summarize
 from repro.compare.calibration import machine_of, read_kept_calibration
+from repro.compare.cell_figures import cell_figures
 from repro.compare.convergence import check
 from repro.compare.effect import MainEffect
 from repro.compare.error_budget import error_budget
@@ -119,7 +120,9 @@ def _cell(record: Record, item: Summary) -> Row:
         "median_epochs": item.median_epochs, "median_samples_per_second": item.median_samples_per_second,
         "median_final": item.median_final, "restricted_horizon": item.horizon, "diverged_share": item.diverged_share,
     }
-    return row | estimate("restricted_mean", item.restricted)
+    row |= estimate("restricted_mean", item.restricted)
+    return row | {f"median_{path.replace('model.', '')}": value
+                  for path, value in cell_figures(record.of_cell(item.cell_id)).items()}
 
 
 def _comparisons(record: Record, found: Sequence[Comparison]) -> Iterable[Row]:

@@ -95,6 +95,8 @@ def result_points(result: Result, time_ms: int) -> list[MetricPoint]:
     values |= {f"phase/{name}_seconds": seconds for name, seconds in result.phases.items()}
     if result.steps:
         values |= {f"step/{name}": value for name, value in result.steps.model_dump().items()}
+    if result.model:
+        values |= {"model/parameters": result.model.parameters, "model/forward_flops": result.model.forward_flops}
     if result.bracket:
         values |= {f"bracket/{name}": value for name, value in result.bracket.model_dump().items()}
     return list(_points(values, 0, time_ms))

@@ -63,6 +63,8 @@ def check(plan: Plan, results: Sequence[Result]) -> list[Convergence]:
        whole range is inside the margin on one side count for that side. If the median ratio were outside, each pair
        would be inside with probability 1/2 at most, so p = P(Bin(n, 1/2) >= count), the larger of both sides.
     """
+    if not plan.has_target:
+        return []
     index = CellIndex(plan.cells)
     pairs = _groups(plan, index)
     by_cell: dict[str, list[Result]] = {}

@@ -28,12 +28,11 @@ def pool(name: str, cells: Sequence[Mapping[int, Result]]) -> list[Result]:
 
 def _pooled(name: str, seed: int, trials: Sequence[Result]) -> Result:
     figures: dict[str, Any] = {spec.path: _mean(read(item, spec) for item in trials) for spec in METRICS.values()
-               if "." not in spec.path}
+               if spec.path in Result.model_fields}
     # Not validated: a mean of counts is no whole number.
     return Result.model_construct(
         trial_id=f"{name}-{seed}", cell_id=name, repeat=seed, attempt=1, status="ok", bracket=_bracket(trials),
         curve=_positions(trials), hashes=_weights(trials),
-        train_samples_per_second=_mean(item.train_samples_per_second for item in trials),
         resumed=tuple(part for item in trials for part in item.resumed), **figures,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -10,6 +10,8 @@ from typing import Any
 
 from repro.compare import Comparison, Metric, Summary, compare, summarize
 from repro.compare.calibration import Calibration, calibration_of
+from repro.compare.cell_figures import cell_figures
+from repro.compare.cell_figures import notes as figure_notes
 from repro.compare.condition import Condition, parse
 from repro.compare.convergence import Convergence, check
 from repro.compare.effect import MainEffect
@@ -23,8 +25,10 @@ from repro.core.yaml_file import YamlFile
 from repro.record.index import file_sha256
 from repro.record.results import Result
 from repro.record.store import Record, read_record
+from repro.suite.designs import WITHOUT_TARGET
 from repro.suite.identity import METHOD, rules_of
 from repro.suite.legacy import method_note
+from repro.suite.metrics import METRICS
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,9 @@ class Compared:
     summaries: list[Summary]
     comparisons: list[Comparison]
     calibration: Calibration | None
+    figures: tuple[Mapping[str, float], ...] = ()
+    """Of each of `summaries`: the figures of training (`cell_figures`), {} for an old record."""
+    notes_of_figures: tuple[str, ...] = ()
     effects: tuple[MainEffect, ...] = ()
     """Of one run whose suite asks for them."""
     warnings: tuple[str, ...] = ()
@@ -64,7 +71,8 @@ class Compared:
             "schema": 1, "exit_code": int(self.exit_code), "runs": list(self.runs), "suite": self.suite,
             "suite_digest": self.digest, "method": self.method, "metric": self.metric,
             "calibration": self.calibration.model_dump(mode="json") if self.calibration else None,
-            "cells": [item.model_dump(mode="json") for item in self.summaries],
+            "cells": [item.model_dump(mode="json") | {"figures": dict(figures)}
+                      for item, figures in zip(self.summaries, self.figures, strict=True)],
             "comparisons": [item.model_dump(mode="json", by_alias=True) | {"speedup": item.speedup}
                             for item in self.comparisons],
             "error_budget": self.error_budget, "warnings": list(self.warnings),
@@ -105,6 +113,9 @@ def compare_runs(
         found = _two(records, metric, baseline, force)
     else:
         found = _one(records[0], metric, baseline, fail_any)
+    if METRICS[found.metric].to_target and not all(record.plan.has_target for record in records):
+        raise UsageError(f"--metric {found.metric}: design fixed_steps has no target; its trials have "
+                         f"{', '.join(WITHOUT_TARGET)}")
     if not found.comparisons:
         raise UsageError(_nothing(records[0], baseline))
     failures = tuple(text for item in _subject(found, conditions, fail_any) for condition in conditions
@@ -197,6 +208,8 @@ def _compared(records: Sequence[Record], found: list[Comparison], metric: Metric
     return Compared(
         runs=tuple(str(item.folder.root) for item in records), suite=record.plan.suite.suite, digest=record.plan.digest,
         method=record.plan.method, metric=chosen, comparisons=found, calibration=calibration_of(record),
+        figures=tuple(cell_figures(item.of_cell(cell.cell_id)) for item in records for cell in item.plan.cells),
+        notes_of_figures=tuple(figure_notes(result for item in records for result in item.results)),
         notes=tuple(dict.fromkeys(
             method_note(item.plan.method) for item in records if rules_of(item.plan.method) != METHOD)),
         warnings=tuple(f"{item.line} [{name}]" if len(records) > 1 else item.line

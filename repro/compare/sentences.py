@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
+from repro.compare.cells import ComparedCell
 from repro.compare.evidence import EXACT_PAIRS, Evidence
 from repro.compare.family import ALPHA, LEAST, FamilyShare
 from repro.compare.figures import Restricted
@@ -149,7 +151,7 @@ def amount(value: float) -> str:
 
 def cautions(item: Evidence) -> list[str]:
     """Return the cautions that no interval shows."""
-    found = describe_resumed_trials(item)
+    found = [*dict.fromkeys(_ungated(item.candidate, item.baseline)), *describe_resumed_trials(item)]
     found += _grid_cautions(item) if item.grid is not None else []
     found += _drift_cautions(item)
     if item.missed is not None and item.missed.restricted is not None and not item.missed.restricted.declared:
@@ -159,6 +161,13 @@ def cautions(item: Evidence) -> list[str]:
     if item.interval is not None and item.interval.high > 4 * item.interval.low:
         found.append("the interval spans more than a factor of 4: the size of the difference is hardly known")
     return found
+
+
+def _ungated(*cells: ComparedCell) -> Iterator[str]:
+    """Yield the stated reason why the parity gate left a cell out; published cells have no gate."""
+    for cell in cells:
+        if reason := getattr(getattr(cell.choices, "gate", None), "skip", None):
+            yield f"not gated: {reason} (that {cell.label} trains like the reference was not checked)"
 
 
 def _grid_cautions(item: Evidence) -> list[str]:

@@ -17,6 +17,7 @@ from repro.record.results import Result
 from repro.record.status import counted, meaning
 from repro.suite.metrics import DEFAULT, METRICS, MetricSpec
 from repro.suite.model import Metric
+from repro.suite.training import TrainingConfig
 
 
 class Summary(Frozen):
@@ -50,6 +51,8 @@ class Summary(Frozen):
     diverged_share: float | None = None
     """Probability to diverge instead of reaching the target, as far as trials were watched (Aalen-Johansen); only if
     trials diverged."""
+    has_target: bool = True
+    """False: its trials ran a fixed number of steps, and `ok` counts those that ended well."""
     resumed: int = 0
     """Trials resumed from a checkpoint: their clocks include the time lost."""
 
@@ -80,6 +83,7 @@ def summarize(
         coefficient_of_variation=stats.or_none(lambda: stats.coefficient_of_variation(found))
         if complete and n > 1 else None,
         outliers=tuple(stats.or_none(lambda: stats.outlier_marks(found)) or ()) if complete else (),
+        has_target=not isinstance(cell.choices, TrainingConfig) or cell.choices.stop.has_target,
         resumed=sum(bool(item.resumed) for item in ordered),
         **(_missed(ordered, scale, horizon) if scale.to_target and 0 < reached < judged else {}),
     )

@@ -26,6 +26,10 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "digits": "repro.workloads.digits:Digits",
         "digits-mlp": "repro.workloads.digits_mlp:DigitsMlp",
         "synthetic": "repro.workloads.synthetic:Synthetic",
+        "cifar10": "repro.workloads.cifar10:Cifar10",
+        "cifar10-synthetic": "repro.workloads.cifar10:Cifar10Synthetic",
+        "imagenet": "repro.workloads.imagenet:ImageNet",
+        "imagenet-synthetic": "repro.workloads.imagenet:ImageNetSynthetic",
     },
     "engine": {
         "ddp": "repro.engines.ddp:Ddp",

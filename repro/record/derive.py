@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
 from repro.core.events import EVALUATION_KEYS, Event
 from repro.record.compiled import describe_late, read_filling, read_seconds
 from repro.record.effective import mismatches
@@ -41,14 +39,14 @@ from repro.record.results import (
     Result,
     Resumed,
     Spent,
-    Steps,
     Traffic,
 )
 from repro.record.status import Status, meaning
+from repro.record.training_figures import samples_per_second, step_times, training_figures
 from repro.seams.launching import LaunchResult
 from repro.seams.training import Workload
 from repro.suite.model import Trial
-from repro.suite.training import Stop
+from repro.suite.stop import Stop
 
 OUT_OF_MEMORY = ("out of memory", "outofmemory", "memoryerror", "can't allocate memory", "not enough memory",
                  "cannot allocate memory")
@@ -83,10 +81,10 @@ def derive(trial: Trial, attempt: int, events: Sequence[Event], outcome: LaunchR
     if log.run_start is None:
         return Result(**base, status=status, reason=reason)
     points = _curve(log)
-    measured = _measured(log, points, trial.choices.stop)
+    measured = _measured(trial, log, points)
     crossing = _crossing(points, trial.choices.stop)
     clocks = _clocks(log, points, crossing) if status == "ok" and crossing is not None else {}
-    if status == "ok" and crossing is None:
+    if status == "ok" and crossing is None and trial.choices.stop.has_target:
         status, reason = "invalid", "the log ends in success but no evaluation establishes the target"
     warnings = _warnings(trial, log, points, measured)
     return Result(**base, **measured, **clocks, **warnings, status=status, reason=reason, curve=points)
@@ -217,7 +215,7 @@ def _curve(log: _Log) -> tuple[Point, ...]:
 
 def reached(value: float | None, stop: Stop) -> bool:
     """Return True if an evaluation is at or past the target."""
-    if value is None:
+    if value is None or stop.target is None:
         return False
     return value >= stop.target if stop.direction == "higher" else value <= stop.target
 
@@ -258,9 +256,10 @@ def _init_seconds(log: _Log) -> float | None:
     return (log.run_start - log.init_start) / 1e9
 
 
-def _measured(log: _Log, points: Sequence[Point], stop: Stop) -> dict[str, Any]:
+def _measured(trial: Trial, log: _Log, points: Sequence[Point]) -> dict[str, Any]:
     """Return the figures that need no target: phases, throughput, step times, memory, traffic."""
-    found: dict[str, Any] = {"steps": _steps(log)}
+    stop = trial.choices.stop
+    found: dict[str, Any] = {"steps": step_times(trial, log.events)}
     values = [point.value for point in points if point.value is not None]
     if values and points:
         found |= {"final": points[-1].value, "best": min(values) if stop.direction == "lower" else max(values)}
@@ -278,11 +277,13 @@ def _measured(log: _Log, points: Sequence[Point], stop: Stop) -> dict[str, Any]:
         return found
     wall = (log.run_stop - log.run_start) / 1e9
     phases = _phases(log)
-    samples = points[-1].samples if points else 0
+    samples = (points[-1].samples if points else 0) if stop.has_target else _counted_samples(trial, log) or 0
+    per_second = samples_per_second(trial, log.events, samples, phases["train"])
     found |= {
         "run_seconds": wall, "phases": phases, "samples": samples,
         "samples_per_second": samples / wall if wall > 0 else None,
-        "train_samples_per_second": samples / phases["train"] if phases.get("train") else None,
+        "train_samples_per_second": per_second,
+        **training_figures(trial, log.events, per_second),
         "conservation_error": abs(sum(phases.values()) - wall) / wall if wall > 0 else None,
         "observer_effect": phases.get("logging", 0.0) / wall if wall > 0 else None,
     }
@@ -334,18 +335,6 @@ def _phases(log: _Log) -> dict[str, float]:
     return watched
 
 
-def _steps(log: _Log) -> Steps | None:
-    slowest = [value for event in log.all("x_rank_steps") for value in event.value["slowest_seconds"]]
-    fastest = [value for event in log.all("x_rank_steps") for value in event.value["fastest_seconds"]]
-    if not slowest:
-        return None
-    times = np.asarray(slowest)
-    return Steps(
-        count=len(slowest), median_seconds=float(np.median(times)), p95_seconds=float(np.quantile(times, 0.95)),
-        straggler_seconds=float(np.sum(times - np.asarray(fastest))),
-    )
-
-
 def _counted_samples(trial: Trial, log: _Log) -> int | None:
     """Return the samples of all step records; None if the run did not end."""
     if log.run_stop is None:
@@ -353,14 +342,21 @@ def _counted_samples(trial: Trial, log: _Log) -> int | None:
     return sum(len(event.value["seconds"]) for event in log.all("x_steps")) * trial.choices.batch.global_
 
 
+def _ended_after(log: _Log) -> int | None:
+    """Return the samples after which the run ended by its own account; None if it did not end."""
+    event = log.last("run_stop")
+    return int(event.metadata["samples_count"]) if event is not None else None
+
+
 def _warnings(trial: Trial, log: _Log, points: Sequence[Point], measured: dict[str, Any]) -> dict[str, Any]:
     """Return the fields `warnings` and `log_faults`."""
     counted = _counted_samples(trial, log)
-    faults = find_log_faults(points, counted)
+    wanted = points[-1].samples if points else None if trial.choices.stop.has_target else _ended_after(log)
+    faults = find_log_faults(points, counted, wanted)
     skipped = [event.value for event in log.all("x_checkpoint") if event.value.get("skipped")]
     return {"log_faults": faults, "warnings": (
         *describe_measurement(measured),
-        *(describe_log_fault(fault, points, counted) for fault in faults),
+        *(describe_log_fault(fault, counted, wanted) for fault in faults),
         *describe_initialisation(measured.get("init_seconds")),
         *(describe_resumed(Resumed.model_validate(event.value)) for event in log.all("x_resumed")),
         *describe_skipped(skipped),

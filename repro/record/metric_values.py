@@ -12,7 +12,9 @@ from repro.suite.metrics import METRICS, MetricSpec
 FIGURES = (
     "tta_wall", "tta_train", "tta_cold", "run_seconds", "init_seconds", "samples_to_target", "epochs_to_target",
     "samples", "samples_per_second", "train_samples_per_second", "conservation_error", "observer_effect",
-    "peak_bytes", "bytes_sent", "final", "best", "energy_joules_measured", "energy_joules_modelled",
+    "step_seconds", "step_seconds_mean", "tokens_per_second", "peak_bytes", "training_peak_mib",
+    "training_peak_mib_sum", "init_peak_mib", "mfu", "joules_per_sample", "bytes_sent",
+    "final", "best", "energy_joules_measured", "energy_joules_modelled",
 )
 """Fields of a result that tables and tracking stores show, in this order; metrics that are not among them follow."""
 

@@ -78,6 +78,8 @@ def tail(before: Snapshot, rank: int, reason: str = "") -> str:
         return ""
     lines = [line.strip() for line in masked(text).splitlines()]
     lines = [line for line in lines if line and line not in reason]
+    if lines and reason and lines[-1].endswith(reason):
+        return ""  # the traceback of the reason itself
     return " | ".join(lines[-LINES:])[-LONGEST:]
 
 

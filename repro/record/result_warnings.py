@@ -20,25 +20,28 @@ def init_excess(init_seconds: float | None) -> float:
     return max(0.0, (init_seconds or 0.0) - INIT_SECONDS)
 
 
-def find_log_faults(points: Sequence[Point], counted: int | None) -> tuple[LogFault, ...]:
+def find_log_faults(
+    points: Sequence[Point], counted: int | None, wanted: int | None
+) -> tuple[LogFault, ...]:
     """Return the faults that an unmodified log never has.
 
     Args:
         counted: samples of all step records; None: not to be compared, because the run did not end.
+        wanted: samples by the last evaluation or, without evaluations, by the end of the run; None: unknown.
     """
     faults: list[LogFault] = []
-    if counted is not None and points and counted != points[-1].samples:
+    if counted is not None and wanted is not None and counted != wanted:
         faults.append("steps_missing")
     if any(later.wall_seconds < earlier.wall_seconds for earlier, later in pairwise(points)):
         faults.append("clock_backwards")
     return tuple(faults)
 
 
-def describe_log_fault(fault: LogFault, points: Sequence[Point], counted: int | None) -> str:
+def describe_log_fault(fault: LogFault, counted: int | None, wanted: int | None) -> str:
     """Return a fault in words."""
     if fault == "clock_backwards":
         return "the clock went backwards between evaluations"
-    return f"step records cover {counted} samples, evaluations {points[-1].samples}"
+    return f"step records cover {counted} samples, evaluations {wanted}"
 
 
 def describe_measurement(measured: Mapping[str, Any]) -> list[str]:

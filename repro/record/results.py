@@ -194,6 +194,25 @@ class Resumed(Frozen):
     """The clock that measured the loss: the wall clock if the machine was restarted in between."""
 
 
+class Model(Frozen):
+    """What the harness knows of a trial's model (event `x_model`)."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    parameters: int
+    forward_flops: float | None
+    """Floating-point operations of the forward pass of one sample; None: they could not be counted."""
+    tokens_per_sample: int | None
+    """None: its samples have no tokens."""
+    device: str
+    """Name of the device that every rank ran on."""
+    peak_flops: float | None
+    """Stated peak of one device in the format of the trial's matrix products; None: unknown."""
+    peak_source: str
+    why: str
+    """Why there is no MFU; "" if there is one."""
+
+
 class Result(Frozen):
     """The result of one trial."""
 
@@ -223,6 +242,12 @@ class Result(Frozen):
     samples_per_second: float | None = None
     """All samples of the run over its wall clock, evaluation included; measured outside the engine."""
     train_samples_per_second: float | None = None
+    """Samples of the timed steps over their time, input included: no evaluation, no opening of the data."""
+    tokens_per_second: float | None = None
+    """The same in tokens; None: samples have none, or an old record."""
+    step_seconds: float | None = None
+    """Median over timed steps of the slowest rank's step, its input included; None: an old record."""
+    step_seconds_mean: float | None = None
     phases: dict[str, float] = Field(default_factory=dict)
     """Seconds by phase between `run_start` and `run_stop`."""
     conservation_error: float | None = None
@@ -231,7 +256,20 @@ class Result(Frozen):
     """Logging seconds over the run's wall clock."""
     steps: Steps | None = None
     peak_bytes: int | None = None
-    """Largest over ranks."""
+    """Largest over ranks. On a GPU in training; on a processor in the process's life, as in old records."""
+    memory: Literal["", "resident", "allocated"] = ""
+    """What the three below count: resident memory of a process, interpreter and libraries included, or what torch
+    allocated on a GPU. Empty in old records."""
+    training_peak_mib: float | None = None
+    """MiB of the rank that needed most, from `run_start` on."""
+    training_peak_mib_sum: float | None = None
+    """Sum over ranks of each rank's largest; memory that processes share counts for each."""
+    init_peak_mib: float | None = None
+    """Of the rank that needed most until `run_start`, warm-up included."""
+    model: Model | None = None
+    """None: the engine trains none, or an old record."""
+    mfu: float | None = None
+    """Model FLOPs utilisation: the model's operations a second over the stated peak of all devices, 0 to 1."""
     state_bytes: dict[str, int] = Field(default_factory=dict)
     """Memory of the model's states on one rank, modelled (`repro.engines.state_memory`); empty: no formula, or an old
     record."""
@@ -261,6 +299,13 @@ class Result(Frozen):
     """Every rank ended well, but lines of the log are damaged or missing: the status is crashed, without a figure."""
     resumed: tuple[Resumed, ...] = ()
     """Its resumptions, in order; its log contains the part before each."""
+
+    @property
+    def joules_per_sample(self) -> float | None:
+        """Measured energy per training sample, from the launch of the processes to their end; None also if any part is
+        modelled."""
+        joules = self.energy_joules_measured
+        return joules / self.samples if joules is not None and self.samples else None
 
     @property
     def energy_joules_measured(self) -> float | None:

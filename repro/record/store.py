@@ -320,6 +320,7 @@ class _Gate(Frozen):
     steps: int = Field(0, ge=0, lt=1 << 63)
     tolerance: float = 0.0
     findings: tuple[_Finding, ...] = ()
+    skipped: dict[str, str] = Field(default_factory=dict)
 
 
 def _parity(path: Path) -> dict[str, Any]:

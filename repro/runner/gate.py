@@ -57,15 +57,17 @@ class ParityGate:
             every: compare all cells, also if the plan needs no gate.
         """
         groups = parity.groups(self.context.plan, every)
-        verdict = self.context.folder.parity_verdict
+        verdict, skipped = self.context.folder.parity_verdict, parity.skipped(self.context.plan)
+        left_out = {"skipped": skipped} if skipped else {}
         if not groups:
-            write_json(verdict, {"needed": False, "why": parity.why_not(self.context.plan)})
+            write_json(verdict, {"needed": False, "why": parity.why_not(self.context.plan), **left_out})
             return []
         findings: list[dict[str, Any]] = []
         for group in groups:
             self.context.watcher.stage(f"parity gate: {group.title}")
             findings += self._judge(group)
-            write_json(verdict, {"needed": True, "tolerance": TOLERANCE, "steps": STEPS, "findings": findings})
+            write_json(verdict, {"needed": True, "tolerance": TOLERANCE, "steps": STEPS, "findings": findings,
+                                 **left_out})
         return findings
 
     def _judge(self, group: parity.Group) -> list[dict[str, Any]]:

@@ -116,6 +116,10 @@ class TrainingParts:
     """The model's blocks, by class name or by path (`layers.3`): engines gather the weights of a block together, and
     recompute or compile it as one. Empty: every direct child of the model; of a list or dict of modules its children.
     """
+    without_randomness: Callable[[torch.nn.Module], None] | None = None
+    """(model) -> nothing; turns the model's own random layers off for the parity gate: dropout by a functional call,
+    stochastic depth. Every rank draws masks of its own, so engines could not be compared. torch's dropout modules and
+    attention are turned off without it. Trials train with everything on. None: there are no such layers."""
     reader: SampleReader | None = None
     """Reads the samples in input workers, if the trial has any (`input.workers`). `train_batch`, `eval_batch`, `fed`
     and `open_data` are then those of `repro.workloads.reading.InProcess`. None: batches are looked up on the device,

@@ -39,6 +39,7 @@ class WorkloadFacts(Titled):
     ranges: Annotated[dict[str, tuple[float, float]], BeforeValidator(_finite)] = Field(default_factory=dict)
     synthetic: bool = False
     test_views: int | None = Field(None, ge=1)
+    tokens_per_sample: int | None = Field(None, ge=1)
     reference_samples_per_second: float = Field(1.0, gt=0)
     train_samples: int = Field(0, ge=0)
     """0: unknown."""

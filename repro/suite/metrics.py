@@ -35,6 +35,8 @@ class MetricSpec:
     distance between two evaluations, and comparisons take that grid into account."""
     watched: Literal["", "wall", "cold", "train", "samples"] = ""
     """For a metric with `to_target`: the clock by which a trial without the target was watched."""
+    without_target: bool = False
+    """A figure of training alone, by which trials of design fixed_steps can be judged."""
     fixed_budget: bool = False
     """Compared only under design fixed_budget: otherwise the target decides the figure."""
     says: tuple[str, str] = ("has", "times that of")
@@ -43,6 +45,8 @@ class MetricSpec:
     """Short name of the clock, for tables of several clocks; "" for a metric that is not a time to the target."""
     published: bool = False
     """Published results have it."""
+    rate: bool = False
+    """A clock is in the figure although its unit does not show it."""
     tracked: bool = True
     """Runs of cells in a tracking store have its median. False: they have it under an older name, or none."""
 
@@ -69,7 +73,7 @@ class MetricSpec:
     @property
     def clocked(self) -> bool:
         """A clock is in the figure, so time lost before a resume is in it too."""
-        return self.unit in ("s", "samples/s")
+        return self.rate or self.unit in ("s", "samples/s", "tokens/s")
 
     @property
     def title(self) -> str:
@@ -89,6 +93,8 @@ def _table(*rows: MetricSpec) -> dict[str, MetricSpec]:
 
 DEFAULT = "tta_wall"
 """Compared by where a suite declares no primary contrast."""
+DEFAULT_WITHOUT_TARGET = "train_throughput"
+"""The same for design fixed_steps."""
 METRICS: dict[str, MetricSpec] = _table(
     MetricSpec(
         name="tta_wall", path="tta_wall", noun="time to the target", times="the time", unit="s", to_target=True,
@@ -120,6 +126,43 @@ METRICS: dict[str, MetricSpec] = _table(
         better="higher", says=("has", "the throughput of"), tracked=False,
         description="Throughput: samples of the run over its wall clock, which the opening of the data and every "
                     "evaluation are on; the training clock (tta_train) has training alone.",
+    ),
+    MetricSpec(
+        name="train_throughput", path="train_samples_per_second", noun="training throughput",
+        times="the training throughput", unit="samples/s", better="higher", without_target=True,
+        says=("trains", "as many samples a second as"),
+        description="Training throughput: samples of the timed steps over their time, waiting for input included; "
+                    "without evaluations, the opening of the data and checkpoints.",
+    ),
+    MetricSpec(
+        name="tokens", path="tokens_per_second", noun="tokens a second", times="the tokens a second", unit="tokens/s",
+        better="higher", without_target=True, says=("trains", "as many tokens a second as"),
+        description="Training throughput in tokens: samples a second in training times the tokens of a sample.",
+    ),
+    MetricSpec(
+        name="step_time", path="step_seconds", noun="step time", times="the step time", unit="s", without_target=True,
+        says=("takes", "as long for a step as"),
+        description="Step time: the median over timed steps of the slowest rank's optimizer step, waiting for input "
+                    "included.",
+    ),
+    MetricSpec(
+        name="peak_memory", path="training_peak_mib", noun="peak memory", times="the peak memory", unit="MiB",
+        speed=False, without_target=True, says=("needs", "the peak memory of"),
+        description="Peak memory in training, without initialisation, of the rank that needs most: on a GPU what torch "
+                    "allocated, on a processor the resident memory of the process, interpreter and libraries included.",
+    ),
+    MetricSpec(
+        name="mfu", path="mfu", noun="model FLOPs utilisation", times="the utilisation", unit="", better="higher",
+        speed=False, rate=True, says=("has", "the model FLOPs utilisation of"),
+        description="Model FLOPs utilisation (MFU): the operations that the model needs for a second of training, "
+                    "three forward passes a sample and nothing computed again, over the stated peak of its devices in "
+                    "the format of its matrix products.",
+    ),
+    MetricSpec(
+        name="energy", path="joules_per_sample", noun="energy a sample", times="the energy a sample", unit="J",
+        speed=False, says=("needs", "the energy a sample of"),
+        description="Measured energy of the machine for a training sample, from the launch of the processes to their "
+                    "end; none if any part of it is modelled.",
     ),
     MetricSpec(
         name="accuracy", path="final", noun="final quality", times="the final quality", unit="", better="higher",

@@ -7,12 +7,13 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from repro.core import pattern
 from repro.core.frozen import Frozen
 from repro.core.redact import without_users
 from repro.suite.field_problem import FieldProblem, SuitePart, reject_booleans
 from repro.suite.identity import METHOD, digest
 from repro.suite.kinds import AnyTrialConfig
-from repro.suite.metrics import DEFAULT, METRICS
+from repro.suite.metrics import DEFAULT, DEFAULT_WITHOUT_TARGET, METRICS
 from repro.suite.sequential import Sequential, check_design, looks_of, with_last_look
 
 SEEDS_BELOW = 1 << 63
@@ -126,8 +127,11 @@ class Suite(Frozen):
 
     @property
     def metric(self) -> Metric:
-        """The metric of the declared contrast, else the wall clock."""
-        return self.primary.metric if self.primary else DEFAULT
+        """The metric of the declared contrast, else the wall clock or, without a target, the training throughput."""
+        if self.primary:
+            return self.primary.metric
+        designs = [pattern.get(self.trial, "stop.design"), *self.matrix.get("stop.design", ())]
+        return DEFAULT_WITHOUT_TARGET if "fixed_steps" in designs else DEFAULT
 
     @property
     def looks(self) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ from repro.core.random_streams import Streams
 from repro.core.yaml_file import FieldPath
 from repro.suite import legacy
 from repro.suite.cell import Cell, Skipped
+from repro.suite.designs import check_designs
 from repro.suite.factors import keep_factors
 from repro.suite.identity import FIRST_METHOD, METHOD, METHODS, canonical, rules_of
 from repro.suite.legacy import PlanKind
@@ -152,6 +153,11 @@ class Plan(Frozen):
         return any(cell.side for cell in self.cells)
 
     @property
+    def has_target(self) -> bool:
+        """False for design fixed_steps, which no cell shares with another design."""
+        return all(cell.choices.stop.has_target for cell in self.cells)
+
+    @property
     def smoke(self) -> bool:
         """The suite has fewer repeats than a result needs."""
         return self.suite.seeds < LEAST_SEEDS
@@ -180,6 +186,7 @@ def make_plan(
     if idle is not None and not overridden:
         raise problem(f"{json.dumps(suite.exclude[idle])} excludes no combination of this suite", ("exclude", idle))
     suite, lost = _keep_contrasts(suite, requested, problem, overridden)
+    check_designs(suite, requested, problem)
     suite, without = keep_factors(suite, problem, overridden)
     cells, skipped = _on_machine(requested, machine, problem)
     if suite.master_seed is None:

@@ -13,7 +13,7 @@ from repro.core.machine import Machine
 from repro.seams.launching import Launcher
 from repro.seams.model_options import ModelOptions
 from repro.seams.plugin import Setting
-from repro.seams.training import Comm, Direction, Engine, Optimizer, Precision, Workload
+from repro.seams.training import Comm, Engine, Optimizer, Precision, Workload
 from repro.suite.choice import (
     CommChoice,
     EngineChoice,
@@ -23,8 +23,10 @@ from repro.suite.choice import (
     WorkloadChoice,
 )
 from repro.suite.field_problem import FieldProblem, SuitePart
+from repro.suite.gate_options import GateOptions
 from repro.suite.model_options import Compile, compile_phrase, why_unsupported
 from repro.suite.schedule import Constant, Scaling, Schedule
+from repro.suite.stop import Stop
 from repro.suite.trial_config import LogSize, TrialConfig
 
 LAUNCH_SECONDS = 0.7
@@ -43,17 +45,6 @@ class Batch(SuitePart):
     micro: int | None = Field(None, ge=1, description="samples per process and pass; derived if not given")
 
 
-class Stop(SuitePart):
-    """When a trial ends and what counts as success, declared beforehand."""
-
-    metric: str = Field(description="a metric of the workload")
-    target: float = Field(description="the quality to reach")
-    max_epochs: float = Field(gt=0, le=1e6, description="budget in passes over the training data")
-    confirm_evals: int = Field(1, ge=1, description="consecutive evaluations at or past the target that establish it")
-    design: Literal["stop_at_target", "fixed_budget"] = "stop_at_target"
-    direction: Direction | None = Field(None, description="filled in from the workload's metric")
-
-
 class TrainingConfig(TrialConfig):
     """Everything that defines a cell whose trials train a model."""
 
@@ -68,7 +59,8 @@ class TrainingConfig(TrialConfig):
     batch: Batch
     optimizer: OptimizerChoice
     stop: Stop
-    evaluate_every: int = Field(ge=1, le=1 << 53, description="samples between evaluations, rounded up to whole steps")
+    evaluate_every: int | None = Field(None, ge=1, le=1 << 53, description="samples between evaluations, rounded up to "
+                                                                           "whole steps; required but for fixed_steps")
     comm: CommChoice = Field("backend", validate_default=True)  # validated to a Choice
     precision: PrecisionChoice = Field("fp32", validate_default=True)
     launcher: LauncherChoice = Field("local", validate_default=True)
@@ -94,6 +86,7 @@ class TrainingConfig(TrialConfig):
     )
     eval_batch: int | None = Field(None, ge=1, le=1 << 20, description="samples per process and forward pass of an "
                                    "evaluation, in trials, warm-ups and the gate; null: the workload's own number")
+    gate: GateOptions | None = Field(None, description="how the parity gate treats the cell")
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
     # ---- what may be written
@@ -127,7 +120,14 @@ class TrainingConfig(TrialConfig):
         return self
 
     def _check_metric(self) -> None:
-        workload = self.workload.get(Workload)
+        if not self.stop.has_target:
+            if self.evaluate_every is not None:
+                raise FieldProblem("design fixed_steps evaluates nothing; remove it", ("evaluate_every",))
+            return
+        if self.evaluate_every is None:
+            raise FieldProblem("is missing", ("evaluate_every",))
+        workload, target = self.workload.get(Workload), self.stop.target
+        assert target is not None, "validated"
         if not workload.metrics and self.stop.direction:
             return  # of a record of version 0.1.0, whose plug-in is not installed: the record states the direction
         if self.stop.metric not in workload.metrics:
@@ -136,10 +136,10 @@ class TrainingConfig(TrialConfig):
                                ("stop", "metric"))
         natural = workload.metrics[self.stop.metric]
         low, high = workload.ranges.get(self.stop.metric, (float("-inf"), float("inf")))
-        if not low <= self.stop.target <= high:
-            share = f"; {self.stop.target:g} % is {self.stop.target / 100:g}" if (low, high) == (0, 1) else ""
+        if not low <= target <= high:
+            share = f"; {target:g} % is {target / 100:g}" if (low, high) == (0, 1) else ""
             raise FieldProblem(f"{self.stop.metric} must be between {low:g} and {high:g}{share} "
-                               f"(given: {self.stop.target:g})", ("stop", "target"))
+                               f"(given: {target:g})", ("stop", "target"))
         if self.stop.direction is None:
             object.__setattr__(self, "stop", self.stop.model_copy(update={"direction": natural}))
         elif self.stop.direction != natural:
@@ -169,6 +169,26 @@ class TrainingConfig(TrialConfig):
     def micro_batch(self) -> int:
         """Samples per process and pass."""
         return self.batch.global_ // (self.processes * self.batch.accumulation)
+
+    @property
+    def budget_steps(self) -> int:
+        """Optimizer steps of a trial that uses its whole budget; epochs are rounded up to whole steps."""
+        if self.stop.max_epochs is None:
+            return self.stop.warmup + (self.stop.steps or 0)
+        samples: int = self.workload.get(Workload).train_samples
+        return math.ceil(self.stop.max_epochs * samples / self.batch.global_)
+
+    @property
+    def budget_epochs(self) -> float:
+        """Passes over the training data of a trial that uses its whole budget; a schedule runs over them."""
+        if self.stop.max_epochs is not None:
+            return self.stop.max_epochs
+        return self.budget_steps * self.batch.global_ / self.workload.get(Workload).train_samples
+
+    @property
+    def gate_metric(self) -> str:
+        """The metric that the parity gate evaluates by: the one that the trial stops by, else the workload's first."""
+        return self.stop.metric or next(iter(self.workload.get(Workload).metrics))
 
     @property
     def eval_batch_size(self) -> int:
@@ -208,6 +228,8 @@ class TrainingConfig(TrialConfig):
         return self.launcher.get(Launcher).origin
 
     def why_no_checkpoints(self) -> str:
+        if not self.stop.has_target:
+            return "design fixed_steps evaluates nothing, after which checkpoints are written"
         return "" if self.engine.get(Engine).checkpoints else f"engine {self.engine.kind} keeps no checkpoints"
 
     @property
@@ -244,22 +266,25 @@ class TrainingConfig(TrialConfig):
 
     def notes(self, machine: Machine) -> list[str]:
         costly = self.determinism == "bitwise" and self.origin != "simulated"
-        return [*([BITWISE] if costly else []), *super().notes(machine)]
+        ungated = [f"not gated: {self.gate.skip}"] if self.gate is not None and self.gate.skip else []
+        return [*ungated, *([BITWISE] if costly else []), *super().notes(machine)]
 
     @property
     def always_runs_full_budget(self) -> bool:
-        return self.stop.design == "fixed_budget"
+        return self.stop.design != "stop_at_target"
 
     def full_budget_seconds(self, cores: int) -> float:
         if not self.engine.get(Engine).needs_parts:
             return INVENTED_SECONDS
         workload = self.workload.get(Workload)
-        samples = self.stop.max_epochs * workload.train_samples
+        samples = self.budget_epochs * workload.train_samples
         return LAUNCH_SECONDS + samples / (workload.reference_samples_per_second * min(self.processes, cores))
 
     def log_size(self) -> LogSize:
-        samples: int = self.workload.get(Workload).train_samples
-        steps = math.ceil(self.stop.max_epochs * samples / self.batch.global_)
+        steps = self.budget_steps
+        if self.evaluate_every is None:
+            return LogSize(budget=f"{steps} steps", steps=steps, evaluations=0, fewer_steps="fewer steps",
+                           fewer_evaluations="")
         return LogSize(
             budget=f"{self.stop.max_epochs:g} epochs", steps=steps,
             evaluations=math.ceil(steps / math.ceil(self.evaluate_every / self.batch.global_)),
@@ -270,4 +295,6 @@ class TrainingConfig(TrialConfig):
         return self.launcher.get(Launcher).rank_logs(self.processes)
 
     def gate_starts(self) -> int:
+        if self.gate is not None and self.gate.skip:
+            return 0
         return 1 if self.precision.kind == "fp32" else 2  # once in fp32, once more in its own format

@@ -42,14 +42,19 @@ class TrialContext:
 
     @property
     def budget_steps(self) -> int:
-        """Steps that the declared epochs allow, rounded up."""
-        choices = self.choices
-        return math.ceil(choices.stop.max_epochs * self.workload.train_samples / choices.batch.global_)
+        """Steps that the declared budget allows."""
+        return self.choices.budget_steps
 
-    @property
-    def block_steps(self) -> int:
-        """Steps between two evaluations: CEIL(`evaluate_every` / global batch)."""
-        return math.ceil(self.choices.evaluate_every / self.choices.batch.global_)
+    def block_steps(self, step: int) -> int:
+        """Return the steps of the block that begins after `step` steps.
+
+        With a target they are those up to the next evaluation, CEIL(`evaluate_every` / global batch); without one, all
+        warm-up steps, then all timed steps.
+        """
+        choices, rest = self.choices, self.budget_steps - step
+        if choices.evaluate_every is not None:
+            return min(math.ceil(choices.evaluate_every / choices.batch.global_), rest)
+        return choices.stop.warmup if step < choices.stop.warmup else rest
 
     def count_samples(self, step: int) -> int:
         """Samples of all ranks together after `step` optimizer steps."""

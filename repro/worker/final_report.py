@@ -15,6 +15,7 @@ from repro.worker.data_order import SampleOrder
 from repro.worker.evaluation import Evaluated
 from repro.worker.expected_traffic import expected_traffic
 from repro.worker.final_checks import gather_facts
+from repro.worker.model_report import describe_model
 from repro.worker.step_log import write_rank_steps
 from repro.worker.weights import weights_sha256
 
@@ -26,9 +27,13 @@ class RankFigures:
     step: int
     block_seconds: Sequence[Sequence[float]]
     """Step seconds, one list a block."""
+    whole_seconds: Sequence[Sequence[float]]
+    """The same with the input of each step."""
     traffic: Mapping[str, Any]
     """`TrafficLog.total`."""
     peak_bytes: int | None
+    """In training."""
+    init_peak_bytes: int | None
     order: SampleOrder
     audit: DataAudit | None
     capture: Capture
@@ -38,10 +43,10 @@ class RankFigures:
 def report_final(context: TrialContext, figures: RankFigures) -> None:
     """Gather the figures of all ranks and log them; all ranks take part."""
     session, log = context.session, context.log
-    _log_rank_steps(context, figures.block_seconds)
+    _log_rank_steps(context, figures)
     effective = session.effective()
     _log_traffic(context, figures, effective)
-    log.emit("x_peak_bytes", session.gather(figures.peak_bytes))
+    _log_memory(context, figures)
     if states := session.state_memory():
         log.emit("x_state_memory", states)
     weights = session.weights()
@@ -52,17 +57,35 @@ def report_final(context: TrialContext, figures: RankFigures) -> None:
         log.emit("x_hashes", {"data_order": figures.order.sha256()})  # an engine without a model consumes no samples
     else:
         _log_consumed(context, figures.audit, context.count_samples(figures.step))
+    if model := describe_model(context):
+        log.emit("x_model", model)
     if context.choices.compile:
         log.emit("x_compiled_late", session.gather(session.compilation()))
     log.emit("x_effective", effective)
     log.flush()
 
 
-def _log_rank_steps(context: TrialContext, block_seconds: Sequence[Sequence[float]]) -> None:
-    blocks = context.session.gather(block_seconds)
-    for index in range(len(block_seconds)):
-        ranks = np.asarray([rank[index] for rank in blocks])
-        write_rank_steps(context.log, ranks.max(axis=0).tolist(), ranks.min(axis=0).tolist())
+def _log_rank_steps(context: TrialContext, figures: RankFigures) -> None:
+    blocks = context.session.gather([figures.block_seconds, figures.whole_seconds])
+    for index in range(len(figures.block_seconds)):
+        ranks, whole = (np.asarray([rank[part][index] for rank in blocks]) for part in range(2))
+        write_rank_steps(context.log, ranks.max(axis=0).tolist(), ranks.min(axis=0).tolist(),
+                         whole.max(axis=0).tolist())
+
+
+def _log_memory(context: TrialContext, figures: RankFigures) -> None:
+    """Log the largest memory of every rank: of training, of initialisation and, as older records have it, of both.
+
+    On a GPU the older figure is that of training.
+    """
+    ranks = context.session.gather([figures.init_peak_bytes, figures.peak_bytes])
+    resident = not context.job.device.startswith("cuda")
+    context.log.emit("x_memory", {
+        "kind": "resident" if resident else "allocated",
+        "init": [init for init, _ in ranks], "training": [training for _, training in ranks],
+    })
+    context.log.emit("x_peak_bytes", [max((peak for peak in found if peak is not None), default=None)
+                                      for found in (ranks if resident else [item[1:] for item in ranks])])
 
 
 def _log_traffic(context: TrialContext, figures: RankFigures, effective: Mapping[str, str]) -> None:

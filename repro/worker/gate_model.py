@@ -2,9 +2,73 @@
 
 from __future__ import annotations
 
+import math
+import random
 from typing import Any
 
+import numpy as np
 import torch
+
+from repro.core.errors import TrialError
+from repro.seams.batches import call_model
+from repro.seams.training import TrainingParts
+
+RANDOM = 1e-3
+"""Relative difference of two losses that no order of sums explains: a generator that torch does not know was used."""
+
+
+def prepare(parts: TrainingParts, ranks: int) -> None:
+    """Make the model one that two correct engines train alike.
+
+    Args:
+        ranks: whose micro-batches this process trains on, one after the other; 1 unless it is the reference.
+
+    Raises:
+        TrialError: the model still draws random numbers.
+    """
+    cut_dropout(parts.model)
+    if parts.without_randomness is not None:
+        parts.without_randomness(parts.model)
+    refuse_randomness(parts)
+    if ranks > 1:
+        keep_rank_0_buffers(parts.model, ranks)
+
+
+def refuse_randomness(parts: TrainingParts) -> None:
+    """Compare two forward passes of one synthetic sample pair; buffers and random states are as before.
+
+    Raises:
+        TrialError: the losses differ because the model draws random numbers.
+    """
+    inputs, targets = parts.synthetic_batch(2)
+    buffers = [(buffer, buffer.detach().clone()) for buffer in parts.model.buffers()]
+    training = parts.model.training
+    cuda = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    python, numpy_state = random.getstate(), np.random.get_state()
+    losses = []
+    with torch.random.fork_rng(devices=cuda), torch.no_grad():
+        before = _random_states(cuda)
+        parts.model.train()
+        for _ in range(2):
+            losses.append(float(parts.loss(call_model(parts.model, inputs), targets)))
+            for buffer, value in buffers:
+                buffer.copy_(value)
+        drawn = _random_states(cuda) != before
+    parts.model.train(training)
+    random.setstate(python)
+    np.random.set_state(numpy_state)
+    apart = abs(losses[0] - losses[1])
+    if math.isfinite(apart) and (apart > RANDOM * abs(losses[0]) or (drawn and apart)):
+        raise TrialError("the model's forward pass is still random in the gate, where every rank would draw numbers of "
+                         "its own: let the workload's TrainingParts.without_randomness turn its random layers off "
+                         "(torch's dropout modules are off already)")
+
+
+def _random_states(cuda: list[int]) -> list[Any]:
+    """Return the states of the generators that a layer may draw from, comparable."""
+    numpy_state: Any = np.random.get_state()
+    return [bytes(torch.get_rng_state().numpy()), *(bytes(torch.cuda.get_rng_state(index).numpy()) for index in cuda),
+            random.getstate(), bytes(numpy_state[1]), numpy_state[2]]
 
 
 def cut_dropout(model: torch.nn.Module) -> None:

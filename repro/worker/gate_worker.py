@@ -12,17 +12,15 @@ import numpy as np
 from repro.core import fence
 from repro.core.random_streams import Streams
 from repro.seams.training import Batch, Job, Session, TrainingParts, Workload
+from repro.suite.gate_options import GateOptions
 from repro.suite.model import Trial
 from repro.worker.data_order import SampleOrder
 from repro.worker.evaluation import ShareBatches
 from repro.worker.gate_measure import Measures, batch_sha256
-from repro.worker.gate_model import cut_dropout, keep_rank_0_buffers
+from repro.worker.gate_model import prepare
 from repro.worker.gate_trace import AGED_STEPS, Evaluation, Kind, Step, Trace, measured_steps
 from repro.worker.rank_weights import describe_held, wide_share
 from repro.worker.setup import RankPlace, Started, make_job, start_session, warm_up
-
-MAX_EVAL_SAMPLES = 2048
-"""Largest number of evaluation samples over all ranks: all of a small data set, enough of a large one."""
 
 
 def main(folder: str, payload: Mapping[str, Any]) -> None:
@@ -31,7 +29,7 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
     trial = Trial.model_validate(payload["trial"])
     job = make_job(trial.choices, RankPlace(rank, world, local_rank), payload.get("cache"))
     cut = int(payload.get("ranks_of_candidates", 1))
-    started = start_session(trial, job, payload.get("disturbance", 0), lambda parts: _prepare(parts, cut))
+    started = start_session(trial, job, payload.get("disturbance", 0), lambda parts: prepare(parts, cut))
     assert started.parts is not None
     try:
         if trial.choices.warmup_steps:  # the reference has none: what a warm-up leaves behind must show
@@ -41,12 +39,6 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
         fence.write_bytes(Path(folder, f"trace{rank}.json"), trace.model_dump_json().encode())
     finally:
         started.session.close()
-
-
-def _prepare(parts: TrainingParts, ranks: int) -> None:
-    cut_dropout(parts.model)
-    if ranks > 1:
-        keep_rank_0_buffers(parts.model, ranks)
 
 
 class Recorder:
@@ -59,7 +51,7 @@ class Recorder:
         self.parts: TrainingParts = started.parts
         self.parts.open_data()
         workload = trial.choices.workload.get(Workload)
-        self.eval_samples = min(workload.eval_samples, MAX_EVAL_SAMPLES)
+        self.eval_samples = min(workload.eval_samples, (trial.choices.gate or GateOptions()).eval_samples)
         self.order = SampleOrder(
             Streams(trial.master_seed, trial.repeat), workload.train_samples, trial.choices.batch.global_)
         self.measures = Measures()
@@ -125,7 +117,7 @@ class Recorder:
         """Evaluate by the engine and, with the weights that it reports, by the harness's own model."""
         from repro.worker.own_model import OwnModel
 
-        metric, job = self.trial.choices.stop.metric, self.job
+        metric, job = self.trial.choices.gate_metric, self.job
         theirs = self.session.evaluate(ShareBatches(self.parts, job, samples), metric)
         moved = self._moved()
         functions = self.started.functions

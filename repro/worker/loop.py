@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -17,7 +18,7 @@ from repro.worker.data_order import SampleOrder
 from repro.worker.evaluation import Evaluator
 from repro.worker.final_report import RankFigures, report_final
 from repro.worker.steps import TimedSteps
-from repro.worker.stop_rule import Ending, Progress, decide
+from repro.worker.stop_rule import Ending, Progress, decide, decide_steps
 from repro.worker.traffic_log import TrafficLog
 
 
@@ -42,6 +43,8 @@ class Loop:
         self.progress = Progress()
         self.known_peak_bytes: int | None = None
         """Largest memory before the last reset, in this attempt and in those that it resumes."""
+        self.init_peak_bytes: int | None = None
+        """Largest memory before the run started."""
 
     def run(self) -> None:
         """Train until the target, the budget or divergence ends the trial, then log the final report."""
@@ -57,14 +60,15 @@ class Loop:
         self.stop(ending)
         self.traffic.add(self.session.traffic())
         report_final(self.context, RankFigures(
-            self.steps.step, self.steps.block_seconds, self.traffic.total(), self.peak_bytes(), self.order, self.audit,
-            self.capture, self.evaluator.last,
+            self.steps.step, self.steps.block_seconds, self.steps.whole_seconds, self.traffic.total(),
+            self.peak_bytes(), self.init_peak_bytes, self.order, self.audit, self.capture, self.evaluator.last,
         ))
 
     def start(self) -> None:
         """Start the clock and read the data."""
         self.session.synchronize()
         self.session.traffic()  # drops what was counted before the run
+        self.init_peak_bytes = self.session.peak_bytes()
         self.session.reset_peak()
         self.watch.restart(self.log.start("run_start"))
         self.open_data()
@@ -75,15 +79,22 @@ class Loop:
             self.log.emit("x_hashes", {"data": self.context.parts.open_data()})
 
     def run_block(self) -> Ending | None:
-        """Train one block of steps, evaluate, decide."""
+        """Train one block of steps, evaluate if there is a target, decide."""
         with self.watch.phase("train"):
             losses = self.steps.train_block()
         with self.watch.phase("logging"):
             self.steps.log_block(losses)
+        if not self.context.choices.stop.has_target:
+            return decide_steps(self.steps.step, self.context.budget_steps, self.is_finite())
         value = self.evaluate()
         self.progress, ending = decide(
             self.context.choices.stop, self.progress, value, self.steps.step, self.context.budget_steps)
         return ending
+
+    def is_finite(self) -> bool:
+        """Return whether the losses of the last block are finite on all ranks; off the clock of training."""
+        with self.watch.phase("logging"):
+            return not self.session.total([float(not all(map(math.isfinite, self.steps.losses)))])[0]
 
     def evaluate(self) -> float:
         """Evaluate; at a drawn evaluation keep the weights, which counts as logging."""
@@ -130,7 +141,8 @@ class Loop:
         return {
             "step": self.steps.step, "hits": self.progress.hits, "established": self.progress.established,
             "evaluations": self.evaluator.evaluations, "own_steps": self.steps.block_seconds,
-            "traffic": self.traffic.total(), "peak_bytes": self.peak_bytes(),
+            "whole_steps": self.steps.whole_seconds, "traffic": self.traffic.total(), "peak_bytes": self.peak_bytes(),
+            "init_peak_bytes": self.init_peak_bytes,
             "account": self.audit.state() if self.audit else None, "watch": self.watch.state(),
         }
 
@@ -162,9 +174,10 @@ class Loop:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` returned in an earlier attempt, except for the stopwatch."""
         self.steps.step, self.steps.block_seconds = state["step"], state["own_steps"]
+        self.steps.whole_seconds = state["whole_steps"]
         self.progress = Progress(state["hits"], state["established"])
         self.evaluator.evaluations = state["evaluations"]
-        self.known_peak_bytes = state["peak_bytes"]
+        self.known_peak_bytes, self.init_peak_bytes = state["peak_bytes"], state["init_peak_bytes"]
         self.traffic.restore(state["traffic"])
         if self.audit is not None:
             self.audit.restore(state["account"])

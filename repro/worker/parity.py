@@ -16,7 +16,7 @@ from repro.suite.choice import parse_choice
 from repro.suite.identity import canonical
 from repro.suite.model import Trial
 from repro.suite.plan import Plan
-from repro.suite.training import TrainingConfig
+from repro.suite.training import Batch, TrainingConfig
 from repro.worker.gate_difference import TOLERANCE
 from repro.worker.gate_trace import STEPS, Kind
 
@@ -56,10 +56,25 @@ def groups(plan: Plan, every: bool = False) -> list[Group]:
 
 
 def _cells_to_compare(plan: Plan, every: bool) -> list[Cell]:
-    """Return all cells if they have several engines or algorithms, else those with a third party's plug-in."""
+    """Return all cells if they have several engines or algorithms, else those with a third party's plug-in.
+
+    Without those that the suite leaves out.
+    """
     real = [cell for cell in plan.cells if _needs_parts(cell.choices)]
     several = len({(canonical(cell.choices.engine), canonical(cell.choices.comm)) for cell in real}) > 1
-    return real if several or every else [cell for cell in real if has_foreign_part(cell.choices)]
+    return [cell for cell in real if not _skip(cell.choices)
+            and (several or every or has_foreign_part(cell.choices))]
+
+
+def _skip(choices: TrainingConfig) -> str:
+    """Return the suite's reason to leave a cell out; "" if it is gated."""
+    return (choices.gate.skip or "") if choices.gate is not None else ""
+
+
+def skipped(plan: Plan) -> dict[str, str]:
+    """Return label -> reason of the cells that the suite leaves out."""
+    return {cell.label: _skip(cell.choices) for cell in plan.cells
+            if _needs_parts(cell.choices) and _skip(cell.choices)}
 
 
 def has_foreign_part(choices: TrainingConfig) -> bool:
@@ -98,7 +113,7 @@ def _group(reference: Trial, members: Sequence[Trial], kind: Kind, least: float)
 
 def least_share(choices: TrainingConfig) -> float:
     """Return the smallest rate above 0 of the schedule over the budget, as a share of the full rate."""
-    epochs = choices.stop.max_epochs
+    epochs = choices.budget_epochs
     shares = [choices.schedule.factor(epochs * place / SCHEDULE_POINTS, epochs) for place in range(SCHEDULE_POINTS)]
     return min((share for share in shares if share > 0), default=1.0)
 
@@ -107,6 +122,8 @@ def why_not(plan: Plan) -> str:
     """Return the reason why the gate has nothing to compare."""
     if not any(_needs_parts(cell.choices) for cell in plan.cells):
         return "no engine of this suite trains a model"
+    if left_out := skipped(plan):
+        return f"not gated: {'; '.join(dict.fromkeys(left_out.values()))}"
     return "one engine and one communication algorithm only"
 
 
@@ -135,7 +152,15 @@ def _strip_cell(cell: Cell, kind: Kind) -> Cell:
               "schedule": type(cell.choices).model_fields["schedule"].default, "determinism": "seeded"}
     if kind == "fp32":
         update["precision"] = parse_choice("precision", "fp32")
+    if cell.choices.gate is not None and cell.choices.gate.micro is not None:
+        update["batch"] = _smaller_batch(cell.choices, cell.choices.gate.micro)
     return cell.with_choices(cell.choices.model_copy(update=update))
+
+
+def _smaller_batch(choices: TrainingConfig, micro: int) -> Batch:
+    micro = min(micro, choices.micro_batch)
+    whole = micro * choices.batch.accumulation * choices.processes
+    return choices.batch.model_copy(update={"micro": micro, "global_": whole})
 
 
 def _reference_cell(cell: Cell, kind: Kind) -> Cell:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,10 @@ from repro.core.random_streams import Streams
 from repro.seams.training import Comm, Engine, Job, Optimizer, Precision, Session, TrainingParts, Workload
 from repro.suite.model import Trial
 from repro.suite.training import TrainingConfig
+from repro.worker.model_flops import meta_twin
+
+if TYPE_CHECKING:
+    import torch
 
 DISTURBANCE = 1e-7
 """Relative size of the disturbance that measures how much rounding matters: about one last place of float32."""
@@ -60,6 +64,8 @@ class Started:
     parts: TrainingParts | None
     functions: TrainingParts | None
     """The workload's functions as they were before the engine started: the harness evaluates with them itself."""
+    twin: torch.nn.Module | str | None = None
+    """The model without memory, as it was before the engine started, or why there is none; on rank 0 only."""
 
 
 def start_session(
@@ -83,7 +89,8 @@ def start_session(
     if parts is not None and prepare is not None:
         prepare(parts)
     functions = replace(parts) if parts is not None else None
-    return Started(engine.start(parts, job, streams), parts, functions)
+    twin = meta_twin(parts.model) if parts is not None and job.rank == 0 else None
+    return Started(engine.start(parts, job, streams), parts, functions, twin)
 
 
 def _use_device(device: str) -> None:
@@ -118,8 +125,9 @@ def warm_up(session: Session, parts: TrainingParts, job: Job, choices: TrainingC
 
 def _warm_up_once(session: Session, parts: TrainingParts, job: Job, choices: TrainingConfig) -> None:
     session.warm_up([parts.synthetic_batch(job.micro_batch) for _ in range(job.accumulation)])
-    sizes = evaluation_sizes(choices.workload.get(Workload).eval_samples, job)
-    session.evaluate([parts.synthetic_batch(size) for size in sizes], choices.stop.metric)
+    if choices.stop.has_target:
+        sizes = evaluation_sizes(choices.workload.get(Workload).eval_samples, job)
+        session.evaluate([parts.synthetic_batch(size) for size in sizes], choices.stop.metric)
     session.synchronize()
 
 

@@ -33,12 +33,19 @@ def write_steps(
                  at_ns=end_ns if last else end_ns - round(later * 1e9))
 
 
-def write_rank_steps(log: EventLog, slowest: Sequence[float], fastest: Sequence[float]) -> None:
-    """Write the `x_rank_steps` lines of one block: seconds of the slowest and of the fastest rank, by step."""
+def write_rank_steps(
+    log: EventLog, slowest: Sequence[float], fastest: Sequence[float], whole: Sequence[float]
+) -> None:
+    """Write the `x_rank_steps` lines of one block: seconds of the slowest and of the fastest rank, by step.
+
+    Args:
+        whole: seconds of the slowest rank with the step's input.
+    """
     for start in _line_starts(len(slowest)):
         part = slice(start, start + STEPS_A_LINE)
         log.emit("x_rank_steps", {"slowest_seconds": _round_seconds(slowest[part]),
-                                  "fastest_seconds": _round_seconds(fastest[part])})
+                                  "fastest_seconds": _round_seconds(fastest[part]),
+                                  "whole_seconds": _round_seconds(whole[part])})
 
 
 def _line_starts(count: int) -> range:

@@ -28,7 +28,7 @@ class TimedSteps:
         self.schedule, self.job, self.parts = context.choices.schedule, context.job, context.parts
         self.session, self.timer = context.session, context.clock.timer
         self.train_samples, self.global_batch = context.workload.train_samples, context.choices.batch.global_
-        self.base_rate, self.max_epochs = context.choices.rate, context.choices.stop.max_epochs
+        self.base_rate, self.max_epochs = context.choices.rate, context.choices.budget_epochs
         self.hashed = context.choices.determinism == "bitwise"
         self.step = 0
         """Optimizer steps so far."""
@@ -36,6 +36,8 @@ class TimedSteps:
         """This rank's losses of the last logged block."""
         self.block_seconds: list[list[float]] = []
         """Step seconds of this rank, one list a block."""
+        self.whole_seconds: list[list[float]] = []
+        """The same with the input of each step."""
 
     @property
     def samples(self) -> int:
@@ -48,7 +50,7 @@ class TimedSteps:
             The loss of every step, not yet read from the device.
         """
         session, timer, log = self.session, self.timer, self.context.log
-        count = min(self.context.block_steps, self.context.budget_steps - self.step)
+        count = self.context.block_steps(self.step)
         log.start("block_start", first_step=self.step, steps=count)
         losses = []
         self.traffic.add(session.traffic())
@@ -95,6 +97,7 @@ class TimedSteps:
             self.audit.count_consumed()
         self.losses = [float(loss) for loss in losses]
         self.block_seconds.append(seconds)
+        self.whole_seconds.append([step + waited for step, waited in zip(seconds, inputs, strict=True)])
         finite = [loss if math.isfinite(loss) else None for loss in self.losses]
         write_steps(log, self.step - len(losses), seconds, inputs, finite, self.context.clock.now())
         log.flush()

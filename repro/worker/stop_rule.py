@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from repro.record.outcome import TrialOutcome
-from repro.suite.training import Stop
+from repro.suite.stop import Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ def decide(
     """
     if not math.isfinite(value):
         return progress, Ending("diverged", f"loss or {stop.metric} is not finite at step {step}")
+    assert stop.target is not None and stop.max_epochs is not None, "validated: a design with a target"
     hit = value >= stop.target if stop.direction == "higher" else value <= stop.target
     hits = progress.hits + 1 if hit else 0
     progress = Progress(hits, progress.established or hits >= stop.confirm_evals)
@@ -52,3 +53,14 @@ def decide(
     if spent:
         return progress, Ending("missed", f"{stop.metric} {value:.4f} after {stop.max_epochs:g} epochs")
     return progress, None
+
+
+def decide_steps(step: int, budget_steps: int, finite: bool) -> Ending | None:
+    """Decide after a block of design fixed_steps; identical on every rank because `finite` is.
+
+    Args:
+        finite: no rank had a loss that was not finite.
+    """
+    if not finite:
+        return Ending("diverged", f"loss is not finite by step {step}")
+    return Ending("success") if step >= budget_steps else None

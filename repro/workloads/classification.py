@@ -11,14 +11,20 @@ from torch.nn import functional
 from repro.core.random_streams import Streams
 
 
-def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def loss(outputs: torch.Tensor, targets: torch.Tensor, label_smoothing: float = 0.0) -> torch.Tensor:
     """Return the mean cross entropy, in float32 for every precision of the model."""
-    return functional.cross_entropy(outputs.float(), targets)
+    return functional.cross_entropy(outputs.float(), targets, label_smoothing=label_smoothing)
 
 
 def top1(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Return how many samples have their target as the largest output."""
     return (outputs.argmax(dim=1) == targets).sum()
+
+
+def top5(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return how many samples have their target among the five largest outputs."""
+    places = outputs.float().topk(min(5, outputs.shape[1]), dim=1).indices
+    return (places == targets[:, None]).any(dim=1).sum()
 
 
 def initialised(make: Callable[[], nn.Module], streams: Streams, device: str) -> nn.Module:

@@ -58,6 +58,18 @@ def draw(recipe: Recipe) -> Images:
     )
 
 
+def as_bytes(images: Images) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Return every sample as pixels [n, side, side, channels], 0 to 255, and all targets [n]."""
+    scale = np.float32(32)
+    pictures, noises = (np.moveaxis(part, 1, -1) * scale for part in (images.pictures, images.noises))
+    found = np.empty((len(images.targets), *pictures.shape[1:]), np.uint8)
+    for start in range(0, len(found), NOISES):
+        part = slice(start, start + NOISES)
+        total = pictures[images.targets[part]] + noises[images.noise[part]] + np.float32(128)
+        found[part] = np.clip(np.rint(total), 0, 255)
+    return found, images.targets
+
+
 def sha256(recipe: Recipe) -> str:
     """Return the sha256 over every array as little-endian bytes."""
     return digest(draw(recipe))

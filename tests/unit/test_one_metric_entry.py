@@ -26,7 +26,7 @@ from repro.suite.metrics import METRICS, MetricSpec
 from repro.suite.model import Trial
 from tests.records import SUITE, default_course, make_record
 
-STEP = MetricSpec(name="step_seconds", path="steps.median_seconds", noun="median step time", times="the step time",
+STEP = MetricSpec(name="bare_step_seconds", path="steps.median_seconds", noun="median step time", times="the step time",
                   unit="s", description="Median over steps of the slowest rank's step.",
                   says=("takes", "the step time of"))
 

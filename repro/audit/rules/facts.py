@@ -133,6 +133,8 @@ class Facts:
     origin: Origin
     title: str
     cells: tuple[CellFacts, ...]
+    no_target: bool = False
+    """No accuracy was asked for: every run is a fixed number of steps."""
     comparisons: tuple[Comparison, ...] | None = None
     """Comparisons with their tests; None: the source holds none."""
     contrasts: tuple[tuple[str, str], ...] | None = None

@@ -15,6 +15,7 @@ from repro.record.store import Record
 from repro.suite.cell import Cell
 from repro.suite.identity import canonical
 from repro.suite.metrics import DEFAULT
+from repro.suite.stop import Stop
 from repro.suite.training import TrainingConfig
 
 MEANS = {"costs": "median", "rates": "median", "ratios": "geometric mean"}
@@ -29,7 +30,7 @@ def record_facts(record: Record) -> Facts:
         by_cell.setdefault(item.cell_id, []).append(item)
     compared = tuple(compare(plan, record.results, started_ms=record.started_ms))
     return Facts(
-        origin="record", title=plan.suite.suite,
+        origin="record", title=plan.suite.suite, no_target=not plan.has_target,
         cells=tuple(_cell(record, cell, by_cell.get(cell.cell_id, [])) for cell in plan.cells),
         comparisons=compared, contrasts=tuple((item.candidate, item.baseline) for item in compared),
         declared=plan.suite.primary is not None, data=tuple(_data(item) for item in environment.data),
@@ -46,19 +47,25 @@ def record_facts(record: Record) -> Facts:
 
 def _cell(record: Record, cell: Cell, results: Sequence[Result]) -> CellFacts:
     choices = cell.choices
-    summary = summarize(cell, results, DEFAULT, record.plan.suite.horizon)
     stop = choices.stop
+    summary = summarize(cell, results, DEFAULT if stop.has_target else record.plan.suite.metric,
+                        record.plan.suite.horizon)
     return CellFacts(
         cell_id=cell.cell_id, label=cell.label, workers=choices.processes, global_batch=choices.batch.global_,
         runs=tuple(_run(record.plan.master_seed, item) for item in results),
         model=json.dumps(choices.workload.model_dump(mode="json"), sort_keys=True),
-        target=f"{stop.metric} {'<=' if stop.direction == 'lower' else '>='} {stop.target:g}",
+        target=_target(stop),
         others=canonical(choices, exclude={"processes", "batch"}),
         hyperparameters=_hyperparameters(choices, results), determinism=choices.determinism,
         planned=record.due_of(cell.cell_id), interval=_has_interval(summary), median=summary.median,
         bandwidth=min((item.network.slowest for item in results if item.network), default=None),
         simulated=choices.origin == "simulated",
     )
+
+
+def _target(stop: Stop) -> str:
+    """Return the target; "" if none was asked for."""
+    return f"{stop.metric} {'<=' if stop.direction == 'lower' else '>='} {stop.target:g}" if stop.has_target else ""
 
 
 def _has_interval(summary: Summary) -> bool:
@@ -105,7 +112,7 @@ def _hyperparameters(choices: TrainingConfig, results: Sequence[Result]) -> dict
         "weight decay": str(options.get("weight_decay", "none")), "learning rate": f"{choices.rate:g}",
         "schedule": json.dumps(choices.schedule.model_dump(mode="json"), sort_keys=True),
         "batch per worker": str(choices.micro_batch * choices.batch.accumulation),
-        "global batch": str(choices.batch.global_), "epochs": f"{choices.stop.max_epochs:g} at most",
+        "global batch": str(choices.batch.global_), "epochs": f"{choices.budget_epochs:g} at most",
     }
     if results and all("init_weights" in item.hashes for item in results if meaning(item.status).counts):
         found["initialisation"] = "drawn from the seed; hash of the weights recorded for every run"
@@ -133,6 +140,8 @@ def _agreements(record: Record) -> tuple[Agreement, ...]:
 def _parity(found: Mapping[str, Any] | None) -> str | None:
     if found is None:
         return None
-    if not found.get("needed", True):
-        return "not needed"
-    return "failed" if any(item.get("problem") for item in found.get("findings", [])) else "passed"
+    if any(item.get("problem") for item in found.get("findings", [])):
+        return "failed"
+    if found.get("skipped"):
+        return None  # engines that nobody compared
+    return "passed" if found.get("needed", True) else "not needed"

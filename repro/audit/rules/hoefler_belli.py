@@ -224,5 +224,5 @@ RULES = (
     Rule("HB9", f"{SOURCE} 9", "All factors and the setup are documented", documented, ALWAYS),
     Rule("HB10", f"{SOURCE} 10", "Synchronisation, and how ranks are summarised", synchronisation),
     Rule("HB11", f"{SOURCE} 11", "Upper bounds next to the results", bounds),
-    Rule("HB12", f"{SOURCE} 12", "Plots with enough to read them", plots),
+    Rule("HB12", f"{SOURCE} 12", "Plots with enough to read them", plots, of_target=True),
 )

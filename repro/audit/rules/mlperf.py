@@ -157,12 +157,12 @@ def reference_convergence(facts: Facts) -> Judged:
 
 
 RULES = (
-    Rule("MLP1", f"{SOURCE}, Quality measure", "One fixed target", fixed_target, ALWAYS),
+    Rule("MLP1", f"{SOURCE}, Quality measure", "One fixed target", fixed_target, ALWAYS, of_target=True),
     Rule("MLP2", f"{SOURCE}, Benchmark results", "A fixed number of runs", fixed_repeats, ALWAYS),
-    Rule("MLP3", f"{SOURCE}, Benchmark results", "Valid under the drop rule", drop_rule, ("mlperf",)),
+    Rule("MLP3", f"{SOURCE}, Benchmark results", "Valid under the drop rule", drop_rule, ("mlperf",), of_target=True),
     Rule("MLP4", f"{SOURCE}, Random numbers; seed checker", "Seeds are logged and distinct", distinct_seeds, ALWAYS),
     Rule("MLP5", f"{SOURCE}, Run results", "The clock is never paused", no_pausing, ALWAYS),
     Rule("MLP6", f"{SOURCE}, Benchmark results", "No picking of N out of M runs", no_picking, ALWAYS),
     Rule("MLP7", f"{SOURCE}, Reference convergence points", "Convergence as the reference at that batch size",
-         reference_convergence),
+         reference_convergence, of_target=True),
 )

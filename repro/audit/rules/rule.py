@@ -13,6 +13,7 @@ Verdict = Literal["pass", "fail", "not applicable", "cannot tell"]
 Judged = tuple[Verdict, str]
 """A verdict and one sentence of evidence, with figures."""
 SHOWN = 3
+NO_TARGET: Judged = ("not applicable", "no target was asked for: a fixed number of steps is timed")
 
 
 class Finding(Frozen):
@@ -36,9 +37,11 @@ class Rule:
     judge: Callable[[Facts], Judged]
     required: tuple[Origin, ...] = ()
     """The origins for which the rule is required."""
+    of_target: bool = False
+    """It judges what only a target gives: a time to it, the quality at it, the curve towards it."""
 
     def find(self, facts: Facts) -> Finding:
-        verdict, evidence = self.judge(facts)
+        verdict, evidence = NO_TARGET if self.of_target and facts.no_target else self.judge(facts)
         return Finding(id=self.id, source=self.source, title=self.title, verdict=verdict,
                        required=facts.origin in self.required, evidence=evidence)
 

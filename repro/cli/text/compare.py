@@ -14,6 +14,7 @@ from repro.compare.effect import FEW
 
 from .colors import COLORS, p_text
 from .effects import print_effects
+from .figures import print_figures
 
 if TYPE_CHECKING:
     from repro.compare.calibration import Calibration
@@ -28,6 +29,7 @@ def print_compared(found: Compared, console: Console | None = None) -> None:
     console.print(line(f"{found.suite}, digest {found.digest[:16]}, method {found.method}: "
                        f"{METRICS[found.metric].noun}"), soft_wrap=True)
     console.print(_cells(found.summaries))
+    print_figures(found.summaries, found.figures, found.notes_of_figures, console)
     leading = not any(item.primary for item in found.comparisons)
     if leading:
         print_effects(found.effects, console)
@@ -70,7 +72,8 @@ def calibration_text(found: Calibration | None) -> str:
 
 def _cells(summaries: Sequence[Summary]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="")
-    for name, right in (("cell", False), ("reached", True), ("median", True), ("interval", True), ("CV", True),
+    reached = "reached" if all(item.has_target for item in summaries) else "ended well"
+    for name, right in (("cell", False), (reached, True), ("median", True), ("interval", True), ("CV", True),
                         ("other ends", False)):
         table.add_column(name, justify="right" if right else "left", overflow="fold")
     for item in summaries:
@@ -78,13 +81,17 @@ def _cells(summaries: Sequence[Summary]) -> Table:
         ends = ", ".join(f"{count} {status}" for status, count in sorted(item.statuses.items()) if status != "ok")
         table.add_row(
             line(item.label), f"{item.ok}/{item.n}",
-            "not reached" if item.median is None else f"{item.median:.4g} {unit}".rstrip(),
+            _without(item) if item.median is None else f"{item.median:.4g} {unit}".rstrip(),
             f"{item.interval.low:.4g} to {item.interval.high:.4g}" if item.interval else "-",
             "-" if item.coefficient_of_variation is None else f"{item.coefficient_of_variation:.1%}".replace("%", " %"),
             "; ".join(part for part in (ends, f"{sum(item.outliers)} outlier(s)" if any(item.outliers) else "",
                                         f"{item.resumed} resumed" if item.resumed else "") if part),
         )
     return table
+
+
+def _without(item: Summary) -> str:
+    return "not reached" if METRICS[item.metric].to_target else "none"
 
 
 def _ratios(found: Sequence[Comparison]) -> Table:

@@ -30,7 +30,7 @@ def outcome_text(
 ) -> str:
     """Return the cells with their medians, and the primary contrast and each main effect in one sentence."""
     width = max((len(item.label) for item in summaries), default=0)
-    lines = [f"{item.label:<{width}}  {item.ok} of {item.n} reached the target, median {_median(item)}{_resumed(item)}"
+    lines = [f"{item.label:<{width}}  {item.ok} of {item.n} {_reached(item)}, median {_median(item)}{_resumed(item)}"
              for item in summaries]
     primary = next((item for item in comparisons if item.primary), None)
     if primary is not None:
@@ -45,8 +45,14 @@ def _resumed(item: Summary) -> str:
     return f" ({item.resumed} resumed from a checkpoint; the lost time is on their clocks)" if item.resumed else ""
 
 
+def _reached(item: Summary) -> str:
+    return "reached the target" if item.has_target else "ended well"
+
+
 def _median(item: Summary) -> str:
-    return "not reached" if item.median is None else f"{item.median:.3g} {METRICS[item.metric].unit}".rstrip()
+    if item.median is None:
+        return "not reached" if METRICS[item.metric].to_target else "none"
+    return f"{item.median:.3g} {METRICS[item.metric].unit}".rstrip()
 
 
 def comparison_sentence(found: Comparison) -> str:

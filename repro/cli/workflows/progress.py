@@ -63,7 +63,7 @@ class TerminalWatcher:
     def trial_ended(self, result: Result, seconds: float) -> None:
         self._spent.append(seconds)
         width = len(str(self._count))
-        end = f"{self._metric} {result.final:.4f}" if result.final is not None else result.reason
+        end = f"{self._metric} {result.final:.4f}" if result.final is not None else result.reason or _speed(result)
         clock = f", target after {result.tta_wall:.2f} s" if result.tta_wall is not None else ""
         reason = f" ({result.reason})" if result.reason and result.final is not None else ""
         self.console.print(line(f"[{self._number:>{width}}/{self._count}] {self._label}: {result.status}, {end}{clock}"
@@ -79,6 +79,12 @@ class TerminalWatcher:
             return ""
         seconds = sum(self._spent) / len(self._spent) * remaining
         return f", about {duration(seconds)} left"
+
+
+def _speed(result: Result) -> str:
+    """Return the speed of a trial without evaluations."""
+    step, rate = result.step_seconds, result.train_samples_per_second
+    return "" if step is None or rate is None else f"{rate:,.0f} samples/s, {1e3 * step:.3g} ms a step"
 
 
 def duration(seconds: float) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -14,6 +12,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from repro.core import resident
 from repro.core.errors import CheckpointRefused, TrialError
 from repro.engines.plain.blocks import blocks_of
 from repro.engines.plain.compiler import Compiler
@@ -220,8 +219,7 @@ class TorchSession(Session):
     def peak_bytes(self) -> int | None:
         if self.device.type == "cuda":
             return int(torch.cuda.max_memory_allocated(self.device))
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024
+        return resident.peak_bytes()
 
     def states(self) -> States:
         """Return the model and its optimizer in the terms of `state_memory`."""
@@ -240,6 +238,8 @@ class TorchSession(Session):
     def reset_peak(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
+        else:
+            resident.reset_peak()
 
     def traffic(self) -> dict[str, Any]:
         return self.job.comm.traffic()

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from repro.core.errors import TrialError
+from repro.seams.plugin import Setting
 from repro.seams.training import DataIdentity, Workload
 from repro.workloads.data import check, manifest
 from repro.workloads.data.form import DataForm
@@ -51,6 +52,13 @@ class FileWorkload(Workload):
     @property
     def eval_samples(self) -> int:
         return self.data.eval_samples
+
+    def unsupported(self, setting: Setting) -> str | None:
+        fewest = min(self.train_samples, self.eval_samples)
+        if fewest < setting.processes:
+            return (f"too few samples: the data have {self.train_samples} for training and {self.eval_samples} for "
+                    f"evaluation, fewer than the {setting.processes} processes")
+        return None
 
     def absent(self) -> str:
         try:

@@ -39,7 +39,7 @@ def write_log(path: Path, steps: int) -> Trial:
              eval_stop_ns=now[0])
     log.stop("run_stop", status="success")
     log.emit("x_phases", {"train": steps * (STEP + FED)})
-    write_rank_steps(log, [STEP] * steps, [STEP] * steps)
+    write_rank_steps(log, [STEP] * steps, [STEP] * steps, [STEP + FED] * steps)
     log.emit("x_effective", {})
     log.close()
     return trial

@@ -1,0 +1,85 @@
+"""Figures of training by cell, in groups: medians over its trials, for tables that stand beside the verdicts.
+
+They are described, not tested: a verdict on one of them needs `--metric`, or a suite that declares it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import NamedTuple
+
+from repro.record.results import Result
+from repro.record.status import meaning
+
+
+class Figure(NamedTuple):
+    """One column of a table."""
+
+    path: str
+    """Field of a result, or of its model after a dot."""
+    title: str
+    unit: str
+    """"" for a share or a count; "s" for a time."""
+
+
+GROUPS: dict[str, tuple[Figure, ...]] = {
+    "Speed": (
+        Figure("step_seconds", "Step time, median", "s"), Figure("step_seconds_mean", "Step time, mean", "s"),
+        Figure("train_samples_per_second", "Training throughput", "samples/s"),
+        Figure("tokens_per_second", "Tokens a second", "tokens/s"), Figure("mfu", "MFU", ""),
+    ),
+    "Memory": (
+        Figure("training_peak_mib", "Peak in training, largest rank", "MiB"),
+        Figure("training_peak_mib_sum", "Sum over ranks", "MiB"), Figure("init_peak_mib", "Until training", "MiB"),
+    ),
+    "Energy": (Figure("joules_per_sample", "Measured energy a sample", "J"),),
+    "Model": (
+        Figure("model.parameters", "Parameters", ""), Figure("model.forward_flops", "Forward pass of a sample", "FLOP"),
+    ),
+}
+"""Title of a group -> its figures. Old records have none of them."""
+
+
+def cell_figures(results: Sequence[Result]) -> dict[str, float]:
+    """Return path -> median over the trials that have the figure; {} for results of versions that had no such figures.
+
+    A trial that failed tells nothing about its cell and is left out.
+    """
+    known = [item for item in results if item.step_seconds is not None and meaning(item.status).counts]
+    found = {}
+    for figure in (figure for group in GROUPS.values() for figure in group):
+        if values := [value for item in known if (value := _read(item, figure.path)) is not None]:
+            found[figure.path] = median(values)
+    return found
+
+
+def notes(results: Iterable[Result]) -> list[str]:
+    """Return what a reader must know of the figures: what memory counts, whose peak MFU is a share of, or why there is
+    none; each once."""
+    found: dict[str, None] = {}
+    for item in results:
+        if item.memory:
+            found.setdefault(MEMORY[item.memory])
+        if item.model is not None and item.model.peak_flops:
+            found.setdefault(f"MFU is a share of {item.model.peak_flops / 1e12:g} TFLOP/s a device, the stated peak of "
+                             f"{item.model.device} ({item.model.peak_source})")
+        elif item.model is not None and item.model.why:
+            found.setdefault(f"no MFU: {item.model.why}")
+    return list(found)
+
+
+MEMORY = {
+    "resident": "memory is the resident memory of a process, with the interpreter and its libraries; what processes "
+                "share counts for each",
+    "allocated": "memory is what torch allocated on the GPU, without its context and what its allocator holds in "
+                 "reserve",
+}
+"""`Result.memory` -> what it counts."""
+
+
+def _read(result: Result, path: str) -> float | None:
+    head, _, rest = path.partition(".")
+    value = getattr(result, head)
+    found: float | None = getattr(value, rest) if rest and value is not None else value
+    return found

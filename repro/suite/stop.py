@@ -1,0 +1,60 @@
+"""When a trial ends and what counts as success: a target, or a number of timed steps."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+
+from repro.seams.training import Direction
+from repro.suite.field_problem import FieldProblem, SuitePart
+
+OF_A_TARGET = ("metric", "target", "max_epochs", "confirm_evals", "direction")
+"""Fields that only a design with a target has."""
+OF_STEPS = ("steps", "warmup")
+"""Fields that only design fixed_steps has."""
+NO_TARGET = ("design fixed_steps asks for throughput and memory, not for a quality: it has no {name}; remove it, or "
+             "use design stop_at_target or fixed_budget")
+
+
+class Stop(SuitePart):
+    """When a trial ends and what counts as success, declared beforehand."""
+
+    metric: str = Field("", description="a metric of the workload")
+    target: float | None = Field(None, description="the quality to reach")
+    max_epochs: float | None = Field(None, gt=0, le=1e6, description="budget in passes over the training data")
+    confirm_evals: int = Field(1, ge=1, description="consecutive evaluations at or past the target that establish it")
+    design: Literal["stop_at_target", "fixed_budget", "fixed_steps"] = "stop_at_target"
+    direction: Direction | None = Field(None, description="filled in from the workload's metric")
+    steps: int | None = Field(None, ge=1, le=1_000_000, description="design fixed_steps: steps that are timed")
+    warmup: int = Field(0, ge=0, le=1_000_000, description="design fixed_steps: steps before those, in no speed")
+
+    @model_serializer(mode="wrap")
+    def _own_fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what another design would have: cells of older records keep their names."""
+        foreign = OF_STEPS if self.has_target else OF_A_TARGET
+        data: dict[str, Any] = handler(self)
+        return {name: value for name, value in data.items() if name not in foreign}
+
+    @property
+    def has_target(self) -> bool:
+        """False for design fixed_steps, which evaluates nothing."""
+        return self.design != "fixed_steps"
+
+    @model_validator(mode="after")
+    def _one_design(self) -> Stop:
+        if not self.has_target:
+            written = next((name for name in OF_A_TARGET if name in self.model_fields_set
+                            and getattr(self, name) != type(self).model_fields[name].default), None)
+            if written:
+                raise FieldProblem(NO_TARGET.format(name=written), (written,))
+            if self.steps is None:
+                raise FieldProblem("is missing: design fixed_steps times a number of steps", ("steps",))
+            return self
+        for name in ("metric", "target", "max_epochs"):
+            if not getattr(self, name) and getattr(self, name) != 0:
+                raise FieldProblem("is missing", (name,))
+        for name in OF_STEPS:
+            if getattr(self, name):
+                raise FieldProblem(f"only design fixed_steps has it, not {self.design}", (name,))
+        return self

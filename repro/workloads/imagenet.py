@@ -1,0 +1,148 @@
+"""ImageNet, or other images in class folders, with ResNet-50 and older networks; and a synthetic twin without files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from repro.core.random_streams import Streams
+from repro.seams.training import Batch, DataIdentity, Direction, TrainingParts, Workload
+from repro.workloads import synthetic_images
+from repro.workloads.data.workload import Counts, FileWorkload
+from repro.workloads.images.imagenet_form import OFFICIAL, ImageNetForm
+
+if TYPE_CHECKING:
+    from torch import nn
+
+SMALLEST = {"resnet50": 32, "alexnet_bn": 64, "googlenet": 32, "vgg16": 32}
+"""Fewest pixels a side that the layers of each network leave something of."""
+
+
+class ImageCounts(Counts):
+    """Counts of images in class folders."""
+
+    classes: int = Field(ge=2)
+
+
+class _ImageNet(Workload):
+    """Photographs of many classes; where they come from is the subclass's matter."""
+
+    metrics: ClassVar[Mapping[str, Direction]] = {"top1": "higher", "top5": "higher"}
+    ranges: ClassVar[Mapping[str, tuple[float, float]]] = {"top1": (0.0, 1.0), "top5": (0.0, 1.0)}
+    test_views: ClassVar[int | None] = 1
+    reference_samples_per_second: ClassVar[float] = 2.5
+
+    model: Literal["resnet50", "alexnet_bn", "googlenet", "vgg16"] = "resnet50"
+    """resnet50: v1.5, 25.6 million weights; alexnet_bn: 61.1; googlenet: 7.0, without auxiliary classifiers; vgg16:
+    138.4."""
+    image_size: int = Field(default=224, ge=32, le=1024)
+    """Pixels a side in evaluations, and in training unless `resizing` says otherwise."""
+    resizing: tuple[tuple[int, int], ...] = Field(default=(), max_length=100)
+    """Progressive resizing of training images: (first epoch, pixels a side), epochs ascending from 0. For example
+    [[0, 128], [18, 224]]."""
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    """Share of a target that is spread over all classes, in the training loss."""
+
+    @model_validator(mode="after")
+    def _sizes(self) -> _ImageNet:
+        epochs = [epoch for epoch, _ in self.resizing]
+        if epochs and (epochs[0] != 0 or epochs != sorted(set(epochs))):
+            raise ValueError("resizing: epochs must ascend from 0, for example [[0, 128], [18, 224]]")
+        smallest = min(self.image_size, *(side for _, side in self.stages))
+        if smallest < SMALLEST[self.model]:
+            raise ValueError(f"{self.model} needs images of at least {SMALLEST[self.model]} pixels a side (given: "
+                             f"{smallest})")
+        if max(side for _, side in self.stages) > 1024:
+            raise ValueError("resizing: images of at most 1024 pixels a side")
+        return self
+
+    @property
+    def stages(self) -> tuple[tuple[int, int], ...]:
+        """(First epoch, pixels a side) of training images."""
+        return self.resizing or ((0, self.image_size),)
+
+    def _parts(self, classes: int, streams: Streams, device: str, **functions: Any) -> TrainingParts:
+        from repro.workloads import classification
+        from repro.workloads.images import large_nets
+
+        make: Callable[[], nn.Module] = partial(large_nets.NETS[self.model], classes)
+        return TrainingParts(
+            model=classification.initialised(make, streams, device),
+            loss=partial(classification.loss, label_smoothing=self.label_smoothing),
+            scores={"top1": classification.top1, "top5": classification.top5}, **functions,
+        )
+
+
+class ImageNet(_ImageNet, FileWorkload):
+    """Images in class folders, prepared by `repro data prepare imagenet`: ILSVRC2012, or any others."""
+
+    title: ClassVar[str] = "ImageNet, images in class folders"
+    form: ClassVar[ImageNetForm] = ImageNetForm()
+    data: ImageCounts = ImageCounts(**OFFICIAL)
+
+    def build(self, streams: Streams, device: str) -> TrainingParts:
+        from repro.workloads.images.image_reader import ImageReader, drawn
+        from repro.workloads.reading import InProcess
+
+        reader = ImageReader(self.prepared(), streams, self.stages, self.image_size)
+        batches = InProcess(reader, device)
+        return self._parts(
+            self.data.classes, streams, device,
+            train_batch=batches.train_batch, eval_batch=batches.eval_batch,
+            synthetic_batch=partial(_noise, self.stages[0][1], self.data.classes, device), open_data=reader.open,
+            fed=batches.fed, draws=lambda epoch, indices: drawn(streams, epoch, self.train_samples)[indices],
+            reader=reader,
+        )
+
+
+class ImageNetSynthetic(_ImageNet):
+    """Images of a few blocks, of ImageNet's shape and number; accuracy on them says nothing. Nothing is decoded."""
+
+    title: ClassVar[str] = "synthetic images in the shape of ImageNet"
+    synthetic: ClassVar[bool] = True
+
+    samples: int = Field(default=OFFICIAL["train_samples"], ge=1, le=100_000_000)
+    """Training samples."""
+    held_out: int = Field(default=OFFICIAL["eval_samples"], ge=1, le=10_000_000)
+    """Evaluation samples."""
+    classes: int = Field(default=OFFICIAL["classes"], ge=2, le=100_000)
+
+    @property
+    def train_samples(self) -> int:
+        return self.samples
+
+    @property
+    def eval_samples(self) -> int:
+        return self.held_out
+
+    def identity(self) -> DataIdentity:
+        from repro.workloads.images.coarse_batches import recipe
+
+        return DataIdentity(
+            name="imagenet-synthetic", version="1", train_samples=self.samples, eval_samples=self.held_out,
+            sha256=synthetic_images.sha256(recipe(self.classes, self.samples, self.held_out)),
+            licence="none: no data", source="drawn from the options of the workload",
+        )
+
+    def build(self, streams: Streams, device: str) -> TrainingParts:
+        from repro.workloads.images.coarse_batches import CoarseBatches
+
+        batches = CoarseBatches(self.classes, self.samples, self.held_out, self.stages, self.image_size, device)
+        return self._parts(
+            self.classes, streams, device, train_batch=batches.train, eval_batch=batches.evaluation,
+            synthetic_batch=batches.synthetic, open_data=batches.open, fed=batches.fed,
+        )
+
+
+def _noise(side: int, classes: int, device: str, samples: int) -> Batch:
+    """Return noise of the shape of training images on the device, identical in every call."""
+    import numpy as np
+    import torch
+
+    generator = np.random.default_rng(0)
+    images = generator.standard_normal((samples, 3, side, side), dtype=np.float32)
+    return (torch.from_numpy(images).to(device),
+            torch.from_numpy(generator.integers(classes, size=samples)).to(device))
