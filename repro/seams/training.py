@@ -317,6 +317,8 @@ class Engine(Plugin):
     """False: the engine invents its figures and needs no model (the fake)."""
     model_options: ClassVar[tuple[str, ...]] = ()
     """Fields of `Job.model` that its sessions carry out; a plan refuses the others."""
+    build_module: ClassVar[str] = ""
+    """Module that builds what `builds` names, run once before a run."""
     checkpoints: ClassVar[bool] = False
     """True: its sessions implement `save` and `load`."""
 
