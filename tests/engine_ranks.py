@@ -197,12 +197,13 @@ def train(case: Case, rank: int) -> dict[str, Any]:
               compression=case.compression, overlap=case.overlap, model=case.model)
     if device != "cpu":
         torch.cuda.set_device(device)
+    before = live_bytes() if case.body == "state_memory" else 0  # DeepSpeed keeps tensors of earlier engines
     parts = wide_parts(case.wide) if case.wide else build_parts(case.batch_norm, device)
     if case.inputs != "tensor":
         parts = with_tokens(parts)
     session = case.engine.start(parts, job, Streams(1, 0))
     try:
-        found: dict[str, Any] = {"initial": session.weights()}
+        found: dict[str, Any] = {"initial": session.weights(), "before": before}
         if case.warm_up:
             state = torch.get_rng_state()
             made_up = torch.randn(job.micro_batch, 1, 8, 8, generator=torch.Generator().manual_seed(3)).to(device)
@@ -246,7 +247,7 @@ def state_memory(case: Case, session: Session, rank: int) -> dict[str, Any]:
         session.backward([(inputs, inputs)])
         session.update(0.01)
     session.backward([(inputs, inputs)])
-    return {"measured": live_bytes(), "predicted": session.state_memory(), "rank": rank}
+    return {"measured": live_bytes(), "predicted": session.state_memory()}
 
 
 def readbacks(case: Case, session: Session, rank: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import traceback
 import warnings
 from typing import Any
 
@@ -30,6 +31,13 @@ def live_bytes() -> int:
     return sum(found.values())
 
 
+def _reader() -> str:
+    """Place of the code that asked for the value: the innermost frame outside torch and this file."""
+    frames = reversed(traceback.extract_stack()[:-2])
+    frame = next(item for item in frames if "/torch/" not in item.filename and item.filename != __file__)
+    return f"{frame.filename}:{frame.lineno}"
+
+
 class ReadbackCounter(TorchDispatchMode):
     """Notes operators that make the host wait for the device: on a GPU each would end the host's lead."""
 
@@ -41,5 +49,5 @@ class ReadbackCounter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func._schema.name in self.NAMES:
-            self.found.append(func._schema.name)
+            self.found.append(f"{_reader()}: {func._schema.name}")
         return func(*args, **(kwargs or {}))

