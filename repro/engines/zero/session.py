@@ -52,6 +52,8 @@ class DeepSpeedSession(EvenPasses):
             self.optimizer = for_host(self.optimizer)
         self._initialize()
         self.stage = int(self.engine.zero_optimization_stage())
+        if offload != "none" and self._offload() != offload:
+            raise TrialError(f"offload {offload} was asked for, but DeepSpeed keeps {self._offload()} on the host")
         if job.precision.master:
             self._set_masters(initial)
 
