@@ -26,6 +26,8 @@ def requested(choices: TrainingConfig) -> dict[str, str]:
         "compression": choices.compression,
         **model_options.requested(choices.model_options),
     }
+    wanted |= {"input_workers": str(choices.input.workers), "input_ahead": str(choices.input.depth),
+               "input_order": choices.input.order}
     if choices.compression == "powersgd":
         wanted["compression"] = f"powersgd rank {choices.compression_rank}"
     if choices.overlap is not None:

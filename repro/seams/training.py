@@ -26,6 +26,7 @@ from repro.seams.workload import (
     Fed,
     Read,
     SampleReader,
+    TokenKind,
     TrainingParts,
     Workload,
 )
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BACKEND", "Batch", "Comm", "CommRan", "DataIdentity", "Direction", "Engine", "Fed", "Job", "Optimizer",
-    "Precision", "Read", "SampleReader", "Session", "TrainingParts", "Workload",
+    "Precision", "Read", "SampleReader", "Session", "TokenKind", "TrainingParts", "Workload",
 ]
 
 class Precision(Plugin):

@@ -46,7 +46,9 @@ class DeepSpeedSession(EvenPasses):
         self.config = config
         self.model.train()
         self.prepare_blocks()
-        initial = {name: parameter.detach().float().clone() for name, parameter in self.trained()}
+        # On the host: copies on the device would add to the memory that ZeRO saves.
+        initial = {name: parameter.detach().to("cpu", torch.float32, copy=True) for name, parameter in self.trained()
+                   } if job.precision.master else {}
         self.optimizer = job.optimizer.build(self.trained())
         if offload != "none":
             self.optimizer = for_host(self.optimizer)
@@ -80,7 +82,7 @@ class DeepSpeedSession(EvenPasses):
     def _set_masters(self, initial: dict[str, torch.Tensor]) -> None:
         """Set the master weights to the float32 initial weights; DeepSpeed starts from rounded ones."""
         for name, parameter in self.trained():
-            value = initial[name]
+            value = initial.pop(name).to(self.device)
             if self.stage == 3:
                 # DeepSpeed's setter for a full value fails if the number of ranks does not divide the size.
                 size = parameter.ds_tensor.numel()  # type: ignore[attr-defined]
@@ -114,7 +116,7 @@ class DeepSpeedSession(EvenPasses):
             loss = self.micro_loss(batch)
             self.engine.backward(loss)
             losses.append(loss.detach())
-        return torch.stack(losses).mean()
+        return losses[0] if len(losses) == 1 else torch.stack(losses).mean()
 
     def update(self, rate: float) -> None:
         self.set_rate(rate)

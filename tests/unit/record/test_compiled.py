@@ -9,7 +9,7 @@ from repro.record.compiled import describe_late, read_filling, read_seconds
 
 
 def event(value: Any) -> Event:
-    return Event(key="x_compile", value=value, nanoseconds=1, metadata={})
+    return Event("x_compile", value, "POINT_IN_TIME", 0.0)
 
 
 def test_the_slowest_rank_counts_and_filling_a_cache_does_not() -> None:
