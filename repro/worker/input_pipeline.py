@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 from collections.abc import Collection, Iterator, Sequence
@@ -160,14 +159,13 @@ class WorkerInput(TrialInput):
 
     def _raise_end(self, error: Exception) -> None:
         """Raise the end of an input worker in the place of its consequence, if one has ended."""
-        for number, worker in enumerate(self._workers):
+        for place, worker in enumerate(self._workers):
             if worker.exitcode:
-                raise TrialError(f"input worker {number} {describe_end(worker.exitcode)}") from error
-        if not self._workers and (told := re.search(r"DataLoader worker \(pid (\d+)\)", str(error))):
-            # It ended before torch gave the processes out of its hands.
-            with suppress(ChildProcessError):
-                code = os.waitstatus_to_exitcode(os.waitpid(int(told[1]), 0)[1])
-                raise TrialError(f"an input worker {describe_end(code)}") from error
+                raise TrialError(f"input worker {place} {describe_end(worker.exitcode)}") from error
+        # It may have ended before torch gave the processes out of its hands, or another thread has just reaped it.
+        if told := re.search(r"DataLoader worker .* is killed by signal: ([^.]+)\.", str(error)):
+            number = next((item for item in signal.Signals if signal.strsignal(item) == told[1]), signal.SIGKILL)
+            raise TrialError(f"an input worker {describe_end(-number)}") from error
 
     def close(self) -> None:
         """End the workers: torch's iterator does so when nothing refers to it."""

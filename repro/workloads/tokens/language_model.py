@@ -25,6 +25,7 @@ LOGITS = 1 << 28
 class LanguageModel(Workload):
     """Base of workloads that predict the next token; a sample is a window of `context` tokens."""
 
+    reads_samples: ClassVar[bool] = True
     unit: ClassVar[str] = "windows"
     metrics: ClassVar[Mapping[str, Direction]] = {METRIC: "lower"}
     ranges: ClassVar[Mapping[str, tuple[float, float]]] = {METRIC: (0.0, 100.0)}

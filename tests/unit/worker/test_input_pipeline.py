@@ -14,7 +14,7 @@ import pytest
 from repro.core.errors import TrialError
 from repro.core.events import EventLog
 from repro.worker.clock import CudaTimer
-from repro.worker.input_pipeline import Copier, describe_end
+from repro.worker.input_pipeline import Copier, WorkerInput, describe_end
 from repro.worker.input_receiver import Receiver
 from repro.worker.input_worker import Item, Reading, Unreadable, Wanted
 from repro.worker.steps import read_losses
@@ -207,3 +207,17 @@ def test_a_log_that_is_left_to_the_parent_is_not_written(tmp_path: Any) -> None:
     log.flush()
     log.close()
     assert (tmp_path / "log.txt").read_text().count("\n") == 1
+
+
+@pytest.mark.parametrize(("raised", "reason"), [
+    ("DataLoader worker (pid 253) is killed by signal: Killed. ", "an input worker was killed by SIGKILL (by the"),
+    ("DataLoader worker (pid 7) is killed by signal: Bus error. It is ...", "was killed by SIGBUS (the batches"),
+])
+def test_a_worker_that_ends_before_it_is_known_is_named_by_what_torch_says(raised: str, reason: str) -> None:
+    found = object.__new__(WorkerInput)
+    found._workers = ()
+    with pytest.raises(TrialError) as caught, found.explained():
+        raise RuntimeError(raised)
+    assert reason in str(caught.value)
+    with pytest.raises(RuntimeError, match="another"), found.explained():
+        raise RuntimeError("another failure")
