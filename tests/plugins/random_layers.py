@@ -130,7 +130,7 @@ def network(options: RandomLayers) -> torch.nn.Module:
 
         def forward(self, tokens: torch.Tensor, shift: torch.Tensor) -> dict[str, torch.Tensor]:
             self.passes += self.training
-            if self.passes == options.greedy_at and os.environ["RANK"] == "1":
+            if options.greedy_at and self.passes == options.greedy_at and os.environ["RANK"] == "1":
                 torch.empty(1 << 47, dtype=torch.uint8)
             hidden = self.embedding(tokens) + self.place + shift[:, None]
             for block in self.blocks:
