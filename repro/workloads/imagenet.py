@@ -34,6 +34,7 @@ class _ImageNet(Workload):
     ranges: ClassVar[Mapping[str, tuple[float, float]]] = {"top1": (0.0, 1.0), "top5": (0.0, 1.0)}
     test_views: ClassVar[int | None] = 1
     reference_samples_per_second: ClassVar[float] = 2.5
+    eval_batch_size: ClassVar[int] = 128
 
     model: Literal["resnet50", "alexnet_bn", "googlenet", "vgg16"] = "resnet50"
     """resnet50: v1.5, 25.6 million weights; alexnet_bn: 61.1; googlenet: 7.0, without auxiliary classifiers; vgg16:
