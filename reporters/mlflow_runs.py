@@ -31,6 +31,7 @@ from repro.record.store import Record
 from repro.reporting import Reporter
 from repro.stats import paired_ratio
 from repro.suite.cell import Cell
+from repro.suite.training import TrainingConfig
 
 from .tracking.address import experiment_place
 from .tracking.figures import digest as figure_digest
@@ -215,10 +216,9 @@ class _Replay:
             return
         view = trial_view(self.record, self.run, cell, course, span, self.alive)
         image, sent = self._opened(view, parent)
-        batch = cell.choices.batch.global_
-        training, cursor = _training(course.log, sent.logs.get(course.log.name, Cursor()), batch)
+        training, cursor = _training(course.log, sent.logs.get(course.log.name, Cursor()), cell.choices)
         system, system_cursor = _system(course.system_log, sent.logs.get(course.system_log.name, Cursor()))
-        figures = result_points(course.result, span[1]) if course.result else []
+        figures = result_points(course.result, span[1], cell.choices.quality) if course.result else []
         self.server.send(image, view, [*training, *system], figures)
         sent.logs = {course.log.name: cursor, course.system_log.name: system_cursor}
         self._finish(image, sent, view)
@@ -278,10 +278,10 @@ def _is_sent(course: AttemptRun, sent: Sent | None) -> bool:
                for path in (course.log, course.system_log) if path.exists())
 
 
-def _training(path: Path, cursor: Cursor, batch: int) -> tuple[list[MetricPoint], Cursor]:
+def _training(path: Path, cursor: Cursor, choices: TrainingConfig) -> tuple[list[MetricPoint], Cursor]:
     events, offset = read_events(path, cursor.offset)
     with _damage_reported(path):
-        points = list(training_points(events, batch))
+        points = list(training_points(events, choices.batch.global_, choices.quality))
     return points, Cursor(offset=offset, count=cursor.count + len(events))
 
 

@@ -16,6 +16,7 @@ from repro.record.environment import DataSet, Environment
 from repro.record.ledger import Attempt
 from repro.record.store import Record, RunFolder, read_record
 from repro.seams.launching import LaunchResult, RankEnd
+from repro.seams.training import Workload
 from repro.suite.file import read_suite
 from repro.suite.model import Trial
 from repro.suite.plan import make_plan
@@ -180,13 +181,16 @@ def write_log(path: Path, trial: Trial, course: Course) -> None:
         log.emit("x_steps", {"first": (number - 1) * steps, "seconds": [course.step_seconds - input_seconds] * steps,
                              "input_seconds": [input_seconds] * steps, "loss": [2.0 / number] * steps})
         hit = course.hits_at is not None and number >= course.hits_at
-        value = stop.target + 0.01 if hit else stop.target * number / (course.evals + 1)
+        part, lower = number / (course.evals + 1), stop.direction == "lower"
+        missed = stop.target * (2 - part if lower else part)
+        value = stop.target + (-0.01 if lower else 0.01) if hit else missed
         samples = number * steps * batch
         log.start("eval_start")
         wait(0.02)
         phases["eval"] += 0.02
         at = log.stop("eval_stop")
-        log.emit("eval_accuracy", value, samples_count=samples, epoch_num=samples / 1437, phases=dict(phases),
+        log.emit("eval_error" if lower else "eval_accuracy", value, samples_count=samples,
+                 epoch_num=samples / trial.choices.workload.get(Workload).train_samples, phases=dict(phases),
                  eval_stop_ns=at, metric=stop.metric, train_loss=2.0 / number)
         if hit:
             break

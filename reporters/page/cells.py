@@ -74,7 +74,13 @@ class CellRow:
     epochs: Number | None
     rate: Number | None
     unit: str
+    token_rate: Number | None
+    """Tokens a second; None: samples have none."""
+    tokens: Number | None
+    """Tokens to the target."""
     final: Number | None
+    derived: str
+    """Figures that follow from the final quality."""
     metric: str
     goal: str
     strip: Strip
@@ -107,7 +113,8 @@ def goal(choices: TrainingConfig) -> str:
     if choices.stop.target is None:
         return f"{choices.stop.steps} steps"
     side = "at most" if choices.stop.direction == "lower" else "at least"
-    return f"{choices.stop.metric} of {side} {choices.stop.target:g}"
+    derived = choices.quality.words(choices.stop.target)
+    return f"{choices.stop.metric} of {side} {choices.stop.target:g}{f' ({derived})' if derived else ''}"
 
 
 def horizon_of(record: Record, metric: str) -> float | None:
@@ -154,14 +161,18 @@ def rows(record: Record, metric: Metric | None = None) -> tuple[list[CellRow], A
 def _row(record: Record, cell: Cell, summary: Summary, mark: CellMark, axis: Axis) -> CellRow:
     workload = cell.choices.workload.plugin
     assert isinstance(workload, Workload)
-    interval, scale = summary.interval, METRICS[summary.metric]
+    interval, scale, epochs = summary.interval, METRICS[summary.metric], summary.median_epochs
+    quality = cell.choices.quality
     return CellRow(
         mark=mark, n=summary.n, planned=record.due_of(cell.cell_id), ok=summary.ok, statuses=_statuses(summary),
         success=_success(summary.success), median=_figure(summary.median, scale), median_why=_median_why(summary),
         interval=_ends(interval, scale), interval_why=_interval_why(summary),
         level=f"{interval.level:.1%}".replace("%", "\N{NO-BREAK SPACE}%") if interval else "",
-        epochs=number(summary.median_epochs), rate=number(summary.median_samples_per_second), unit=workload.unit,
-        final=number(summary.median_final, 4), metric=cell.choices.stop.metric, goal=goal(cell.choices),
+        epochs=number(epochs), rate=number(summary.median_samples_per_second), unit=workload.unit,
+        token_rate=number(quality.tokens(summary.median_samples_per_second)),
+        tokens=None if epochs is None else number(quality.tokens(epochs * workload.train_samples)),
+        final=number(summary.median_final, 4), derived=quality.words(summary.median_final), metric=quality.metric,
+        goal=goal(cell.choices),
         strip=_strip(summary, record.of_cell(cell.cell_id), axis),
     )
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from repro.record.results import Point, Result
 from repro.record.status import meaning
 from repro.record.store import Record
 from repro.suite.cell import Cell
+from repro.suite.quality import Quality
 
-from ..text import Number, number, plural, seconds, wrapped
+from ..text import Number, number, plural, seconds, significant, wrapped
 from .bands import band, brackets, thinned
 from .cells import CellMark, goal, marks, origins
 
@@ -60,6 +62,8 @@ class CurveRow:
     wall: Number | None
     train: Number | None
     value: Number | None
+    derived: tuple[Number, ...]
+    """Figures that follow from the value, in the order of `Panel.derived`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,10 @@ class Panel:
 
     workload: str
     metric: str
+    noun: str
+    """accuracy, loss or quality."""
+    derived: tuple[str, ...]
+    """Names of the figures that follow from the metric."""
     origins: tuple[str, ...]
     marks: tuple[CellMark, ...]
     charts: tuple[Chart, ...]
@@ -100,30 +108,42 @@ def _panel(record: Record, index: int, key: tuple[str, str], cells: Sequence[Cel
     targets = sorted({target for cell in cells if (target := cell.choices.stop.target) is not None})
     summary = f"{plural(len(drawn), 'line')}, one per trial; target {goal(cells[0].choices)}"
     most = max(20, DRAWN_UP_TO // len(drawn)) if count > DRAWN_UP_TO else 0
+    quality = cells[0].choices.quality
     charts = tuple(
         Chart(f"curve-{index}-{clock}", title, counted,
-              _figure(clock, unit, key[1], drawn, targets, count <= MARKERS_UP_TO, most),
+              _figure((clock, unit), quality, drawn, targets, count <= MARKERS_UP_TO, most),
               f"{key[1]} against {title} in {unit}, {counted}; {summary}")
-        for clock, title, counted, unit in CLOCKS
+        for clock, title, counted, unit in map(partial(_in_tokens, quality), CLOCKS)
     ) if drawn else ()
     of_cells = [known[cell.cell_id] for cell in cells]
     return Panel(
-        workload=key[0], metric=key[1], origins=origins(of_cells), marks=tuple(of_cells), charts=charts,
-        rows=tuple(_rows(drawn, count > ROWS_UP_TO)), thinned=count > ROWS_UP_TO, drawn=most,
+        workload=key[0], metric=key[1], noun=quality.noun, derived=tuple(quality.derived(targets[0])),
+        origins=origins(of_cells), marks=tuple(of_cells), charts=charts,
+        rows=tuple(_rows(drawn, count > ROWS_UP_TO, quality)), thinned=count > ROWS_UP_TO, drawn=most,
         bands=len(cells) <= BANDS_UP_TO, without=len(trials) - len(drawn),
     )
 
 
+def _in_tokens(quality: Quality, clock: tuple[str, str, str, str]) -> tuple[str, str, str, str]:
+    """Return a clock of `CLOCKS`; for samples that have tokens, with the samples' own noun and their length."""
+    if clock[0] != "samples" or quality.tokens_per_sample is None:
+        return clock
+    counted = f"{quality.unit} of {quality.tokens_per_sample:,} tokens, independent of the batch size"
+    return clock[0], quality.unit, counted, quality.unit
+
+
 def _figure(
-    clock: str, unit: str, metric: str, drawn: Sequence[tuple[CellMark, Result]], targets: Sequence[float],
+    clock: tuple[str, str], quality: Quality, drawn: Sequence[tuple[CellMark, Result]], targets: Sequence[float],
     markers: bool, most: int,
 ) -> dict[str, Any]:
+    name, unit = clock
+    lower = quality.direction == "lower"
     return {
-        "data": [*_behind(clock, drawn, most or DRAWN_UP_TO),
-                 *(_trace(clock, mark, result, markers, most or DRAWN_UP_TO) for mark, result in drawn)],
-        "layout": layout(unit, metric) | {
+        "data": [*_behind(name, drawn, most or DRAWN_UP_TO),
+                 *(_trace(name, mark, result, markers, most or DRAWN_UP_TO, quality) for mark, result in drawn)],
+        "layout": layout(unit, quality.metric) | {
             "shapes": [_line(target) for target in targets],
-            "annotations": [_note(target) for target in targets[:6]],
+            "annotations": [_note(target, lower) for target in targets[:6]],
         },
     }
 
@@ -154,7 +174,9 @@ def _behind(clock: str, drawn: Sequence[tuple[CellMark, Result]], most: int) -> 
     return [trace for trace in found if trace is not None]
 
 
-def _trace(clock: str, mark: CellMark, result: Result, markers: bool, most: int) -> dict[str, Any]:
+def _trace(
+    clock: str, mark: CellMark, result: Result, markers: bool, most: int, quality: Quality
+) -> dict[str, Any]:
     """Return the line of one trial; it ends in an open cross if the trial did not reach the target."""
     known = [point for point in thinned(result, most) if point.value is not None]
     symbols = [mark.symbol] * len(known)
@@ -162,7 +184,9 @@ def _trace(clock: str, mark: CellMark, result: Result, markers: bool, most: int)
     if known and result.status != "ok":
         symbols[-1], sizes[-1] = "x-thin-open", 10
     label = f"<b>{mark.number}</b> {wrapped(mark.label)}<br>seed {result.repeat}, {meaning(result.status).page_word}"
-    shown = {"samples": "samples", "epochs": "epochs"}.get(clock, "s")
+    samples = quality.unit if quality.tokens_per_sample else "samples"
+    shown = {"samples": samples, "epochs": "epochs"}.get(clock, "s")
+    derived = [quality.words(point.value) for point in known]
     marker = {"symbol": symbols, "size": sizes, "color": f"--c{mark.color}",
               "line": {"width": 1.3, "color": f"--c{mark.color}"}}
     return {
@@ -172,7 +196,9 @@ def _trace(clock: str, mark: CellMark, result: Result, markers: bool, most: int)
         "x": [_position(clock, point) for point in known], "y": [point.value for point in known],
         "line": {"color": f"--c{mark.color}", "dash": DASHES[mark.dash], "width": 1.6},
         **({"marker": marker} if markers else {}),
-        "hovertemplate": f"%{{meta[0]}}<br>%{{x:.4~g}} {shown}: %{{y:.4~g}}<extra></extra>",
+        **({"text": derived} if any(derived) else {}),
+        "hovertemplate": f"%{{meta[0]}}<br>%{{x:.4~g}} {shown}: %{{y:.4~g}}{'<br>%{text}' if any(derived) else ''}"
+                         "<extra></extra>",
     }
 
 
@@ -196,20 +222,22 @@ def _line(target: float) -> dict[str, Any]:
     }
 
 
-def _note(target: float) -> dict[str, Any]:
+def _note(target: float, lower: bool) -> dict[str, Any]:
+    """Return the label of a target's line, on the side that no curve crosses before its target."""
     return {
-        "xref": "paper", "x": 0, "xanchor": "left", "yref": "y", "y": target, "yanchor": "bottom", "showarrow": False,
-        "text": f"target {target:g}", "font": {"size": 12, "color": "--ink"},
+        "xref": "paper", "x": 0, "xanchor": "left", "yref": "y", "y": target, "yanchor": "top" if lower else "bottom",
+        "showarrow": False, "text": f"target {target:g}", "font": {"size": 12, "color": "--ink"},
         "bgcolor": "--surface", "opacity": 0.85,
     }
 
 
-def _rows(drawn: Sequence[tuple[CellMark, Result]], thin: bool) -> list[CurveRow]:
+def _rows(drawn: Sequence[tuple[CellMark, Result]], thin: bool, quality: Quality) -> list[CurveRow]:
     return [
         CurveRow(
             mark=mark, trial_id=result.trial_id, repeat=result.repeat, status=meaning(result.status).page_word,
             epochs=number(point.epochs), samples=Number(point.samples, f"{point.samples:,}"),
             wall=seconds(point.wall_seconds), train=seconds(point.train_seconds), value=number(point.value, 4),
+            derived=tuple(Number(figure, significant(figure)) for figure in quality.derived(point.value).values()),
         )
         for mark, result in drawn
         for point in (_around_target(result) if thin else result.curve)

@@ -117,7 +117,7 @@ def _doubts(record: Record) -> Iterator[Notice]:
     for data in record.environment.data:
         if data.synthetic:
             yield Notice("warn", "Synthetic data",
-                         f"{data.name} is synthetic; accuracy on it says nothing about real data", "#data")
+                         f"{data.name} is synthetic; a result on it says nothing about real data", "#data")
     if record.environment.dirty:
         yield Notice("warn", "Code", "the run used a checkout with uncommitted changes", "#machine")
 

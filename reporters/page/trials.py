@@ -10,9 +10,11 @@ from repro.record.ledger import Attempt
 from repro.record.results import Result
 from repro.record.status import meaning
 from repro.record.store import Record
+from repro.suite.quality import Quality
 
 from ..text import Number, gibibytes, moment, number, seconds, share
 from .cells import CellMark, marks
+from .traffic import milliseconds
 
 FOLDER = "../trials"
 """Relative to <run>/report: links stay inside the run folder and contain no path of the machine."""
@@ -55,11 +57,16 @@ class TrialRow:
     cold: Number | None
     epochs: Number | None
     rate: Number | None
+    token_rate: Number | None
     final: Number | None
+    derived: str
     peak: Number | None
     step: Number | None
     training: Number | None
     """Samples a second."""
+    wait: Number | None
+    """Input wait a step."""
+    wait_share: Number | None
     conservation: Number | None
     observer: Number | None
     starts: int
@@ -105,7 +112,8 @@ def trials(record: Record) -> list[TrialRow]:
     """Return the results by cell and seed, failed ones first."""
     known = marks(record)
     starts = Counter(item.trial_id for item in record.attempts)
-    rows = [_trial(item, known[item.cell_id], starts[item.trial_id]) for item in record.results
+    rows = [_trial(item, known[item.cell_id], starts[item.trial_id], record.cell(item.cell_id).choices.quality)
+            for item in record.results
             if item.cell_id in known]
     return sorted(rows, key=lambda row: (row.status == "ok", row.mark.number, row.repeat))
 
@@ -123,14 +131,17 @@ def by_cell(known: Sequence[CellMark], rows: Sequence[TrialRow]) -> list[tuple[C
     return [(mark, found[mark.number]) for mark in known]
 
 
-def _trial(item: Result, mark: CellMark, starts: int) -> TrialRow:
+def _trial(item: Result, mark: CellMark, starts: int, quality: Quality) -> TrialRow:
     return TrialRow(
         mark=mark, trial_id=item.trial_id, link=f"{FOLDER}/{item.trial_id}/",
         log=f"{FOLDER}/{item.trial_id}/result_{item.attempt}.txt", repeat=item.repeat, attempt=item.attempt,
         status=item.status, word=meaning(item.status).page_word, reason=item.reason, wall=seconds(item.tta_wall),
         train=seconds(item.tta_train), cold=seconds(item.tta_cold), epochs=number(item.epochs_to_target),
-        rate=number(item.samples_per_second), final=number(item.final, 4), peak=gibibytes(item.peak_bytes),
+        rate=number(item.samples_per_second), token_rate=number(quality.tokens(item.samples_per_second)),
+        final=number(item.final, 4), derived=quality.words(item.final), peak=gibibytes(item.peak_bytes),
         step=seconds(item.step_seconds), training=number(item.train_samples_per_second),
+        wait=None if item.input_wait_seconds is None else milliseconds(item.input_wait_seconds),
+        wait_share=share(item.input_wait_share),
         conservation=share(item.conservation_error), observer=share(item.observer_effect), starts=starts,
         record=f"{FOLDER}/{item.trial_id}/result.json",
         hashes=tuple((HASHES.get(name, name), value[:8], value) for name, value in item.hashes.items()),

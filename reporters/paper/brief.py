@@ -86,7 +86,7 @@ def _doubts(record: Record, row: Row) -> Iterator[str]:
         yield "emulated figures come from a cluster of network namespaces on one machine"
     for data in record.environment.data:
         if data.synthetic:
-            yield f"{name(data.name)} is synthetic: accuracy on it says nothing about real data"
+            yield f"{name(data.name)} is synthetic: a result on it says nothing about real data"
     if row["dirty"]:
         yield "the code had uncommitted changes"
 

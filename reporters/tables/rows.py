@@ -118,7 +118,9 @@ def _cell(record: Record, item: Summary) -> Row:
     row |= {
         "coefficient_of_variation": item.coefficient_of_variation, "outliers": sum(item.outliers),
         "median_epochs": item.median_epochs, "median_samples_per_second": item.median_samples_per_second,
-        "median_final": item.median_final, "restricted_horizon": item.horizon, "diverged_share": item.diverged_share,
+        "median_final": item.median_final,
+        **cell.choices.quality.columns("median_final_", item.median_final), "restricted_horizon": item.horizon,
+        "diverged_share": item.diverged_share,
     }
     row |= estimate("restricted_mean", item.restricted)
     return row | {f"median_{path.replace('model.', '')}": value
@@ -179,7 +181,10 @@ def _trial(record: Record, item: Result) -> Row:
         "origin": record.cell(item.cell_id).choices.origin, "seed": item.repeat, "attempt": item.attempt,
         "status": item.status, "reason": plain(item.reason),
     }
-    row |= figures_of(item)
+    quality = record.cell(item.cell_id).choices.quality
+    row |= figures_of(item) | quality.columns("final_", item.final)
+    if quality.tokens_per_sample:
+        row |= {"tokens_to_target": quality.tokens(item.samples_to_target)}
     row |= {f"{name}_seconds": item.phases.get(name) for name in PHASES}
     row |= {"lost_seconds": item.phases.get("lost"), "resumed": len(item.resumed)}
     bracket = item.bracket
@@ -203,13 +208,14 @@ def _evaluations(record: Record) -> Iterable[Row]:
     for item in record.results:
         choices = record.cell(item.cell_id).choices
         for index, point in enumerate(item.curve, 1):
-            yield {
+            row: Row = {
                 "trial_id": item.trial_id, "cell_id": item.cell_id, "seed": item.repeat, "origin": choices.origin,
                 "evaluation": index, "samples": point.samples, "epochs": point.epochs,
                 "wall_seconds": point.wall_seconds, "train_seconds": point.train_seconds,
                 "quality": plain(choices.stop.metric), "value": point.value, "target": choices.stop.target,
                 "train_loss": point.train_loss,
             }
+            yield row | choices.quality.columns("", point.value)
 
 
 def _attempts(record: Record) -> Iterable[Row]:

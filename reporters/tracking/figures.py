@@ -49,7 +49,7 @@ def figures(record: Record) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for index, panel in enumerate(panels(record), 1):
         title = f"{wrapped(panel.metric)} on {wrapped(panel.workload)}, one line per trial {_origins(panel.origins)}"
-        found[f"accuracy{f'-{index}' if index > 1 else ''}"] = _sheet(title, panel.charts, names)
+        found[f"{panel.noun}{f'-{index}' if index > 1 else ''}"] = _sheet(title, panel.charts, names)
     found["speedups"] = _forest(record)
     found["reached"] = _sheet("Probability of having reached the target", survival(record).charts, names)
     by_processes = scaling(record)

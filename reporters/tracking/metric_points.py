@@ -19,6 +19,7 @@ from repro.record.status import meaning
 from repro.record.store import Record
 from repro.suite.metrics import METRICS
 from repro.suite.model import Metric
+from repro.suite.quality import PLAIN, Quality
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +32,18 @@ class MetricPoint:
     time_ms: int
 
 
-def training_points(events: Iterable[Event], batch: int) -> Iterator[MetricPoint]:
+def training_points(events: Iterable[Event], batch: int, quality: Quality = PLAIN) -> Iterator[MetricPoint]:
     """Yield the points of training from the events of rank 0.
 
     Args:
         batch: samples per optimizer step.
+        quality: of a loss, the perplexity is a point too.
     """
     for event in events:
         if event.key == "x_steps":
             yield from _block(event, batch)
         elif event.key in EVALUATION_KEYS:
-            yield from _evaluation(event, batch)
+            yield from _evaluation(event, batch, quality)
 
 
 def _block(event: Event, batch: int) -> Iterator[MetricPoint]:
@@ -61,12 +63,12 @@ def _block(event: Event, batch: int) -> Iterator[MetricPoint]:
         yield MetricPoint("train/samples_per_second", batch * count / total, last, at)
 
 
-def _evaluation(event: Event, batch: int) -> Iterator[MetricPoint]:
+def _evaluation(event: Event, batch: int, quality: Quality) -> Iterator[MetricPoint]:
     data = event.metadata
     samples = data["samples_count"]
     values = {
         f"eval/{data.get('metric', 'value')}": event.value, "eval/train_loss": data.get("train_loss"),
-        "eval/samples": samples, "eval/epoch": data["epoch_num"],
+        "eval/samples": samples, "eval/epoch": data["epoch_num"], **quality.columns("eval/", event.value),
     }
     yield from _points(values, round(samples / batch), round(event.time_ms))
 
@@ -83,7 +85,7 @@ def system_points(events: Iterable[Event], first: int) -> Iterator[MetricPoint]:
                            round(event.time_ms))
 
 
-def result_points(result: Result, time_ms: int) -> list[MetricPoint]:
+def result_points(result: Result, time_ms: int, quality: Quality = PLAIN) -> list[MetricPoint]:
     """Return the results of a finished trial at step 0, which MLflow draws as bars.
 
     A trial that will run again has none: its next result replaces this one in the record, and the content of the store
@@ -91,7 +93,7 @@ def result_points(result: Result, time_ms: int) -> list[MetricPoint]:
     """
     if meaning(result.status).reruns:
         return []
-    values = figures_of(result)
+    values = figures_of(result) | quality.columns("final_", result.final)
     values |= {f"phase/{name}_seconds": seconds for name, seconds in result.phases.items()}
     if result.steps:
         values |= {f"step/{name}": value for name, value in result.steps.model_dump().items()}

@@ -233,6 +233,8 @@ class Result(Frozen):
     run_seconds: float | None = None
     """From `run_start` to `run_stop`."""
     init_seconds: float | None = None
+    compile_seconds: float | None = None
+    """Seconds of compilation before `run_start`, of the slowest rank; part of `tta_cold`. None: nothing is compiled."""
     samples_to_target: int | None = None
     epochs_to_target: float | None = None
     bracket: Bracket | None = None
@@ -253,6 +255,11 @@ class Result(Frozen):
     observer_effect: float | None = None
     """Logging seconds over the run's wall clock."""
     steps: Steps | None = None
+    input_wait_seconds: float | None = None
+    """Time that a step waited for its input, mean over steps, of the rank that waited most; None: an engine without
+    input, or an old record."""
+    input_wait_share: float | None = None
+    """The same as a share of that rank's steps, waiting included; 0 to 1."""
     peak_bytes: int | None = None
     """Largest over ranks. On a GPU in training; on a processor in the process's life, as in old records."""
     memory: Literal["", "resident", "allocated"] = ""
@@ -268,6 +275,9 @@ class Result(Frozen):
     """None: the engine trains none, or an old record."""
     mfu: float | None = None
     """Model FLOPs utilisation: the model's operations a second over the stated peak of all devices, 0 to 1."""
+    state_bytes: dict[str, int] = Field(default_factory=dict)
+    """Memory of the model's states on one rank, modelled (`repro.engines.state_memory`); empty: no formula, or an old
+    record."""
     bytes_sent: int | None = None
     """By all ranks, in collectives that are counted."""
     traffic: Traffic | None = None

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
 Direction = Literal["higher", "lower"]
+TokenKind = Literal["token", "byte"]
 Batch = tuple[Any, Any]
 """Inputs and targets of one micro-batch; `len(targets)` is the number of samples. Inputs are a tensor, or a tuple or
 dict of tensors: the model is called with positional or keyword arguments then (`repro.seams.batches.call_model`)."""
@@ -112,6 +113,10 @@ class TrainingParts:
     draws: Callable[[int, np.ndarray], np.ndarray] | None = None
     """(epoch, sample indices [n]) -> what the seed draws for them [n] int64, computed again from the streams; compared
     with the second part of `fed`. None: nothing is drawn."""
+    blocks: tuple[str, ...] = ()
+    """The model's blocks, by class name or by path (`layers.3`): engines gather the weights of a block together, and
+    recompute or compile it as one. Empty: every direct child of the model; of a list or dict of modules its children.
+    """
     without_randomness: Callable[[torch.nn.Module], None] | None = None
     """(model) -> nothing; turns the model's own random layers off for the parity gate: dropout by a functional call,
     stochastic depth. Every rank draws masks of its own, so engines could not be compared. torch's dropout modules and
@@ -135,10 +140,10 @@ class Workload(Plugin):
     """Smallest and largest possible value of a metric; a metric without an entry accepts any target."""
     synthetic: ClassVar[bool] = False
     """True for generated data: every figure from them is labelled synthetic."""
+    reads_samples: ClassVar[bool] = False
+    """True: `build` gives a `SampleReader`, so a trial may have input workers."""
     test_views: ClassVar[int | None] = None
     """Times that an evaluation shows each test sample: 1 means once, unchanged; None: not stated."""
-    tokens_per_sample: ClassVar[int | None] = None
-    """Tokens of one sample of a language model, for tokens/s; None: samples have no tokens."""
     eval_batch_size: ClassVar[int] = 512
     """Samples of one rank per forward pass of an evaluation, unless a trial chooses (`eval_batch`). The metric does not
     depend on it beyond rounding."""
@@ -154,6 +159,19 @@ class Workload(Plugin):
     @abstractmethod
     def eval_samples(self) -> int:
         """Number of evaluation samples, known without reading the data."""
+
+    @property
+    def tokens_per_sample(self) -> int | None:
+        """Tokens of one sample of a language model, for tokens/s; None: samples have no tokens."""
+        return None
+
+    @property
+    def token_losses(self) -> Mapping[str, TokenKind]:
+        """Metrics that are the mean cross entropy of a token in nats, each with what a token is.
+
+        Readers are also shown the perplexity exp(loss), and for bytes the bits per byte.
+        """
+        return {}
 
     def absent(self) -> str:
         """Return what data are missing on this machine and how to get them, in one line; "" if nothing is."""

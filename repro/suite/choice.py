@@ -60,7 +60,8 @@ class Choice(Frozen):
             return self.plugin.shown
         changed = self.plugin.model_dump(mode="json", exclude_defaults=True)
         changed |= self.plugin.model_dump(mode="json", include=set(self.plugin.always_shown))
-        options = ", ".join(f"{key}={as_text(value)}" for key, value in sorted(changed.items()) if key not in names)
+        hidden = {*names, *self.plugin.from_data}  # facts of the data: the report has them with the data's identity
+        options = ", ".join(f"{key}={as_text(value)}" for key, value in sorted(changed.items()) if key not in hidden)
         return without_users(f"{self.kind} ({options})" if options else self.kind)
 
 

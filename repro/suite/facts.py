@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from repro.core.frozen import Frozen
 from repro.seams.loss_scaling import LossScaling
 from repro.seams.plugin import Plugin
-from repro.seams.training import Direction
+from repro.seams.training import Direction, TokenKind
 
 Title = Annotated[str, Field(max_length=1000)]
 
@@ -38,8 +38,11 @@ class WorkloadFacts(Titled):
     metrics: dict[str, Direction] = Field(default_factory=dict)
     ranges: Annotated[dict[str, tuple[float, float]], BeforeValidator(_finite)] = Field(default_factory=dict)
     synthetic: bool = False
+    reads_samples: bool = True
+    """True also for a record that does not say: its plan was accepted."""
     test_views: int | None = Field(None, ge=1)
     tokens_per_sample: int | None = Field(None, ge=1)
+    token_losses: dict[str, TokenKind] = Field(default_factory=dict)
     reference_samples_per_second: float = Field(1.0, gt=0)
     train_samples: int = Field(0, ge=0)
     """0: unknown."""

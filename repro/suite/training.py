@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from repro.core.errors import nearest
 from repro.core.machine import Machine
 from repro.seams.launching import Launcher
+from repro.seams.model_options import ModelOptions
 from repro.seams.plugin import Setting
 from repro.seams.training import Comm, Engine, Optimizer, Precision, Workload
 from repro.suite.choice import (
@@ -23,12 +24,16 @@ from repro.suite.choice import (
 )
 from repro.suite.field_problem import FieldProblem, SuitePart
 from repro.suite.gate_options import GateOptions
+from repro.suite.model_options import Compile, compile_phrase, why_unsupported
+from repro.suite.quality import Quality, quality_of
 from repro.suite.schedule import Constant, Scaling, Schedule
 from repro.suite.stop import Stop
 from repro.suite.trial_config import LogSize, TrialConfig
 
 LAUNCH_SECONDS = 0.7
 """Starting and ending the processes of one trial, roughly."""
+AHEAD = 2
+"""Micro-batches that an input worker reads ahead if the suite does not say."""
 INVENTED_SECONDS = 0.05
 """A trial whose engine invents its figures, roughly."""
 BITWISE = ("determinism bitwise costs time, which is part of every figure of its cells: deterministic kernels, and "
@@ -41,6 +46,28 @@ class Batch(SuitePart):
     global_: int = Field(alias="global", ge=1, description="samples per optimizer step over all processes")
     accumulation: int = Field(1, ge=1, description="forward and backward passes per optimizer step")
     micro: int | None = Field(None, ge=1, description="samples per process and pass; derived if not given")
+
+
+class Input(SuitePart):
+    """How a rank reads its batches, if the workload reads samples (`Workload.reads_samples`)."""
+
+    workers: int = Field(0, ge=0, le=256, description="input worker processes per rank; 0: read inside the timed step")
+    ahead: int | None = Field(None, ge=1, le=1024,
+                              description=f"micro-batches that each worker reads ahead; null: {AHEAD} with workers")
+    order: Literal["planned", "stream"] = Field(
+        "planned", description="planned: drawn from the seed; stream: the data's own, each rank its own shard from "
+                               "beginning to end, unpaired by order")
+
+    @model_validator(mode="after")
+    def _ahead_of_workers(self) -> Input:
+        if self.ahead is not None and not self.workers:
+            raise FieldProblem("with 0 workers nothing is read ahead: leave `ahead` out, or give workers", ("ahead",))
+        return self
+
+    @property
+    def depth(self) -> int:
+        """Micro-batches that each worker reads ahead; 0 without workers."""
+        return (self.ahead or AHEAD) if self.workers else 0
 
 
 class TrainingConfig(TrialConfig):
@@ -64,10 +91,16 @@ class TrainingConfig(TrialConfig):
     launcher: LauncherChoice = Field("local", validate_default=True)
     schedule: Schedule = Constant()
     scaling: Scaling = Scaling()
+    input: Input = Input()
     compression: Literal["none", "fp16", "bf16", "powersgd"] = Field("none", description="what gradients are sent as")
     compression_rank: int = Field(1, ge=1, description="rank of PowerSGD's factors")
     overlap: bool | None = Field(None, description="average gradients during back-propagation (true), or only after it "
                                                    "(false); null: as the engine does it")
+    compile: Literal[False] | Compile = Field(False, description="torch.compile: false, true, or a mapping")
+    activation_checkpointing: bool = Field(False, description="compute activations inside the model's blocks again in "
+                                                              "the backward pass instead of keeping them")
+    channels_last: bool = Field(False, description="images and convolutions in memory format channels_last")
+    cudnn_benchmark: bool = Field(False, description="cuDNN times its kernels and takes the fastest; GPUs only")
     gradient_clip: float | None = Field(None, gt=0, description="largest global L2 norm of the mean gradient")
     determinism: Literal["bitwise", "seeded", "free"] = "seeded"
     warmup_steps: bool = Field(True, description="two steps on synthetic data before the clock starts, then undone")
@@ -89,6 +122,11 @@ class TrainingConfig(TrialConfig):
     def _schedule_by_name(cls, value: Any) -> Any:
         return {"kind": value} if isinstance(value, str) else value
 
+    @field_validator("compile", mode="before")
+    @classmethod
+    def _compile_by_default(cls, value: Any) -> Any:
+        return {} if value is True else value
+
     @model_validator(mode="before")
     @classmethod
     def _batch_by_number(cls, data: Any) -> Any:
@@ -100,8 +138,12 @@ class TrainingConfig(TrialConfig):
     def _consistent(self) -> TrainingConfig:
         self._check_metric()
         self._check_batch()
+        self._check_input()
         if self.compression_rank != 1 and self.compression != "powersgd":
             raise FieldProblem(f"only powersgd has a rank, not compression {self.compression}", ("compression_rank",))
+        if self.compile and not self.warmup_steps:
+            raise FieldProblem("compile needs the warm-up, in which everything is compiled; remove warmup_steps: false",
+                               ("compile",))
         return self
 
     def _check_metric(self) -> None:
@@ -147,6 +189,17 @@ class TrainingConfig(TrialConfig):
                 ("batch", "micro"),
             )
         object.__setattr__(self, "batch", self.batch.model_copy(update={"micro": micro}))
+
+    def _check_input(self) -> None:
+        workload = self.workload.get(Workload)
+        if not workload.metrics:
+            return  # of a record of version 0.1.0, whose plug-in is not installed
+        if self.input.workers and not workload.reads_samples:
+            raise FieldProblem(f"workload {self.workload.kind!r} has no samples to read: its batches are looked up on "
+                               "the device, so no input worker could help", ("input", "workers"))
+        if self.input.order == "stream" and 0 < workload.train_samples < self.processes:
+            raise FieldProblem(f"a stream needs a sample for each process: {workload.train_samples} samples, "
+                               f"{self.processes} processes", ("input", "order"))
 
     # ---- derived
 
@@ -200,8 +253,15 @@ class TrainingConfig(TrialConfig):
     def title(self) -> str:
         return self.engine.label
 
+    @property
+    def quality(self) -> Quality:
+        """Words and derived figures of the metric by which its trials are judged."""
+        return quality_of(self.workload.get(Workload), self.stop.metric)
+
     @classmethod
     def phrase(cls, field: str, value: str) -> str:
+        if field == "compile":
+            return compile_phrase(value)
         return f"batch {value}" if field == "batch.global" else super().phrase(field, value)
 
     @property
@@ -215,6 +275,19 @@ class TrainingConfig(TrialConfig):
             return "design fixed_steps evaluates nothing, after which checkpoints are written"
         return "" if self.engine.get(Engine).checkpoints else f"engine {self.engine.kind} keeps no checkpoints"
 
+    @property
+    def model_options(self) -> ModelOptions:
+        """How the model is run."""
+        return ModelOptions(self.compile.option() if self.compile else None, self.activation_checkpointing,
+                            self.channels_last, self.cudnn_benchmark)
+
+    def unsupported(self, machine: Machine) -> str:
+        if reason := super().unsupported(machine):
+            return reason
+        device = machine.device if self.device == "auto" else self.device
+        return why_unsupported(self.model_options, self.engine.get(Engine), self.engine.kind, self.determinism, device,
+                               machine)
+
     def setting(self, device: str, device_count: int) -> Setting:
         precision = self.precision.get(Precision)
         return Setting(
@@ -225,6 +298,7 @@ class TrainingConfig(TrialConfig):
             simulated=self.origin == "simulated", own_algorithm=self.comm.get(Comm).own_algorithm,
             passed_through=tuple(self.comm.get(Comm).passes_through(self.processes)),
             weights=precision.weights, autocast=precision.autocast, master_weights=precision.master,
+            model=self.model_options,
         )
 
     def preload(self) -> list[str]:

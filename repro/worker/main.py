@@ -20,6 +20,7 @@ from repro.worker.checkpoint_writer import CheckpointWriter, from_payload
 from repro.worker.clock import make_clock
 from repro.worker.context import TrialContext
 from repro.worker.loop import Loop
+from repro.worker.memory import naming_out_of_memory
 from repro.worker.setup import RankPlace, make_job, start_session, warm_up
 from repro.worker.weights import weights_sha256
 
@@ -33,16 +34,21 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
                                (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0")))
     trial = Trial.model_validate(payload["trial"])
     place = RankPlace(rank, trial.choices.processes if payload.get("simulated") else world, local_rank)
-    loop = build(trial, place, Path(folder) / payload["log"], payload)
-    try:
-        loop.run()
-    finally:
+    with naming_out_of_memory(trial.choices):
+        loop = build(trial, place, Path(folder) / payload["log"], payload)
+        try:
+            loop.run()
+        except BaseException:
+            # This process ends now. A session that closes first cuts the connections of the other ranks, which would
+            # report that before this rank has said why it failed.
+            (loop.log if place.world > 1 else loop).close()
+            raise
         loop.close()
 
 
 def build(trial: Trial, place: RankPlace, log_path: Path, payload: Mapping[str, Any]) -> Loop:
     """Return the loop of one rank, ready to run; all of this happens before `run_start`."""
-    job = make_job(trial.choices, place)
+    job = make_job(trial.choices, place, payload.get("cache"))
     engine = trial.choices.engine.get(Engine)
     virtual = engine.clock(job, Streams(trial.master_seed, trial.repeat))
     writer, resumed = from_payload(payload, log_path.parent, trial.trial_id, place.rank, place.world)
@@ -72,7 +78,9 @@ def _build_new(
         if engine.needs_parts:
             log.emit("x_build", torch_build())
         if parts is not None and trial.choices.warmup_steps:
-            warm_up(session, parts, job, trial.choices)
+            compiled = warm_up(session, parts, job, trial.choices)
+            if compiled is not None:
+                log.emit("x_compile", compiled)
         log.stop("init_stop")
         log.flush()
         return Loop(TrialContext(trial, job, started, log, make_clock(job.device, virtual)), writer)

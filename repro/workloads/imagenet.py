@@ -80,6 +80,7 @@ class ImageNet(_ImageNet, FileWorkload):
     """Images in class folders, prepared by `repro data prepare imagenet`: ILSVRC2012, or any others."""
 
     title: ClassVar[str] = "ImageNet, images in class folders"
+    reads_samples: ClassVar[bool] = True
     form: ClassVar[ImageNetForm] = ImageNetForm()
     data: ImageCounts = ImageCounts(**OFFICIAL)
 

@@ -21,16 +21,16 @@ def public_data(facts: Facts) -> Judged:
     if facts.data is None or not facts.data:
         return lacks(facts, "no data set is named")
     if synthetic := [item.name for item in facts.data if item.synthetic]:
-        return "fail", f"synthetic data, which say nothing about accuracy: {join(synthetic)}"
+        return "fail", f"synthetic data, which say nothing about real quality: {join(synthetic)}"
     if lacking := [f"{item.name} without {join(gaps)}" for item in facts.data if (gaps := _unstated(item))]:
         return lacks(facts, f"data not identified: {join(lacking)}")
     runs = [run for _, run in facts.runs if run.reached is not None]
     if not runs or any(run.quality is None or (run.throughput is None and run.seconds is None) for run in runs):
         bare = sum(run.quality is None for run in runs)
-        return lacks(facts, f"{bare} of {many(runs, 'run')} without accuracy")
+        return lacks(facts, f"{bare} of {many(runs, 'run')} without a quality")
     described = join(f"{item.name} {item.version}, sha256 {str(item.digest)[:12]}, {item.train_samples} + "
                  f"{item.eval_samples} samples, {item.licence}" for item in facts.data)
-    return "pass", f"speed and accuracy of {many(runs, 'run')} on {described}"
+    return "pass", f"speed and quality of {many(runs, 'run')} on {described}"
 
 
 def _unstated(item: DataFacts) -> list[str]:
@@ -101,12 +101,12 @@ def accuracy_held(facts: Facts) -> Judged:
     cells = [facts.cell(name) for name in dict.fromkeys(name for pair in pairs for name in pair)]
     runs = [run for cell in cells for run in cell.runs if run.reached is not None]
     if bare := [run.name for run in runs if run.quality is None]:
-        return lacks(facts, f"accuracy unknown in {len(bare)} of {many(runs, 'run')}: {join(bare)}")
+        return lacks(facts, f"quality unknown in {len(bare)} of {many(runs, 'run')}: {join(bare)}")
     lost = [f"{one.label} ({_share(one)} against {_share(other)})" for one, other in
             (_faster(facts, item) for item in quick if item.metric == "throughput") if _worse(one, other)]
     if lost:
         return "fail", f"fewer runs of the faster cell reach the target: {join(lost)}"
-    return "pass", f"{many(pairs, 'speed-up')}, each with the accuracy of all its runs; " \
+    return "pass", f"{many(pairs, 'speed-up')}, each with the quality of all its runs; " \
                    f"{sum(cell.reached for cell in cells)} of {len(runs)} reached the target"
 
 
@@ -243,11 +243,11 @@ def _unlike_start(one: CellFacts, other: CellFacts) -> bool:
 
 
 RULES = (
-    Rule("F1", f"{HEADED} 1", "Speed and accuracy on a public data set", public_data, ALWAYS, of_target=True),
+    Rule("F1", f"{HEADED} 1", "Speed and quality on a public data set", public_data, ALWAYS, of_target=True),
     Rule("F2", f"{HEADED} 2", "All hyper-parameters are reported", hyperparameters, ALWAYS),
     Rule("F3", f"{HEADED} 3", "Speed-ups are against a named single-worker baseline", single_worker, ALWAYS),
-    Rule("F4", FOLLOWED, "No speed-up without the accuracy next to it", accuracy_held, ALWAYS, of_target=True),
-    Rule("F5", FOLLOWED, "Full time to train and epochs, not only images a second", full_training, ALWAYS,
+    Rule("F4", FOLLOWED, "No speed-up without the quality next to it", accuracy_held, ALWAYS, of_target=True),
+    Rule("F5", FOLLOWED, "Full time to train and epochs, not only samples a second", full_training, ALWAYS,
          of_target=True),
     Rule("F6", FOLLOWED, "Hardware and interconnect are disclosed, with bandwidth", hardware),
     Rule("F7", FOLLOWED, "Same-batch scaling is shown separately from larger-batch scaling", same_batch),

@@ -13,6 +13,7 @@ from repro.record.looks import Look
 from repro.record.results import Result
 from repro.suite.cell import Cell
 from repro.suite.model import Trial
+from repro.suite.quality import Quality
 
 
 class TerminalWatcher:
@@ -23,6 +24,7 @@ class TerminalWatcher:
         self._started = time.monotonic()
         self._number = self._count = 0
         self._label = self._metric = ""
+        self._quality: Quality | None = None
         self._spent: list[float] = []
         columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=20),
                    TextColumn("{task.fields[now]}", markup=False))
@@ -47,14 +49,13 @@ class TerminalWatcher:
 
     def trial_started(self, number: int, count: int, trial: Trial, cell: Cell) -> None:
         self._number, self._count, self._label = number, count, f"{cell.label}, seed {trial.repeat}"
-        self._metric = trial.choices.stop.metric
+        self._metric, self._quality = trial.choices.stop.metric, trial.choices.quality
         self._bar.update(self._task, description=f"trial {number} of {count}: {self._label}", total=count,
                          completed=number - 1, now=self._left())
 
     def trial_ticked(self, value: float | None, epochs: float, samples_per_second: float | None) -> None:
-        rate = f", {samples_per_second:,.0f} samples/s" if samples_per_second else ""
-        shown = "not finite" if value is None else f"{value:.4f}"
-        text = f"{self._metric} {shown} at epoch {epochs:.1f}{rate}{self._left()}"
+        shown = "not finite" if value is None else self._shown(value)
+        text = f"{self._metric} {shown} at epoch {epochs:.1f}{self._rate(samples_per_second)}{self._left()}"
         if self._live:
             self._bar.update(self._task, now=text)
         else:
@@ -63,11 +64,22 @@ class TerminalWatcher:
     def trial_ended(self, result: Result, seconds: float) -> None:
         self._spent.append(seconds)
         width = len(str(self._count))
-        end = f"{self._metric} {result.final:.4f}" if result.final is not None else result.reason or _speed(result)
+        end = (f"{self._metric} {self._shown(result.final)}" if result.final is not None
+               else result.reason or _speed(result))
         clock = f", target after {result.tta_wall:.2f} s" if result.tta_wall is not None else ""
         reason = f" ({result.reason})" if result.reason and result.final is not None else ""
         self.console.print(line(f"[{self._number:>{width}}/{self._count}] {self._label}: {result.status}, {end}{clock}"
                                 f"{reason}{self._left(1)}"))
+
+    def _shown(self, value: float) -> str:
+        derived = self._quality.words(value) if self._quality else ""
+        return f"{value:.4f}" + (f" ({derived})" if derived else "")
+
+    def _rate(self, samples_per_second: float | None) -> str:
+        if not samples_per_second:
+            return ""
+        tokens = self._quality.tokens(samples_per_second) if self._quality else None
+        return f", {samples_per_second:,.0f} samples/s" if tokens is None else f", {tokens:,.0f} tokens/s"
 
     def look_taken(self, look: Look, found: Comparison) -> None:
         self.console.print(line(look_line(look)))

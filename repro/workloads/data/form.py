@@ -72,7 +72,7 @@ class DataForm(ABC):
 
     @abstractmethod
     def facts(self, folder: Path, files: Sequence[str]) -> Facts:
-        """Return the facts of the content after all files were examined; `train_samples` and `eval_samples` at least.
+        """Return the facts of the content after all files were examined; those that the workload's `data` has at least.
 
         Raises:
             UsageError: the files do not fit together.

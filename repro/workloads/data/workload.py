@@ -14,25 +14,29 @@ from repro.workloads.data.form import DataForm
 from repro.workloads.data.manifest import Prepared
 
 
-class Counts(BaseModel):
+class Stated(BaseModel):
     """Facts of a manifest that define an experiment; every field is a fact of the same name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Counts(Stated):
+    """Facts of a data set whose samples are counted."""
 
     train_samples: int = Field(ge=1)
     eval_samples: int = Field(ge=1)
 
 
-class FileWorkload(Workload):
+class PreparedWorkload(Workload):
     """Base of workloads that read prepared files.
 
-    A subclass sets `form` and declares `data` with the counts of the official data set as default.
+    A subclass sets `form` and declares `data` with the facts of the official data set as default.
     """
 
     form: ClassVar[DataForm]
     from_data: ClassVar[tuple[str, ...]] = ("data",)
-    data: Counts
-    """Counts of the data set; those of the prepared one unless the suite states them. Data with others are refused."""
+    data: Stated
+    """Facts of the data set; those of the prepared one unless the suite states them. Data with others are refused."""
 
     @classmethod
     def found_here(cls) -> dict[str, Any]:
@@ -42,16 +46,8 @@ class FileWorkload(Workload):
             return {}  # `identity` says what is wrong
         if found is None:
             return {}
-        counts: type[Counts] = cls.model_fields["data"].annotation  # type: ignore[assignment]
-        return {"data": {name: found.manifest.facts.get(name) for name in counts.model_fields}}
-
-    @property
-    def train_samples(self) -> int:
-        return self.data.train_samples
-
-    @property
-    def eval_samples(self) -> int:
-        return self.data.eval_samples
+        stated: type[Stated] = cls.model_fields["data"].annotation  # type: ignore[assignment]
+        return {"data": {name: found.manifest.facts.get(name) for name in stated.model_fields}}
 
     def unsupported(self, setting: Setting) -> str | None:
         fewest = min(self.train_samples, self.eval_samples)
@@ -86,3 +82,17 @@ class FileWorkload(Workload):
         made = found.manifest
         return DataIdentity(name=made.name, version=made.version, sha256=found.sha256, licence=made.licence,
                             train_samples=self.train_samples, eval_samples=self.eval_samples, source=made.source)
+
+
+class FileWorkload(PreparedWorkload):
+    """Base of workloads whose samples are counted by the manifest."""
+
+    data: Counts
+
+    @property
+    def train_samples(self) -> int:
+        return self.data.train_samples
+
+    @property
+    def eval_samples(self) -> int:
+        return self.data.eval_samples

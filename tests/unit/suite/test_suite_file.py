@@ -97,7 +97,7 @@ MISTAKES = [
     ("  engine: [ddp", "  engine: [dpd", 11, "matrix.engine[0]", "no engine named 'dpd'; did you mean 'ddp'?"),
     ("kind: deepspeed", "kind: deepsped", 11, "matrix.engine[1].kind", "did you mean 'deepspeed'?"),
     ("kind: sgd", "kind: sdg", 7, "trial.optimizer.kind", "did you mean 'sgd'?"),
-    ("workload: digits", "workload: mnist", 4, "trial.workload", "valid: digits, digits-mlp, synthetic"),
+    ("workload: digits", "workload: faces", 4, "trial.workload", "digits, digits-mlp, gpt"),
     ("workload: digits", "workload: {norm: group}", 4, "trial.workload", "a mapping with `kind: <name>`"),
     # a global batch that does not divide
     ("{global: 64}", "{global: 65}", 6, "trial.batch.global", "processes x accumulation = 2 x 1 = 2; 64 would be"),

@@ -1,0 +1,1 @@
+"""Language models: windows of tokens, a GPT, its loss."""

@@ -1,0 +1,103 @@
+"""What language models have in common, and the sizes of GPT-2; no torch."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from repro.seams.training import Direction, TokenKind, Workload
+from repro.suite.field_problem import FieldProblem
+
+if TYPE_CHECKING:
+    from repro.workloads.tokens.model import Shape
+
+Size = Literal["small", "124M", "350M"]
+SIZES: dict[Size, tuple[int, int, int]] = {"small": (4, 4, 128), "124M": (12, 12, 768), "350M": (24, 16, 1024)}
+"""Layers, heads and width of GPT-2 (Radford et al., 2019), and of one for CPUs."""
+METRIC = "val_loss"
+LOGITS = 1 << 28
+"""Outputs of one forward pass of an evaluation at most, unless it is one sample: 1 GiB in float32."""
+
+
+class LanguageModel(Workload):
+    """Base of workloads that predict the next token; a sample is a window of `context` tokens."""
+
+    unit: ClassVar[str] = "windows"
+    metrics: ClassVar[Mapping[str, Direction]] = {METRIC: "lower"}
+    ranges: ClassVar[Mapping[str, tuple[float, float]]] = {METRIC: (0.0, 100.0)}
+    test_views: ClassVar[int | None] = 1
+    reads_samples: ClassVar[bool] = True
+    token: ClassVar[TokenKind] = "token"
+
+    context: int
+
+    @property
+    def tokens_per_sample(self) -> int:
+        return self.context
+
+    @property
+    def token_losses(self) -> Mapping[str, TokenKind]:
+        return {METRIC: self.token}
+
+
+class GptModel(LanguageModel):
+    """Base of workloads that train a GPT-2 of a chosen size."""
+
+    size: Size = Field("124M", description="GPT-2 of 124 or 350 million parameters, or a small one for CPUs")
+    layers: int | None = Field(None, ge=1, le=200, description="null: as the size has it")
+    heads: int | None = Field(None, ge=1, le=256, description="null: as the size has it")
+    width: int | None = Field(None, ge=8, le=65536, description="channels of the residual stream; null: as the size "
+                                                               "has it")
+    context: int = Field(1024, ge=8, le=65536, description="tokens of a window, which is one sample")
+    dropout: float = Field(0.0, ge=0, lt=1)
+    tied: bool = Field(True, description="the output layer uses the weights of the token embedding")
+    pad_vocabulary: int = Field(1, ge=1, le=4096, description="round the rows of the embedding up to a multiple of "
+                                                              "this; kernels are faster on multiples of 64 or 128")
+
+    @model_validator(mode="after")
+    def _divides(self) -> GptModel:
+        _, heads, width = self.dimensions
+        check_heads(width, heads)
+        return self
+
+    @property
+    def reference_samples_per_second(self) -> float:  # type: ignore[override]
+        layers, _, width = self.dimensions
+        # 6 operations a weight and token; a core does about 3e10 a second.
+        return 3e10 / (6 * (12 * layers * width**2 + self.vocabulary_here * width) * self.context)
+
+    @property
+    def eval_batch_size(self) -> int:  # type: ignore[override]
+        return max(1, min(512, LOGITS // (self.context * self.vocabulary_here)))
+
+    @property
+    @abstractmethod
+    def vocabulary_here(self) -> int:
+        """Different tokens of the data."""
+
+    @property
+    def dimensions(self) -> tuple[int, int, int]:
+        """Layers, heads and width, those that are stated before those of the size."""
+        layers, heads, width = SIZES[self.size]
+        return self.layers or layers, self.heads or heads, self.width or width
+
+    def shape(self, vocabulary: int) -> Shape:
+        """Return the architecture for so many different tokens."""
+        from repro.workloads.tokens.model import Shape
+
+        layers, heads, width = self.dimensions
+        rows = -(-vocabulary // self.pad_vocabulary) * self.pad_vocabulary
+        return Shape(rows, self.context, layers, heads, width, self.dropout, self.tied)
+
+
+def check_heads(width: int, heads: int) -> None:
+    """Refuse a width that the heads do not divide.
+
+    Raises:
+        FieldProblem: it is none.
+    """
+    if width % heads:
+        raise FieldProblem(f"width {width} is not divisible by heads {heads}", ("width",))

@@ -1,0 +1,108 @@
+"""Language models in real processes: every engine passes the gate and trains alike, on prose and on token shards."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from repro.record.store import read_record
+from repro.workloads import prose_data
+from repro.workloads.tokens import shards
+
+pytest.importorskip("torch")
+pytest.importorskip("deepspeed")
+
+ROOT = Path(__file__).parents[2]
+ALL = ("[ddp, fsdp, {kind: deepspeed, stage: 0}, {kind: deepspeed, stage: 1}, {kind: deepspeed, stage: 2}, "
+       "{kind: deepspeed, stage: 3}]")
+SUITE = """\
+suite: language
+seeds: 1
+master_seed: 5
+trial:
+  workload: {workload}
+  processes: 2
+  batch: {{global: 16, accumulation: 2}}
+  optimizer: {{kind: adamw, lr: 0.01, betas: [0.9, 0.95], decay: weights}}
+  gradient_clip: 1.0
+  stop: {{metric: val_loss, target: {target}, max_epochs: {epochs}}}
+  evaluate_every: 640
+  device: cpu
+  timeout_seconds: 300
+matrix:
+  engine: {engines}
+baseline: {{engine: ddp}}
+"""
+SMALL_TEXT = "{kind: text, context: 32, layers: 1, width: 32, heads: 2}"
+SMALL_GPT = ("{kind: gpt, tokenizer: bytes, size: small, layers: 2, width: 32, heads: 2, context: 32, "
+             "eval_tokens: 4096, pad_vocabulary: 128}")
+
+
+def repro(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu",
+                   "REPRO_DATA": str(folder / "store")}
+    return subprocess.run([sys.executable, "-m", "repro", *arguments], cwd=folder, env=environment,
+                          capture_output=True, text=True, timeout=900, check=False)
+
+
+def test_text_passes_the_gate_under_ddp_and_fsdp(tmp_path: Path) -> None:
+    suite = SUITE.format(workload=SMALL_TEXT, target=3.0, epochs=1, engines="[ddp, fsdp]")
+    (tmp_path / "suite.yaml").write_text(suite)
+    ended = repro(tmp_path, "gate", "suite.yaml", "--json")
+    assert ended.returncode == 0, ended.stderr
+    rows = json.loads(ended.stdout)
+    assert {row["passed"] for row in rows} == {True}
+    assert len(rows) > 3
+
+
+def curves(folder: Path) -> dict[str, list[float]]:
+    record = read_record(folder)
+    names = {cell.cell_id: cell.label for cell in record.plan.cells}
+    assert {item.status for item in record.results} == {"ok"}
+    return {names[item.cell_id]: [float(point.value or np.nan) for point in item.curve] for item in record.results}
+
+
+def agree(found: dict[str, list[float]], engines: int) -> None:
+    """Every engine does the same arithmetic, so the losses of all are equal up to rounding."""
+    assert len(found) == engines
+    first = found["ddp"]
+    assert first[-1] < first[0]
+    for values in found.values():
+        np.testing.assert_allclose(values, first[: len(values)], rtol=2e-3)
+
+
+@pytest.mark.slow
+def test_every_engine_trains_text_alike(tmp_path: Path) -> None:
+    (tmp_path / "suite.yaml").write_text(SUITE.format(workload=SMALL_TEXT, target=2.9, epochs=1, engines=ALL))
+    ended = repro(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run")
+    assert ended.returncode == 0, ended.stderr
+    agree(curves(tmp_path / "run"), 6)
+
+
+@pytest.mark.slow
+def test_every_engine_trains_gpt_on_token_shards_alike(tmp_path: Path) -> None:
+    text = prose_data.verified()
+    given = tmp_path / "given"
+    given.mkdir()
+    shards.write(given / "made_train_000001.bin", text[:150_000].astype(np.uint16))
+    shards.write(given / "made_train_000002.bin", text[150_000:200_000].astype(np.uint16))
+    shards.write(given / "made_val_000000.bin", text[-5000:].astype(np.uint16))
+    identity: dict[str, Any] = {"name": "bytes", "vocabulary": 256,
+                                "sha256": "d3a519f1039440f4381a7096527d2b4eee16a38cc7aeeb57689093c5efab2fa1"}
+    (given / "tokenizer.json").write_text(json.dumps(identity))
+    prepared = repro(tmp_path, "data", "prepare", "gpt", "--from", "given")
+    assert prepared.returncode == 0, prepared.stderr
+    (tmp_path / "suite.yaml").write_text(SUITE.format(workload=SMALL_GPT, target=2.95, epochs=1, engines=ALL))
+    ended = repro(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run")
+    assert ended.returncode == 0, ended.stderr
+    agree(curves(tmp_path / "run"), 6)
+    page = (tmp_path / "run" / "report" / "report.html").read_text()
+    assert "Loss against each clock" in page
+    assert "bits per byte" in page
