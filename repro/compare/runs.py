@@ -71,8 +71,8 @@ class Compared:
             "schema": 1, "exit_code": int(self.exit_code), "runs": list(self.runs), "suite": self.suite,
             "suite_digest": self.digest, "method": self.method, "metric": self.metric,
             "calibration": self.calibration.model_dump(mode="json") if self.calibration else None,
-            "cells": [item.model_dump(mode="json") | {"figures": dict(figures)}
-                      for item, figures in zip(self.summaries, self.figures, strict=True)],
+            "cells": [item.model_dump(mode="json") for item in self.summaries],
+            "training": [dict(figures) for figures in self.figures],
             "comparisons": [item.model_dump(mode="json", by_alias=True) | {"speedup": item.speedup}
                             for item in self.comparisons],
             "error_budget": self.error_budget, "warnings": list(self.warnings),
