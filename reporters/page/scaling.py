@@ -6,15 +6,20 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from repro.compare import Metric
 from repro.record.store import Record
 from repro.suite.cell import Cell
+from repro.suite.metrics import DEFAULT, DEFAULT_WITHOUT_TARGET
 
 from ..text import significant
 from .bounds import CostModel, fits
 from .cells import COLORS, DASHES, SYMBOLS, CellMark, marks, origins
 from .curves import Chart
 from .scaling_charts import BOUND_LINES, drawn_line, ideal, scaling_chart, step_traces
-from .scaling_line import ScalingLine, scaling_line
+from .scaling_line import ScalingLine, scaling_line, speed_of
+
+SPEEDUPS = {DEFAULT: "Speed-up of the time to target", DEFAULT_WITHOUT_TARGET: "Speed-up of the training throughput"}
+"""Metric -> title of the chart of speed-ups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +86,7 @@ def _same_batch(record: Record, known: dict[str, CellMark], models: dict[str, Co
             scaling_line(record, known, models, index, line, _single(line)) for index, line in enumerate(lines)
         )
         if drawn:
-            panels.append(_same_panel(f"same-{batch}", batch, drawn))
+            panels.append(_same_panel(f"same-{batch}", batch, drawn, speed_of(record)))
     return tuple(panels)
 
 
@@ -98,7 +103,7 @@ def _larger_batch(record: Record, known: dict[str, CellMark], models: dict[str, 
             line = scaling_line(record, known, models, len(lines), of_batch, single, f"batch {batch}")
             lines.append(ScalingLine(line.number, line.label, color % COLORS, DASHES[place % len(DASHES)],
                               SYMBOLS[place % len(SYMBOLS)], line.points))
-    return (_larger_panel(tuple(lines)),) if lines else ()
+    return (_larger_panel(tuple(lines), speed_of(record)),) if lines else ()
 
 
 def _grouped(cells: Sequence[Cell], free: tuple[str, ...]) -> list[list[Cell]]:
@@ -125,7 +130,7 @@ def _single(cells: Sequence[Cell]) -> Cell | None:
 # ---- panels and charts
 
 
-def _same_panel(name: str, batch: int, lines: tuple[ScalingLine, ...]) -> ScalingPanel:
+def _same_panel(name: str, batch: int, lines: tuple[ScalingLine, ...], metric: Metric) -> ScalingPanel:
     known = origins([point.mark for line in lines for point in line.points])
     drawn = tuple((dash, words) for bound, words, dash in BOUND_LINES
                   if any(bound(point.bounds) is not None and point.processes > 1
@@ -141,21 +146,21 @@ def _same_panel(name: str, batch: int, lines: tuple[ScalingLine, ...]) -> Scalin
             f"{name}-epoch", "Seconds per epoch of training", "median over trials, without evaluation",
             [drawn_line(line, lambda point: point.epoch) for line in lines], lines, "s per epoch",
         ),
-        scaling_chart(
+        *([scaling_chart(
             f"{name}-tta", "Seconds to the target", "median over trials, wall clock, including evaluation",
             [drawn_line(line, lambda point: point.tta) for line in lines], lines, "s to target",
-        ),
-        _speedup_chart(name, lines, known, baseline),
+        )] if metric == DEFAULT else []),
+        _speedup_chart(name, lines, known, baseline, metric),
     )
     return ScalingPanel(name, f"Same batch: {batch} samples per step at every number of processes", known, lines,
                         tuple(chart for chart in charts if chart.figure["data"]), baseline, drawn)
 
 
-def _larger_panel(lines: tuple[ScalingLine, ...]) -> ScalingPanel:
+def _larger_panel(lines: tuple[ScalingLine, ...], metric: Metric) -> ScalingPanel:
     known = origins([point.mark for line in lines for point in line.points])
     baseline = _named_baseline(lines)
     charts = (
-        _speedup_chart("larger", lines, known, baseline),
+        _speedup_chart("larger", lines, known, baseline, metric),
         scaling_chart(
             "larger-bytes", "Bytes that the busiest rank sends per epoch", "counted, median over trials",
             [drawn_line(line, lambda point: (point.bytes_per_epoch or 0) / 1e6) for line in lines], lines,
@@ -171,10 +176,12 @@ def _larger_panel(lines: tuple[ScalingLine, ...]) -> ScalingPanel:
                         tuple(chart for chart in charts if chart.figure["data"]), baseline, ())
 
 
-def _speedup_chart(name: str, lines: Sequence[ScalingLine], found: Sequence[str], baseline: str) -> Chart:
+def _speedup_chart(
+    name: str, lines: Sequence[ScalingLine], found: Sequence[str], baseline: str, metric: Metric
+) -> Chart:
     traces = [drawn_line(line, lambda point: point.speedup, intervals=True) for line in lines]
     return scaling_chart(
-        f"{name}-speedup", "Speed-up of the time to target", f"baseline: {baseline}; paired by seed, 95 % intervals",
+        f"{name}-speedup", SPEEDUPS[metric], f"baseline: {baseline}; paired by seed, 95 % intervals",
         [*traces, *ideal(lines, found)], lines, "times as fast",
     )
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from repro.compare import Comparison, contrast, summarize
+from repro.compare import METRICS, Bounds, Comparison, Metric, contrast, summarize
 from repro.record.results import Result
 from repro.record.store import Record
 from repro.seams.training import Workload
 from repro.suite.cell import Cell
-from repro.suite.metrics import DEFAULT
+from repro.suite.metrics import DEFAULT, DEFAULT_WITHOUT_TARGET
 
 from ..text import Number, number, ratios, seconds, shortened, without_paths
 from .bounds import CostModel, StepBounds, bounds, ended, network_of
@@ -100,8 +100,9 @@ def _point(
     train = choices.workload.get(Workload).train_samples
     steps = train / choices.batch.global_
     moves = [(moved, count) for _, moved, count in counted(items)] if choices.processes > 1 else []
-    against = _against(record, cell, single)
-    summary = summarize(cell, results)
+    metric = speed_of(record)
+    against = _against(record, cell, single, metric)
+    summary = summarize(cell, results, metric)
     speedup = against.speedup if against else None
     if single is not None and cell.cell_id == single.cell_id and summary.median is not None:
         speedup = 1.0
@@ -110,8 +111,9 @@ def _point(
         mark=known[cell.cell_id], processes=choices.processes, batch=choices.batch.global_, n=len(items),
         bounds=bounds(results, choices.processes, models.get(network_of(cell))),
         steps=tuple(item.steps.median_seconds for item in items if item.steps),
-        epoch=_median([_epoch(item, train) for item in items]), tta=summary.median, speedup=speedup,
-        interval=(1 / ends.high, 1 / ends.low) if ends else None,
+        epoch=_median([_epoch(item, train) for item in items]), speedup=speedup,
+        tta=summary.median if summary.has_target else None,
+        interval=_inverted(ends, metric) if ends else None,
         because=against.because if against and not against.ratio else "",
         baseline=known[single.cell_id] if single else None, epochs=number(summary.median_epochs),
         final=number(summary.median_final, 4),
@@ -125,10 +127,20 @@ def _epoch(item: Result, train: int) -> float | None:
     return item.phases["train"] * train / item.samples if item.samples and item.phases.get("train") else None
 
 
-def _against(record: Record, cell: Cell, single: Cell | None) -> Comparison | None:
+def speed_of(record: Record) -> Metric:
+    """Return the metric of speed-ups: the time to the target or, without a target, the training throughput."""
+    return DEFAULT if record.plan.has_target else DEFAULT_WITHOUT_TARGET
+
+
+def _inverted(ends: Bounds, metric: Metric) -> tuple[float, float]:
+    """Return the interval of the speed-up: of a time it is that of the inverse ratio."""
+    return (1 / ends.high, 1 / ends.low) if METRICS[metric].better == "lower" else (ends.low, ends.high)
+
+
+def _against(record: Record, cell: Cell, single: Cell | None, metric: Metric) -> Comparison | None:
     if single is None or cell.cell_id == single.cell_id:
         return None
-    return contrast(cell, single, record.of_cell(cell.cell_id), record.of_cell(single.cell_id), DEFAULT,
+    return contrast(cell, single, record.of_cell(cell.cell_id), record.of_cell(single.cell_id), metric,
                     primary=False, planned=record.plan.common_seeds)
 
 

@@ -150,6 +150,7 @@ def machine(record: Record) -> list[Fact]:
         ("Training device", environment.device),
         ("Devices", "; ".join(environment.devices) or "none, CPU only"),
         ("Interconnect", environment.interconnect),
+        *_cuda(record),
         ("Operating system", environment.system),
         ("Python", environment.python),
         ("repro", environment.repro_version),
@@ -158,6 +159,13 @@ def machine(record: Record) -> list[Fact]:
         ("Load before the run (1 min)", "unknown" if environment.load_1min is None else f"{environment.load_1min:g}"),
         ("Loading libraries, once per run, on no trial's clock", seconds(record.preload_seconds) or "unknown"),
     ]
+
+
+def _cuda(record: Record) -> list[Fact]:
+    """Return the versions of CUDA and its libraries as rank 0 read them; nothing of a build without CUDA."""
+    found = {tuple(item.build.get(name, "unknown") for name in ("torch_cuda", "torch_cudnn", "torch_nccl"))
+             for item in record.results if "torch_cudnn" in item.build}
+    return [("CUDA, cuDNN, NCCL of torch", "; ".join(map(", ".join, sorted(found))))] if found else []
 
 
 def suite_text(record: Record) -> str:

@@ -14,6 +14,7 @@ from repro.suite.quality import Quality
 
 from ..text import Number, gibibytes, moment, number, seconds, share
 from .cells import CellMark, marks
+from .traffic import milliseconds
 
 FOLDER = "../trials"
 """Relative to <run>/report: links stay inside the run folder and contain no path of the machine."""
@@ -63,6 +64,9 @@ class TrialRow:
     step: Number | None
     training: Number | None
     """Samples a second."""
+    wait: Number | None
+    """Input wait a step."""
+    wait_share: Number | None
     conservation: Number | None
     observer: Number | None
     starts: int
@@ -136,6 +140,8 @@ def _trial(item: Result, mark: CellMark, starts: int, quality: Quality) -> Trial
         rate=number(item.samples_per_second), token_rate=number(quality.tokens(item.samples_per_second)),
         final=number(item.final, 4), derived=quality.words(item.final), peak=gibibytes(item.peak_bytes),
         step=seconds(item.step_seconds), training=number(item.train_samples_per_second),
+        wait=None if item.input_wait_seconds is None else milliseconds(item.input_wait_seconds),
+        wait_share=share(item.input_wait_share),
         conservation=share(item.conservation_error), observer=share(item.observer_effect), starts=starts,
         record=f"{FOLDER}/{item.trial_id}/result.json",
         hashes=tuple((HASHES.get(name, name), value[:8], value) for name, value in item.hashes.items()),

@@ -151,7 +151,8 @@ def amount(value: float) -> str:
 
 def cautions(item: Evidence) -> list[str]:
     """Return the cautions that no interval shows."""
-    found = [*dict.fromkeys(_ungated(item.candidate, item.baseline)), *describe_resumed_trials(item)]
+    found = [*dict.fromkeys(_ungated(item.candidate, item.baseline)), *describe_resumed_trials(item),
+             *_order_cautions(item)]
     found += _grid_cautions(item) if item.grid is not None else []
     found += _drift_cautions(item)
     if item.missed is not None and item.missed.restricted is not None and not item.missed.restricted.declared:
@@ -168,6 +169,16 @@ def _ungated(*cells: ComparedCell) -> Iterator[str]:
     for cell in cells:
         if reason := getattr(getattr(cell.choices, "gate", None), "skip", None):
             yield f"not gated: {reason} (that {cell.label} trains like the reference was not checked)"
+
+
+def _order_cautions(item: Evidence) -> list[str]:
+    """Return the label of a comparison in which the seed does not decide the order of the samples."""
+    streamed = [side.name for side in (item.ours, item.theirs) if side.streamed]
+    if not streamed:
+        return []
+    verb = "read" if len(streamed) > 1 else "reads"
+    return [f"unpaired by order: {' and '.join(streamed)} {verb} the data in their own order (input.order stream), "
+            "which no seed varies, so the result is that of this order"]
 
 
 def _grid_cautions(item: Evidence) -> list[str]:

@@ -10,6 +10,7 @@
     │   └── GuardError             exit 2   --strict, and the machine would distort the figures
     ├── RecordModified             exit 3   a record was modified after it was made
     ├── TrialError                 exit 1   a trial could not be completed
+    │   ├── OutOfMemory            exit 1   an allocation failed (how much, when, what needs less)
     │   ├── ParityError            exit 1   two engines train differently (step, tensor)
     │   └── CheckpointError        exit 1   a checkpoint cannot be written (which, why)
     │       └── CheckpointRefused  exit 1   a checkpoint cannot be resumed (which, why)
@@ -93,6 +94,10 @@ class RecordModified(ReproError):
 
 class TrialError(ReproError):
     """A trial could not be completed."""
+
+
+class OutOfMemory(TrialError):
+    """An allocation failed; the message says how much, when, and what would need less."""
 
 
 class ParityError(TrialError):

@@ -119,6 +119,16 @@ class EventLog:
             with contextlib.suppress(OSError):
                 self._stream.close()
 
+    def leave_to_parent(self) -> None:
+        """Call it in a forked process: the log is the parent's alone, and nothing here can write to it."""
+        if self._stream is None:
+            return
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())  # what is still in its buffer is the parent's to write
+        os.close(nowhere)
+        self._stream.close()
+        self._stream, self._lines = None, []
+
     def close(self) -> None:
         """Flush, make the file durable, close it."""
         if self._stream is None:

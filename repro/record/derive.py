@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from repro.core.events import EVALUATION_KEYS, Event
+from repro.core.out_of_memory import says_out_of_memory
 from repro.record.effective import mismatches
 from repro.record.energy import OBSERVER_LIMIT, Energy
 from repro.record.final_facts import (
@@ -47,9 +48,6 @@ from repro.seams.training import Workload
 from repro.suite.model import Trial
 from repro.suite.stop import Stop
 
-OUT_OF_MEMORY = ("out of memory", "outofmemory", "memoryerror", "can't allocate memory", "not enough memory",
-                 "cannot allocate memory")
-"""Phrases of CUDA, Python, torch's CPU allocator and the C library, in lower case."""
 UNREAD = ("block_start", "block_stop", "eval_start", "eval_stop")
 """Events that no figure uses; a reader that holds a long log may leave them out."""
 SERIES = ("x_steps", "x_rank_steps")
@@ -148,8 +146,7 @@ def _status(log: _Log, outcome: LaunchResult | None) -> tuple[Status, str]:
         return "hung", _by_rank(failure) if failure else "no event for longer than stall_seconds"
     if stop is None:
         reason = failure.reason if failure else ""
-        # The words are those of torch, Python and the C library: an exception's type alone does not tell.
-        if failure and (failure.cause == "out_of_memory" or any(word in reason.lower() for word in OUT_OF_MEMORY)):
+        if failure and (failure.cause == "out_of_memory" or says_out_of_memory(reason)):
             return "out_of_memory", _by_rank(failure)
         return "crashed", _by_rank(failure) if failure else "ended without run_stop in its log"
     if failure is not None:
@@ -257,7 +254,7 @@ def _init_seconds(log: _Log) -> float | None:
 def _measured(trial: Trial, log: _Log, points: Sequence[Point]) -> dict[str, Any]:
     """Return the figures that need no target: phases, throughput, step times, memory, traffic."""
     stop = trial.choices.stop
-    found: dict[str, Any] = {"steps": step_times(trial, log.events)}
+    found: dict[str, Any] = {"steps": step_times(trial, log.events), **_input_wait(log)}
     values = [point.value for point in points if point.value is not None]
     if values and points:
         found |= {"final": points[-1].value, "best": min(values) if stop.direction == "lower" else max(values)}
@@ -328,6 +325,14 @@ def _phases(log: _Log) -> dict[str, float]:
     watched["other"] += max(0.0, watched["train"] - stepped)
     watched["train"] = stepped
     return watched
+
+
+def _input_wait(log: _Log) -> dict[str, float]:
+    event, steps = log.last("x_input"), sum(len(block.value["seconds"]) for block in log.all("x_steps"))
+    if event is None or not steps:
+        return {}
+    waited, stepped = max(event.value)
+    return {"input_wait_seconds": waited / steps, "input_wait_share": waited / (waited + stepped) if waited else 0.0}
 
 
 def _counted_samples(trial: Trial, log: _Log) -> int | None:

@@ -24,6 +24,8 @@ def requested(choices: TrainingConfig) -> dict[str, str]:
         "tf32": "on" if precision.tf32 else "off",
         "compression": choices.compression,
     }
+    wanted |= {"input_workers": str(choices.input.workers), "input_ahead": str(choices.input.depth),
+               "input_order": choices.input.order}
     if choices.compression == "powersgd":
         wanted["compression"] = f"powersgd rank {choices.compression_rank}"
     if choices.overlap is not None:

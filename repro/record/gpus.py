@@ -9,10 +9,15 @@ from collections.abc import Mapping, Sequence
 
 QUERIED: Mapping[str, str] = {
     "name": "", "driver_version": "driver", "memory.total": "", "power.limit": "power limit",
-    "clocks.max.sm": "SM clock up to", "clocks.max.memory": "memory clock up to",
+    "power.default_limit": "by default", "clocks.max.sm": "SM clock up to", "clocks.max.memory": "memory clock up to",
     "ecc.mode.current": "ECC", "mig.mode.current": "MIG", "compute_mode": "compute mode",
 }
 """Field of nvidia-smi -> the word before its value."""
+OLDEST = ("name", "driver_version", "memory.total")
+"""Fields that every nvidia-smi knows: it answers nothing at all if it is asked for one that it does not know."""
+SLICE = re.compile(r"^\s+MIG (\S+)\s+Device\s+\d+: \(UUID: (MIG-[^)\s]+)\)", re.MULTILINE)
+"""A slice of a GPU (MIG) below the GPU's own line in `nvidia-smi -L`: (profile, UUID)."""
+WHOLE = re.compile(r"^GPU \d+: .*\(UUID: (GPU-[^)\s]+)\)", re.MULTILINE)
 UNKNOWN = ("", "[N/A]", "N/A", "[Not Supported]", "[Unknown Error]")
 LINKS = {"NV": "NVLink", "PIX": "one PCIe switch", "PXB": "several PCIe switches", "PHB": "a PCIe host bridge",
          "NODE": "PCIe host bridges of one NUMA node", "SYS": "the link between NUMA nodes"}
@@ -21,10 +26,15 @@ LINKS = {"NV": "NVLink", "PIX": "one PCIe switch", "PXB": "several PCIe switches
 
 def used_gpus(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """Return one line for each GPU that this process can use, in its order; () if there is no nvidia-smi."""
-    found = _ask("--query-gpu=index,uuid," + ",".join(QUERIED), "--format=csv,noheader")
-    rows = [[part.strip() for part in line.split(",")] for line in found.splitlines()]
-    rows = [row for row in rows if len(row) == len(QUERIED) + 2]
-    return tuple(_line(row[2:]) for row in _chosen(rows, environment.get("CUDA_VISIBLE_DEVICES")))
+    fields = tuple(QUERIED)
+    rows = _rows(fields)
+    if not rows:
+        fields = OLDEST
+        rows = _rows(fields)
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    slices = _slices(rows) if "MIG-" in (visible or "") else []
+    found = _chosen([*rows, *slices], visible) if visible is not None else rows
+    return tuple(_line(fields, row[2:]) + _doubt(rows, environment) for row in found)
 
 
 def interconnect(devices: int, environment: Mapping[str, str] = os.environ) -> str:
@@ -55,14 +65,37 @@ def _chosen(rows: Sequence[list[str]], visible: str | None) -> list[list[str]]:
 
 
 def _numbers(environment: Mapping[str, str]) -> list[str]:
-    rows = [[part.strip() for part in line.split(",")]
-            for line in _ask("--query-gpu=index,uuid", "--format=csv,noheader").splitlines()]
-    return [row[0] for row in _chosen([row for row in rows if len(row) == 2],
-                                      environment.get("CUDA_VISIBLE_DEVICES"))]
+    return [row[0] for row in _chosen(_rows(()), environment.get("CUDA_VISIBLE_DEVICES"))]
 
 
-def _line(values: Sequence[str]) -> str:
-    named = zip(QUERIED.values(), values, strict=True)
+def _rows(fields: Sequence[str]) -> list[list[str]]:
+    """Return (index, UUID, *fields) of every GPU; [] if nvidia-smi does not answer."""
+    found = _ask(f"--query-gpu={','.join(('index', 'uuid', *fields))}", "--format=csv,noheader")
+    rows = [[part.strip() for part in line.split(",")] for line in found.splitlines()]
+    return [row for row in rows if len(row) == len(fields) + 2]
+
+
+def _slices(rows: Sequence[list[str]]) -> list[list[str]]:
+    """Return a row for every slice (MIG): that of its GPU, with the slice's own UUID and its profile in the name."""
+    found, listed = [], _ask("-L")
+    starts = [*WHOLE.finditer(listed)]
+    for place, start in enumerate(starts):
+        parent = next((row for row in rows if row[1] == start[1]), None)
+        below = listed[start.end():starts[place + 1].start() if place + 1 < len(starts) else len(listed)]
+        found += [["", uuid, f"slice {profile} of {parent[2]}", *parent[3:]]
+                  for profile, uuid in SLICE.findall(below) if parent is not None]
+    return found
+
+
+def _doubt(rows: Sequence[list[str]], environment: Mapping[str, str]) -> str:
+    """Return what makes the number of a GPU uncertain: CUDA counts unlike ones from the fastest, nvidia-smi by slot."""
+    by_number = any(part.strip().isdecimal() for part in environment.get("CUDA_VISIBLE_DEVICES", "").split(","))
+    alike = len({row[2] for row in rows}) < 2 or environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    return "" if alike or not by_number else " (or another GPU of this node: CUDA_DEVICE_ORDER is not PCI_BUS_ID)"
+
+
+def _line(fields: Sequence[str], values: Sequence[str]) -> str:
+    named = zip((QUERIED[name] for name in fields), values, strict=True)
     return ", ".join(f"{word} {value}".strip() for word, value in named if value not in UNKNOWN)
 
 

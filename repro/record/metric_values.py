@@ -11,7 +11,8 @@ from repro.suite.metrics import METRICS, MetricSpec
 
 FIGURES = (
     "tta_wall", "tta_train", "tta_cold", "run_seconds", "init_seconds", "samples_to_target", "epochs_to_target",
-    "samples", "samples_per_second", "train_samples_per_second", "conservation_error", "observer_effect",
+    "samples", "samples_per_second", "train_samples_per_second", "input_wait_seconds", "input_wait_share",
+    "conservation_error", "observer_effect",
     "step_seconds", "step_seconds_mean", "tokens_per_second", "peak_bytes", "training_peak_mib",
     "training_peak_mib_sum", "init_peak_mib", "mfu", "joules_per_sample", "bytes_sent",
     "final", "best", "energy_joules_measured", "energy_joules_modelled",

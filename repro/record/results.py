@@ -253,6 +253,11 @@ class Result(Frozen):
     observer_effect: float | None = None
     """Logging seconds over the run's wall clock."""
     steps: Steps | None = None
+    input_wait_seconds: float | None = None
+    """Time that a step waited for its input, mean over steps, of the rank that waited most; None: an engine without
+    input, or an old record."""
+    input_wait_share: float | None = None
+    """The same as a share of that rank's steps, waiting included; 0 to 1."""
     peak_bytes: int | None = None
     """Largest over ranks. On a GPU in training; on a processor in the process's life, as in old records."""
     memory: Literal["", "resident", "allocated"] = ""

@@ -18,6 +18,7 @@ from repro.core import machine, orphans
 from repro.core.frozen import Frozen
 from repro.core.redact import redacted
 from repro.launchers.netns import probe as netns_probe
+from repro.record.gpus import interconnect, used_gpus
 
 State = Literal["ok", "note", "missing"]
 
@@ -34,7 +35,7 @@ class Diagnosis(Frozen):
 
 def examine(folder: Path) -> list[Diagnosis]:
     """Check everything that a run needs; `folder` is the folder of runs."""
-    return [_python(), *_libraries(), _devices(), *_capacity(folder), _loopback(), _tracking(), *_optional(),
+    return [_python(), *_libraries(), _devices(), *_gpus(), *_capacity(folder), _loopback(), _tracking(), *_optional(),
             _fabric(), _orphans()]
 
 
@@ -63,7 +64,8 @@ def _libraries() -> Iterator[Diagnosis]:
 def _imports() -> Iterator[Diagnosis]:
     """Import torch and deepspeed in a separate process: an installed package may still fail to load."""
     probe = ("import torch, torch.distributed as d; print('gloo' if d.is_gloo_available() else 'no gloo', "
-             "'nccl' if d.is_nccl_available() else 'no nccl', torch.cuda.is_available())")
+             "'nccl' if d.is_nccl_available() else 'no nccl', f'CUDA {torch.version.cuda}, cuDNN "
+             "{torch.backends.cudnn.version()}, ' if torch.version.cuda else '', torch.cuda.is_available())")
     yield _probe("torch works", probe, "pip install --force-reinstall -c constraints.txt torch")
     yield _probe("deepspeed works", "import deepspeed; print('imports')",
                  "pip install --force-reinstall -c constraints.txt deepspeed")
@@ -88,6 +90,16 @@ def _devices() -> Diagnosis:
     if found.device == "cuda":
         return Diagnosis(what="devices", state="ok", found=f"{found.device_count} GPU(s), {found.cores} CPU cores")
     return Diagnosis(what="devices", state="ok", found=f"no usable GPU, {found.cores} CPU cores; trials run on the CPU")
+
+
+def _gpus() -> Iterator[Diagnosis]:
+    """Describe every GPU that a run here would use, and the links between them, as records have them."""
+    found = machine.detect()
+    if found.device != "cuda":
+        return
+    for number, text in enumerate(used_gpus()):
+        yield Diagnosis(what=f"GPU {number}", state="ok", found=text)
+    yield Diagnosis(what="interconnect", state="ok", found=interconnect(found.device_count))
 
 
 def _capacity(folder: Path) -> Iterator[Diagnosis]:

@@ -42,5 +42,8 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def to_device(batch: Any, device: str) -> Any:
-    """Return the batch on `device`; from pinned memory the copy runs beside the host."""
-    return map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
+    """Return the batch on `device`; on CUDA by way of pinned memory, from which a copy does not hold up the host."""
+    if device == "cpu":
+        return batch
+    return map_tensors(batch, lambda tensor: (tensor if tensor.is_cuda else tensor.pin_memory()).to(
+        device, non_blocking=True))

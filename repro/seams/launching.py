@@ -36,7 +36,7 @@ RankCause = Literal["failed", "ended_after_another_rank", "checkpoint_refused", 
 - `failed`: by itself, for the reason given.
 - `ended_after_another_rank`: it was stopped because another rank had failed or hung.
 - `checkpoint_refused`: it raised `CheckpointRefused` while it read the checkpoint to resume from.
-- `out_of_memory`: the kernel's OOM killer ended it.
+- `out_of_memory`: an allocation failed in it, or the kernel's OOM killer ended it.
 """
 
 

@@ -136,6 +136,8 @@ class Workload(Plugin):
     """Smallest and largest possible value of a metric; a metric without an entry accepts any target."""
     synthetic: ClassVar[bool] = False
     """True for generated data: every figure from them is labelled synthetic."""
+    reads_samples: ClassVar[bool] = False
+    """True: `build` gives a `SampleReader`, so a trial may have input workers."""
     test_views: ClassVar[int | None] = None
     """Times that an evaluation shows each test sample: 1 means once, unchanged; None: not stated."""
     eval_batch_size: ClassVar[int] = 512

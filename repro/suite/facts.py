@@ -38,6 +38,8 @@ class WorkloadFacts(Titled):
     metrics: dict[str, Direction] = Field(default_factory=dict)
     ranges: Annotated[dict[str, tuple[float, float]], BeforeValidator(_finite)] = Field(default_factory=dict)
     synthetic: bool = False
+    reads_samples: bool = True
+    """True also for a record that does not say: its plan was accepted."""
     test_views: int | None = Field(None, ge=1)
     tokens_per_sample: int | None = Field(None, ge=1)
     token_losses: dict[str, TokenKind] = Field(default_factory=dict)

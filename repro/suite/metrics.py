@@ -165,6 +165,12 @@ METRICS: dict[str, MetricSpec] = _table(
                     "end; none if any part of it is modelled.",
     ),
     MetricSpec(
+        name="input_wait", path="input_wait_seconds", noun="input wait a step", times="the input wait",
+        unit="s a step", speed=False, says=("has", "the input wait of"),
+        description="Input wait: mean time that a step of the rank that waited most waited for its batch; on a GPU the "
+                    "time in which the device was idle until the batch was there.",
+    ),
+    MetricSpec(
         name="accuracy", path="final", noun="final quality", times="the final quality", unit="", better="higher",
         speed=False, fixed_budget=True, says=("ends with", "the final quality of"), tracked=False,
         description="Final quality: the last evaluation's.",

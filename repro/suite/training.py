@@ -30,6 +30,8 @@ from repro.suite.trial_config import LogSize, TrialConfig
 
 LAUNCH_SECONDS = 0.7
 """Starting and ending the processes of one trial, roughly."""
+AHEAD = 2
+"""Micro-batches that an input worker reads ahead if the suite does not say."""
 INVENTED_SECONDS = 0.05
 """A trial whose engine invents its figures, roughly."""
 BITWISE = ("determinism bitwise costs time, which is part of every figure of its cells: deterministic kernels, and "
@@ -42,6 +44,28 @@ class Batch(SuitePart):
     global_: int = Field(alias="global", ge=1, description="samples per optimizer step over all processes")
     accumulation: int = Field(1, ge=1, description="forward and backward passes per optimizer step")
     micro: int | None = Field(None, ge=1, description="samples per process and pass; derived if not given")
+
+
+class Input(SuitePart):
+    """How a rank reads its batches, if the workload reads samples (`Workload.reads_samples`)."""
+
+    workers: int = Field(0, ge=0, le=256, description="input worker processes per rank; 0: read inside the timed step")
+    ahead: int | None = Field(None, ge=1, le=1024,
+                              description=f"micro-batches that each worker reads ahead; null: {AHEAD} with workers")
+    order: Literal["planned", "stream"] = Field(
+        "planned", description="planned: drawn from the seed; stream: the data's own, each rank its own shard from "
+                               "beginning to end, unpaired by order")
+
+    @model_validator(mode="after")
+    def _ahead_of_workers(self) -> Input:
+        if self.ahead is not None and not self.workers:
+            raise FieldProblem("with 0 workers nothing is read ahead: leave `ahead` out, or give workers", ("ahead",))
+        return self
+
+    @property
+    def depth(self) -> int:
+        """Micro-batches that each worker reads ahead; 0 without workers."""
+        return (self.ahead or AHEAD) if self.workers else 0
 
 
 class TrainingConfig(TrialConfig):
@@ -65,6 +89,7 @@ class TrainingConfig(TrialConfig):
     launcher: LauncherChoice = Field("local", validate_default=True)
     schedule: Schedule = Constant()
     scaling: Scaling = Scaling()
+    input: Input = Input()
     compression: Literal["none", "fp16", "bf16", "powersgd"] = Field("none", description="what gradients are sent as")
     compression_rank: int = Field(1, ge=1, description="rank of PowerSGD's factors")
     overlap: bool | None = Field(None, description="average gradients during back-propagation (true), or only after it "
@@ -101,6 +126,7 @@ class TrainingConfig(TrialConfig):
     def _consistent(self) -> TrainingConfig:
         self._check_metric()
         self._check_batch()
+        self._check_input()
         if self.compression_rank != 1 and self.compression != "powersgd":
             raise FieldProblem(f"only powersgd has a rank, not compression {self.compression}", ("compression_rank",))
         return self
@@ -148,6 +174,17 @@ class TrainingConfig(TrialConfig):
                 ("batch", "micro"),
             )
         object.__setattr__(self, "batch", self.batch.model_copy(update={"micro": micro}))
+
+    def _check_input(self) -> None:
+        workload = self.workload.get(Workload)
+        if not workload.metrics:
+            return  # of a record of version 0.1.0, whose plug-in is not installed
+        if self.input.workers and not workload.reads_samples:
+            raise FieldProblem(f"workload {self.workload.kind!r} has no samples to read: its batches are looked up on "
+                               "the device, so no input worker could help", ("input", "workers"))
+        if self.input.order == "stream" and 0 < workload.train_samples < self.processes:
+            raise FieldProblem(f"a stream needs a sample for each process: {workload.train_samples} samples, "
+                               f"{self.processes} processes", ("input", "order"))
 
     # ---- derived
 

@@ -85,8 +85,12 @@ def assemble(session: Session, held: Sequence[Held], full: Mapping[str, np.ndarr
     whole = {item.name: item.values for item in held if not item.start and item.values.size == full[item.name].size}
     if all(session.gather(whole.keys() == full.keys())):
         return {name: values.reshape(full[name].shape) for name, values in whole.items()}
-    made = {name: np.full(array.size, np.nan, np.float32) for name, array in full.items()}
-    for share in session.gather([(item.name, item.start, item.values) for item in held]):
-        for name, start, values in share:
-            made[name][start:start + values.size] = values
-    return {name: values.reshape(full[name].shape) for name, values in made.items()}
+    made = {}
+    for name, array in full.items():
+        # One parameter at a time: NCCL gathers by way of every GPU, which has no place for the whole model.
+        values = np.full(array.size, np.nan, np.float32)
+        for share in session.gather([(item.start, item.values) for item in held if item.name == name]):
+            for start, part in share:
+                values[start:start + part.size] = part
+        made[name] = values.reshape(array.shape)
+    return made

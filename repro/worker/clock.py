@@ -101,19 +101,21 @@ class HostTimer:
 class CudaTimer:
     """CUDA events at step boundaries.
 
-    A step's time runs from boundary to boundary on the device and includes its input. The host runs ahead of the
-    device, so host times mean nothing; input seconds are therefore reported as 0.
+    The host runs ahead of the device, so host times mean nothing. Input seconds are the time that the device was idle
+    between two steps, until the copy of the next batch was there and the host had launched something: nothing to speak
+    of as long as the host is ahead.
     """
 
     def __init__(self) -> None:
         self._begins: list[Any] = []
+        self._inputs: list[Any] = []
         self._ends: list[Any] = []
 
     def start(self) -> None:
-        self._begins, self._ends = [self._mark()], []
+        self._begins, self._inputs, self._ends = [self._mark()], [], []
 
     def mark_input(self) -> None:
-        """Do nothing: input and step overlap on the device."""
+        self._inputs.append(self._mark())
 
     def mark_step(self) -> None:
         event = self._mark()
@@ -125,8 +127,9 @@ class CudaTimer:
 
     def read(self) -> tuple[list[float], list[float]]:
         # There is one more begin than end: the step after the last.
-        steps = [begin.elapsed_time(end) / 1e3 for begin, end in zip(self._begins, self._ends, strict=False)]
-        return steps, [0.0] * len(steps)
+        steps = [ready.elapsed_time(end) / 1e3 for ready, end in zip(self._inputs, self._ends, strict=True)]
+        return steps, [begin.elapsed_time(ready) / 1e3
+                       for begin, ready in zip(self._begins, self._inputs, strict=False)]
 
     @staticmethod
     def _mark() -> Any:

@@ -1,4 +1,4 @@
-"""Verify the consumed samples, their order and their augmentation against the seed.
+"""Verify the consumed samples, their order and their augmentation against the seed, or a stream's own order.
 
 Every rank has only its share, and a run is cut differently on one process and on four. The compared value is
 therefore a sum over all samples of the run: of a 128-bit mix of (position in the run, value), modulo 2^128 (an
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from repro.seams.training import Fed, TrainingParts
-from repro.worker.data_order import SampleOrder
+from repro.worker.data_order import DataOrder
 
 LANES = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F)
 """Two independent sums of 64 bits each."""
@@ -69,34 +69,23 @@ class BatchSplit:
 class DataAudit:
     """One rank's tallies of the samples and draws that it consumed, updated between blocks of steps."""
 
-    def __init__(self, parts: TrainingParts, order: SampleOrder, split: BatchSplit, train_samples: int) -> None:
+    def __init__(self, parts: TrainingParts, order: DataOrder, split: BatchSplit, train_samples: int) -> None:
         self.parts, self.order, self.split, self.train_samples = parts, order, split, train_samples
         self.calls = 0
         """Micro-batches counted so far."""
         self.fed, self.drawn = Tally(), Tally()
-        self.requested: list[np.ndarray] = []
-        """Micro-batches since the last count, for a workload without `fed`."""
 
     def state(self) -> dict[str, Any]:
         """Return the tallies (JSON-like); between blocks, when everything is counted."""
         return {"calls": self.calls, "fed": self.fed.lanes, "drawn": self.drawn.lanes}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state`; samples consumed until now do not count."""
-        if self.parts.fed is not None:
-            self.parts.fed()
-        self.requested, self.calls = [], int(state["calls"])
+        """Continue from `state`."""
+        self.calls = int(state["calls"])
         self.fed, self.drawn = Tally(state["fed"]), Tally(state["drawn"])
 
-    def note_request(self, shares: Sequence[np.ndarray]) -> None:
-        """Remember the micro-batches of a step; inside the timed step, so only references are kept."""
-        if self.parts.fed is None:
-            self.requested += shares
-
-    def count_consumed(self) -> None:
-        """Add the micro-batches since the last call to the tallies; outside every timed step."""
-        consumed: Sequence[Fed] = self.parts.fed() if self.parts.fed else [(item, None) for item in self.requested]
-        self.requested = []
+    def count(self, consumed: Sequence[Fed]) -> None:
+        """Add the micro-batches of this rank's next steps, in their order, to the tallies; outside every timed step."""
         if not consumed:
             return
         positions = np.concatenate([self._next_positions(len(indices)) for indices, _ in consumed])
@@ -123,7 +112,7 @@ class DataAudit:
         for epoch in range(self.split.rank, -(-samples // self.train_samples), self.split.world):
             start = epoch * self.train_samples
             positions = np.arange(start, min(start + self.train_samples, samples), dtype=np.int64)
-            indices = self.order.permutation(epoch)[:len(positions)]
+            indices = self.order.draw(epoch)[:len(positions)]
             order.add(positions, indices)
             if self.parts.draws is not None:
                 self._add_expected_draws(draws, positions, indices, self.parts.draws)

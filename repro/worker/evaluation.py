@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,22 +13,36 @@ from repro.seams.training import Batch, Job, TrainingParts
 from repro.worker.context import TrialContext
 
 
-class ShareBatches(Collection[Batch]):
-    """A rank's share of an evaluation, every world-th of the first `eval_samples` samples, in batches."""
+def share_indices(job: Job, eval_samples: int) -> Iterator[np.ndarray]:
+    """Yield the batches of a rank's share: every world-th of the first `eval_samples` evaluation samples."""
+    own = np.arange(job.rank, eval_samples, job.world)
+    for start in range(0, len(own), job.eval_batch):
+        yield own[start:start + job.eval_batch]
 
-    def __init__(self, parts: TrainingParts, job: Job, eval_samples: int) -> None:
-        self.parts, self.size = parts, job.eval_batch
-        self.samples = np.arange(job.rank, eval_samples, job.world)
+
+class ShareBatches(Collection[Batch]):
+    """A rank's share of an evaluation, in batches that are made when they are reached.
+
+    Args:
+        read: returns the batches of the samples that it is given.
+    """
+
+    def __init__(self, read: Callable[[Iterator[np.ndarray]], Iterable[Batch]], job: Job, eval_samples: int) -> None:
+        self.read, self.job, self.eval_samples = read, job, eval_samples
 
     def __len__(self) -> int:
-        return -(-len(self.samples) // self.size)
+        return sum(1 for _ in share_indices(self.job, self.eval_samples))
 
     def __iter__(self) -> Iterator[Batch]:
-        for start in range(0, len(self.samples), self.size):
-            yield self.parts.eval_batch(self.samples[start:start + self.size])
+        return iter(self.read(share_indices(self.job, self.eval_samples)))
 
     def __contains__(self, batch: object) -> bool:
-        return False  # batches are made when they are reached
+        return False
+
+
+def share_batches(parts: TrainingParts, job: Job, eval_samples: int) -> ShareBatches:
+    """Return a rank's share, looked up by the functions of the workload."""
+    return ShareBatches(lambda wanted: map(parts.eval_batch, wanted), job, eval_samples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +58,14 @@ class Evaluated:
 
 
 class Evaluator:
-    """Evaluates the session's model, each rank on its share of the samples, and logs the value."""
+    """Evaluates the session's model, each rank on its share of the samples, and logs the value.
 
-    def __init__(self, context: TrialContext) -> None:
-        self.context = context
+    Args:
+        batches: returns this rank's share of the evaluation samples.
+    """
+
+    def __init__(self, context: TrialContext, batches: Callable[[], Collection[Batch]]) -> None:
+        self.context, self.batches = context, batches
         self.eval_samples = context.workload.eval_samples
         self.train_samples = context.workload.train_samples
         self.evaluations = 0
@@ -84,7 +102,7 @@ class Evaluator:
         which makes the trial invalid: it would lose them again if it ran again.
         """
         session = self.context.session
-        score, count = session.evaluate(self._batches(), self.context.choices.stop.metric)
+        score, count = session.evaluate(self.batches(), self.context.choices.stop.metric)
         bad = float(not all(math.isfinite(loss) for loss in losses))
         loss = sum(losses) / len(losses)
         scores, counts, bads, mean_losses = session.total([score, float(count), bad, loss if not bad else 0.0])
@@ -92,8 +110,3 @@ class Evaluator:
         if bads or not counts:
             return math.nan, None, counted
         return scores / counts, mean_losses / self.context.job.world, counted
-
-    def _batches(self) -> Collection[Batch]:
-        """Return this rank's share of the evaluation samples."""
-        parts = self.context.parts
-        return ShareBatches(parts, self.context.job, self.eval_samples) if parts is not None else ()

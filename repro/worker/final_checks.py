@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from repro.seams.training import Batch
 from repro.worker.capture import Capture, Captured, assemble, held_or_full
 from repro.worker.context import TrialContext
 from repro.worker.evaluation import Evaluated
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
 
 
 def gather_facts(
-    context: TrialContext, weights: Mapping[str, np.ndarray], capture: Capture, last: Evaluated | None
+    context: TrialContext, weights: Mapping[str, np.ndarray], capture: Capture, last: Evaluated | None,
+    batches: Callable[[], Iterable[Batch]],
 ) -> dict[str, Any]:
     """Return the facts (JSON-like, `record.final_facts.FinalFacts`); all ranks take part.
 
     Args:
         weights: the final weights, `Session.weights`.
+        batches: returns this rank's share of the evaluation samples, read again.
     """
     from repro.worker.own_model import OwnModel
 
@@ -42,20 +45,21 @@ def gather_facts(
     except (RuntimeError, MemoryError) as error:
         own, facts["problem"] = None, f"the model could not be built a second time: {str(error).splitlines()[0]}"
     # Every rank gathers as often as the others, also if one of them has failed.
-    facts["evaluations"] = [_evaluate_again(context, own, item, assemble(session, item.held, weights))
+    facts["evaluations"] = [_evaluate_again(context, own, item, assemble(session, item.held, weights), batches)
                             for item in chosen]
     facts["optimizer"] = own.describe_optimizer() if own is not None else {}
     return facts
 
 
 def _evaluate_again(
-    context: TrialContext, own: OwnModel | None, item: Captured, weights: Mapping[str, np.ndarray]
+    context: TrialContext, own: OwnModel | None, item: Captured, weights: Mapping[str, np.ndarray],
+    batches: Callable[[], Iterable[Batch]],
 ) -> dict[str, Any]:
     found, problem = (0.0, 0), "no model"
     if own is not None:
         try:
             own.load(weights, item.buffers)
-            found, problem = own.evaluate(context.choices.stop.metric, context.workload.eval_samples), ""
+            found, problem = own.score(batches(), context.choices.stop.metric), ""
         except (RuntimeError, MemoryError, KeyError) as error:
             problem = " ".join(str(error).split())[:200] or type(error).__name__
     shares = context.session.gather([float(found[0]), found[1], problem])

@@ -11,12 +11,13 @@ import numpy as np
 from repro.worker.capture import Capture
 from repro.worker.context import TrialContext
 from repro.worker.data_audit import DataAudit, add_tallies, draws_sha256
-from repro.worker.data_order import SampleOrder
+from repro.worker.data_order import DataOrder
 from repro.worker.evaluation import Evaluated
 from repro.worker.expected_traffic import expected_traffic
 from repro.worker.final_checks import gather_facts
 from repro.worker.model_report import describe_model
 from repro.worker.step_log import write_rank_steps
+from repro.worker.trial_input import TrialInput
 from repro.worker.weights import weights_sha256
 
 
@@ -34,23 +35,28 @@ class RankFigures:
     peak_bytes: int | None
     """In training."""
     init_peak_bytes: int | None
-    order: SampleOrder
+    order: DataOrder
     audit: DataAudit | None
     capture: Capture
     last: Evaluated | None
+    input: TrialInput
 
 
 def report_final(context: TrialContext, figures: RankFigures) -> None:
     """Gather the figures of all ranks and log them; all ranks take part."""
     session, log = context.session, context.log
     _log_rank_steps(context, figures)
-    effective = session.effective()
+    if context.parts is not None:
+        stepped, whole = (sum(map(sum, seconds)) for seconds in (figures.block_seconds, figures.whole_seconds))
+        log.emit("x_input", session.gather([whole - stepped, stepped]))
+    effective = session.effective() | figures.input.effective()
     _log_traffic(context, figures, effective)
     _log_memory(context, figures)
     weights = session.weights()
     log.emit("x_hashes", {"final_weights": weights_sha256(weights)})
     if context.parts is not None:
-        log.emit("x_checked", gather_facts(context, weights, figures.capture, figures.last))
+        log.emit("x_checked", gather_facts(
+            context, weights, figures.capture, figures.last, figures.input.evaluation_again))
     if figures.audit is None:
         log.emit("x_hashes", {"data_order": figures.order.sha256()})  # an engine without a model consumes no samples
     else:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from repro.seams.training import Batch
 from repro.worker.gate_trace import Measure
+
+BLOCK = 1 << 16
+"""Numbers that are measured at a time: their float64 copies stay in a processor's cache."""
 
 
 class Measures:
@@ -19,10 +22,10 @@ class Measures:
     def __init__(self) -> None:
         self._series: dict[str, dict[str, list[Measure | None]]] = {}
         self._taken: dict[str, int] = {}
-        self._directions: dict[str, np.ndarray] = {}
+        self._directions: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
-    def add(self, kind: str, tensors: Mapping[str, np.ndarray]) -> None:
-        """Append the measures of one step."""
+    def add(self, kind: str, tensors: Iterable[tuple[str, np.ndarray]]) -> None:
+        """Append the measures of one step; tensors are taken one by one."""
         known, taken = self._series.setdefault(kind, {}), self._taken.get(kind, 0)
         for name, value in self.of(tensors).items():
             # A tensor that was missing until now has no measure in the steps before.
@@ -41,22 +44,36 @@ class Measures:
         return {name: tuple(values + [None] * (taken - len(values)))
                 for name, values in self._series.get(kind, {}).items()}
 
-    def of(self, tensors: Mapping[str, np.ndarray]) -> dict[str, Measure]:
+    def of(self, tensors: Iterable[tuple[str, np.ndarray]]) -> dict[str, Measure]:
         """Return the measures of some tensors."""
-        return {name: self._measure(name, array) for name, array in tensors.items()}
+        return {name: self._measure(name, array) for name, array in tensors}
 
     def _measure(self, name: str, array: np.ndarray) -> Measure:
-        flat = np.asarray(array, dtype=np.float64).ravel()
-        # Drawing directions takes longer than anything else here, so they are kept, in half the width.
+        flat = array.reshape(-1)
         known = self._directions.get(name)
-        if known is None or known.size != flat.size:
+        if known is None or len(known[1]) != -(-flat.size // BLOCK) or len(known[0]) != min(flat.size, BLOCK):
             known = self._directions[name] = draw_direction(name, flat.size)
-        return float(np.linalg.norm(flat)), float(flat @ known)
+        direction, factors = known[0].astype(np.float64), known[1]
+        squares = projection = 0.0
+        for number, factor in enumerate(factors):
+            block = flat[number * BLOCK:(number + 1) * BLOCK].astype(np.float64)
+            squares += float(block @ block)
+            projection += float(factor * (block @ direction[:block.size]))
+        return squares**0.5, projection
 
 
-def draw_direction(name: str, size: int) -> np.ndarray:
-    """Return a random direction [size] float32 that depends only on the name."""
-    return np.random.default_rng(zlib.crc32(name.encode())).standard_normal(size, dtype=np.float32)
+def draw_direction(name: str, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return a random direction that depends only on the name: [at most BLOCK] float32, and a factor for each block.
+
+    A factor is 1 for the first block and 0.5 to 1.5, of either sign, for each other one, so that blocks that are
+    exchanged show. One direction for all blocks keeps memory and time independent of a tensor's size.
+    """
+    generator = np.random.default_rng(zlib.crc32(name.encode()))
+    direction = generator.standard_normal(min(size, BLOCK), dtype=np.float32)
+    blocks = -(-size // BLOCK)
+    factors = (0.5 + generator.random(blocks)) * generator.choice([-1.0, 1.0], blocks)
+    factors[:1] = 1.0
+    return direction, factors
 
 
 def batch_sha256(batch: Batch) -> str:

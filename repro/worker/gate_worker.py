@@ -15,10 +15,11 @@ from repro.seams.training import Batch, Job, Session, TrainingParts, Workload
 from repro.suite.gate_options import GateOptions
 from repro.suite.model import Trial
 from repro.worker.data_order import SampleOrder
-from repro.worker.evaluation import ShareBatches
+from repro.worker.evaluation import share_batches
 from repro.worker.gate_measure import Measures, batch_sha256
 from repro.worker.gate_model import prepare
 from repro.worker.gate_trace import AGED_STEPS, Evaluation, Kind, Step, Trace, measured_steps
+from repro.worker.memory import naming_out_of_memory
 from repro.worker.rank_weights import describe_held, wide_share
 from repro.worker.setup import RankPlace, Started, make_job, start_session, warm_up
 
@@ -27,7 +28,13 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
     """Run the steps and write trace<rank>.json in `folder`: the entry point of every rank."""
     rank, world, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     trial = Trial.model_validate(payload["trial"])
-    job = make_job(trial.choices, RankPlace(rank, world, local_rank))
+    with naming_out_of_memory(trial.choices, in_gate=True):
+        trace = _run(trial, RankPlace(rank, world, local_rank), payload)
+    fence.write_bytes(Path(folder, f"trace{rank}.json"), trace.model_dump_json().encode())
+
+
+def _run(trial: Trial, place: RankPlace, payload: Mapping[str, Any]) -> Trace:
+    job = make_job(trial.choices, place)
     cut = int(payload.get("ranks_of_candidates", 1))
     started = start_session(trial, job, payload.get("disturbance", 0), lambda parts: prepare(parts, cut))
     assert started.parts is not None
@@ -35,8 +42,7 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
         if trial.choices.warmup_steps:  # the reference has none: what a warm-up leaves behind must show
             warm_up(started.session, started.parts, job, trial.choices)
         kind: Kind = payload["kind"]
-        trace = Recorder(trial, job, started).record(kind, measured_steps(kind, float(payload["least_share"])))
-        fence.write_bytes(Path(folder, f"trace{rank}.json"), trace.model_dump_json().encode())
+        return Recorder(trial, job, started).record(kind, measured_steps(kind, float(payload["least_share"])))
     finally:
         started.session.close()
 
@@ -63,7 +69,7 @@ class Recorder:
     def record(self, kind: Kind, steps: Sequence[Step]) -> Trace:
         """Take all steps and return what was measured."""
         self.weights = self.session.weights()
-        initial = self.measures.of(self.weights)
+        initial = self.measures.of(self.weights.items())
         facts: dict[str, Any] = {}
         before = [step for step in steps if step.before_evaluation]
         for index, step in enumerate(before):
@@ -71,7 +77,7 @@ class Recorder:
                 facts |= self._age(before[index - 1].number)
             self._measure_step(step)
         evaluations = [self._evaluate(before[-1].number, self.eval_samples)]
-        facts["buffers"] = self.measures.of(self.session.buffers())
+        facts["buffers"] = self.measures.of(self.session.buffers().items())
         for step in steps[len(before):]:
             self._measure_step(step)
         # Fewer samples: a sum that is left over from the first evaluation cannot be right by chance.
@@ -95,14 +101,14 @@ class Recorder:
         self.fed.append(tuple(batch_sha256(batch) for batch in batches))
         if step.split:
             self.losses.append(float(self.session.backward(batches)))
-            self.measures.add("gradient", self.session.gradients())
+            self.measures.add("gradient", self.session.gradients().items())
             self.session.update(rate)
         else:
             self.losses.append(float(self.session.step(batches, rate)))
             self.measures.skip("gradient")
         before, self.weights = self.weights, self.session.weights()
-        self.measures.add("weight", self.weights)
-        self.measures.add("update", {name: array - before[name] for name, array in self.weights.items()})
+        self.measures.add("weight", self.weights.items())
+        self.measures.add("update", ((name, array - before.pop(name)) for name, array in self.weights.items()))
 
     def _age(self, last: int) -> dict[str, Any]:
         losses = [float(self.session.step(self._batches(last + 1 + index), 0.0)) for index in range(AGED_STEPS)]
@@ -111,20 +117,20 @@ class Recorder:
     def _moved(self) -> str:
         """Return the first tensor whose weights differ from those at the last measured step."""
         now = self.session.weights()
-        return next((name for name in now if not np.array_equal(now[name], self.weights[name], equal_nan=True)), "")
+        return next((name for name in now if not _equal(now[name], self.weights[name])), "")
 
     def _evaluate(self, step: int, samples: int) -> Evaluation:
         """Evaluate by the engine and, with the weights that it reports, by the harness's own model."""
         from repro.worker.own_model import OwnModel
 
         metric, job = self.trial.choices.gate_metric, self.job
-        theirs = self.session.evaluate(ShareBatches(self.parts, job, samples), metric)
+        theirs = self.session.evaluate(share_batches(self.parts, job, samples), metric)
         moved = self._moved()
         functions = self.started.functions
         assert functions is not None
         own = OwnModel(self.trial, job, functions)
         own.load(self.weights, self.session.buffers())
-        ours = own.evaluate(metric, samples)
+        ours = own.score(share_batches(functions, job, samples), metric)
         sums = self.session.total([theirs[0], float(theirs[1]), ours[0], float(ours[1])])
         if job.optimizer.evaluates_other_weights:
             return Evaluation(step=step, value=sums[0] / sums[1])
@@ -144,3 +150,8 @@ class Recorder:
 
     def _mean(self, losses: Sequence[float]) -> list[float]:
         return [total / self.job.world for total in self.session.total(losses)]
+
+
+def _equal(one: np.ndarray, other: np.ndarray) -> bool:
+    # Looking for NaN takes several times as long.
+    return np.array_equal(one, other) or np.array_equal(one, other, equal_nan=True)

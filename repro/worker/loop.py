@@ -14,9 +14,10 @@ from repro.worker.checkpoint_writer import CheckpointWriter
 from repro.worker.checkpointing import read_own_state, refuse_foreign_state, save_checkpoint
 from repro.worker.context import TrialContext
 from repro.worker.data_audit import BatchSplit, DataAudit
-from repro.worker.data_order import SampleOrder
+from repro.worker.data_order import make_order
 from repro.worker.evaluation import Evaluator
 from repro.worker.final_report import RankFigures, report_final
+from repro.worker.input_pipeline import make_input
 from repro.worker.steps import TimedSteps
 from repro.worker.stop_rule import Ending, Progress, decide, decide_steps
 from repro.worker.traffic_log import TrafficLog
@@ -32,13 +33,15 @@ class Loop:
         self.session, self.log, self.watch = context.session, context.log, context.clock.watch
         trial, job, batch = context.trial, context.job, context.choices.batch.global_
         train_samples = context.workload.train_samples
-        self.order = SampleOrder(Streams(trial.master_seed, trial.repeat), train_samples, batch)
+        self.order = make_order(context.choices.input.order, Streams(trial.master_seed, trial.repeat), train_samples,
+                                batch, job.world, job.accumulation)
+        self.input = make_input(context, self.order)
         self.audit = DataAudit(
             context.parts, self.order, BatchSplit(job.rank, job.world, job.accumulation, batch), train_samples
         ) if context.parts is not None else None
         self.traffic = TrafficLog()
-        self.steps = TimedSteps(context, self.order, self.audit, self.traffic)
-        self.evaluator = Evaluator(context)
+        self.steps = TimedSteps(context, self.input, self.audit, self.traffic)
+        self.evaluator = Evaluator(context, self.input.evaluation)
         self.capture = Capture(context)
         self.progress = Progress()
         self.known_peak_bytes: int | None = None
@@ -48,6 +51,10 @@ class Loop:
 
     def run(self) -> None:
         """Train until the target, the budget or divergence ends the trial, then log the final report."""
+        with self.input.explained():
+            self._run()
+
+    def _run(self) -> None:
         if self.resumed is not None:
             self.resume(self.resumed)
         else:
@@ -62,6 +69,7 @@ class Loop:
         report_final(self.context, RankFigures(
             self.steps.step, self.steps.block_seconds, self.steps.whole_seconds, self.traffic.total(),
             self.peak_bytes(), self.init_peak_bytes, self.order, self.audit, self.capture, self.evaluator.last,
+            self.input,
         ))
 
     def start(self) -> None:
@@ -72,6 +80,7 @@ class Loop:
         self.session.reset_peak()
         self.watch.restart(self.log.start("run_start"))
         self.open_data()
+        self.input.start(self.steps.step)
 
     def open_data(self) -> None:
         """Read the training data; the clock is running."""
@@ -163,6 +172,7 @@ class Loop:
             self.session.load(resumed.path, own["session"])
             self.restore(own["loop"])
             lost_seconds = self.watch.resume(own["loop"]["watch"])
+        self.input.start(self.steps.step)
         self.session.synchronize()
         self.session.traffic()
         self.log.emit("x_resumed", {
@@ -183,8 +193,9 @@ class Loop:
             self.audit.restore(state["account"])
 
     def close(self) -> None:
-        """Close the log and the session, the session also if the log fails."""
+        """Close the input, the log and the session, the session also if the log fails."""
         try:
+            self.input.close()
             self.log.close()
         finally:
             self.session.close()

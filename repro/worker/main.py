@@ -20,6 +20,7 @@ from repro.worker.checkpoint_writer import CheckpointWriter, from_payload
 from repro.worker.clock import make_clock
 from repro.worker.context import TrialContext
 from repro.worker.loop import Loop
+from repro.worker.memory import naming_out_of_memory
 from repro.worker.setup import RankPlace, make_job, start_session, warm_up
 from repro.worker.weights import weights_sha256
 
@@ -33,10 +34,15 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
                                (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0")))
     trial = Trial.model_validate(payload["trial"])
     place = RankPlace(rank, trial.choices.processes if payload.get("simulated") else world, local_rank)
-    loop = build(trial, place, Path(folder) / payload["log"], payload)
-    try:
-        loop.run()
-    finally:
+    with naming_out_of_memory(trial.choices):
+        loop = build(trial, place, Path(folder) / payload["log"], payload)
+        try:
+            loop.run()
+        except BaseException:
+            # This process ends now. A session that closes first cuts the connections of the other ranks, which would
+            # report that before this rank has said why it failed.
+            (loop.log if place.world > 1 else loop).close()
+            raise
         loop.close()
 
 
@@ -152,4 +158,6 @@ def _describe(log: EventLog, trial: Trial, engine: Engine) -> None:
             log.emit(theirs, optimizer[ours])
     log.emit("x_trial", trial.model_dump(mode="json", by_alias=True))
     log.emit("x_engine", choices.engine.kind, library=engine.library())
-    log.emit("x_target", choices.stop.target, metric=choices.stop.metric, direction=choices.stop.direction)
+    stop = choices.stop
+    if stop.has_target:
+        log.emit("x_target", stop.target, metric=stop.metric, direction=stop.direction)

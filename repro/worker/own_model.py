@@ -12,7 +12,6 @@ from repro.engines.plain.optimizer_options import class_of, options_of
 from repro.seams.batches import call_model
 from repro.seams.training import Batch, Job, TrainingParts, Workload
 from repro.suite.model import Trial
-from repro.worker.evaluation import ShareBatches
 
 
 class OwnModel:
@@ -40,10 +39,6 @@ class OwnModel:
                     parameter.copy_(torch.from_numpy(weights[name]).view_as(parameter))
             for name, buffer in self.model.named_buffers():
                 buffer.copy_(torch.from_numpy(buffers[name]).view_as(buffer))
-
-    def evaluate(self, metric: str, eval_samples: int) -> tuple[float, int]:
-        """Return the sum of `metric` over this rank's share of the first `eval_samples` samples, and their number."""
-        return self.score(ShareBatches(self.functions, self.job, eval_samples), metric)
 
     def score(self, batches: Iterable[Batch], metric: str) -> tuple[float, int]:
         """Return the sum of `metric` over `batches`, and the number of samples."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from repro.core.events import EventLog
-from repro.seams.training import Batch
 from repro.worker.context import TrialContext
 from repro.worker.data_audit import DataAudit
-from repro.worker.data_order import SampleOrder
 from repro.worker.step_log import write_steps
 from repro.worker.traffic_log import TrafficLog
+from repro.worker.trial_input import TrialInput
 from repro.worker.weights import weights_sha256
 
 HASHED_STEPS = (1, 10)
@@ -22,10 +22,10 @@ class TimedSteps:
     """Trains blocks of steps and logs each of them; the only part of the worker inside a timed step."""
 
     def __init__(
-        self, context: TrialContext, order: SampleOrder, audit: DataAudit | None, traffic: TrafficLog
+        self, context: TrialContext, input_: TrialInput, audit: DataAudit | None, traffic: TrafficLog
     ) -> None:
-        self.context, self.order, self.audit, self.traffic = context, order, audit, traffic
-        self.schedule, self.job, self.parts = context.choices.schedule, context.job, context.parts
+        self.context, self.input, self.audit, self.traffic = context, input_, audit, traffic
+        self.schedule = context.choices.schedule
         self.session, self.timer = context.session, context.clock.timer
         self.train_samples, self.global_batch = context.workload.train_samples, context.choices.batch.global_
         self.base_rate, self.max_epochs = context.choices.rate, context.choices.budget_epochs
@@ -49,37 +49,31 @@ class TimedSteps:
         Returns:
             The loss of every step, not yet read from the device.
         """
-        session, timer, log = self.session, self.timer, self.context.log
+        session, log = self.session, self.context.log
         count = self.context.block_steps(self.step)
         log.start("block_start", first_step=self.step, steps=count)
-        losses = []
         self.traffic.add(session.traffic())
-        timer.start()
-        for _ in range(count):
-            batches, rate = self._load_batches()
-            timer.mark_input()
-            losses.append(session.step(batches, rate))
-            timer.mark_step()
-            self.step += 1
-            if self.hashed and self.step in HASHED_STEPS:
-                self._log_weights_hash(log)
+        self.timer.start()
+        losses = [self.train_step() for _ in range(count)]
         # Before the barrier: the wait for the slowest rank there is not communication of a step.
         self.traffic.add(session.traffic(), training=True)
         session.synchronize()
         log.stop("block_stop", samples_count=self.samples)
         return losses
 
-    def _load_batches(self) -> tuple[list[Batch], float]:
-        """Return the micro-batches and the learning rate of the next step; inside the timed step."""
+    def train_step(self) -> Any:
+        """Train one step and return its loss: everything in it is timed, and nothing in it is read from the device."""
+        timer = self.timer
+        batches = self.input.take(self.step)
+        timer.mark_input()
         epochs = self.step * self.global_batch / self.train_samples
-        rate = self.base_rate * self.schedule.factor(epochs, self.max_epochs)
-        if self.parts is None:
-            return [], rate
-        job = self.job
-        epoch, shares = self.order.micro_batches(self.step, job.rank, job.world, job.accumulation)
-        if self.audit is not None:
-            self.audit.note_request(shares)
-        return [self.parts.train_batch(epoch, indices) for indices in shares], rate
+        loss = self.session.step(batches, self.base_rate * self.schedule.factor(epochs, self.max_epochs))
+        timer.mark_step()
+        self.input.look_ahead()
+        self.step += 1
+        if self.hashed and self.step in HASHED_STEPS:
+            self._log_weights_hash(self.context.log)
+        return loss
 
     def _log_weights_hash(self, log: EventLog) -> None:
         """Log the hash of the weights; all ranks take part, and the time counts as logging, not as training."""
@@ -94,10 +88,19 @@ class TimedSteps:
         log = self.context.log
         seconds, inputs = self.timer.read()
         if self.audit is not None:
-            self.audit.count_consumed()
-        self.losses = [float(loss) for loss in losses]
+            self.audit.count(self.input.consumed())
+        self.losses = read_losses(losses)
         self.block_seconds.append(seconds)
         self.whole_seconds.append([step + waited for step, waited in zip(seconds, inputs, strict=True)])
         finite = [loss if math.isfinite(loss) else None for loss in self.losses]
         write_steps(log, self.step - len(losses), seconds, inputs, finite, self.context.clock.now())
         log.flush()
+
+
+def read_losses(losses: Sequence[Any]) -> list[float]:
+    """Return the losses of a block as numbers: tensors are stacked, so that the device is read once."""
+    if not losses or not all(hasattr(loss, "detach") for loss in losses):  # an engine may return numbers
+        return [float(loss) for loss in losses]
+    import torch
+
+    return [float(loss) for loss in torch.stack([loss.detach().reshape(()) for loss in losses]).tolist()]

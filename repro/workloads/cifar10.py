@@ -61,9 +61,8 @@ class _Cifar10(Workload):
         from repro.workloads.images import small_nets
         from repro.workloads.images.small_batches import Augmentation, SmallImageBatches
 
-        batches = SmallImageBatches(
-            self._load, cifar10_form.SIDE, cifar10_form.CLASSES, self.train_samples,
-            Augmentation(self.flip, self.crop, self.cutout), streams, device)
+        augmentation = Augmentation(self.flip, self.crop, self.cutout)
+        batches = SmallImageBatches(self._load, self.train_samples, augmentation, streams, device)
         make = partial(small_nets.NETS[self.model], cifar10_form.CLASSES, self.width or WIDTHS[self.model])
         return TrainingParts(
             model=classification.initialised(make, streams, device),

@@ -57,6 +57,8 @@ def test_batch_norm_trains_in_16_bits_with_float32_statistics(ranks: Run, case: 
     assert same_bytes(found[0]["weights"], found[1]["weights"])
     assert found[0]["effective"]["weight_dtype"] == case.precision.weights
     assert found[0]["buffers"]["1.running_var"].dtype == np.float32
+    broadcast = "on" if isinstance(case.engine, Ddp) else "off"
+    assert found[0]["effective"]["broadcast_buffers"] == broadcast, "a difference that stands beside a verdict"
     # Statistics rounded to bfloat16 would end there in every number; these have further digits.
     assert (found[0]["buffers"]["1.running_var"].view(np.uint32) & 0xFFFF).any()
     np.testing.assert_allclose(found[0]["losses"], full["losses"], rtol=0.05)

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from repro.record.store import read_record
+
 pytest.importorskip("torch")
 pytest.importorskip("deepspeed")
 
@@ -36,20 +38,24 @@ matrix:
 """
 
 
-def gate(folder: Path, engines: str) -> list[dict[str, Any]]:
-    (folder / "suite.yaml").write_text(SUITE.replace("ENGINES", engines))
+def repro(folder: Path, suite: str, command: str, *options: str) -> str:
+    (folder / "suite.yaml").write_text(suite)
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "plugins")])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
-    ended = subprocess.run([sys.executable, "-m", "repro", "gate", "suite.yaml", "--json"], cwd=folder, timeout=280,
+    ended = subprocess.run([sys.executable, "-m", "repro", command, "suite.yaml", *options], cwd=folder, timeout=280,
                            env=environment, capture_output=True, text=True, check=False)
-    found: list[dict[str, Any]] = json.loads(ended.stdout)
+    return ended.stdout
+
+
+def gate(folder: Path, engines: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(repro(folder, SUITE.replace("ENGINES", engines), "gate", "--json"))
     return found
 
 
 @pytest.mark.parametrize("engines", [
-    "[ddp, {kind: deepspeed, stage: 3}]",
-    pytest.param("[ddp, fsdp, {kind: deepspeed, stage: 0}, {kind: deepspeed, stage: 1}, {kind: deepspeed, stage: 2}]",
-                 marks=pytest.mark.slow)])
+    "[ddp, fsdp]",
+    pytest.param("[{kind: deepspeed, stage: 0}, {kind: deepspeed, stage: 1}, {kind: deepspeed, stage: 2}, "
+                 "{kind: deepspeed, stage: 3}]", marks=pytest.mark.slow)])
 def test_a_model_with_random_layers_passes_with_the_hook_and_is_told_it_without(tmp_path: Path, engines: str) -> None:
     rows = gate(tmp_path, engines)
     assert {row["group"] for row in rows} == {
@@ -59,3 +65,24 @@ def test_a_model_with_random_layers_passes_with_the_hook_and_is_told_it_without(
     assert len(rows) - len(told) > 10
     assert told and all(not row["passed"] and "without_randomness" in row["text"] for row in told)
     assert all("\n" not in row["text"] and len(row["text"]) < 700 for row in told)
+
+
+def test_out_of_memory_is_a_result_and_a_stated_reason_skips_the_gate(tmp_path: Path) -> None:
+    """A real allocation fails on rank 1 of two; rank 0, which loses its link, is not the one that is blamed."""
+    suite = SUITE[:SUITE.index("matrix:")].replace("{micro: 4, eval_samples: 30}", "{skip: it would not fit}") + (
+        "matrix:\n  engine: [ddp, fsdp]\n")
+    suite = suite.replace("trial:\n", "trial:\n  workload: {kind: random-layers, greedy_at: 9}\n")
+    repro(tmp_path, suite, "run", "--out", "run", "--no-mlflow")
+    record = read_record(tmp_path / "run")
+    assert len(record.results) == 2
+    for result in record.results:
+        assert result.status == "out_of_memory", result.reason
+        assert result.reason.startswith("rank 1: out of memory in a training step, 131072.00 GiB more could not be "
+                                        "allocated; peak until then 0.")
+        assert "a micro batch below 8 (batch.accumulation above 2)" in result.reason
+        assert "\n" not in result.reason
+        assert ("ZeRO up to stage 3" in result.reason) is ("ddp" in result.trial_id)
+    assert all(attempt.seconds is None or attempt.seconds < 60 for attempt in record.attempts)
+    assert record.parity == {"needed": False, "why": "not gated: it would not fit",
+                             "skipped": dict.fromkeys((cell.label for cell in record.plan.cells), "it would not fit")}
+    assert "not gated: it would not fit" in record.plan.remarks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -32,6 +33,8 @@ class RandomLayers(Workload):
     layers: int = 2
     tokens: int = 16
     drop: float = 0.2
+    greedy_at: int = 0
+    """Forward pass of training at which rank 1 asks for more memory than there is; 0: never."""
     hook: bool = True
     """Whether the workload can turn its random layers off."""
 
@@ -123,8 +126,12 @@ def network(options: RandomLayers) -> torch.nn.Module:
             self.place = nn.Parameter(0.02 * torch.randn(options.tokens, options.width))
             self.blocks = nn.ModuleList(Block() for _ in range(options.layers))
             self.head = nn.Linear(options.width, VOCABULARY)
+            self.passes = 0
 
         def forward(self, tokens: torch.Tensor, shift: torch.Tensor) -> dict[str, torch.Tensor]:
+            self.passes += self.training
+            if self.passes == options.greedy_at and os.environ["RANK"] == "1":
+                torch.empty(1 << 47, dtype=torch.uint8)
             hidden = self.embedding(tokens) + self.place + shift[:, None]
             for block in self.blocks:
                 hidden = block(hidden)

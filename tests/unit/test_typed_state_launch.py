@@ -61,6 +61,14 @@ def test_the_first_failure_is_known_by_the_causes(tmp_path: Path, monkeypatch: p
     assert found.first_failure == found.ends[1]
 
 
+def test_a_rank_without_memory_is_the_first_although_another_reports_earlier(tmp_path: Path) -> None:
+    for rank, (cause, when) in enumerate([("failed", 1), ("out_of_memory", 2)]):
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps({"reason": "x", "cause": cause, "nanoseconds": when}))
+    found = LaunchResult(rank_processes.ends([1, 1], tmp_path, 0, ""), 1.0).first_failure
+    assert found is not None
+    assert (found.rank, found.cause) == (1, "out_of_memory")
+
+
 @pytest.mark.parametrize("cause", ["failed", "checkpoint_refused"])
 def test_the_report_of_a_rank_names_its_cause(tmp_path: Path, cause: RankCause) -> None:
     (tmp_path / "rank0.json").write_text(json.dumps({"reason": "x", "cause": cause, "nanoseconds": 1}))

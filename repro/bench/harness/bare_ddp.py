@@ -32,7 +32,7 @@ def network() -> nn.Module:
 class Trainer:
     """The model, its data and the training loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, batch: int = BATCH) -> None:
         rank, world = dist.get_rank(), dist.get_world_size()
         torch.manual_seed(0)
         self.images, self.labels = torch.rand(IMAGES, 1, 8, 8), torch.randint(10, (IMAGES,))
@@ -40,7 +40,7 @@ class Trainer:
         self.optimizer = torch.optim.SGD(
             self.model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4
         )
-        self.share, self.offset = BATCH // world, rank * BATCH // world
+        self.batch, self.share, self.offset = batch, batch // world, rank * batch // world
         self.order = torch.randperm(IMAGES)
         self.step = 0
 
@@ -49,15 +49,19 @@ class Trainer:
         dist.barrier()
         begin = time.perf_counter()
         for _ in range(steps):
-            first = (self.step * BATCH + self.offset) % (IMAGES - self.share)
-            chosen = self.order[first:first + self.share]
-            self.optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(self.model(self.images[chosen]), self.labels[chosen])
-            loss.backward()  # type: ignore[no-untyped-call]
-            self.optimizer.step()
-            self.step += 1
+            self.train_step()
         dist.barrier()
         return time.perf_counter() - begin
+
+    def train_step(self) -> None:
+        """Train one step: nothing is measured, logged or checked."""
+        first = (self.step * self.batch + self.offset) % (IMAGES - self.share)
+        chosen = self.order[first:first + self.share]
+        self.optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(self.model(self.images[chosen]), self.labels[chosen])
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.step += 1
 
     def close(self) -> None:
         """Release DDP's reducer before its process group ends: in the other order gloo has been seen to hang."""

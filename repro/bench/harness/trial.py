@@ -14,16 +14,18 @@ from repro.suite.model import Trial
 from repro.suite.training import TrainingConfig
 
 
-def bench_trial(processes: int, steps: int, block: int, warmup: bool = True) -> Trial:
+def bench_trial(
+    processes: int, steps: int, block: int, warmup: bool = True, batch: int = bare_ddp.BATCH
+) -> Trial:
     """Return a trial of `steps` steps with the bare script's work, evaluated every `block` steps."""
     samples = registry.load("workload", "digits")().train_samples
     choices = TrainingConfig.model_validate({
         "workload": {"kind": "digits", "augment": False}, "engine": "ddp", "processes": processes,
-        "batch": {"global": bare_ddp.BATCH}, "device": "cpu", "warmup_steps": warmup,
+        "batch": {"global": batch}, "device": "cpu", "warmup_steps": warmup,
         "optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 5e-4},
-        "stop": {"metric": "top1", "target": 1.0, "max_epochs": (steps - 0.5) * bare_ddp.BATCH / samples,
+        "stop": {"metric": "top1", "target": 1.0, "max_epochs": (steps - 0.5) * batch / samples,
                  "design": "fixed_budget"},
-        "evaluate_every": block * bare_ddp.BATCH,
+        "evaluate_every": block * batch,
     })
     return Trial(suite="bench", suite_digest="", choices=choices, repeat=0, master_seed=0)
 

@@ -10,7 +10,7 @@ import click
 from repro.cli.options import FiniteRange, echo_json, json_option
 from repro.cli.place import PlaceParam
 from repro.cli.terminal import say
-from repro.core.errors import Exit
+from repro.core.errors import Exit, UsageError
 
 
 @click.group()
@@ -19,21 +19,41 @@ def bench() -> None:
 
 
 @bench.command()
-@click.option("--pairs", type=click.IntRange(2, 1000), default=100, help="Interleaved pairs of blocks.")
-@click.option("--steps", type=click.IntRange(1, 10_000), default=25, help="Steps in a block.")
+@click.option("--pairs", type=click.IntRange(2, 1_000_000), default=2000, help="Interleaved pairs of single steps.")
+@click.option("--batch", type=click.IntRange(1, 1024), default=64, help="Samples per step, which set its length.")
+@click.option("--steps", type=click.IntRange(1, 10_000), default=50, help="Steps between two lines in the log.")
 @click.option("--processes", type=click.IntRange(1, 8), default=2, help="Ranks.")
 @json_option
-def overhead(pairs: int, steps: int, processes: int, as_json: bool) -> None:
+def overhead(pairs: int, batch: int, steps: int, processes: int, as_json: bool) -> None:
     """Measure the step time against bare DDP.
 
-    Blocks under the harness alternate with blocks of a hand-written DDP loop that does the same work.
+    Single steps under the harness alternate with steps of a hand-written DDP loop that does the same work.
 
     \b
-    Example: repro bench overhead --pairs 100
+    Example: repro bench overhead --pairs 2000 --batch 64
     """
     from repro.bench.harness.overhead import measure
 
-    _print(measure(pairs, steps, processes), as_json)
+    if batch % processes:
+        raise UsageError(f"--batch {batch}: must be divisible by --processes {processes}")
+    _print(measure(pairs, steps, batch, processes), as_json)
+
+
+@bench.command()
+@click.option("--samples", type=click.IntRange(1, 1_000_000_000), default=1_281_167, help="Training samples.")
+@click.option("--batch", type=click.IntRange(1, 1_000_000), default=256, help="Samples of one rank per step.")
+@json_option
+def order(samples: int, batch: int, as_json: bool) -> None:
+    """Measure what the data order costs a step.
+
+    Times the look-up of every step, also of the first ones of the next pass over the data.
+
+    \b
+    Example: repro bench order --samples 20000000
+    """
+    from repro.bench.harness.order import measure
+
+    _print(measure(samples, batch), as_json)
 
 
 @bench.command()

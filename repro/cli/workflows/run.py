@@ -12,6 +12,7 @@ from typing import Any
 from repro.cli.workflows.progress import TerminalWatcher
 from repro.compare import Comparison, Summary, compare, summarize
 from repro.compare.calibration import Calibration, keep_calibration, read_kept_calibration
+from repro.compare.cell_figures import cell_figures
 from repro.compare.effect import MainEffect
 from repro.compare.factorial import main_effects
 from repro.compare.run_warnings import run_warnings
@@ -48,6 +49,8 @@ class Ended:
     report: str
     tracking: TrackingEnd | None
     summaries: list[Summary]
+    figures: list[dict[str, float]]
+    """Of each of `summaries`: the figures of training (`cell_figures`)."""
     comparisons: list[Comparison]
     trials: dict[str, int]
     calibration: Calibration | None = None
@@ -63,7 +66,8 @@ class Ended:
             "mlflow_problem": self.tracking.problem if self.tracking else "",
             "mlflow_left": self.tracking.left if self.tracking else "", "trials": self.trials,
             "calibration": self.calibration.model_dump(mode="json") if self.calibration else None,
-            "cells": [item.model_dump(mode="json") for item in self.summaries],
+            "cells": [item.model_dump(mode="json") | {"figures": figures}
+                      for item, figures in zip(self.summaries, self.figures, strict=True)],
             "comparisons": [item.model_dump(mode="json", by_alias=True) for item in self.comparisons],
             "effects": [item.as_json() for item in self.effects], "warnings": list(self.warnings),
         }
@@ -196,6 +200,7 @@ def _summarize(record: Record, code: Exit, paths: list[str], tracking: TrackingE
         exit_code=code, folder=record.folder.root, report=paths[0], tracking=tracking, trials=trials,
         summaries=[summarize(cell, record.of_cell(cell.cell_id), metric, record.plan.suite.horizon)
                    for cell in record.plan.cells],
+        figures=[cell_figures(record.of_cell(cell.cell_id)) for cell in record.plan.cells],
         comparisons=compare(record.plan, record.results, started_ms=record.started_ms),
         calibration=read_kept_calibration(record),
         effects=main_effects(record.plan, record.results, started_ms=record.started_ms),

@@ -75,7 +75,7 @@ class DdpSession(LoopSession):
             "compression": self.hooks.compression(bool(log.get("comm_hook"))),
             "overlap": self.hooks.overlap(bool(log.get("comm_hook"))),
             "gradient_as_bucket_view": "on" if log.get("gradient_as_bucket_view") else "off",
-            "broadcast_buffers": _switch(self.wrapped.broadcast_buffers),
+            "broadcast_buffers": _switch(self.wrapped.broadcast_buffers and bool(self.wrapped.modules_buffers)),
             "static_graph": _switch(self.wrapped.static_graph),
             "find_unused": _switch(self.wrapped.find_unused_parameters),
             "buckets": str(len(sizes.split(","))) if sizes else "unknown",

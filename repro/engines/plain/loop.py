@@ -30,14 +30,19 @@ class MasterCopy:
 
     def load_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         """Set each copy's gradient to that of its parameter, in float32."""
+        narrow = []
         for copy, parameter in zip(self.copies, parameters, strict=True):
-            copy.grad = None if parameter.grad is None else parameter.grad.float()
+            copy.grad = None if parameter.grad is None else torch.empty_like(copy)
+            narrow += [] if parameter.grad is None else [parameter.grad]
+        # All in few kernels: one for each of hundreds of parameters would cost the host longer than the device.
+        if narrow:
+            torch._foreach_copy_([copy.grad for copy in self.copies if copy.grad is not None], narrow)
 
     @torch.no_grad()
     def round_into(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         """Round the copies into the parameters and free the float32 gradients."""
-        for copy, parameter in zip(self.copies, parameters, strict=True):
-            parameter.copy_(copy)
+        torch._foreach_copy_([*parameters], [*self.copies])
+        for copy in self.copies:
             copy.grad = None
 
 
@@ -77,6 +82,8 @@ class LoopSession(TorchSession):
 
     def backward(self, batches: Sequence[Batch]) -> torch.Tensor:
         share = len(batches)
+        if share == 1:  # a mean of one costs two kernels, and a division by one two more
+            return self._accumulate(batches[0], share)
         losses = []
         for batch in batches[:-1]:
             with self.local():
@@ -86,7 +93,7 @@ class LoopSession(TorchSession):
 
     def _accumulate(self, batch: Batch, share: int) -> torch.Tensor:
         loss = self.micro_loss(batch)
-        scaled = loss / share
+        scaled = loss / share if share > 1 else loss
         (self.scaler.scale(scaled) if self.scaler else scaled).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 

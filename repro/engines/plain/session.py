@@ -203,6 +203,7 @@ class TorchSession(Session):
             "weight_dtype": name_of(self.trained()[0][1].dtype),
             "optimizer": class_of(self.optimizer),
             "optimizer_options": options_of(self.optimizer),
+            "broadcast_buffers": "off",  # before a forward pass: DDP alone does that
             "eval_batch": str(self.eval_batch or "unknown"),
         }
 
@@ -240,4 +241,4 @@ class TorchSession(Session):
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:
     """Return a float32 copy on the host."""
-    return tensor.detach().to("cpu", torch.float32).numpy().copy()
+    return tensor.detach().to("cpu", torch.float32, copy=True).numpy()

@@ -43,7 +43,9 @@ class DeepSpeedSession(EvenPasses):
         super().__init__(parts, job)
         self.config = config
         self.model.train()
-        initial = {name: parameter.detach().float().clone() for name, parameter in self.trained()}
+        # On the host: copies on the device would add to the memory that ZeRO saves.
+        initial = {name: parameter.detach().to("cpu", torch.float32, copy=True) for name, parameter in self.trained()
+                   } if job.precision.master else {}
         self.optimizer = job.optimizer.build(self.trained())
         self._initialize()
         self.stage = int(self.engine.zero_optimization_stage())
@@ -73,7 +75,7 @@ class DeepSpeedSession(EvenPasses):
     def _set_masters(self, initial: dict[str, torch.Tensor]) -> None:
         """Set the master weights to the float32 initial weights; DeepSpeed starts from rounded ones."""
         for name, parameter in self.trained():
-            value = initial[name]
+            value = initial.pop(name).to(self.device)
             if self.stage == 3:
                 # DeepSpeed's setter for a full value fails if the number of ranks does not divide the size.
                 size = parameter.ds_tensor.numel()  # type: ignore[attr-defined]
@@ -107,7 +109,7 @@ class DeepSpeedSession(EvenPasses):
             loss = self.micro_loss(batch)
             self.engine.backward(loss)
             losses.append(loss.detach())
-        return torch.stack(losses).mean()
+        return losses[0] if len(losses) == 1 else torch.stack(losses).mean()
 
     def update(self, rate: float) -> None:
         self.set_rate(rate)

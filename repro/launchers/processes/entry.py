@@ -6,7 +6,8 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from repro.core.errors import CheckpointRefused
+from repro.core.errors import CheckpointRefused, OutOfMemory
+from repro.core.out_of_memory import is_out_of_memory
 from repro.core.redact import masked
 from repro.seams.launching import RankCause
 
@@ -24,18 +25,20 @@ def resolve(entry: str) -> Entry:
 def reason(error: BaseException) -> str:
     """Return type and first line of an exception; without credentials, because it goes into the record.
 
-    The type is omitted for a refused checkpoint: `cause` says so already.
+    The type is omitted where `cause` says it already.
     """
     lines = masked(str(error)).strip().splitlines()
     kind = type(error).__name__
-    if lines and cause(error) == "checkpoint_refused":
+    if lines and isinstance(error, CheckpointRefused | OutOfMemory):
         return lines[0][:LONGEST_REASON]
     return f"{kind}: {lines[0]}"[:LONGEST_REASON] if lines else kind
 
 
 def cause(error: BaseException) -> RankCause:
     """Return the cause of a rank's end that `error` means."""
-    return "checkpoint_refused" if isinstance(error, CheckpointRefused) else "failed"
+    if isinstance(error, CheckpointRefused):
+        return "checkpoint_refused"
+    return "out_of_memory" if is_out_of_memory(error) else "failed"
 
 
 def exit_code(error: SystemExit) -> int:

@@ -102,9 +102,11 @@ def _read(report: Path) -> dict[str, Any]:
 
 
 def _cause(codes: list[int | None], reports_by_rank: list[dict[str, Any]], suspect: int | None) -> int | None:
-    """The rank that failed first: one that could not even report, else the earliest report, else the suspect."""
+    """The rank that failed first: one without memory, one that could not report, the earliest report, the suspect."""
 
     def when(rank: int) -> float:
+        if reports_by_rank[rank].get("cause") == "out_of_memory":
+            return -1.0  # others lose their link to it at once, and may report that before it has cleaned up
         if reports_by_rank[rank]:
             return float(reports_by_rank[rank]["nanoseconds"])
         # SIGTERM is how elastic ends the others.

@@ -1,4 +1,4 @@
-"""Batches of small images that fit in the device's memory: looked up and augmented there, vectorised."""
+"""Batches of CIFAR-10's images, which fit in the device's memory: looked up and augmented there, vectorised."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 
 from repro.core.random_streams import Streams
 from repro.seams.training import Batch, Fed
+from repro.workloads.images.cifar10_form import CLASSES, SIDE
 
 PAD = 4
 """Pixels by which a crop moves an image at most; the edge is mirrored."""
@@ -22,7 +23,7 @@ class SmallImages(NamedTuple):
     """A data set in memory."""
 
     images: np.ndarray
-    """[n, side, side, 3] uint8."""
+    """[n, 32, 32, 3] uint8."""
     targets: np.ndarray
     """[n] int64."""
     eval_images: np.ndarray
@@ -47,11 +48,11 @@ class SmallImageBatches:
     cutout, whichever of them are used.
     """
 
+    # One for each thing that a batch depends on.
     def __init__(
-        self, load: Callable[[], SmallImages], side: int, classes: int, samples: int, augmentation: Augmentation,
-        streams: Streams, device: str,
+        self, load: Callable[[], SmallImages], samples: int, augmentation: Augmentation, streams: Streams, device: str
     ) -> None:
-        self._load, self._side, self._classes, self._samples = load, side, classes, samples
+        self._load, self._samples = load, samples
         self._augmentation, self._streams, self._device = augmentation, streams, device
         self._shifts = 2 * PAD + 1
         self._epoch, self._codes = -1, np.zeros(samples, np.int64)
@@ -68,7 +69,7 @@ class SmallImageBatches:
         return found.sha256
 
     def train(self, epoch: int, indices: np.ndarray) -> Batch:
-        """Return augmented images [n, 3, side, side] float32 and targets [n]."""
+        """Return augmented images [n, 3, 32, 32] float32 and targets [n]."""
         if not self.augments:
             self._fed.append((indices, None))
             rows = self._put(indices)
@@ -81,7 +82,7 @@ class SmallImageBatches:
         return self._augmented(rows, codes), self._train_targets[rows]
 
     def evaluation(self, indices: np.ndarray) -> Batch:
-        """Return unchanged images [n, 3, side, side] float32 and targets [n]."""
+        """Return unchanged images [n, 3, 32, 32] float32 and targets [n]."""
         rows = self._put(indices)
         return self._scaled(self._eval[rows]), self._eval_targets[rows]
 
@@ -98,11 +99,11 @@ class SmallImageBatches:
     def synthetic(self, samples: int) -> Batch:
         """Return noise of the same shape on the same device, identical in every call."""
         generator = np.random.default_rng(0)
-        images = generator.standard_normal((samples, 3, self._side, self._side), dtype=np.float32)
-        return self._put(images), self._put(generator.integers(self._classes, size=samples))
+        images = generator.standard_normal((samples, 3, SIDE, SIDE), dtype=np.float32)
+        return self._put(images), self._put(generator.integers(CLASSES, size=samples))
 
     def _drawn(self, epoch: int) -> np.ndarray:
-        outcomes = 2 * self._shifts**2 * self._side**2
+        outcomes = 2 * self._shifts**2 * SIDE**2
         found: np.ndarray = self._streams.generator("augmentation", epoch).integers(outcomes, size=self._samples)
         return found
 
@@ -110,13 +111,13 @@ class SmallImageBatches:
         rest, flips = np.divmod(codes, 2)
         rest, down = np.divmod(rest, self._shifts)
         rest, right = np.divmod(rest, self._shifts)
-        middle_y, middle_x = np.divmod(rest, self._side)
-        line = np.arange(self._side)
-        ys, xs = np.broadcast_to(line, (len(codes), self._side)), np.broadcast_to(line, (len(codes), self._side))
+        middle_y, middle_x = np.divmod(rest, SIDE)
+        line = np.arange(SIDE)
+        ys, xs = np.broadcast_to(line, (len(codes), SIDE)), np.broadcast_to(line, (len(codes), SIDE))
         if self._augmentation.flip:
-            xs = np.where(flips[:, None] == 1, self._side - 1 - xs, xs)
+            xs = np.where(flips[:, None] == 1, SIDE - 1 - xs, xs)
         if self._augmentation.crop:
-            ys, xs = _mirrored(ys + down[:, None] - PAD, self._side), _mirrored(xs + right[:, None] - PAD, self._side)
+            ys, xs = _mirrored(ys + down[:, None] - PAD, SIDE), _mirrored(xs + right[:, None] - PAD, SIDE)
         found = self._train[rows[:, None, None], self._put(ys)[:, :, None], self._put(xs)[:, None, :]]
         images = self._scaled(found)
         if self._augmentation.cutout:
@@ -125,13 +126,13 @@ class SmallImageBatches:
         return images
 
     def _near(self, middles: np.ndarray) -> np.ndarray:
-        """Return [n, side] bool: pixels of a line that the square around each middle hides."""
+        """Return [n, 32] bool: pixels of a line that the square around each middle hides."""
         start = middles[:, None] - self._augmentation.cutout // 2
-        line = np.arange(self._side)
+        line = np.arange(SIDE)
         return (line >= start) & (line < start + self._augmentation.cutout)
 
     def _scaled(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Return pixels [n, side, side, 3] uint8 as [n, 3, side, side] float32 of mean 0 and deviation 1."""
+        """Return pixels [n, 32, 32, 3] uint8 as [n, 3, 32, 32] float32 of mean 0 and deviation 1."""
         return ((pixels.float() - self._mean) * self._scale).permute(0, 3, 1, 2).contiguous()
 
     def _put(self, array: np.ndarray) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from repro.bench.harness import bare_ddp, tracking
+from repro.bench.harness import bare_ddp, order, overhead, tracking
 from repro.bench.harness.outcome import BenchOutcome, outcome
 from repro.bench.harness.tracking import TrackingOutcome
 from repro.core import registry
@@ -46,3 +46,20 @@ def test_step_times_with_and_without_a_tracking_server_are_measured() -> None:
     assert found.requests >= 3
     assert found.replays["dead"] >= 1 and found.replays["slow"] >= 1
     assert min(found.slow.ours_values + found.slow.theirs_values) > 0
+
+
+def test_the_cost_of_the_order_is_measured_across_a_change_of_passes() -> None:
+    found = order.measure(50_000, 4)
+    assert 0 < found.step_us <= found.step_p99_us
+    assert found.boundary_us < 1e6 * found.draw_seconds * 50, "the second pass was drawn in the meantime"
+    assert "50,000 samples" in found.text()
+
+
+@pytest.mark.slow
+def test_steps_of_the_harness_and_of_the_bare_loop_take_turns() -> None:
+    found = overhead.measure(pairs=40, block=8, batch=4, processes=2)
+    assert len(found.ours_values) == len(found.theirs_values) == 40
+    assert found.limit in (overhead.LIMIT, overhead.SHORT_LIMIT)
+    assert found.log_ms > 0 and found.median_low is not None
+    assert 0.2 < found.median_ratio < 5
+    assert "load of the machine" in found.text()

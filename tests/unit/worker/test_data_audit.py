@@ -49,17 +49,19 @@ def play(batch: int, world: int, accumulation: int, reader: Any = Reader, swap: 
     shares = []
     for rank in range(world):
         mine = reader() if reader else None
+        taken: list[Fed] = []
         audit = DataAudit(parts(mine), order, BatchSplit(rank, world, accumulation, batch), SAMPLES)
         for step in range(STEPS):
             epoch, micros = order.micro_batches(step, rank, world, accumulation)
             if swap and step == 4 and rank == 0:
                 micros[0] = micros[0][::-1]
-            audit.note_request(micros)
+            taken += [(indices, None) for indices in micros]
             for indices in micros if mine else ():
                 mine.train(epoch, indices)
             if step % 2:
-                audit.count_consumed()
-        audit.count_consumed()
+                audit.count(mine.fed() if mine else taken)
+                taken = []
+        audit.count(mine.fed() if mine else taken)
         shares.append(audit.tallies(STEPS * batch))
     return [add_tallies([share[place] for share in shares]) for place in range(4)]
 
@@ -94,9 +96,7 @@ def test_a_workload_without_fed_is_audited_by_requested_samples() -> None:
 def test_a_call_too_many_or_too_few_shows() -> None:
     order = SampleOrder(Streams(1, 0), SAMPLES, 4)
     audit = DataAudit(parts(None), order, BatchSplit(0, 1, 1, 4), SAMPLES)
-    for step in range(3):
-        audit.note_request(order.micro_batches(step, 0, 1, 1)[1])
-    audit.count_consumed()
+    audit.count([(order.micro_batches(step, 0, 1, 1)[1][0], None) for step in range(3)])
     fed, expected, *_ = audit.tallies(8)
     assert fed != expected
     assert audit.tallies(12)[0] == audit.tallies(12)[1]

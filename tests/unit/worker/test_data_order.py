@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from repro.core.random_streams import Streams
-from repro.worker.data_order import SampleOrder
+from repro.worker import data_order
+from repro.worker.data_order import SampleOrder, make_order
 
 CALM = settings(max_examples=50, deadline=None, derandomize=True, database=None)
 
@@ -70,3 +75,51 @@ def test_the_hash_names_the_order() -> None:
     assert SampleOrder(STREAMS, 11, 4).sha256() != one.sha256()
     assert SampleOrder(Streams(20151102, 1), 10, 4).sha256() != one.sha256()
     assert SampleOrder(Streams(20151103, 0), 10, 4).sha256() != one.sha256()
+
+
+def test_a_pass_is_drawn_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_order, "DRAWN_AHEAD", 10)
+    drawn: list[tuple[int, str]] = []
+    draw = SampleOrder.draw
+
+    def noted(self: SampleOrder, epoch: int) -> np.ndarray:
+        drawn.append((epoch, threading.current_thread().name.partition("_")[0]))
+        return draw(self, epoch)
+
+    monkeypatch.setattr(SampleOrder, "draw", noted)
+    ahead, order = SampleOrder(STREAMS, 20, 8), SampleOrder(STREAMS, 20, 8)
+    ahead.prepare(0)
+    late = time.monotonic() + 5
+    while len(drawn) < 2 and time.monotonic() < late:
+        time.sleep(0.01)
+    main = threading.current_thread().name
+    assert drawn == [(0, main), (1, "repro-order")]
+    for step in (0, 1, 2, 3, 4):
+        ahead.global_batch(step)
+    assert [epoch for epoch, thread in drawn if thread == main] == [0], "no step has waited for a draw"
+    monkeypatch.setattr(data_order, "DRAWN_AHEAD", 1000)
+    assert [ahead.global_batch(step)[1].tolist() for step in range(9)] == \
+        [order.global_batch(step)[1].tolist() for step in range(9)]
+
+
+@CALM
+@given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 5), st.integers(4, 40))
+def test_a_stream_gives_each_rank_its_shard_from_beginning_to_end(
+    world: int, accumulation: int, micro: int, count: int
+) -> None:
+    order = make_order("stream", STREAMS, count, world * accumulation * micro, world, accumulation)
+    for rank in range(world):
+        low, high = rank * count // world, (rank + 1) * count // world
+        read = np.concatenate([run for step in range(9) for run in
+                               order.micro_batches(step, rank, world, accumulation)[1]])
+        assert read.tolist() == [low + place % (high - low) for place in range(len(read))]
+    chain = np.concatenate([order.global_batch(step)[1] for step in range(9)])
+    assert np.array_equal(chain[:count], order.draw(0)[:len(chain)])
+
+
+def test_a_stream_s_hash_depends_on_the_ranks_and_not_on_the_seed() -> None:
+    def named(seed: int, world: int) -> str:
+        return make_order("stream", Streams(seed, 0), 30, 4, world, 1).sha256()
+
+    assert named(1, 2) == named(2, 2) != named(1, 4)
+    assert named(1, 1) != make_order("planned", Streams(1, 0), 30, 4, 1, 1).sha256()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -133,4 +132,3 @@ def test_a_dict_of_inputs_is_passed_by_name() -> None:
 
     found = count(Named(), lambda n: {"other": torch.empty(n, 5, 7), "one": torch.empty(n, 3, 5)})
     assert found == 2 * 3 * 5 * 7
-    assert math.isfinite(cast(float, found))

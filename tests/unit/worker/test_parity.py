@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from repro.core.errors import ParityError
 from repro.core.machine import Machine
 from repro.suite.file import read_suite
 from repro.suite.plan import Plan, make_plan
-from repro.worker.gate_measure import Measures
+from repro.worker.gate_measure import BLOCK, Measures
 from repro.worker.gate_trace import read_traces
 from repro.worker.parity import groups, why_not
 from repro.workloads.digits import Digits
@@ -109,8 +110,33 @@ def test_a_rank_that_left_no_trace_is_named(tmp_path: Path, text: str | None) ->
 def test_a_tensor_is_measured_by_its_length_and_its_direction() -> None:
     measures = Measures()
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
-    norm, projection = measures.of({"w": array})["w"]
+    norm, projection = measures.of({"w": array}.items())["w"]
     assert norm == pytest.approx(math.sqrt(55))
-    assert measures.of({"w": -array})["w"] == pytest.approx((norm, -projection))
-    assert measures.of({"w": array[::-1]})["w"][1] != pytest.approx(projection)
-    assert measures.of({"v": array})["v"][1] != pytest.approx(projection)
+    assert measures.of({"w": -array}.items())["w"] == pytest.approx((norm, -projection))
+    assert measures.of({"w": array[::-1]}.items())["w"][1] != pytest.approx(projection)
+    assert measures.of({"v": array}.items())["v"][1] != pytest.approx(projection)
+
+
+def test_of_a_large_tensor_every_block_and_their_order_count() -> None:
+    measures = Measures()
+    array = np.random.default_rng(1).standard_normal(5 * BLOCK + 7, dtype=np.float32)
+    norm, projection = measures.of([("w", array)])["w"]
+    assert norm == pytest.approx(float(np.linalg.norm(array.astype(np.float64))), rel=1e-12)
+    for first in range(5):
+        changed = array.reshape(-1).copy()
+        changed[first * BLOCK:(first + 1) * BLOCK] *= -1
+        assert abs(measures.of([("w", changed)])["w"][1] - projection) > 1e-3 * norm
+        exchanged = array.copy()
+        exchanged[:5 * BLOCK] = np.roll(array[:5 * BLOCK].reshape(5, BLOCK), first + 1, axis=0).ravel()
+        if first < 4:
+            assert abs(measures.of([("w", exchanged)])["w"][1] - projection) > 1e-3 * norm
+
+
+def test_the_memory_of_measuring_does_not_grow_with_a_tensor() -> None:
+    measures = Measures()
+    array = np.ones((64, BLOCK), np.float32)
+    tracemalloc.start()
+    measures.of([("w", array)])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < array.nbytes / 8

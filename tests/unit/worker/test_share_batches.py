@@ -11,7 +11,7 @@ import pytest
 from repro.record.effective import mismatches
 from repro.suite.identity import canonical, digest
 from repro.suite.training import TrainingConfig
-from repro.worker.evaluation import ShareBatches
+from repro.worker.evaluation import share_batches
 
 
 def config(**more: Any) -> TrainingConfig:
@@ -26,7 +26,7 @@ def test_all_samples_come_once_in_batches_of_the_size(size: int, world: int) -> 
     parts: Any = SimpleNamespace(eval_batch=lambda indices: (indices, indices))
     seen = []
     for rank in range(world):
-        share = ShareBatches(parts, SimpleNamespace(rank=rank, world=world, eval_batch=size), 100)  # type: ignore[arg-type]
+        share = share_batches(parts, SimpleNamespace(rank=rank, world=world, eval_batch=size), 100)  # type: ignore[arg-type]
         batches = [batch[1] for batch in share]
         assert len(share) == len(batches)
         assert max(map(len, batches)) <= size

@@ -181,8 +181,8 @@ def _batches(augmentation: Augmentation, samples: int = 64, repeat: int = 0) -> 
     generator = np.random.default_rng(3)
     images = generator.integers(256, size=(samples, SIDE, SIDE, 3), dtype=np.uint8)
     targets = generator.integers(10, size=samples)
-    made = SmallImageBatches(lambda: SmallImages(images, targets, images[:8], targets[:8], "x"), SIDE, 10, samples,
-                             augmentation, Streams(5, repeat), "cpu")
+    made = SmallImageBatches(lambda: SmallImages(images, targets, images[:8], targets[:8], "x"), samples, augmentation,
+                             Streams(5, repeat), "cpu")
     made.open()
     return made
 

@@ -1,0 +1,62 @@
+"""A failed allocation: known whatever library raised it, told with its size, its phase and what needs less."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from repro.core.errors import OutOfMemory
+from repro.launchers.processes.entry import cause, reason
+from repro.worker.memory import naming_out_of_memory
+from tests.unit.worker.test_share_batches import config
+
+CUDA = ("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79.11 GiB of which 1.11 GiB is "
+        "free. Process 1 has 78.0 GiB memory in use.")
+CPU = ("[enforce fail at alloc_cpu.cpp:119] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to "
+       "allocate 8589934592 bytes. Error code 12 (Cannot allocate memory)")
+
+
+class OutOfMemoryError(RuntimeError):
+    """As torch names its own."""
+
+
+def train_block(error: BaseException) -> None:
+    raise error
+
+
+def evaluate(error: BaseException) -> None:
+    raise error
+
+
+def told(function: Any, error: BaseException, in_gate: bool = False, **choices: Any) -> str:
+    with pytest.raises(OutOfMemory) as found, naming_out_of_memory(config(**choices), in_gate):
+        function(error)
+    assert cause(found.value) == "out_of_memory"
+    return reason(found.value)
+
+
+@pytest.mark.parametrize(("error", "amount"), [
+    (OutOfMemoryError(CUDA), ", 2.5 GiB more could not be allocated"),
+    (RuntimeError(CPU), ", 8.00 GiB more could not be allocated"),
+    (MemoryError("Unable to allocate 7.45 GiB for an array with shape (1000000000,) and data type float64"),
+     ", 7.45 GiB more could not be allocated"),
+    (MemoryError(), ""), (RuntimeError("std::bad_alloc"), ""), (OSError(12, "Cannot allocate memory"), "")])
+def test_it_is_told_in_one_line(error: BaseException, amount: str) -> None:
+    line = told(train_block, error)
+    assert line.startswith(f"out of memory in a training step{amount}; peak until then ")
+    assert line.endswith("less is needed with a micro batch below 32 (batch.accumulation above 1) or an engine that "
+                         "divides more over the ranks (ZeRO up to stage 3, fsdp) or activation checkpointing")
+
+
+def test_the_advice_fits_the_phase_and_the_engine() -> None:
+    assert "with eval_batch below 180 or" in told(evaluate, MemoryError())
+    assert "engine that divides" not in told(train_block, MemoryError(), engine={"kind": "deepspeed", "stage": 3})
+    assert "with a smaller gate.micro" in told(train_block, MemoryError(), in_gate=True)
+
+
+def test_other_errors_pass() -> None:
+    for error in (RuntimeError("shape mismatch"), KeyError("memory"), OSError(2, "No such file")):
+        with pytest.raises(type(error)), naming_out_of_memory(config()):
+            raise error
+        assert cause(error) == "failed"
