@@ -20,11 +20,15 @@ from repro.engines.deepspeed_zero import DeepSpeedZero
 from repro.engines.precisions import Fp32
 from repro.optimizers.adamw import AdamW
 from repro.optimizers.sgd import Sgd
+from repro.seams.model_options import ModelOptions
 from repro.seams.training import Batch, Comm, Engine, Job, Optimizer, Precision, Session, TrainingParts
+from tests.live_tensors import ReadbackCounter, live_bytes
 
 GLOBAL_BATCH = 16
 PRELOAD = ("torch._dynamo", "repro.engines.zero.session", "repro.engines.plain.ddp_session",
            "repro.engines.plain.fsdp_session")
+ON_GPU = "PYTORCH_NVML_BASED_CUDA_CHECK"
+"""torch then asks the driver for GPUs without starting CUDA, which no forked process could use."""
 LIMIT_SECONDS = 40.0
 """Longest a single case may take before the processes are killed."""
 SGD = Sgd(lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01, decay="weights")
@@ -51,7 +55,13 @@ class Case:
     steps: int = 20
     comm: Comm = Backend()  # noqa: RUF009  # frozen
     compression: str = "none"
-    overlap: bool = True
+    overlap: bool | None = True
+    model: ModelOptions = ModelOptions()  # noqa: RUF009  # frozen
+    device: str = "cpu"
+    wide: int = 0
+    """Width of a model of eight blocks in place of the small net; 0: the small net."""
+    body: str = "follow"
+    """What is done with the session: `follow`, `state_memory` or `readbacks`."""
 
     def __str__(self) -> str:
         stage = getattr(self.engine, "stage", "")
@@ -61,7 +71,8 @@ class Case:
         changed_comm = ",".join(f"{key}={value}" for key, value in self.comm.model_dump(exclude_defaults=True).items())
         parts += [type(self.comm).__name__ + changed_comm] if not isinstance(self.comm, Backend) else []
         parts += ["batch-norm"] * self.batch_norm + [self.inputs] * (self.inputs != "tensor")
-        parts += [self.compression] * (self.compression != "none") + ["no-overlap"] * (not self.overlap)
+        parts += [*self.model.chosen(), *[self.body] * (self.body != "follow")]
+        parts += [self.compression] * (self.compression != "none") + ["no-overlap"] * (self.overlap is False)
         return "-".join(parts)
 
 
@@ -82,7 +93,7 @@ def serve(pipe: Connection, rank: int) -> None:
             pipe.send(traceback.format_exc())
 
 
-def build_parts(batch_norm: bool) -> TrainingParts:
+def build_parts(batch_norm: bool, device: str = "cpu") -> TrainingParts:
     """A small net whose sizes no number of ranks divides; smooth, as a kink turns a last place into a finite step."""
     import torch
     from torch import nn
@@ -90,7 +101,7 @@ def build_parts(batch_norm: bool) -> TrainingParts:
     torch.manual_seed(5)
     norm = nn.BatchNorm2d(6) if batch_norm else nn.GroupNorm(2, 6)
     model = nn.Sequential(nn.Conv2d(1, 6, 3), norm, nn.SiLU(), nn.Flatten(), nn.Linear(216, 13), nn.SiLU(),
-                          nn.Linear(13, 10))
+                          nn.Linear(13, 10)).to(device)
 
     def correct(outputs: Any, targets: Any) -> torch.Tensor:
         return (outputs.argmax(1) == targets).sum()
@@ -99,6 +110,20 @@ def build_parts(batch_norm: bool) -> TrainingParts:
         raise AssertionError
 
     return TrainingParts(model, nn.functional.cross_entropy, {"accuracy": correct}, unused, unused, unused, unused)
+
+
+def wide_parts(width: int) -> TrainingParts:
+    """Eight equal blocks: a model whose states take far more memory than its activations."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(5)
+    model = nn.Sequential(*[nn.Linear(width, width) for _ in range(8)])
+
+    def unused(*_: Any) -> Any:
+        raise AssertionError
+
+    return TrainingParts(model, nn.functional.mse_loss, {"error": unused}, unused, unused, unused, unused)
 
 
 def with_tokens(parts: TrainingParts) -> TrainingParts:
@@ -135,20 +160,30 @@ def shaped(batch: Batch, form: str) -> Batch:
     return ((pixels, tokens) if form == "tuple" else {"tokens": tokens, "pixels": pixels}), targets
 
 
-def images(first: int, count: int) -> Batch:
+def images(first: int, count: int, device: str = "cpu") -> Batch:
     """`count` labelled images, the same for everybody."""
     import torch
 
     generator = torch.Generator().manual_seed(11)
     inputs = torch.randn(20 * GLOBAL_BATCH, 1, 8, 8, generator=generator)
     targets = (inputs.mean((1, 2, 3)) * 80).long() % 10
-    return inputs[first:first + count], targets[first:first + count]
+    return inputs[first:first + count].to(device), targets[first:first + count].to(device)
+
+
+def limit_of(case: Case) -> float:
+    """Longest the case may take, seconds: compiling takes a minute on two busy cores."""
+    return LIMIT_SECONDS * (10 if case.model.compile else 1)
+
+
+def device_of(case: Case, rank: int) -> str:
+    return case.device if case.device == "cpu" else f"{case.device}:{rank}"
 
 
 def step_batches(case: Case, rank: int, step: int) -> list[Batch]:
+    device = device_of(case, rank)
     micro = GLOBAL_BATCH // case.world // case.accumulation
     first = step % 20 * GLOBAL_BATCH
-    return [shaped(images(first + (part * case.world + rank) * micro, micro), case.inputs)
+    return [shaped(images(first + (part * case.world + rank) * micro, micro, device), case.inputs)
             for part in range(case.accumulation)]
 
 
@@ -156,20 +191,29 @@ def train(case: Case, rank: int) -> dict[str, Any]:
     """Everything a rank can say about one case."""
     import torch
 
-    job = Job(rank, case.world, "cpu", GLOBAL_BATCH // case.world // case.accumulation, case.accumulation, case.clip,
-              case.precision, case.optimizer, case.comm, timeout_seconds=LIMIT_SECONDS / 2,
-              compression=case.compression, overlap=case.overlap)
-    parts = build_parts(case.batch_norm) if case.inputs == "tensor" else with_tokens(build_parts(case.batch_norm))
+    device = device_of(case, rank)
+    job = Job(rank, case.world, device, GLOBAL_BATCH // case.world // case.accumulation, case.accumulation, case.clip,
+              case.precision, case.optimizer, case.comm, timeout_seconds=limit_of(case) / 2,
+              compression=case.compression, overlap=case.overlap, model=case.model)
+    if device != "cpu":
+        torch.cuda.set_device(device)
+    before = live_bytes() if case.body == "state_memory" else 0  # DeepSpeed keeps tensors of earlier engines
+    parts = wide_parts(case.wide) if case.wide else build_parts(case.batch_norm, device)
+    if case.inputs != "tensor":
+        parts = with_tokens(parts)
     session = case.engine.start(parts, job, Streams(1, 0))
     try:
-        found: dict[str, Any] = {"initial": session.weights()}
+        found: dict[str, Any] = {"initial": session.weights(), "before": before}
         if case.warm_up:
             state = torch.get_rng_state()
-            made_up = torch.randn(job.micro_batch, 1, 8, 8, generator=torch.Generator().manual_seed(3))
-            made_up_batch = shaped((made_up, torch.zeros(job.micro_batch, dtype=torch.long)), case.inputs)
+            made_up = torch.randn(job.micro_batch, 1, 8, 8, generator=torch.Generator().manual_seed(3)).to(device)
+            made_up_batch = shaped((made_up, torch.zeros(job.micro_batch, dtype=torch.long, device=device)),
+                                   case.inputs)
             session.warm_up([made_up_batch] * case.accumulation)
+            session.evaluate([shaped(images(0, 24, device), case.inputs)], "accuracy")
+            found["compiled"] = session.compilation()
             found["rng_restored"] = bool(torch.equal(state, torch.get_rng_state()))
-        return {**found, **follow(case, session, rank)}
+        return {**found, **BODIES[case.body](case, session, rank)}
     finally:
         session.close()
 
@@ -184,14 +228,39 @@ def follow(case: Case, session: Session, rank: int) -> dict[str, Any]:
         session.update(case.optimizer.lr * (1 + 0.1 * (step % 3)))
         losses.append(session.total([float(loss)])[0] / case.world)
     # Rank r brings r + 1 batches: in stage 3 a rank that is done early must not leave the others waiting.
-    scored = session.evaluate([shaped(images(0, 24), case.inputs)] * (rank + 1), "accuracy")
+    device = device_of(case, rank)
+    scored = session.evaluate([shaped(images(0, 24, device), case.inputs)] * (rank + 1), "accuracy")
     return {
         "losses": losses, "norms": norms, "weights": session.weights(), "scored": scored,
         "totals": session.total(list(scored)), "gathered": session.gather({"rank": rank}),
         "buffers": session.buffers(), "traffic": session.traffic(), "effective": session.effective(),
-        "peak": session.peak_bytes(), "held": session.held(),
+        "late": session.compilation(), "peak": session.peak_bytes(), "held": session.held(),
     }
 
+
+def state_memory(case: Case, session: Session, rank: int) -> dict[str, Any]:
+    """Bytes of all live tensors when gradients are complete and the optimizer has its state."""
+    import torch
+
+    inputs = torch.randn(2, case.wide)
+    for _ in range(2):
+        session.backward([(inputs, inputs)])
+        session.update(0.01)
+    session.backward([(inputs, inputs)])
+    return {"measured": live_bytes(), "predicted": session.state_memory()}
+
+
+def readbacks(case: Case, session: Session, rank: int) -> dict[str, Any]:
+    """Operators of a step that copy values from the device to the host."""
+    for step in range(2):
+        session.step(step_batches(case, rank, step), 0.01)
+    batches = step_batches(case, rank, 2)
+    with ReadbackCounter() as counter:
+        session.step(batches, 0.01)
+    return {"readbacks": counter.found}
+
+
+BODIES = {"follow": follow, "state_memory": state_memory, "readbacks": readbacks}
 
 # ---- the processes
 
@@ -216,7 +285,7 @@ class Ranks:
             pipes, port = self._ready(case.world), free_port()
             for pipe in pipes:
                 pipe.send((case, port))
-            self.known[repr(case)] = [self._answer(pipe, f"{case}, rank {rank}") for rank, pipe in enumerate(pipes)]
+            self.known[repr(case)] = [self._answer(pipe, case, rank) for rank, pipe in enumerate(pipes)]
         return self.known[repr(case)]
 
     def _ready(self, world: int) -> list[Connection]:
@@ -230,14 +299,15 @@ class Ranks:
                 self.pipes[world].append(mine)
         return self.pipes[world]
 
-    def _answer(self, pipe: Connection, who: str) -> dict[str, Any]:
+    def _answer(self, pipe: Connection, case: Case, rank: int) -> dict[str, Any]:
         try:
-            answer = pipe.recv() if pipe.poll(LIMIT_SECONDS) else f"hung for {LIMIT_SECONDS:g} s"
+            limit = limit_of(case)
+            answer = pipe.recv() if pipe.poll(limit) else f"hung for {limit:g} s"
         except EOFError:
             answer = "died"
         if isinstance(answer, str):
             self.end()
-            pytest.fail(f"{who}: {answer}")
+            pytest.fail(f"{case}, rank {rank}: {answer}")
         return dict(answer)
 
     def end(self) -> None:

@@ -57,7 +57,7 @@ def check_plan(plan: Plan, code: str, found: Verification) -> None:
         _check_order(plan, None, found)
         return
     try:
-        again = expand_again(plan, Machine(plan.device, plan.device_count, plan.cores))
+        again = expand_again(plan, Machine(plan.device, plan.device_count, plan.cores, plan.cpp_compiler))
     except (ReproError, ValidationError, ArithmeticError, LookupError, TypeError, ValueError) as error:
         found.add("plan.json", f"its suite cannot be expanded again: {' '.join(str(error).split())[:160]}", "plan")
         return

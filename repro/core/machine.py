@@ -20,13 +20,20 @@ class Machine:
     """Usable GPUs; 0 on "cpu"."""
     cores: int
     """CPU cores that this process may use."""
+    cpp_compiler: bool = True
+    """A C++ compiler is installed."""
 
 
 def detect() -> Machine:
     """Detect the devices of this machine from environment, driver and installed torch build."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     gpus = 0 if _torch_is_cpu_only() else _visible_gpus()
-    return Machine(device="cuda" if gpus else "cpu", device_count=gpus, cores=cores)
+    return Machine("cuda" if gpus else "cpu", gpus, cores, _cpp_compiler() is not None)
+
+
+def _cpp_compiler() -> str | None:
+    """Return the C++ compiler that torch would call."""
+    return shutil.which(os.environ.get("CXX", "g++"))
 
 
 def _torch_is_cpu_only() -> bool:

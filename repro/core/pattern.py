@@ -27,7 +27,9 @@ def put(data: dict[str, Any], key: str, value: Any) -> None:
 
 
 def agrees(value: Any, wanted: Any) -> bool:
-    """Return True if a cell's value matches a pattern's; a plug-in may be given as a name."""
+    """Return True if a cell's value matches a pattern's; a plug-in may be given as a name, an option set as true."""
+    if isinstance(value, Mapping) and wanted is True:
+        return True
     if isinstance(value, Mapping) and isinstance(wanted, str):
         return value.get("kind") == wanted
     if isinstance(value, Mapping) and isinstance(wanted, Mapping):

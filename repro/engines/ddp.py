@@ -7,6 +7,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from repro.core.random_streams import Streams
+from repro.seams.model_options import TORCH_OPTIONS
 from repro.seams.plugin import Setting
 from repro.seams.training import Engine, Job, Session, TrainingParts
 
@@ -15,6 +16,7 @@ class Ddp(Engine):
     """DDP around the plain loop, with one process or more."""
 
     title: ClassVar[str] = "PyTorch DDP"
+    model_options: ClassVar[tuple[str, ...]] = TORCH_OPTIONS
     checkpoints: ClassVar[bool] = True
     preload: ClassVar[tuple[str, ...]] = ("torch", "torch._dynamo", "repro.engines.plain.ddp_session")
 

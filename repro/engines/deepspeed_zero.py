@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from repro.core.random_streams import Streams
 from repro.engines.zero.config import OWNED, deepspeed_config, owned_keys
 from repro.engines.zero.keys import misplaced_keys
+from repro.seams.model_options import TORCH_OPTIONS
 from repro.seams.plugin import Setting
 from repro.seams.reach import SAFE
 from repro.seams.training import Engine, Job, Session, TrainingParts
@@ -24,15 +25,20 @@ class DeepSpeedZero(Engine):
     """
 
     title: ClassVar[str] = "DeepSpeed ZeRO"
+    model_options: ClassVar[tuple[str, ...]] = TORCH_OPTIONS
     checkpoints: ClassVar[bool] = True
     preload: ClassVar[tuple[str, ...]] = ("torch", "torch._dynamo", "deepspeed", "repro.engines.zero.session",
                                           "repro.engines.zero.first_start")
 
+    build_module: ClassVar[str] = "repro.engines.zero.extension"
     always_shown: ClassVar[tuple[str, ...]] = ("stage",)
 
     stage: Literal[0, 1, 2, 3] = 1
     bucket_mib: float | None = Field(None, gt=0, description="gradients averaged in one collective, MiB of fp32; null: "
                                                              "DeepSpeed's default")
+    offload: Literal["none", "optimizer", "optimizer+weights"] = Field(
+        "none", description="what lies in the host's memory; the optimizer then steps there, AdamW by DeepSpeed's own "
+                            "code; optimizer: stages 1 to 3, weights: stage 3")
     config: Annotated[dict[str, Any], SAFE] = Field(
         default_factory=dict, description="further DeepSpeed JSON: numbers and switches that nothing else sets; no key "
                                           "that names a file, a program or a host")
@@ -53,7 +59,21 @@ class DeepSpeedZero(Engine):
             raise ValueError("bucket_mib and config's zero_optimization.reduce_bucket_size set the same; remove one")
         return self
 
+    @model_validator(mode="after")
+    def _one_place(self) -> DeepSpeedZero:
+        zero = self.config.get("zero_optimization", {})
+        if self.offload != "none" and (both := [key for key in zero if "offload" in key]):
+            raise ValueError(f"offload and config's zero_optimization.{both[0]} set the same; remove one")
+        return self
+
+    def builds(self) -> str:
+        return "DeepSpeed's Adam for CPUs" if self.offload != "none" else ""
+
     def unsupported(self, setting: Setting) -> str | None:
+        if self.offload != "none" and self.stage == 0:
+            return "offload needs stage 1 to 3: stage 0 divides nothing"
+        if self.offload == "optimizer+weights" and self.stage != 3:
+            return "only stage 3 divides weights; offload of weights needs it"
         if setting.autocast == "float16" and self.stage > 0:
             return (
                 f"DeepSpeed 0.19 scales the loss wrongly under fp16 autocast in ZeRO {self.stage}: it clips scaled "
@@ -97,5 +117,6 @@ class DeepSpeedZero(Engine):
         from repro.engines.plain.process_group import started_group
         from repro.engines.zero.session import DeepSpeedSession, end_group
 
+        config = deepspeed_config(self.config, self.stage, job, self.bucket_mib, self.offload)
         with started_group(job, end_group):
-            return DeepSpeedSession(parts, job, deepspeed_config(self.config, self.stage, job, self.bucket_mib))
+            return DeepSpeedSession(parts, job, config, self.offload)

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from repro.core.random_streams import Streams
+from repro.seams.model_options import TORCH_OPTIONS
 from repro.seams.plugin import Setting
 from repro.seams.reach import TextOption
 from repro.seams.training import Engine, Job, Session, TrainingParts
@@ -21,6 +22,7 @@ class Fsdp(Engine):
     """
 
     title: ClassVar[str] = "PyTorch FSDP2"
+    model_options: ClassVar[tuple[str, ...]] = TORCH_OPTIONS
     checkpoints: ClassVar[bool] = True
     preload: ClassVar[tuple[str, ...]] = ("torch", "torch._dynamo", "repro.engines.plain.fsdp_session")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from repro.core.random_streams import Streams
+from repro.seams.model_options import TORCH_OPTIONS
 from repro.seams.plugin import Setting
 from repro.seams.training import Engine, Job, Session, TrainingParts
 
@@ -13,6 +14,7 @@ class Single(Engine):
     """One process, no process group, no wrapper."""
 
     title: ClassVar[str] = "PyTorch, one process"
+    model_options: ClassVar[tuple[str, ...]] = TORCH_OPTIONS
     checkpoints: ClassVar[bool] = True
     preload: ClassVar[tuple[str, ...]] = ("torch", "torch._dynamo", "repro.engines.plain.loop")
 

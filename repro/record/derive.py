@@ -7,6 +7,7 @@ from typing import Any
 
 from repro.core.events import EVALUATION_KEYS, Event
 from repro.core.out_of_memory import says_out_of_memory
+from repro.record.compiled import describe_late, read_filling, read_seconds
 from repro.record.effective import mismatches
 from repro.record.energy import OBSERVER_LIMIT, Energy
 from repro.record.final_facts import (
@@ -231,11 +232,12 @@ def _clocks(log: _Log, points: Sequence[Point], crossing: tuple[int, int]) -> di
     miss = points[crossing[0] - 1] if crossing[0] else None
     launch = log.last("x_launch_ns")
     assert log.run_start is not None
+    filling = read_filling(log.last("x_compile"))
     excess = init_excess(_init_seconds(log))
     return {
         "tta_wall": established.wall_seconds + excess,
         "tta_train": established.train_seconds + excess,
-        "tta_cold": established.wall_seconds + (log.run_start - launch.value) / 1e9 if launch else None,
+        "tta_cold": established.wall_seconds + (log.run_start - launch.value) / 1e9 - filling if launch else None,
         "samples_to_target": established.samples,
         "epochs_to_target": established.epochs,
         "bracket": Bracket(
@@ -259,9 +261,12 @@ def _measured(trial: Trial, log: _Log, points: Sequence[Point]) -> dict[str, Any
     if values and points:
         found |= {"final": points[-1].value, "best": min(values) if stop.direction == "lower" else max(values)}
     found["init_seconds"] = _init_seconds(log)
+    found["compile_seconds"] = read_seconds(log.last("x_compile"))
     peaks = log.last("x_peak_bytes")
     if peaks is not None and any(value is not None for value in peaks.value):
         found["peak_bytes"] = max(value for value in peaks.value if value is not None)
+    if states := log.last("x_state_memory"):
+        found["state_bytes"] = states.value
     traffic = _traffic(log)
     if traffic is not None:
         found |= {"traffic": traffic, "bytes_sent": sum(rank.sent_bytes for rank in traffic.ranks)}
@@ -361,6 +366,7 @@ def _warnings(trial: Trial, log: _Log, points: Sequence[Point], measured: dict[s
         *(describe_resumed(Resumed.model_validate(event.value)) for event in log.all("x_resumed")),
         *describe_skipped(skipped),
         *describe_unassigned(measured),
+        *describe_late(log.last("x_compiled_late")),
         *_doubts(trial, log, points, measured),
     )}
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from repro.record import legacy
 from repro.seams.training import BACKEND, Comm, Engine, Precision
+from repro.suite import model_options
 from repro.suite.training import TrainingConfig
 
 UNKNOWN = "unknown"
@@ -23,6 +24,7 @@ def requested(choices: TrainingConfig) -> dict[str, str]:
         "comm_dtype": _sent(choices, precision),
         "tf32": "on" if precision.tf32 else "off",
         "compression": choices.compression,
+        **model_options.requested(choices.model_options),
     }
     wanted |= {"input_workers": str(choices.input.workers), "input_ahead": str(choices.input.depth),
                "input_order": choices.input.order}

@@ -233,6 +233,8 @@ class Result(Frozen):
     run_seconds: float | None = None
     """From `run_start` to `run_stop`."""
     init_seconds: float | None = None
+    compile_seconds: float | None = None
+    """Seconds of compilation before `run_start`, of the slowest rank; part of `tta_cold`. None: nothing is compiled."""
     samples_to_target: int | None = None
     epochs_to_target: float | None = None
     bracket: Bracket | None = None
@@ -273,6 +275,9 @@ class Result(Frozen):
     """None: the engine trains none, or an old record."""
     mfu: float | None = None
     """Model FLOPs utilisation: the model's operations a second over the stated peak of all devices, 0 to 1."""
+    state_bytes: dict[str, int] = Field(default_factory=dict)
+    """Memory of the model's states on one rank, modelled (`repro.engines.state_memory`); empty: no formula, or an old
+    record."""
     bytes_sent: int | None = None
     """By all ranks, in collectives that are counted."""
     traffic: Traffic | None = None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -54,6 +56,21 @@ class RunFolder:
         self.trials = root / "trials"
         self.reports = root / "report"
         self.tracking = root / "tracking.json"
+        self.cache = root / "cache"
+        """Compiled code, while a run executes."""
+
+    def clear_cache(self) -> None:
+        """Remove compiled code: an execution never loads what it has not compiled itself.
+
+        Raises:
+            OutputError: it cannot be removed, or is a link.
+        """
+        if not os.path.lexists(self.cache):
+            return
+        try:
+            shutil.rmtree(self.cache)
+        except OSError as error:
+            raise OutputError(f"{self.cache}: cannot be removed: {error.strerror or error}") from error
 
     def trial(self, trial_id: str) -> Path:
         return self.trials / trial_id

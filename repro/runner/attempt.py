@@ -120,7 +120,7 @@ class TrialStarter:
         with Monitor(log, system_log, self.context.watcher.trial_ticked, self.replays.while_running):
             outcome = self.launchers.launch(trial, trial.choices.entry, folder.trial(trial.trial_id), {
                 "log": log.name, "attempt": start.attempt, "checkpoints": checkpoints.payload(point),
-                "spent_seconds": spent,
+                "spent_seconds": spent, "cache": str(folder.cache),
             })
         return replace(outcome, seconds=outcome.seconds + spent) if outcome.timed_out else outcome
 

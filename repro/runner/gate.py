@@ -139,7 +139,7 @@ class ParityGate:
         folder = self.context.folder.parity / place
         ranks = group.candidates[0].choices.processes if member is group.reference else 1
         payload = {"kind": group.kind, "least_share": group.least_share, "disturbance": disturbance,
-                   "ranks_of_candidates": ranks}
+                   "ranks_of_candidates": ranks, "cache": str(self.context.folder.cache)}
         outcome = self.launchers.launch(member, PARITY_WORKER, folder, payload)
         if not outcome.ok:
             raise ParityError(f"{parity.name(member)} did not run: {outcome.failure_text()} (logs in {folder})")

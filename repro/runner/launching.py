@@ -8,6 +8,7 @@ from typing import Any
 
 from repro.core import fence
 from repro.record import post_mortem
+from repro.runner.extensions import build_extensions
 from repro.seams.launching import Launcher, LaunchRequest, LaunchResult
 from repro.suite.identity import canonical
 from repro.suite.model import Trial
@@ -26,8 +27,9 @@ class Launchers:
         """Open every launcher of the plan; return the time it took to load modules, None if none were loaded.
 
         Raises:
-            UsageError: a launcher cannot be opened on this machine.
+            UsageError: a launcher cannot be opened on this machine, or an engine's extension cannot be built.
         """
+        build_extensions(plan)
         modules = _modules(plan)
         for cell in plan.cells:
             key = canonical(cell.choices.launcher)

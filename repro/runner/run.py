@@ -78,6 +78,8 @@ class Run:
             if not trials:
                 looks.end_before(None)
                 return read_record(self.folder.root)
+            self.folder.clear_cache()
+            stack.callback(shutil.rmtree, self.folder.cache, ignore_errors=True)  # after the launchers are closed
             stack.callback(self.launchers.close)
             self._run(context, record, trials, meter, looks)
         return read_record(self.folder.root)

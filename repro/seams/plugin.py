@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
+from repro.seams.model_options import ModelOptions
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -47,6 +49,7 @@ class Setting:
     """Type of products inside autocast (`Precision.autocast`); None: no autocast."""
     master_weights: bool = False
     """Whether the optimizer updates a float32 copy of the weights (`Precision.master`)."""
+    model: ModelOptions = ModelOptions()  # noqa: RUF009  # frozen
 
 
 class Plugin(BaseModel):

@@ -17,6 +17,7 @@ from repro.core.errors import CheckpointError
 from repro.core.random_streams import Streams
 from repro.seams.held import Held
 from repro.seams.loss_scaling import LossScaling
+from repro.seams.model_options import ModelOptions
 from repro.seams.plugin import Plugin
 from repro.seams.workload import (
     Batch,
@@ -163,6 +164,11 @@ class Job:
     """Samples of one rank per forward pass of an evaluation."""
     overlap: bool | None = None
     """True: gradients are averaged during back-propagation; False: only after it; None: the engine's default."""
+    model: ModelOptions = ModelOptions()  # noqa: RUF009  # frozen
+    label: str = "trial"
+    """Short name of the trial's cell, for names of files."""
+    cache: Path | None = None
+    """Folder of the run for what is compiled; None: temporary folders."""
 
 
 class Session(ABC):
@@ -276,6 +282,21 @@ class Session(ABC):
         """Estimate the bytes that `save` writes on all ranks together."""
         return 0
 
+    def compilation(self) -> dict[str, Any]:
+        """Return what was compiled since the last call (JSON-like, `engines.plain.compiler`); empty if nothing can be.
+        """
+        return {}
+
+    def forget_compiled(self) -> bool:
+        """Forget compiled code if a warm cache is requested and this session had to fill it; True: it has forgotten."""
+        return False
+
+    def state_memory(self) -> dict[str, int]:
+        """Predict the bytes of weights, gradients, masters and optimizer on this rank, and their `total` (modelled);
+        empty: the engine states no formula.
+        """
+        return {}
+
     @abstractmethod
     def peak_bytes(self) -> int | None:
         """Return the largest memory in use on this rank since `reset_peak`, bytes; None if unknown."""
@@ -295,12 +316,20 @@ class Engine(Plugin):
     """Name in tables and reports."""
     needs_parts: ClassVar[bool] = True
     """False: the engine invents its figures and needs no model (the fake)."""
+    model_options: ClassVar[tuple[str, ...]] = ()
+    """Fields of `Job.model` that its sessions carry out; a plan refuses the others."""
+    build_module: ClassVar[str] = ""
+    """Module that builds what `builds` names, run once before a run."""
     checkpoints: ClassVar[bool] = False
     """True: its sessions implement `save` and `load`."""
 
     def zero_stage(self) -> int | None:
         """Return how much the engine divides over the ranks, as a stage of ZeRO (0 to 3); None: it has no stages."""
         return None
+
+    def builds(self) -> str:
+        """Return what has to be built by a C++ compiler before it can start; "": nothing."""
+        return ""
 
     def library(self) -> str:
         """Return name and version of the training library, for example `torch 2.13.0`."""

@@ -113,6 +113,10 @@ class TrainingParts:
     draws: Callable[[int, np.ndarray], np.ndarray] | None = None
     """(epoch, sample indices [n]) -> what the seed draws for them [n] int64, computed again from the streams; compared
     with the second part of `fed`. None: nothing is drawn."""
+    blocks: tuple[str, ...] = ()
+    """The model's blocks, by class name or by path (`layers.3`): engines gather the weights of a block together, and
+    recompute or compile it as one. Empty: every direct child of the model; of a list or dict of modules its children.
+    """
     without_randomness: Callable[[torch.nn.Module], None] | None = None
     """(model) -> nothing; turns the model's own random layers off for the parity gate: dropout by a functional call,
     stochastic depth. Every rank draws masks of its own, so engines could not be compared. torch's dropout modules and

@@ -61,6 +61,8 @@ class Plan(Frozen):
     device: str
     device_count: int
     cores: int
+    cpp_compiler: bool = True
+    """A C++ compiler is installed; older plans did not ask."""
     plugins: tuple[RecordedPlugin, ...] = ()
     """The plug-ins of other packages in the suite, so that readers need none of them installed."""
     cells: tuple[Cell, ...]
@@ -191,7 +193,8 @@ def make_plan(
         suite = suite.model_copy(update={"master_seed": drawn.master_seed})
     plan = Plan(
         suite=suite, digest=suite_digest(suite, requested, method), method=method, device=machine.device,
-        device_count=machine.device_count, cores=machine.cores, plugins=describe_plugins(suite, requested),
+        device_count=machine.device_count, cores=machine.cores, cpp_compiler=machine.cpp_compiler,
+        plugins=describe_plugins(suite, requested),
         cells=tuple(cells), skipped=tuple(skipped), order=(), order_seed=drawn.order_seed, kind="suite",
     )
     plan = plan.model_copy(update={"order": tuple(planned_order(plan))})

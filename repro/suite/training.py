@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from repro.core.errors import nearest
 from repro.core.machine import Machine
 from repro.seams.launching import Launcher
+from repro.seams.model_options import ModelOptions
 from repro.seams.plugin import Setting
 from repro.seams.training import Comm, Engine, Optimizer, Precision, Workload
 from repro.suite.choice import (
@@ -23,6 +24,7 @@ from repro.suite.choice import (
 )
 from repro.suite.field_problem import FieldProblem, SuitePart
 from repro.suite.gate_options import GateOptions
+from repro.suite.model_options import Compile, compile_phrase, why_unsupported
 from repro.suite.quality import Quality, quality_of
 from repro.suite.schedule import Constant, Scaling, Schedule
 from repro.suite.stop import Stop
@@ -94,6 +96,11 @@ class TrainingConfig(TrialConfig):
     compression_rank: int = Field(1, ge=1, description="rank of PowerSGD's factors")
     overlap: bool | None = Field(None, description="average gradients during back-propagation (true), or only after it "
                                                    "(false); null: as the engine does it")
+    compile: Literal[False] | Compile = Field(False, description="torch.compile: false, true, or a mapping")
+    activation_checkpointing: bool = Field(False, description="compute activations inside the model's blocks again in "
+                                                              "the backward pass instead of keeping them")
+    channels_last: bool = Field(False, description="images and convolutions in memory format channels_last")
+    cudnn_benchmark: bool = Field(False, description="cuDNN times its kernels and takes the fastest; GPUs only")
     gradient_clip: float | None = Field(None, gt=0, description="largest global L2 norm of the mean gradient")
     determinism: Literal["bitwise", "seeded", "free"] = "seeded"
     warmup_steps: bool = Field(True, description="two steps on synthetic data before the clock starts, then undone")
@@ -115,6 +122,11 @@ class TrainingConfig(TrialConfig):
     def _schedule_by_name(cls, value: Any) -> Any:
         return {"kind": value} if isinstance(value, str) else value
 
+    @field_validator("compile", mode="before")
+    @classmethod
+    def _compile_by_default(cls, value: Any) -> Any:
+        return {} if value is True else value
+
     @model_validator(mode="before")
     @classmethod
     def _batch_by_number(cls, data: Any) -> Any:
@@ -129,6 +141,9 @@ class TrainingConfig(TrialConfig):
         self._check_input()
         if self.compression_rank != 1 and self.compression != "powersgd":
             raise FieldProblem(f"only powersgd has a rank, not compression {self.compression}", ("compression_rank",))
+        if self.compile and not self.warmup_steps:
+            raise FieldProblem("compile needs the warm-up, in which everything is compiled; remove warmup_steps: false",
+                               ("compile",))
         return self
 
     def _check_metric(self) -> None:
@@ -245,6 +260,8 @@ class TrainingConfig(TrialConfig):
 
     @classmethod
     def phrase(cls, field: str, value: str) -> str:
+        if field == "compile":
+            return compile_phrase(value)
         return f"batch {value}" if field == "batch.global" else super().phrase(field, value)
 
     @property
@@ -258,6 +275,19 @@ class TrainingConfig(TrialConfig):
             return "design fixed_steps evaluates nothing, after which checkpoints are written"
         return "" if self.engine.get(Engine).checkpoints else f"engine {self.engine.kind} keeps no checkpoints"
 
+    @property
+    def model_options(self) -> ModelOptions:
+        """How the model is run."""
+        return ModelOptions(self.compile.option() if self.compile else None, self.activation_checkpointing,
+                            self.channels_last, self.cudnn_benchmark)
+
+    def unsupported(self, machine: Machine) -> str:
+        if reason := super().unsupported(machine):
+            return reason
+        device = machine.device if self.device == "auto" else self.device
+        return why_unsupported(self.model_options, self.engine.get(Engine), self.engine.kind, self.determinism, device,
+                               machine)
+
     def setting(self, device: str, device_count: int) -> Setting:
         precision = self.precision.get(Precision)
         return Setting(
@@ -268,6 +298,7 @@ class TrainingConfig(TrialConfig):
             simulated=self.origin == "simulated", own_algorithm=self.comm.get(Comm).own_algorithm,
             passed_through=tuple(self.comm.get(Comm).passes_through(self.processes)),
             weights=precision.weights, autocast=precision.autocast, master_weights=precision.master,
+            model=self.model_options,
         )
 
     def preload(self) -> list[str]:

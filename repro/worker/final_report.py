@@ -52,6 +52,8 @@ def report_final(context: TrialContext, figures: RankFigures) -> None:
     effective = session.effective() | figures.input.effective()
     _log_traffic(context, figures, effective)
     _log_memory(context, figures)
+    if states := session.state_memory():
+        log.emit("x_state_memory", states)
     weights = session.weights()
     log.emit("x_hashes", {"final_weights": weights_sha256(weights)})
     if context.parts is not None:
@@ -63,6 +65,8 @@ def report_final(context: TrialContext, figures: RankFigures) -> None:
         _log_consumed(context, figures.audit, context.count_samples(figures.step))
     if model := describe_model(context):
         log.emit("x_model", model)
+    if context.choices.compile:
+        log.emit("x_compiled_late", session.gather(session.compilation()))
     log.emit("x_effective", effective)
     log.flush()
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from multiprocessing import connection
 from typing import TYPE_CHECKING, Any
 
 from repro.core.errors import TrialError
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     import numpy as np
     from torch.utils.data import DataLoader
 
+REAP_SECONDS = 1.0
+"""Longest wait for the end of a worker whose connection broke."""
 HINTS = {
     signal.SIGKILL: " (by the kernel when memory runs out, or by hand)",
     signal.SIGBUS: " (the batches on their way did not fit into /dev/shm)",
@@ -146,10 +151,23 @@ class WorkerInput(TrialInput):
         try:
             yield
         except RuntimeError as error:  # torch raises it wherever the rank is when a worker ends, and when it waits
-            for number, worker in enumerate(self._workers):
-                if worker.exitcode:
-                    raise TrialError(f"input worker {number} {describe_end(worker.exitcode)}") from error
+            self._raise_end(error)
             raise
+        except (OSError, EOFError) as error:  # a worker ended in the middle of a batch, and may not be reaped yet
+            connection.wait([worker.sentinel for worker in self._workers], REAP_SECONDS)
+            self._raise_end(error)
+            raise
+
+    def _raise_end(self, error: Exception) -> None:
+        """Raise the end of an input worker in the place of its consequence, if one has ended."""
+        for number, worker in enumerate(self._workers):
+            if worker.exitcode:
+                raise TrialError(f"input worker {number} {describe_end(worker.exitcode)}") from error
+        if not self._workers and (told := re.search(r"DataLoader worker \(pid (\d+)\)", str(error))):
+            # It ended before torch gave the processes out of its hands.
+            with suppress(ChildProcessError):
+                code = os.waitstatus_to_exitcode(os.waitpid(int(told[1]), 0)[1])
+                raise TrialError(f"an input worker {describe_end(code)}") from error
 
     def close(self) -> None:
         """End the workers: torch's iterator does so when nothing refers to it."""

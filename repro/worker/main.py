@@ -48,7 +48,7 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
 
 def build(trial: Trial, place: RankPlace, log_path: Path, payload: Mapping[str, Any]) -> Loop:
     """Return the loop of one rank, ready to run; all of this happens before `run_start`."""
-    job = make_job(trial.choices, place)
+    job = make_job(trial.choices, place, payload.get("cache"))
     engine = trial.choices.engine.get(Engine)
     virtual = engine.clock(job, Streams(trial.master_seed, trial.repeat))
     writer, resumed = from_payload(payload, log_path.parent, trial.trial_id, place.rank, place.world)
@@ -78,7 +78,9 @@ def _build_new(
         if engine.needs_parts:
             log.emit("x_build", torch_build())
         if parts is not None and trial.choices.warmup_steps:
-            warm_up(session, parts, job, trial.choices)
+            compiled = warm_up(session, parts, job, trial.choices)
+            if compiled is not None:
+                log.emit("x_compile", compiled)
         log.stop("init_stop")
         log.flush()
         return Loop(TrialContext(trial, job, started, log, make_clock(job.device, virtual)), writer)

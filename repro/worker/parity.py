@@ -170,7 +170,8 @@ def _reference_cell(cell: Cell, kind: Kind) -> Cell:
     batch = choices.batch.model_copy(update={"accumulation": choices.batch.accumulation * choices.processes})
     choices = choices.model_copy(update={
         "engine": parse_choice("engine", "single"), "comm": parse_choice("comm", "backend"), "processes": 1,
-        "batch": batch, "overlap": None, "warmup_steps": False,
+        "batch": batch, "overlap": None, "warmup_steps": False, "compile": False, "activation_checkpointing": False,
+        "channels_last": False, "cudnn_benchmark": False,
     })
     return plain.with_choices(choices)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,8 +34,12 @@ class RankPlace:
     local_rank: int
 
 
-def make_job(choices: TrainingConfig, place: RankPlace) -> Job:
-    """Return the job of one rank in the terms of an engine."""
+def make_job(choices: TrainingConfig, place: RankPlace, cache: str | None = None) -> Job:
+    """Return the job of one rank in the terms of an engine.
+
+    Args:
+        cache: folder of the run for what is compiled.
+    """
     assert choices.micro_batch * choices.batch.accumulation * place.world == choices.batch.global_, "global batch"
     return Job(
         rank=place.rank, world=place.world, device=_device(choices, place), micro_batch=choices.micro_batch,
@@ -41,6 +47,7 @@ def make_job(choices: TrainingConfig, place: RankPlace) -> Job:
         precision=choices.precision.get(Precision), optimizer=choices.optimizer.get(Optimizer),
         comm=choices.comm.get(Comm), timeout_seconds=choices.timeout_seconds,
         compression=choices.compression, compression_rank=choices.compression_rank, overlap=choices.overlap,
+        model=choices.model_options, label=choices.cell_id, cache=Path(cache) if cache else None,
         eval_batch=choices.eval_batch_size,
     )
 
@@ -94,16 +101,40 @@ def _use_device(device: str) -> None:
         torch.cuda.set_device(device)
 
 
-def warm_up(session: Session, parts: TrainingParts, job: Job, choices: TrainingConfig) -> None:
-    """Warm the session up on one step's synthetic micro-batches, and on one batch of an evaluation.
+def warm_up(session: Session, parts: TrainingParts, job: Job, choices: TrainingConfig) -> dict[str, Any] | None:
+    """Warm the session up on one step's synthetic micro-batches, and on one evaluation batch of every size.
 
-    What a first call of a shape costs (kernels that are loaded, plans that are made) falls into neither the first timed
-    step nor the first timed evaluation.
+    What a first call of a shape costs (compilation, kernels that are loaded, plans that are made) falls into neither
+    the first timed step nor the first timed evaluation. If a warm cache had to be filled, the session is warmed up
+    again, from the cache.
+
+    Returns:
+        What was compiled, by rank, and `filling_seconds`: spent to fill the cache, on no clock (JSON-like). None for a
+        trial that compiles nothing.
     """
+    start = time.perf_counter()
+    _warm_up_once(session, parts, job, choices)
+    if not choices.compile:
+        return None
+    filling = 0.0
+    if session.forget_compiled():
+        filling = time.perf_counter() - start
+        _warm_up_once(session, parts, job, choices)
+    return {"filling_seconds": filling, "ranks": session.gather(session.compilation())}
+
+
+def _warm_up_once(session: Session, parts: TrainingParts, job: Job, choices: TrainingConfig) -> None:
     session.warm_up([parts.synthetic_batch(job.micro_batch) for _ in range(job.accumulation)])
     if choices.stop.has_target:
-        session.evaluate([parts.synthetic_batch(job.eval_batch)], choices.stop.metric)
+        sizes = evaluation_sizes(choices.workload.get(Workload).eval_samples, job)
+        session.evaluate([parts.synthetic_batch(size) for size in sizes], choices.stop.metric)
     session.synchronize()
+
+
+def evaluation_sizes(eval_samples: int, job: Job) -> list[int]:
+    """Return the sizes of this rank's evaluation batches, each once."""
+    whole, rest = divmod(len(range(job.rank, eval_samples, job.world)), job.eval_batch)
+    return [job.eval_batch] * (whole > 0) + [rest] * (rest > 0)
 
 
 def disturb(parts: TrainingParts, streams: Streams, number: int) -> None:

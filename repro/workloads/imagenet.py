@@ -32,7 +32,6 @@ class _ImageNet(Workload):
 
     metrics: ClassVar[Mapping[str, Direction]] = {"top1": "higher", "top5": "higher"}
     ranges: ClassVar[Mapping[str, tuple[float, float]]] = {"top1": (0.0, 1.0), "top5": (0.0, 1.0)}
-    reads_samples: ClassVar[bool] = True
     test_views: ClassVar[int | None] = 1
     reference_samples_per_second: ClassVar[float] = 2.5
 
@@ -81,6 +80,7 @@ class ImageNet(_ImageNet, FileWorkload):
     """Images in class folders, prepared by `repro data prepare imagenet`: ILSVRC2012, or any others."""
 
     title: ClassVar[str] = "ImageNet, images in class folders"
+    reads_samples: ClassVar[bool] = True
     form: ClassVar[ImageNetForm] = ImageNetForm()
     data: ImageCounts = ImageCounts(**OFFICIAL)
 

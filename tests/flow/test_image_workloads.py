@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -106,19 +107,14 @@ def test_imagenet_trains_from_class_folders(tmp_path: Path, model: str, engines:
 
 @pytest.mark.slow
 def test_an_image_that_cannot_be_decoded_is_the_reason_of_the_crash(tmp_path: Path) -> None:
-    """It is whole when the manifest is made, and replaced by a broken one of the same size while the run trains."""
-    from PIL import Image
-
+    """Its size and time are those of the manifest; a sample of hashes may find it, else the decoder does."""
     folder = image_folders(tmp_path / "given")
     _repro(tmp_path, "data", "prepare", "imagenet", "--from", "given")
     broken = sorted((folder / "train").glob("*/*.JPEG"))[7]
-    times, size = broken.stat().st_mtime_ns, broken.stat().st_size
-    with broken.open("r+b") as stream:
-        stream.seek(size // 3)
-        stream.write(bytes(size - size // 3))
-    with pytest.raises(OSError, match=r"truncated|broken"), Image.open(broken) as image:
-        image.load()
-    os.utime(broken, ns=(times, times))
+    before = broken.stat()
+    broken.write_bytes(bytes(before.st_size))
+    os.utime(broken, ns=(before.st_mtime_ns, before.st_mtime_ns))
     (tmp_path / "suite.yaml").write_text(IMAGENET.replace("MODEL", "googlenet").replace("ENGINES", "ddp"))
     text = _repro(tmp_path, "gate", "suite.yaml", code=1)
-    assert broken.relative_to(folder).as_posix() in text
+    name = broken.relative_to(folder).as_posix()
+    assert re.search(rf"imagenet: {name} (cannot be decoded: no image|.*has changed since the manifest)", text), text

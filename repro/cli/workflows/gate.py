@@ -19,6 +19,7 @@ from repro.runner.launching import Launchers
 from repro.runner.run import prepare
 from repro.suite.cell import Cell
 from repro.suite.plan import Plan
+from repro.worker.parity import skipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,9 @@ def run_gate(plan: Plan, suite_text: str, only: Sequence[str]) -> Gated:
             findings = ParityGate(RunContext(chosen, folder, watcher), launchers).run(every=True)
         finally:
             launchers.close()
+    if not findings and (left_out := skipped(chosen)):
+        reasons = "; ".join(dict.fromkeys(left_out.values()))
+        raise UsageError(f"the suite leaves every cell out of the gate (gate.skip): {reasons}")
     if not findings:
         raise UsageError("the gate has nothing to compare: no cell trains a model by an engine other than the "
                          "reference's, single")

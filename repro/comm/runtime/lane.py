@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,12 +28,14 @@ class AlgorithmWork(torch.distributed.Work):
 
     def run(self) -> None:
         """Run the collective; called once, by the lane."""
-        start = time.perf_counter()
+        start = stop = None
         try:
             if self._lane.broken:
                 raise self._lane.broken
             with self._lane.device.after(self._submitted, self._tensors):
+                start = self._lane.device.stamp()
                 self._job()
+                stop = self._lane.device.stamp()
                 self._ended = self._lane.device.mark()
         except Exception as error:
             # Any error of a schedule, a link or torch is kept and raised in the thread that waits (the caller's, or DDP
@@ -42,7 +43,8 @@ class AlgorithmWork(torch.distributed.Work):
             # and ends the rank.
             self._error = error
             self._lane.broken = self._lane.broken or error
-        self._lane.meter.ran(start, time.perf_counter())
+        if stop is not None:
+            self._lane.meter.ran(start, stop)
         self._done = True
         if self._error is None:
             with self._lane.device.after(self._ended, ()):
@@ -56,12 +58,12 @@ class AlgorithmWork(torch.distributed.Work):
         Raises:
             TrialError: a rank is gone; every later collective raises the same error.
         """
-        start = time.perf_counter()
+        start = self._lane.device.stamp()
         self._lane.finish(self)
-        self._lane.meter.waited(start, time.perf_counter())
         if self._error is not None:
             raise self._error
         self._lane.device.join(self._ended)
+        self._lane.meter.waited(start, self._lane.device.stamp())
         return True
 
     def is_completed(self) -> bool:
@@ -89,6 +91,7 @@ class Lane:
 
     def __init__(self, meter: Meter, name: str, device: OnCpu) -> None:
         self.meter, self.device = meter, device
+        meter.clock = device
         self.broken: BaseException | None = None
         self._jobs: deque[AlgorithmWork] = deque()
         self._running = Lock()
@@ -104,13 +107,13 @@ class Lane:
         if getattr(opts, "asyncOp", True) is False:
             # Set by torch since 2.8. Waking the lane's thread would only make two threads contend for one job.
             self._jobs.append(work)
-            start = time.perf_counter()
+            start = self.device.stamp()
             self.finish(work)
-            self.meter.waited(start, time.perf_counter())
+            self.meter.waited(start, self.device.stamp())
             return work
         inline = get_ident() in self._inline
         if not inline:
-            self.meter.submitted()
+            self.meter.submitted(self.device.stamp())
         with self._arrival:
             self._jobs.append(work)
             self._arrival.notify()

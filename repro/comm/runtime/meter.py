@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
+
+from repro.comm.runtime.device import OnCpu
 
 
 @dataclass(slots=True)
@@ -24,12 +26,16 @@ class Meter:
 
     Busy is the time in which a collective ran. Exposed is the time in which the caller was blocked by it: inside
     `wait`, or, if only the future is waited for (DDP waits inside C++), from its last submission until `returned`.
-    Overlapped is the busy time in which the caller was not blocked.
+    Overlapped is the busy time in which the caller was not blocked. On a GPU the caller is its stream: moments are
+    events in streams, which are read by `take`, when the steps that they measure are over.
     """
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._since = time.perf_counter()
+        self.clock = OnCpu()
+        """Makes and reads the moments; a lane sets its own."""
+        self._since: Any = None
+        self._notes: list[tuple[Callable[[float, float], None], Any, Any]] = []
         self._reset()
 
     def _reset(self) -> None:
@@ -37,27 +43,48 @@ class Meter:
         self._busy = self._exposed = self._overlapped = 0.0
         self._runs: list[tuple[float, float]] = []
 
-    def submitted(self) -> None:
-        """Record that the caller computed until now."""
-        self._since = time.perf_counter()
+    def submitted(self, moment: Any) -> None:
+        """Record that the caller computed until `moment`."""
+        self._since = moment
 
-    def ran(self, start: float, stop: float) -> None:
+    def ran(self, start: Any, stop: Any) -> None:
         """Record that a collective kept the links busy from `start` to `stop`."""
-        with self._lock:
-            self._busy += stop - start
-            self._runs.append((start, stop))
+        self._note(self._count_run, start, stop)
 
-    def waited(self, start: float, stop: float) -> None:
+    def waited(self, start: Any, stop: Any) -> None:
         """Record that the caller was blocked from `start` to `stop`."""
-        with self._lock:
-            self._exposed += stop - start
-            self._split_runs(start, stop)
+        self._note(self._count_wait, start, stop)
 
     def returned(self, since: float | None) -> None:
-        """Record that the caller, blocked by the runs after `since` (default: its last submission), continues."""
+        """Record that the caller, blocked by the runs after `since` (default: its last submission), continues.
+
+        Args:
+            since: time of the host; on a GPU it says nothing about the stream and is not used.
+        """
+        start = since if since is not None and self.clock.on_host else self._since
+        if start is not None:
+            self._note(self._count_return, start, self.clock.stamp())
+
+    def _note(self, count: Callable[[float, float], None], start: Any, stop: Any) -> None:
         with self._lock:
-            stop = time.perf_counter()
-            self._exposed += self._split_runs(self._since if since is None else since, stop)
+            self._notes.append((count, start, stop))
+
+    def _read_notes(self) -> None:
+        """Count everything noted, in order."""
+        notes, self._notes = self._notes, []
+        for count, start, stop in notes:
+            count(self.clock.seconds(start), self.clock.seconds(stop))
+
+    def _count_run(self, start: float, stop: float) -> None:
+        self._busy += stop - start
+        self._runs.append((start, stop))
+
+    def _count_wait(self, start: float, stop: float) -> None:
+        self._exposed += stop - start
+        self._split_runs(start, stop)
+
+    def _count_return(self, start: float, stop: float) -> None:
+        self._exposed += self._split_runs(start, stop)
 
     def _split_runs(self, start: float, stop: float) -> float:
         """Return the seconds of the recorded runs inside [start, stop]; count the rest as overlapped."""
@@ -78,6 +105,7 @@ class Meter:
     def take(self) -> dict[str, Any]:
         """Return everything since the last call as JSON-like data, in seconds of this rank, and reset."""
         with self._lock:
+            self._read_notes()
             lines = [
                 {"operation": operation, "dtype": dtype, "collectives": line.collectives,
                  "payload_bytes": line.payload_bytes, "sent_bytes": line.sent_bytes,

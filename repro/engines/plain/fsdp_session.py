@@ -47,10 +47,16 @@ class FsdpSession(EvenPasses, LoopSession):
             # The session casts the model's inputs, as in every engine; between modules nothing is cast.
             cast_forward_inputs=False,
         )
-        Sharding(self.wrap, self.reshard_after_forward, policy).apply(self.model, self.device.type)
+        self.sharding = Sharding(self.wrap, self.reshard_after_forward, policy, self.parts.blocks)
+        self.prepare_blocks()
+        self.sharding.apply(self.model, self.device.type)
         # While a module's weights are gathered, they take the place of the parts in `named_parameters`.
         self.parts_of_rank = super().trained()
         return None
+
+    def compiled_modules(self) -> list[torch.nn.Module]:
+        """What is gathered together: FSDP's hooks cannot be compiled."""
+        return self.sharding.inner(self.model) or [self.model]
 
     def trained(self) -> list[tuple[str, torch.nn.Parameter]]:
         return self.parts_of_rank
@@ -100,6 +106,9 @@ class FsdpSession(EvenPasses, LoopSession):
         copy_tensors(self.own_tensors(), tensors, self.checkpoint)
 
     # ---- read-outs
+
+    def state_memory(self) -> dict[str, int]:
+        return self.states().fsdp().plain()
 
     def gradients(self) -> dict[str, np.ndarray]:
         scale = np.float32(self.scaler.get_scale() if self.scaler else 1.0)

@@ -67,6 +67,9 @@ class LoopSession(TorchSession):
         """Give the parameters the type in which the model computes; return the float32 copies that are stepped."""
         masters = MasterCopy(self.trained()) if self.job.precision.master else None
         self.numerics.cast_parameters(self.model)
+        if self.numerics.channels_last:
+            self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's overloads
+        self.prepare_blocks()
         return masters
 
     def forward(self, inputs: Any) -> Any:

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from repro.engines.plain.wide_norms import widen_norms
 from repro.seams.batches import map_tensors
@@ -14,9 +15,14 @@ from repro.seams.training import Precision
 
 
 class Numerics:
-    """Casts and autocast of one precision on one device."""
+    """Casts and autocast of one precision on one device.
 
-    def __init__(self, precision: Precision, device: str) -> None:
+    Args:
+        channels_last: give images this memory format.
+    """
+
+    def __init__(self, precision: Precision, device: str, channels_last: bool = False) -> None:
+        self.channels_last = channels_last
         self.precision = precision
         self.device_type = torch.device(device).type
         self.weights: torch.dtype = getattr(torch, precision.weights)
@@ -33,7 +39,9 @@ class Numerics:
         return torch.autocast(self.device_type, dtype=self.autocast_dtype)
 
     def inputs(self, value: Any) -> Any:
-        """Return `value` with floating tensors in the type of the weights."""
+        """Return `value` with floating tensors in the type of the weights, and images in the memory format."""
+        if self.channels_last:
+            value = as_channels_last(value)
         return value if self.weights is torch.float32 else cast_floats(value, self.weights)
 
     def outputs(self, value: Any) -> Any:
@@ -71,6 +79,12 @@ def make_scaler(scaling: LossScaling, device_type: str) -> torch.amp.GradScaler:
         device_type, init_scale=scaling.initial_scale, growth_factor=scaling.GROWTH_FACTOR,
         backoff_factor=scaling.BACKOFF_FACTOR, growth_interval=scaling.growth_interval,
     )
+
+
+def as_channels_last(value: Any) -> Any:
+    """Return `value` with every tensor of 4 dimensions in it in memory format channels_last."""
+    return tree_map(lambda item: item.contiguous(memory_format=torch.channels_last)
+                    if isinstance(item, torch.Tensor) and item.ndim == 4 else item, value)
 
 
 def cast_floats(value: Any, dtype: torch.dtype) -> Any:

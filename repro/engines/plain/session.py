@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,14 @@ import torch.distributed as dist
 
 from repro.core import resident
 from repro.core.errors import CheckpointRefused, TrialError
+from repro.engines.plain.blocks import blocks_of
+from repro.engines.plain.compiler import Compiler
 from repro.engines.plain.numerics import Numerics, name_of
 from repro.engines.plain.optimizer_options import class_of, options_of
+from repro.engines.plain.recomputation import Recomputation
 from repro.engines.plain.reduction_dtypes import ReductionWatcher
 from repro.engines.plain.state_snapshot import Buffers, OptimizerState, RandomStates, digest
+from repro.engines.state_memory import States
 from repro.seams.held import Held
 from repro.seams.training import Batch, Job, Session, TrainingParts
 
@@ -25,6 +30,8 @@ STATE_BYTES = 4
 """Bytes of one number in a checkpoint."""
 STATE_NUMBERS = 4
 """Numbers of a checkpoint per weight: the weight, two moments and a master copy."""
+COMPILED_STEPS = 3
+"""Further warm-up steps of a compiled model: CUDA graphs are recorded at the second call, used from the third."""
 WARM_UP_STEPS = 2
 """DDP rebuilds its buckets after the first step; the second step runs with the final ones."""
 
@@ -39,12 +46,44 @@ class TorchSession(Session):
         self.parts, self.job = parts, job
         self.model = parts.model
         self.device = torch.device(job.device)
-        self.numerics = Numerics(job.precision, job.device)
+        self.numerics = Numerics(job.precision, job.device, job.model.channels_last)
         self.numerics.prepare(self.model)
         self.alone = job.world == 1
         self.reductions = ReductionWatcher()
         self.eval_batch = 0
         """Samples of the largest forward pass of an evaluation so far."""
+        self.recomputation: Recomputation | None = None
+        self.compiler: Compiler | None = None
+        if self.device.type == "cuda":
+            torch.backends.cudnn.benchmark = job.model.cudnn_benchmark
+
+    def blocks(self) -> list[torch.nn.Module]:
+        """Return the model's blocks, as the workload names them."""
+        return blocks_of(self.model, self.parts.blocks)
+
+    def prepare_blocks(self) -> None:
+        """Recompute and compile as the trial asks; called before the model is wrapped or divided.
+
+        Raises:
+            TrialError: an option would have no effect.
+        """
+        options = self.job.model
+        if options.channels_last and not self._images():
+            raise TrialError("channels_last would have no effect: the model has no weights of 4 dimensions")
+        if options.activation_checkpointing:
+            if not (blocks := self.blocks()):
+                raise TrialError("activation_checkpointing would have no effect: the model has no blocks")
+            self.recomputation = Recomputation(blocks, compiled=options.compile is not None)
+        if options.compile is not None:
+            self.compiler = Compiler(options.compile, self.job.cache, f"{self.job.label}-rank{self.job.rank}")
+            self.compiler.apply(self.compiled_modules())
+
+    def compiled_modules(self) -> list[torch.nn.Module]:
+        """Return the modules that are compiled one by one."""
+        return [self.model]
+
+    def _images(self) -> list[torch.nn.Parameter]:
+        return [parameter for parameter in self.model.parameters() if parameter.ndim == 4]
 
     @abstractmethod
     def forward(self, inputs: Any) -> Any:
@@ -182,6 +221,20 @@ class TorchSession(Session):
             return int(torch.cuda.max_memory_allocated(self.device))
         return resident.peak_bytes()
 
+    def states(self) -> States:
+        """Return the model and its optimizer in the terms of `state_memory`."""
+        sizes = [int(getattr(parameter, "ds_numel", parameter.numel())) for _, parameter in self.trained()]
+        return States(sum(sizes), self.job.world, self.numerics.weights.itemsize, self.job.precision.master,
+                      self._moments())
+
+    def _moments(self) -> int:
+        """Return how many numbers the optimizer keeps for a parameter; 0 before its first step."""
+        return max((sum(isinstance(value, torch.Tensor) and value.ndim > 0 for value in state.values())
+                    for state in self.optimizer.state.values()), default=0)
+
+    def state_memory(self) -> dict[str, int]:
+        return self.states().whole().plain()
+
     def reset_peak(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -191,12 +244,38 @@ class TorchSession(Session):
     def traffic(self) -> dict[str, Any]:
         return self.job.comm.traffic()
 
+    def compilation(self) -> dict[str, Any]:
+        return self.compiler.take() if self.compiler else {}
+
+    def forget_compiled(self) -> bool:
+        forget = self.compiler is not None and self.compiler.must_fill()
+        if not any(self.gather(forget)):
+            return False
+        assert self.compiler is not None, "all ranks have one"
+        self.compiler.forget()
+        return True
+
+    def _model_options(self) -> dict[str, str]:
+        compiled = self.compiler.effective() if self.compiler else {"compile": "off"}
+        found = {
+            **compiled, "activation_checkpointing": _switch(self.recomputation is not None),
+            "channels_last": _switch(self.numerics.channels_last),
+            "cudnn_benchmark": _switch(self.device.type == "cuda" and torch.backends.cudnn.benchmark),
+        }
+        if self.recomputation is not None:
+            found["recomputed_blocks"] = str(self.recomputation.blocks)
+        if images := self._images() if self.numerics.channels_last else []:
+            last = sum(item.is_contiguous(memory_format=torch.channels_last) for item in images)
+            found["channels_last_weights"] = f"{last} of {len(images)}"
+        return found
+
     def effective(self) -> dict[str, str]:
         ran = self.job.comm.ran()
         return {
             "comm": self.job.comm.effective(),
             **(ran.as_effective() if ran else {}),
             "comm_dtype": self.reductions.types(),
+            **self._model_options(),
             "threads": str(torch.get_num_threads()),
             "matmul_dtype": self.numerics.probe(),
             "tf32": self.numerics.tf32(),
@@ -212,7 +291,7 @@ class TorchSession(Session):
     def warm_up(self, batches: Sequence[Batch]) -> None:
         """Run two steps with learning rate 0 on `batches` (one step's micro-batches) and undo them.
 
-        The first is watched: every later step reduces the same amounts in the same types.
+        One is watched: every later step reduces the same amounts in the same types.
 
         Raises:
             TrialError: the weights changed.
@@ -221,10 +300,11 @@ class TorchSession(Session):
         snapshots = (RandomStates(), Buffers(self.model), OptimizerState(self.optimizer))
         scaler = self.scaler_state()
         self.traffic()  # drops what was counted before the step
-        with self.reductions:
+        # torch would never again compile a function that it meets while it is watched.
+        with torch.compiler.set_stance("force_eager") if self.compiler else nullcontext(), self.reductions:
             self.step(batches, 0.0)
         self.reductions.add_traffic(self.traffic())
-        for _ in range(WARM_UP_STEPS - 1):
+        for _ in range(COMPILED_STEPS if self.compiler else WARM_UP_STEPS - 1):
             self.step(batches, 0.0)
         self.synchronize()
         for snapshot in snapshots:
@@ -234,9 +314,15 @@ class TorchSession(Session):
             raise TrialError("warm-up changed the weights: its steps have learning rate 0 and must not")
 
     def close(self) -> None:
-        """End the process group."""
+        """End the process group; forget compiled code."""
+        if self.compiler:
+            self.compiler.close()
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _switch(value: bool) -> str:
+    return "on" if value else "off"
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:

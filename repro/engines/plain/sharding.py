@@ -5,7 +5,7 @@ All code that depends on FSDP's internals is in this file: torch offers no other
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from repro.core.errors import TrialError
-
-CONTAINERS = (nn.ModuleList, nn.ModuleDict)
-"""Modules without a forward pass, at which FSDP could not gather weights; their children stand for them."""
+from repro.engines.plain.blocks import blocks_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +28,8 @@ class Sharding:
     reshard_after_forward: bool | None
     """None: torch's default, True for all modules but the root."""
     policy: MixedPrecisionPolicy
+    blocks: Sequence[str] = ()
+    """The workload's names of its blocks."""
 
     def apply(self, model: nn.Module, device_type: str) -> None:
         """Divide the model over all ranks of the default group, the inner modules first.
@@ -53,29 +53,7 @@ class Sharding:
         """
         if self.wrap == "model":
             return []
-        if self.wrap == "blocks":
-            return list(blocks_of(model))
-        below = [module for module in model.modules() if module is not model]
-        known = {type(module).__name__ for module in below}
-        if missing := [name for name in self.wrap if name not in known]:
-            raise TrialError(f"engine fsdp: wrap names {missing[0]!r}, but the model has no module of that class; it "
-                             f"has {', '.join(sorted(known))}")
-        chosen = [module for module in below if type(module).__name__ in self.wrap and has_parameters(module)]
-        return chosen[::-1]  # `modules` lists a module before those inside it
-
-
-def blocks_of(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the direct children that have parameters; of a list or dict of modules its children."""
-    for child in model.children():
-        if isinstance(child, CONTAINERS):
-            yield from blocks_of(child)
-        elif has_parameters(child):
-            yield child
-
-
-def has_parameters(module: nn.Module) -> bool:
-    """Return True if the module or one below it has a parameter."""
-    return next(module.parameters(), None) is not None
+        return blocks_of(model, self.blocks if self.wrap == "blocks" else self.wrap)
 
 
 def sharded_modules(model: nn.Module) -> list[FSDPModule]:

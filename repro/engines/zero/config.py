@@ -59,7 +59,8 @@ def _dotted(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def deepspeed_config(
-    fragment: Mapping[str, Any], stage: int, job: Job, bucket_mib: float | None = None
+    fragment: Mapping[str, Any], stage: int, job: Job, bucket_mib: float | None = None,
+    offload: str = "none",
 ) -> dict[str, Any]:
     """Return the configuration for `deepspeed.initialize`."""
     trial: dict[str, Any] = {
@@ -69,7 +70,7 @@ def deepspeed_config(
         "gradient_clipping": job.gradient_clip or 0.0,
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
-        "zero_optimization": {"stage": stage, **_reduction(job, bucket_mib)},
+        "zero_optimization": {"stage": stage, **_reduction(job, bucket_mib), **_offload(job, offload)},
         # 2^62: at every multiple DeepSpeed reads the rate and moments to report them.
         "steps_per_print": 1 << 62,
         # DeepSpeed's throughput timer synchronises the device twice a micro-batch unless disabled.
@@ -125,6 +126,14 @@ def _reduction(job: Job, bucket_mib: float | None) -> dict[str, Any]:
     if job.overlap is not None:
         found["overlap_comm"] = job.overlap
     return found
+
+
+def _offload(job: Job, offload: str) -> dict[str, Any]:
+    """Return where state lies; pinned memory is copied to a GPU while it computes."""
+    place = {"device": "cpu", "pin_memory": job.device.startswith("cuda")}
+    found = {"none": (), "optimizer": ("offload_optimizer",),
+             "optimizer+weights": ("offload_optimizer", "offload_param")}[offload]
+    return dict.fromkeys(found, place)
 
 
 def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from repro.engines.plain.even_passes import EvenPasses
 from repro.engines.plain.numerics import make_scaler, name_of
 from repro.engines.plain.session import as_array
 from repro.engines.zero.checkpoint_files import TAG, SafeFiles, refuse_unreadable
+from repro.engines.zero.host_optimizer import describe, for_host
 from repro.seams.batches import call_model
 from repro.seams.held import Held
 from repro.seams.training import Batch, Job, TrainingParts
@@ -37,18 +38,24 @@ class DeepSpeedSession(EvenPasses):
 
     Args:
         config: the complete DeepSpeed configuration, by `deepspeed_config`.
+        offload: what lies in the host's memory.
     """
 
-    def __init__(self, parts: TrainingParts, job: Job, config: dict[str, Any]) -> None:
+    def __init__(self, parts: TrainingParts, job: Job, config: dict[str, Any], offload: str = "none") -> None:
         super().__init__(parts, job)
         self.config = config
         self.model.train()
+        self.prepare_blocks()
         # On the host: copies on the device would add to the memory that ZeRO saves.
         initial = {name: parameter.detach().to("cpu", torch.float32, copy=True) for name, parameter in self.trained()
                    } if job.precision.master else {}
         self.optimizer = job.optimizer.build(self.trained())
+        if offload != "none":
+            self.optimizer = for_host(self.optimizer)
         self._initialize()
         self.stage = int(self.engine.zero_optimization_stage())
+        if offload != "none" and self._offload() != offload:
+            raise TrialError(f"offload {offload} was asked for, but DeepSpeed keeps {self._offload()} on the host")
         if job.precision.master:
             self._set_masters(initial)
 
@@ -134,6 +141,9 @@ class DeepSpeedSession(EvenPasses):
 
     # ---- read-outs
 
+    def state_memory(self) -> dict[str, int]:
+        return self.states().deepspeed(self.stage).plain()
+
     def loss_scale(self) -> float:
         """Return the factor of the loss before backward; 1 without loss scaling."""
         if not self.job.precision.loss_scaling:
@@ -194,6 +204,8 @@ class DeepSpeedSession(EvenPasses):
             "master_dtype": name_of(masters[0].dtype),
             "gradient_dtype": name_of(accumulated),
             "overlap": self._overlap(),
+            "offload": self._offload(),
+            **describe(self.optimizer),
             "buckets": "unknown",
             "bucket_bytes": self._bucket_bytes(),
             "loss_scale": f"{self.loss_scale():g}" if self.job.precision.loss_scaling else "none",
@@ -205,6 +217,13 @@ class DeepSpeedSession(EvenPasses):
         configured = bool(getattr(self.engine.optimizer, "overlap_comm", False))
         return "on" if configured and self.device.type == "cuda" else "off"
 
+    def _offload(self) -> str:
+        """Return what DeepSpeed keeps on the host, as its optimizer says."""
+        wrapper = self.engine.optimizer
+        on_host = bool(getattr(wrapper, "cpu_offload", False) or getattr(wrapper, "offload_optimizer", False))
+        weights = bool(getattr(wrapper, "offload_param", False))
+        return "optimizer+weights" if weights else "optimizer" if on_host else "none"
+
     def _bucket_bytes(self) -> str:
         """Return the largest bucket of gradients, bytes; "all" without ZeRO: DeepSpeed sends all gradients at once."""
         size = getattr(self.engine.optimizer, "reduce_bucket_size", None)
@@ -214,6 +233,8 @@ class DeepSpeedSession(EvenPasses):
         try:
             self.engine.destroy()
         finally:
+            if self.compiler:
+                self.compiler.close()
             end_group()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime, timezone
 from itertools import islice
@@ -13,7 +12,7 @@ from repro.core.random_streams import Streams
 from repro.workloads.data import manifest
 from repro.workloads.data.form import DataForm, Progress
 from repro.workloads.data.manifest import Entry, Prepared
-from repro.workloads.data.prepare import SLICE, THREADS, hash_file
+from repro.workloads.data.prepare import SLICE, hash_file, threads
 
 SAMPLE_FILES = 16
 SAMPLE_BYTES = 256 << 20
@@ -61,7 +60,7 @@ def check_all(data: Prepared, progress: Progress) -> None:
     """
     entries = iter(data.entries)
     progress("files", done := 0, len(data.entries))
-    with ThreadPoolExecutor(THREADS) as pool:
+    with threads() as pool:
         while part := list(islice(entries, SLICE)):
             for _ in pool.map(lambda entry: _compare(data, entry), part):
                 progress("files", done := done + 1, len(data.entries))

@@ -111,6 +111,10 @@ class Prepared:
         parts = (line.split(" ", 2) for line in raw.decode().splitlines())
         return [Entry(path, int(size), sha256) for sha256, size, path in parts]
 
+    def drop_entries(self) -> None:
+        """Free the memory of `entries`; they are read again when they are needed."""
+        self.__dict__.pop("entries", None)
+
     @cached_property
     def mtimes(self) -> np.ndarray:
         """When each file was last changed as of its last hash, nanoseconds [n] int64; -1: unknown."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import IO
@@ -50,8 +51,8 @@ def prepare(form: DataForm, given: Path, progress: Progress) -> Prepared:
     if folder != own:
         own.rmdir()
     files = form.files(folder)
-    if odd := next((name for name in files if "\n" in name or "\r" in name), None):
-        raise UsageError(f"{odd!r}: a file of a data set has no line break in its name")
+    if odd := next((name for name in files if not name.isprintable()), None):
+        raise UsageError(f"{odd!r}: a file of a data set has only printable characters in its name; rename it")
     entries, mtimes = _hashed(form, folder, files, home / PARTIAL, progress)
     facts = dict(form.facts(folder, files))
     lines = manifest.list_lines(entries)
@@ -62,6 +63,16 @@ def prepare(form: DataForm, given: Path, progress: Progress) -> Prepared:
     found = manifest.write(home, made, lines, mtimes, folder)
     (home / PARTIAL).unlink(missing_ok=True)
     return found
+
+
+@contextmanager
+def threads() -> Iterator[ThreadPoolExecutor]:
+    """Yield threads for hashing; after an error or Ctrl-C files that are waiting are left out."""
+    pool = ThreadPoolExecutor(THREADS)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def hash_file(path: Path) -> str:
@@ -84,7 +95,7 @@ def _hashed(
     known = _read_partial(partial, folder)
     found: list[tuple[Entry, int]] = []
     progress("files", 0, len(files))
-    with ThreadPoolExecutor(THREADS) as pool, _open_partial(partial, folder, bool(known)) as notes:
+    with threads() as pool, _open_partial(partial, folder, bool(known)) as notes:
         for start in range(0, len(files), SLICE):
             part = files[start:start + SLICE]
             for entry, mtime, new in pool.map(lambda name: _one(form, folder, name, known), part):

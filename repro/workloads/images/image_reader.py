@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from repro.core.errors import TrialError, UsageError
 from repro.core.random_streams import Streams
 from repro.seams.training import Batch, Read, SampleReader
-from repro.workloads.data.manifest import Entry, Prepared
+from repro.workloads.data.manifest import Prepared
 from repro.workloads.images import decoding, imagenet_form
 
 DRAWS = 1 << 62
@@ -32,10 +32,21 @@ def drawn(streams: Streams, epoch: int, samples: int) -> np.ndarray:
     return found
 
 
+class Samples(NamedTuple):
+    """The files of one side as arrays: a million take 70 MB, and go to an input worker as they are."""
+
+    paths: np.ndarray
+    """[n] bytes, UTF-8."""
+    sizes: np.ndarray
+    """[n] int64, of the manifest."""
+    targets: np.ndarray
+    """[n] int64."""
+
+
 class ImageReader(SampleReader):
     """Random crops and flips for training, centre crops for evaluation.
 
-    Only the manifest's entries are kept; a file is opened when its sample is read, and must have the manifest's size.
+    A file is opened when its sample is read, and must have the manifest's size.
     """
 
     def __init__(self, data: Prepared, streams: Streams, stages: Stages, eval_side: int) -> None:
@@ -49,57 +60,59 @@ class ImageReader(SampleReader):
 
     def train(self, epoch: int, indices: np.ndarray) -> Read:
         """Return images [n, 3, side, side] float32 and targets [n] int64."""
-        entries, targets = self._samples[0]
+        samples = self._samples[0]
         if epoch != self._epoch:
-            self._draws, self._epoch = drawn(self.streams, epoch, len(entries)), epoch
+            self._draws, self._epoch = drawn(self.streams, epoch, len(samples.targets)), epoch
         draws, side = self._draws[indices], side_in(self.stages, epoch)
-        pixels = np.stack([self._decoded(entries[index], partial(decoding.random_crop, side=side, draw=draw))
+        pixels = np.stack([self._decoded(samples, index, partial(decoding.random_crop, side=side, draw=draw))
                            for index, draw in zip(indices.tolist(), draws.tolist(), strict=True)])
-        return Read(_batch(pixels, targets[indices]), (indices, draws))
+        return Read(_batch(pixels, samples.targets[indices]), (indices, draws))
 
     def evaluation(self, indices: np.ndarray) -> Batch:
         """Return images [n, 3, side, side] float32 and targets [n] int64."""
-        entries, targets = self._samples[1]
+        samples = self._samples[1]
         decode = partial(decoding.centre_crop, side=self.eval_side)
-        pixels = np.stack([self._decoded(entries[index], decode) for index in indices.tolist()])
-        return _batch(pixels, targets[indices])
+        pixels = np.stack([self._decoded(samples, index, decode) for index in indices.tolist()])
+        return _batch(pixels, samples.targets[indices])
 
     @cached_property
-    def _samples(self) -> tuple[tuple[list[Entry], np.ndarray], tuple[list[Entry], np.ndarray]]:
-        """Entries and targets [n] int64 of training and of evaluation, sorted by path.
+    def _samples(self) -> tuple[Samples, Samples]:
+        """Training and evaluation samples, sorted by path.
 
         Raises:
             TrialError: the list of files or that of classes cannot be read.
         """
-        entries = {item.path: item for item in self.data.entries}
-        train = [name for name in entries if name.startswith(f"{imagenet_form.TRAIN}/")]
+        sizes = {item.path: item.size for item in self.data.entries}
+        self.data.drop_entries()  # ten times as large as what is kept
+        train = [name for name in sizes if name.startswith(f"{imagenet_form.TRAIN}/")]
         numbers = {name: number for number, name in enumerate(sorted({name.split("/")[1] for name in train}))}
-        labels = [name for name in imagenet_form.LABELS if name in entries]
+        labels = [name for name in imagenet_form.LABELS if name in sizes]
         try:
-            val = imagenet_form.labelled(entries, self.data.folder, labels)
+            val = imagenet_form.labelled(sizes, self.data.folder, labels)
         except UsageError as error:
             raise TrialError(str(error)) from error
-        return (([entries[name] for name in train], np.array([numbers[name.split("/")[1]] for name in train])),
-                ([entries[name] for name, _ in val], np.array([numbers[label] for _, label in val])))
+        return (_as_samples(train, [numbers[name.split("/")[1]] for name in train], sizes),
+                _as_samples([name for name, _ in val], [numbers[label] for _, label in val], sizes))
 
-    def _decoded(self, entry: Entry, decode: Callable[[bytes], np.ndarray]) -> np.ndarray:
+    def _decoded(self, samples: Samples, index: int, decode: Callable[[bytes], np.ndarray]) -> np.ndarray:
+        path, size = samples.paths[index].decode(), int(samples.sizes[index])
         try:
-            raw = (self.data.folder / entry.path).read_bytes()
+            raw = (self.data.folder / path).read_bytes()
         except OSError as error:
-            raise TrialError(f"{self.data.name}: {entry.path} cannot be read: {error.strerror}") from error
-        if len(raw) != entry.size:
-            raise TrialError(f"{self.data.name}: {entry.path} has changed since the manifest was made: it has "
-                             f"{len(raw)} bytes, the manifest {entry.size}; {self.data.again}")
+            raise TrialError(f"{self.data.name}: {path} cannot be read: {error.strerror}") from error
+        if len(raw) != size:
+            raise TrialError(f"{self.data.name}: {path} has changed since the manifest was made: it has "
+                             f"{len(raw)} bytes, the manifest {size}; {self.data.again}")
         try:
             return decode(raw)
         except decoding.Undecodable as error:
-            raise TrialError(f"{self.data.name}: {entry.path} cannot be decoded: {error}; an image is never left out: "
+            raise TrialError(f"{self.data.name}: {path} cannot be decoded: {error}; an image is never left out: "
                              f"restore it, or remove it and {self.data.again}") from error
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out caches: a worker fills its own."""
-        return {"data": self.data, "streams": self.streams, "stages": self.stages, "eval_side": self.eval_side,
-                "_epoch": -1, "_draws": np.zeros(0, np.int64)}
+
+def _as_samples(paths: Sequence[str], targets: Sequence[int], sizes: Mapping[str, int]) -> Samples:
+    return Samples(np.array([path.encode() for path in paths]), np.array([sizes[path] for path in paths], np.int64),
+                   np.array(targets, np.int64))
 
 
 def _batch(pixels: np.ndarray, targets: np.ndarray) -> Batch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import nn
@@ -54,7 +55,7 @@ def resnet50(classes: int) -> nn.Module:
     head = nn.Linear(before, classes)
     nn.init.normal_(head.weight, std=0.01)
     nn.init.zeros_(head.bias)
-    return _named({**blocks, "head": nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)})
+    return _named({**blocks, "head": nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)}, "fan_out")
 
 
 def alexnet_bn(classes: int) -> nn.Module:
@@ -70,7 +71,7 @@ def alexnet_bn(classes: int) -> nn.Module:
             conv, nn.BatchNorm2d(width), nn.ReLU(), *([nn.MaxPool2d(3, 2)] if pool else []))
         before = width
     blocks["flat"] = nn.Sequential(nn.AdaptiveAvgPool2d(6), nn.Flatten(), nn.Dropout(0.5))
-    return _named({**blocks, **_dense(256 * 36, classes)})
+    return _named({**blocks, **_dense(256 * 36, classes)}, "fan_out")
 
 
 def vgg16(classes: int) -> nn.Module:
@@ -84,7 +85,7 @@ def vgg16(classes: int) -> nn.Module:
             before = width
         blocks[f"stage{stage}"] = nn.Sequential(*layers, nn.MaxPool2d(2))
     blocks["flat"] = nn.Sequential(nn.AdaptiveAvgPool2d(7), nn.Flatten())
-    return _named({**blocks, **_dense(512 * 49, classes)})
+    return _named({**blocks, **_dense(512 * 49, classes)}, "fan_in")
 
 
 def googlenet(classes: int) -> nn.Module:
@@ -106,7 +107,7 @@ def googlenet(classes: int) -> nn.Module:
         if name in ("3b", "4e"):
             blocks[f"pool{name[0]}"] = nn.MaxPool2d(3, 2, ceil_mode=True)
     blocks["head"] = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.4), nn.Linear(1024, classes))
-    return _named(blocks)
+    return _named(blocks, "fan_in")
 
 
 NETS: dict[str, Callable[[int], nn.Module]] = {
@@ -115,11 +116,15 @@ NETS: dict[str, Callable[[int], nn.Module]] = {
 """Name -> classes -> network with initial weights."""
 
 
-def _named(blocks: dict[str, nn.Module]) -> nn.Module:
-    """Return the blocks in sequence, convolutions with the weights of He et al. (2015)."""
+def _named(blocks: dict[str, nn.Module], mode: Literal["fan_in", "fan_out"]) -> nn.Module:
+    """Return the blocks in sequence, convolutions with the weights of He et al. (2015).
+
+    Args:
+        mode: "fan_out" where every convolution is normalised; else "fan_in", which keeps the size of what goes forward.
+    """
     for module in (module for block in blocks.values() for module in block.modules()):
         if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            nn.init.kaiming_normal_(module.weight, mode=mode, nonlinearity="relu")
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
     return nn.Sequential(OrderedDict(blocks))

@@ -14,6 +14,7 @@ from repro.workloads.images.cifar10_form import CLASSES, SIDE
 
 PAD = 4
 """Pixels by which a crop moves an image at most; the edge is mirrored."""
+SHIFTS = 2 * PAD + 1
 MEAN = (0.4914, 0.4822, 0.4465)
 STD = (0.2470, 0.2435, 0.2616)
 """Mean and standard deviation of CIFAR-10's training pixels, by channel, in [0, 1]."""
@@ -54,7 +55,6 @@ class SmallImageBatches:
     ) -> None:
         self._load, self._samples = load, samples
         self._augmentation, self._streams, self._device = augmentation, streams, device
-        self._shifts = 2 * PAD + 1
         self._epoch, self._codes = -1, np.zeros(samples, np.int64)
         self._fed: list[Fed] = []
         self.augments = augmentation.flip or augmentation.crop or augmentation.cutout > 0
@@ -79,7 +79,7 @@ class SmallImageBatches:
         codes = self._codes[indices]
         self._fed.append((indices, codes))
         rows = self._put(indices)
-        return self._augmented(rows, codes), self._train_targets[rows]
+        return self._augmented(rows, self._put(codes)), self._train_targets[rows]
 
     def evaluation(self, indices: np.ndarray) -> Batch:
         """Return unchanged images [n, 3, 32, 32] float32 and targets [n]."""
@@ -103,32 +103,31 @@ class SmallImageBatches:
         return self._put(images), self._put(generator.integers(CLASSES, size=samples))
 
     def _drawn(self, epoch: int) -> np.ndarray:
-        outcomes = 2 * self._shifts**2 * SIDE**2
+        outcomes = 2 * SHIFTS**2 * SIDE**2
         found: np.ndarray = self._streams.generator("augmentation", epoch).integers(outcomes, size=self._samples)
         return found
 
-    def _augmented(self, rows: torch.Tensor, codes: np.ndarray) -> torch.Tensor:
-        rest, flips = np.divmod(codes, 2)
-        rest, down = np.divmod(rest, self._shifts)
-        rest, right = np.divmod(rest, self._shifts)
-        middle_y, middle_x = np.divmod(rest, SIDE)
-        line = np.arange(SIDE)
-        ys, xs = np.broadcast_to(line, (len(codes), SIDE)), np.broadcast_to(line, (len(codes), SIDE))
+    def _augmented(self, rows: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+        """Return the images of `rows` [n] as their numbers `codes` [n] say; all on the device."""
+        rest, flips = codes.div(2, rounding_mode="floor"), codes.remainder(2)
+        shifts, middles = rest.remainder(SHIFTS**2), rest.div(SHIFTS**2, rounding_mode="floor")
+        line = torch.arange(SIDE, device=codes.device)
+        ys, xs = line.expand(len(codes), SIDE), line.expand(len(codes), SIDE)
         if self._augmentation.flip:
-            xs = np.where(flips[:, None] == 1, SIDE - 1 - xs, xs)
+            xs = torch.where(flips[:, None] == 1, SIDE - 1 - xs, xs)
         if self._augmentation.crop:
-            ys, xs = _mirrored(ys + down[:, None] - PAD, SIDE), _mirrored(xs + right[:, None] - PAD, SIDE)
-        found = self._train[rows[:, None, None], self._put(ys)[:, :, None], self._put(xs)[:, None, :]]
-        images = self._scaled(found)
+            down, right = shifts.remainder(SHIFTS), shifts.div(SHIFTS, rounding_mode="floor")
+            ys, xs = _mirrored(ys + down[:, None] - PAD), _mirrored(xs + right[:, None] - PAD)
+        images = self._scaled(self._train[rows[:, None, None], ys[:, :, None], xs[:, None, :]])
         if self._augmentation.cutout:
-            hidden = self._put(self._near(middle_y)[:, :, None] & self._near(middle_x)[:, None, :])
+            middle_y, middle_x = middles.div(SIDE, rounding_mode="floor"), middles.remainder(SIDE)
+            hidden = self._near(middle_y, line)[:, :, None] & self._near(middle_x, line)[:, None, :]
             images.masked_fill_(hidden[:, None], 0.0)  # the mean colour
         return images
 
-    def _near(self, middles: np.ndarray) -> np.ndarray:
+    def _near(self, middles: torch.Tensor, line: torch.Tensor) -> torch.Tensor:
         """Return [n, 32] bool: pixels of a line that the square around each middle hides."""
         start = middles[:, None] - self._augmentation.cutout // 2
-        line = np.arange(SIDE)
         return (line >= start) & (line < start + self._augmentation.cutout)
 
     def _scaled(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -139,7 +138,6 @@ class SmallImageBatches:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
 
 
-def _mirrored(places: np.ndarray, side: int) -> np.ndarray:
-    """Return places outside of 0 to side - 1 mirrored at the edge, which is not repeated."""
-    found: np.ndarray = side - 1 - np.abs(side - 1 - np.abs(places))
-    return found
+def _mirrored(places: torch.Tensor) -> torch.Tensor:
+    """Return places outside of 0 to 31 mirrored at the edge, which is not repeated."""
+    return SIDE - 1 - (SIDE - 1 - places.abs()).abs()

@@ -171,6 +171,14 @@ def test_a_wrong_file_is_named_and_leaves_no_manifest(folder: Path) -> None:
         prepare.prepare(Letters(), folder / "nowhere", silent)
 
 
+def test_a_name_that_no_list_can_hold_is_refused(folder: Path) -> None:
+    for name in (b"a\nb.txt", b"\xff.txt"):
+        Path(os.fsdecode(os.fsencode(folder) + b"/" + name)).write_text("abc")
+        with pytest.raises(UsageError, match="only printable characters in its name"):
+            prepare.prepare(Letters(), folder, silent)
+        Path(os.fsdecode(os.fsencode(folder) + b"/" + name)).unlink()
+
+
 def test_converted_files_are_kept_in_the_store(folder: Path, store: Path, tmp_path: Path) -> None:
     made = prepare.prepare(Converted(), folder, silent)
     assert (made.folder / "00.txt").read_text() == "ABC"

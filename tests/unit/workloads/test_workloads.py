@@ -16,9 +16,14 @@ from repro.core.errors import TrialError
 from repro.core.random_streams import Streams
 from repro.seams.training import TrainingParts, Workload
 from repro.workloads import digits_data, synthetic_images
+from repro.workloads.cifar10 import Cifar10Synthetic
 from repro.workloads.digits import Digits
 from repro.workloads.digits_mlp import DigitsMlp
+from repro.workloads.gpt_synthetic import GptSynthetic
+from repro.workloads.imagenet import ImageNetSynthetic
+from repro.workloads.mnist1d import Mnist1d
 from repro.workloads.synthetic import Synthetic
+from repro.workloads.text import Text
 
 SMALL = Synthetic(image_size=8, channels=1, classes=4, samples=512, held_out=128, width=8, depth=2)
 ALL = [Digits(), DigitsMlp(hidden=32), DigitsMlp(hidden=32, augment=True), SMALL]
@@ -206,3 +211,12 @@ def test_made_up_data_are_labelled_and_follow_the_options() -> None:
     assert SMALL.identity().sha256 == SMALL.identity().sha256 != other.identity().sha256
     images = synthetic_images.draw(synthetic_images.Recipe(8, 1, 4, 512, 128, 0))
     assert np.bincount(images.targets).min() > 100
+
+
+TINY = [Text(), GptSynthetic(size="small", context=32), Mnist1d(), Cifar10Synthetic(samples=64, held_out=32),
+        ImageNetSynthetic(samples=64, held_out=32, classes=4, model="alexnet_bn")]
+
+
+@pytest.mark.parametrize("workload", [*ALL, *TINY], ids=lambda each: type(each).__name__)
+def test_a_workload_says_whether_input_workers_can_read_its_samples(workload: Workload) -> None:
+    assert workload.reads_samples == (workload.build(Streams(7, 0), "cpu").reader is not None)

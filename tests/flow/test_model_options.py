@@ -1,0 +1,55 @@
+"""Compiled models, recomputed activations and channels_last train like the plain loop, under every engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from repro.engines.ddp import Ddp
+from repro.engines.deepspeed_zero import DeepSpeedZero
+from repro.engines.fsdp import Fsdp
+from repro.engines.single import Single
+from repro.seams.model_options import Compilation, ModelOptions
+from tests.engine_ranks import SCATTERED, Case, Run, furthest, ranks, same_bytes
+
+pytest.importorskip("torch")
+pytest.importorskip("deepspeed")
+
+__all__ = ["ranks"]
+COMPILED = ModelOptions(compile=Compilation())
+RECOMPUTED = ModelOptions(activation_checkpointing=True)
+LAST = ModelOptions(channels_last=True)
+slow = pytest.mark.slow
+ENGINES = [Ddp(), pytest.param(Fsdp(), marks=slow), pytest.param(Fsdp(wrap="model"), marks=slow),
+           pytest.param(DeepSpeedZero(stage=0), marks=slow), pytest.param(DeepSpeedZero(stage=2), marks=slow),
+           pytest.param(SCATTERED, marks=slow)]
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=str)
+@pytest.mark.parametrize("model", [pytest.param(COMPILED, marks=slow), RECOMPUTED, LAST],
+                         ids=lambda model: next(model.chosen()))
+def test_training_is_the_plain_loops(ranks: Run, model: ModelOptions, engine: Ddp) -> None:
+    plain = Case(engine, 2, 2, batch_norm=True, warm_up=True, steps=6)
+    reference, found = ranks(plain), ranks(replace(plain, model=model))
+    assert furthest(found[0]["weights"], reference[0]["weights"]) < 5e-6
+    assert furthest(found[0]["buffers"], reference[0]["buffers"]) < 5e-6, "a repeated pass changes no buffer"
+    assert all(same_bytes(rank["weights"], found[0]["weights"]) for rank in found)
+    assert abs(found[0]["totals"][0] - reference[0]["totals"][0]) <= 1
+    effective = found[0]["effective"]
+    assert [effective[name] for name in ("activation_checkpointing", "channels_last")] == [
+        "on" if getattr(model, name) else "off" for name in ("activation_checkpointing", "channels_last")]
+    assert effective["compile"] == ("default, dynamic auto" if model.compile else "off")
+
+
+@slow
+@pytest.mark.parametrize("engine", [Single(), Ddp(), Fsdp(), DeepSpeedZero(stage=1), SCATTERED], ids=str)
+def test_everything_is_compiled_before_the_first_timed_step(ranks: Run, engine: Ddp) -> None:
+    world = 1 if isinstance(engine, Single) else 2
+    found = ranks(Case(engine, world, 2, batch_norm=True, warm_up=True, steps=6, model=COMPILED))
+    for rank in found:
+        assert rank["compiled"]["graphs"] >= 2, "training and evaluation"
+        assert rank["compiled"]["seconds"] > 0
+        assert rank["late"]["graphs"] == 0
+        assert rank["late"]["seconds"] == 0
+        assert rank["effective"]["compile_cache"] == "cold"

@@ -1,0 +1,60 @@
+"""Measured memory of weights, gradients and optimizer follows the stated formula; nothing is read back in a step."""
+
+from __future__ import annotations
+
+import pytest
+
+from repro.engines.ddp import Ddp
+from repro.engines.deepspeed_zero import DeepSpeedZero
+from repro.engines.fsdp import Fsdp
+from repro.engines.precisions import Bf16Master, Fp32
+from repro.seams.training import Engine, Precision
+from tests.engine_ranks import ADAMW, SCATTERED, SGD, Case, Run, ranks
+
+pytest.importorskip("torch")
+pytest.importorskip("deepspeed")
+
+__all__ = ["ranks"]
+WIDTH = 512
+"""8 x 512 x 512 weights: two million parameters."""
+SMALL = {"bucket_mib": 0.25}
+"""DeepSpeed's default bucket holds 5e8 elements, far more than the states of this model."""
+KEPT = {"zero_optimization": {"stage3_param_persistence_threshold": 0}}
+ENGINES = [Ddp(), Fsdp(), DeepSpeedZero(stage=0), DeepSpeedZero(stage=1, **SMALL), DeepSpeedZero(stage=2, **SMALL),
+           DeepSpeedZero(stage=3, config=KEPT, **SMALL)]
+FAST = (Fsdp, DeepSpeedZero)
+slow = pytest.mark.slow
+
+
+def cases() -> list[object]:
+    """Every engine; by default fp32 on two ranks of those that divide the states."""
+    found: list[object] = []
+    for engine in ENGINES:
+        for world, precision in ((2, Fp32()), (4, Fp32()), (2, Bf16Master())):
+            fast = world == 2 and isinstance(precision, Fp32) and engine in ENGINES[1:4:2]
+            case = Case(engine, world, 1, ADAMW, precision=precision, wide=WIDTH, body="state_memory")
+            found.append(pytest.param(case, marks=() if fast else slow, id=f"{case}"))
+    return found
+
+
+@pytest.mark.parametrize("case", cases())
+def test_states_take_the_memory_of_the_formula(ranks: Run, case: Case) -> None:
+    for rank in ranks(case):
+        predicted, measured = rank["predicted"]["total"], rank["measured"] - rank["before"]
+        print(f"{case}: measured {measured:,}, formula {predicted:,}, ratio {measured / predicted:.3f}")
+        assert measured == pytest.approx(predicted, rel=0.15)
+
+
+@pytest.mark.parametrize("engine", [Ddp(), Fsdp(), DeepSpeedZero(stage=0), DeepSpeedZero(stage=1),
+                                    DeepSpeedZero(stage=2), SCATTERED], ids=str)
+@pytest.mark.parametrize(("precision", "clip"), [
+    (Fp32(), None), pytest.param(Fp32(), 0.5, marks=slow), pytest.param(Bf16Master(), None, marks=slow)], ids=str)
+def test_no_code_of_ours_reads_back_in_a_step(
+    ranks: Run, engine: Engine, precision: Precision, clip: float | None
+) -> None:
+    """DeepSpeed reads a norm or an overflow flag in every step; that is its own code, the same in any program."""
+    for rank in ranks(Case(engine, 2, 2, SGD, clip, precision, body="readbacks")):
+        print(engine, rank["readbacks"])
+        theirs = [place for place in rank["readbacks"] if "/site-packages/deepspeed/" in place]
+        assert [place for place in rank["readbacks"] if place not in theirs] == []
+        assert not theirs or isinstance(engine, DeepSpeedZero)

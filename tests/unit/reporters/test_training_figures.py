@@ -1,0 +1,96 @@
+"""Figures of training in every format: small tables a group, with what a reader must know; none in old records."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from reporters import latex, markdown
+from reporters.page.figures import figures
+from reporters.paper.brief import brief
+from reporters.tables.rows import tables
+from reporters.tracking.metric_points import cell_metrics, cell_points, result_points
+from repro.cli.workflows.run import reporter
+from repro.compare import summarize
+from repro.compare.cell_figures import cell_figures
+from repro.record.energy import Energy
+from repro.record.results import Model, Result
+from repro.record.store import Record
+from tests.records import make_record
+
+MODEL = Model(parameters=124_439_808, forward_flops=2.92e11, tokens_per_sample=1024, device="NVIDIA H100 80GB HBM3",
+              peak_flops=989.5e12, peak_source="bfloat16, NVIDIA H100 data sheet", why="")
+ENERGY = Energy(joules=5000.0, provenance="measured", parts={}, seconds=10.0, tool="made up", observer_seconds=0.0)
+
+
+def on_a_gpu(item: Result) -> Result:
+    """The result with every figure that a language model on GPUs has, a little different by seed."""
+    return item.model_copy(update={
+        "step_seconds": 0.2 + item.repeat / 1000, "step_seconds_mean": 0.21, "tokens_per_second": 500_000.0,
+        "memory": "allocated", "training_peak_mib": 40_000.0, "training_peak_mib_sum": 80_000.0,
+        "init_peak_mib": 1500.0, "model": MODEL, "mfu": 0.412, "energy": ENERGY})
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    return make_record(tmp_path_factory.mktemp("figures") / "run")
+
+
+@pytest.fixture(scope="module")
+def new(old: Record) -> Record:
+    return dataclasses.replace(old, results=tuple(map(on_a_gpu, old.results)))
+
+
+def test_no_table_of_the_page_has_more_than_six_columns(new: Record) -> None:
+    found = figures(new)
+    assert [table.title for table in found.tables] == ["Speed", "Memory", "Energy", "Model"]
+    assert all(len(table.headers) <= 5 for table in found.tables)
+    assert "MFU" in found.tables[0].headers and "Tokens a second" in found.tables[0].headers
+
+
+def test_the_page_says_what_memory_counts_and_whose_peak_it_is(new: Record, tmp_path: Path) -> None:
+    page = Path(reporter("html").write(new, tmp_path)[0]).read_text()
+    assert "Memory is what torch allocated on the GPU" in page
+    assert "989.5 TFLOP/s a device, the stated peak of NVIDIA H100 80GB HBM3 (bfloat16, NVIDIA H100 data sheet)" in page
+    assert page.count('id="training"') == 1 and "described, not tested" in page
+
+
+def test_a_record_without_them_has_no_section(old: Record, tmp_path: Path) -> None:
+    page = Path(reporter("html").write(old, tmp_path)[0]).read_text()
+    assert 'id="training"' not in page and "#training" not in page
+    assert figures(old).tables == ()
+    assert not brief(old).training.rows
+    assert not [column for table in tables(old) if table.name == "cells" for column in table.columns
+                if "step_seconds" in column]
+
+
+def test_medians_leave_out_trials_that_failed(new: Record) -> None:
+    results = list(new.of_cell(new.plan.cells[0].cell_id))
+    results[0] = results[0].model_copy(update={"status": "crashed", "step_seconds": 99.0})
+    assert cell_figures(results)["step_seconds"] == pytest.approx(0.203)
+
+
+def test_papers_have_one_table_of_them(new: Record) -> None:
+    text = brief(new)
+    assert text.training.headers == ("Cell", "Step (s)", "Samples/s", "Tokens/s", "MFU", "Peak memory (MiB)",
+                                     "J a sample")
+    assert "Tokens/s" in markdown.render(text) and "MFU" in latex.render(text, [])
+
+
+def test_a_tracking_store_has_them_under_clear_names(new: Record) -> None:
+    points = {point.key: point.value for point in result_points(new.results[0], 0)}
+    assert (points["tokens_per_second"], points["training_peak_mib"], points["mfu"]) == (500_000.0, 40_000.0, 0.412)
+    assert points["model/parameters"] == 124_439_808 and points["joules_per_sample"] > 0
+    cell = new.plan.cells[0]
+    summaries = [summarize(cell, new.of_cell(cell.cell_id), name) for name in cell_metrics(new)]
+    keys = {point.key for point in cell_points(summaries, [], 0, 0)}
+    assert {"step_time_median", "train_throughput_median", "tokens_median", "peak_memory_median", "mfu_median",
+            "energy_median"} <= keys
+    assert next(iter(cell_points(summaries, [], 0, 0))).key == "tta_wall_median"
+
+
+def test_energy_that_is_modelled_is_no_metric(new: Record) -> None:
+    modelled = new.results[0].model_copy(update={"energy": ENERGY.model_copy(update={"provenance": "modelled"})})
+    assert new.results[0].joules_per_sample is not None and modelled.joules_per_sample is None

@@ -1,0 +1,76 @@
+"""A cell that the gate leaves out: its reason stands in the plan, in the notices and beside every verdict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from reporters.page.notices import notices, parity
+from repro.audit.rules.from_record import _parity
+from repro.compare import compare
+from repro.core.files import write_json
+from repro.core.machine import Machine
+from repro.record.store import Record, read_record
+from repro.suite.file import read_suite
+from repro.suite.gate_options import GateOptions
+from repro.suite.plan import Plan, make_plan
+from repro.worker.parity import groups, skipped, why_not
+from tests.records import SUITE, make_record
+
+REASON = "weights and optimizer state in fp32 exceed one GPU"
+ALL = SUITE.replace("  device: cpu", f"  device: cpu\n  gate: {{skip: {REASON}}}")
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    found = make_record(tmp_path_factory.mktemp("ungated") / "run", ALL)
+    write_json(found.folder.parity_verdict, {"needed": False, "why": why_not(found.plan),
+                                             "skipped": skipped(found.plan)})
+    return read_record(found.folder.root)
+
+
+def test_the_reason_stands_in_plan_notices_and_beside_every_verdict(record: Record) -> None:
+    assert f"not gated: {REASON}" in record.plan.remarks
+    assert parity(record).outcome == "skipped"
+    assert [notice.text for notice in notices(record) if notice.title == "Parity gate"] == [f"not gated: {REASON}"]
+    compared = compare(record.plan, record.results)
+    assert compared
+    for item in compared:
+        assert sum(text.startswith(f"not gated: {REASON}") for text in item.cautions) == 2, "one for each cell"
+
+
+def test_an_audit_does_not_call_engines_that_nobody_compared_consistent(record: Record) -> None:
+    assert _parity(record.parity) is None
+    assert _parity({"needed": False, "why": "one engine"}) == "not needed"
+
+
+def plan_of(folder: Path, text: str) -> Plan:
+    (folder / "s.yaml").write_text(text)
+    return make_plan(read_suite(str(folder / "s.yaml")).suite, Machine("cpu", 0, 2))
+
+
+def test_only_the_cells_with_a_reason_are_left_out(tmp_path: Path) -> None:
+    whole = groups(plan_of(tmp_path, SUITE))
+    plan = plan_of(tmp_path, SUITE)
+    first = plan.cells[0]
+    changed = first.choices.model_copy(update={"gate": GateOptions(skip=REASON)})
+    plan = plan.model_copy(update={"cells": (first.with_choices(changed), *plan.cells[1:])})
+    assert groups(plan_of(tmp_path, ALL)) == []
+    assert sum(len(group.candidates) for group in groups(plan)) == sum(len(group.candidates) for group in whole) - 1
+    assert list(skipped(plan).values()) == [REASON]
+
+
+def test_the_gates_micro_batch_shrinks_the_gate_only(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, SUITE.replace("  device: cpu", "  device: cpu\n  gate: {micro: 8}"))
+    for group in groups(plan):
+        for trial in (group.reference, *group.candidates):
+            assert trial.choices.micro_batch == 8
+        assert group.reference.choices.batch.accumulation == group.candidates[0].choices.processes
+    assert {cell.choices.batch.global_ for cell in plan.cells} == {64}
+
+
+@pytest.mark.parametrize("text", ["''", "'  '"])
+def test_a_reason_without_words_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(Exception, match=r"gate\.skip: .*needs a reason in words"):
+        plan_of(tmp_path, SUITE.replace("  device: cpu", f"  device: cpu\n  gate: {{skip: {text}}}"))

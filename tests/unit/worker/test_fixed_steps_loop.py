@@ -1,0 +1,85 @@
+"""Blocks and the end of a trial of a fixed number of steps; the figures of its model."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from repro.core.random_streams import Streams
+from repro.record.device_peaks import stated_peak
+from repro.suite.model import Trial
+from repro.worker import model_report
+from repro.worker.context import TrialContext
+from repro.worker.model_flops import meta_twin
+from repro.worker.stop_rule import decide_steps
+from repro.workloads.digits import Digits
+from tests.unit.record.test_training_figures import trial
+
+
+def context(made: Trial) -> TrialContext:
+    return TrialContext(made, *cast(Any, (None,) * 4))
+
+
+@pytest.mark.parametrize(("stop", "blocks"), [
+    ({"steps": 7, "warmup": 3}, [3, 7]), ({"steps": 7}, [7]), ({"steps": 1, "warmup": 1}, [1, 1])])
+def test_warm_up_is_a_block_of_its_own_and_the_timed_steps_are_one(stop: dict[str, int], blocks: list[int]) -> None:
+    found, step, of = [], 0, context(trial(**stop))
+    while step < of.budget_steps:
+        found.append(of.block_steps(step))
+        step += found[-1]
+    assert found == blocks
+
+
+def test_it_ends_at_its_last_step_or_at_a_loss_that_is_not_finite() -> None:
+    assert decide_steps(3, 10, finite=True) is None
+    ended, diverged = decide_steps(10, 10, finite=True), decide_steps(3, 10, finite=False)
+    assert ended is not None and ended.outcome == "success"
+    assert diverged is not None and diverged.outcome == "diverged" and "step 3" in diverged.reason
+
+
+def described(monkeypatch: pytest.MonkeyPatch, devices: list[str], **precision: Any) -> dict[str, Any]:
+    """What rank 0 logs of its model on these devices."""
+    monkeypatch.setattr(model_report, "_device_name", lambda device: devices[0])
+    parts = Digits().build(Streams(1, 0), "cpu")
+    made = SimpleNamespace(
+        session=SimpleNamespace(gather=lambda value: devices), parts=parts, workload=Digits(),
+        started=SimpleNamespace(twin=meta_twin(parts.model)), job=SimpleNamespace(
+            device="cpu" if devices[0] == "cpu" else "cuda:0",
+            precision=SimpleNamespace(**{"tf32": False, "autocast": None, "weights": "float32", **precision})))
+    found = model_report.describe_model(cast(TrialContext, made))
+    assert found is not None and found["parameters"] == sum(item.numel() for item in parts.model.parameters())
+    return found
+
+
+@pytest.mark.parametrize(("precision", "number_format"), [
+    ({}, "float32"), ({"tf32": True}, "tf32"), ({"autocast": "bfloat16"}, "bfloat16"),
+    ({"weights": "float16"}, "float16")])
+def test_the_peak_is_that_of_the_format_of_its_products(
+    monkeypatch: pytest.MonkeyPatch, precision: dict[str, Any], number_format: str
+) -> None:
+    device = "NVIDIA A100-SXM4-80GB"
+    found, peak = described(monkeypatch, [device] * 2, **precision), stated_peak(device, number_format)
+    assert peak is not None and found["peak_flops"] == peak.flops
+    assert found["peak_source"].startswith(number_format) and found["why"] == ""
+
+
+@pytest.mark.parametrize(("devices", "why"), [
+    (["cpu", "cpu"], "no peak is stated for a processor"),
+    (["Some GPU"], "no stated peak of Some GPU for float32 is known"),
+    (["NVIDIA L4", "NVIDIA H200"], "ranks ran on different devices: NVIDIA H200, NVIDIA L4")])
+def test_without_a_peak_the_log_says_why(monkeypatch: pytest.MonkeyPatch, devices: list[str], why: str) -> None:
+    found = described(monkeypatch, devices)
+    assert (found["peak_flops"], found["why"]) == (None, why)
+    assert found["forward_flops"] > 0
+
+
+def test_a_model_that_cannot_be_copied_costs_the_figure_and_not_the_trial() -> None:
+    class Stubborn(torch.nn.Module):
+        def __deepcopy__(self, memo: object) -> torch.nn.Module:
+            raise RuntimeError("no copies\nof me")
+
+    found = meta_twin(Stubborn())
+    assert found == "the model cannot be copied: no copies | of me"
