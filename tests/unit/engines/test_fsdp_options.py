@@ -84,7 +84,7 @@ def test_a_model_that_cannot_be_divided_as_requested_is_refused() -> None:
     from repro.engines.plain.sharding import Sharding
 
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
-    with pytest.raises(TrialError, match=r"no module of that class; it has Linear"):
+    with pytest.raises(TrialError, match=r"no module of that class or path; its classes are Linear"):
         Sharding(("Block",), None, MixedPrecisionPolicy()).inner(model)
     model.scale = torch.nn.Parameter(torch.ones(()))
     with pytest.raises(TrialError, match="'scale' is a scalar"):
