@@ -141,7 +141,7 @@ OPTIONS = [ModelOptions(compile=Compilation()), ModelOptions(compile=Compilation
 @pytest.mark.parametrize("model", OPTIONS, ids=lambda item: "-".join(map(str, (*item.chosen(), item.compile or ""))))
 def test_model_option(ranks: Ranks, model: ModelOptions, engine: Engine, world: int, device: str) -> None:
     if device == "cpu" and model.compile:
-        pytest.skip("tests/flow/test_model_options.py compiles on a CPU")
+        pytest.skip("tests/flow/test_model_option_runs.py compiles on a CPU")
     case = Case(engine, world, 2, warm_up=True, steps=4, model=model, device=device, overlap=None)
     effective = check(ranks, case, COARSE["float32"])
     for name in ("activation_checkpointing", "channels_last", "cudnn_benchmark"):

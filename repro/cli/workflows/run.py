@@ -66,8 +66,7 @@ class Ended:
             "mlflow_problem": self.tracking.problem if self.tracking else "",
             "mlflow_left": self.tracking.left if self.tracking else "", "trials": self.trials,
             "calibration": self.calibration.model_dump(mode="json") if self.calibration else None,
-            "cells": [item.model_dump(mode="json") | {"figures": figures}
-                      for item, figures in zip(self.summaries, self.figures, strict=True)],
+            "cells": [item.model_dump(mode="json") for item in self.summaries], "training": self.figures,
             "comparisons": [item.model_dump(mode="json", by_alias=True) for item in self.comparisons],
             "effects": [item.as_json() for item in self.effects], "warnings": list(self.warnings),
         }

@@ -30,7 +30,6 @@ class LanguageModel(Workload):
     metrics: ClassVar[Mapping[str, Direction]] = {METRIC: "lower"}
     ranges: ClassVar[Mapping[str, tuple[float, float]]] = {METRIC: (0.0, 100.0)}
     test_views: ClassVar[int | None] = 1
-    reads_samples: ClassVar[bool] = True
     token: ClassVar[TokenKind] = "token"
 
     context: int
