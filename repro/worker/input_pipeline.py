@@ -153,7 +153,11 @@ class WorkerInput(TrialInput):
             self._raise_end(error)
             raise
         except (OSError, EOFError) as error:  # a worker ended in the middle of a batch, and may not be reaped yet
-            connection.wait([worker.sentinel for worker in self._workers], REAP_SECONDS)
+            with suppress(RuntimeError):  # torch's word of the same end
+                ended = connection.wait([worker.sentinel for worker in self._workers], REAP_SECONDS)
+                for worker in self._workers:
+                    if worker.sentinel in ended:  # its files are closed a moment before its end can be read
+                        worker.join(REAP_SECONDS)
             self._raise_end(error)
             raise
 
