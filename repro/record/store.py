@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -63,12 +61,10 @@ class RunFolder:
         """Remove compiled code: an execution never loads what it has not compiled itself.
 
         Raises:
-            OutputError: it cannot be removed, or is a link.
+            OutputError: it cannot be removed.
         """
-        if not os.path.lexists(self.cache):
-            return
         try:
-            shutil.rmtree(self.cache)
+            fence.remove_tree(self.cache)
         except OSError as error:
             raise OutputError(f"{self.cache}: cannot be removed: {error.strerror or error}") from error
 

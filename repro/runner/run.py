@@ -79,7 +79,7 @@ class Run:
                 looks.end_before(None)
                 return read_record(self.folder.root)
             self.folder.clear_cache()
-            stack.callback(shutil.rmtree, self.folder.cache, ignore_errors=True)  # after the launchers are closed
+            stack.callback(self.folder.clear_cache)  # after the launchers are closed
             stack.callback(self.launchers.close)
             self._run(context, record, trials, meter, looks)
         return read_record(self.folder.root)
