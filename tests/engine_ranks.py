@@ -203,7 +203,8 @@ def train(case: Case, rank: int) -> dict[str, Any]:
         parts = with_tokens(parts)
     session = case.engine.start(parts, job, Streams(1, 0))
     try:
-        found: dict[str, Any] = {"initial": session.weights(), "before": before}
+        # In a measurement of memory copies of the weights would count as tensors of the engine.
+        found: dict[str, Any] = {"initial": session.weights()} if case.body == "follow" else {"before": before}
         if case.warm_up:
             state = torch.get_rng_state()
             made_up = torch.randn(job.micro_batch, 1, 8, 8, generator=torch.Generator().manual_seed(3)).to(device)
