@@ -88,3 +88,35 @@ def test_a_killed_trial_resumes_to_the_same_weights(tmp_path: Path, engine: str,
             if run is not None and run.poll() is None:
                 os.killpg(run.pid, signal.SIGKILL)
                 run.wait()
+
+
+FED = """\
+suite: fed
+seeds: 1
+trial:
+  workload: text
+  determinism: bitwise
+  engine: ddp
+  batch: {{global: 16}}
+  optimizer: {{kind: adamw, lr: 0.002}}
+  stop: {{design: fixed_steps, steps: 20, warmup: 4}}
+  device: {device}
+matrix:
+  input.workers: [0, 2]
+"""
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_input_workers_feed_the_same_bytes(tmp_path: Path, device: str) -> None:
+    """On a GPU their batches come through pinned memory and are copied while the step before computes."""
+    run = start(tmp_path / "fed", FED.format(device=device))
+    try:
+        said = run.communicate(timeout=LIMIT_SECONDS)
+    finally:
+        if run.poll() is None:
+            os.killpg(run.pid, signal.SIGKILL)
+            run.wait()
+    found = [json.loads(path.read_text()) for path in (tmp_path / "fed" / "run" / "trials").glob("*/result.json")]
+    assert [item["status"] for item in found] == ["ok", "ok"], said
+    assert {item["effective"]["input_workers"] for item in found} == {"0", "2"}
+    assert len({item["hashes"]["final_weights"] for item in found}) == 1
