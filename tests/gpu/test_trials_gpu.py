@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from repro.core.machine import detect
+from tests.chaos.faults import ranks_of
 
 MACHINE = detect()
 DEVICES = [pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(
@@ -42,7 +43,8 @@ LIMIT_SECONDS = 500
 def start(folder: Path, text: str) -> subprocess.Popen[str]:
     folder.mkdir()
     (folder / "suite.yaml").write_text(text)
-    command = [sys.executable, "-m", "repro", "run", "suite.yaml", "--out", "run", "--no-mlflow", "--json"]
+    command = [sys.executable, "-m", "repro", "run", "suite.yaml", "--out", "run", "--no-mlflow", "--json",
+               "--master-seed", "7"]
     return subprocess.Popen(command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                             start_new_session=True, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])})
 
@@ -53,20 +55,12 @@ def result(folder: Path) -> dict[str, Any]:
 
 
 def kill_a_rank(run: subprocess.Popen[str], folder: Path) -> None:
-    """Kill a rank once the trial has a checkpoint."""
-    import psutil
-
+    """Kill rank 0 once the trial has a checkpoint."""
     end = time.monotonic() + LIMIT_SECONDS
     while time.monotonic() < end and run.poll() is None:
-        if any((folder / "run" / "trials").glob("*/checkpoints/step_*")):
-            for process in psutil.Process(run.pid).children(recursive=True):
-                try:
-                    rank = process.environ().get("RANK") == "0"
-                except psutil.Error:
-                    continue
-                if rank:
-                    process.send_signal(signal.SIGKILL)
-                    return
+        if any((folder / "run" / "trials").glob("*/checkpoints/step_*")) and (ranks := ranks_of(run.pid)):
+            os.kill(ranks[0], signal.SIGKILL)
+            return
         time.sleep(0.002)
 
 
@@ -94,3 +88,35 @@ def test_a_killed_trial_resumes_to_the_same_weights(tmp_path: Path, engine: str,
             if run is not None and run.poll() is None:
                 os.killpg(run.pid, signal.SIGKILL)
                 run.wait()
+
+
+FED = """\
+suite: fed
+seeds: 1
+trial:
+  workload: text
+  determinism: bitwise
+  engine: ddp
+  batch: {{global: 16}}
+  optimizer: {{kind: adamw, lr: 0.002}}
+  stop: {{design: fixed_steps, steps: 20, warmup: 4}}
+  device: {device}
+matrix:
+  input.workers: [0, 2]
+"""
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_input_workers_feed_the_same_bytes(tmp_path: Path, device: str) -> None:
+    """On a GPU their batches come through pinned memory and are copied while the step before computes."""
+    run = start(tmp_path / "fed", FED.format(device=device))
+    try:
+        said = run.communicate(timeout=LIMIT_SECONDS)
+    finally:
+        if run.poll() is None:
+            os.killpg(run.pid, signal.SIGKILL)
+            run.wait()
+    found = [json.loads(path.read_text()) for path in (tmp_path / "fed" / "run" / "trials").glob("*/result.json")]
+    assert [item["status"] for item in found] == ["ok", "ok"], said
+    assert {item["effective"]["input_workers"] for item in found} == {"0", "2"}
+    assert len({item["hashes"]["final_weights"] for item in found}) == 1

@@ -215,18 +215,17 @@ class Hybrid(Algorithm):
         self._trying[:] = [name]
         self._reset_group()
         tensor = torch.zeros(size // 4, device=device)
-        taken = []
+        clock = self._group.lane.device  # on a GPU moments of the stream: the host may only submit
+        moments = []
         for _ in range(1 + calls):
             # All ranks start together and on idle links, as when training waits for a sum.
             with self._group.finder.naming_missing_rank():
                 self._group.inner.barrier().wait()
-            begin = time.perf_counter()
+            begin = clock.stamp()
             dist.all_reduce(tensor)
-            if tensor.is_cuda:
-                torch.cuda.synchronize(tensor.device)
-            taken.append(time.perf_counter() - begin)
+            moments.append((begin, clock.stamp()))
         self._trying.clear()
-        return taken[1:]
+        return [clock.seconds(end) - clock.seconds(begin) for begin, end in moments[1:]]
 
     def _reset_group(self) -> None:
         assert self._group is not None

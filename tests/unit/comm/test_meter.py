@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from unittest.mock import MagicMock
 
 import pytest
 
+from repro.comm.algorithms.hybrid import Hybrid
 from repro.comm.runtime.device import OnCpu
 from repro.comm.runtime.meter import Meter
 
@@ -61,3 +63,26 @@ def test_a_return_after_futures_ignores_the_hosts_clock_on_a_gpu() -> None:
     found = meter.take()
     assert found["exposed_seconds"] == pytest.approx(4.0)
     assert found["overlapped_seconds"] == pytest.approx(1.0)
+
+
+def test_hybrid_times_its_candidates_by_moments_of_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU the host may be done with a call long before the stream is."""
+    dist = pytest.importorskip("torch.distributed")
+    streams, group = Streams(), MagicMock()
+    group.lane.device = streams
+    notes: list[Event] = []
+    monkeypatch.setattr(streams, "stamp", lambda: notes.append(Event(streams.now)) or notes[-1])
+
+    def all_reduce(_: object) -> None:
+        assert not any(event.reached for event in notes), "waited between two calls"
+        streams.now += 7.0
+
+    def seconds(event: Event) -> float:
+        event.reached = True
+        return event.at
+
+    monkeypatch.setattr(streams, "seconds", seconds)
+    monkeypatch.setattr(dist, "all_reduce", all_reduce)
+    hybrid = Hybrid()
+    hybrid._group = group
+    assert hybrid._time_calls("ring", 4096, 3, "cpu") == [7.0, 7.0, 7.0]
