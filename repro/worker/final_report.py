@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,9 @@ def report_final(context: TrialContext, figures: RankFigures) -> None:
     session, log = context.session, context.log
     _log_rank_steps(context, figures)
     if context.parts is not None:
-        stepped, whole = (sum(map(sum, seconds)) for seconds in (figures.block_seconds, figures.whole_seconds))
+        left_out = context.choices.stop.warmup
+        stepped, whole = (sum(list(chain.from_iterable(seconds))[left_out:])
+                          for seconds in (figures.block_seconds, figures.whole_seconds))
         log.emit("x_input", session.gather([whole - stepped, stepped]))
     effective = session.effective() | figures.input.effective()
     _log_traffic(context, figures, effective)
