@@ -83,8 +83,8 @@ MEMORY = {
                  "reserve",
 }
 """`Result.memory` -> what it counts."""
-STATES = ("the memory of model states is modelled, not measured: weights, gradients, master weights and optimizer by the "
-          "engine's formula, without activations, buckets and gathered weights")
+STATES = ("the memory of model states is modelled, not measured: weights, gradients, master weights and optimizer by "
+          "the engine's formula, without activations, buckets and gathered weights")
 
 
 def _read(result: Result, path: str) -> float | None:
