@@ -118,6 +118,8 @@ class TrainingParts:
     """The model's blocks, by class name or by path (`layers.3`): engines gather the weights of a block together, and
     recompute or compile it as one. Empty: every direct child of the model; of a list or dict of modules its children.
     """
+    unlike_samples: bool = False
+    """True: training samples of one trial differ in shape, so no one number of operations holds for all of them."""
     without_randomness: Callable[[torch.nn.Module], None] | None = None
     """(model) -> nothing; turns the model's own random layers off for the parity gate: dropout by a functional call,
     stochastic depth. Every rank draws masks of its own, so engines could not be compared. torch's dropout modules and

@@ -8,6 +8,8 @@ from repro.record.device_peaks import stated_peak
 from repro.worker.context import TrialContext
 from repro.worker.model_flops import forward_flops
 
+UNLIKE = "training samples differ in shape in the course of a trial, so their operations are not counted"
+
 
 def describe_model(context: TrialContext) -> dict[str, Any] | None:
     """Return the event `x_model` (JSON-like, `record.results.Model`) on rank 0, None on the others.
@@ -18,7 +20,7 @@ def describe_model(context: TrialContext) -> dict[str, Any] | None:
     parts, twin = context.parts, context.started.twin
     if parts is None or twin is None:
         return None
-    flops = twin if isinstance(twin, str) else forward_flops(twin, parts)
+    flops = twin if isinstance(twin, str) else UNLIKE if parts.unlike_samples else forward_flops(twin, parts)
     found: dict[str, Any] = {
         "parameters": 0 if isinstance(twin, str) else sum(item.numel() for item in twin.parameters()),
         "forward_flops": None if isinstance(flops, str) else flops,
@@ -27,6 +29,8 @@ def describe_model(context: TrialContext) -> dict[str, Any] | None:
     }
     if context.job.device == "cpu":
         return found | {"why": "no peak is stated for a processor"}
+    if isinstance(flops, str):
+        return found
     if len(set(devices)) > 1:
         return found | {"why": f"ranks ran on different devices: {', '.join(sorted(set(devices)))}"}
     precision = context.job.precision

@@ -73,7 +73,8 @@ class _ImageNet(Workload):
         return TrainingParts(
             model=classification.initialised(make, streams),
             loss=partial(classification.loss, label_smoothing=self.label_smoothing),
-            scores={"top1": classification.top1, "top5": classification.top5}, **functions,
+            scores={"top1": classification.top1, "top5": classification.top5}, unlike_samples=len(self.stages) > 1,
+            **functions,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from repro.worker.final_report import waited_and_stepped
 from repro.worker.model_flops import meta_twin
 from repro.worker.stop_rule import decide_steps
 from repro.workloads.digits import Digits
+from repro.workloads.imagenet import ImageNetSynthetic
 from tests.unit.record.test_training_figures import trial
 
 
@@ -71,6 +73,22 @@ def test_the_peak_is_that_of_the_format_of_its_products(
     found, peak = described(monkeypatch, [device] * 2, **precision), stated_peak(device, number_format)
     assert peak is not None and found["peak_flops"] == peak.flops
     assert found["peak_source"].startswith(number_format) and found["why"] == ""
+
+
+def test_samples_of_several_shapes_have_no_one_number_of_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = ImageNetSynthetic(samples=64, held_out=32, classes=4, model="alexnet_bn", resizing=((0, 128), (1, 224)))
+    assert sizes.build(Streams(1, 0), "cpu").unlike_samples
+    build = Digits.build
+    monkeypatch.setattr(Digits, "build", lambda *given: replace(build(*given), unlike_samples=True))
+    monkeypatch.setattr(model_report, "_device_name", lambda device: "cpu")
+    parts = Digits().build(Streams(1, 0), "cpu")
+    made = SimpleNamespace(
+        session=SimpleNamespace(gather=lambda value: ["NVIDIA L4"]), parts=parts, workload=Digits(),
+        started=SimpleNamespace(twin=meta_twin(parts.model)), job=SimpleNamespace(
+            device="cuda:0", precision=SimpleNamespace(tf32=False, autocast=None, weights="float32")))
+    found = model_report.describe_model(cast(TrialContext, made))
+    assert found is not None and found["forward_flops"] is None
+    assert found["why"] == model_report.UNLIKE
 
 
 @pytest.mark.parametrize(("devices", "why"), [
