@@ -1,4 +1,4 @@
-"""Figures of training by cell, one small table a group: speed, memory, energy, model."""
+"""Figures of training by cell, one small table a group: speed, memory, input, energy, model."""
 
 from __future__ import annotations
 

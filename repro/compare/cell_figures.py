@@ -32,6 +32,11 @@ GROUPS: dict[str, tuple[Figure, ...]] = {
     "Memory": (
         Figure("training_peak_mib", "Peak in training, largest rank", "MiB"),
         Figure("training_peak_mib_sum", "Sum over ranks", "MiB"), Figure("init_peak_mib", "Until training", "MiB"),
+        Figure("state_mib_modelled", "Model states of a rank, modelled", "MiB"),
+    ),
+    "Input": (
+        Figure("input_wait_seconds", "Wait for input a step, mean", "s"),
+        Figure("input_wait_share", "Share of the step", ""),
     ),
     "Energy": (Figure("joules_per_sample", "Measured energy a sample", "J"),),
     "Model": (
@@ -56,11 +61,13 @@ def cell_figures(results: Sequence[Result]) -> dict[str, float]:
 
 def notes(results: Iterable[Result]) -> list[str]:
     """Return what a reader must know of the figures: what memory counts, whose peak MFU is a share of, or why there is
-    none; each once."""
+    none, what is modelled; each once."""
     found: dict[str, None] = {}
     for item in results:
         if item.memory:
             found.setdefault(MEMORY[item.memory])
+        if item.state_mib_modelled is not None:
+            found.setdefault(STATES)
         if item.model is not None and item.model.peak_flops:
             found.setdefault(f"MFU is a share of {item.model.peak_flops / 1e12:g} TFLOP/s a device, the stated peak of "
                              f"{item.model.device} ({item.model.peak_source})")
@@ -76,6 +83,8 @@ MEMORY = {
                  "reserve",
 }
 """`Result.memory` -> what it counts."""
+STATES = ("the memory of model states is modelled, not measured: weights, gradients, master weights and optimizer by the "
+          "engine's formula, without activations, buckets and gathered weights")
 
 
 def _read(result: Result, path: str) -> float | None:

@@ -306,6 +306,12 @@ class Result(Frozen):
     """Its resumptions, in order; its log contains the part before each."""
 
     @property
+    def state_mib_modelled(self) -> float | None:
+        """Memory of the model's states on one rank by the engine's formula, MiB; None: no formula, or an old record."""
+        total = self.state_bytes.get("total")
+        return None if total is None else total / (1 << 20)
+
+    @property
     def joules_per_sample(self) -> float | None:
         """Measured energy per training sample, from the launch of the processes to their end; None also if any part is
         modelled."""

@@ -87,7 +87,8 @@ class TrainingParts:
     """A workload's initialised model, and the functions that feed and score it."""
 
     model: torch.nn.Module
-    """On the trial's device, in float32, in training mode or not; the engine casts and wraps it."""
+    """On the CPU, in float32, in training mode or not; the engine moves it to the trial's device, casts and wraps it.
+    An engine that divides the weights moves it piece by piece, so that no device has to hold all of them."""
     loss: Callable[[Any, Any], torch.Tensor]
     """(outputs, targets) -> MEAN loss over the micro-batch, a scalar. Outputs are float32."""
     scores: Mapping[str, Callable[[Any, Any], torch.Tensor]]

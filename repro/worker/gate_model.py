@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,10 +19,11 @@ RANDOM = 1e-3
 """Relative difference of two losses that no order of sums explains: a generator that torch does not know was used."""
 
 
-def prepare(parts: TrainingParts, ranks: int) -> None:
+def prepare(parts: TrainingParts, ranks: int, device: str) -> None:
     """Make the model one that two correct engines train alike.
 
     Args:
+        device: of the trial; the model stays where it is.
         ranks: whose micro-batches this process trains on, one after the other; 1 unless it is the reference.
 
     Raises:
@@ -29,9 +32,21 @@ def prepare(parts: TrainingParts, ranks: int) -> None:
     cut_dropout(parts.model)
     if parts.without_randomness is not None:
         parts.without_randomness(parts.model)
-    refuse_randomness(parts)
+    with _moved(parts.model, device):
+        refuse_randomness(parts)
     if ranks > 1:
         keep_rank_0_buffers(parts.model, ranks)
+
+
+@contextmanager
+def _moved(model: torch.nn.Module, device: str) -> Iterator[None]:
+    """Inside, the model is on the device, whole: batches are there, and a model may need kernels of the device."""
+    before = next((parameter.device for parameter in model.parameters()), torch.device(device))
+    model.to(device)
+    try:
+        yield
+    finally:
+        model.to(before)
 
 
 def refuse_randomness(parts: TrainingParts) -> None:

@@ -36,7 +36,7 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
 def _run(trial: Trial, place: RankPlace, payload: Mapping[str, Any]) -> Trace:
     job = make_job(trial.choices, place, payload.get("cache"))
     cut = int(payload.get("ranks_of_candidates", 1))
-    started = start_session(trial, job, payload.get("disturbance", 0), lambda parts: prepare(parts, cut))
+    started = start_session(trial, job, payload.get("disturbance", 0), lambda parts: prepare(parts, cut, job.device))
     assert started.parts is not None
     try:
         if trial.choices.warmup_steps:  # the reference has none: what a warm-up leaves behind must show

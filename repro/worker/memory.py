@@ -53,11 +53,16 @@ def _advice(choices: TrainingConfig, phase: str, in_gate: bool) -> Iterator[str]
     if phase == PHASES["evaluate"] and choices.eval_batch_size > 1:
         yield f"eval_batch below {choices.eval_batch_size}"
     if choices.micro_batch > 1:
-        yield f"a micro batch below {choices.micro_batch} (batch.accumulation above {choices.batch.accumulation})"
-    stage = choices.engine.get(Engine).zero_stage()
+        yield f"batch.accumulation above {choices.batch.accumulation} (micro batches of {choices.micro_batch} now)"
+    engine = choices.engine.get(Engine)
+    stage = engine.zero_stage()
     if choices.processes > 1 and (stage is None or stage < 3):
-        yield "an engine that divides more over the ranks (ZeRO up to stage 3, fsdp)"
-    yield "activation checkpointing"
+        yield "engine: {kind: deepspeed, stage: 3}"
+        if choices.engine.kind != "fsdp":
+            yield "engine: fsdp"
+    if not choices.activation_checkpointing and "activation_checkpointing" in engine.model_options:
+        yield "activation_checkpointing: true"
+    yield "a smaller model"
 
 
 def _size(amount: float, unit: str) -> str:

@@ -28,6 +28,7 @@ class OwnModel:
         self.numerics = Numerics(job.precision, job.device)
         self.numerics.prepare(self.model)
         self.numerics.cast_parameters(self.model)
+        self.model.to(job.device)
 
     def load(self, weights: Mapping[str, np.ndarray], buffers: Mapping[str, np.ndarray]) -> None:
         """Copy weights, rounded to the type of the model's, and buffers into the model."""

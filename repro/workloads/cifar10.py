@@ -65,7 +65,7 @@ class _Cifar10(Workload):
         batches = SmallImageBatches(self._load, self.train_samples, augmentation, streams, device)
         make = partial(small_nets.NETS[self.model], cifar10_form.CLASSES, self.width or WIDTHS[self.model])
         return TrainingParts(
-            model=classification.initialised(make, streams, device),
+            model=classification.initialised(make, streams),
             loss=partial(classification.loss, label_smoothing=self.label_smoothing),
             scores={"top1": classification.top1},
             train_batch=batches.train,

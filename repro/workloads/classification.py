@@ -27,8 +27,8 @@ def top5(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return (places == targets[:, None]).any(dim=1).sum()
 
 
-def initialised(make: Callable[[], nn.Module], streams: Streams, device: str) -> nn.Module:
-    """Return the module that `make` builds, on `device`, with weights from the stream `init`.
+def initialised(make: Callable[[], nn.Module], streams: Streams) -> nn.Module:
+    """Return the module that `make` builds, on the CPU, with weights from the stream `init`.
 
     The weights are drawn on the CPU in float32 from torch's own generator, whose state is restored. Engine, world size,
     device and precision therefore cannot change them, and later draws do not depend on the size of the model.
@@ -39,7 +39,6 @@ def initialised(make: Callable[[], nn.Module], streams: Streams, device: str) ->
         # Only the CPU's generator: seeding by torch.manual_seed would touch the devices' too.
         with torch.random.fork_rng(devices=[]), torch.device("cpu"):
             torch.default_generator.manual_seed(streams.seed("init"))
-            module = make()
+            return make()
     finally:
         torch.set_default_dtype(kind)
-    return module.to(device)

@@ -25,8 +25,8 @@ class DigitBatches:
         self._expected, self._streams, self._device, self._augment = expected_sha256, streams, device, augment
         self._samples = digits_data.TRAIN_SAMPLES
         self._epoch = -1
-        self._offsets = np.zeros(self._samples, dtype=np.int64)
-        self._fed: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        self._shifts = np.zeros(self._samples, dtype=np.int64)
+        self._fed: list[tuple[NDArray[np.int64], NDArray[np.int64] | None]] = []
 
     def open(self) -> str:
         """Read the data onto the device and return their sha256. Must be called first.
@@ -45,12 +45,16 @@ class DigitBatches:
 
     def train(self, epoch: int, indices: NDArray[np.int64]) -> Batch:
         """Return images [n, 1, 8, 8], shifted as in this epoch, and targets [n]."""
-        if self._augment and epoch != self._epoch:
-            self._offsets, self._epoch = self._drawn(epoch) * self._samples, epoch
-        offsets = self._offsets[indices]
-        self._fed.append((indices, offsets))
-        rows = self._index(offsets + indices)
-        return self._train.index_select(0, rows), self._train_targets.index_select(0, self._index(indices))
+        rows = self._index(indices)
+        if not self._augment:
+            self._fed.append((indices, None))
+            return self._train.index_select(0, rows), self._train_targets.index_select(0, rows)
+        if epoch != self._epoch:
+            self._shifts, self._epoch = self._drawn(epoch), epoch
+        shifts = self._shifts[indices]
+        self._fed.append((indices, shifts))
+        shifted = self._index(shifts * self._samples + indices)
+        return self._train.index_select(0, shifted), self._train_targets.index_select(0, rows)
 
     def _drawn(self, epoch: int) -> NDArray[np.int64]:
         return self._streams.generator("augmentation", epoch).integers(len(SHIFTS), size=self._samples)
@@ -62,7 +66,7 @@ class DigitBatches:
     def fed(self) -> list[tuple[NDArray[np.int64], NDArray[np.int64] | None]]:
         """Return the samples and shifts that `train` has looked up since the last call."""
         fed, self._fed = self._fed, []
-        return [(indices, offsets // self._samples if self._augment else None) for indices, offsets in fed]
+        return fed
 
     def evaluation(self, indices: NDArray[np.int64]) -> Batch:
         """Return unchanged images [n, 1, 8, 8] and targets [n]."""

@@ -42,8 +42,7 @@ class Digits(Workload):
 
         batches = DigitBatches(self.sha256, streams, device, augment=self.augment)
         model = classification.initialised(
-            lambda: conv_net.conv_net(1, (32, 64, 128), digits_data.CLASSES, self.norm), streams, device
-        )
+            lambda: conv_net.conv_net(1, (32, 64, 128), digits_data.CLASSES, self.norm), streams)
         return TrainingParts(
             model=model,
             loss=classification.loss,

@@ -48,7 +48,7 @@ class DigitsMlp(Workload):
 
         batches = DigitBatches(self.sha256, streams, device, augment=self.augment)
         return TrainingParts(
-            model=classification.initialised(self._network, streams, device),
+            model=classification.initialised(self._network, streams),
             loss=classification.loss,
             scores={"top1": classification.top1},
             train_batch=batches.train,

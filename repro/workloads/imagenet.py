@@ -71,7 +71,7 @@ class _ImageNet(Workload):
 
         make: Callable[[], nn.Module] = partial(large_nets.NETS[self.model], classes)
         return TrainingParts(
-            model=classification.initialised(make, streams, device),
+            model=classification.initialised(make, streams),
             loss=partial(classification.loss, label_smoothing=self.label_smoothing),
             scores={"top1": classification.top1, "top5": classification.top5}, **functions,
         )

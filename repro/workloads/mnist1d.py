@@ -47,7 +47,7 @@ class Mnist1d(Workload):
 
         batches = SignalBatches(self.sha256, device)
         return TrainingParts(
-            model=classification.initialised(self._network, streams, device),
+            model=classification.initialised(self._network, streams),
             loss=classification.loss,
             scores={"top1": classification.top1},
             train_batch=batches.train,

@@ -64,8 +64,7 @@ class Synthetic(Workload):
         widths = [self.width * 2**stage for stage in range(self.depth)]
         return TrainingParts(
             model=classification.initialised(
-                lambda: conv_net.conv_net(self.channels, widths, self.classes, "group"), streams, device
-            ),
+                lambda: conv_net.conv_net(self.channels, widths, self.classes, "group"), streams),
             loss=classification.loss,
             scores={"top1": classification.top1},
             train_batch=batches.train,

@@ -52,6 +52,7 @@ def repro(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
                           capture_output=True, text=True, timeout=900, check=False)
 
 
+@pytest.mark.slow
 def test_text_passes_the_gate_under_ddp_and_fsdp(tmp_path: Path) -> None:
     suite = SUITE.format(workload=SMALL_TEXT, target=3.0, epochs=1, engines="[ddp, fsdp]")
     (tmp_path / "suite.yaml").write_text(suite)

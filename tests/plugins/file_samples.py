@@ -133,7 +133,7 @@ class FileSamples(Workload):
         reader = FileReader(self, streams)
         batches = InProcess(reader, device)
         return TrainingParts(
-            model=classification.initialised(lambda: _net(self), streams, device), loss=classification.loss,
+            model=classification.initialised(lambda: _net(self), streams), loss=classification.loss,
             scores={"top1": classification.top1}, train_batch=batches.train_batch, eval_batch=batches.eval_batch,
             synthetic_batch=_synthetic, open_data=reader.open, fed=batches.fed, draws=reader.draws, reader=reader,
         )

@@ -77,7 +77,7 @@ class RandomLayers(Workload):
             return functional.cross_entropy(outputs["logits"].transpose(1, 2), targets, reduction="none").mean(1)
 
         return TrainingParts(
-            model=classification.initialised(lambda: network(self), streams, device),
+            model=classification.initialised(lambda: network(self), streams),
             loss=lambda outputs, targets: each(outputs, targets).mean(),
             scores={"loss": lambda outputs, targets: each(outputs, targets).sum()},
             train_batch=lambda epoch, indices: of(indices),

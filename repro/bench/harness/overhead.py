@@ -14,7 +14,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from repro.bench.harness.outcome import BenchOutcome, outcome
 from repro.bench.harness.trial import bench_trial, preload
@@ -25,6 +27,9 @@ from repro.suite.model import Trial
 from repro.worker.loop import Loop
 from repro.worker.main import build
 from repro.worker.setup import RankPlace
+
+if TYPE_CHECKING:
+    from repro.bench.harness.bare_ddp import Trainer
 
 LONG_STEP_MS = 5.0
 """Steps from here on are promised `LIMIT`, shorter ones `SHORT_LIMIT`."""
@@ -89,6 +94,7 @@ def rank(folder: str, payload: Mapping[str, Any]) -> None:
     try:
         loop.open_data()
         loop.input.start(0)
+        _share_start(loop, bare)
         seconds: dict[str, list[float]] = {"ours": [], "theirs": [], "logged": []}
         losses: list[Any] = []
         loop.steps.timer.start()
@@ -112,6 +118,15 @@ def rank(folder: str, payload: Mapping[str, Any]) -> None:
     finally:
         bare.close()
         loop.close()
+
+
+def _share_start(loop: Loop, bare: Trainer) -> None:
+    """Give the bare loop the data and the initial weights of the trial, so that both compute with the same values."""
+    parts = loop.context.parts
+    assert parts is not None
+    images, labels = parts.train_batch(0, np.arange(loop.context.workload.train_samples))
+    loop.input.consumed()
+    bare.take_over(images, labels, list(parts.model.parameters()))
 
 
 def _log(loop: Loop, losses: list[Any]) -> None:

@@ -13,7 +13,7 @@ from repro.compare.cell_figures import GROUPS
 if TYPE_CHECKING:
     from repro.compare import Summary
 
-SHOWN = ("Speed", "Memory", "Energy")
+SHOWN = ("Speed", "Memory", "Input", "Energy")
 """Groups that the terminal shows; JSON and the page have all."""
 
 

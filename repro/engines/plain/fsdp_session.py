@@ -40,7 +40,10 @@ class FsdpSession(EvenPasses, LoopSession):
         super().__init__(parts, job, wrap=lambda model: model)
 
     def prepare(self) -> MasterCopy | None:
-        """Divide the model; FSDP's own parts are the float32 weights that are stepped."""
+        """Divide the model; FSDP's own parts are the float32 weights that are stepped.
+
+        `fully_shard` moves parameters and buffers of a group to the device as it divides the group.
+        """
         policy = MixedPrecisionPolicy(
             param_dtype=None if self.numerics.weights is torch.float32 else self.numerics.weights,
             reduce_dtype=SENT.get(self.job.compression),

@@ -64,7 +64,10 @@ class LoopSession(TorchSession):
         self.wrapped = wrap(self.model)
 
     def prepare(self) -> MasterCopy | None:
-        """Give the parameters the type in which the model computes; return the float32 copies that are stepped."""
+        """Move the model to the device, give its parameters the type in which it computes; return the float32 copies
+        that are stepped.
+        """
+        self.model.to(self.device)
         masters = MasterCopy(self.trained()) if self.job.precision.master else None
         self.numerics.cast_parameters(self.model)
         if self.numerics.channels_last:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +47,19 @@ class DeepSpeedSession(EvenPasses):
         self.config = config
         self.model.train()
         self.prepare_blocks()
+        _silence_deepspeed()
+        divided = config["zero_optimization"]["stage"] == 3
+        if not divided:
+            self.model.to(self.device)
         # On the host: copies on the device would add to the memory that ZeRO saves.
         initial = {name: parameter.detach().to("cpu", torch.float32, copy=True) for name, parameter in self.trained()
                    } if job.precision.master else {}
-        self.optimizer = job.optimizer.build(self.trained())
+        with self._stand_ins() if divided else nullcontext():
+            self.optimizer = job.optimizer.build(self.trained())
         if offload != "none":
             self.optimizer = for_host(self.optimizer)
+        if divided:
+            self._partition()
         self._initialize()
         self.stage = int(self.engine.zero_optimization_stage())
         if offload != "none" and self._offload() != offload:
@@ -59,8 +67,34 @@ class DeepSpeedSession(EvenPasses):
         if job.precision.master:
             self._set_masters(initial)
 
+    @contextmanager
+    def _stand_ins(self) -> Iterator[None]:
+        """Inside, every trained parameter has its shape on the device, in the memory of one element.
+
+        Optimizers form groups by shapes and choose kernels by the device; partitioned parameters have neither.
+        """
+        values = [(parameter, parameter.data) for _, parameter in self.trained()]
+        for parameter, value in values:
+            parameter.data = torch.zeros((), dtype=value.dtype, device=self.device).expand(value.shape)
+        try:
+            yield
+        finally:
+            for parameter, value in values:
+                parameter.data = value
+
+    def _partition(self) -> None:
+        """Divide the weights over the ranks one by one, as DeepSpeed does for a model that it did not build.
+
+        `deepspeed.initialize` would do it only after it has moved the whole model to the device.
+        """
+        deepspeed.init_distributed(deepspeed.accelerator.get_accelerator().communication_backend_name(),
+                                   dist_init_required=False)
+        self.numerics.cast_parameters(self.model)
+        deepspeed.zero.Init(module=self.model, config_dict_or_path=self.config, dtype=self.numerics.weights)
+        for buffer in self.model.buffers():
+            buffer.data = buffer.data.to(self.device)
+
     def _initialize(self) -> None:
-        _silence_deepspeed()
         _reset_autocast()
         # Stage 0 with low-precision weights steps the optimizer once on zero gradients during initialisation: rate 0
         # keeps the weights, and the state that it leaves (AdamW's step count, decay in the momentum) is cleared below.

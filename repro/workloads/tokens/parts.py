@@ -34,7 +34,7 @@ def training_parts(reader: WindowReader, shape: Shape, tokens: int, streams: Str
     """
     in_process = InProcess(reader, device)
     return TrainingParts(
-        model=initialised(partial(Gpt, shape), streams, device),
+        model=initialised(partial(Gpt, shape), streams),
         loss=loss,
         scores={"val_loss": summed_loss},
         train_batch=in_process.train_batch,

@@ -12,9 +12,11 @@ from reporters.page.figures import figures
 from reporters.paper.brief import brief
 from reporters.tables.rows import tables
 from reporters.tracking.metric_points import cell_metrics, cell_points, result_points
+from repro.cli.console import Console
+from repro.cli.text.figures import print_figures
 from repro.cli.workflows.run import reporter
 from repro.compare import summarize
-from repro.compare.cell_figures import cell_figures
+from repro.compare.cell_figures import cell_figures, notes
 from repro.record.energy import Energy
 from repro.record.results import Model, Result
 from repro.record.store import Record
@@ -30,7 +32,8 @@ def on_a_gpu(item: Result) -> Result:
     return item.model_copy(update={
         "step_seconds": 0.2 + item.repeat / 1000, "step_seconds_mean": 0.21, "tokens_per_second": 500_000.0,
         "memory": "allocated", "training_peak_mib": 40_000.0, "training_peak_mib_sum": 80_000.0,
-        "init_peak_mib": 1500.0, "model": MODEL, "mfu": 0.412, "energy": ENERGY})
+        "init_peak_mib": 1500.0, "state_bytes": {"weights": 512 << 20, "total": 2048 << 20},
+        "input_wait_seconds": 0.004, "input_wait_share": 0.02, "model": MODEL, "mfu": 0.412, "energy": ENERGY})
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +48,7 @@ def new(old: Record) -> Record:
 
 def test_no_table_of_the_page_has_more_than_six_columns(new: Record) -> None:
     found = figures(new)
-    assert [table.title for table in found.tables] == ["Speed", "Memory", "Energy", "Model"]
+    assert [table.title for table in found.tables] == ["Speed", "Memory", "Input", "Energy", "Model"]
     assert all(len(table.headers) <= 5 for table in found.tables)
     assert "MFU" in found.tables[0].headers and "Tokens a second" in found.tables[0].headers
 
@@ -55,6 +58,22 @@ def test_the_page_says_what_memory_counts_and_whose_peak_it_is(new: Record, tmp_
     assert "Memory is what torch allocated on the GPU" in page
     assert "989.5 TFLOP/s a device, the stated peak of NVIDIA H100 80GB HBM3 (bfloat16, NVIDIA H100 data sheet)" in page
     assert page.count('id="training"') == 1 and "described, not tested" in page
+
+
+def test_predicted_memory_is_labelled_as_modelled_wherever_it_is_shown(
+    new: Record, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = Path(reporter("html").write(new, tmp_path)[0]).read_text()
+    assert "Model states of a rank, modelled" in page and "is modelled, not measured" in page
+    row = next(table for table in tables(new) if table.name == "cells").rows[0]
+    assert row["median_state_mib_modelled"] == 2048
+    assert (row["median_input_wait_seconds"], row["median_input_wait_share"]) == (0.004, 0.02)
+    found = [cell_figures(new.of_cell(cell.cell_id)) for cell in new.plan.cells]
+    cells = [summarize(cell, new.of_cell(cell.cell_id), "tta_wall") for cell in new.plan.cells]
+    print_figures(cells, found, notes(new.results), Console(width=200))
+    said = capsys.readouterr().out
+    assert "Model states of a rank, modelled (MiB)" in said and "2048" in said and "is modelled, not measured" in said
+    assert "Wait for input a step, mean (s)" in said
 
 
 def test_a_record_without_them_has_no_section(old: Record, tmp_path: Path) -> None:

@@ -35,15 +35,15 @@ def losses(parts: TrainingParts) -> list[float]:
 
 def test_the_hook_turns_random_layers_off_in_the_gate_only(plugin: Any) -> None:
     trial, gate = (plugin().build(Streams(1, 0), "cpu") for _ in range(2))
-    prepare(gate, 1)
+    prepare(gate, 1, "cpu")
     assert losses(gate)[0] == losses(gate)[1]
     assert losses(trial)[0] != losses(trial)[1], "a trial trains with them"
 
 
 def test_a_model_that_is_still_random_is_told_the_hook(plugin: Any) -> None:
     with pytest.raises(TrialError, match=r"still random in the gate.*TrainingParts\.without_randomness"):
-        prepare(plugin(hook=False).build(Streams(1, 0), "cpu"), 1)
-    prepare(plugin(hook=False, drop=0.0).build(Streams(1, 0), "cpu"), 1)
+        prepare(plugin(hook=False).build(Streams(1, 0), "cpu"), 1, "cpu")
+    prepare(plugin(hook=False, drop=0.0).build(Streams(1, 0), "cpu"), 1, "cpu")
 
 
 @pytest.mark.parametrize("draw", [lambda: torch.rand(()), lambda: random.random(), lambda: np.random.random()])
@@ -53,7 +53,7 @@ def test_small_noise_of_any_generator_is_found(draw: Any) -> None:
             return super().forward(value) * (1 + 1e-4 * float(draw()))
 
     with pytest.raises(TrialError, match="still random"):
-        prepare(parts_of(Noisy(3, 1)), 1)
+        prepare(parts_of(Noisy(3, 1)), 1, "cpu")
 
 
 def test_draws_without_effect_are_no_randomness_and_leave_no_trace() -> None:
@@ -63,7 +63,7 @@ def test_draws_without_effect_are_no_randomness_and_leave_no_trace() -> None:
 
     model = Draws(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1)).eval()
     before = torch.get_rng_state(), random.getstate()
-    prepare(parts_of(model), 1)
+    prepare(parts_of(model), 1, "cpu")
     assert torch.equal(torch.get_rng_state(), before[0])
     assert random.getstate() == before[1]
     assert int(model[1].num_batches_tracked) == 0

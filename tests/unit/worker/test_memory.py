@@ -45,13 +45,15 @@ def told(function: Any, error: BaseException, in_gate: bool = False, **choices: 
 def test_it_is_told_in_one_line(error: BaseException, amount: str) -> None:
     line = told(train_block, error)
     assert line.startswith(f"out of memory in a training step{amount}; peak until then ")
-    assert line.endswith("less is needed with a micro batch below 32 (batch.accumulation above 1) or an engine that "
-                         "divides more over the ranks (ZeRO up to stage 3, fsdp) or activation checkpointing")
+    assert line.endswith("less is needed with batch.accumulation above 1 (micro batches of 32 now) or engine: {kind: "
+                         "deepspeed, stage: 3} or engine: fsdp or activation_checkpointing: true or a smaller model")
 
 
 def test_the_advice_fits_the_phase_and_the_engine() -> None:
     assert "with eval_batch below 180 or" in told(evaluate, MemoryError())
-    assert "engine that divides" not in told(train_block, MemoryError(), engine={"kind": "deepspeed", "stage": 3})
+    line = told(train_block, MemoryError(), engine={"kind": "deepspeed", "stage": 3}, activation_checkpointing=True)
+    assert line.endswith("(micro batches of 32 now) or a smaller model")
+    assert "engine: fsdp" not in told(train_block, MemoryError(), engine={"kind": "fsdp", "wrap": "model"})
     assert "with a smaller gate.micro" in told(train_block, MemoryError(), in_gate=True)
 
 
