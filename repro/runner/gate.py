@@ -84,8 +84,8 @@ class ParityGate:
                 break
             again = replace(group, reference=_with_repeat(group.reference, repeat),
                             candidates=tuple(_with_repeat(item, repeat) for item in doubtful))
-            cleared = {candidate.trial_id: item
-                       for candidate, item in zip(doubtful, self._judge_once(again), strict=True) if not item["problem"]}
+            judged = zip(doubtful, self._judge_once(again), strict=True)
+            cleared = {candidate.trial_id: item for candidate, item in judged if not item["problem"]}
             findings = [cleared[candidate.trial_id] | {"cleared": item["problem"], "repeat": repeat}
                         if candidate.trial_id in cleared else item
                         for candidate, item in zip(group.candidates, findings, strict=True)]

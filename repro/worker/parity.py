@@ -166,7 +166,8 @@ def why_not(plan: Plan) -> str:
 
 def passed(plan: Plan, verdict: Mapping[str, Any] | None) -> bool:
     """Return True if `verdict`, of an earlier start of the run, covers every group of `plan` without a problem."""
-    expected = [(group.title, name(group.reference), group.name(item)) for group in groups(plan) for item in group.candidates]
+    expected = [(group.title, name(group.reference), group.name(item))
+                for group in groups(plan) for item in group.candidates]
     if verdict is None or verdict.get("needed") is not bool(expected):
         return False
     if not expected:
