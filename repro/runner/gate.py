@@ -84,9 +84,11 @@ class ParityGate:
                 break
             again = replace(group, reference=_with_repeat(group.reference, repeat),
                             candidates=tuple(_with_repeat(item, repeat) for item in doubtful))
-            cleared = {item["candidate"]: item for item in self._judge_once(again) if not item["problem"]}
-            findings = [cleared[item["candidate"]] | {"cleared": item["problem"], "repeat": repeat}
-                        if _is_small(item) and item["candidate"] in cleared else item for item in findings]
+            judged = zip(doubtful, self._judge_once(again), strict=True)
+            cleared = {candidate.trial_id: item for candidate, item in judged if not item["problem"]}
+            findings = [cleared[candidate.trial_id] | {"cleared": item["problem"], "repeat": repeat}
+                        if candidate.trial_id in cleared else item
+                        for candidate, item in zip(group.candidates, findings, strict=True)]
         return findings
 
     def _judge_once(self, group: parity.Group) -> list[dict[str, Any]]:
@@ -142,13 +144,14 @@ class ParityGate:
                    "ranks_of_candidates": ranks, "cache": str(self.context.folder.cache)}
         outcome = self.launchers.launch(member, PARITY_WORKER, folder, payload)
         if not outcome.ok:
-            raise ParityError(f"{parity.name(member)} did not run: {outcome.failure_text()} (logs in {folder})")
+            called = parity.name(member) if member is group.reference else group.name(member)
+            raise ParityError(f"{called} did not run: {outcome.failure_text()} (logs in {folder})")
         return read_traces(folder, member.choices.processes)
 
 
 def _names(group: parity.Group, candidate: Trial) -> dict[str, Any]:
     return {"group": group.title, "kind": group.kind, "reference": parity.name(group.reference),
-            "candidate": parity.name(candidate)}
+            "candidate": group.name(candidate)}
 
 
 def _with_repeat(trial: Trial, repeat: int) -> Trial:

@@ -100,7 +100,8 @@ class TrainingParts:
     eval_batch: Callable[[np.ndarray], Batch]
     """(sample indices [n] int64) -> batch of n evaluation samples, without random augmentation."""
     synthetic_batch: Callable[[int], Batch]
-    """(n) -> batch of n samples of the right shapes and types without training data, for the warm-up."""
+    """(n) -> batch of n samples of the right shapes and types without training data, for the warm-up. A tensor is a
+    view of another only if those of `train_batch` and `eval_batch` are: torch.compile distinguishes them."""
     open_data: Callable[[], str]
     """Read the data onto the device and return their sha256. Called right after `run_start`, on the clock: nothing may
     touch training data before (MLPerf's rule).

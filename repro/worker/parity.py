@@ -6,8 +6,9 @@ Every engine of a suite takes the gate's steps on the same micro-batches as the 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from repro.seams.training import Comm, Engine
@@ -21,6 +22,7 @@ from repro.worker.gate_difference import TOLERANCE
 from repro.worker.gate_trace import STEPS, Kind
 
 OWN_PACKAGE = "repro"
+KINDS: tuple[Kind, ...] = ("fp32", "precision")
 SCHEDULE_POINTS = 200
 """Places of a schedule at which its smallest rate is looked for."""
 
@@ -35,6 +37,12 @@ class Group:
     candidates: tuple[Trial, ...]
     least_share: float
     """The smallest learning rate of their schedules as a share of the full rate."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Cell id -> name of each candidate; no two candidates of groups with one title have the same."""
+
+    def name(self, candidate: Trial) -> str:
+        """Return the name of a candidate, with whatever seed, in messages and in the verdict."""
+        return self.names[candidate.cell_id]
 
 
 def name(trial: Trial) -> str:
@@ -52,18 +60,47 @@ def groups(plan: Plan, every: bool = False) -> list[Group]:
     """
     cells = _cells_to_compare(plan, every)
     found = [*_groups(plan, cells, "fp32")]
-    return found + _groups(plan, [cell for cell in cells if cell.choices.precision.kind != "fp32"], "precision")
+    found += _groups(plan, [cell for cell in cells if cell.choices.precision.kind != "fp32"], "precision")
+    return _named(found, cells)
+
+
+def _named(found: Sequence[Group], cells: Sequence[Cell]) -> list[Group]:
+    """Return the groups with a name for each candidate: the short one, and the label of its cell if others have that.
+
+    If the reference has it, the candidate's model options are added.
+    """
+    labels: dict[tuple[Kind, str], str] = {}
+    for cell in cells:
+        for kind in KINDS:
+            labels.setdefault((kind, _strip_cell(cell, kind).cell_id), cell.plain_label)
+    short = Counter((group.title, name(item)) for group in found for item in group.candidates)
+
+    def full(group: Group, item: Trial) -> str:
+        own = name(item)
+        if short[group.title, own] > 1:
+            return f"{own} ({labels[group.kind, item.cell_id]})"
+        options = ", ".join(item.choices.model_options.chosen()) if own == name(group.reference) else ""
+        return f"{own} ({options})" if options else own
+
+    return [replace(group, names={item.cell_id: full(group, item) for item in group.candidates}) for group in found]
 
 
 def _cells_to_compare(plan: Plan, every: bool) -> list[Cell]:
-    """Return all cells if they have several engines or algorithms, else those with a third party's plug-in.
+    """Return all cells if they have several engines, algorithms or model options, else those that may differ alone.
 
-    Without those that the suite leaves out.
+    Those are cells with a third party's plug-in or with a model option. Without those that the suite leaves out.
     """
     real = [cell for cell in plan.cells if _needs_parts(cell.choices)]
-    several = len({(canonical(cell.choices.engine), canonical(cell.choices.comm)) for cell in real}) > 1
+    several = len({(canonical(cell.choices.engine), canonical(cell.choices.comm), cell.choices.model_options)
+                   for cell in real}) > 1
     return [cell for cell in real if not _skip(cell.choices)
-            and (several or every or has_foreign_part(cell.choices))]
+            and (several or every or has_foreign_part(cell.choices) or _has_option(cell.choices))]
+
+
+def _has_option(choices: TrainingConfig) -> bool:
+    """Return True if the model is not run in the plain way: compiled, recomputed, in another layout, offloaded."""
+    # What an engine builds for itself (the optimizer of an offload) takes the place of torch's own code.
+    return any(choices.model_options.chosen()) or bool(choices.engine.get(Engine).builds())
 
 
 def _skip(choices: TrainingConfig) -> str:
@@ -124,12 +161,13 @@ def why_not(plan: Plan) -> str:
         return "no engine of this suite trains a model"
     if left_out := skipped(plan):
         return f"not gated: {'; '.join(dict.fromkeys(left_out.values()))}"
-    return "one engine and one communication algorithm only"
+    return "one engine and one communication algorithm only, without model options"
 
 
 def passed(plan: Plan, verdict: Mapping[str, Any] | None) -> bool:
     """Return True if `verdict`, of an earlier start of the run, covers every group of `plan` without a problem."""
-    expected = [(group.title, name(group.reference), name(item)) for group in groups(plan) for item in group.candidates]
+    expected = [(group.title, name(group.reference), group.name(item))
+                for group in groups(plan) for item in group.candidates]
     if verdict is None or verdict.get("needed") is not bool(expected):
         return False
     if not expected:

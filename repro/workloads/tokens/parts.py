@@ -48,6 +48,6 @@ def training_parts(reader: WindowReader, shape: Shape, tokens: int, streams: Str
 
 def synthetic(length: int, tokens: int, device: str, samples: int) -> Batch:
     """Return random tokens, identical in every call."""
-    drawn = np.random.default_rng(0).integers(tokens, size=(2, samples, length))
-    inputs, targets = torch.from_numpy(drawn).to(device)
-    return inputs, targets
+    inputs, targets = np.random.default_rng(0).integers(tokens, size=(2, samples, length))
+    # Two tensors, not two views of one: torch.compile distinguishes them, and batches that are read are none.
+    return torch.from_numpy(inputs).to(device), torch.from_numpy(targets).to(device)

@@ -30,7 +30,7 @@ class Measured(ParityGate):
     """A gate whose traces are made by hand: engine -> traces by repeat, or why it did not run."""
 
     def _traces(self, group: Group, member: Trial, disturbance: int = 0) -> list[Trace]:
-        kind = member.choices.engine.kind
+        kind = member.choices.engine.kind + ("+recomputed" if member.choices.activation_checkpointing else "")
         if kind == "single":
             return [trace(None)]
         found = MADE[kind][min(member.repeat, len(MADE[kind]) - 1)]
@@ -48,12 +48,16 @@ def off(size: float) -> list[Trace]:
     return [trace(0, put("loss", 3, 0.5 * (1 + size))), trace(1, put("loss", 3, 0.5 * (1 + size)))]
 
 
+def gate_of(folder: Path, text: str) -> Measured:
+    (folder / "s.yaml").write_text(text)
+    plan = make_plan(read_suite(str(folder / "s.yaml")).suite, Machine("cpu", 0, 2))
+    context = RunContext(plan, prepare(plan, text, folder / "run"), Silent())
+    return Measured(context, cast(Launchers, None))
+
+
 @pytest.fixture
 def gate(tmp_path: Path) -> Measured:
-    (tmp_path / "s.yaml").write_text(TEXT)
-    plan = make_plan(read_suite(str(tmp_path / "s.yaml")).suite, Machine("cpu", 0, 2))
-    context = RunContext(plan, prepare(plan, TEXT, tmp_path / "run"), Silent())
-    return Measured(context, cast(Launchers, None))
+    return gate_of(tmp_path, TEXT)
 
 
 def findings(gate: Measured, ddp: Sequence[Any], deepspeed: Sequence[Any]) -> list[dict[str, Any]]:
@@ -86,3 +90,16 @@ def test_a_small_difference_with_one_seed_only_is_rounding(gate: Measured) -> No
 @pytest.mark.parametrize("made", [[off(1e-4)], [off(0.5), WELL]], ids=["with every seed", "large"])
 def test_a_difference_with_every_seed_and_a_large_one_stay(gate: Measured, made: Sequence[Any]) -> None:
     assert findings(gate, made, [WELL])[0]["problem"].startswith("step 4: loss")
+
+
+def test_a_cell_is_not_cleared_by_another_of_the_same_engine(tmp_path: Path) -> None:
+    text = TEXT.replace("[ddp, {kind: deepspeed, stage: 1}]", "[ddp]")
+    text = text.replace("processes: [2]", "processes: [2]\n  activation_checkpointing: [false, true]")
+    MADE.update({"ddp": [off(1e-4), WELL], "ddp+recomputed": [off(1e-4)]})
+    gate = gate_of(tmp_path, text)
+    one, two = gate.run()
+    assert (one["problem"], one["repeat"]) == ("", 1)
+    assert two["problem"].startswith("step 4: loss")
+    assert one["candidate"] != two["candidate"]
+    with pytest.raises(ParityError, match="activation checkpointing True"):
+        gate._run(resumed=False)

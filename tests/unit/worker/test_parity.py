@@ -81,10 +81,44 @@ def test_workloads_that_differ_in_an_option_are_distinguished(tmp_path: Path) ->
 def test_one_engine_needs_no_gate_and_says_so(tmp_path: Path) -> None:
     one = SUITE[:SUITE.index("baseline:")].replace("[ddp, {kind: deepspeed, stage: 1}]", "[ddp]")
     assert groups(plan_of(tmp_path, one)) == []
-    assert why_not(plan_of(tmp_path, one)) == "one engine and one communication algorithm only"
+    assert why_not(plan_of(tmp_path, one)) == "one engine and one communication algorithm only, without model options"
     fake = one.replace("[ddp]", "[fake, {kind: fake, spread: 0.1}]").replace("  device", "  launcher: inline\n  device")
     assert groups(plan_of(tmp_path, fake)) == []
     assert why_not(plan_of(tmp_path, fake)) == "no engine of this suite trains a model"
+
+
+ONE = SUITE[:SUITE.index("baseline:")].replace("[ddp, {kind: deepspeed, stage: 1}]", "[ddp]").replace("[1, 2]", "[2]")
+
+
+def candidates_of(folder: Path, text: str) -> list[str]:
+    return [group.name(item) for group in groups(plan_of(folder, text)) for item in group.candidates]
+
+
+@pytest.mark.parametrize("option", ["compile: true", "activation_checkpointing: true", "channels_last: true"])
+def test_one_engine_with_a_model_option_is_compared_with_the_plain_loop(tmp_path: Path, option: str) -> None:
+    assert candidates_of(tmp_path, ONE) == []
+    (group,) = groups(plan_of(tmp_path, ONE.replace("  device: cpu", f"  device: cpu\n  {option}")))
+    field = option.partition(":")[0]
+    assert not getattr(group.reference.choices, field)
+    assert [bool(getattr(item.choices, field)) for item in group.candidates] == [True]
+
+
+def test_one_engine_with_offload_is_compared_with_the_plain_loop(tmp_path: Path) -> None:
+    plain = ONE.replace("[ddp]", "[{kind: deepspeed, stage: 1}]")
+    assert candidates_of(tmp_path, plain) == []
+    offload = plain.replace("stage: 1", "stage: 1, offload: optimizer")
+    assert candidates_of(tmp_path, offload) == ["deepspeed (offload=optimizer, stage=1) on 2 processes"]
+
+
+def test_cells_of_one_name_are_told_apart_by_their_labels(tmp_path: Path) -> None:
+    text = ONE.replace("  processes: [2]", "  processes: [2]\n  activation_checkpointing: [false, true]")
+    assert candidates_of(tmp_path, text) == ["ddp on 2 processes (activation checkpointing False)",
+                                             "ddp on 2 processes (activation checkpointing True)"]
+
+
+def test_the_reference_s_engine_with_an_option_is_told_apart_from_the_reference(tmp_path: Path) -> None:
+    text = ONE.replace("[ddp]", "[single]").replace("processes: [2]", "activation_checkpointing: [true]")
+    assert candidates_of(tmp_path, text) == ["single on 1 process (activation_checkpointing)"]
 
 
 # ---- traces on disk

@@ -268,3 +268,28 @@ def test_a_small_model_learns_the_successors() -> None:
     with torch.no_grad():
         reached = float(parts.scores["val_loss"](parts.model(inputs), targets)) / TINY.eval_samples
     assert synthetic_tokens.floor(Recipe(64, 4096, 513, 0)) < reached < 2.6 < math.log(64)
+
+
+def test_a_compiled_model_that_has_seen_the_warm_up_is_not_compiled_again() -> None:
+    # torch compiles for more than a shape: a tensor that is a view of another is a case of its own.
+    graphs: list[torch.fx.GraphModule] = []
+
+    def backend(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> Any:
+        graphs.append(graph)
+        return graph
+
+    parts = Text(layers=1, width=8, heads=1).build(Streams(1, 0), "cpu")
+    parts.open_data()
+    torch._dynamo.reset()
+    model = torch.compile(parts.model, backend=backend)
+    model(parts.synthetic_batch(4)[0])
+    with torch.no_grad():
+        for size in (7, 3):
+            model(parts.synthetic_batch(size)[0])
+    warm = len(graphs)
+    model(parts.train_batch(0, np.arange(4))[0])
+    with torch.no_grad():
+        for size in (7, 7, 3):
+            model(parts.eval_batch(np.arange(size))[0])
+    torch._dynamo.reset()
+    assert (warm > 0, len(graphs)) == (True, warm)
