@@ -73,6 +73,8 @@ defects: $(VENV)/.test-installed
 	$(BIN)/python tests/plugins/run_defects.py
 
 test-gpu: $(VENV)/.test-installed
+	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' \
+	  || { echo "torch sees no GPU here, so nothing would be tested"; exit 1; }
 	$(BIN)/python -m pytest -m gpu tests/gpu
 
 # 200 faults over seeded plans: local, emulated network, real training bit for bit (run again from the start, and resumed

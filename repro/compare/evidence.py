@@ -106,7 +106,7 @@ class Evidence:
 
     def _shifts(self, slots: Slots) -> tuple[float, ...]:
         """Return the part of each log ratio that the machine explains; of a rate it is the opposite of a time's."""
-        sign = 1.0 if self.asked.scale.timed else -1.0
+        sign = self.asked.scale.drift_sign
         return tuple(sign * slots.shift(pair.repeat) for pair in self.pairs)
 
     @property

@@ -182,7 +182,7 @@ def _logs(pair: _Pair, seeds: Collection[int], doubts: drift.Doubts, asked: Comp
                    key=lambda item: item.repeat)
     logs = log_ratios([item.candidate for item in found], [item.baseline for item in found])
     slots = doubts.slots(*(cell.cell_id for cell in pair.cells)) if asked.scale.clocked else None
-    sign = 0.0 if slots is None else 1.0 if asked.scale.timed else -1.0
+    sign = asked.scale.drift_sign
     return [float(value) - (sign * slots.shift(item.repeat) if slots else 0.0)
             for value, item in zip(logs, found, strict=True)]
 

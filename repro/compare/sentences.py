@@ -213,7 +213,7 @@ def describe_resumed_trials(item: Evidence) -> list[str]:
     found = []
     for cell, side in ((item.candidate, item.ours), (item.baseline, item.theirs)):
         lost = [sum(part.lost_seconds for part in each.resumed) for each in side.results.values() if each.resumed]
-        if lost and item.asked.scale.clocked:
+        if lost and item.asked.scale.has_lost_time:
             found.append(f"{cell.label}: {len(lost)} of {side.n} trials were resumed from a checkpoint; their clocks "
                          f"include the time lost, up to {max(lost):.1f} s")
     return found

@@ -256,7 +256,7 @@ def _init_seconds(log: _Log) -> float | None:
 def _measured(trial: Trial, log: _Log, points: Sequence[Point]) -> dict[str, Any]:
     """Return the figures that need no target: phases, throughput, step times, memory, traffic."""
     stop = trial.choices.stop
-    found: dict[str, Any] = {"steps": step_times(trial, log.events), **_input_wait(log)}
+    found: dict[str, Any] = {"steps": step_times(trial, log.events), **_input_wait(trial, log)}
     values = [point.value for point in points if point.value is not None]
     if values and points:
         found |= {"final": points[-1].value, "best": min(values) if stop.direction == "lower" else max(values)}
@@ -332,9 +332,10 @@ def _phases(log: _Log) -> dict[str, float]:
     return watched
 
 
-def _input_wait(log: _Log) -> dict[str, float]:
-    event, steps = log.last("x_input"), sum(len(block.value["seconds"]) for block in log.all("x_steps"))
-    if event is None or not steps:
+def _input_wait(trial: Trial, log: _Log) -> dict[str, float]:
+    event = log.last("x_input")
+    steps = sum(len(block.value["seconds"]) for block in log.all("x_steps")) - trial.choices.stop.warmup
+    if event is None or steps < 1:
         return {}
     waited, stepped = max(event.value)
     return {"input_wait_seconds": waited / steps, "input_wait_share": waited / (waited + stepped) if waited else 0.0}

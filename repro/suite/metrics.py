@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Word = Literal["faster", "slower", "higher", "lower"]
+OF_STEPS = frozenset({"step_seconds", "train_samples_per_second", "tokens_per_second", "mfu", "input_wait_seconds"})
+"""Paths of figures of training steps alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +74,18 @@ class MetricSpec:
 
     @property
     def clocked(self) -> bool:
-        """A clock is in the figure, so time lost before a resume is in it too."""
+        """A clock is in the figure: it depends on how fast the machine was at the time."""
         return self.rate or self.unit in ("s", "samples/s", "tokens/s")
+
+    @property
+    def drift_sign(self) -> float:
+        """1 if a slower machine makes the figure larger, -1 if smaller; of a figure with a clock in it."""
+        return 1.0 if self.better == "lower" else -1.0
+
+    @property
+    def has_lost_time(self) -> bool:
+        """Time lost before a resume is in the figure: all clocks but those of training steps alone."""
+        return self.clocked and self.path not in OF_STEPS
 
     @property
     def title(self) -> str:
@@ -160,13 +172,13 @@ METRICS: dict[str, MetricSpec] = _table(
     ),
     MetricSpec(
         name="energy", path="joules_per_sample", noun="energy a sample", times="the energy a sample", unit="J",
-        speed=False, says=("needs", "the energy a sample of"),
+        speed=False, rate=True, says=("needs", "the energy a sample of"),
         description="Measured energy of the machine for a training sample, from the launch of the processes to their "
                     "end; none if any part of it is modelled.",
     ),
     MetricSpec(
         name="input_wait", path="input_wait_seconds", noun="input wait a step", times="the input wait",
-        unit="s a step", speed=False, says=("has", "the input wait of"),
+        unit="s a step", speed=False, rate=True, says=("has", "the input wait of"),
         description="Input wait: mean time that a step of the rank that waited most waited for its batch; on a GPU the "
                     "time in which the device was idle until the batch was there.",
     ),

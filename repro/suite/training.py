@@ -139,6 +139,7 @@ class TrainingConfig(TrialConfig):
         self._check_metric()
         self._check_batch()
         self._check_input()
+        self._state_defaults_once()
         if self.compression_rank != 1 and self.compression != "powersgd":
             raise FieldProblem(f"only powersgd has a rank, not compression {self.compression}", ("compression_rank",))
         if self.compile and not self.warmup_steps:
@@ -171,6 +172,18 @@ class TrainingConfig(TrialConfig):
             object.__setattr__(self, "stop", self.stop.model_copy(update={"direction": natural}))
         elif self.stop.direction != natural:
             raise FieldProblem(f"{self.stop.metric} is better {natural}", ("stop", "direction"))
+
+    def _state_defaults_once(self) -> None:
+        """Leave out what says the same as the default, so that one cell has one digest."""
+        same: dict[str, Any] = {}
+        if self.gate == GateOptions():
+            same["gate"] = None
+        if self.input.workers and self.input.ahead == AHEAD:
+            same["input"] = self.input.model_copy(update={"ahead": None})
+        if self.eval_batch is not None and self.eval_batch == self.workload.get(Workload).eval_batch_size:
+            same["eval_batch"] = None
+        for name, value in same.items():
+            object.__setattr__(self, name, value)
 
     def _check_batch(self) -> None:
         parts = self.processes * self.batch.accumulation

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -47,8 +48,8 @@ def report_final(context: TrialContext, figures: RankFigures) -> None:
     session, log = context.session, context.log
     _log_rank_steps(context, figures)
     if context.parts is not None:
-        stepped, whole = (sum(map(sum, seconds)) for seconds in (figures.block_seconds, figures.whole_seconds))
-        log.emit("x_input", session.gather([whole - stepped, stepped]))
+        log.emit("x_input", session.gather(
+            waited_and_stepped(figures.block_seconds, figures.whole_seconds, context.choices.stop.warmup)))
     effective = session.effective() | figures.input.effective()
     _log_traffic(context, figures, effective)
     _log_memory(context, figures)
@@ -69,6 +70,20 @@ def report_final(context: TrialContext, figures: RankFigures) -> None:
         log.emit("x_compiled_late", session.gather(session.compilation()))
     log.emit("x_effective", effective)
     log.flush()
+
+
+def waited_and_stepped(
+    steps: Sequence[Sequence[float]], whole: Sequence[Sequence[float]], left_out: int
+) -> list[float]:
+    """Return the seconds that this rank's steps waited for input, and those of the steps themselves.
+
+    Args:
+        steps: step seconds, one list a block.
+        whole: the same with the input of each step.
+        left_out: first steps that do not count: the declared warm-up, in which input workers start.
+    """
+    stepped, both = (sum([*chain.from_iterable(seconds)][left_out:]) for seconds in (steps, whole))
+    return [both - stepped, stepped]
 
 
 def _log_rank_steps(context: TrialContext, figures: RankFigures) -> None:

@@ -175,6 +175,7 @@ class Loop:
         self.input.start(self.steps.step)
         self.session.synchronize()
         self.session.traffic()
+        self.session.reset_peak()  # what the second start and the checkpoint needed is no memory of training
         self.log.emit("x_resumed", {
             "attempt": resumed.checkpoint.attempt, "step": self.steps.step, "samples": self.steps.samples,
             "lost_seconds": lost_seconds, "clock": resumed.clock,

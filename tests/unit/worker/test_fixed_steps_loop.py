@@ -13,6 +13,7 @@ from repro.record.device_peaks import stated_peak
 from repro.suite.model import Trial
 from repro.worker import model_report
 from repro.worker.context import TrialContext
+from repro.worker.final_report import waited_and_stepped
 from repro.worker.model_flops import meta_twin
 from repro.worker.stop_rule import decide_steps
 from repro.workloads.digits import Digits
@@ -31,6 +32,12 @@ def test_warm_up_is_a_block_of_its_own_and_the_timed_steps_are_one(stop: dict[st
         found.append(of.block_steps(step))
         step += found[-1]
     assert found == blocks
+
+
+def test_waiting_for_input_in_the_warm_up_does_not_count() -> None:
+    steps, whole = [[1.0, 1.0], [2.0, 2.0]], [[9.0, 1.5], [2.25, 2.5]]
+    assert waited_and_stepped(steps, whole, 2) == [0.75, 4.0]
+    assert waited_and_stepped(steps, whole, 0) == [9.25, 6.0]
 
 
 def test_it_ends_at_its_last_step_or_at_a_loss_that_is_not_finite() -> None:
