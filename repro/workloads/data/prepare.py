@@ -13,7 +13,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import IO
@@ -64,6 +64,8 @@ def prepare(form: DataForm, given: Path, progress: Progress) -> Prepared:
         _swap(fresh, home)
     except BaseException:
         shutil.rmtree(own, ignore_errors=True)  # converted files are made anew; hashes of the given ones are kept
+        with suppress(OSError):  # there are some
+            fresh.rmdir()
         raise
     place = places.folder_of(form.name)
     return Prepared(place, found.manifest, place / manifest.OWN if found.folder == own else found.folder)

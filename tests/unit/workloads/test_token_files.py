@@ -237,13 +237,16 @@ def test_a_text_without_lines_has_no_last_tenth(tmp_path: Path) -> None:
     ("a.tar.gz", WORDS.encode() * 20, r"is no \*\.txt"),
     ("a.txt", WORDS.encode() * 20 + b"\xff\n" * 3, r"is no UTF-8 at byte 1,180; accepted is UTF-8 text"),
 ])
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path, name: str, content: bytes, words: str) -> None:
+def test_a_file_that_is_no_text_is_refused(
+    tmp_path: Path, store: Path, name: str, content: bytes, words: str
+) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UsageError, match=words):
         prepare.prepare(TokenForm(), tmp_path / name, silent)
     if name.endswith(".txt"):
         with pytest.raises(UsageError, match=words):
             prepare.prepare(TokenForm(), tmp_path, silent)
+    assert list(store.iterdir()) == []
 
 
 def test_tokens_that_no_suite_can_use_are_not_prepared(tmp_path: Path, store: Path) -> None:
