@@ -101,16 +101,21 @@ class Gpt(GptModel, PreparedWorkload):
 def _opened(prepared: Prepared, context: int, eval_tokens: int) -> Opened:
     """Return the windows of the prepared shards, mapped into memory: nothing but their headers is read here.
 
+    Only files of the manifest are opened: a shard that was added to the folder is none of the data.
+
     Raises:
         TrialError: a shard is absent, or is not as its header says.
     """
     from repro.workloads.tokens import shards
-    from repro.workloads.tokens.form import shard_files
+    from repro.workloads.tokens.form import of_split
     from repro.workloads.tokens.windows import Opened, Windows
 
     try:
-        train, evaluation = ([shards.mapped(path) for path in shard_files(prepared.folder, split)]
+        files = [entry.path for entry in prepared.entries]
+        train, evaluation = ([shards.mapped(prepared.folder / name) for name in of_split(files, split)]
                              for split in ("train", "val"))
-    except (OSError, UsageError) as error:
+    except OSError as error:
+        raise TrialError(f"{error.filename}: cannot be read: {error.strerror}; {prepared.again}") from error
+    except UsageError as error:
         raise TrialError(f"{error}; {prepared.again}") from error
     return Opened(Windows(train, context), Windows(evaluation, context, eval_tokens + 1), prepared.sha256)

@@ -2,6 +2,9 @@
 
 Hashes are kept in `partial.txt` as they are made. A preparation that was interrupted goes on there: a file whose size
 and time of change are as noted is not read again.
+
+Everything is written to a folder beside that of the data set and takes its place at the end: whatever goes wrong, an
+earlier preparation stays as it was.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import IO
@@ -20,6 +23,7 @@ import numpy as np
 from repro.core.errors import OutputError, UsageError
 from repro.workloads.data import manifest, places
 from repro.workloads.data.form import DataForm, Progress
+from repro.workloads.data.known import problem_of
 from repro.workloads.data.manifest import Entry, Manifest, Prepared
 
 THREADS = min(8, os.cpu_count() or 1)
@@ -28,25 +32,48 @@ SLICE = 512
 """Files between two writes of `partial.txt`."""
 CHUNK = 1 << 20
 PARTIAL = "partial.txt"
+FRESH, OLD = ".new", ".old"
+"""Endings of the folders beside that of a data set: of the preparation that is being made, and of the one it replaces.
+"""
 
 
 def prepare(form: DataForm, given: Path, progress: Progress) -> Prepared:
     """Prepare the data set `form` from the files in `given` and return it.
 
     Raises:
-        UsageError: the files are absent or not what the data set needs; the message names the file.
+        UsageError: the files are absent or not what the data set needs, or too few for any suite; the message names
+            the file.
         OutputError: the store cannot be written.
     """
     if not given.exists():
         raise UsageError(f"{given}: does not exist; {form.name} needs {form.wanted}")
-    home = places.folder_of(form.name)
-    own = home / manifest.OWN
+    home = places.folder_of(form.name).resolve()  # a link to a larger disk stays one
+    if home in (given.resolve(), *given.resolve().parents):
+        raise UsageError(f"{given}: is in the folder of the prepared data set, which is replaced; name the folder that "
+                         f"it was made from")
+    fresh = home.with_name(home.name + FRESH)
+    own = fresh / manifest.OWN
     try:
         shutil.rmtree(own, ignore_errors=True)
         own.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(f"{own}: cannot be written: {error.strerror}; {places.VARIABLE} names another folder"
                           ) from error
+    try:
+        found = _written(form, given, fresh, progress)
+        _swap(fresh, home)
+    except BaseException:
+        shutil.rmtree(own, ignore_errors=True)  # converted files are made anew; hashes of the given ones are kept
+        with suppress(OSError):  # there are some
+            fresh.rmdir()
+        raise
+    place = places.folder_of(form.name)
+    return Prepared(place, found.manifest, place / manifest.OWN if found.folder == own else found.folder)
+
+
+def _written(form: DataForm, given: Path, home: Path, progress: Progress) -> Prepared:
+    """Convert, examine and hash the files, and write the data set to `home`, whose folder for own files is empty."""
+    own = home / manifest.OWN
     folder = form.source_folder(given, own, progress)
     if folder != own:
         own.rmdir()
@@ -55,6 +82,9 @@ def prepare(form: DataForm, given: Path, progress: Progress) -> Prepared:
         raise UsageError(f"{odd!r}: a file of a data set has only printable characters in its name; rename it")
     entries, mtimes = _hashed(form, folder, files, home / PARTIAL, progress)
     facts = dict(form.facts(folder, files))
+    if problem := problem_of(form, facts):
+        shutil.rmtree(home, ignore_errors=True)
+        raise UsageError(f"{given}: {problem}; {form.name} needs {form.wanted}")
     lines = manifest.list_lines(entries)
     made = Manifest(
         name=form.name, version=form.version(facts), licence=form.licence, source=form.source, facts=facts,
@@ -63,6 +93,23 @@ def prepare(form: DataForm, given: Path, progress: Progress) -> Prepared:
     found = manifest.write(home, made, lines, mtimes, folder)
     (home / PARTIAL).unlink(missing_ok=True)
     return found
+
+
+def _swap(fresh: Path, home: Path) -> None:
+    """Put the new preparation in the place of the earlier one.
+
+    Raises:
+        OutputError: the store does not allow it.
+    """
+    old = home.with_name(home.name + OLD)
+    try:
+        shutil.rmtree(old, ignore_errors=True)
+        if home.exists():
+            home.rename(old)
+        fresh.rename(home)
+    except OSError as error:
+        raise OutputError(f"{home}: cannot be replaced: {error.strerror}") from error
+    shutil.rmtree(old, ignore_errors=True)
 
 
 @contextmanager

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from repro.core.errors import TrialError
 from repro.seams.plugin import Setting
 from repro.seams.training import DataIdentity, Workload
+from repro.suite.field_problem import describe_error
 from repro.workloads.data import check, manifest
-from repro.workloads.data.form import DataForm
+from repro.workloads.data.form import DataForm, Facts
 from repro.workloads.data.manifest import Prepared
 
 
@@ -46,8 +47,31 @@ class PreparedWorkload(Workload):
             return {}  # `identity` says what is wrong
         if found is None:
             return {}
-        stated: type[Stated] = cls.model_fields["data"].annotation  # type: ignore[assignment]
-        return {"data": {name: found.manifest.facts.get(name) for name in stated.model_fields}}
+        return {"data": cls._stated(found.manifest.facts)}
+
+    @classmethod
+    def problem_of(cls, facts: Facts) -> str:
+        """Return why no suite can use data with these facts, in one phrase; empty if one can."""
+        try:
+            cls._model()(**cls._stated(facts))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            name = str(first["loc"][0])
+            if first["type"] != "greater_than_equal":
+                problem, path = describe_error(error, cls._model())
+                return f"no suite can use these files: {'.'.join(map(str, path))}: {problem}"
+            what = "classes" if name == "classes" else "samples"
+            return f"too few {what}: {name} is {first['input']}, at least {first['ctx']['ge']} are needed"
+        return ""
+
+    @classmethod
+    def _stated(cls, facts: Facts) -> dict[str, Any]:
+        """Return those facts that the plan holds."""
+        return {name: facts.get(name) for name in cls._model().model_fields}
+
+    @classmethod
+    def _model(cls) -> type[Stated]:
+        return cls.model_fields["data"].annotation  # type: ignore[return-value]
 
     def unsupported(self, setting: Setting) -> str | None:
         fewest = min(self.train_samples, self.eval_samples)

@@ -153,8 +153,10 @@ def _unpacked(archive: Path, own: Path, progress: Progress) -> Path:
                 writer(stream, own, f"{archive}: {member.name}")
                 count += 1
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
-        raise UsageError(f"{archive}: cannot be unpacked: {error}: truncated, or no archive; the official "
-                         "cifar-10-binary.tar.gz has 170,052,171 bytes") from error
+        if isinstance(error, OSError) and error.strerror:
+            raise UsageError(f"{archive}: cannot be unpacked: {error.strerror}") from error
+        raise UsageError(f"{archive}: is truncated, or no archive; the official cifar-10-binary.tar.gz has 170,052,171 "
+                         "bytes") from error
     if not count:
         raise UsageError(f"{archive}: holds no CIFAR-10 batches")
     return own

@@ -62,18 +62,23 @@ class TokenForm(DataForm):
 
 
 def shard_files(folder: Path, split: str) -> list[Path]:
-    """Return the shards of `train` or `val`, sorted by name.
+    """Return the shards of `train` or `val` in a folder, sorted by name.
 
     Raises:
         UsageError: there are none, or a name fits both.
     """
-    found = sorted(path for path in folder.glob("*.bin") if split in path.name)
+    found = [folder / name for name in of_split(sorted(path.name for path in folder.glob("*.bin")), split)]
     if not found:
         raise UsageError(f"{folder}: has no token shard named *{split}*.bin; wanted is {TokenForm.wanted}")
     other = "val" if split == "train" else "train"
     if both := next((path for path in found if other in path.name), None):
         raise UsageError(f"{both}: its name says both train and val; a shard is of one of them")
     return found
+
+
+def of_split(files: Sequence[str], split: str) -> list[str]:
+    """Return the shards of `train` or `val` among the names of a data set's files, in the given order."""
+    return [name for name in files if name.endswith(".bin") and split in name]
 
 
 def tokenizer_of(folder: Path) -> Tokenizer:

@@ -37,8 +37,11 @@ def parts_of(given: Path) -> tuple[Part, Part]:
         given: a text file, or a folder.
 
     Raises:
-        UsageError: there is no text, more than one, or too little.
+        UsageError: there is no text, more than one, or too little; or the file is not called `*.txt`.
     """
+    if given.is_file() and given.suffix != ".txt":
+        raise UsageError(f"{given}: is no *.txt; accepted are one file of UTF-8 text (*.txt), or a folder: for token "
+                         f"shards (*.bin) name the folder that holds them")
     texts = [given] if given.is_file() else sorted(given.glob("*.txt"))
     names = {path.name for path in texts}
     if {TRAIN, EVALUATION} <= names:
@@ -73,16 +76,18 @@ def tokenised(part: Part, encoder: Encoder, progress: Progress) -> Iterator[NDAr
     """Yield the tokens of a part in arrays of at most `SHARD_TOKENS`.
 
     Raises:
-        UsageError: the tokenizer needs UTF-8, and the text is none.
+        UsageError: the text is no UTF-8, whatever the tokenizer.
     """
     waiting = [] if encoder.first is None else [np.array([encoder.first], dtype=np.uint16)]
     stage = f"tokens of {part.path.name} from byte {part.start}"
     progress(stage, done := 0, part.end - part.start)
     for piece in pieces(part):
         try:
-            waiting.append(encoder.encode(piece))
+            piece.decode()
         except UnicodeDecodeError as error:
-            raise UsageError(f"{part.path}: is no UTF-8 at byte {part.start + done + error.start:,}") from error
+            raise UsageError(f"{part.path}: is no UTF-8 at byte {part.start + done + error.start:,}; accepted is UTF-8 "
+                             "text (*.txt); for token shards (*.bin) name the folder that holds them") from error
+        waiting.append(encoder.encode(piece))
         progress(stage, done := done + len(piece), part.end - part.start)
         if sum(map(len, waiting)) >= SHARD_TOKENS:
             joined = np.concatenate(waiting)

@@ -10,6 +10,7 @@ import pytest
 
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
+from repro.suite.choice import parse_choice
 from repro.suite.cost import over_time_limits
 from repro.suite.file import bundled, read_suite
 from repro.suite.plan import Plan, make_plan
@@ -314,3 +315,13 @@ def test_a_contrast_removed_by_an_override_becomes_a_note(plan: Planner) -> None
     gone = plan("", "", "engine=deepspeed", "processes=2")
     assert gone.suite.baseline == {}
     assert any("the declared baseline" in note for note in gone.notes)
+
+
+@pytest.mark.parametrize(("name", "kept"), [("cifar10", {"cutout": 8}), ("imagenet", {"label_smoothing": 0.1})])
+def test_the_override_that_a_suite_names_for_synthetic_data_keeps_options(name: str, kept: dict[str, object]) -> None:
+    text = read_suite(name).text
+    override = f"workload.kind={name}-synthetic"
+    assert text.count(f"-o {override}") == 2, "in the first lines and in the description"
+    workload = parse_choice("workload", read_suite(name, [override]).suite.trial["workload"]).plugin
+    assert workload.synthetic
+    assert workload.model_dump(include=set(kept)) == kept

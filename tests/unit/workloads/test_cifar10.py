@@ -83,10 +83,10 @@ def test_a_truncated_archive_is_refused(tmp_path: Path) -> None:
     members = {name: item.tobytes() for name, item in cifar10_contents().items()}
     path = archive(tmp_path / "cifar-10-binary.tar.gz", members)
     path.write_bytes(path.read_bytes()[:-20_000])
-    with pytest.raises(UsageError, match=r"cifar-10-binary\.tar\.gz: cannot be unpacked: .*truncated"):
+    with pytest.raises(UsageError, match=r"cifar-10-binary\.tar\.gz: is truncated, or no archive; the official"):
         prepared(Cifar10Form(), path)
     path.write_bytes(b"no archive")
-    with pytest.raises(UsageError, match="truncated, or no archive"):
+    with pytest.raises(UsageError, match=r"\.tar\.gz: is truncated, or no archive; the official \S+ has \S+ bytes$"):
         prepared(Cifar10Form(), path)
     with pytest.raises(UsageError, match="holds no CIFAR-10 batches"):
         prepared(Cifar10Form(), archive(tmp_path / "other.tar.gz", {"readme": b"x"}))

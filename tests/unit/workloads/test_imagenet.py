@@ -246,6 +246,13 @@ def test_an_image_that_is_no_image_says_so(tmp_path: Path) -> None:
         prepare.prepare(ImageNetForm(), folder, lambda what, done, total: None)
 
 
+def test_images_of_one_class_are_not_prepared(tmp_path: Path, store: Path) -> None:
+    folder = image_folders(tmp_path / "images", classes=1)
+    with pytest.raises(UsageError, match="too few classes: classes is 1, at least 2 are needed"):
+        prepare.prepare(ImageNetForm(), folder, lambda what, done, total: None)
+    assert list(store.iterdir()) == []
+
+
 # ---- networks
 
 @pytest.mark.parametrize(("name", "weights"), [

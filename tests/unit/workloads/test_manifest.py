@@ -189,6 +189,32 @@ def test_converted_files_are_kept_in_the_store(folder: Path, store: Path, tmp_pa
     check.check_all(found, silent)
 
 
+@pytest.mark.parametrize("wrong", ["12", None], ids=["a wrong file", "no files"])
+@pytest.mark.parametrize("form", [Letters(), Converted()], ids=["given files", "converted files"])
+def test_a_failed_preparation_leaves_the_earlier_one(
+    folder: Path, tmp_path: Path, store: Path, form: Letters, wrong: str | None
+) -> None:
+    made = prepare.prepare(Converted(), folder, silent)
+    (tmp_path / "bad").mkdir()
+    if wrong is not None:
+        (tmp_path / "bad" / "00.txt").write_text(wrong)
+    with pytest.raises(UsageError):
+        prepare.prepare(form, tmp_path / "bad", silent)
+    found = manifest.find("letters")
+    assert found is not None and found.sha256 == made.sha256
+    check.check_all(found, silent)
+    prepare.prepare(Letters(), folder, silent)  # replaces it, converted files and all
+    assert [item.name for item in store.iterdir()] == ["letters"]
+    assert not (store / "letters" / manifest.OWN).exists()
+
+
+def test_the_store_itself_is_no_source(folder: Path) -> None:
+    made = prepare.prepare(Converted(), folder, silent)
+    with pytest.raises(UsageError, match="name the folder that it was made from"):
+        prepare.prepare(Letters(), made.folder, silent)
+    check.check_all(made, silent)
+
+
 def test_without_a_manifest_the_line_says_what_to_do(store: Path) -> None:
     with pytest.raises(TrialError) as caught:
         check.required(Letters())

@@ -81,6 +81,16 @@ def test_shards_are_one_stream_of_windows(folder: Path) -> None:
     assert parts.model.tokens.shape == (50257, 16)
 
 
+def test_a_shard_that_was_added_is_none_of_the_data(folder: Path) -> None:
+    workload = prepared(folder)
+    for name in ("a_train_0.bin", "a_val_0.bin"):  # sorts before the others
+        shards.write(folder / name, np.full(500, 7, dtype=np.uint16))
+    parts = workload.build(Streams(0, 0), "cpu")
+    assert parts.open_data() == workload.identity().sha256
+    assert parts.train_batch(0, np.arange(2))[0].flatten().tolist() == list(range(32))
+    assert parts.eval_batch(np.array([0]))[0].flatten().tolist() == list(range(16))
+
+
 def damaged(change: Callable[[bytes], bytes], name: str = "fineweb_train_000002.bin") -> Callable[[Path], None]:
     def apply(folder: Path) -> None:
         (folder / name).write_bytes(change((folder / name).read_bytes()))
@@ -159,7 +169,7 @@ def test_data_that_changed_since_the_manifest_are_refused(folder: Path) -> None:
     with pytest.raises(TrialError, match=r"fineweb_val_000000\.bin in .* has changed since the manifest was made"):
         workload.identity()
     path.unlink()
-    with pytest.raises(TrialError, match=r"has no token shard named \*val\*\.bin"):
+    with pytest.raises(TrialError, match=r"fineweb_val_000000\.bin: cannot be read: No such file"):
         workload.build(Streams(0, 0), "cpu").open_data()
 
 
@@ -220,6 +230,31 @@ def test_a_text_without_lines_has_no_last_tenth(tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("word " * 100)
     with pytest.raises(UsageError, match="has no start of a line; give"):
         prepare.prepare(TokenForm(), tmp_path / "one.txt", silent)
+
+
+@pytest.mark.parametrize(("name", "content", "words"), [
+    ("a_train.bin", WORDS.encode() * 20, r"is no \*\.txt; accepted are .*UTF-8 text.* name the folder"),
+    ("a.tar.gz", WORDS.encode() * 20, r"is no \*\.txt"),
+    ("a.txt", WORDS.encode() * 20 + b"\xff\n" * 3, r"is no UTF-8 at byte 1,180; accepted is UTF-8 text"),
+])
+def test_a_file_that_is_no_text_is_refused(
+    tmp_path: Path, store: Path, name: str, content: bytes, words: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UsageError, match=words):
+        prepare.prepare(TokenForm(), tmp_path / name, silent)
+    if name.endswith(".txt"):
+        with pytest.raises(UsageError, match=words):
+            prepare.prepare(TokenForm(), tmp_path, silent)
+    assert list(store.iterdir()) == []
+
+
+def test_tokens_that_no_suite_can_use_are_not_prepared(tmp_path: Path, store: Path) -> None:
+    (tmp_path / "train.txt").write_text(WORDS)
+    (tmp_path / "val.txt").write_text("abc")
+    with pytest.raises(UsageError, match="too few samples: eval_tokens is 3, at least 16 are needed"):
+        prepare.prepare(TokenForm(), tmp_path, silent)
+    assert list(store.iterdir()) == []
 
 
 def test_large_texts_are_cut_into_pieces_and_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
