@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import mmap
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from repro.core import resident
 
-LARGE, SMALL = 120 << 20, 64 << 20  # above 32 MiB malloc never takes them from its heap
+LARGE, SMALL = 120 << 20, 64 << 20
+
+
+def resident_block(size: int) -> mmap.mmap:
+    """Return memory of its own, written to; malloc could take it from pages that are resident already."""
+    block = mmap.mmap(-1, size)
+    for page in range(0, size, mmap.PAGESIZE):
+        block[page] = 1
+    return block
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux counts the peak anew")
 def test_a_new_count_forgets_what_was_freed_and_sees_what_comes() -> None:
-    block = np.ones(LARGE, dtype=np.uint8)
+    block = resident_block(LARGE)
     high = resident.peak_bytes()
-    del block
+    block.close()
     resident.reset_peak()
     low = resident.peak_bytes()
     assert high - low > LARGE // 2
-    again = np.ones(SMALL, dtype=np.uint8)
+    again = resident_block(SMALL)
     assert resident.peak_bytes() - low > SMALL // 2
-    del again
+    again.close()
 
 
 def test_without_the_files_of_linux_it_is_the_peak_of_the_life(
