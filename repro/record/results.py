@@ -195,7 +195,7 @@ class Resumed(Frozen):
 
 
 class Model(Frozen):
-    """What the harness knows of a trial's model (event `x_model`)."""
+    """Size and arithmetic of a trial's model (event `x_model`)."""
 
     model_config = ConfigDict(extra="ignore")
 

@@ -16,7 +16,7 @@ LARGEST = 700.0
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """What readers are told about one metric of one workload."""
+    """Words and derived figures for one metric of one workload."""
 
     metric: str
     noun: Noun

@@ -49,7 +49,7 @@ class Batch(SuitePart):
 
 
 class Input(SuitePart):
-    """How a rank reads its batches, if the workload reads samples (`Workload.reads_samples`)."""
+    """Reading of batches on each rank, if the workload reads samples (`Workload.reads_samples`)."""
 
     workers: int = Field(0, ge=0, le=256, description="input worker processes per rank; 0: read inside the timed step")
     ahead: int | None = Field(None, ge=1, le=1024,
@@ -290,7 +290,7 @@ class TrainingConfig(TrialConfig):
 
     @property
     def model_options(self) -> ModelOptions:
-        """How the model is run."""
+        """Return the options by which an engine runs the model: compiled, recomputed, in which memory format."""
         return ModelOptions(self.compile.option() if self.compile else None, self.activation_checkpointing,
                             self.channels_last, self.cudnn_benchmark)
 

@@ -60,7 +60,7 @@ class Receiver(Generic[Item]):
         del self._items
 
     def _put(self, item: Item | Exception | _End) -> bool:
-        """Hand the item over when there is room; return False if nobody wants it any more."""
+        """Hand the item over when there is room; return False if the receiver was stopped."""
         while not self._over.is_set():
             try:
                 self._ready.put(item, timeout=ASK_SECONDS)

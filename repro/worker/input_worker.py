@@ -67,10 +67,10 @@ class Reading:
 
 
 class Arrival:
-    """Called by every input worker when it starts: it ends with its rank and keeps nothing open that is the rank's.
+    """Prepares an input worker at its start: the worker ends with its rank and closes the rank's log.
 
-    A rank that is killed ends its process group, but only if its launcher still lives; the kernel's signal needs
-    nobody.
+    The launcher ends the process group of a killed rank, but only while the launcher lives; the kernel's signal works
+    without it.
     """
 
     def __init__(self, log: EventLog) -> None:

@@ -65,7 +65,7 @@ class Started:
     functions: TrainingParts | None
     """The workload's functions as they were before the engine started: the harness evaluates with them itself."""
     twin: torch.nn.Module | str | None = None
-    """The model without memory, as it was before the engine started, or why there is none; on rank 0 only."""
+    """Copy of the model without memory, made before the engine started, or the reason why there is none; on rank 0."""
 
 
 def start_session(

@@ -41,7 +41,7 @@ class TrialInput(ABC):
 
     @abstractmethod
     def evaluation_again(self) -> Iterable[Batch]:
-        """Return the share of the evaluation samples once more, read anew; between blocks or after the last."""
+        """Return the share of the evaluation samples once more, read again; between blocks or after the last."""
 
     def effective(self) -> dict[str, str]:
         """Return what feeds this rank, read back; empty if the workload looks its batches up on the device."""

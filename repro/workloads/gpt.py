@@ -44,7 +44,7 @@ FINEWEB = TokenData(train_tokens=10_300_000_000, eval_tokens=100_000_000, tokeni
 
 
 class Gpt(GptModel, PreparedWorkload):
-    """GPT-2 124M, 350M, a small one, or a size of one's own, on prepared tokens.
+    """GPT-2 124M, 350M, a small one, or a size of your own, on prepared tokens.
 
     Known target: val_loss 3.28 with 124M on FineWeb (the nanoGPT speed-run).
     """

@@ -58,7 +58,7 @@ class FsdpSession(EvenPasses, LoopSession):
         return None
 
     def compiled_modules(self) -> list[torch.nn.Module]:
-        """What is gathered together: FSDP's hooks cannot be compiled."""
+        """Return the modules whose weights are gathered together: FSDP's hooks cannot be compiled."""
         return self.sharding.inner(self.model) or [self.model]
 
     def trained(self) -> list[tuple[str, torch.nn.Parameter]]:

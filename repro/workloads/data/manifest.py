@@ -46,7 +46,7 @@ class Entry(NamedTuple):
 
 
 class Manifest(Frozen):
-    """What a data set is, on any machine."""
+    """Identity of a data set, the same on every machine."""
 
     format: Literal[1] = 1
     name: str
@@ -71,7 +71,7 @@ class Manifest(Frozen):
 
 
 class Place(Frozen):
-    """Where the files are on this machine."""
+    """Folder of the files on this machine."""
 
     folder: str
     """Absolute; or `files`, the folder of converted ones."""

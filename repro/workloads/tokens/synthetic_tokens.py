@@ -14,7 +14,7 @@ from repro.core.random_streams import Streams
 SHIFT = 2.7
 """Of the Zipf-Mandelbrot law: token k has a weight of 1 / (k + 2.7), near what words of English have."""
 FOLLOWS = 0.75
-"""Probability that a token is the fixed successor of the one before it; otherwise it is drawn anew."""
+"""Probability that a token is the fixed successor of the one before it; otherwise it is drawn independently."""
 
 
 @dataclass(frozen=True, slots=True)
