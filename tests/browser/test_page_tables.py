@@ -152,7 +152,7 @@ def test_a_figure_leads_to_its_trials_and_each_to_its_log(page: Any, run: Path) 
         assert (run / "report" / href).resolve().is_file()
     # A link to a trial that the filter hides brings it back.
     page.locator("#trials-of-3 a[href^='#ddp'], #trials-of-3 a[href^='#deepspeed']").first.click()
-    assert page.evaluate("!document.querySelector(location.hash.replace(/^#/, '#')).hidden")
+    page.locator("table[data-filter=trials] tr:target").wait_for(state="visible")
 
 
 def test_every_inner_link_leads_to_something_that_shows(page: Any) -> None:
