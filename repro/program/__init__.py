@@ -1,0 +1,1 @@
+"""A user's training program: its command, its output, its clocks."""
