@@ -31,7 +31,7 @@ from repro.record.store import Record
 from repro.reporting import Reporter
 from repro.stats import paired_ratio
 from repro.suite.cell import Cell
-from repro.suite.training import TrainingConfig
+from repro.suite.kinds import AnyTrialConfig
 
 from .tracking.address import experiment_place
 from .tracking.figures import digest as figure_digest
@@ -278,10 +278,10 @@ def _is_sent(course: AttemptRun, sent: Sent | None) -> bool:
                for path in (course.log, course.system_log) if path.exists())
 
 
-def _training(path: Path, cursor: Cursor, choices: TrainingConfig) -> tuple[list[MetricPoint], Cursor]:
+def _training(path: Path, cursor: Cursor, choices: AnyTrialConfig) -> tuple[list[MetricPoint], Cursor]:
     events, offset = read_events(path, cursor.offset)
     with _damage_reported(path):
-        points = list(training_points(events, choices.batch.global_, choices.quality))
+        points = list(training_points(events, choices.global_batch or 1, choices.quality))
     return points, Cursor(offset=offset, count=cursor.count + len(events))
 
 

@@ -20,6 +20,7 @@ from repro.record.status import meaning
 from repro.record.store import Record
 from repro.reporting import Reporter
 from repro.suite.cell import Cell
+from repro.suite.training import TrainingConfig
 
 from .mllog.readme import readme
 from .mllog.system_description import system
@@ -52,6 +53,10 @@ class MllogPackage(Reporter):
         root = out / FOLDER
         paths, left_out = [root / "README.md"], []
         for cell in record.plan.cells:
+            if not isinstance(cell.choices, TrainingConfig):
+                left_out += [(item.trial_id, "a program of a user, whose log is not MLPerf's")
+                             for item in record.of_cell(cell.cell_id)]
+                continue
             found = list(_logs(record, cell))
             left_out += [(item.trial_id, why) for item, why, _ in found if why]
             logs = [(item, text) for item, why, text in found if not why]
@@ -61,7 +66,7 @@ class MllogPackage(Reporter):
             paths.append(root / "systems" / f"{slug}.json")
             write_text(paths[-1], json.dumps(system(record, cell, slug), indent=1) + "\n")
             for item, text in logs:
-                place = root / "results" / slug / folder_name(cell.choices.workload.kind)
+                place = root / "results" / slug / folder_name(cell.choices.task)
                 paths.append(place / f"result_{item.repeat}.txt")
                 write_text(paths[-1], text)
         write_text(paths[0], readme(record, left_out))
@@ -149,7 +154,7 @@ def disclosure(cell: Cell, item: Result) -> Disclosure:
 
     The precision in attention is missing: it is not recorded, and most models here have no attention.
     """
-    choices, effective = cell.choices, item.effective
+    choices, effective = cell.training, item.effective
     linear = "tf32" if effective.get("tf32") == "on" else effective.get("matmul_dtype", "")
     found: dict[str, Any] = {
         "lowest_numerical_precision_in_linear": TYPES.get(linear),

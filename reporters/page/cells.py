@@ -11,10 +11,9 @@ from repro.record.metric_values import figure
 from repro.record.results import Result
 from repro.record.status import meaning
 from repro.record.store import Record
-from repro.seams.training import Workload
 from repro.suite.cell import Cell
+from repro.suite.kinds import AnyTrialConfig
 from repro.suite.model import Metric
-from repro.suite.training import TrainingConfig
 
 from ..text import Number, limited, number, seconds, shortened, visible, without_paths
 from .axis import Axis, from_zero
@@ -98,7 +97,7 @@ def marks(record: Record) -> dict[str, CellMark]:
     }
 
 
-def origin(choices: TrainingConfig) -> str:
+def origin(choices: AnyTrialConfig) -> str:
     """Return the origin of a cell's figures: measured, emulated or simulated."""
     return choices.origin
 
@@ -108,7 +107,7 @@ def origins(found: Sequence[CellMark]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(mark.origin for mark in found)) or ("measured",)
 
 
-def goal(choices: TrainingConfig) -> str:
+def goal(choices: AnyTrialConfig) -> str:
     """Format metric and target: `top1 of at least 0.97`; without a target the steps."""
     if choices.stop.target is None:
         return f"{choices.stop.steps} steps"
@@ -159,8 +158,6 @@ def rows(record: Record, metric: Metric | None = None) -> tuple[list[CellRow], A
 
 
 def _row(record: Record, cell: Cell, summary: Summary, mark: CellMark, axis: Axis) -> CellRow:
-    workload = cell.choices.workload.plugin
-    assert isinstance(workload, Workload)
     interval, scale, epochs = summary.interval, METRICS[summary.metric], summary.median_epochs
     quality = cell.choices.quality
     return CellRow(
@@ -168,9 +165,9 @@ def _row(record: Record, cell: Cell, summary: Summary, mark: CellMark, axis: Axi
         success=_success(summary.success), median=_figure(summary.median, scale), median_why=_median_why(summary),
         interval=_ends(interval, scale), interval_why=_interval_why(summary),
         level=f"{interval.level:.1%}".replace("%", "\N{NO-BREAK SPACE}%") if interval else "",
-        epochs=number(epochs), rate=number(summary.median_samples_per_second), unit=workload.unit,
+        epochs=number(epochs), rate=number(summary.median_samples_per_second), unit=quality.unit,
         token_rate=number(quality.tokens(summary.median_samples_per_second)),
-        tokens=None if epochs is None else number(quality.tokens(epochs * workload.train_samples)),
+        tokens=None if not epochs else number(quality.tokens(epochs * (cell.choices.train_samples or 0))),
         final=number(summary.median_final, 4), derived=quality.words(summary.median_final), metric=quality.metric,
         goal=goal(cell.choices),
         strip=_strip(summary, record.of_cell(cell.cell_id), axis),

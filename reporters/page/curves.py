@@ -96,7 +96,7 @@ def panels(record: Record) -> list[Panel]:
     for cell in record.plan.cells:
         if not cell.choices.stop.has_target:
             continue
-        grouped.setdefault((cell.choices.workload.label, cell.choices.stop.metric), []).append(cell)
+        grouped.setdefault((cell.choices.task, cell.choices.stop.metric), []).append(cell)
     return [_panel(record, index, key, cells) for index, (key, cells) in enumerate(grouped.items())]
 
 

@@ -79,8 +79,8 @@ def _model_words(model: CostModel) -> str:
 def _same_batch(record: Record, known: dict[str, CellMark], models: dict[str, CostModel]) -> tuple[ScalingPanel, ...]:
     """Make a panel for each global batch, with one line for each combination of other settings."""
     panels = []
-    for batch in sorted({cell.choices.batch.global_ for cell in record.plan.cells}):
-        cells = [cell for cell in record.plan.cells if cell.choices.batch.global_ == batch]
+    for batch in sorted({cell.choices.global_batch or 0 for cell in record.plan.cells}):
+        cells = [cell for cell in record.plan.cells if (cell.choices.global_batch or 0) == batch]
         lines = [line for line in _grouped(cells, ("processes",)) if _spread(line)]
         drawn = tuple(
             scaling_line(record, known, models, index, line, _single(line)) for index, line in enumerate(lines)
@@ -94,12 +94,12 @@ def _larger_batch(record: Record, known: dict[str, CellMark], models: dict[str, 
     """Make one panel if the global batch varies too: every line is compared with one worker at the smallest batch."""
     lines: list[ScalingLine] = []
     for color, cells in enumerate(_grouped(record.plan.cells, ("processes", "batch"))):
-        batches = sorted({cell.choices.batch.global_ for cell in cells})
+        batches = sorted({cell.choices.global_batch or 0 for cell in cells})
         if len(batches) < 2 or not _spread(cells):
             continue
-        single = _single([cell for cell in cells if cell.choices.batch.global_ == batches[0]])
+        single = _single([cell for cell in cells if (cell.choices.global_batch or 0) == batches[0]])
         for place, batch in enumerate(batches):
-            of_batch = [cell for cell in cells if cell.choices.batch.global_ == batch]
+            of_batch = [cell for cell in cells if (cell.choices.global_batch or 0) == batch]
             line = scaling_line(record, known, models, len(lines), of_batch, single, f"batch {batch}")
             lines.append(ScalingLine(line.number, line.label, color % COLORS, DASHES[place % len(DASHES)],
                               SYMBOLS[place % len(SYMBOLS)], line.points))

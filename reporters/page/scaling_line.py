@@ -78,7 +78,7 @@ def _label(cell: Cell, more: str = "") -> str:
     parts = [value if key in ("engine", "workload", "precision", "comm", "optimizer", "launcher")
              else f"{key.split('.')[-1].replace('_', ' ')} {value}"
              for key, value in cell.factors.items() if key not in ("processes", "batch.global")]
-    return without_paths(", ".join([*parts, *([more] if more else [])]) or cell.choices.engine.label)
+    return without_paths(", ".join([*parts, *([more] if more else [])]) or cell.choices.title)
 
 
 def scaling_line(
@@ -97,8 +97,8 @@ def _point(
 ) -> ScalingPoint:
     results = record.of_cell(cell.cell_id)
     items, choices = ended(results), cell.choices
-    train = choices.workload.get(Workload).train_samples
-    steps = train / choices.batch.global_
+    train, batch = choices.train_samples or 0, choices.global_batch or 1
+    steps = train / batch
     moves = [(moved, count) for _, moved, count in counted(items)] if choices.processes > 1 else []
     metric = speed_of(record)
     against = _against(record, cell, single, metric)
@@ -108,7 +108,7 @@ def _point(
         speedup = 1.0
     ends = against.interval if against and against.ratio else None
     return ScalingPoint(
-        mark=known[cell.cell_id], processes=choices.processes, batch=choices.batch.global_, n=len(items),
+        mark=known[cell.cell_id], processes=choices.processes, batch=batch, n=len(items),
         bounds=bounds(results, choices.processes, models.get(network_of(cell))),
         steps=tuple(item.steps.median_seconds for item in items if item.steps),
         epoch=_median([_epoch(item, train) for item in items]), speedup=speedup,

@@ -13,6 +13,7 @@ from repro.record.effective import requested
 from repro.record.results import Result
 from repro.record.store import Record
 from repro.suite.cell import Cell
+from repro.suite.kinds import AnyTrialConfig
 from repro.suite.training import TrainingConfig
 
 from ..text import gibibytes, moment, seconds, visible
@@ -60,9 +61,9 @@ def settings(record: Record) -> Settings:
     )
 
 
-def _all_fields(choices: TrainingConfig) -> dict[str, str]:
+def _all_fields(choices: AnyTrialConfig) -> dict[str, str]:
     fields = flatten(choices.model_dump(mode="json", by_alias=True))
-    return fields | {"learning rate after scaling (derived)": f"{choices.rate:g}"}
+    return fields | {f"{name.replace('_', ' ')} after scaling (derived)": value for name, value in choices.settings.items()}
 
 
 def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
@@ -122,6 +123,8 @@ def _lines(
 
 def _requested(cell: Cell) -> dict[str, str]:
     """Return what the suite requested, under the names that engines use for effective settings."""
+    if not isinstance(cell.choices, TrainingConfig):
+        return {}
     choices = cell.choices
     found = requested(choices)
     return found | {"comm": choices.comm.label, "optimizer": choices.optimizer.label, "engine": choices.engine.label,

@@ -67,7 +67,7 @@ def survival(record: Record) -> Survivals:
     scale = scale if scale.to_target else METRICS[DEFAULT]
     groups: dict[tuple[str, str], list[Cell]] = {}
     for cell in record.plan.cells if record.plan.has_target else ():
-        groups.setdefault((cell.choices.workload.label, goal(cell.choices)), []).append(cell)
+        groups.setdefault((cell.choices.task, goal(cell.choices)), []).append(cell)
     panels = [_panel(record, index, key, cells, scale) for index, (key, cells) in enumerate(groups.items())]
     return Survivals(scale.name, scale.noun, tuple(panel for panel in panels if panel))
 

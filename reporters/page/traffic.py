@@ -14,6 +14,7 @@ from repro.record.store import Record
 from repro.seams.training import Comm
 from repro.suite.cell import Cell
 from repro.suite.identity import canonical
+from repro.suite.training import TrainingConfig
 
 from ..text import Number, number, plural, significant
 from .cells import CellMark, marks
@@ -142,7 +143,8 @@ def _absence(cell: Cell, results: Sequence[Result], known: Sequence[object]) -> 
         return None
     if not results:
         return NoTraffic.NO_TRIAL
-    return NoTraffic.NOT_RECORDED if cell.choices.comm.get(Comm).own_algorithm else NoTraffic.BACKEND
+    own = isinstance(cell.choices, TrainingConfig) and cell.choices.comm.get(Comm).own_algorithm
+    return NoTraffic.NOT_RECORDED if own else NoTraffic.BACKEND
 
 
 def _agreement(pairs: Sequence[tuple[int, int]]) -> str:
@@ -177,7 +179,7 @@ def _overlaps(record: Record, known: dict[str, CellMark]) -> list[OverlapRow]:
     """Pair cells that differ only in `overlap`; what the trials read back counts, not what was requested."""
     kinds: dict[str, dict[bool, Cell]] = {}
     for cell in record.plan.cells:
-        if cell.choices.processes > 1:
+        if cell.choices.processes > 1 and isinstance(cell.choices, TrainingConfig):
             alike = canonical(cell.choices.model_copy(update={"overlap": None}))
             overlapped = _overlapped(record.of_cell(cell.cell_id), cell.choices.overlap)
             if overlapped is not None:

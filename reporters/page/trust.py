@@ -58,7 +58,7 @@ class Trust:
 def trust(record: Record) -> Trust:
     """Return the largest values, not means: one trial with a wrong clock matters."""
     known = marks(record)
-    rows = tuple(_row(known[cell.cell_id], cell.choices.determinism, record.of_cell(cell.cell_id))
+    rows = tuple(_row(known[cell.cell_id], cell.choices.repeatability, record.of_cell(cell.cell_id))
                  for cell in record.plan.cells)
     found = dict.fromkeys(row.determinism for row in rows)
     limits = (CONSERVATION_TOLERANCE, OBSERVER_LIMIT, OTHER_SHARE)

@@ -107,7 +107,7 @@ def _curves(record: Record) -> list[Drawing]:
         if any(point.value is not None for item in record.of_cell(cell.cell_id) for point in item.curve):
             stop = cell.choices.stop
             assert stop.target is not None, "it was evaluated"
-            grouped.setdefault((cell.choices.workload.label, stop.metric, stop.target), []).append(cell)
+            grouped.setdefault((cell.choices.task, stop.metric, stop.target), []).append(cell)
     drawn = []
     for number, ((workload, metric, target), cells) in enumerate(grouped.items(), 1):
         shown = cells[:LINES]

@@ -21,7 +21,7 @@ from repro.record.status import STARTED, meaning
 from repro.record.store import Record
 from repro.suite.cell import Cell
 from repro.suite.model import Trial
-from repro.suite.training import TrainingConfig
+from repro.suite.kinds import AnyTrialConfig
 
 from .. import csv_files
 from .. import markdown as markdown_page
@@ -261,8 +261,8 @@ def common_tags(record: Record, run: str, key: str, level: str, cell: Cell) -> d
     return tags
 
 
-def data_of(record: Record, choices: TrainingConfig) -> tuple[DataSet, ...]:
-    return tuple(item for item in record.environment.data if item.workload == choices.workload.label)
+def data_of(record: Record, choices: AnyTrialConfig) -> tuple[DataSet, ...]:
+    return tuple(item for item in record.environment.data if item.workload == choices.task)
 
 
 def flat_params(cell: Cell, more: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:

@@ -149,7 +149,7 @@ def _cell(cell: Cell, evidence: Evidence, compared: Comparison, planned: int) ->
     equal = sum(one.hashes.get("final_weights") == other.hashes.get("final_weights") is not None
                 for one, other in pairs)
     real = cell.choices.origin != "simulated"  # a simulated engine has no weights
-    bitwise = cell.choices.determinism == "bitwise" and real
+    bitwise = cell.choices.repeatability == "bitwise" and real
     answer, because = _bitwise(pairs, planned) if bitwise else _equivalent(evidence, compared)
     return CellAnswer(cell.cell_id, cell.label, answer, "bitwise" if bitwise else "equivalence", because, len(pairs),
                       equal if real else 0, compared, tuple(describe_resumed_trials(evidence)))

@@ -63,8 +63,8 @@ def check(plan: Plan, results: Sequence[Result]) -> list[Convergence]:
        whole range is inside the margin on one side count for that side. If the median ratio were outside, each pair
        would be inside with probability 1/2 at most, so p = P(Bin(n, 1/2) >= count), the larger of both sides.
     """
-    if not plan.has_target:
-        return []
+    if not plan.has_target or len(plan.trainings()) < len(plan.cells):
+        return []  # of a program nothing says that its data and its model are those of another
     index = CellIndex(plan.cells)
     pairs = _groups(plan, index)
     by_cell: dict[str, list[Result]] = {}
@@ -145,7 +145,7 @@ def _row(
 ) -> Convergence:
     grid = _grid([*by_cell.get(found.candidate, []), *by_cell.get(found.baseline, [])])
     verdict, because, p = _verdict(found, certain, grid, plan)
-    choices = cell.choices
+    choices = cell.training
     return Convergence(
         workload=choices.workload.label, global_batch=choices.batch.global_, precision=choices.precision.label,
         candidate=found.candidate, baseline=found.baseline, candidate_label=found.candidate_label,

@@ -61,7 +61,8 @@ class ReadBack:
 
     def _settings(self, cell_id: str) -> Mapping[str, str]:
         if cell_id not in self._known:
-            found: dict[str, list[str]] = {"learning_rate": [f"{self._cells[cell_id].choices.rate:g}"]}
+            found: dict[str, list[str]] = {
+                name: [value] for name, value in self._cells[cell_id].choices.settings.items()}
             for result in self._trials.get(cell_id, ()):
                 for name, value in {**result.effective, **result.settings}.items():
                     if name not in NOT_SETTINGS:

@@ -53,7 +53,7 @@ def samples_per_second(trial: Trial, events: Sequence[Event], samples: int, trai
     if left_out:
         seconds = [step + waited for event in events if event.key == "x_steps"
                    for step, waited in zip(event.value["seconds"], event.value["input_seconds"], strict=True)]
-        train_seconds, samples = sum(seconds[left_out:]), samples - left_out * trial.choices.batch.global_
+        train_seconds, samples = sum(seconds[left_out:]), samples - left_out * trial.training.batch.global_
     return samples / train_seconds if train_seconds > 0 else None
 
 

@@ -29,7 +29,7 @@ class TrialCheckpoints:
     @property
     def wanted(self) -> bool:
         """True if the suite requires checkpoints and the engine can write them."""
-        return self.context.plan.suite.keeps_checkpoints and self.trial.choices.engine.get(Engine).checkpoints
+        return self.context.plan.suite.keeps_checkpoints and not self.trial.choices.why_no_checkpoints()
 
     def newest(self) -> tuple[Resumption | None, tuple[str, ...]]:
         """Find the checkpoint to resume from (None: start from the beginning) and why newer ones were passed over."""
@@ -54,7 +54,7 @@ class TrialCheckpoints:
 
 def spent_seconds(trial: Trial, point: Resumption | None) -> float:
     """Return how much of its time limit a trial has used before it is resumed; 0 on a simulated clock."""
-    if point is None or not trial.choices.engine.get(Engine).needs_parts:
+    if point is None or trial.choices.origin == "simulated":
         return 0.0
     return max(0.0, point.spent_seconds())
 

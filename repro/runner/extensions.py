@@ -18,8 +18,8 @@ def build_extensions(plan: Plan) -> None:
     Raises:
         UsageError: it cannot be built.
     """
-    needed = {engine.build_module: (cell.choices.engine.kind, built) for cell in plan.cells
-              if (built := (engine := cell.choices.engine.get(Engine)).builds())}
+    needed = {engine.build_module: (choices.engine.kind, built) for choices in plan.trainings()
+              if (built := (engine := choices.engine.get(Engine)).builds())}
     for module, (name, built) in needed.items():
         problem = _run(module)
         if problem:

@@ -120,7 +120,7 @@ class ParityGate:
             if isinstance(ranks, str):
                 findings.append(_not_run(group, candidate, ranks))
                 continue
-            precision = candidate.choices.precision.get(Precision)
+            precision = candidate.training.precision.get(Precision)
             checks = judge(reference, ranks, tolerances) if group.kind == "fp32" else \
                 judge_precision(precision, reference, ranks)
             worst = culprit(checks)

@@ -36,7 +36,7 @@ class Launchers:
             if key not in self._open:
                 self._open[key] = cell.choices.launcher.get(Launcher)
                 self._open[key].open(modules, plan.device)
-            self._open[key].prepare(cell.choices.processes)
+            self._open[key].prepare(cell.choices.ranks)
         seconds = [known for item in self._open.values() if (known := item.preload_seconds) is not None]
         return sum(seconds) if seconds else None
 
@@ -64,7 +64,7 @@ class Launchers:
 def _request(trial: Trial, entry: str, folder: Path, payload: dict[str, Any]) -> LaunchRequest:
     choices = trial.choices
     return LaunchRequest(
-        entry=entry, processes=choices.processes, device=choices.device, folder=folder,
+        entry=entry, processes=choices.ranks, device=choices.device, folder=folder,
         payload={**payload, "trial": trial.model_dump(mode="json", by_alias=True),
                  "simulated": choices.origin == "simulated", "launched_ns": time.monotonic_ns()},
         timeout_seconds=choices.timeout_seconds - payload.get("spent_seconds", 0.0),

@@ -77,10 +77,10 @@ def data_sets(plan: Plan) -> Iterator[DataSet]:
         TrialError: the content is not what the workload declares.
     """
     seen: set[str] = set()
-    for cell in plan.cells:
-        choice = cell.choices.workload
+    for choices in plan.trainings():
+        choice = choices.workload
         workload = choice.get(Workload)
-        if canonical(choice) in seen or not cell.choices.engine.get(Engine).needs_parts:
+        if canonical(choice) in seen:
             continue
         seen.add(canonical(choice))
         identity = workload.identity()
@@ -160,8 +160,8 @@ def checkpoint_bytes(plan: Plan) -> int:
     """Estimate the size of the checkpoints of the largest model in `plan`: those kept, and one being written."""
     if not plan.suite.keeps_checkpoints:
         return 0
-    chosen = {canonical(cell.choices.workload): cell.choices.workload.get(Workload) for cell in plan.cells
-              if cell.choices.engine.get(Engine).checkpoints and cell.choices.engine.get(Engine).needs_parts}
+    chosen = {canonical(choices.workload): choices.workload.get(Workload) for choices in plan.trainings()
+              if choices.engine.get(Engine).checkpoints}
     return max((_weights(workload) for workload in chosen.values()), default=0) * WEIGHT_BYTES * (KEPT + 1)
 
 

@@ -16,6 +16,7 @@ from repro.suite.kinds import AnyTrialConfig
 from repro.suite.labels import is_text_of
 from repro.suite.model import Side, cell_name
 from repro.suite.stand_in import StandIn
+from repro.suite.training import TrainingConfig
 
 FEW_ABSENT = 100
 """Cells of absent plug-ins whose own labels are compared with each other; with more, none is used."""
@@ -37,6 +38,12 @@ class Cell(Frozen):
     side: Side = ""
     twin_of: str = ""
     """For side B: the id of its side A."""
+
+    @property
+    def training(self) -> TrainingConfig:
+        """The choices of a cell of kind training, which alone has engines and workloads."""
+        assert isinstance(self.choices, TrainingConfig)
+        return self.choices
 
     @property
     def well_named(self) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from repro.seams.training import Workload
 from repro.suite.cell import Cell
 from repro.suite.matrix import Problem
 from repro.suite.metrics import METRICS
@@ -21,7 +20,7 @@ def check_designs(suite: Suite, cells: Sequence[Cell], problem: Problem) -> None
         SuiteError: cells with and without a target, or a declared metric or horizon that these trials do not have.
     """
     if suite.metric == "tokens" and (cell := next((cell for cell in cells if not _has_tokens(cell)), None)):
-        raise problem(f"workload {cell.choices.workload.kind} has no tokens; train_throughput counts its samples",
+        raise problem(f"{cell.choices.task} has no tokens; train_throughput counts its samples",
                       ("primary", "metric"))
     with_target = {cell.choices.stop.has_target for cell in cells}
     if len(with_target) > 1:
@@ -37,4 +36,4 @@ def check_designs(suite: Suite, cells: Sequence[Cell], problem: Problem) -> None
 
 
 def _has_tokens(cell: Cell) -> bool:
-    return cell.choices.workload.get(Workload).tokens_per_sample is not None
+    return cell.choices.quality.tokens_per_sample is not None

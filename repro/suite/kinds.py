@@ -9,10 +9,11 @@ from pydantic import BeforeValidator
 
 from repro.core.errors import nearest
 from repro.suite.field_problem import FieldProblem
+from repro.suite.program import ProgramConfig
 from repro.suite.training import TrainingConfig
 
 DEFAULT = "training"
-KINDS: dict[str, type[TrainingConfig]] = {"training": TrainingConfig}
+KINDS: dict[str, type[TrainingConfig] | type[ProgramConfig]] = {"training": TrainingConfig, "program": ProgramConfig}
 """Every kind that is built. `repro.suite.trial_config` says how to add one."""
 NOT_BUILT = {
     "program": "a command of yours",
@@ -21,7 +22,7 @@ NOT_BUILT = {
 """Kinds that a suite may come to name, and what a trial of them runs."""
 
 
-def config_class(data: Mapping[str, Any]) -> type[TrainingConfig]:
+def config_class(data: Mapping[str, Any]) -> type[TrainingConfig] | type[ProgramConfig]:
     """Return the class of the kind that `data` names; training if it names none.
 
     Raises:
@@ -44,5 +45,5 @@ def _of_a_built_kind(data: Any) -> Any:
     return data
 
 
-AnyTrialConfig = Annotated[TrainingConfig, BeforeValidator(_of_a_built_kind)]
+AnyTrialConfig = Annotated[TrainingConfig | ProgramConfig, BeforeValidator(_of_a_built_kind)]
 """A configuration of any kind. With a second kind: a union of their classes, discriminated by `kind`."""

@@ -15,6 +15,7 @@ from repro.suite.identity import METHOD, digest
 from repro.suite.kinds import AnyTrialConfig
 from repro.suite.metrics import DEFAULT, DEFAULT_WITHOUT_TARGET, METRICS
 from repro.suite.sequential import Sequential, check_design, looks_of, with_last_look
+from repro.suite.training import TrainingConfig
 
 SEEDS_BELOW = 1 << 63
 VERSION = r"^\d+(\.\d+){0,2}$"
@@ -36,6 +37,12 @@ class Trial(Frozen):
     master_seed: int = Field(ge=0)
     side: Side = ""
     """Only if the choices alone do not name the cell."""
+
+    @property
+    def training(self) -> TrainingConfig:
+        """The choices of a trial of kind training, which alone has engines and workloads."""
+        assert isinstance(self.choices, TrainingConfig)
+        return self.choices
 
     @property
     def cell_id(self) -> str:

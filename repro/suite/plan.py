@@ -30,6 +30,7 @@ from repro.suite.model import SEEDS_BELOW, Suite, Trial
 from repro.suite.recorded import RecordedPlugin, reading
 from repro.suite.repeats import lost_design, planned_repeats, without_primary
 from repro.suite.stand_in import StandIn
+from repro.suite.training import TrainingConfig
 
 LEAST_SEEDS = 5
 """Repeats that a result needs (method.md section 3); fewer make a smoke test."""
@@ -136,6 +137,11 @@ class Plan(Frozen):
         """Return a sentence for each plug-in in it that is not installed here as the plan describes it."""
         return list(dict.fromkeys(choice.plugin.absence for cell in self.cells for choice in cell.choices.plugins()
                                   if isinstance(choice.plugin, StandIn)))
+
+    def trainings(self) -> list[TrainingConfig]:
+        """Return the choices of the cells that train a model here, in their order."""
+        return [cell.choices for cell in self.cells
+                if isinstance(cell.choices, TrainingConfig) and cell.choices.needs_parts]
 
     @property
     def common_seeds(self) -> int:

@@ -254,6 +254,11 @@ class TrainingConfig(TrialConfig):
         """Full learning rate after the scaling rule."""
         return float(self.optimizer.get(Optimizer).lr * self.scaling.scale(self.batch.global_))
 
+    @property
+    def needs_parts(self) -> bool:
+        """Its engine trains a model; False: it simulates."""
+        return self.engine.get(Engine).needs_parts
+
     # ---- as a kind of trial
 
     @property
@@ -267,8 +272,28 @@ class TrainingConfig(TrialConfig):
         return self.engine.label
 
     @property
+    def task(self) -> str:
+        return self.workload.label
+
+    @property
+    def global_batch(self) -> int:
+        return self.batch.global_
+
+    @property
+    def train_samples(self) -> int:
+        samples: int = self.workload.get(Workload).train_samples
+        return samples
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return {"learning_rate": f"{self.rate:g}"}
+
+    @property
+    def repeatability(self) -> str:
+        return self.determinism
+
+    @property
     def quality(self) -> Quality:
-        """Words and derived figures of the metric by which its trials are judged."""
         return quality_of(self.workload.get(Workload), self.stop.metric)
 
     @classmethod

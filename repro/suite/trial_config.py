@@ -21,6 +21,7 @@ from repro.seams.plugin import Setting
 from repro.suite.choice import Choice
 from repro.suite.field_problem import SuitePart
 from repro.suite.identity import digest
+from repro.suite.quality import Quality
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,46 @@ class TrialConfig(SuitePart):
     @abstractmethod
     def title(self) -> str:
         """The cell's label in a suite in which nothing varies."""
+
+    @property
+    @abstractmethod
+    def task(self) -> str:
+        """What its trials learn, as people read it: cells of one task share a panel of curves."""
+
+    @property
+    @abstractmethod
+    def quality(self) -> Quality:
+        """Words and derived figures of the metric by which its trials are judged."""
+
+    @property
+    @abstractmethod
+    def global_batch(self) -> int | None:
+        """Samples of one optimizer step over all processes; None: not declared."""
+
+    @property
+    @abstractmethod
+    def train_samples(self) -> int | None:
+        """Samples of one pass over the training data; None: not declared."""
+
+    @property
+    @abstractmethod
+    def settings(self) -> dict[str, str]:
+        """Settings that follow from the fields, by name."""
+
+    @property
+    @abstractmethod
+    def repeatability(self) -> str:
+        """The declared level of determinism."""
+
+    @property
+    def ranks(self) -> int:
+        """Processes that the launcher starts for a trial."""
+        return self.processes
+
+    @property
+    def unverified(self) -> str:
+        """What nobody checked about its trials, for every verdict on them; "" if the gate and the log show it."""
+        return ""
 
     @classmethod
     def phrase(cls, field: str, value: str) -> str:

@@ -34,11 +34,11 @@ class TrialContext:
 
     @property
     def choices(self) -> TrainingConfig:
-        return self.trial.choices
+        return self.trial.training
 
     @property
     def workload(self) -> Workload:
-        return self.trial.choices.workload.get(Workload)
+        return self.choices.workload.get(Workload)
 
     @property
     def budget_steps(self) -> int:

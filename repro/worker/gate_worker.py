@@ -28,19 +28,19 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
     """Run the steps and write trace<rank>.json in `folder`: the entry point of every rank."""
     rank, world, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     trial = Trial.model_validate(payload["trial"])
-    with naming_out_of_memory(trial.choices, in_gate=True):
+    with naming_out_of_memory(trial.training, in_gate=True):
         trace = _run(trial, RankPlace(rank, world, local_rank), payload)
     fence.write_bytes(Path(folder, f"trace{rank}.json"), trace.model_dump_json().encode())
 
 
 def _run(trial: Trial, place: RankPlace, payload: Mapping[str, Any]) -> Trace:
-    job = make_job(trial.choices, place, payload.get("cache"))
+    job = make_job(trial.training, place, payload.get("cache"))
     cut = int(payload.get("ranks_of_candidates", 1))
     started = start_session(trial, job, payload.get("disturbance", 0), lambda parts: prepare(parts, cut, job.device))
     assert started.parts is not None
     try:
-        if trial.choices.warmup_steps:  # the reference has none: what a warm-up leaves behind must show
-            warm_up(started.session, started.parts, job, trial.choices)
+        if trial.training.warmup_steps:  # the reference has none: what a warm-up leaves behind must show
+            warm_up(started.session, started.parts, job, trial.training)
         kind: Kind = payload["kind"]
         return Recorder(trial, job, started).record(kind, measured_steps(kind, float(payload["least_share"])))
     finally:
@@ -56,10 +56,10 @@ class Recorder:
         self.session: Session = started.session
         self.parts: TrainingParts = started.parts
         self.parts.open_data()
-        workload = trial.choices.workload.get(Workload)
-        self.eval_samples = min(workload.eval_samples, (trial.choices.gate or GateOptions()).eval_samples)
+        workload = trial.training.workload.get(Workload)
+        self.eval_samples = min(workload.eval_samples, (trial.training.gate or GateOptions()).eval_samples)
         self.order = SampleOrder(
-            Streams(trial.master_seed, trial.repeat), workload.train_samples, trial.choices.batch.global_)
+            Streams(trial.master_seed, trial.repeat), workload.train_samples, trial.training.batch.global_)
         self.measures = Measures()
         self.weights: dict[str, np.ndarray] = {}
         self.fed: list[tuple[str, ...]] = []
@@ -97,7 +97,7 @@ class Recorder:
         return [self.parts.train_batch(epoch + index % 3, indices) for indices in shares]
 
     def _measure_step(self, step: Step) -> None:
-        batches, rate = self._batches(step.number), self.trial.choices.rate * step.share
+        batches, rate = self._batches(step.number), self.trial.training.rate * step.share
         self.fed.append(tuple(batch_sha256(batch) for batch in batches))
         if step.split:
             self.losses.append(float(self.session.backward(batches)))
@@ -123,7 +123,7 @@ class Recorder:
         """Evaluate by the engine and, with the weights that it reports, by the harness's own model."""
         from repro.worker.own_model import OwnModel
 
-        metric, job = self.trial.choices.gate_metric, self.job
+        metric, job = self.trial.training.gate_metric, self.job
         theirs = self.session.evaluate(share_batches(self.parts, job, samples), metric)
         moved = self._moved()
         functions = self.started.functions

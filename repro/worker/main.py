@@ -33,8 +33,8 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
     rank, world, local_rank = (int(os.environ.get(name, default)) for name, default in
                                (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0")))
     trial = Trial.model_validate(payload["trial"])
-    place = RankPlace(rank, trial.choices.processes if payload.get("simulated") else world, local_rank)
-    with naming_out_of_memory(trial.choices):
+    place = RankPlace(rank, trial.training.processes if payload.get("simulated") else world, local_rank)
+    with naming_out_of_memory(trial.training):
         loop = build(trial, place, Path(folder) / payload["log"], payload)
         try:
             loop.run()
@@ -48,8 +48,8 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
 
 def build(trial: Trial, place: RankPlace, log_path: Path, payload: Mapping[str, Any]) -> Loop:
     """Return the loop of one rank, ready to run; all of this happens before `run_start`."""
-    job = make_job(trial.choices, place, payload.get("cache"))
-    engine = trial.choices.engine.get(Engine)
+    job = make_job(trial.training, place, payload.get("cache"))
+    engine = trial.training.engine.get(Engine)
     virtual = engine.clock(job, Streams(trial.master_seed, trial.repeat))
     writer, resumed = from_payload(payload, log_path.parent, trial.trial_id, place.rank, place.world)
     if place.rank and not engine.needs_parts:
@@ -67,7 +67,7 @@ def _build_new(
     trial: Trial, job: Job, virtual: Callable[[], int] | None, log: EventLog, writer: CheckpointWriter | None
 ) -> Loop:
     """Build a trial that starts from its initial weights; initialisation is an interval of its log."""
-    engine = trial.choices.engine.get(Engine)
+    engine = trial.training.engine.get(Engine)
     log.start("init_start")
     _describe(log, trial, engine)
     started = start_session(trial, job)
@@ -77,8 +77,8 @@ def _build_new(
         log.emit("x_settings", settings(os.environ))
         if engine.needs_parts:
             log.emit("x_build", torch_build())
-        if parts is not None and trial.choices.warmup_steps:
-            compiled = warm_up(session, parts, job, trial.choices)
+        if parts is not None and trial.training.warmup_steps:
+            compiled = warm_up(session, parts, job, trial.training)
             if compiled is not None:
                 log.emit("x_compile", compiled)
         log.stop("init_stop")
@@ -103,7 +103,7 @@ def _build_resumed(
             if started.parts is not None:
                 # Even if the trial has no warm-up: in the first steps DDP rearranges its buckets and optimizers create
                 # their state, which the earlier attempt had done by its checkpoint.
-                warm_up(started.session, started.parts, job, trial.choices)
+                warm_up(started.session, started.parts, job, trial.training)
             clock = make_clock(job.device, virtual, now)
             return Loop(TrialContext(trial, job, started, log, clock), writer, resumed)
 
@@ -139,7 +139,7 @@ def _open_log(
 
 def _describe(log: EventLog, trial: Trial, engine: Engine) -> None:
     """Log the requested configuration, in MLPerf's keys and ours."""
-    choices = trial.choices
+    choices = trial.training
     optimizer = choices.optimizer.plugin.model_dump(mode="json")
     workload = choices.workload.get(Workload)
     log.emit("submission_benchmark", choices.workload.kind)

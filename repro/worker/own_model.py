@@ -23,7 +23,7 @@ class OwnModel:
 
     def __init__(self, trial: Trial, job: Job, functions: TrainingParts) -> None:
         self.job, self.functions = job, functions
-        self.workload = trial.choices.workload.get(Workload)
+        self.workload = trial.training.workload.get(Workload)
         self.model = self.workload.build(Streams(trial.master_seed, trial.repeat), job.device).model
         self.numerics = Numerics(job.precision, job.device)
         self.numerics.prepare(self.model)

@@ -47,7 +47,7 @@ class Group:
 
 def name(trial: Trial) -> str:
     """Return the name of a trial in messages: engine, algorithm, world size."""
-    choices = trial.choices
+    choices = trial.training
     comm = "" if not choices.comm.get(Comm).own_algorithm else f" over {choices.comm.label}"
     return f"{choices.engine.label}{comm} on {choices.processes} process{'es' if choices.processes > 1 else ''}"
 
@@ -60,7 +60,7 @@ def groups(plan: Plan, every: bool = False) -> list[Group]:
     """
     cells = _cells_to_compare(plan, every)
     found = [*_groups(plan, cells, "fp32")]
-    found += _groups(plan, [cell for cell in cells if cell.choices.precision.kind != "fp32"], "precision")
+    found += _groups(plan, [cell for cell in cells if cell.training.precision.kind != "fp32"], "precision")
     return _named(found, cells)
 
 
@@ -79,7 +79,7 @@ def _named(found: Sequence[Group], cells: Sequence[Cell]) -> list[Group]:
         own = name(item)
         if short[group.title, own] > 1:
             return f"{own} ({labels[group.kind, item.cell_id]})"
-        options = ", ".join(item.choices.model_options.chosen()) if own == name(group.reference) else ""
+        options = ", ".join(item.training.model_options.chosen()) if own == name(group.reference) else ""
         return f"{own} ({options})" if options else own
 
     return [replace(group, names={item.cell_id: full(group, item) for item in group.candidates}) for group in found]
@@ -90,11 +90,11 @@ def _cells_to_compare(plan: Plan, every: bool) -> list[Cell]:
 
     Those are cells with a third party's plug-in or with a model option. Without those that the suite leaves out.
     """
-    real = [cell for cell in plan.cells if _needs_parts(cell.choices)]
-    several = len({(canonical(cell.choices.engine), canonical(cell.choices.comm), cell.choices.model_options)
+    real = [cell for cell in plan.cells if _needs_parts(cell)]
+    several = len({(canonical(cell.training.engine), canonical(cell.training.comm), cell.training.model_options)
                    for cell in real}) > 1
-    return [cell for cell in real if not _skip(cell.choices)
-            and (several or every or has_foreign_part(cell.choices) or _has_option(cell.choices))]
+    return [cell for cell in real if not _skip(cell.training)
+            and (several or every or has_foreign_part(cell.training) or _has_option(cell.training))]
 
 
 def _has_option(choices: TrainingConfig) -> bool:
@@ -110,8 +110,8 @@ def _skip(choices: TrainingConfig) -> str:
 
 def skipped(plan: Plan) -> dict[str, str]:
     """Return label -> reason of the cells that the suite leaves out."""
-    return {cell.label: _skip(cell.choices) for cell in plan.cells
-            if _needs_parts(cell.choices) and _skip(cell.choices)}
+    return {cell.label: _skip(cell.training) for cell in plan.cells
+            if _needs_parts(cell) and _skip(cell.training)}
 
 
 def has_foreign_part(choices: TrainingConfig) -> bool:
@@ -126,21 +126,21 @@ def _groups(plan: Plan, cells: Sequence[Cell], kind: Kind) -> list[Group]:
     least: dict[str, float] = {}
     for cell in cells:
         stripped, reference = _strip_cell(cell, kind), _reference_cell(cell, kind)
-        if kind == "precision" and _unsupported(reference.choices, plan):
+        if kind == "precision" and _unsupported(reference.training, plan):
             continue
         trial = plan.trial(stripped, 0)
         key = json.dumps([
-            *(canonical(getattr(trial.choices, part)) for part in ("workload", "batch", "optimizer", "precision")),
-            trial.choices.processes, trial.choices.gradient_clip, trial.choices.rate])
+            *(canonical(getattr(trial.training, part)) for part in ("workload", "batch", "optimizer", "precision")),
+            trial.training.processes, trial.training.gradient_clip, trial.training.rate])
         found.setdefault(key, {})[trial.trial_id] = trial
         references.setdefault(key, plan.trial(reference, 0))
-        least[key] = min(least.get(key, 1.0), least_share(cell.choices))
+        least[key] = min(least.get(key, 1.0), least_share(cell.training))
     made = [_group(references[key], tuple(members.values()), kind, least[key]) for key, members in found.items()]
     return [group for group in made if group.candidates]
 
 
 def _group(reference: Trial, members: Sequence[Trial], kind: Kind, least: float) -> Group:
-    choices, processes = reference.choices, members[0].choices.processes
+    choices, processes = reference.training, members[0].training.processes
     title = f"{choices.workload.label}, batch {choices.batch.global_}, {processes} process{'es' * (processes > 1)}"
     if kind == "precision":
         title += f", {choices.precision.label}"
@@ -157,7 +157,7 @@ def least_share(choices: TrainingConfig) -> float:
 
 def why_not(plan: Plan) -> str:
     """Return the reason why the gate has nothing to compare."""
-    if not any(_needs_parts(cell.choices) for cell in plan.cells):
+    if not any(_needs_parts(cell) for cell in plan.cells):
         return "no engine of this suite trains a model"
     if left_out := skipped(plan):
         return f"not gated: {'; '.join(dict.fromkeys(left_out.values()))}"
@@ -180,19 +180,20 @@ def passed(plan: Plan, verdict: Mapping[str, Any] | None) -> bool:
     return found == expected and len(findings) == len(expected)
 
 
-def _needs_parts(choices: TrainingConfig) -> bool:
-    return choices.engine.get(Engine).needs_parts
+def _needs_parts(cell: Cell) -> bool:
+    """Return True if trials of the cell train a model here; a program trains its own."""
+    return isinstance(cell.choices, TrainingConfig) and cell.choices.needs_parts
 
 
 def _strip_cell(cell: Cell, kind: Kind) -> Cell:
     """Return the cell with a constant rate and, unless the format is compared, in fp32."""
     update = {"compression": "none", "compression_rank": 1,  # lossy on purpose
-              "schedule": type(cell.choices).model_fields["schedule"].default, "determinism": "seeded"}
+              "schedule": type(cell.training).model_fields["schedule"].default, "determinism": "seeded"}
     if kind == "fp32":
         update["precision"] = parse_choice("precision", "fp32")
-    if cell.choices.gate is not None and cell.choices.gate.micro is not None:
-        update["batch"] = _smaller_batch(cell.choices, cell.choices.gate.micro)
-    return cell.with_choices(cell.choices.model_copy(update=update))
+    if cell.training.gate is not None and cell.training.gate.micro is not None:
+        update["batch"] = _smaller_batch(cell.training, cell.training.gate.micro)
+    return cell.with_choices(cell.training.model_copy(update=update))
 
 
 def _smaller_batch(choices: TrainingConfig, micro: int) -> Batch:
@@ -204,7 +205,7 @@ def _smaller_batch(choices: TrainingConfig, micro: int) -> Batch:
 def _reference_cell(cell: Cell, kind: Kind) -> Cell:
     """Return the plain loop in one process on the same micro-batches, those of p ranks one after the other."""
     plain = _strip_cell(cell, kind)
-    choices = plain.choices
+    choices = plain.training
     batch = choices.batch.model_copy(update={"accumulation": choices.batch.accumulation * choices.processes})
     choices = choices.model_copy(update={
         "engine": parse_choice("engine", "single"), "comm": parse_choice("comm", "backend"), "processes": 1,

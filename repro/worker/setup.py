@@ -78,9 +78,9 @@ def start_session(
             measure how much rounding matters.
         prepare: changes the workload before the engine starts; only in the parity gate.
     """
-    engine, workload = trial.choices.engine.get(Engine), trial.choices.workload.get(Workload)
+    engine, workload = trial.training.engine.get(Engine), trial.training.workload.get(Workload)
     streams = Streams(trial.master_seed, trial.repeat)
-    seed_libraries(streams, trial.choices.determinism, with_torch=engine.needs_parts, rank=job.rank)
+    seed_libraries(streams, trial.training.determinism, with_torch=engine.needs_parts, rank=job.rank)
     if engine.needs_parts:
         _use_device(job.device)
     parts = workload.build(streams, job.device) if engine.needs_parts else None

@@ -152,7 +152,7 @@ def made_plan(cells: int, seeds: int) -> Plan:
 
 
 def _cell(cell: Cell, distance: int) -> Cell:
-    choices: TrainingConfig = cell.choices.model_copy(update={"evaluate_every": distance})
+    choices: TrainingConfig = cell.training.model_copy(update={"evaluate_every": distance})
     return cell.model_copy(update={"choices": choices, "cell_id": f"{cell.cell_id}-{distance}",
                                    "label": f"{cell.label}, every {distance}"})
 

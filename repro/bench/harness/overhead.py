@@ -118,7 +118,7 @@ def rank(folder: str, payload: Mapping[str, Any]) -> None:
     placed = [_placed(payload["launch"], 0)]
     loop = build(trial, RankPlace(number, world, number), Path(folder) / payload["log"], payload)
     placed.append(_placed(payload["launch"], 1))
-    bare = bare_ddp.Trainer(trial.choices.batch.global_, RATE)
+    bare = bare_ddp.Trainer(trial.training.batch.global_, RATE)
     try:
         loop.open_data()
         loop.input.start(0)
