@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
@@ -70,7 +71,9 @@ def compile_pattern(name: str, text: str) -> Any:
     if len(text) > LONGEST:
         raise FieldProblem(f"a pattern of {len(text)} characters; at most {LONGEST} are read", (name,))
     try:
-        known = re.compile(text).groupindex  # its messages have the position; RE2's have not
+        with warnings.catch_warnings():  # of sets that a later Python may read otherwise; RE2 decides what they mean
+            warnings.simplefilter("ignore")
+            known = re.compile(text).groupindex  # its messages have the position; RE2's have not
     except re.error as reason:
         raise FieldProblem(f"not a regular expression: {reason}", (name,)) from None
     except (RecursionError, OverflowError) as reason:
