@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import subprocess
 import sys
 import time
@@ -15,7 +14,8 @@ import pytest
 
 from repro.program.observation import Observation
 from repro.program.watch_pipe import WatchPipe
-from repro.program.watch_reader import WatchReader
+from tests import watched
+from tests.watched import program
 
 LOOP = """
 from repro import watch
@@ -27,10 +27,9 @@ with watch.run():
 """
 
 
-def run_program(script: str, pipe: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_program(script: str, pipe: str | None = None, **more: str) -> subprocess.CompletedProcess[str]:
     """Run a program of its own; `pipe` is what REPRO_WATCH says."""
-    around = {name: value for name, value in os.environ.items() if name not in ("RANK", "REPRO_WATCH")}
-    around |= environment | ({} if pipe is None else {"REPRO_WATCH": pipe})
+    around = watched.environment(more if pipe is None else {**more, "REPRO_WATCH": pipe})
     return subprocess.run([sys.executable, "-c", script], env=around, capture_output=True, text=True, timeout=60,
                           check=False)
 
@@ -40,19 +39,8 @@ def messages(pipe: WatchPipe) -> list[dict[str, object]]:
 
 
 def observed(script: str, folder: Path, metric: str | None = None) -> list[Observation]:
-    """Run a program under the pipe, read while it runs, and return everything it said."""
-    with WatchPipe(folder) as pipe:
-        program = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True,
-                                   env={**os.environ, "REPRO_WATCH": str(pipe.path), "RANK": "0"})
-        reader, lines = WatchReader(metric), pipe.lines()
-        found: list[Observation | None] = []
-        while lines or program.poll() is None:
-            select.select([pipe], [], [], 0.01)
-            lines = pipe.lines()
-            found += map(reader.take, lines)
-        assert (program.returncode, program.communicate()[1]) == (0, "")
-        reader.close()
-    return [item for item in found if item is not None]
+    """Return all that a script says, which ends well."""
+    return program("-c", script, folder=folder, metric=metric)
 
 
 def test_importing_it_loads_the_standard_library_only() -> None:
@@ -130,15 +118,15 @@ def test_a_plain_file_is_not_written_to(tmp_path: Path) -> None:
 
 def test_a_reader_that_leaves_is_not_noticed(tmp_path: Path) -> None:
     with WatchPipe(tmp_path) as pipe:
-        program = subprocess.Popen(
+        running = subprocess.Popen(
             [sys.executable, "-c", LOOP.replace("    for n", "    input()\n    for n")], stdin=subprocess.PIPE,
-            env={**os.environ, "REPRO_WATCH": str(pipe.path), "RANK": "0"}, stderr=subprocess.PIPE, text=True)
+            env=watched.environment(pipe.environment), stderr=subprocess.PIPE, text=True)
         until = time.monotonic() + 30
         while not (seen := messages(pipe)) and time.monotonic() < until:
             time.sleep(0.01)
     assert [message["event"] for message in seen] == ["start"]
-    assert program.communicate("\n", timeout=30)[1] == ""
-    assert program.returncode == 0
+    assert running.communicate("\n", timeout=30)[1] == ""
+    assert running.returncode == 0
 
 
 def test_a_full_pipe_holds_the_program_up_a_second_at_most(tmp_path: Path) -> None:
