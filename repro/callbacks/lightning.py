@@ -1,0 +1,47 @@
+"""`repro.watch` in the Trainer of Lightning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning.pytorch import Callback
+from lightning.pytorch.trainer.states import TrainerFn
+
+from repro import watch
+
+
+class WatchCallback(Callback):
+    """Reports a `Trainer`'s training: `Trainer(..., callbacks=[WatchCallback()])`.
+
+    Start and stop are those of `fit()`, without Lightning's check of the validation before it. Every metric that was
+    logged since the last validation goes under its own name; a `validate()` outside `fit()` is none of the training's.
+    """
+
+    def __init__(self) -> None:
+        self._reported: dict[str, Any] = {}
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Report the start."""
+        if trainer.is_global_zero:
+            watch.started()
+
+    def on_train_batch_end(self, trainer: Any, *others: Any) -> None:
+        """Report the optimizer's steps."""
+        if trainer.is_global_zero:
+            watch.step(trainer.global_step)
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """Report the qualities."""
+        if trainer.sanity_checking or trainer.state.fn != TrainerFn.FITTING or not trainer.is_global_zero:
+            return
+        metrics = dict(trainer.callback_metrics)
+        for name, value in metrics.items():
+            # Lightning keeps what an earlier validation logged: the same object is no new quality.
+            if value is not self._reported.get(name):
+                watch.evaluated(value, name, step=trainer.global_step)
+        self._reported = metrics
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Report the end."""
+        if trainer.is_global_zero:
+            watch.stopped()

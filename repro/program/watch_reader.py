@@ -1,0 +1,142 @@
+"""What a program says through `repro.watch`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from repro.core.frozen import Frozen
+from repro.program.observation import Line, Observation, OutputProblem, Seen
+
+SHOWN = 200
+"""Longest part of a line that a message shows, characters."""
+LATEST_SECONDS = 1.0
+"""Starts, stops and evaluations are written when they happen: one that arrives later than this after its own time is
+not believed."""
+
+
+class _Message(Frozen):
+    """One line of the pipe."""
+
+    event: Seen
+    ns: int
+    """Monotonic nanoseconds of the machine when it happened, by the program."""
+    pid: int
+    step: int | None = Field(default=None, ge=0)
+    samples: int | None = Field(default=None, ge=0)
+    metric: str | None = None
+    value: float | None = None
+
+
+class WatchReader:
+    """Reads the lines of `repro.watch`; each has the program's own time."""
+
+    def __init__(self, metric: str | None = None) -> None:
+        """
+        Args:
+            metric: The metric whose evaluations count; those of other names are left out, those without a name count.
+                None: all count.
+        """
+        self.other_metrics: set[str] = set()
+        """Names of the evaluations that were left out."""
+        self._metric = metric
+        self._process: int | None = None
+        self._phase: Literal["not begun", "begun", "stopped"] = "not begun"
+        self._step = self._samples = 0
+        self._ns = {"step": 0, "other": 0}
+        """Time of the last line. Steps may be counted in one thread and evaluated in another: each has its order."""
+        self._evaluated: int | None = None
+        """Step of the last evaluation."""
+
+    def take(self, line: Line) -> Observation | None:
+        """Return what the next line states; None if it evaluates another metric.
+
+        Raises:
+            OutputProblem: the line is none of `repro.watch`, comes from a second process, or cannot be right.
+        """
+        message = _parsed(line.text)
+        problem = self._problem(message, line.arrived_ns)
+        if problem:
+            raise OutputProblem(f"repro.watch: {problem}: {line.text[:SHOWN]}")
+        self._process = message.pid
+        if self._left_out(message):
+            self.other_metrics.add(str(message.metric))
+            return None
+        self._ns[_order(message)] = message.ns
+        if message.event == "evaluation":
+            self._evaluated = message.step
+        elif message.event == "step":
+            self._step = message.step or 0
+            self._samples = message.samples or self._samples
+        else:
+            self._phase = "begun" if message.event == "start" else "stopped"
+        return Observation(seen=message.event, arrived_ns=line.arrived_ns, read=line.read, step=message.step,
+                           samples=message.samples, value=message.value, own_ns=message.ns)
+
+    def close(self) -> None:
+        """Take the end of the program.
+
+        Raises:
+            OutputProblem: its training began and did not stop.
+        """
+        if self._phase == "begun":
+            raise OutputProblem(f"repro.watch: the program ended inside `watch.run()`, after step {self._step}")
+
+    def _problem(self, message: _Message, arrived_ns: int) -> str | None:
+        """Return why this line cannot follow the ones before it; None if it can."""
+        event = message.event
+        if self._process not in (None, message.pid):
+            return (f"two processes report ({self._process} and {message.pid}); only the one that trains as rank 0 "
+                    "may, the others need RANK in their environment")
+        if event == "start" and self._phase != "not begun":
+            return "a second training in one program"
+        if event != "start" and self._phase != "begun":
+            return f"`{event}` while the training has {self._phase}; it belongs inside `watch.run()`"
+        if event == "step":
+            return self._time_problem(message, arrived_ns) or self._step_problem(message)
+        if event == "evaluation":
+            return self._time_problem(message, arrived_ns) or self._evaluation_problem(message)
+        return self._time_problem(message, arrived_ns)
+
+    def _time_problem(self, message: _Message, arrived_ns: int) -> str | None:
+        if message.ns > arrived_ns:
+            return "its time is after its arrival"
+        if message.ns < self._ns[_order(message)] and not self._left_out(message):
+            return "its time is before that of the line before"
+        late = (arrived_ns - message.ns) / 1e9
+        if message.event != "step" and late > LATEST_SECONDS:
+            return f"its time is {late:.1f} s before its arrival"
+        return None
+
+    def _step_problem(self, message: _Message) -> str | None:
+        if message.step is None:
+            return "a step without its number"
+        if message.step < self._step or (message.samples is not None and message.samples < self._samples):
+            return f"goes back, from step {self._step} and {self._samples} samples"
+        return None
+
+    def _evaluation_problem(self, message: _Message) -> str | None:
+        if message.value is None:
+            return "an evaluation without a value"
+        if self._evaluated is not None and not self._left_out(message) and (message.step or 0) <= self._evaluated:
+            same = message.step == self._evaluated
+            return f"two evaluations of step {message.step}" if same else f"goes back, from step {self._evaluated}"
+        return None
+
+    def _left_out(self, message: _Message) -> bool:
+        """Whether it evaluates another metric."""
+        return message.event == "evaluation" and self._metric is not None and message.metric not in (None, self._metric)
+
+
+def _order(message: _Message) -> str:
+    return "step" if message.event == "step" else "other"
+
+
+def _parsed(text: str) -> _Message:
+    try:
+        return _Message.model_validate_json(text)
+    except ValidationError as error:
+        first: Any = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise OutputProblem(f"repro.watch: {f'{place}: ' if place else ''}{first['msg']}: {text[:SHOWN]}") from None

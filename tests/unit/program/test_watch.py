@@ -1,0 +1,216 @@
+"""`repro.watch` in real programs: what reaches the reader, and that the program never notices."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from repro.program.observation import Observation
+from repro.program.watch_pipe import WatchPipe
+from tests import watched
+from tests.watched import program
+
+LOOP = """
+from repro import watch
+with watch.run():
+    for n in range(1, 101):
+        watch.step(n, samples=8 * n)
+        if n % 50 == 0:
+            watch.evaluated(1 / n)
+"""
+
+
+def run_program(script: str, pipe: str | None = None, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of its own; `pipe` is what REPRO_WATCH says."""
+    around = watched.environment(more if pipe is None else {**more, "REPRO_WATCH": pipe})
+    return subprocess.run([sys.executable, "-c", script], env=around, capture_output=True, text=True, timeout=60,
+                          check=False)
+
+
+def messages(pipe: WatchPipe) -> list[dict[str, object]]:
+    return [json.loads(line.text) for line in pipe.lines()]
+
+
+def observed(script: str, folder: Path, metric: str | None = None) -> list[Observation]:
+    """Return all that a script says, which ends well."""
+    return program("-c", script, folder=folder, metric=metric)
+
+
+def test_importing_it_loads_the_standard_library_only() -> None:
+    done = run_program("import sys\nbefore = set(sys.modules)\nimport repro.watch\nprint(*set(sys.modules) - before)")
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert "repro" in loaded
+    assert loaded - {"repro"} <= set(sys.stdlib_module_names)
+    assert {name for name in done.stdout.split() if name.startswith("repro")} == {"repro", "repro.watch"}
+
+
+def test_a_training_is_seen_from_start_to_stop(tmp_path: Path) -> None:
+    begin = time.monotonic_ns()
+    found = observed(LOOP, tmp_path)
+    assert [item.seen for item in found] == ["start", "step", "step", "evaluation", "step", "evaluation", "stop"]
+    assert [(item.step, item.samples) for item in found] == [
+        (None, None), (1, 8), (50, 400), (50, 400), (100, 800), (100, 800), (None, None)]
+    assert [item.value for item in found if item.seen == "evaluation"] == [1 / 50, 1 / 100]
+    times = [item.own_ns or 0 for item in found]
+    assert times == sorted(times) and begin < times[0] and times[-1] < found[-1].arrived_ns
+
+
+def test_steps_are_written_at_most_five_times_a_second(tmp_path: Path) -> None:
+    found = observed("""
+import time
+from repro import watch
+with watch.run():
+    for n in range(1, 81):
+        time.sleep(0.01)
+        watch.step(n)
+""", tmp_path)
+    steps = [item for item in found if item.seen == "step"]
+    gaps = [(b.own_ns or 0) - (a.own_ns or 0) for a, b in pairwise(steps[:-1])]
+    assert 4 <= len(steps) <= 12 and steps[0].step == 1 and steps[-1].step == 80
+    assert min(gaps) >= 200_000_000
+
+
+@pytest.mark.parametrize(("value", "shown"), [
+    ("float('nan')", "nan"), ("float('inf')", "inf"), ("-1e999", "-inf"), ("1e-30", "1e-30"), ("3", "3.0"),
+    ("__import__('fractions').Fraction(1, 4)", "0.25"),
+])
+def test_any_number_is_a_value(value: str, shown: str, tmp_path: Path) -> None:
+    found = observed(f"from repro import watch\nwith watch.run(): watch.evaluated({value}, step=1)", tmp_path)
+    assert str(found[1].value) == shown
+
+
+def test_a_named_metric_is_picked(tmp_path: Path) -> None:
+    script = "from repro import watch\nwith watch.run():\n watch.evaluated(1, 'loss', step=1)\n" \
+             " watch.evaluated(0.5, 'accuracy', step=1, samples=64)"
+    found = observed(script, tmp_path, "accuracy")
+    assert [(item.value, item.step, item.samples) for item in found if item.seen == "evaluation"] == [(0.5, 1, 64)]
+
+
+@pytest.mark.parametrize(("environment", "pipe"), [
+    ({}, None), ({}, ""), ({}, "/nowhere/at/all"), ({}, "/dev/null"), ({"RANK": "1"}, "pipe"),
+])
+def test_the_program_runs_the_same_where_nobody_listens(
+    environment: dict[str, str], pipe: str | None, tmp_path: Path
+) -> None:
+    with WatchPipe(tmp_path) as made:
+        done = run_program(LOOP, str(made.path) if pipe == "pipe" else pipe, **environment)
+        assert made.lines() == []
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_pipe_that_nobody_reads_is_left_alone(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert run_program(LOOP, str(tmp_path / "pipe")).returncode == 0
+
+
+def test_a_plain_file_is_not_written_to(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    assert run_program(LOOP, str(tmp_path / "file")).returncode == 0
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_reader_that_leaves_is_not_noticed(tmp_path: Path) -> None:
+    with WatchPipe(tmp_path) as pipe:
+        running = subprocess.Popen(
+            [sys.executable, "-c", LOOP.replace("    for n", "    input()\n    for n")], stdin=subprocess.PIPE,
+            env=watched.environment(pipe.environment), stderr=subprocess.PIPE, text=True)
+        until = time.monotonic() + 30
+        while not (seen := messages(pipe)) and time.monotonic() < until:
+            time.sleep(0.01)
+    assert [message["event"] for message in seen] == ["start"]
+    assert running.communicate("\n", timeout=30)[1] == ""
+    assert running.returncode == 0
+
+
+def test_a_full_pipe_holds_the_program_up_a_second_at_most(tmp_path: Path) -> None:
+    script = """
+import time
+from repro import watch
+slowest = 0
+with watch.run():
+    for n in range(5000):
+        begin = time.perf_counter()
+        watch.evaluated(n, step=n)
+        slowest = max(slowest, time.perf_counter() - begin)
+    begin = time.perf_counter()
+print(slowest, time.perf_counter() - begin)
+"""
+    with WatchPipe(tmp_path) as pipe:
+        done = run_program(script, str(pipe.path))
+        slowest, end = map(float, done.stdout.split())
+        assert slowest < 0.5 and 0.9 < end < 2
+        read = 0
+        while lines := messages(pipe):
+            assert {message["event"] for message in lines} <= {"start", "evaluation"}, "no stop: some lines are lost"
+            read += len(lines)
+    assert 400 < read < 5000
+
+
+def test_a_burst_loses_nothing(tmp_path: Path) -> None:
+    script = "from repro import watch\nwith watch.run():\n for n in range(3000): watch.evaluated(n, step=n)"
+    found = observed(script, tmp_path)
+    assert [item.value for item in found[1:-1]] == [float(n) for n in range(3000)]
+
+
+def test_forks_say_nothing(tmp_path: Path) -> None:
+    found = observed("""
+import multiprocessing
+from repro import watch
+def work(n):
+    watch.step(1000 + n)
+    watch.evaluated(n)
+    watch.stopped()
+with watch.run():
+    watch.step(1)
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        pool.map(work, range(8))
+""", tmp_path)
+    assert [item.seen for item in found] == ["start", "step", "stop"]
+
+
+def test_threads_may_report(tmp_path: Path) -> None:
+    found = observed("""
+import threading
+from repro import watch
+def evaluate(k):
+    for n in range(200): watch.evaluated(n, f"metric{k}", step=n)
+with watch.run():
+    threads = [threading.Thread(target=evaluate, args=(k,)) for k in range(4)]
+    for thread in threads: thread.start()
+    for n in range(20000): watch.step(n)
+    for thread in threads: thread.join()
+""", tmp_path, "metric2")
+    assert [item.step for item in found if item.seen == "evaluation"] == list(range(200))
+
+
+@pytest.mark.parametrize(("body", "end"), [
+    ("raise SystemExit", ["stop"]), ("raise SystemExit(0)", ["stop"]), ("raise SystemExit(3)", []),
+    ("raise ValueError", []),
+])
+def test_a_training_that_an_exception_leaves_has_not_stopped(body: str, end: list[str], tmp_path: Path) -> None:
+    script = f"from repro import watch\nwith watch.run():\n watch.step(1)\n watch.step(2)\n {body}"
+    with WatchPipe(tmp_path) as pipe:
+        run_program(script, str(pipe.path))
+        seen = messages(pipe)
+    assert [message["event"] for message in seen] == ["start", "step", "step", *end]
+    assert [message["step"] for message in seen[1:3]] == [1, 2]
+
+
+@pytest.mark.parametrize("call", [
+    "watch.evaluated('much')", "watch.evaluated(None)", "watch.evaluated([1, 2])", "watch.step('x')",
+    "watch.step(10 ** 5000)", "watch.evaluated(10 ** 5000)", "watch.evaluated('\\U0001f600' * 9999, '\\0' * 9999)",
+    "watch.evaluated(1, '\\ud800')", "watch.step(2.5)",
+])
+def test_what_is_no_number_neither_fails_the_program_nor_exceeds_a_line(call: str, tmp_path: Path) -> None:
+    with WatchPipe(tmp_path) as pipe:
+        done = run_program(f"from repro import watch\nwith watch.run(): {call}", str(pipe.path))
+        assert (done.returncode, done.stderr) == (0, "")
+        lines = [line.text for line in pipe.lines()]
+    assert len(lines) == 3 and max(len(line.encode()) for line in lines) < 4096
