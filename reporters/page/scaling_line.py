@@ -9,7 +9,6 @@ from statistics import median
 from repro.compare import METRICS, Bounds, Comparison, Metric, contrast, summarize
 from repro.record.results import Result
 from repro.record.store import Record
-from repro.seams.training import Workload
 from repro.suite.cell import Cell
 from repro.suite.metrics import DEFAULT, DEFAULT_WITHOUT_TARGET
 

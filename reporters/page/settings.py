@@ -63,7 +63,8 @@ def settings(record: Record) -> Settings:
 
 def _all_fields(choices: AnyTrialConfig) -> dict[str, str]:
     fields = flatten(choices.model_dump(mode="json", by_alias=True))
-    return fields | {f"{name.replace('_', ' ')} after scaling (derived)": value for name, value in choices.settings.items()}
+    derived = {f"{name.replace('_', ' ')} after scaling (derived)": value for name, value in choices.settings.items()}
+    return fields | derived
 
 
 def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

@@ -20,8 +20,8 @@ from repro.record.results import Result
 from repro.record.status import STARTED, meaning
 from repro.record.store import Record
 from repro.suite.cell import Cell
-from repro.suite.model import Trial
 from repro.suite.kinds import AnyTrialConfig
+from repro.suite.model import Trial
 
 from .. import csv_files
 from .. import markdown as markdown_page

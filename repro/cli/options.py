@@ -116,7 +116,8 @@ def expand(source: SuiteFile, overrides: tuple[str, ...]) -> Plan:
     from repro.suite.plan import Drawn, make_plan
     from repro.suite.reaching import refuse_credentials
 
-    plan = make_plan(source.suite, detect(), source.problem, bool(overrides), Drawn(fresh_seed(), fresh_seed()))
+    plan = make_plan(source.suite, detect(), source.problem, bool(overrides), Drawn(fresh_seed(), fresh_seed()),
+                     folder=source.folder)
     refuse_credentials(plan, os.environ)
     return plan
 

@@ -167,6 +167,8 @@ def cautions(item: Evidence) -> list[str]:
 def _ungated(*cells: ComparedCell) -> Iterator[str]:
     """Yield the stated reason why the parity gate left a cell out; published cells have no gate."""
     for cell in cells:
+        if unverified := getattr(cell.choices, "unverified", ""):
+            yield unverified
         if reason := getattr(getattr(cell.choices, "gate", None), "skip", None):
             yield f"not gated: {reason} (that {cell.label} trains like the reference was not checked)"
 

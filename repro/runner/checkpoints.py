@@ -11,7 +11,6 @@ from repro.record.checkpoint import Checkpoints, Resumption
 from repro.record.status import meaning
 from repro.record.store import Record
 from repro.runner.context import RunContext
-from repro.seams.training import Engine
 from repro.suite.model import Trial
 
 

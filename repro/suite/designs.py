@@ -20,7 +20,7 @@ def check_designs(suite: Suite, cells: Sequence[Cell], problem: Problem) -> None
         SuiteError: cells with and without a target, or a declared metric or horizon that these trials do not have.
     """
     if suite.metric == "tokens" and (cell := next((cell for cell in cells if not _has_tokens(cell)), None)):
-        raise problem(f"{cell.choices.task} has no tokens; train_throughput counts its samples",
+        raise problem(f"workload {cell.choices.task} has no tokens; train_throughput counts its samples",
                       ("primary", "metric"))
     with_target = {cell.choices.stop.has_target for cell in cells}
     if len(with_target) > 1:

@@ -38,6 +38,11 @@ class SuiteFile:
     suite: Suite = field(init=False)
     overrides: dict[FieldPath, str] = field(default_factory=dict)
 
+    @property
+    def folder(self) -> Path:
+        """Folder of the file, to which the paths in it are relative."""
+        return Path(self.source.name).resolve().parent
+
     def problem(self, text: str, path: FieldPath) -> SuiteError:
         """Return `text` as an error that names file, line and field, or the override that set the field."""
         for length in range(len(path), 0, -1):

@@ -20,6 +20,7 @@ from repro.suite.field_problem import FieldProblem, describe_error
 from repro.suite.identity import canonical
 from repro.suite.kinds import AnyTrialConfig, config_class
 from repro.suite.model import Suite
+from repro.suite.program_files import ProgramFiles
 from repro.suite.recorded import RecordedPlugin
 
 MAX_CELLS = 5_000
@@ -32,7 +33,7 @@ Levels = dict[str, tuple[int, Any]]
 """Factor -> (index of its level, the level) of one combination."""
 
 
-def expand_matrix(suite: Suite, problem: Problem) -> tuple[list[Cell], set[int]]:
+def expand_matrix(suite: Suite, problem: Problem, files: ProgramFiles) -> tuple[list[Cell], set[int]]:
     """Return the cells of a suite and the indices of the exclusions that excluded something.
 
     Raises:
@@ -42,7 +43,7 @@ def expand_matrix(suite: Suite, problem: Problem) -> tuple[list[Cell], set[int]]
     found: list[AnyTrialConfig] = []
     used: set[int] = set()
     for levels, data in _combinations(suite):
-        choices = _parse_combination(data, levels, suite, used, problem)
+        choices = _parse_combination(data, levels, suite, used, problem, files)
         # Again with the defaults filled in: an exclusion may name what the suite does not write out.
         if choices is not None and not _excluded(choices.model_dump(mode="json", by_alias=True), suite, used):
             found.append(choices)
@@ -103,14 +104,14 @@ def _check_size(suite: Suite, problem: Problem) -> None:
 
 
 def _parse_combination(
-    data: dict[str, Any], levels: Levels, suite: Suite, used: set[int], problem: Problem
+    data: dict[str, Any], levels: Levels, suite: Suite, used: set[int], problem: Problem, files: ProgramFiles
 ) -> AnyTrialConfig | None:
     """Return one combination as the configuration of its kind of trial; None if it is excluded as written."""
     try:
         cls = config_class(data)
         if _excluded(_kinds(data, cls.plugin_fields), suite, used):
             return None
-        return cls.model_validate(data)
+        return cls.model_validate(data).located(files)
     except FieldProblem as error:
         raise _located(str(error), error.path, levels, problem) from error
     except ValidationError as error:

@@ -124,6 +124,9 @@ class Suite(Frozen):
                                                       "resume_from_checkpoint")
     checkpoint_every: int = Field(5, ge=1, le=1_000_000, description="evaluations from one checkpoint to the next, "
                                                                      "with on_failure: resume_from_checkpoint")
+    programs: dict[str, Annotated[str, Field(pattern="^[0-9a-f]{64}$")]] = Field(
+        default_factory=dict, description="hashes of the files of programs, filled in when a plan is made; given: the "
+                                          "files must have them")
     margin: float = Field(MARGIN, gt=0, lt=1, allow_inf_nan=False,
                           description="largest relative difference that still counts as the same, declared beforehand")
     horizon: float | None = Field(

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -27,6 +28,7 @@ from repro.suite.identity import FIRST_METHOD, METHOD, METHODS, canonical, rules
 from repro.suite.legacy import PlanKind
 from repro.suite.matrix import Problem, describe_plugins, expand_matrix
 from repro.suite.model import SEEDS_BELOW, Suite, Trial
+from repro.suite.program_files import ProgramFiles
 from repro.suite.recorded import RecordedPlugin, reading
 from repro.suite.repeats import lost_design, planned_repeats, without_primary
 from repro.suite.stand_in import StandIn
@@ -171,7 +173,7 @@ class Plan(Frozen):
 
 def make_plan(
     suite: Suite, machine: Machine, problem: Problem | None = None, overridden: bool = False, drawn: Drawn = FIXED,
-    method: str = METHOD,
+    method: str = METHOD, folder: Path | None = None,
 ) -> Plan:
     """Expand `suite` for `machine`.
 
@@ -181,13 +183,18 @@ def make_plan(
             becomes a note, not an error.
         drawn: the random numbers of this run.
         method: whose rules give the digest.
+        folder: of the suite's file, whose programs are hashed; None: the suite states their hashes, as that of a
+            record does.
 
     Raises:
         SuiteError: a combination that is wrong in itself, a cell twice, a baseline that no cell matches, or nothing
             left to run.
     """
     problem = problem or (lambda text, path: SuiteError(text, field=".".join(map(str, path))))
-    requested, used = expand_matrix(suite, problem)
+    files = ProgramFiles(folder, suite.programs)
+    requested, used = expand_matrix(suite, problem, files)
+    if files.found:
+        suite = suite.model_copy(update={"programs": dict(files.found)})
     idle = next((index for index in range(len(suite.exclude)) if index not in used), None)
     if idle is not None and not overridden:
         raise problem(f"{json.dumps(suite.exclude[idle])} excludes no combination of this suite", ("exclude", idle))

@@ -15,7 +15,10 @@ from repro.core.machine import Machine
 from repro.seams.plugin import Setting
 from repro.suite.choice import LauncherChoice
 from repro.suite.field_problem import FieldProblem, SuitePart
+from repro.suite.output_patterns import OutputPatterns
+from repro.suite.program_files import ProgramFiles
 from repro.suite.quality import Quality
+from repro.suite.ready_patterns import Ready, is_name, ready
 from repro.suite.trial_config import LogSize, TrialConfig
 
 Value = bool | int | float | str
@@ -25,6 +28,7 @@ GIVEN = (SEED, "processes", "batch.global", RUN_DIR)
 PLACEHOLDER = re.compile(r"\{\{([A-Za-z_][\w.-]*)\}\}|\{([A-Za-z_][\w.-]*)\}")
 """`{name}`, and `{{name}}` for the text `{name}` itself; any other brace stands for itself."""
 NAME = r"^[A-Za-z_][A-Za-z0-9_]{0,99}$"
+PATTERNS = ("pattern", "progress", "context", "start", "stop")
 LEAST_OWN = 0.5
 UNVERIFIED = ("self-reported: the programs state their quality themselves; not gated: nobody compared their data, its "
               "order, their initial weights or their arithmetic")
@@ -47,10 +51,10 @@ class Program(SuitePart):
     environment: dict[str, str] = Field(default_factory=dict, max_length=100, description="variables to set")
     passes: tuple[str, ...] = Field((), max_length=100, description="variables of this environment that it may see, "
                                     "besides those that any program needs")
-    terminal: bool = Field(False, description="run it under a pseudo-terminal, for programs that hold their output back "
-                                              "in a pipe")
-    sha256: str = Field("", pattern="^([0-9a-f]{64})?$", description="hash of its files, filled in when a plan is made; "
-                        "given: the files must have it")
+    terminal: bool = Field(False, description="run it under a pseudo-terminal, for programs that hold back what "
+                                              "they print into a pipe")
+    sha256: str = Field("", pattern="^([0-9a-f]{64})?$", description="hash of its files, filled in when a plan is "
+                        "made; given: the files must have it")
 
     @property
     def name(self) -> str:
@@ -67,29 +71,66 @@ class Evaluation(SuitePart):
     reader: Literal["pattern", "mllog", "watch", "tensorboard"] = Field(
         "pattern", description="pattern: lines of its output; mllog: MLPerf's log lines; watch: `repro.watch` in its "
                                "code; tensorboard: event files")
-    pattern: str = Field("", max_length=2000, description="regular expression with a group `value`, or the name of a "
-                                                          "known one")
-    progress: str = Field("", max_length=2000, description="regular expression of lines with steps but no quality")
-    start: str = Field("", max_length=2000, description="regular expression of the line with which training begins; "
+    pattern: str = Field("", max_length=1000, description="regular expression (RE2) with a group `value`, or the name "
+                                                          "of a ready one")
+    progress: str = Field("", max_length=1000, description="regular expression of lines with steps but no quality")
+    context: str = Field("", max_length=1000, description="regular expression of lines whose step holds for the "
+                                                          "evaluations after them")
+    start: str = Field("", max_length=1000, description="regular expression of the line with which training begins; "
                                                         "empty: with the start of the process")
+    stop: str = Field("", max_length=1000, description="regular expression of the line with which training ends")
+    key: Literal["eval_accuracy", "eval_error"] = Field("eval_accuracy", description="mllog: key of the quality")
     tag: str = Field("", max_length=200, description="tensorboard: the scalar that is the quality")
-    logs: str = Field("", max_length=1000, description="tensorboard: folder of the event files, relative to the "
-                                                       "working folder; {run_dir} and parameters are filled in")
-    least_own_share: float = Field(LEAST_OWN, ge=0, le=1, description="share of our clock that the program's own clock "
-                                   "must reach; less makes a trial invalid")
+    axis: Literal["step", "samples", "epoch"] = Field("step", description="tensorboard: what its steps count")
+    logs: str = Field("", max_length=1000, description="file of a csv pattern, or folder of the event files, relative "
+                                                       "to the working folder; takes placeholders")
+    least_own_share: float = Field(LEAST_OWN, ge=0, le=1, description="least share of our clock that the program's own "
+                                   "clock must count; less makes a trial invalid")
 
     @model_validator(mode="after")
     def _of_its_reader(self) -> Evaluation:
         if self.reader == "pattern" and not self.pattern:
             raise FieldProblem("is missing: it finds the quality in the output; or name another reader", ("pattern",))
-        for name in ("pattern", "progress", "start"):
-            if getattr(self, name) and self.reader != "pattern":
-                raise FieldProblem(f"reader {self.reader} has none; remove it", (name,))
-        for name in ("tag", "logs"):
-            if bool(getattr(self, name)) != (self.reader == "tensorboard"):
-                raise FieldProblem("is missing" if self.reader == "tensorboard" else "only reader tensorboard has it",
-                                   (name,))
+        if name := next((name for name in PATTERNS if getattr(self, name) and self.reader != "pattern"), None):
+            raise FieldProblem(f"reader {self.reader} has none; remove it", (name,))
+        self._ready_or_own()
+        if bool(self.tag) != (self.reader == "tensorboard"):
+            raise FieldProblem("only reader tensorboard has it; remove it" if self.tag else "is missing: the scalar "
+                               "that is the quality", ("tag",))
+        if bool(self.logs) != self.reads_file:
+            raise FieldProblem("nothing reads a file here; remove it" if self.logs else "is missing: where the program "
+                               "writes it", ("logs",))
         return self
+
+    def _ready_or_own(self) -> None:
+        if self.reader != "pattern":
+            return
+        if is_name(self.pattern):
+            ready(self.pattern, self.metric)
+            if name := next((name for name in PATTERNS[1:] if getattr(self, name)), None):
+                raise FieldProblem(f"the ready pattern {self.pattern} has its own; remove it", (name,))
+            return
+        try:
+            self.patterns().compiled()
+        except FieldProblem as error:
+            raise FieldProblem(str(error), ("pattern" if error.path == ("evaluation",) else error.path[0],)) from error
+
+    @property
+    def known(self) -> Ready | None:
+        """The ready pattern that it names; None: its own, or another reader."""
+        return ready(self.pattern, self.metric) if self.reader == "pattern" and is_name(self.pattern) else None
+
+    @property
+    def reads_file(self) -> bool:
+        """The quality comes from a file and not from the output."""
+        return self.reader == "tensorboard" or (self.known is not None and self.known.kind == "csv")
+
+    def patterns(self) -> OutputPatterns:
+        """Return what the lines of the output mean."""
+        if self.known is not None:
+            return self.known.patterns(self.metric)
+        return OutputPatterns(self.pattern, self.progress or None, self.context or None, self.start or None,
+                              self.stop or None)
 
 
 class ProgramBatch(SuitePart):
@@ -188,6 +229,13 @@ class ProgramConfig(TrialConfig):
             raise FieldProblem(f"no parameter named {name!r}{nearest(name, known)}; {{{{{name}}}}} stands for the text "
                                f"{{{name}}} itself", path)
 
+    def located(self, files: ProgramFiles) -> ProgramConfig:
+        found = files.sha256(self.engine.folder, self.engine.files, self.engine.commit)
+        if self.engine.sha256 not in ("", found):
+            raise FieldProblem(f"the files have the hash {found}; remove it to run them as they are",
+                               ("engine", "sha256"))
+        return self.model_copy(update={"engine": self.engine.model_copy(update={"sha256": found})})
+
     # ---- filling in
 
     def filled(self, text: str, given: dict[str, str]) -> str:
@@ -270,8 +318,8 @@ class ProgramConfig(TrialConfig):
                        processes=1, accumulation=1, device=device, device_count=device_count)
 
     def notes(self, machine: Machine) -> list[str]:
-        without = "" if self.uses_seed else (f"{self.title}: the command takes no {{seed}}, so its runs differ by chance "
-                                             "alone, and one seed means nothing for two of them")
+        without = "" if self.uses_seed else (f"{self.title}: the command takes no {{seed}}, so its runs differ by "
+                                             "chance alone, and one seed means nothing for two of them")
         return [*([without] if without else []), *super().notes(machine)]
 
     @property

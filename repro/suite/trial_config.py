@@ -16,11 +16,14 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from typing_extensions import Self
+
 from repro.core.machine import Machine
 from repro.seams.plugin import Setting
 from repro.suite.choice import Choice
 from repro.suite.field_problem import SuitePart
 from repro.suite.identity import digest
+from repro.suite.program_files import ProgramFiles
 from repro.suite.quality import Quality
 
 
@@ -103,6 +106,14 @@ class TrialConfig(SuitePart):
     def unverified(self) -> str:
         """What nobody checked about its trials, for every verdict on them; "" if the gate and the log show it."""
         return ""
+
+    def located(self: Self, files: ProgramFiles) -> Self:
+        """Return these choices with the hashes of the user's files that they name.
+
+        Raises:
+            FieldProblem: they are not there.
+        """
+        return self
 
     @classmethod
     def phrase(cls, field: str, value: str) -> str:

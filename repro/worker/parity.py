@@ -157,6 +157,8 @@ def least_share(choices: TrainingConfig) -> float:
 
 def why_not(plan: Plan) -> str:
     """Return the reason why the gate has nothing to compare."""
+    if not any(isinstance(cell.choices, TrainingConfig) for cell in plan.cells):
+        return "not gated: programs of the user's train models of their own"
     if not any(_needs_parts(cell) for cell in plan.cells):
         return "no engine of this suite trains a model"
     if left_out := skipped(plan):

@@ -14,7 +14,9 @@ from repro.record.status import meaning
 from repro.record.store import Record
 from repro.suite.cell import Cell
 from repro.suite.identity import canonical
+from repro.suite.kinds import AnyTrialConfig
 from repro.suite.metrics import DEFAULT
+from repro.suite.program import ProgramStop
 from repro.suite.stop import Stop
 from repro.suite.training import TrainingConfig
 
@@ -51,19 +53,27 @@ def _cell(record: Record, cell: Cell, results: Sequence[Result]) -> CellFacts:
     summary = summarize(cell, results, DEFAULT if stop.has_target else record.plan.suite.metric,
                         record.plan.suite.horizon)
     return CellFacts(
-        cell_id=cell.cell_id, label=cell.label, workers=choices.processes, global_batch=choices.batch.global_,
+        cell_id=cell.cell_id, label=cell.label, workers=choices.processes, global_batch=choices.global_batch,
         runs=tuple(_run(record.plan.master_seed, item) for item in results),
-        model=json.dumps(choices.workload.model_dump(mode="json"), sort_keys=True),
+        model=_model(choices),
         target=_target(stop),
         others=canonical(choices, exclude={"processes", "batch"}),
-        hyperparameters=_hyperparameters(choices, results), determinism=choices.determinism,
+        hyperparameters=_hyperparameters(choices, results) if isinstance(choices, TrainingConfig) else {},
+        determinism=choices.repeatability,
         planned=record.due_of(cell.cell_id), interval=_has_interval(summary), median=summary.median,
         bandwidth=min((item.network.slowest for item in results if item.network), default=None),
         simulated=choices.origin == "simulated",
     )
 
 
-def _target(stop: Stop) -> str:
+def _model(choices: AnyTrialConfig) -> str | None:
+    """Return architecture, data and loss as text; None for a program, which only its author knows."""
+    if not isinstance(choices, TrainingConfig):
+        return None
+    return json.dumps(choices.workload.model_dump(mode="json"), sort_keys=True)
+
+
+def _target(stop: Stop | ProgramStop) -> str:
     """Return the target; "" if none was asked for."""
     return f"{stop.metric} {'<=' if stop.direction == 'lower' else '>='} {stop.target:g}" if stop.has_target else ""
 

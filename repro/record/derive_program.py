@@ -1,0 +1,73 @@
+"""Derives the result of a trial of kind program from the events of its log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from repro.core.events import Event
+from repro.record.results import Point, Result
+from repro.record.status import Status, meaning
+from repro.record.trial_log import TrialLog, find_crossing, read_clocks, read_curve, read_init_seconds, read_status
+from repro.seams.launching import LaunchResult
+from repro.suite.model import Trial
+from repro.suite.program import ProgramConfig
+
+
+def derive_program(
+    trial: Trial, choices: ProgramConfig, attempt: int, events: Sequence[Event], outcome: LaunchResult | None
+) -> Result:
+    """Return the result of one attempt.
+
+    Its wall clock is ours: the arrival of what the program states. Its training clock is the program's own, if it has
+    one. Phases, weights and data of a program are unknown.
+    """
+    log = TrialLog(events)
+    base: dict[str, Any] = {
+        "trial_id": trial.trial_id, "cell_id": trial.cell_id, "repeat": trial.repeat, "attempt": attempt,
+        "hashes": log.mapping("x_hashes"), "effective": log.mapping("x_effective"),
+        "settings": log.mapping("x_settings"),
+    }
+    status, reason = read_status(log, outcome)
+    if meaning(status).logged and (wrong := [text for _, text in _findings(log, void=True)]):
+        status, reason = "invalid", "; ".join(wrong)
+    warnings = tuple(text for _, text in _findings(log, void=False))
+    if log.run_start is None:
+        return Result(**base, status=status, reason=reason, warnings=warnings)
+    points = read_curve(log)
+    crossing = find_crossing(points, choices.stop)
+    clocks = read_clocks(log, points, crossing) if status == "ok" and crossing is not None else {}
+    if status == "ok" and crossing is None:
+        status, reason = "invalid", "the log ends in success but no evaluation establishes the target"
+    if clocks and not _has_own_clock(log):
+        clocks["tta_train"] = None
+    return Result(**base, **_measured(choices, log, points), **clocks, status=status, reason=reason, curve=points,
+                  warnings=warnings)
+
+
+def _findings(log: TrialLog, void: bool) -> Iterator[tuple[Status, str]]:
+    """Yield what the supervisor found wrong: that which makes the trial invalid, or the rest."""
+    for event in log.all("x_finding"):
+        if bool(event.value.get("void")) == void:
+            yield "invalid", str(event.value.get("text", ""))
+
+
+def _has_own_clock(log: TrialLog) -> bool:
+    return any("own_seconds" in event.metadata for event in log.events)
+
+
+def _measured(choices: ProgramConfig, log: TrialLog, points: Sequence[Point]) -> dict[str, Any]:
+    """Return the figures that need no target."""
+    found: dict[str, Any] = {"init_seconds": read_init_seconds(log)}
+    values = [point.value for point in points if point.value is not None]
+    if values:
+        lower = choices.stop.direction == "lower"
+        found |= {"final": points[-1].value, "best": min(values) if lower else max(values)}
+    if log.run_stop is None or log.run_start is None:
+        return found
+    wall = (log.run_stop - log.run_start) / 1e9
+    samples = points[-1].samples if points else None
+    found |= {"run_seconds": wall, "samples": samples}
+    if samples and wall > 0 and choices.batch is not None:
+        found["samples_per_second"] = samples / wall
+    return found

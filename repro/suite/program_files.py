@@ -1,0 +1,153 @@
+"""The files that make up programs of a suite: which they are, and their hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+
+from repro.suite.field_problem import FieldProblem
+
+MOST_FILES, MOST_BYTES = 2000, 32 << 20
+"""Files of one program, and their bytes together: its source, not its data."""
+LEFT_OUT = ("__pycache__", "node_modules", "venv", "runs", "mlruns", "wandb")
+"""Folders that no pattern reaches, besides those whose names begin with a dot."""
+GIT_SECONDS = 60.0
+
+
+def key_of(folder: str, patterns: Sequence[str], commit: str) -> str:
+    """Return the name under which a suite keeps the hash of a program's files."""
+    return json.dumps([folder, list(patterns), commit])
+
+
+@dataclass(slots=True)
+class ProgramFiles:
+    """Hashes of the programs of one suite: those that a record states, else of the files on disk."""
+
+    base: Path | None
+    """Folder of the suite's file; None: a record is read, and no file is."""
+    stated: Mapping[str, str] = field(default_factory=dict)
+    found: dict[str, str] = field(default_factory=dict)
+
+    def sha256(self, folder: str, patterns: Sequence[str], commit: str) -> str:
+        """Return the hash of names and contents of a program's files.
+
+        Raises:
+            FieldProblem: there are none, too many, or their folder is no checkout with that commit.
+        """
+        key = key_of(folder, patterns, commit)
+        if key not in self.found:
+            if self.base is None:
+                if key not in self.stated:
+                    raise FieldProblem("the record does not state the hash of these files", ("engine", "files"))
+                self.found[key] = self.stated[key]
+            else:
+                self.found[key] = digest(read(self.base / folder, patterns, commit))
+                if self.stated.get(key, self.found[key]) != self.found[key]:
+                    raise FieldProblem(f"its files have the hash {self.found[key]}, and the suite's `programs` states "
+                                       f"{self.stated[key]}", ("engine", "files"))
+        return self.found[key]
+
+
+def read(folder: Path, patterns: Sequence[str], commit: str) -> dict[str, bytes]:
+    """Return the files of a program: path below `folder` -> content.
+
+    Raises:
+        FieldProblem: there are none, too many, one cannot be read, or `folder` is no checkout with that commit.
+    """
+    if not folder.is_dir():
+        raise FieldProblem(f"no such folder: {folder.name}", ("engine", "folder"))
+    found: dict[str, bytes] = {}
+    size = 0
+    for name, content in _of_commit(folder, commit) if commit else _of_folder(folder, patterns):
+        if any(_matches(name, pattern) for pattern in patterns):
+            found[name] = content
+            size += len(content)
+            if len(found) > MOST_FILES or size > MOST_BYTES:
+                raise FieldProblem(f"more than {MOST_FILES} files or {MOST_BYTES >> 20} MiB: name the program's source "
+                                   "and not its data", ("engine", "files"))
+    if not found:
+        raise FieldProblem(f"no file of {folder.name or 'the folder'} matches {', '.join(patterns)}",
+                           ("engine", "files"))
+    return found
+
+
+def digest(files: Mapping[str, bytes]) -> str:
+    """Return the sha256 of names and contents."""
+    listed = sorted((name, hashlib.sha256(content).hexdigest()) for name, content in files.items())
+    return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
+
+
+def archive(folder: Path, commit: str) -> bytes:
+    """Return a tar of the folder's part of a commit.
+
+    Raises:
+        FieldProblem: `folder` is in no checkout, or there is no such commit.
+    """
+    wanted = _git(folder, "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}")
+    if wanted is None:
+        inside = _git(folder, "rev-parse", "--is-inside-work-tree") is not None
+        what = f"no commit, tag or branch {commit!r} in its repository" if inside else "its folder is no git checkout"
+        raise FieldProblem(what, ("engine", "commit"))
+    found = _git(folder, "archive", "--format=tar", wanted.decode().strip())
+    if found is None:
+        raise FieldProblem(f"git cannot bring the commit {commit!r} of this folder", ("engine", "commit"))
+    return found
+
+
+def _of_commit(folder: Path, commit: str) -> Iterator[tuple[str, bytes]]:
+    with tarfile.open(fileobj=io.BytesIO(archive(folder, commit))) as tar:
+        for member in tar:
+            if member.isfile() and (stream := tar.extractfile(member)) is not None:
+                yield member.name, stream.read(MOST_BYTES + 1)
+
+
+def _of_folder(folder: Path, patterns: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in LEFT_OUT
+                            and not Path(place, name, "pyvenv.cfg").exists()
+                            and not Path(place, name, "ledger.jsonl").exists())
+        for name in sorted(names):
+            path = Path(place, name)
+            below = path.relative_to(folder).as_posix()
+            if any(_matches(below, pattern) for pattern in patterns) and path.is_file():
+                try:
+                    with path.open("rb") as stream:
+                        yield below, stream.read(MOST_BYTES + 1)
+                except OSError as error:
+                    raise FieldProblem(f"{below}: {error.strerror}", ("engine", "files")) from error
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Return whether a path matches: `**/` stands for any folders or none, `*` for a part of one name."""
+    return _parts_match(PurePosixPath(name).parts, PurePosixPath(pattern).parts)
+
+
+def _parts_match(name: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
+    if not pattern:
+        return not name
+    if pattern[0] == "**":
+        return any(_parts_match(name[skip:], pattern[1:]) for skip in range(len(name) + 1))
+    return bool(name) and fnmatchcase(name[0], pattern[0]) and _parts_match(name[1:], pattern[1:])
+
+
+def state(folder: Path) -> tuple[str | None, bool | None]:
+    """Return commit and whether there are uncommitted changes below a folder; (None, None): it is in no checkout."""
+    commit, status = _git(folder, "rev-parse", "HEAD"), _git(folder, "status", "--porcelain", "--", ".")
+    return (commit.decode().strip() if commit else None), (None if status is None else bool(status.strip()))
+
+
+def _git(folder: Path, *arguments: str) -> bytes | None:
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, timeout=GIT_SECONDS,
+                              check=False, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
