@@ -111,9 +111,11 @@ def _grouped(cells: Sequence[Cell], free: tuple[str, ...]) -> list[list[Cell]]:
     found: dict[str, list[Cell]] = {}
     for cell in cells:
         data = cell.choices.model_dump(mode="json", by_alias=True)
-        del data["processes"], data["batch"]["micro"]
+        batch = data["batch"] or {}
+        del data["processes"]
+        batch.pop("micro", None)
         if "batch" in free:
-            del data["batch"]["global"]
+            batch.pop("global", None)
         found.setdefault(json.dumps(data, sort_keys=True), []).append(cell)
     return [sorted(group, key=lambda cell: cell.choices.processes) for group in found.values()]
 

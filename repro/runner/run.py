@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -109,6 +110,8 @@ def prepare(plan: Plan, suite_text: str, out: Path) -> RunFolder:
         OutputError: it cannot be written, or is not empty.
     """
     folder = RunFolder.create(out)
+    if plan.base:
+        plan = plan.model_copy(update={"base": os.path.relpath(plan.base, folder.root.resolve())})
     write_text(folder.suite, suite_text)
     write_model(folder.plan, plan)
     return folder

@@ -78,6 +78,8 @@ class Plan(Frozen):
     """For people: declared contrasts that overrides removed, too few repeats, costs. No code searches them."""
     smoke_note: str = ""
     """The one of `notes` that says that the suite is a smoke test; "" if it is none."""
+    base: str = ""
+    """Folder of the suite's file, in which programs run; in a record relative to the run's folder. "": no programs."""
     kind: PlanKind = "suite"
     """suite: all that a suite expands to. reproduction: chosen trials of another record, run again. calibration: cells
     of a suite against themselves."""
@@ -209,6 +211,7 @@ def make_plan(
         device_count=machine.device_count, cores=machine.cores, cpp_compiler=machine.cpp_compiler,
         plugins=describe_plugins(suite, requested),
         cells=tuple(cells), skipped=tuple(skipped), order=(), order_seed=drawn.order_seed, kind="suite",
+        base=str(folder) if folder is not None and files.found else "",
     )
     plan = plan.model_copy(update={"order": tuple(planned_order(plan))})
     smoke_note = _smoke_note(plan)

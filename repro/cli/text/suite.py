@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
 from repro.cli.workflows.progress import duration
 from repro.core import pattern
 from repro.suite.cost import Cost
+from repro.suite.kinds import AnyTrialConfig
 from repro.suite.model import Suite
 from repro.suite.plan import Plan
+from repro.suite.program import RUN_DIR, SEED, ProgramConfig
 
 
 def suite_text(suite: Suite) -> str:
@@ -80,7 +83,7 @@ def plan_text(plan: Plan, cost: Cost, out_of_reach: Sequence[str] = (), drawn: S
     lines = [f"{plan.suite.suite}{version}: {count} on {_place(plan)}",
              f"suite digest {plan.digest[:16]}, method {plan.method}", *_seeds(plan, drawn), ""]
     width = max(len(cell.label) for cell in plan.cells)
-    lines += [f"  {cell.label:<{width}}  {_batch(cell.choices)}" for cell in plan.cells]
+    lines += [f"  {cell.label:<{width}}  {_work(cell.choices)}" for cell in plan.cells]
     if plan.suite.looks:
         lines += ["", f"looks: {design_text(plan.suite)}"]
     if plan.skipped:
@@ -101,7 +104,11 @@ def _place(plan: Plan) -> str:
     return f"{plan.device_count} GPU(s)" if plan.device == "cuda" else f"{plan.cores} CPU cores"
 
 
-def _batch(choices: Any) -> str:
+def _work(choices: AnyTrialConfig) -> str:
+    """Return how a batch is cut, or the command of a program with its parameters."""
+    if isinstance(choices, ProgramConfig):
+        given = {SEED: f"{{{SEED}}}", RUN_DIR: f"{{{RUN_DIR}}}"}
+        return shlex.join(choices.filled(part, given) for part in choices.engine.run)
     batch = choices.batch
     return f"batch {batch.global_} = {batch.micro} x {batch.accumulation} x {choices.processes}"
 

@@ -1,0 +1,223 @@
+"""One trial of a program: start it, read what it states, end it, write the log."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import selectors
+import signal
+import tempfile
+import time
+from collections import deque
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from repro.core import fence
+from repro.core.errors import OutOfMemory, TrialError, visible
+from repro.core.events import EventLog
+from repro.program.command import Command, changed_files, logs_of, make_command, working_folder
+from repro.program.observation import Observation, OutputProblem
+from repro.program.process import DRAIN_SECONDS, Process
+from repro.program.sources import Source, open_source
+from repro.program.statements import Statements
+from repro.record.environment import settings
+from repro.record.post_mortem import oom_kills
+from repro.suite.model import Trial
+from repro.suite.program import ProgramConfig
+
+WAKE_SECONDS = 0.05
+"""Longest wait before the end of the program is noticed."""
+FILE_SECONDS = 0.25
+"""Time between two looks at a file that a program writes."""
+TAIL = 3
+"""Last lines of its output that a message shows."""
+RUN_DIR = "program"
+
+
+def main(folder: str, payload: Mapping[str, Any]) -> None:
+    """Run the trial in `payload`: the entry point of its launch.
+
+    Raises:
+        TrialError: it cannot be started, or was killed by a signal.
+        SystemExit: it ended with this exit code.
+    """
+    trial = Trial.model_validate(payload["trial"])
+    choices = trial.choices
+    assert isinstance(choices, ProgramConfig)
+    place = Path(folder)
+    log = EventLog(place / payload["log"])
+    try:
+        with ExitStack() as stack:
+            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="repro-program-")))
+            code, run_dir = scratch / "code", scratch / RUN_DIR
+            code.mkdir()
+            run_dir.mkdir()
+            where = working_folder(choices, Path(payload["base"]), code)
+            command = make_command(trial, choices, where, run_dir, os.environ, secrets.token_hex(16))
+            source = open_source(choices, logs_of(trial, choices, command), scratch, stack)
+            _Run(trial, choices, command, source, log, place).run(payload["launched_ns"])
+    finally:
+        log.close()
+
+
+class _Run:
+    """The steps of one run."""
+
+    def __init__(
+        self, trial: Trial, choices: ProgramConfig, command: Command, source: Source, log: EventLog, place: Path
+    ) -> None:
+        self.trial, self.choices, self.source, self.log, self.place = trial, choices, source, log, place
+        if source.pipe is not None:
+            environment = {**command.environment, **source.pipe.environment}
+            command = Command(command.arguments, environment, command.folder, command.run_dir)
+        self.command = command
+        self.splitter = source.splitter()
+        self.last: deque[str] = deque(maxlen=TAIL)
+        self.problem = ""
+        self.traceback = False
+
+    def run(self, launched_ns: int) -> None:
+        """Run the program to its end and write the log."""
+        self._describe(launched_ns)
+        if changed := changed_files(self.choices, self.command.folder):
+            raise TrialError(changed)
+        kills = oom_kills()
+        self.log.start("init_start")
+        with fence.open_file(self.place / "rank0.log", "ab") as printed, \
+                Process(self.command, self.choices.engine.terminal) as process:
+            statements = Statements(self.choices, self.log, process.started_ns, self.source.states_start)
+            ended_by_us = self._read(process, statements, printed)
+            code = process.exit_code
+        self._finish(statements, code, ended_by_us, kills)
+
+    def _describe(self, launched_ns: int) -> None:
+        log, choices = self.log, self.choices
+        log.emit("cache_clear", False)
+        log.emit("x_launch_ns", launched_ns)
+        log.emit("submission_benchmark", choices.task)
+        log.emit("seed", self.trial.repeat, master_seed=self.trial.master_seed)
+        log.emit("x_trial", self.trial.model_dump(mode="json", by_alias=True))
+        log.emit("x_settings", settings(self.command.environment))
+        stop = choices.stop
+        log.emit("x_target", stop.target, metric=stop.metric, direction=stop.direction)
+        log.flush()
+
+    def _read(self, process: Process, statements: Statements, printed: Any) -> bool:
+        """Read until the program has ended; return True if it was ended because the target is established."""
+        late: float | None = None
+        with selectors.DefaultSelector() as selector:
+            selector.register(process, selectors.EVENT_READ)
+            if self.source.pipe is not None:
+                selector.register(self.source.pipe, selectors.EVENT_READ)
+            open_, next_look = True, 0.0
+            while open_:
+                ready = selector.select(WAKE_SECONDS)
+                now = time.monotonic()
+                if any(key.fileobj is process for key, _ in ready):
+                    open_ = self._take(process, statements, printed)
+                self._statements(statements, self._others(now >= next_look))
+                if now >= next_look:
+                    next_look = now + FILE_SECONDS
+                if self.problem:
+                    return False
+                if statements.established and self.choices.stop.design == "stop_at_target":
+                    return True
+                if process.exit_code is not None:
+                    late = late or now + DRAIN_SECONDS
+                    if now > late:
+                        break
+        while process.exit_code is None:  # it closed its output and goes on
+            time.sleep(WAKE_SECONDS)
+            self._statements(statements, self._others(True))
+        self._statements(statements, self._lines_left())
+        self._statements(statements, self._others(True))
+        return False
+
+    def _take(self, process: Process, statements: Statements, printed: Any) -> bool:
+        """Read one chunk of output; return False at its end."""
+        chunk = process.read()
+        arrived = time.monotonic_ns()
+        if chunk is None:
+            return False
+        if chunk:
+            printed.write(chunk)
+            printed.flush()
+            lines = self.splitter.feed(chunk, arrived)
+            self._remember([line.text for line in lines])
+            self._guarded(statements, lambda: self.source.from_lines(lines))
+            statements.still_runs(arrived)
+        return True
+
+    def _lines_left(self) -> list[Observation]:
+        lines = self.splitter.end(time.monotonic_ns())
+        self._remember([line.text for line in lines])
+        try:
+            return self.source.from_lines(lines)
+        except OutputProblem as error:
+            self.problem = self.problem or str(error)
+            return []
+
+    def _remember(self, texts: list[str]) -> None:
+        self.last.extend(text for text in texts if text.strip())
+        self.traceback = self.traceback or any(text.startswith("Traceback (most recent call last)") for text in texts)
+
+    def _others(self, look_at_file: bool) -> list[Observation]:
+        """Return what came by pipe or file."""
+        try:
+            found = self.source.from_pipe()
+            if self.source.of_file is not None and look_at_file:
+                found += self.source.of_file(time.monotonic_ns())
+        except OutputProblem as error:
+            self.problem = self.problem or str(error)
+            return []
+        return found
+
+    def _guarded(self, statements: Statements, read: Any) -> None:
+        try:
+            self._statements(statements, read())
+        except OutputProblem as error:
+            self.problem = self.problem or str(error)
+
+    def _statements(self, statements: Statements, found: list[Observation]) -> None:
+        for seen in found:
+            statements.add(seen)
+
+    def _finish(self, statements: Statements, code: int | None, ended_by_us: bool, kills: int | None) -> None:
+        if not ended_by_us and not self.problem:
+            _check_exit(code, kills)
+        statements.end()
+        if self.problem:
+            statements.finding("output", self.problem, void=True)
+        elif not any(seen.seen == "evaluation" for seen in statements.seen):
+            shown = " | ".join(visible(text)[:200] for text in self.last)
+            statements.finding("no evaluation", "no evaluation seen; " + (
+                f"its output ends: {shown}" if shown else "it printed nothing"), void=True)
+        if changed := changed_files(self.choices, self.command.folder):
+            statements.finding("code", changed, void=True)
+        if self.traceback:
+            statements.finding("traceback", "its output holds a traceback, though it ended as if all were well",
+                               void=False)
+        statements.judge_clocks(self.source.longest_delay)
+        self.log.emit("x_hashes", {"program": self.choices.engine.sha256})
+        self.log.emit("x_effective", {"reader": self.choices.evaluation.reader,
+                                      "ended": "at its target" if ended_by_us else "by itself"})
+
+
+def _check_exit(code: int | None, kills: int | None) -> None:
+    """Raise if the program did not end well.
+
+    Raises:
+        OutOfMemory: the kernel killed it for lack of memory.
+        TrialError: a signal ended it.
+        SystemExit: it ended with this exit code.
+    """
+    if code is None or code == 0:
+        return
+    if code > 0:
+        raise SystemExit(code)
+    now = oom_kills()
+    if code == -signal.SIGKILL and now is not None and kills is not None and now > kills:
+        raise OutOfMemory("out of memory: the OOM killer ended the program")
+    raise TrialError(f"the program was killed by {signal.Signals(-code).name}")

@@ -1,0 +1,120 @@
+"""The statements of one program as events of its trial's log, and the outcome that they give."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+from repro.core.events import EventLog
+from repro.program import clocks
+from repro.program.observation import Observation
+from repro.record.trial_log import reached
+from repro.suite.program import ProgramConfig
+
+PERIOD_SECONDS = 1.0
+"""Least time between two events of progress."""
+
+
+class Statements:
+    """Keeps every observation of one run, writes evaluations as they come, progress at most once a second."""
+
+    def __init__(self, choices: ProgramConfig, log: EventLog, started_ns: int, states_start: bool) -> None:
+        """
+        Args:
+            states_start: the reader says when training begins; `run_start` waits for it.
+        """
+        self.choices, self.log, self.started_ns = choices, log, started_ns
+        self.seen: list[Observation] = []
+        self.hits = 0
+        self.established = False
+        self._key = "eval_error" if choices.evaluation.direction == "lower" else "eval_accuracy"
+        self._begun = not states_start
+        self._stopped_ns: int | None = None
+        self._due_ns = 0
+        self._evaluations = 0
+        if self._begun:
+            self._begin(started_ns)
+
+    def add(self, seen: Observation) -> None:
+        """Take the next observation."""
+        if seen.seen == "start":
+            self._begin(seen.arrived_ns)
+        elif seen.seen == "stop":
+            self._stopped_ns = seen.arrived_ns
+        elif seen.seen == "evaluation":
+            self._evaluated(seen)
+        self.seen.append(seen)
+        if seen.seen == "step":
+            self.still_runs(seen.arrived_ns)
+
+    def still_runs(self, now_ns: int) -> None:
+        """Write that output arrived: the launcher and the progress bar see it in the log."""
+        if now_ns >= self._due_ns:
+            self._due_ns = now_ns + int(PERIOD_SECONDS * 1e9)
+            last = self.seen[-1] if self.seen else None
+            stated = {"step": last.step, "samples": last.samples} if last else {}
+            self.log.emit("x_progress", stated, at_ns=now_ns)
+            self.log.flush()
+
+    def _begin(self, at_ns: int) -> None:
+        self._begun = True
+        self.log.stop("init_stop", at_ns=at_ns)
+        self.log.start("run_start", at_ns=at_ns)
+        self.log.flush()
+
+    def _evaluated(self, seen: Observation) -> None:
+        if not self._begun:  # a program that never says that it begins has begun with its process
+            self._begin(self.started_ns)
+        self._evaluations += 1
+        value = seen.value if seen.value is not None and math.isfinite(seen.value) else None
+        self.hits = self.hits + 1 if reached(value, self.choices.stop) else 0
+        self.established = self.established or self.hits >= self.choices.stop.confirm_evals
+        stated: dict[str, Any] = {"step": seen.step, "own_seconds": seen.own_seconds, "read": seen.read}
+        count = self._samples(seen)
+        self.log.emit(self._key, value, at_ns=seen.arrived_ns, samples_count=count, epoch_num=self._epochs(seen, count),
+                      **{name: item for name, item in stated.items() if item is not None})
+        self.log.flush()
+
+    def _samples(self, seen: Observation) -> int:
+        """Return the samples so far; steps if no batch is declared, evaluations if it states no steps either."""
+        batch = self.choices.global_batch
+        if seen.samples is not None:
+            return seen.samples
+        if seen.step is not None:
+            return seen.step * (batch or 1)
+        return self._evaluations
+
+    def _epochs(self, seen: Observation, count: int) -> float:
+        if seen.epochs is not None:
+            return seen.epochs
+        return count / self.choices.epoch_samples if self.choices.epoch_samples and self.choices.batch else 0.0
+
+    def finding(self, kind: str, text: str, void: bool) -> None:
+        """Write something that is wrong with this run; `void`: it makes the trial invalid."""
+        self.log.emit("x_finding", {"kind": kind, "text": text, "void": void})
+
+    def judge_clocks(self, longest_delay: float | None) -> None:
+        """Compare the program's clock with ours and write what does not agree."""
+        least = self.choices.evaluation.least_own_share
+        agreement = clocks.compare(self.seen, self.started_ns, least, longest_delay)
+        self.log.emit("x_clocks", {"own_share": agreement.share, "steps_share": agreement.steps_share,
+                                   "judged_seconds": agreement.judged_seconds})
+        for item in agreement.findings:
+            self.finding(item.kind, item.text, item.void or item.kind in ("unexplained", "held back"))
+
+    def end(self) -> None:
+        """Write how the run ended."""
+        evaluated = [seen for seen in self.seen if seen.seen == "evaluation"]
+        if not self._begun:
+            self._begin(self.started_ns)
+        outcome, reason = "success", ""
+        if not self.established:
+            stop = self.choices.stop
+            last = evaluated[-1].value if evaluated else None
+            outcome = "missed" if last is None or math.isfinite(last) else "diverged"
+            shown = "none" if last is None else f"{last:.6g}"
+            reason = f"{stop.metric} never reached {stop.target:g}; its last value is {shown}"
+        at = self._stopped_ns if self._stopped_ns is not None else time.monotonic_ns()
+        self.log.stop("run_stop", status="success" if outcome == "success" else "aborted", outcome=outcome,
+                      reason=reason, at_ns=at, samples_count=self._samples(evaluated[-1]) if evaluated else 0)
