@@ -86,7 +86,7 @@ def check_pairing(plan: Plan, results: Sequence[Result], found: Verification) ->
         if result.status != "ok":
             continue
         data = cells[result.cell_id].choices.model_dump(mode="json", by_alias=True, include=set(HASHES_DEPEND_ON))
-        data["batch"] = data["batch"]["global"]
+        data["batch"] = cells[result.cell_id].choices.global_batch
         group = json.dumps(data, sort_keys=True)
         for name in PAIRED_HASHES:
             if (value := result.hashes.get(name)) is None:

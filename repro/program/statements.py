@@ -70,9 +70,11 @@ class Statements:
         value = seen.value if seen.value is not None and math.isfinite(seen.value) else None
         self.hits = self.hits + 1 if reached(value, self.choices.stop) else 0
         self.established = self.established or self.hits >= self.choices.stop.confirm_evals
-        stated: dict[str, Any] = {"step": seen.step, "own_seconds": seen.own_seconds, "read": seen.read}
         count = self._samples(seen)
-        self.log.emit(self._key, value, at_ns=seen.arrived_ns, samples_count=count, epoch_num=self._epochs(seen, count),
+        epochs = self._epochs(seen, count)
+        stated: dict[str, Any] = {"step": seen.step, "own_seconds": seen.own_seconds, "read": seen.read,
+                                  "epochs_known": epochs is not None}
+        self.log.emit(self._key, value, at_ns=seen.arrived_ns, samples_count=count, epoch_num=epochs or 0.0,
                       **{name: item for name, item in stated.items() if item is not None})
         self.log.flush()
 
@@ -85,10 +87,11 @@ class Statements:
             return seen.step * (batch or 1)
         return self._evaluations
 
-    def _epochs(self, seen: Observation, count: int) -> float:
+    def _epochs(self, seen: Observation, count: int) -> float | None:
         if seen.epochs is not None:
             return seen.epochs
-        return count / self.choices.epoch_samples if self.choices.epoch_samples and self.choices.batch else 0.0
+        counted = seen.samples is not None or (seen.step is not None and self.choices.batch is not None)
+        return count / self.choices.epoch_samples if self.choices.epoch_samples and counted else None
 
     def finding(self, kind: str, text: str, void: bool) -> None:
         """Write something that is wrong with this run; `void`: it makes the trial invalid."""

@@ -39,8 +39,10 @@ def derive_program(
     clocks = read_clocks(log, points, crossing) if status == "ok" and crossing is not None else {}
     if status == "ok" and crossing is None:
         status, reason = "invalid", "the log ends in success but no evaluation establishes the target"
-    if clocks and not _has_own_clock(log):
+    if clocks and not _states(log, "own_seconds"):
         clocks["tta_train"] = None
+    if clocks and not _states(log, "epochs_known"):
+        clocks["epochs_to_target"] = None
     return Result(**base, **_measured(choices, log, points), **clocks, status=status, reason=reason, curve=points,
                   warnings=warnings)
 
@@ -52,8 +54,8 @@ def _findings(log: TrialLog, void: bool) -> Iterator[tuple[Status, str]]:
             yield "invalid", str(event.value.get("text", ""))
 
 
-def _has_own_clock(log: TrialLog) -> bool:
-    return any("own_seconds" in event.metadata for event in log.events)
+def _states(log: TrialLog, name: str) -> bool:
+    return any(event.metadata.get(name) not in (None, False) for event in log.events)
 
 
 def _measured(choices: ProgramConfig, log: TrialLog, points: Sequence[Point]) -> dict[str, Any]:

@@ -1,0 +1,223 @@
+"""Programs of a user's: run, judged, and caught when they state what cannot be."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from repro.record.results import Result
+from repro.record.store import read_record
+
+ROOT = Path(__file__).parents[2]
+SUITE = """\
+suite: mine
+seeds: {seeds}
+trial:
+  engine: {{kind: program, run: [{python}, train.py, "{{seed}}"{arguments}]{engine}}}
+  evaluation: {{pattern: '{pattern}', metric: loss, direction: lower}}
+  stop: {{target: 2.0{stop}}}
+  timeout_seconds: {limit}
+{more}
+"""
+PATTERN = r"step (?P<step>\d+) loss (?P<value>\S+)(?: at (?P<train_s>\S+))?"
+HONEST = """\
+import sys, time
+begin = time.perf_counter()
+for step in range(1, 6):
+    time.sleep(0.02)
+    print("step", step, "loss", 5 - step, "at", round(time.perf_counter() - begin, 4))
+"""
+
+
+def suite(folder: Path, code: str, *, seeds: int = 1, arguments: str = "", engine: str = "", stop: str = "",
+          limit: float = 60, pattern: str = PATTERN, more: str = "") -> None:
+    (folder / "train.py").write_text(code)
+    (folder / "suite.yaml").write_text(SUITE.format(
+        seeds=seeds, python=sys.executable, arguments=arguments, engine=engine, stop=stop, limit=limit, more=more,
+        pattern=pattern))
+
+
+def repro(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "repro", *arguments], cwd=folder, capture_output=True, text=True,
+                          timeout=120, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+
+def run_one(folder: Path, code: str, **how: object) -> Result:
+    suite(folder, code, **how)  # type: ignore[arg-type]
+    done = repro(folder, "run", "suite.yaml", "--no-mlflow", "--out", "run")
+    assert "Traceback" not in done.stderr and "internal error" not in done.stderr, done.stderr
+    (result,) = read_record(folder / "run").results
+    return result
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two cells and six seeds; one of them needs twice the time."""
+    folder = tmp_path_factory.mktemp("programs")
+    code = HONEST.replace("0.02", "0.02 * float(sys.argv[2])")
+    suite(folder, code, seeds=6, arguments=', "{slow}"', more="  parameters: {slow: 1}\nmatrix: {parameters.slow: [1, 3]}")
+    done = repro(folder, "run", "suite.yaml", "--no-mlflow", "--out", "run")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_a_program_gets_its_verdict_and_it_says_what_nobody_checked(finished: Path) -> None:
+    found = json.loads(repro(finished, "compare", "run", "--metric", "tta_train", "--json").stdout)
+    (item,) = found["comparisons"]
+    assert item["verdict"] == "slower" and 2.5 < item["ratio"] < 3.3 and item["n"] == 6
+    assert any("self-reported" in text and "not gated" in text for text in item["cautions"])
+
+
+def test_its_record_is_sound_packed_and_shown(finished: Path) -> None:
+    assert "sound" in repro(finished, "verify", "run").stdout
+    packed = repro(finished, "bundle", "run", "-o", "mine.zip")
+    assert packed.returncode == 0, packed.stderr
+    assert "sound" in repro(finished, "verify", "mine.zip").stdout
+    page = (finished / "run" / "report" / "report.html").read_text()
+    assert "self-reported" in page and str(finished) not in page
+    assert "12 of 12" in repro(finished, "audit", "run").stdout or "pass" in repro(finished, "audit", "run").stdout
+
+
+def test_a_seed_is_the_same_for_both_cells_and_unlike_the_next(finished: Path) -> None:
+    seeds: dict[int, set[str]] = {}
+    for trial in (finished / "run" / "trials").iterdir():
+        from repro.program.command import seed_of
+        from repro.suite.model import Trial
+
+        found = Trial.model_validate_json((trial / "trial.json").read_text())
+        seeds.setdefault(found.repeat, set()).add(str(seed_of(found)))
+    assert all(len(each) == 1 for each in seeds.values()) and len(set.union(*seeds.values())) == 6
+
+
+def test_arguments_arrive_as_they_are(tmp_path: Path) -> None:
+    values = ["a b", 'quote " and \'', "line\nline", "$(touch pwned) `id` ; rm -rf x", "*", ""]
+    code = "import json, sys\njson.dump(sys.argv[2:], open('seen.json', 'w'))\nprint('step 1 loss 1')\n"
+    listed = "".join(f", {json.dumps(value)}" for value in values)
+    assert run_one(tmp_path, code, arguments=listed).status == "ok"
+    assert json.loads((tmp_path / "seen.json").read_text()) == values
+    assert not (tmp_path / "pwned").exists()
+
+
+CHEATS = {
+    "a slow clock": (
+        "import time\nfor s in range(1, 30):\n    time.sleep(0.1)\n    print('step', s, 'at', s * 0.05)\n"
+        "print('step 30 loss 1 at', 1.5)\n", "invalid", "runs slow"),
+    "a clock that is ahead": ("print('step 1 loss 1 at 100')\n", "invalid", "impossible"),
+    "output held back": (
+        "import time, os\ntext = ''\nfor s in range(1, 6):\n    time.sleep(0.05)\n    text += f'step {s} loss {5 - s}\\n'\n"
+        "os.write(1, text.encode())\n", "invalid", "arrived in one read"),
+    "a crash that exits with 0": (
+        "import traceback\nprint('step 1 loss 3')\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n    traceback.print_exc()\n",
+        "missed", ""),
+    "a crash": ("print('step 1 loss 1')\nraise SystemExit('no such data')\n", "crashed", "no such data"),
+    "no evaluation": ("print('hello')\nprint('world')\n", "invalid", "no evaluation seen; its output ends: hello | world"),
+    "nothing at all": ("", "invalid", "it printed nothing"),
+    "one step twice": ("print('step 1 loss 3')\nprint('step 1 loss 1')\n", "invalid", "step 1 is evaluated twice"),
+    "not a number at the end": ("import time\nprint('step 1 loss 3')\ntime.sleep(.1)\nprint('step 2 loss nan')\n", "diverged",
+                                "last value is nan"),
+    "a value that is none": ("print('step 1 loss good')\n", "invalid", "good"),
+    "code that changes itself": (
+        "open('train.py', 'a').write('# more\\n')\nprint('step 1 loss 1')\n", "invalid",
+        "the program's files are not those of the plan"),
+    "a clock that goes back": (
+        "import time\nprint('step 1 loss 3 at 0.01')\ntime.sleep(.1)\nprint('step 2 loss 1 at 0.005')\n", "invalid", "goes back"),
+}
+
+
+@pytest.mark.parametrize("name", CHEATS)
+def test_what_cannot_be_is_no_result(tmp_path: Path, name: str) -> None:
+    code, status, reason = CHEATS[name]
+    result = run_one(tmp_path, code, more='  launcher: inline')
+    assert (result.status, reason in result.reason) == (status, True), result.reason
+    if name == "a crash that exits with 0":
+        assert any("traceback" in text for text in result.warnings)
+
+
+def test_a_command_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    suite(tmp_path, HONEST)
+    text = (tmp_path / "suite.yaml").read_text().replace(sys.executable, "pyhton9")
+    (tmp_path / "suite.yaml").write_text(text)
+    done = repro(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run")
+    (result,) = read_record(tmp_path / "run").results
+    assert result.status == "crashed" and "command not found: 'pyhton9'" in result.reason
+    assert done.returncode == 1
+
+
+def test_it_is_ended_at_its_target_if_the_suite_says_so(tmp_path: Path) -> None:
+    code = HONEST.replace("range(1, 6)", "range(1, 2000)")
+    begin = time.monotonic()
+    result = run_one(tmp_path, code, stop=", design: stop_at_target, confirm_evals: 2")
+    assert result.status == "ok" and result.samples_to_target == 4 and time.monotonic() - begin < 20
+    assert result.bracket is not None and (result.bracket.miss_samples, result.bracket.hit_samples) == (2, 3)
+
+
+ESCAPING = """\
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+open("child", "w").write(str(child.pid))
+print("step 1 loss 3")
+time.sleep(600)
+"""
+
+
+def test_at_its_limit_nothing_of_it_is_left(tmp_path: Path) -> None:
+    result = run_one(tmp_path, ESCAPING, limit=3)
+    assert result.status == "timed_out" and len(result.curve) == 1
+    assert not psutil.pid_exists(int((tmp_path / "child").read_text()))
+
+
+def test_ctrl_c_leaves_nothing_and_the_run_is_resumed(tmp_path: Path) -> None:
+    suite(tmp_path, ESCAPING, seeds=2)
+    started = subprocess.Popen(
+        [sys.executable, "-m", "repro", "run", "suite.yaml", "--no-mlflow", "--out", "run"], cwd=tmp_path,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    try:
+        late = time.monotonic() + 60
+        while not (tmp_path / "child").exists() and time.monotonic() < late:
+            time.sleep(0.05)
+        time.sleep(0.3)
+        started.send_signal(signal.SIGINT)
+        assert started.wait(30) == 130
+    finally:
+        with suppress(ProcessLookupError):
+            started.kill()
+    assert not psutil.pid_exists(int((tmp_path / "child").read_text()))
+    assert [item.status for item in read_record(tmp_path / "run").attempts] == ["started", "interrupted"]
+
+
+def test_watch_and_its_own_start_are_read(tmp_path: Path) -> None:
+    code = ("import time\nfrom repro import watch\ntime.sleep(0.5)\nwith watch.run():\n    for n in range(1, 6):\n"
+            "        time.sleep(0.02)\n        watch.step(n)\n        watch.evaluated(5 - n)\n")
+    suite(tmp_path, code)
+    text = (tmp_path / "suite.yaml").read_text().replace(f"pattern: '{PATTERN}'", "reader: watch")
+    (tmp_path / "suite.yaml").write_text(text)
+    done = repro(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run")
+    (result,) = read_record(tmp_path / "run").results
+    assert result.status == "ok", result.reason + done.stderr
+    assert result.tta_wall is not None and result.tta_cold is not None
+    assert 0.05 < result.tta_wall < 0.4 < 0.5 < result.tta_cold
+    assert len(result.curve) == 5
+
+
+def test_under_a_terminal_a_program_prints_at_once(tmp_path: Path) -> None:
+    code = HONEST.replace("import sys, time", "import sys, time\nassert sys.stdout.isatty()")
+    assert run_one(tmp_path, code, engine=", terminal: true").status == "ok"
+
+
+def test_it_sees_only_the_environment_that_the_suite_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_TOKEN", "planted")
+    monkeypatch.setenv("WANTED", "yes")
+    code = "import json, os\njson.dump(dict(os.environ), open('seen.json', 'w'))\nprint('step 1 loss 1')\n"
+    run_one(tmp_path, code, engine=', passes: [WANTED], environment: {MODE: "{seed}x"}')
+    seen = json.loads((tmp_path / "seen.json").read_text())
+    assert "SECRET_TOKEN" not in seen and "RANK" not in seen and seen["WANTED"] == "yes"
+    assert seen["MODE"].endswith("x") and seen["MODE"][:-1].isdigit()

@@ -1,0 +1,128 @@
+"""What a suite may say of a program, and the one line that answers what it may not."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from repro.core.errors import SuiteError
+from repro.core.machine import Machine
+from repro.suite import program_files
+from repro.suite.file import read_suite
+from repro.suite.plan import Plan, expand_again, make_plan
+from repro.suite.program import ProgramConfig
+
+HERE = Machine("cpu", 0, 2)
+SUITE = """\
+suite: mine
+seeds: 2
+trial:
+  engine: {kind: program, run: [python, train.py, --lr, "{lr}", --seed, "{seed}"]}
+  parameters: {lr: 0.1}
+  evaluation: {pattern: 'loss (?P<value>\\S+)', metric: loss, direction: lower}
+  stop: {target: 1.5}
+"""
+
+
+def planned(folder: Path, text: str = SUITE) -> Plan:
+    (folder / "suite.yaml").write_text(text)
+    if not (folder / "train.py").exists():
+        (folder / "train.py").write_text("print('loss 1')\n")
+    found = read_suite(str(folder / "suite.yaml"))
+    return make_plan(found.suite, HERE, found.problem, folder=found.folder)
+
+
+def choices(plan: Plan) -> ProgramConfig:
+    found = plan.cells[0].choices
+    assert isinstance(found, ProgramConfig)
+    return found
+
+
+def test_ten_lines_make_a_plan_that_its_record_can_expand_again(tmp_path: Path) -> None:
+    plan = planned(tmp_path)
+    again = Plan.model_validate_json(plan.model_dump_json(by_alias=True))
+    assert expand_again(again, HERE).digest == plan.digest
+    assert choices(plan).engine.sha256 == program_files.digest({"train.py": b"print('loss 1')\n"})
+    assert choices(plan).stop.metric == "loss" and choices(plan).stop.direction == "lower"
+    assert plan.cells[0].label == "train.py"
+
+
+def test_other_files_are_another_cell(tmp_path: Path) -> None:
+    first = planned(tmp_path)
+    (tmp_path / "train.py").write_text("print('loss 2')\n")
+    second = planned(tmp_path)
+    assert first.digest != second.digest
+    assert first.cells[0].cell_id != second.cells[0].cell_id
+    (tmp_path / "notes.txt").write_text("no part of the program")
+    assert planned(tmp_path).digest == second.digest
+
+
+def test_a_suite_can_pin_the_files(tmp_path: Path) -> None:
+    sha256 = choices(planned(tmp_path)).engine.sha256
+    pinned = SUITE.replace("kind: program,", f"kind: program, sha256: {sha256},")
+    assert choices(planned(tmp_path, pinned)).engine.sha256 == sha256
+    (tmp_path / "train.py").write_text("changed")
+    with pytest.raises(SuiteError, match=r"suite.yaml:4: trial.engine.sha256: the files have the hash [0-9a-f]{64}"):
+        planned(tmp_path, pinned)
+
+
+def test_two_commits_of_one_folder_are_two_cells(tmp_path: Path) -> None:
+    def git(*arguments: str) -> None:
+        subprocess.run(["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b", *arguments], check=True,
+                       capture_output=True)
+
+    git("init", "-q")
+    for number in (1, 2):
+        (tmp_path / "train.py").write_text(f"print('loss {number}')\n")
+        git("add", "train.py")
+        git("commit", "-qm", f"version {number}")
+        git("tag", f"v{number}")
+    plan = planned(tmp_path, SUITE + "matrix: {engine.commit: [v1, v2]}\n")
+    assert [cell.label for cell in plan.cells] == ["commit=v1", "commit=v2"]
+    hashes = [cell.choices.engine.sha256 for cell in plan.cells if isinstance(cell.choices, ProgramConfig)]
+    assert hashes == [program_files.digest({"train.py": f"print('loss {number}')\n".encode()}) for number in (1, 2)]
+
+
+@pytest.mark.parametrize(("old", "new", "message"), [
+    ("(?P<value>\\\\S+)", "(?P<worth>\\\\S+)", "trial.evaluation.pattern: group `worth` means nothing here"),
+    ("loss (?P<value>\\\\S+)", "loss (\\\\S+)", "trial.evaluation.pattern: no group `value`"),
+    ("(?P<value>\\\\S+)", "(?P<value>", "trial.evaluation.pattern: not a regular expression"),
+    ("pattern: 'loss (?P<value>\\S+)'", "pattern: nanogtp", "did you mean 'nanogpt'"),
+    ("pattern: 'loss (?P<value>\\S+)', ", "", "trial.evaluation.pattern: is missing"),
+    ("{lr}", "{lrr}", "trial.engine.run[3]: no parameter named 'lrr' (did you mean 'lr'?)"),
+    ('--lr, "{lr}", ', "", "trial.parameters.lr: the command does not use it; write {lr} in engine.run, or remove it"),
+    ("{lr: 0.1}", "{seed: 1}", "trial.parameters.seed: a parameter's name is a word"),
+    ('"{seed}"', '"{batch.global}"', "trial.engine.run[5]: uses {batch.global}, and the suite declares no batch"),
+    ("direction: lower", "direction: down", "trial.evaluation.direction"),
+    ("{target: 1.5}", "{}", "trial.stop.target: is missing"),
+    ("{target: 1.5}", "{target: 1.5, metric: top1}", "trial.stop.metric: evaluation.metric says loss"),
+    ("run: [", "folder: nowhere, run: [", "trial.engine.folder: no such folder: nowhere"),
+    ("run: [", "commit: v9, run: [", "trial.engine.commit: "),
+    ("run: [", "files: ['*.jl'], run: [", "trial.engine.files: no file of"),
+    ("run: [", "runs: 3, run: [", "trial.engine.runs: unknown key"),
+    ("  parameters", "  launcher: local\n  parameters", "trial.launcher: a program is started by the harness itself"),
+    ("metric: loss,", "metric: loss, reader: watch,", "trial.evaluation.pattern: reader watch has none; remove it"),
+    ("metric: loss,", "metric: loss, tag: x,", "trial.evaluation.tag: only reader tensorboard has it"),
+])
+def test_what_cannot_be_meant_is_one_line(tmp_path: Path, old: str, new: str, message: str) -> None:
+    old, new = (text.replace("\\\\", "\\") for text in (old, new))
+    assert old in SUITE
+    with pytest.raises(SuiteError) as caught:
+        planned(tmp_path, SUITE.replace(old, new))
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_values_are_filled_in_as_they_are(tmp_path: Path) -> None:
+    text = SUITE.replace("{lr: 0.1}", "{lr: 1e-05}").replace('"{seed}"', '"{seed}", "{{lr}}", "{\\"a\\": {}}"')
+    plan = planned(tmp_path, text)
+    given = {"seed": "7", "run_dir": "/nowhere"}
+    filled = [choices(plan).filled(part, given) for part in choices(plan).engine.run]
+    assert filled == ["python", "train.py", "--lr", "1e-05", "--seed", "7", "{lr}", '{"a": {}}']
+
+
+def test_a_command_without_a_seed_is_said_so(tmp_path: Path) -> None:
+    assert not planned(tmp_path).notes[1:]
+    notes = planned(tmp_path, SUITE.replace(', --seed, "{seed}"', "")).notes
+    assert any("takes no {seed}" in note for note in notes)
