@@ -70,8 +70,8 @@ def test_a_suite_can_pin_the_files(tmp_path: Path) -> None:
 
 def test_two_commits_of_one_folder_are_two_cells(tmp_path: Path) -> None:
     def git(*arguments: str) -> None:
-        subprocess.run(["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b", *arguments], check=True,
-                       capture_output=True)
+        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", "-C", str(tmp_path), *who, *arguments], check=True, capture_output=True)
 
     git("init", "-q")
     for number in (1, 2):
