@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from repro.program.clocks import LATENESS, Agreement, Finding, compare
@@ -62,6 +62,7 @@ def test_an_honest_program_passes_and_its_figures_are_right() -> None:
     assert found.share == pytest.approx(39.9 / (39.9 + 4 * 2), rel=1e-6)
 
 
+@settings(max_examples=30)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.002, 0.05, 0.4]))
 def test_an_honest_program_passes_on_a_machine_that_keeps_us_waiting(seed: int, step_s: float) -> None:
     draw = random.Random(seed)
