@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import math
+import os
 import random
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from repro.program.clocks import LATENESS, Agreement, Finding, compare
+from repro.program.lines import LineSplitter
 from repro.program.observation import Observation, Seen
+from repro.program.pattern import PatternReader
+from repro.suite.output_patterns import OutputPatterns
+from tests.unit.program.printed import seen
 
 STARTED = 5_000_000_000_000
 
@@ -40,11 +49,11 @@ def run(
             now += evaluation_s
             printed.append(("evaluation", step, trained, now))
     arrived, found = 0.0, []
-    for index, (seen, step, trained, _) in enumerate(printed):
+    for index, (what, step, trained, _) in enumerate(printed):
         group = index // held
         written = printed[min((group + 1) * held, len(printed)) - 1][3]
         arrived = max(arrived, written + late(group))
-        kind: Seen = "step" if seen == "step" else "evaluation"
+        kind: Seen = "step" if what == "step" else "evaluation"
         found.append(Observation(kind, ns(arrived), group, step=step, own_seconds=own(trained),
                                  value=1.0 if kind == "evaluation" else None))
     return found
@@ -174,3 +183,19 @@ def test_a_dated_statement_must_arrive_in_time_where_its_channel_holds_nothing_b
 ])
 def test_without_two_clocked_statements_there_is_nothing_to_compare(observations: list[Observation]) -> None:
     assert compare(observations, STARTED) == Agreement((), None, None, 0.0)
+
+
+@pytest.mark.parametrize(("flags", "held"), [((), [(0, 1, 2)]), (("-u",), [])])
+def test_a_real_program_that_prints_into_a_pipe(flags: tuple[str, ...], held: list[tuple[int, ...]]) -> None:
+    code = "import time\nfor step in range(3):\n time.sleep(0.05)\n print(f'step {step} loss {step}.5')"
+    started = time.monotonic_ns()
+    splitter, reader = LineSplitter(), PatternReader(OutputPatterns(r"^step (?P<step>\d+) loss (?P<value>\S+)"))
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, *flags, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0, env=environment) as child:
+        assert child.stdout is not None
+        lines = [line for data in iter(partial(child.stdout.read, 65536), b"")
+                 for line in splitter.feed(data, time.monotonic_ns())]
+    observations = seen(reader, lines)
+    assert [one.value for one in observations] == [0.5, 1.5, 2.5]
+    assert [finding.where for finding in compare(observations, started).findings] == held
