@@ -54,16 +54,5 @@ class Reader(Protocol):
         """
 
 
-class Follower(Protocol):
-    """Finds observations in a file that one run of a program writes."""
-
-    def poll(self, arrived_ns: int) -> list[Observation]:
-        """Return what was written since the last call.
-
-        Raises:
-            OutputProblem: as `Reader.take`.
-        """
-
-
 class OutputProblem(Exception):
     """What a program printed cannot be right; the text says what and where."""
