@@ -34,6 +34,7 @@ def accuracy() -> float:
     return (model(images[test]).argmax(dim=1) == labels[test]).float().mean().item()
 
 
+print("training begins", flush=True)
 trained_s = 0.0
 for step in range(1, args.steps + 1):
     began = time.perf_counter()
