@@ -32,6 +32,7 @@ COMMANDS = {
     "gate": "gate:gate",
     "import": "imports:import_",
     "list": "suites:list_",
+    "new": "new:new",
     "plan": "suites:plan",
     "report": "report:report",
     "reproduce": "reproduce:reproduce",

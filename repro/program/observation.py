@@ -19,8 +19,8 @@ class Line:
     arrived_ns: int
     """Monotonic nanoseconds of this machine."""
     read: int
-    """Number of the read that brought its end: lines of one read share one arrival time, so only the first of several
-    evaluations in it has a time that means something."""
+    """Number of the read that brought its end: lines of one read share one arrival time, at which the last of them was
+    just printed; how much earlier the others were, it does not tell."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from repro.program import stated
 from repro.program.observation import Line, Observation, Seen
@@ -31,28 +30,28 @@ class PatternReader:
         """
         if self._ended:
             return None
-        context = self._found("context", line.text)
+        raw = line.text.encode()
+        context = self._find("context", raw)
         if context is not None:
             self._context = context
-        evaluation = self._found("evaluation", line.text)
+        evaluation = self._find("evaluation", raw)
         if evaluation is not None:
             return self._observation("evaluation", {**self._context, **evaluation}, line)
-        progress = self._found("progress", line.text)
+        progress = self._find("progress", raw)
         if progress is not None:
             return self._observation("step", progress, line)
-        if not self._begun and self._found("start", line.text) is not None:
+        if not self._begun and self._find("start", raw) is not None:
             self._begun = True
             return self._observation("start", {}, line)
-        if self._found("stop", line.text) is not None:
+        if self._find("stop", raw) is not None:
             self._ended = True
             return self._observation("stop", {}, line)
         return None
 
-    def _found(self, name: str, text: str) -> dict[str, str] | None:
+    def _find(self, name: str, raw: bytes) -> dict[str, str] | None:
         """Return the groups that a pattern finds; None if it is not given or does not match."""
         pattern = self._patterns.get(name)
-        match = pattern and pattern.search(text)
-        return {group: found for group, found in match.groupdict().items() if found is not None} if match else None
+        return None if pattern is None else pattern.find(raw)
 
     def _observation(self, seen: Seen, groups: Mapping[str, str], line: Line) -> Observation:
         text = line.text
@@ -67,7 +66,7 @@ class PatternReader:
         ), text)
 
 
-def own_seconds(groups: Mapping[str, Any], line: str) -> float | None:
+def own_seconds(groups: Mapping[str, str], line: str) -> float | None:
     """Return the training time that the program states, in seconds; None if it states none.
 
     Raises:

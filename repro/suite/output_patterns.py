@@ -28,6 +28,28 @@ GROUPS: dict[str, tuple[str, ...]] = {
 """Named groups that each pattern may have."""
 
 
+class Pattern:
+    """A compiled pattern.
+
+    RE2 matches in time linear in the line: no pattern can stall the harness, whatever a program prints.
+    """
+
+    def __init__(self, expression: Any) -> None:
+        """Args:
+            expression: compiled by `re2`.
+        """
+        self._search = expression.search
+        self._groups = tuple(expression.groupindex.items())
+
+    def find(self, line: bytes) -> dict[str, str] | None:
+        """Return the named groups that took part in the first match in a line of UTF-8; None if nothing matches."""
+        match = self._search(line)
+        if match is None:
+            return None
+        return {name: found.decode(errors="replace")  # \C matches a part of a character
+                for name, index in self._groups if (found := match[index]) is not None}
+
+
 @dataclass(frozen=True, slots=True)
 class OutputPatterns:
     """What the lines of a program mean. Each pattern is searched anywhere in a line."""
@@ -50,7 +72,7 @@ class OutputPatterns:
             if text is not None:
                 yield field.name, text
 
-    def compiled(self) -> dict[str, Any]:
+    def compiled(self) -> dict[str, Pattern]:
         """Return the compiled patterns by name.
 
         Raises:
@@ -59,11 +81,8 @@ class OutputPatterns:
         return {name: compile_pattern(name, text) for name, text in self.given()}
 
 
-def compile_pattern(name: str, text: str) -> Any:
-    """Return the compiled pattern; `name` is a key of `GROUPS`.
-
-    RE2 matches in time linear in the line: no pattern can stall the harness, whatever a program prints. It has neither
-    look-around nor back references.
+def compile_pattern(name: str, text: str) -> Pattern:
+    """Return the compiled pattern; `name` is a key of `GROUPS`. It has neither look-around nor back references.
 
     Raises:
         FieldProblem: as `OutputPatterns.compiled`.
@@ -82,13 +101,13 @@ def compile_pattern(name: str, text: str) -> Any:
     options = re2.Options()
     options.log_errors, options.max_mem = False, MEMORY
     try:
-        pattern = re2.compile(text, options)
+        pattern = Pattern(re2.compile(text, options))
     except re2.error as reason:
         why = reason.args[0].decode() if reason.args and isinstance(reason.args[0], bytes) else str(reason)
         raise FieldProblem(
             f"{why}: patterns are RE2's, which has no look-around, no back references and no repeats above 1000",
             (name,)) from None
-    if pattern.search("") is not None:
+    if pattern.find(b"") is not None:
         raise FieldProblem("the pattern matches an empty line, so it matches every line", (name,))
     return pattern
 

@@ -24,7 +24,8 @@ def test_rows_are_seen_once_while_the_file_grows_by_any_bytes(tmp_path: Path) ->
     path.write_text(REAL)
     found += reader.poll(len(REAL))
     assert [(one.seen, one.step) for one in found] == [
-        (seen, step) for last in (8, 16, 24) for seen, step in (("step", last - 4), ("step", last), ("evaluation", last))]
+        (seen, last - before) for last in (8, 16, 24)
+        for seen, before in (("step", 4), ("step", 0), ("evaluation", 0))]
     assert [one.value for one in found if one.seen == "evaluation"] == [
         0.7534388899803162, 0.7088749408721924, 0.6871819496154785]
 

@@ -21,8 +21,8 @@ def reader(evaluation: str = EVALUATION, **others: str) -> PatternReader:
 
 
 def test_an_evaluation_has_all_that_its_line_states() -> None:
-    pattern = r"(?P<epoch>\S+) epochs, (?P<step>\d+) steps, (?P<samples>\d+) samples, (?P<train_s>\S+) s: (?P<value>\S+)"
-    assert seen(reader(pattern), printed("hello", "0.5 epochs, 7 steps, 224 samples, 1.25 s: 3.5e-1")) == [
+    pattern = r"(?P<epoch>\S+) epochs, (?P<step>\d+) steps, (?P<samples>\d+) seen, (?P<train_s>\S+) s: (?P<value>\S+)"
+    assert seen(reader(pattern), printed("hello", "0.5 epochs, 7 steps, 224 seen, 1.25 s: 3.5e-1")) == [
         Observation("evaluation", 2 * SECOND, 2, step=7, samples=224, epochs=0.5, value=0.35, own_seconds=1.25)]
 
 
@@ -40,7 +40,8 @@ def test_nan_is_a_value(text: str) -> None:
     assert value is not None and math.isnan(value)
 
 
-@pytest.mark.parametrize("text", ["3,28", "1_000", "97%", "tensor(0.3)", "3.28,", "None", "0x10", "\u0663", "1e", "--1"])
+@pytest.mark.parametrize("text", [
+    "3,28", "1_000", "97%", "tensor(0.3)", "3.28,", "None", "0x10", "\u0663", "1e", "--1"])
 def test_what_is_no_number_is_a_problem_that_shows_the_line(text: str) -> None:
     with pytest.raises(OutputProblem, match="is no number") as caught:
         seen(reader(), printed(f"step 1 loss {text}"))

@@ -1,0 +1,104 @@
+"""`repro new`: working, commented starts of a suite, a workload and a program."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from importlib.resources import files
+from pathlib import Path
+
+import click
+
+from repro.cli.terminal import say
+from repro.core.errors import OutputError, UsageError
+
+NAME = re.compile(r"[a-z][a-z0-9-]{0,49}")
+
+
+@click.group()
+def new() -> None:
+    """Write a working, commented start of a suite, a workload or a program. Nothing is overwritten."""
+
+
+@new.command()
+@click.argument("name")
+def suite(name: str) -> None:
+    """Write NAME.yaml: two engines on handwritten digits.
+
+    \b
+    Example: repro new suite my-engines
+    """
+    made = {Path(f"{checked(name)}.yaml"): start("suite.yaml", NAME=name, SUITE=name)}
+    write(made)
+    say(f"wrote {name}.yaml; next: repro plan {name}.yaml, repro run {name}.yaml")
+
+
+@new.command()
+@click.argument("name")
+def workload(name: str) -> None:
+    """Write a workload in a file of its own, and NAME.yaml, a suite that trains it.
+
+    \b
+    Example: repro new workload my-spirals
+    """
+    module, found = checked(name).replace("-", "_"), class_name(name)
+    if keyword.iskeyword(found) or keyword.iskeyword(module):
+        raise UsageError(f"{name!r} is a word of Python; give the workload another name")
+    write({Path(f"{module}.py"): start("workload.py", CLASS=found),
+           Path(f"{name}.yaml"): start("workload.yaml", NAME=name, SUITE=name, FILE=module, CLASS=found)})
+    say(f"wrote {module}.py with class {found}, and {name}.yaml; next: repro gate {name}.yaml, repro run {name}.yaml")
+
+
+@new.command()
+@click.argument("name")
+def program(name: str) -> None:
+    """Write folder NAME: train.py, which knows nothing of repro, and suite.yaml, which runs it as it is.
+
+    \b
+    Example: repro new program my-training
+    """
+    folder = Path(checked(name))
+    write({folder / "train.py": start("train.py"),
+           folder / "suite.yaml": start("program.yaml", NAME=name, SUITE=f"{name}/suite")})
+    say(f"wrote {name}/train.py and {name}/suite.yaml; next: repro plan {name}/suite.yaml, repro run {name}/suite.yaml")
+
+
+def checked(name: str) -> str:
+    """Return a name that a suite, a file and a class can have.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if NAME.fullmatch(name) is None:
+        raise UsageError(f"{name!r} is no name: small letters, digits and `-`, at most 50, a letter first")
+    return name
+
+
+def class_name(name: str) -> str:
+    """Return the name as a class has it: `my-spirals` is MySpirals."""
+    return "".join(part.capitalize() for part in name.split("-"))
+
+
+def start(template: str, **words: str) -> str:
+    """Return a template with its words in capitals replaced."""
+    text = files("repro.templates").joinpath(f"new/{template}").read_text(encoding="utf-8").replace("\r\n", "\n")
+    for word, value in words.items():
+        text = re.sub(rf"\b{word}\b", value, text)
+    return text
+
+
+def write(made: dict[Path, str]) -> None:
+    """Write all files or none.
+
+    Raises:
+        OutputError: one of them is there, or cannot be written.
+    """
+    if present := next((path for path in made if path.exists() or path.is_symlink()), None):
+        raise OutputError(f"{present}: is there already; nothing was written")
+    for path, text in made.items():
+        try:
+            path.parent.mkdir(exist_ok=True)
+            with path.open("x", encoding="utf-8", newline="\n") as stream:
+                stream.write(text)
+        except OSError as reason:
+            raise OutputError(f"{path}: cannot be written: {reason.strerror}") from None
