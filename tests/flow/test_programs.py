@@ -34,7 +34,7 @@ suite: mine
 seeds: {seeds}
 trial:
   engine: {{kind: program, run: [{python}, train.py, "{{seed}}"{arguments}]{engine}}}
-  evaluation: {{pattern: '{pattern}', progress: '^at (?P<train_s>\\S+) step (?P<step>\\d+)', metric: loss, direction: lower}}
+  evaluation: {{{reader}, metric: loss, direction: lower}}
   stop: {{target: 2.0{stop}}}
   timeout_seconds: {limit}
 {more}
