@@ -64,7 +64,7 @@ def write(out: Path, imported: Imported, program: Program, source: Path) -> Publ
     record = PublishedRecord(
         program=program, imported=plain(file_name(full(source).name) or "/"), reader=repro.__version__,
         cells=tuple(imported.cells), systems=tuple(imported.systems),
-        references=tuple(imported.references), results=len(imported.results),
+        references=tuple(imported.references), contest=imported.contest, results=len(imported.results),
         refused=len(imported.refused), results_sha256=_sha256(results), refused_sha256=_sha256(refused),
     )
     write_model(out / RECORD, record)
