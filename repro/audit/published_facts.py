@@ -41,8 +41,8 @@ def published_facts(
         if log.cell_id is not None:
             lost.setdefault(log.cell_id, []).append(log)
     described = tuple(systems)
-    mlperf = program == "mlperf"
-    data = None if mlperf else tuple(_task(name) for name in dict.fromkeys(cell.factors["benchmark"] for cell in cells))
+    data = None if program != "dawnbench" else tuple(
+        _task(name) for name in dict.fromkeys(cell.factors["benchmark"] for cell in cells))
     made = tuple(_cell(program, cell, by_cell.get(cell.cell_id, []), lost.get(cell.cell_id, [])) for cell in cells)
     without_workers = [cell.label for cell in made if cell.workers is None]
     return Facts(
@@ -51,7 +51,7 @@ def published_facts(
         without_hardware=tuple(without_workers) if len(without_workers) < len(made) else (),
         interconnect=_network(described),
         software=tuple(dict.fromkeys(item.framework for item in described if item.framework)),
-        means={"costs": "arithmetic mean"} if mlperf else None,
+        means={"costs": "arithmetic mean"} if program != "dawnbench" else None,
     )
 
 

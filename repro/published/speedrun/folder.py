@@ -18,7 +18,7 @@ from repro.published.speedrun.log import SpeedrunLog, read_log
 from repro.published.speedrun.place import Place
 from repro.published.speedrun.quality import judge_quality
 from repro.published.speedrun.statements import stated_means
-from repro.published.speedrun.tracks import track_of
+from repro.published.speedrun.tracks import Track, track_of
 from repro.published.untrusted.files import Found, read_small, walk
 from repro.published.untrusted.text import DamagedInput, plain
 
@@ -72,13 +72,25 @@ def import_records(root: Path, rules: Contest | None = None) -> Imported:
     _mark_copies(records)
     rules = rules or Contest()
     notes: list[str] = []
+    guessed: dict[float, list[str]] = {}
     stated: list[StatedMean] = []
     for record in records:
-        _import_record(record, rules, imported, notes, stated)
+        track = _track(record, rules.target)
+        if track.guessed:
+            guessed.setdefault(track.target, []).append(record.place.record)
+        _import_record(record, track, rules, _Found(imported, notes, stated))
+    notes += [f"no folder names a track with a known target for {_join(names)}: {target:g} is the nearer target to the "
+              "losses; --target declares another" for target, names in guessed.items()]
     imported.cells.sort(key=lambda cell: cell.cell_id)
     imported.refused.sort(key=lambda item: item.source)
     imported.contest = rules.model_copy(update={"notes": tuple(notes), "stated": tuple(stated)})
     return imported
+
+
+def _join(names: Sequence[str]) -> str:
+    """Return a few names and the number of the others."""
+    rest = f" and {len(names) - 6} more" if len(names) > 6 else ""
+    return ", ".join(names[:6]) + rest
 
 
 def _collect(root: Path, imported: Imported) -> list[_Record]:
@@ -146,14 +158,23 @@ def _mark_copies(records: Sequence[_Record]) -> None:
             runs.setdefault(run.log.lines_sha256, run.found.source)
 
 
-def _import_record(
-    record: _Record, rules: Contest, imported: Imported, notes: list[str], stated: list[StatedMean]
-) -> None:
-    name = record.place.record
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Where the contents of a record go."""
+
+    imported: Imported
+    notes: list[str]
+    stated: list[StatedMean]
+
+
+def _track(record: _Record, target: float | None) -> Track:
     losses = [run.log.final for arm in record.arms.values() for run in arm
               if run.log and not run.lost and run.log.final is not None and math.isfinite(run.log.final)]
-    track, target, note = track_of(record.place.track, losses, rules.target)
-    notes += [f"{name}: {note}"] if note else []
+    return track_of(record.place.track, losses, target)
+
+
+def _import_record(record: _Record, track: Track, rules: Contest, out: _Found) -> None:
+    name, imported, notes = record.place.record, out.imported, out.notes
     for folder, runs in record.arms.items():
         variants = _variants(runs)
         if len(variants) > 1:
@@ -165,11 +186,11 @@ def _import_record(
                          "copies count once")
         for variant, members in variants.items():
             suffix = _suffix(variant, variants)
-            key = CellKey(name, "speed-run", plain(folder + suffix), f"nanoGPT {track}", "/".join(record.place.home[-2:]))
-            _import_arm(_Arm(key, record.place, target), members, rules, imported)
+            key = CellKey(name, "speed-run", plain(folder + suffix), f"nanoGPT {track.name}", "/".join(record.place.home[-2:]))
+            _import_arm(_Arm(key, record.place, track.target), members, rules, imported)
     for found, text in record.texts:
-        means = list(stated_means(text, target, name, found.source))
-        stated += means
+        means = list(stated_means(text, track.target, name, found.source))
+        out.stated.extend(means)
         if not means:
             imported.refused.append(Refused(source=found.source, reason="a text that states no mean of the losses"))
 
@@ -208,8 +229,8 @@ class _Arm:
 
 def _import_arm(arm: _Arm, runs: Sequence[_Run], rules: Contest, imported: Imported) -> None:
     cell_id = arm.key.cell_id
-    results = [_result(arm, run.found, run.log, number) for number, run in enumerate(
-        run for run in runs if run.log and not run.copy_of and not run.lost)]
+    complete = [(run.found, run.log) for run in runs if run.log and not run.copy_of and not run.lost]
+    results = [_result(arm, found, log, number) for number, (found, log) in enumerate(complete)]
     lost = [run for run in runs if run.lost and not run.copy_of]
     imported.refused += [Refused(source=run.found.source, reason=run.lost, cell_id=cell_id) for run in lost]
     imported.refused += [Refused(source=run.found.source, reason=run.copy_of) for run in runs if run.copy_of]
