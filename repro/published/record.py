@@ -99,8 +99,8 @@ class PublishedResult(Frozen):
     status: PublishedStatus
     reason: str = ""
     seconds: float | None = None
-    """Time to target on the clock of the program (MLPerf: run_start to run_stop; DAWNBench: to the first crossing; speed-runs: to
-    the end of the run)."""
+    """Time to target on the clock of the program (MLPerf: run_start to run_stop; DAWNBench: to the first crossing;
+    speed-runs: to the end of the run)."""
     run_seconds: float | None = None
     """From start to stop, for any outcome."""
     init_seconds: float | None = None

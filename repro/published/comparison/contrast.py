@@ -185,7 +185,8 @@ def _disagreement(
 def _cautions(candidate: Entry, baseline: Entry, metric: Metric) -> tuple[str, ...]:
     drop = DROPPED if METRICS[metric].timed and candidate.program == baseline.program == "mlperf" else ""
     shared = "seed" if candidate.program == "speedrun" else "seed, machine or time"
-    found = [UNPAIRED.format(shared=shared, what="the minutes" if METRICS[metric].timed else "the samples", drop=drop), FOREIGN]
+    what = "the minutes" if METRICS[metric].timed else "the samples"
+    found = [UNPAIRED.format(shared=shared, what=what, drop=drop), FOREIGN]
     if not any(run.target for item in (candidate, baseline) for run in item.results):
         found.append("the target of this benchmark and round is unknown here: only the logs say that it was reached")
     unlike = [f"{word} {_factor(candidate, name)} against {_factor(baseline, name)}" for name, word in DESCRIBED

@@ -182,11 +182,12 @@ def _import_record(record: _Record, track: Track, rules: Contest, out: _Found) -
                          f"{len(variants)} arms here, because they are not runs of one thing")
         copies = [run for run in runs if run.copy_of]
         if copies:
-            notes.append(f"{name}, {folder}: {len(copies)} of {len(runs)} logs are copies, the first {copies[0].copy_of}; "
-                         "copies count once")
+            notes.append(f"{name}, {folder}: {len(copies)} of {len(runs)} logs are copies, the first "
+                         f"{copies[0].copy_of}; copies count once")
         for variant, members in variants.items():
             suffix = _suffix(variant, variants)
-            key = CellKey(name, "speed-run", plain(folder + suffix), f"nanoGPT {track.name}", "/".join(record.place.home[-2:]))
+            key = CellKey(name, "speed-run", plain(folder + suffix), f"nanoGPT {track.name}",
+                          "/".join(record.place.home[-2:]))
             _import_arm(_Arm(key, record.place, track.target), members, rules, imported)
     for found, text in record.texts:
         means = list(stated_means(text, track.target, name, found.source))
@@ -216,7 +217,7 @@ def _suffix(variant: Variant, variants: Mapping[Variant, object]) -> str:
 
 
 def _mixture(variants: Mapping[Variant, Sequence[_Run]]) -> str:
-    return "; ".join(f"{len(runs)} log{'' if len(runs) == 1 else 's'} of{_suffix(variant, variants).strip('[]').replace('[', '')}"
+    return "; ".join(f"{len(runs)} log{'' if len(runs) == 1 else 's'} of {_suffix(variant, variants)[2:-1]}"
                      for variant, runs in variants.items())
 
 

@@ -92,8 +92,8 @@ def read_log(path: Path) -> SpeedrunLog:
     """Read one log as a stream: the text of the program costs neither memory nor parsing.
 
     Raises:
-        DamagedInput: unreadable, too large, NUL bytes, more than one run in it, two totals of steps, or a step line that
-            is no number.
+        DamagedInput: unreadable, too large, NUL bytes, more than one run in it, two totals of steps, or a step
+            line that is no number.
     """
     log, clock, events = SpeedrunLog(), _Clock(), hashlib.sha256()
     text = hashlib.sha256()
@@ -108,7 +108,7 @@ def read_log(path: Path) -> SpeedrunLog:
                 continue
         if log.steps is not None:
             continue
-        if line.startswith(b"Running P") or line.startswith(b"Running p"):
+        if line.startswith((b"Running P", b"Running p")):
             began = began or log.ruled
             log.program = log.program or (text.hexdigest() if log.ruled else "")
         if began or line.startswith((b"|", b"Running T")):
@@ -149,6 +149,8 @@ def _take(log: SpeedrunLog, clock: _Clock, found: re.Match[bytes], number: int) 
         raise DamagedInput(f"line {number}: more than {MAX_EVALUATIONS:,} evaluations")
     log.curve.append(PublishedPoint(seconds=seconds, value=value if math.isfinite(value) else None))
     log.last_evaluated, log.final, log.seconds = step, value, seconds
+    if step == steps and average.startswith((b"nan", b"inf")):
+        clock.fault = clock.fault or f"step_avg is {average.decode()} at its end, as if all of it were warm-up"
     clock.fault = clock.fault or _other_unit(step, seconds, average)
 
 

@@ -36,13 +36,11 @@ class Place:
 
     @classmethod
     def of(cls, parts: Sequence[str], below: int) -> Place:
-        """Read the path of a log: its names from the root of the file system; the last `below` are inside the import."""
+        """Read the path of a log: its names from the root of the file system, the last `below` inside the import."""
         above = tuple(parts[:-1])
         dated = [index for index, name in enumerate(above) if _date(name)]
-        if dated:
-            at = dated[-1]
-        else:
-            at = len(above) - 1 - int(len(above) > 1 and ARM.fullmatch(above[-1]) is not None)
+        named = len(above) > 1 and ARM.fullmatch(above[-1]) is not None
+        at = dated[-1] if dated else len(above) - 1 - int(named)
         first = min(at, len(parts) - below)
         tracks = [found[1] for name in above[:at] if (found := TRACK.fullmatch(name))]
         return cls(above[:at + 1], plain("/".join(above[first:at + 1])), plain("/".join(above[at + 1:])) or WHOLE,

@@ -57,7 +57,8 @@ def judge_quality(results: Sequence[PublishedResult], refused: int, target: floa
     if refused or invalid:
         parts = [f"{refused} refused"] * bool(refused) + [f"{invalid} with an impossible clock"] * bool(invalid)
         return found.model_copy(update={"because": (
-            f"{refused + invalid} of {total} logs give no result ({', '.join(parts)}), and the claim is about all runs")})
+            f"{refused + invalid} of {total} logs give no result ({', '.join(parts)}), and the claim is about all of "
+            "them")})
     if len(losses) < 2:
         word = "one run" if losses else "no run"
         return found.model_copy(update={"because": f"{word}: a t test needs at least two"})

@@ -10,7 +10,8 @@ from repro.published.contest_rules import StatedMean
 NEAR = 0.1
 """Only numbers this near the target can be means of the quality: means of times stand in the same texts."""
 MOST = 100
-STATED = re.compile(r"(?:\bmean\b[^0-9\n]{0,40}|tensor\([0-9.e-]{1,20}\),\s{0,9}tensor\()(\d\.(\d{3,16}))", re.IGNORECASE)
+STATED = re.compile(
+    r"(?:\bmean\b[^0-9\n]{0,40}|tensor\([0-9.e-]{1,20}\),\s{0,9}tensor\()(\d\.(\d{3,16}))", re.IGNORECASE)
 
 
 def stated_means(text: str, target: float, record: str, source: str) -> Iterator[StatedMean]:

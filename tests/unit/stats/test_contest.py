@@ -45,7 +45,8 @@ def test_the_two_directions_mirror_each_other(counts: list[int]) -> None:
 
 
 @pytest.mark.parametrize(("values", "target", "alpha", "match"), [
-    ([], 3.28, 0.01, "at least 2"), ([3.27], 3.28, 0.01, "at least 2"), ([3.27, 3.27], 3.28, 0.01, "values that differ"),
+    ([], 3.28, 0.01, "at least 2"), ([3.27], 3.28, 0.01, "at least 2"),
+    ([3.27, 3.27], 3.28, 0.01, "values that differ"),
     ([3.27, math.nan], 3.28, 0.01, "finite"), ([3.27, 3.28], math.inf, 0.01, "target"),
     ([3.27, 3.28], 3.28, 0.0, "alpha"), ([3.27, 3.28], 3.28, 0.5, "alpha"),
 ])
