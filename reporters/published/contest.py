@@ -91,7 +91,8 @@ def contest_view(name: str, published: Published) -> ContestView | None:
     return ContestView(
         id=f"{name}-contest", alpha=f"{claims.rules.alpha:g}", margin=f"{100 * claims.rules.margin:g} %",
         tracks=tuple(_track(f"{name}-t{at}", track, items, numbers)
-                     for at, (track, items) in enumerate(tracks.items(), 1)),
+                     for at, (track, items) in enumerate(
+                         sorted(tracks.items(), key=lambda pair: -len(pair[1])), 1)),
         unsupported=(*_open(claims, "not supported"), *(item.because for item in claims.stated)),
         untested=tuple(_open(claims, "cannot be tested")), notes=claims.rules.notes, counts=_counts(claims),
     )
@@ -122,7 +123,7 @@ def _row(item: ArmClaim, at: int) -> ArmRow:
         id=f"c-{item.cell_id}", number=at, record=item.record, arm=item.arm, date=item.date or "-",
         accelerators=item.accelerators or "not stated", runs=item.runs, lost=item.runs - quality.n,
         mean=_decimals(quality.mean, 5), deviation=_decimals(quality.deviation, 5), p=number(quality.p, 2),
-        quality=quality.verdict, quality_style=WORDS[quality.verdict], quality_because=quality.because,
+        quality=quality.verdict, quality_style=WORDS[quality.verdict], quality_because="" if quality.verdict == "supported" else quality.because,
         seconds=_decimals(item.seconds, 3), seconds_bounds=_bounds(item.seconds_interval, 3),
         ratio=_decimals(time.ratio, 4), ratio_bounds=_bounds(time.interval, 4), time=time.verdict,
         time_style=WORDS.get(time.verdict, "b-exploratory"), time_because=time.because, cautions=time.cautions,
@@ -138,9 +139,9 @@ def _bounds(interval: tuple[float, float] | None, digits: int) -> str:
 
 
 def _progression(name: str, items: Sequence[ArmClaim]) -> Chart | None:
-    """Draw the mean time of every arm that is no baseline against the date of its record; None: fewer than one date."""
+    """Draw the mean time of every arm that is no baseline against the date of its record; None: fewer than two dates."""
     known = [item for item in items if item.date and item.seconds and not item.baseline]
-    if not known:
+    if len({item.date for item in known}) < 2:
         return None
     traces = [trace for verdict in MARKS if (trace := _trace(verdict, [
         item for item in known if item.quality.verdict == verdict]))]
@@ -167,9 +168,9 @@ def _trace(verdict: str, items: Sequence[ArmClaim]) -> dict[str, Any] | None:
         "type": "scatter", "mode": "markers", "name": f"quality {verdict}", "showlegend": True,
         "x": [item.date for item in items], "y": [item.seconds for item in items],
         "error_y": {"type": "data", "symmetric": False, "color": color, "thickness": 1, "width": 3,
-                    "array": [pair[1] - (item.seconds or 0.0) if pair else 0.0
+                    "array": [pair[1] - (item.seconds or 0.0) if pair else None
                               for item, pair in zip(items, bounds, strict=True)],
-                    "arrayminus": [(item.seconds or 0.0) - pair[0] if pair else 0.0
+                    "arrayminus": [(item.seconds or 0.0) - pair[0] if pair else None
                                    for item, pair in zip(items, bounds, strict=True)]},
         "text": [f"{wrapped(visible(f'{item.record}, {item.arm}'))}<br>n = {item.quality.n}, mean loss "
                  f"{item.quality.mean or 0.0:.5f}" for item in items],

@@ -292,12 +292,16 @@ def _overlays(name: str, published: Published) -> tuple[tuple[tuple[str, Chart],
 
 
 def _runs(published: Published, lines: dict[str, SystemLine]) -> list[RunRow]:
-    """Return all runs: those without a time first, otherwise in the order of the import."""
+    """Return all runs: those without a time first, otherwise in the order of the import.
+
+    A run of a contest that is `ok` reached its end: only the mean of an arm is held against the target.
+    """
+    complete = published.record.contest is not None
     rows = [
         RunRow(
             id=item.result_id, cell=f"{lines[item.cell_id].number}" if item.cell_id in lines else "-",
             link=f"c-{item.cell_id}" if item.cell_id in lines else "", repeat=item.repeat,
-            status=item.status, word=meaning(item.status).page_word,
+            status=item.status, word="complete" if complete and item.status == "ok" else meaning(item.status).page_word,
             minutes=number(None if item.seconds is None else item.seconds / 60, 4),
             epochs=number(item.epochs_to_target), samples=_count(_text(item.samples_to_target)), reason=item.reason,
             warnings=item.warnings, source=item.source, sha256=item.sha256,

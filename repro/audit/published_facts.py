@@ -92,11 +92,20 @@ def _run(program: Program, item: PublishedResult) -> RunFacts:
     times = [point.seconds for point in item.curve]
     work = item.epochs_to_target if item.epochs_to_target is not None else item.samples_to_target
     return RunFacts(
-        name=item.result_id, reached=None if item.status == "invalid" else item.status == "ok", status=item.status,
+        name=item.result_id, reached=_reached(program, item, values), status=item.status,
         seconds=item.seconds, epochs=work, quality=values[-1] if values else None,
         seed=str(item.seed) if item.seed is not None else None, backwards=times != sorted(times),
         stamped=_stamped(item) if program == "mlperf" else None, points=len(item.curve),
     )
+
+
+def _reached(program: Program, item: PublishedResult, values: Sequence[float]) -> bool | None:
+    """Return whether a run reached its target; a speed-run is complete (`ok`) also above it."""
+    if item.status == "invalid":
+        return None
+    if program == "speedrun" and item.status == "ok":
+        return values[-1] <= min(item.target.values())
+    return item.status == "ok"
 
 
 def _stamped(item: PublishedResult) -> bool | None:

@@ -259,7 +259,7 @@ def _verdict(claim: TimeClaim, p: float, same: float, margin: float) -> TimeClai
     because = f"p = {p:.3g} is above {ALPHA:g}, and the ratio is not shown to be within {percent} of 1"
     if p <= ALPHA:
         verdict = "faster" if ratio < 1 else "slower"
-        because = f"ratio {ratio:.4f}, p = {p:.3g} (Welch on logs, Holm)"
+        because = f"p = {p:.3g} (Welch on logs, Holm)"
         because += f"; the difference is within {percent}" if same <= ALPHA else ""
     elif same <= ALPHA:
         verdict = "the same"

@@ -26,6 +26,8 @@ MAX_TEXT = 1 << 20
 MAX_HELD = 192 << 20
 """Approximate bytes of results in one import."""
 METRIC = "val_loss"
+ORDER = ("benchmark", "date", "round", "system")
+"""Factors that order the arms."""
 OTHERS = "not a log (.txt or .log) and not a text (.md)"
 NO_LOG = "it has no line step:S/T: not a log of a run"
 
@@ -81,7 +83,7 @@ def import_records(root: Path, rules: Contest | None = None) -> Imported:
         _import_record(record, track, rules, _Found(imported, notes, stated))
     notes += [f"no folder names a track with a known target for {_join(names)}: {target:g} is the nearer target to the "
               "losses; --target declares another" for target, names in guessed.items()]
-    imported.cells.sort(key=lambda cell: cell.cell_id)
+    imported.cells.sort(key=lambda cell: [cell.factors.get(name, "") for name in ORDER])
     imported.refused.sort(key=lambda item: item.source)
     imported.contest = rules.model_copy(update={"notes": tuple(notes), "stated": tuple(stated)})
     return imported

@@ -47,7 +47,8 @@ def judge_quality(results: Sequence[PublishedResult], refused: int, target: floa
     found = ArmQuality(verdict="cannot be tested", because="", n=len(losses), target=target, mean=middle)
     total = len(results) + refused
     claim = or_none(lambda: quality_claim(losses, target, "lower", alpha))
-    if claim is not None:
+    complete = not missed and not refused and not invalid
+    if claim is not None and complete:  # p of the runs that are left would be taken for that of all
         spread = mean_interval(losses)
         found = found.model_copy(update={"deviation": claim.deviation, "p": claim.p,
                                          "interval": (spread.low, spread.high)})
