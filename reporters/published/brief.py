@@ -24,7 +24,8 @@ RULES = (
     "published: computed from files that others published; the results were not run again here, and MLCommons "
     "verified no score",
     "a score is minutes, computed by the rules of the program: MLPerf drops the fastest and the slowest run and "
-    "averages the rest, DAWNBench has one run, a speed-run has the mean of all; valid: its own logs support its quality",
+    "averages the rest, DAWNBench has one run, a speed-run has the mean of all and is valid if its own logs "
+    "support its quality",
     "the order of a table is not a verdict: repro compare compares two systems and gives its reasons",
 )
 

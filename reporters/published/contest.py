@@ -123,7 +123,8 @@ def _row(item: ArmClaim, at: int) -> ArmRow:
         id=f"c-{item.cell_id}", number=at, record=item.record, arm=item.arm, date=item.date or "-",
         accelerators=item.accelerators or "not stated", runs=item.runs, lost=item.runs - quality.n,
         mean=_decimals(quality.mean, 5), deviation=_decimals(quality.deviation, 5), p=number(quality.p, 2),
-        quality=quality.verdict, quality_style=WORDS[quality.verdict], quality_because="" if quality.verdict == "supported" else quality.because,
+        quality=quality.verdict, quality_style=WORDS[quality.verdict],
+        quality_because="" if quality.verdict == "supported" else quality.because,
         seconds=_decimals(item.seconds, 3), seconds_bounds=_bounds(item.seconds_interval, 3),
         ratio=_decimals(time.ratio, 4), ratio_bounds=_bounds(time.interval, 4), time=time.verdict,
         time_style=WORDS.get(time.verdict, "b-exploratory"), time_because=time.because, cautions=time.cautions,
@@ -139,7 +140,7 @@ def _bounds(interval: tuple[float, float] | None, digits: int) -> str:
 
 
 def _progression(name: str, items: Sequence[ArmClaim]) -> Chart | None:
-    """Draw the mean time of every arm that is no baseline against the date of its record; None: fewer than two dates."""
+    """Draw the mean time of every arm that is no baseline against the date of its record; None: one date or none."""
     known = [item for item in items if item.date and item.seconds and not item.baseline]
     if len({item.date for item in known}) < 2:
         return None

@@ -170,7 +170,8 @@ def _lead(published: Published) -> str:
     cells = published.record.cells
     if published.record.contest is not None:
         records = len({cell.factors["round"] for cell in cells})
-        return (f"{plural(len(published.results), 'run')} of {plural(len(cells), 'arm')} of {plural(records, 'record')}, "
+        arms = f"{plural(len(cells), 'arm')} of {plural(records, 'record')}"
+        return (f"{plural(len(published.results), 'run')} of {arms}, "
                 f"{plural(len(published.refused), 'file')} refused")
     rounds, benchmarks = ({cell.factors[name] for cell in cells} for name in ("round", "benchmark"))
     return (f"{plural(len(published.results), 'run')} of {plural(len(cells), 'system')} on "

@@ -6,6 +6,10 @@ from pydantic import Field
 
 from repro.core.frozen import Frozen
 
+MOST = 1e6
+"""Largest quality and target: beyond it squares of differences lose their meaning."""
+MOST_SECONDS = 1e9
+
 
 class StatedMean(Frozen):
     """A mean quality that a text next to the logs states."""
@@ -14,8 +18,8 @@ class StatedMean(Frozen):
     """The record that it belongs to."""
     source: str
     """Path of the text below the imported folder."""
-    value: float
-    decimals: int
+    value: float = Field(ge=-MOST, le=MOST)
+    decimals: int = Field(ge=0, le=20)
 
 
 class Contest(Frozen):
@@ -25,7 +29,7 @@ class Contest(Frozen):
     """Level of the claim that the mean quality is at least as good as the target."""
     margin: float = Field(default=0.005, gt=0, le=1)
     """Two arms are the same if the ratio of their times is shown to be within 1 / (1 + margin) to 1 + margin."""
-    target: float | None = None
+    target: float | None = Field(default=None, ge=-MOST, le=MOST)
     """Quality of every record; None: that of the record's track."""
     stated: tuple[StatedMean, ...] = ()
     notes: tuple[str, ...] = ()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from repro.core.errors import UsageError
 from repro.published.cells import CellKey, make_cell, result_id
-from repro.published.contest_rules import Contest, StatedMean
+from repro.published.contest_rules import MOST, Contest, StatedMean
 from repro.published.imported import Imported
 from repro.published.record import PublishedResult, PublishedStatus, Refused
 from repro.published.score import Score
@@ -259,7 +259,7 @@ def _result(arm: _Arm, found: Found, log: SpeedrunLog, number: int) -> Published
     reason = ""
     if log.fault:
         status, reason = "invalid", log.fault
-    elif log.final is None or not math.isfinite(log.final):
+    elif log.final is None or not abs(log.final) <= MOST:  # also NaN
         status, reason = "missed", f"its loss at the end is {log.final}"
     gpus = log.machine.gpus
     versions = log.machine.versions

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from repro.published.contest_rules import MOST_SECONDS
 from repro.published.record import PublishedPoint
 from repro.published.speedrun.machine import Machine
 from repro.published.untrusted.files import open_plain
@@ -120,8 +121,8 @@ def read_log(path: Path) -> SpeedrunLog:
             log.untimed = log.untimed or OLDEST.match(line) is not None
     log.sha256, log.fault = whole.hexdigest(), clock.fault
     log.lines_sha256 = events.hexdigest() if log.steps is not None else ""
-    if not log.lost and log.steps is not None and log.seconds <= 0:
-        log.fault = log.fault or "its clock shows no time"
+    if not log.lost and log.steps is not None and not 0 < log.seconds <= MOST_SECONDS:
+        log.fault = log.fault or (f"its clock shows {log.seconds:g} s" if log.seconds else "its clock shows no time")
     return log
 
 

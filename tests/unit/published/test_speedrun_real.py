@@ -1,4 +1,4 @@
-"""Real records next to the checkout: every log reads; means, p values and times are scipy's, from a reader of its own."""
+"""Real records next to the checkout: every log reads; means, p values and times are scipy's, from another reader."""
 
 from __future__ import annotations
 
