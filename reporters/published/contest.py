@@ -104,7 +104,7 @@ def _open(claims: Claims, verdict: str) -> list[str]:
 
 
 def _counts(claims: Claims) -> str:
-    found = [item.quality.verdict for item in claims.arms]
+    found: list[str] = [item.quality.verdict for item in claims.arms]
     return ", ".join(f"{found.count(word)} {text}" for word, text in (
         ("supported", "supported by their own logs"), ("not supported", "not supported"),
         ("cannot be tested", "that cannot be tested")))
