@@ -82,7 +82,7 @@ def test_what_is_not_supported_is_said_with_the_numbers(published: Published) ->
     section = page[page.index('id="i1-contest-open"'):page.index('id="i1-runs"')]
     for text in ("2025-05-01_Bad, this record: mean 3.28215, target 3.28, one-sided p = 0.798, n = 6: the mean is "
                  "above the target",
-                 "2025-05-01_Bad/README.md states a mean of 3.2761; the means of the logs here are: this record 3.28215",
+                 "README.md states a mean of 3.2761; the means of the logs here are: this record 3.28215",
                  "2025-06-01_Copy, this record: all its 6 logs are copies of others",
                  "2026-07-19_Moved, this_pr: 1 of 6 logs give no result (1 refused)"):
         assert text in section

@@ -35,6 +35,14 @@ def test_the_level_decides() -> None:
     assert not quality_claim(LOSSES, 3.28, "higher").supported
 
 
+def test_a_mean_at_the_target_is_supported_in_alpha_of_samples() -> None:
+    """The error rate of the claim, at n = 3 and 10: 3,000 samples, so 0.01 has a standard error of 0.0018."""
+    rng = np.random.default_rng(20261122)
+    for n in (3, 10):
+        rate = np.mean([quality_claim(row, 3.28).supported for row in rng.normal(3.28, 0.0014, (3000, n))])
+        assert abs(rate - 0.01) < 3.3 * 0.0018
+
+
 @given(st.lists(st.integers(32_000, 33_600), min_size=2, max_size=30).filter(lambda found: len(set(found)) > 1))
 def test_the_two_directions_mirror_each_other(counts: list[int]) -> None:
     values = [count / 1e4 for count in counts]
