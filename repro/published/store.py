@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import TypeVar
 
@@ -95,6 +96,8 @@ def _check_contest(folder: Path, record: PublishedRecord, results: Iterable[Publ
     for number, cell in enumerate(record.cells):
         if not _is_number(cell.factors.get("target", ""), MOST):
             raise OutputError(f"{folder / RECORD}: cells.{number}.factors: target is not a number; import again")
+        if "date" in cell.factors and not _is_date(cell.factors["date"]):
+            raise OutputError(f"{folder / RECORD}: cells.{number}.factors: date is no date; import again")
     for item in results:
         final = item.curve[-1].value if item.curve else None
         timed = item.seconds is not None and 0 < item.seconds <= MOST_SECONDS
@@ -103,6 +106,13 @@ def _check_contest(folder: Path, record: PublishedRecord, results: Iterable[Publ
                               "quality at its end; import again")
         if item.status != "ok" and item.seconds is not None:
             raise OutputError(f"{folder / RESULTS}: {item.result_id}: {item.status}, but with a time; import again")
+
+
+def _is_date(text: str) -> bool:
+    try:
+        return date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
 
 
 def _is_number(text: str, most: float) -> bool:

@@ -220,7 +220,8 @@ def _suffix(variant: Variant, variants: Mapping[Variant, object]) -> str:
 
 def _mixture(variants: Mapping[Variant, Sequence[_Run]]) -> str:
     return "; ".join(f"{len(runs)} log{'' if len(runs) == 1 else 's'} of {_suffix(variant, variants)[2:-1]}"
-                     for variant, runs in variants.items())
+                     for variant, runs in list(variants.items())[:6]) + (
+                         f"; {len(variants) - 6} more kinds" if len(variants) > 6 else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shutil
@@ -162,13 +163,24 @@ def test_compare_judges_arms_of_one_record_and_refuses_machines_and_records(publ
 
 def test_audit_and_other_formats_read_them(published: Published, tmp_path: Path) -> None:
     assert audit(str(published.folder)).origin == "speedrun"
-    done = invoke("report", published.folder, "--to", "markdown,csv,jsonl", "--out", tmp_path / "paper")
+    done = invoke("report", published.folder, "--to", "markdown,latex,csv,jsonl,figures", "--out", tmp_path / "paper")
     assert done.exit_code == 0, done.output
-    assert "not valid: mean 3.28215" in (tmp_path / "paper" / "published.md").read_text()
+    text = (tmp_path / "paper" / "published.md").read_text()
+    assert "quality not supported: mean 3.28215" in text and text.count("| faster |") == 1
+    claims = judge_claims(published).arms
+    with next((tmp_path / "paper").rglob("*claims.csv")).open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert [(row["quality"], row["time"], row["origin"]) for row in rows] == [
+        (item.quality.verdict, item.time.verdict, "published") for item in claims]
+    assert [float(row["p"]) for row in rows if row["p"]] == [
+        item.quality.p for item in claims if item.quality.p is not None]
+    assert [path.name for path in sorted((tmp_path / "paper" / "figures").iterdir())] == [
+        "published-progression-1.pdf", "published-progression-1.svg"]
 
 
 @pytest.mark.parametrize(("name", "old", "new", "match"), [
     (RECORD, '"target": "3.28"', '"target": "x"', "target is not a number"),
+    (RECORD, '"date": "2025-01-01"', '"date": "soon"', "date is no date"),
     (RECORD, '"alpha": 0.01', '"alpha": 2.0', "less than 0.5"),
     (RESULTS, f'"seconds": {TIMES[0]}, "run_seconds"', '"seconds": -1.0, "run_seconds"', "without a time"),
     (RESULTS, '"status": "ok"', '"status": "missed"', "missed, but with a time"),
