@@ -153,7 +153,7 @@ def _mark_copies(records: Sequence[_Record]) -> None:
             continue
         if run.log.sha256 in files:
             run.copy_of = f"a byte copy of {files[run.log.sha256]}"
-        elif not run.lost and run.log.lines_sha256 in runs:
+        elif run.log.lines_sha256 in runs:
             run.copy_of = f"the same run as {runs[run.log.lines_sha256]}: every step line is equal"
         files.setdefault(run.log.sha256, run.found.source)
         if not run.lost:  # the first lines of two cut logs may well be equal
