@@ -68,9 +68,9 @@ def claim_figures(imports: Sequence[Published]) -> list[Drawing]:
             if len({claim.date for claim in known}) > 1:
                 found.append(Drawing(
                     f"published-progression-{len(found) + 1}",
-                    f"Mean time of each record of {name(track)} by the program's own clock, with its 95 % "
-                    "interval; the mark says whether its own logs support its quality. The machines differ. Figures: published by "
-                    "others.", 3.0, partial(_draw, known)))
+                    f"Mean time of each record of {name(track)} by the program's clock, with its 95 % interval; "
+                    "the mark says whether its own logs support its quality. The machines differ. Figures: published "
+                    "by others.", 3.0, partial(_draw, known)))
     return found
 
 
