@@ -13,6 +13,7 @@ from repro.published.store import Published
 from ..paper.words import NOTHING, TextTable, name, rounded
 from ..tables.rows import plain
 from ..text import plural
+from .contest_text import claim_doubts, claim_tables
 from .view import NO_BATCH
 
 REFUSED_UP_TO = 20
@@ -24,7 +25,8 @@ RULES = (
     "published: computed from files that others published; the results were not run again here, and MLCommons "
     "verified no score",
     "a score is minutes, computed by the rules of the program: MLPerf drops the fastest and the slowest run and "
-    "averages the rest, DAWNBench has one run",
+    "averages the rest, DAWNBench has one run, a speed-run has the mean of all and is valid if its own logs "
+    "support its quality",
     "the order of a table is not a verdict: repro compare compares two systems and gives its reasons",
 )
 
@@ -52,7 +54,8 @@ def published_brief(imports: Sequence[Published]) -> PublishedBrief:
         title=f"Published results: {', '.join(name(item.record.imported) for item in imports)}",
         facts=tuple(fact for item in imports for fact in _facts(item)),
         doubts=(*RULES, *(text for item in imports for text in _doubts(item))),
-        scores=tuple(table for item in imports for table in _scores(item, len(imports) > 1)),
+        scores=tuple(table for item in imports for table in (
+            _scores(item, len(imports) > 1) if item.record.contest is None else claim_tables(item))),
         costs=tuple(table for item in imports for table in _costs(item, len(imports) > 1)),
         refused=tuple(refused[:REFUSED_UP_TO]), refused_left_out=max(0, len(refused) - REFUSED_UP_TO),
     )
@@ -72,14 +75,16 @@ def _facts(item: Published) -> Iterator[tuple[str, str]]:
 
 def _doubts(item: Published) -> Iterator[str]:
     of = name(item.record.imported)
-    without = sum(not cell.score.valid for cell in item.record.cells)
+    yield from map(_line, claim_doubts(item))
+    contest = item.record.contest is not None
+    without = 0 if contest else sum(not cell.score.valid for cell in item.record.cells)
     if without:
         yield f"{of}: {without} of {plural(len(item.record.cells), 'score')} not valid, see the notes"
     for status, words in (("missed", "missed the target"), ("invalid", "have inconsistent logs")):
         count = sum(result.status == status for result in item.results)
         if count:
             yield f"{of}: {count} of {plural(len(item.results), 'run')} {words}; they have no time"
-    if item.results and not batch_costs(item.results):
+    if item.results and not contest and not batch_costs(item.results):
         yield f"{of}: no batch size against epochs: {NO_BATCH}"
     lost = sum(refused.cell_id is not None for refused in item.refused)
     if item.refused:

@@ -83,7 +83,7 @@ def curves(name: str, lines: Sequence[SystemLine], most: int) -> list[Chart]:
         word = visible(metric) or "quality"
         targets = sorted({run.target[metric] for line in lines for run in line.results if metric in run.target})
         least = min(times)
-        layout = _layout("minutes" + (" (logarithmic)" if log else ""), word)
+        layout = axes("minutes" + (" (logarithmic)" if log else ""), word)
         if log:
             layout["xaxis"] |= {"type": "log", **_named(least, max(times))}
             for trace in traces:  # a logarithmic axis cannot show 0
@@ -157,7 +157,7 @@ def batch_chart(
     if not traces:
         return None
     traces += _reference_lines([item for item in references if item.unit == unit])
-    layout = _layout("global batch, samples (logarithmic)", f"{unit} to the target")
+    layout = axes("global batch, samples (logarithmic)", f"{unit} to the target")
     ticks = batch_ticks([size for trace in traces for size in trace["x"]])
     layout["xaxis"] |= {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,}" for tick in ticks]}
     layout["yaxis"]["rangemode"] = "tozero"
@@ -222,7 +222,8 @@ def _middle(known: Sequence[tuple[BatchCost, float]], color: str) -> dict[str, A
     }
 
 
-def _layout(x: str, y: str) -> dict[str, Any]:
+def axes(x: str, y: str) -> dict[str, Any]:
+    """Return the layout of a figure with the titles of its axes."""
     grid = {"gridcolor": "--rule", "linecolor": "--rule", "zeroline": False, "automargin": True}
     return {
         "autosize": True, "showlegend": False, "hovermode": "closest", "dragmode": "zoom",

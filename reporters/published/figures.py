@@ -15,13 +15,15 @@ from ..paper.figures import COLORS, ROWS, Drawing, left_out, rows, shown_text
 from ..paper.words import name
 from ..text import plural
 from .charts import SPAN, batch_ticks
+from .contest_text import claim_figures
 
 MARKERS = "osD^vPX*"
 
 
 def published_figures(imports: Sequence[Published]) -> list[Drawing]:
     """Return all figures; none if no run has a time."""
-    return [*_scores(imports), *_batches(imports)]
+    scored = [item for item in imports if item.record.contest is None]
+    return [*_scores(scored), *_batches(imports), *claim_figures(imports)]
 
 
 def _scores(imports: Sequence[Published]) -> list[Drawing]:

@@ -34,7 +34,7 @@ def render(imports: Sequence[Published], own: Sequence[Record] = ()) -> str:
     """Render the page: works offline, tables need no JavaScript, the same bytes for the same folders."""
     values = view(imports, own)
     charts = any(group.charts for item in values["imports"] for group in item.groups) or any(
-        item.overlays for item in values["imports"])
+        item.overlays or item.contest for item in values["imports"])
     return rendered("published.html.j2", values, page_scripts("published.js", charts),
                     styles=("report.css", "published.css"), show=_shown, filters={"breaks": _breaks})
 

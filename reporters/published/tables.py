@@ -17,6 +17,7 @@ from repro.record.store import Record
 from repro.reporting import Reporter
 
 from ..tables.rows import Row, Table, plain
+from .contest_text import claim_rows
 
 ORIGIN = "published"
 TEXTS = ("division", "availability", "accelerator", "framework", "model", "date")
@@ -29,6 +30,7 @@ def published_tables(imports: Sequence[Published]) -> list[Table]:
     """Return all tables in a fixed order, without empty ones."""
     wanted: tuple[tuple[str, str, Callable[[Published], Iterable[Row]]], ...] = (
         ("about", "One row per import", _about), ("cells", "One row per system on a benchmark, with its score", _cells),
+        ("claims", "One row per arm of a contest, with its claims", claim_rows),
         ("runs", "One row per log or entry", _runs),
         ("evaluations", "One row per evaluation of a run, not thinned", _evaluations),
         ("batch_costs", "Cost of the target by batch size, one row per run that reached it", _batch_costs),

@@ -21,6 +21,7 @@ from ..page.curves import DASHES, Chart
 from ..page.view import LONG, PRINTED
 from ..text import Number, number, plural, shortened
 from .charts import SystemLine, batch_chart, budget, curves
+from .contest import ContestView, contest_view
 
 RUNS_UP_TO = 5_000
 REFUSED_UP_TO = 2_000
@@ -103,6 +104,8 @@ class ImportView:
     lead: str
     notices: tuple[tuple[str, str, str], ...]
     """(level, title, text)."""
+    contest: ContestView | None
+    """Claims of a contest, which has no groups: its records are rows of one table."""
     groups: tuple[BenchmarkGroup, ...]
     overlays: tuple[tuple[str, Chart], ...]
     """(benchmark, chart of batch size against epochs over all rounds)."""
@@ -152,9 +155,9 @@ def _import(index: int, published: Published, most: int) -> ImportView:
     overlays, one_batch = _overlays(f"i{index}", published)
     return ImportView(
         id=f"i{index}", name=record.imported, program=record.program, reader=record.reader, lead=_lead(published),
-        notices=_notices(published),
+        notices=_notices(published), contest=contest_view(f"i{index}", published),
         groups=tuple(_group(f"i{index}-g{at}", key, cells, lines, most)
-                     for at, (key, cells) in enumerate(grouped.items(), 1)),
+                     for at, (key, cells) in enumerate(grouped.items(), 1)) if record.contest is None else (),
         overlays=overlays, one_batch=one_batch, by_system=tuple(_system(line) for line in lines.values()),
         runs=tuple(rows[:RUNS_UP_TO]),
         runs_left_out=max(0, len(rows) - RUNS_UP_TO), systems=record.systems,
@@ -165,6 +168,11 @@ def _import(index: int, published: Published, most: int) -> ImportView:
 
 def _lead(published: Published) -> str:
     cells = published.record.cells
+    if published.record.contest is not None:
+        records = len({cell.factors["round"] for cell in cells})
+        arms = f"{plural(len(cells), 'arm')} of {plural(records, 'record')}"
+        return (f"{plural(len(published.results), 'run')} of {arms}, "
+                f"{plural(len(published.refused), 'file')} refused")
     rounds, benchmarks = ({cell.factors[name] for cell in cells} for name in ("round", "benchmark"))
     return (f"{plural(len(published.results), 'run')} of {plural(len(cells), 'system')} on "
             f"{plural(len(benchmarks), 'benchmark')} of {plural(len(rounds), 'round')}, "
@@ -174,7 +182,8 @@ def _lead(published: Published) -> str:
 def _notices(published: Published) -> tuple[tuple[str, str, str], ...]:
     cells = published.record.cells
     found = []
-    without = [cell for cell in cells if not cell.score.valid]
+    contest = published.record.contest is not None
+    without = [] if contest else [cell for cell in cells if not cell.score.valid]
     if without:
         found.append(("warn", "Scores that are not valid", f"{plural(len(without), 'system')} of {len(cells)}; the "
                       "table gives the reasons, and no comparison gives a verdict on them"))
@@ -186,7 +195,7 @@ def _notices(published: Published) -> tuple[tuple[str, str, str], ...]:
     if published.refused:
         found.append(("warn", "Refused files", f"{len(published.refused)}, {lost} of them logs that count as runs "
                       "without a time"))
-    if published.results and not batch_costs(published.results):
+    if published.results and not contest and not batch_costs(published.results):
         found.append(("note", "No batch size against epochs", NO_BATCH))
     warned = sum(bool(item.warnings) for item in published.results)
     if warned:
@@ -284,12 +293,16 @@ def _overlays(name: str, published: Published) -> tuple[tuple[tuple[str, Chart],
 
 
 def _runs(published: Published, lines: dict[str, SystemLine]) -> list[RunRow]:
-    """Return all runs: those without a time first, otherwise in the order of the import."""
+    """Return all runs: those without a time first, otherwise in the order of the import.
+
+    A run of a contest that is `ok` reached its end: only the mean of an arm is held against the target.
+    """
+    complete = published.record.contest is not None
     rows = [
         RunRow(
             id=item.result_id, cell=f"{lines[item.cell_id].number}" if item.cell_id in lines else "-",
             link=f"c-{item.cell_id}" if item.cell_id in lines else "", repeat=item.repeat,
-            status=item.status, word=meaning(item.status).page_word,
+            status=item.status, word="complete" if complete and item.status == "ok" else meaning(item.status).page_word,
             minutes=number(None if item.seconds is None else item.seconds / 60, 4),
             epochs=number(item.epochs_to_target), samples=_count(_text(item.samples_to_target)), reason=item.reason,
             warnings=item.warnings, source=item.source, sha256=item.sha256,

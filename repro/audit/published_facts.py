@@ -41,8 +41,8 @@ def published_facts(
         if log.cell_id is not None:
             lost.setdefault(log.cell_id, []).append(log)
     described = tuple(systems)
-    mlperf = program == "mlperf"
-    data = None if mlperf else tuple(_task(name) for name in dict.fromkeys(cell.factors["benchmark"] for cell in cells))
+    data = None if program != "dawnbench" else tuple(
+        _task(name) for name in dict.fromkeys(cell.factors["benchmark"] for cell in cells))
     made = tuple(_cell(program, cell, by_cell.get(cell.cell_id, []), lost.get(cell.cell_id, [])) for cell in cells)
     without_workers = [cell.label for cell in made if cell.workers is None]
     return Facts(
@@ -51,7 +51,7 @@ def published_facts(
         without_hardware=tuple(without_workers) if len(without_workers) < len(made) else (),
         interconnect=_network(described),
         software=tuple(dict.fromkeys(item.framework for item in described if item.framework)),
-        means={"costs": "arithmetic mean"} if mlperf else None,
+        means={"costs": "arithmetic mean"} if program != "dawnbench" else None,
     )
 
 
@@ -92,11 +92,20 @@ def _run(program: Program, item: PublishedResult) -> RunFacts:
     times = [point.seconds for point in item.curve]
     work = item.epochs_to_target if item.epochs_to_target is not None else item.samples_to_target
     return RunFacts(
-        name=item.result_id, reached=None if item.status == "invalid" else item.status == "ok", status=item.status,
+        name=item.result_id, reached=_reached(program, item, values), status=item.status,
         seconds=item.seconds, epochs=work, quality=values[-1] if values else None,
         seed=str(item.seed) if item.seed is not None else None, backwards=times != sorted(times),
         stamped=_stamped(item) if program == "mlperf" else None, points=len(item.curve),
     )
+
+
+def _reached(program: Program, item: PublishedResult, values: Sequence[float]) -> bool | None:
+    """Return whether a run reached its target; a speed-run is complete (`ok`) also above it."""
+    if item.status == "invalid":
+        return None
+    if program == "speedrun" and item.status == "ok":
+        return values[-1] <= min(item.target.values())
+    return item.status == "ok"
 
 
 def _stamped(item: PublishedResult) -> bool | None:

@@ -14,6 +14,7 @@ from repro.published.dawnbench import import_entries
 from repro.published.imported import Imported
 from repro.published.mlperf.folder import import_folder
 from repro.published.record import Program
+from repro.published.speedrun.folder import import_records
 from repro.published.store import RECORD, read_published
 from repro.record.untrusted import read_inside
 
@@ -57,11 +58,12 @@ def _folder(path: Path) -> Facts:
 
 def _as_published(path: Path) -> Facts:
     """Read a results repository, or part of one, that was not imported; writes nothing."""
-    readers: tuple[tuple[Program, Any], ...] = (("mlperf", import_folder), ("dawnbench", import_entries))
+    readers: tuple[tuple[Program, Any], ...] = (
+        ("mlperf", import_folder), ("dawnbench", import_entries), ("speedrun", import_records))
     for program, reader in readers:
         found: Imported = reader(path)
         if found.cells:
             return published_facts(program, path.resolve().name, found.cells, found.systems, found.results,
                                    found.refused)
     raise UsageError(f"{path}: neither a run folder (no plan.json), nor imported results (no {RECORD}), nor MLPerf "
-                     "results (result_N.txt) or DAWNBench entries")
+                     "results (result_N.txt), DAWNBench entries or logs of a speed-run")

@@ -1,1 +1,1 @@
-"""Published results of others, imported into records: MLPerf training logs and DAWNBench entries."""
+"""Published results of others, imported into records: MLPerf training logs, DAWNBench entries, speed-runs."""

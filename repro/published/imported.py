@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from repro.published.contest_rules import Contest
 from repro.published.record import PublishedCell, PublishedReference, PublishedResult, PublishedSystem, Refused
 
 
@@ -16,3 +17,5 @@ class Imported:
     results: list[PublishedResult] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
     references: list[PublishedReference] = field(default_factory=list)
+    contest: Contest | None = None
+    """Rules and notes of a contest; None: the program is none."""

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 from repro.core.errors import UsageError
 from repro.published.cells import batch_costs
+from repro.published.contest_rules import Contest
 from repro.published.dawnbench import import_entries
 from repro.published.imported import Imported
 from repro.published.mlperf.folder import import_folder
 from repro.published.record import Program, PublishedStatus
+from repro.published.speedrun.claims import judge_claims
+from repro.published.speedrun.folder import import_records
 from repro.published.store import Published, make_folder, write
 
-READERS: Mapping[Program, Callable[[Path], Imported]] = {"mlperf": import_folder, "dawnbench": import_entries}
+READERS: Mapping[Program, Callable[[Path], Imported]] = {
+    "mlperf": import_folder, "dawnbench": import_entries, "speedrun": import_records}
 
 
-def import_results(program: Program, path: Path, out: Path) -> Published:
+def import_results(program: Program, path: Path, out: Path, contest: Contest | None = None) -> Published:
     """Import `path` into the new folder `out`.
+
+    Args:
+        contest: the rules of a contest, for speed-runs.
 
     Raises:
         UsageError: `path` does not exist, or `out` cannot be used.
@@ -26,14 +34,20 @@ def import_results(program: Program, path: Path, out: Path) -> Published:
     if not path.exists():
         raise UsageError(f"{path}: no such folder or file")
     make_folder(out)  # first, so that an unwritable folder is reported before the work
-    found = READERS[program](path)
+    read = READERS[program] if contest is None else partial(import_records, rules=contest)
+    found = read(path)
     return write(out, found, program, path)
 
 
 def import_json(published: Published) -> dict[str, Any]:
     """Return the record, the counts by status, the refused files, and the cost of the batch sizes."""
     costs = batch_costs(published.results)
-    return published.record.model_dump(mode="json", by_alias=True) | {
+    record = published.record.model_dump(mode="json", by_alias=True)
+    if published.record.contest is not None:
+        claims = judge_claims(published)
+        record |= {"arms": [item.model_dump(mode="json") for item in claims.arms],
+                   "not_given": [item.model_dump(mode="json") for item in claims.stated]}
+    return record | {
         "folder": str(published.folder),
         "status": count_statuses(published),
         "refused_files": [item.model_dump(mode="json") for item in published.refused],

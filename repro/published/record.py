@@ -7,11 +7,13 @@ from typing import Literal
 from pydantic import Field
 
 from repro.core.frozen import Frozen
+from repro.published.contest_rules import Contest
 from repro.published.score import Score
 
-Program = Literal["mlperf", "dawnbench"]
+Program = Literal["mlperf", "dawnbench", "speedrun"]
 PublishedStatus = Literal["ok", "missed", "invalid"]
-"""`ok`: reached the target; `missed`: ran and did not reach it; `invalid`: the log is inconsistent."""
+"""`ok`: reached the target (in a contest of fixed runs: reached its end);
+`missed`: ran and did not reach it; `invalid`: the log is inconsistent."""
 Setting = bool | int | float | str
 
 
@@ -97,7 +99,8 @@ class PublishedResult(Frozen):
     status: PublishedStatus
     reason: str = ""
     seconds: float | None = None
-    """Time to target on the clock of the program (MLPerf: run_start to run_stop; DAWNBench: to the first crossing)."""
+    """Time to target on the clock of the program (MLPerf: run_start to run_stop; DAWNBench: to the first crossing;
+    speed-runs: to the end of the run)."""
     run_seconds: float | None = None
     """From start to stop, for any outcome."""
     init_seconds: float | None = None
@@ -166,6 +169,8 @@ class PublishedRecord(Frozen):
     cells: tuple[PublishedCell, ...]
     systems: tuple[PublishedSystem, ...] = ()
     references: tuple[PublishedReference, ...] = ()
+    contest: Contest | None = None
+    """Rules and notes of a contest; None: the program is none."""
     results: int
     refused: int
     results_sha256: str

@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,6 +16,7 @@ from pydantic import BaseModel
 import repro
 from repro.core.errors import OutputError
 from repro.core.files import parse_model, read_bounded, read_model, write_model, write_text
+from repro.published.contest_rules import MOST, MOST_SECONDS
 from repro.published.imported import Imported
 from repro.published.record import Program, PublishedRecord, PublishedResult, Refused
 from repro.published.untrusted.files import full
@@ -64,7 +66,7 @@ def write(out: Path, imported: Imported, program: Program, source: Path) -> Publ
     record = PublishedRecord(
         program=program, imported=plain(file_name(full(source).name) or "/"), reader=repro.__version__,
         cells=tuple(imported.cells), systems=tuple(imported.systems),
-        references=tuple(imported.references), results=len(imported.results),
+        references=tuple(imported.references), contest=imported.contest, results=len(imported.results),
         refused=len(imported.refused), results_sha256=_sha256(results), refused_sha256=_sha256(refused),
     )
     write_model(out / RECORD, record)
@@ -83,10 +85,41 @@ def read_published(folder: Path) -> Published:
     for number, cell in enumerate(record.cells):
         if absent := [name for name in FACTORS if name not in cell.factors]:
             raise OutputError(f"{folder / RECORD}: cells.{number}.factors: {absent[0]} is missing; import again")
-    return Published(
-        folder, record, tuple(_read(folder / RESULTS, PublishedResult, record.results_sha256)),
-        tuple(_read(folder / REFUSED, Refused, record.refused_sha256)),
-    )
+    results = tuple(_read(folder / RESULTS, PublishedResult, record.results_sha256))
+    if record.contest is not None:
+        _check_contest(folder, record, results)
+    return Published(folder, record, results, tuple(_read(folder / REFUSED, Refused, record.refused_sha256)))
+
+
+def _check_contest(folder: Path, record: PublishedRecord, results: Iterable[PublishedResult]) -> None:
+    """Check what the judge of a contest relies on: the reader of its logs writes nothing else."""
+    for number, cell in enumerate(record.cells):
+        if not _is_number(cell.factors.get("target", ""), MOST):
+            raise OutputError(f"{folder / RECORD}: cells.{number}.factors: target is not a number; import again")
+        if "date" in cell.factors and not _is_date(cell.factors["date"]):
+            raise OutputError(f"{folder / RECORD}: cells.{number}.factors: date is no date; import again")
+    for item in results:
+        final = item.curve[-1].value if item.curve else None
+        timed = item.seconds is not None and 0 < item.seconds <= MOST_SECONDS
+        if item.status == "ok" and not (timed and final is not None and abs(final) <= MOST and item.target):
+            raise OutputError(f"{folder / RESULTS}: {item.result_id}: complete, but without a time, a target or a "
+                              "quality at its end; import again")
+        if item.status != "ok" and item.seconds is not None:
+            raise OutputError(f"{folder / RESULTS}: {item.result_id}: {item.status}, but with a time; import again")
+
+
+def _is_date(text: str) -> bool:
+    try:
+        return date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
+
+
+def _is_number(text: str, most: float) -> bool:
+    try:
+        return abs(float(text)) <= most
+    except ValueError:
+        return False
 
 
 def _lines(models: Iterable[BaseModel]) -> str:

@@ -6,6 +6,7 @@ figures.
 """
 
 from repro.stats.anytime import anytime_interval, e_difference, e_same
+from repro.stats.contest import QualityClaim, quality_claim
 from repro.stats.description import coefficient_of_variation, outlier_marks
 from repro.stats.dominance import probability_less
 from repro.stats.equivalence import Equivalence, tost, tost_welch
@@ -48,6 +49,7 @@ __all__ = [
     "Interval",
     "LookLevel",
     "MlperfScore",
+    "QualityClaim",
     "RatioRange",
     "Steps",
     "Survival",
@@ -86,6 +88,7 @@ __all__ = [
     "pairs_to_survive",
     "performance_profile",
     "probability_less",
+    "quality_claim",
     "range_interval",
     "ratio_range",
     "restricted_area",

@@ -100,9 +100,8 @@ def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
         ValueError: fewer than two values, all equal, or one not finite.
     """
     array = finite(values)
-    centre = float(np.mean(array))
-    half = t_quantile(0.5 + check_level(level) / 2, len(array) - 1) * spread(array, "an interval of the mean")
-    half /= math.sqrt(len(array))
+    error = spread(array, "an interval of the mean") / math.sqrt(len(array))
+    centre, half = float(np.mean(array)), t_quantile(0.5 + check_level(level) / 2, len(array) - 1) * error
     return Interval(centre - half, centre + half, level)
 
 

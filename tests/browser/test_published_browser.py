@@ -11,6 +11,7 @@ from repro.reporters.published import page as published_page
 from repro.published.importing import import_results
 from repro.published.store import Published, read_published
 from tests.unit.published.made_logs import log_lines, repository
+from tests.unit.published.made_speedruns import arm, runs, scaled
 
 SYSTEMS, RUNS = 30, 5
 
@@ -81,6 +82,39 @@ def test_opens_sorts_filters_and_draws(browser: object, page_file: Path, publish
     assert page.locator("#i1-g1 .chart .trace").count() == SYSTEMS // 2
     assert complaints == []
     assert [url for url in requests if not url.startswith(("data:", "blob:"))] == [page_file.as_uri()]
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def contest_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("contest")
+    for month in range(1, 10):
+        for name, factor in (("baseline", 1.0), ("this_pr", 0.98)):
+            arm(root / "in" / f"2025-0{month}-01_A_record_with_a_long_name" / name,
+                runs(times=scaled(factor * 0.9**month), program=f"record {month}\n"))
+    import_results("speedrun", root / "in", root / "out")
+    return Path(published_page.write([read_published(root / "out")], [], root)[0])
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_a_contest_is_drawn_and_never_scrolls_sideways(
+    browser: object, contest_file: Path, width: int, scheme: str
+) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[attr-defined]
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(contest_file.as_uri())
+    page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
+    chart = page.locator("#i1-contest .chart")
+    chart.scroll_into_view_if_needed()
+    chart.locator(".point").first.wait_for(state="attached")
+    assert chart.locator(".point").count() == 9
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("document.querySelector('#i1-contest .chart').scrollWidth") <= width
+    page.fill("#filter", "2025-03 this_pr")
+    assert page.locator("#filtered").inner_text() == "1 of 18 systems"
+    assert complaints == []
     page.close()
 
 

@@ -10,6 +10,8 @@ NAMES = (
     "DAWNBench curve",
     "DAWNBench description",
     "import",
+    "log of a speed-run",
+    "import of speed-runs",
     "run folder: verify, compare, audit, resume",
     "run folder: tables",
     "run folder: page, figures",

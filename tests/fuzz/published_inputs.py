@@ -101,7 +101,7 @@ def _imports(folder: Path) -> list[bytes]:
     return [name.encode() + b"\n" + (folder / "made" / name).read_bytes() for name in (RECORD, RESULTS)]
 
 
-def _imported(data: bytes, folder: Path) -> None:
+def _imported(data: bytes, folder: Path, baseline: str = "system=box") -> None:
     """A file of an import, with the hash in its record made to fit: what a forger would do."""
     name, _, content = data.partition(b"\n")
     other = folder / "other"
@@ -113,7 +113,7 @@ def _imported(data: bytes, folder: Path) -> None:
         content = json.dumps(record).encode()
     (other / RECORD).write_bytes(content)
     for call in (
-        lambda: compare_published([other], baseline="system=box").as_json(),
+        lambda: compare_published([other], baseline=baseline).as_json(),
         lambda: compare_published([folder / "made", other]).as_json(),
         lambda: audit(str(other)).as_json(),
         lambda: [reporter(kind).write_published([read_published(other)], [], folder / "page") for kind in ("html",)],

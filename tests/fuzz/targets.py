@@ -52,6 +52,7 @@ from tests.fuzz.published_inputs import (
     _systems,
     _tolerant,
 )
+from tests.fuzz.speedrun_inputs import _speed_imported, _speed_imports, _speed_log, _speed_logs
 from tests.records import SUITE, make_record
 
 MACHINE = Machine("cpu", 0, 2)
@@ -336,6 +337,8 @@ def targets() -> Iterator[Target]:
     yield Target("DAWNBench curve", _curves, _curve, text_or(lines))
     yield Target("DAWNBench description", _descriptions, _description, text_or(tree))
     yield Target("import", _imports, _imported, FILES)
+    yield Target("log of a speed-run", _speed_logs, _speed_log, text_or(lines))
+    yield Target("import of speed-runs", _speed_imports, _speed_imported, FILES)
     yield Target("run folder: verify, compare, audit, resume", _record, _read, FILES)
     yield Target("run folder: tables", _record, _reported, FILES)
     yield Target("run folder: page, figures", _record, _page, FILES)

@@ -19,6 +19,7 @@ INPUTS = {
     "run folder: page, figures": 1,
     "run folder: tables": 8,
     "import": 3,
+    "import of speed-runs": 3,
     "run folder: verify, compare, audit, resume": 10,
 }
 """Inputs of a test run; MANY for targets that are not named."""

@@ -9,7 +9,7 @@ from typing import Literal
 
 from repro.compare import Comparison
 
-Origin = Literal["record", "mlperf", "dawnbench", "mlflow"]
+Origin = Literal["record", "mlperf", "dawnbench", "speedrun", "mlflow"]
 HYPERPARAMETERS = ("initialisation", "optimizer", "momentum", "weight decay", "learning rate", "schedule",
                    "batch per worker", "global batch", "epochs")
 """The hyper-parameters that FireCaffe's second practice requires."""

@@ -46,7 +46,7 @@ class Rule:
                        required=facts.origin in self.required, evidence=evidence)
 
 
-ALWAYS: tuple[Origin, ...] = ("record", "mlperf", "dawnbench", "mlflow")
+ALWAYS: tuple[Origin, ...] = ("record", "mlperf", "dawnbench", "speedrun", "mlflow")
 
 
 def lacks(facts: Facts, text: str) -> Judged:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -163,18 +163,25 @@ def bench_compare(cells: int, seeds: int, sizes: int, repetitions: int, as_json:
               help="Total size of the logs, 10^6 bytes.")
 @click.option("--from", "sample", type=PlaceParam(exists=True, file_okay=False, path_type=Path),
               help="Repeat the logs of this round (ORG/results/...).  [default: synthetic logs]")
+@click.option("--program", type=click.Choice(["mlperf", "speedrun"]), default="mlperf", show_default=True,
+              help="Whose logs are made.")
 @json_option
-def bench_import(logs: int, megabytes: float, sample: Path | None, as_json: bool) -> None:
+def bench_import(
+    logs: int, megabytes: float, sample: Path | None, program: Literal["mlperf", "speedrun"], as_json: bool
+) -> None:
     """Measure importing published results.
 
-    Measures time and memory of importing and reporting a full round of results, and of opening its page.
+    Measures time and memory of importing and reporting a full round of results, or all records of a speed-run, and of
+    opening its page.
 
     \b
     Example: repro bench import --from training_results_v4.0
     """
     from repro.bench.harness.import_scale import measure
 
-    _print(measure(logs, megabytes, sample), as_json)
+    if sample is not None and program != "mlperf":
+        raise click.UsageError("--from repeats logs of MLPerf; without it --program speedrun makes records up")
+    _print(measure(logs, megabytes, sample, program), as_json)
 
 
 @bench.command("verdicts")

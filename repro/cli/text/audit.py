@@ -8,7 +8,7 @@ from repro.audit.audit import Audit
 from repro.cli.console import Console, line, stdout
 
 ORIGINS = {"record": "a run of this harness", "mlperf": "MLPerf results", "dawnbench": "DAWNBench entries",
-           "mlflow": "an MLflow experiment"}
+           "speedrun": "records of a speed-run", "mlflow": "an MLflow experiment"}
 COLORS = {"fail": "red", "cannot tell": "yellow", "pass": "green", "not applicable": "dim"}
 
 

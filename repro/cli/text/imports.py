@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from repro.cli.console import line, stdout
+from repro.cli.text.contest import print_claims
 from repro.published.importing import count_statuses
 from repro.published.record import PublishedCell, PublishedResult
+from repro.published.speedrun.claims import judge_claims
 from repro.published.store import RECORD, REFUSED, Published
 
 SHOWN_REFUSALS = 8
@@ -17,7 +19,10 @@ SHOWN_REFUSALS = 8
 def print_import(published: Published) -> None:
     """Print one row per cell, the refused files, and the counts."""
     console = stdout(150)
-    console.print(_table(published))
+    if published.record.contest is None:
+        console.print(_table(published))
+    else:
+        print_claims(judge_claims(published), console)
     for item in published.refused[:SHOWN_REFUSALS]:
         console.print(line(f"refused  {item.source}: {item.reason}"))
     if len(published.refused) > SHOWN_REFUSALS:

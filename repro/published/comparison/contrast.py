@@ -17,6 +17,7 @@ from repro.core.frozen import Frozen
 from repro.published.cells import SEVERAL, as_results
 from repro.published.comparison.selection import Entry
 from repro.published.score import Score
+from repro.published.speedrun.claims import different_machines
 from repro.record.results import Result
 from repro.stats.interval import from_log
 from repro.suite.metrics import DEFAULT, METRICS
@@ -24,7 +25,7 @@ from repro.suite.model import Metric
 
 PUBLISHED_METRICS = tuple(spec.name for spec in METRICS.values() if spec.published)
 """Metrics of published logs; the clock of the program is used as wall clock."""
-UNPAIRED = ("not paired: the two share no seed, machine or time; the ratio comes from Welch's test on the logs of "
+UNPAIRED = ("not paired: the two share no {shared}; the ratio comes from Welch's test on the logs of "
             "{what} of all runs{drop}")
 DROPPED = "; the score drops the fastest and the slowest run"
 GRID = ("samples to the target are counted up to the first evaluation that reached it, and the submitter chooses the "
@@ -61,7 +62,7 @@ def contrast_all(found: Sequence[tuple[Entry, Entry]], metric: Metric = DEFAULT)
 def _examined(candidate: Entry, baseline: Entry, metric: Metric) -> Evidence:
     ours, theirs = _results(candidate, metric), _results(baseline, metric)
     refusals = (*incomparable(candidate, baseline), *_rounds(candidate, baseline), *unscored(candidate, baseline),
-                *_lost(candidate, baseline))
+                *_lost(candidate, baseline), *_elsewhere(candidate, baseline))
     if metric == "samples":
         refusals += (GRID,)
     elif not refusals:
@@ -110,6 +111,14 @@ def _rounds(candidate: Entry, baseline: Entry) -> tuple[str, ...]:
     ours, theirs = _factor(candidate, "round"), _factor(baseline, "round")
     text = f"rounds differ ({ours} against {theirs}): rules and software change between them"
     return (text,) if ours != theirs else ()
+
+
+def _elsewhere(candidate: Entry, baseline: Entry) -> tuple[str, ...]:
+    """Refuse a verdict on speed-runs of different machines: their differences are smaller than those of machines."""
+    if candidate.program != "speedrun" or baseline.program != "speedrun":
+        return ()
+    text = different_machines(candidate.results, baseline.results)
+    return (text,) if text else ()
 
 
 def _divisions(candidate: Entry, baseline: Entry) -> list[str]:
@@ -175,7 +184,9 @@ def _disagreement(
 
 def _cautions(candidate: Entry, baseline: Entry, metric: Metric) -> tuple[str, ...]:
     drop = DROPPED if METRICS[metric].timed and candidate.program == baseline.program == "mlperf" else ""
-    found = [UNPAIRED.format(what="the minutes" if METRICS[metric].timed else "the samples", drop=drop), FOREIGN]
+    shared = "seed" if candidate.program == "speedrun" else "seed, machine or time"
+    what = "the minutes" if METRICS[metric].timed else "the samples"
+    found = [UNPAIRED.format(shared=shared, what=what, drop=drop), FOREIGN]
     if not any(run.target for item in (candidate, baseline) for run in item.results):
         found.append("the target of this benchmark and round is unknown here: only the logs say that it was reached")
     unlike = [f"{word} {_factor(candidate, name)} against {_factor(baseline, name)}" for name, word in DESCRIBED

@@ -8,9 +8,11 @@ import pytest
 from click.testing import CliRunner
 
 from repro.bench.harness.import_scale import CommandCost, ImportScale, make_round, measure, repeat_sample
+from repro.bench.harness.speedrun_scale import make_records
 from repro.cli.main import cli
 from repro.core.errors import UsageError
 from repro.published.mlperf.folder import import_folder
+from repro.published.speedrun.folder import import_records
 
 
 def test_the_made_round_is_one_of_valid_scores(tmp_path: Path) -> None:
@@ -33,6 +35,14 @@ def test_a_sample_is_repeated_under_other_names_and_scores_the_same(tmp_path: Pa
         repeat_sample(tmp_path / "in/training_v4.0/Org00/systems", tmp_path / "none", 10, 1.0)
 
 
+def test_made_records_are_records_whose_claims_hold(tmp_path: Path) -> None:
+    make_records(tmp_path / "in", 40, 6.0)
+    found = import_records(tmp_path / "in")
+    assert len(found.results) == 40 and len(found.cells) == 4 and not found.refused
+    assert all(cell.score.valid and cell.ok == 10 for cell in found.cells)
+    assert all(abs(path.stat().st_size - 150_000) < 200 for path in tmp_path.rglob("*.txt"))
+
+
 def test_a_broken_promise_is_named() -> None:
     good = ImportScale(made_of="x", logs=1, systems=1, megabytes=1.0, page_megabytes=1.0, open_seconds=None,
                        not_opened="no browser",
@@ -51,3 +61,7 @@ def test_a_small_round_is_measured(tmp_path: Path) -> None:
     assert 1 < found.page_megabytes < 15 and all(20 < step.peak_mebibytes < 1024 for step in found.steps)
     ended = CliRunner().invoke(cli, ["bench", "import", "--from", str(tmp_path)])
     assert isinstance(ended.exception, UsageError)
+    ended = CliRunner().invoke(cli, ["bench", "import", "--program", "speedrun", "--from", str(tmp_path)])
+    assert ended.exit_code == 2 and "--from repeats logs of MLPerf" in ended.output
+    found = measure(20, 4.0, program="speedrun")
+    assert found.logs == 20 and found.systems == 2 and found.import_seconds == 30.0 and found.page_megabytes > 1

@@ -1,0 +1,180 @@
+"""Claims of a contest -> the values of its section: a table of arms, the progression over the years, open claims."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from repro.core.errors import visible
+from repro.published.speedrun.claims import ArmClaim, Claims, judge_claims
+from repro.published.store import Published
+
+from ..page.axis import log_ticks, tick_text
+from ..page.curves import Chart
+from ..text import Number, number, plural, wrapped
+from .charts import axes
+
+MARKS = {
+    "supported": ("--good", "circle"), "not supported": ("--bad", "x"), "cannot be tested": ("--muted", "circle-open"),
+}
+"""Colour and symbol of each verdict on the quality."""
+WORDS = {
+    "faster": "b-faster", "slower": "b-slower", "the same": "b-same", "not decided": "b-inconclusive",
+    "supported": "b-pass", "not supported": "b-fail", "cannot be tested": "b-cannot-tell",
+}
+"""Style of each verdict; the others are words without a judgement."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArmRow:
+    """One arm of a record."""
+
+    id: str
+    number: int
+    record: str
+    arm: str
+    date: str
+    accelerators: str
+    runs: int
+    lost: int
+    mean: Number | None
+    deviation: Number | None
+    p: Number | None
+    quality: str
+    quality_style: str
+    quality_because: str
+    seconds: Number | None
+    seconds_bounds: str
+    ratio: Number | None
+    ratio_bounds: str
+    time: str
+    time_style: str
+    time_because: str
+    cautions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TrackView:
+    """The records of one track."""
+
+    name: str
+    target: str
+    rows: tuple[ArmRow, ...]
+    charts: tuple[Chart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ContestView:
+    """The section of one contest."""
+
+    id: str
+    alpha: str
+    margin: str
+    tracks: tuple[TrackView, ...]
+    unsupported: tuple[str, ...]
+    """Claims that their own logs do not support, with the figures."""
+    untested: tuple[str, ...]
+    notes: tuple[str, ...]
+    counts: str
+
+
+def contest_view(name: str, published: Published) -> ContestView | None:
+    """Compute the section; None: the import is no contest."""
+    if published.record.contest is None:
+        return None
+    claims = judge_claims(published)
+    numbers = {cell.cell_id: at for at, cell in enumerate(published.record.cells, 1)}
+    tracks: dict[str, list[ArmClaim]] = {}
+    for item in claims.arms:
+        tracks.setdefault(item.benchmark, []).append(item)
+    return ContestView(
+        id=f"{name}-contest", alpha=f"{claims.rules.alpha:g}", margin=f"{100 * claims.rules.margin:g} %",
+        tracks=tuple(_track(f"{name}-t{at}", track, items, numbers)
+                     for at, (track, items) in enumerate(
+                         sorted(tracks.items(), key=lambda pair: -len(pair[1])), 1)),
+        unsupported=(*_open(claims, "not supported"), *(item.because for item in claims.stated)),
+        untested=tuple(_open(claims, "cannot be tested")), notes=claims.rules.notes, counts=_counts(claims),
+    )
+
+
+def _open(claims: Claims, verdict: str) -> list[str]:
+    return [f"{item.record}, {item.arm}: {item.quality.because}" for item in claims.arms
+            if item.quality.verdict == verdict]
+
+
+def _counts(claims: Claims) -> str:
+    found: list[str] = [item.quality.verdict for item in claims.arms]
+    return ", ".join(f"{found.count(word)} {text}" for word, text in (
+        ("supported", "supported by their own logs"), ("not supported", "not supported"),
+        ("cannot be tested", "that cannot be tested")))
+
+
+def _track(name: str, track: str, items: Sequence[ArmClaim], numbers: dict[str, int]) -> TrackView:
+    targets = sorted({item.quality.target for item in items})
+    chart = _progression(name, items)
+    return TrackView(track, " or ".join(f"{target:g}" for target in targets),
+                     tuple(_row(item, numbers[item.cell_id]) for item in items), (chart,) if chart else ())
+
+
+def _row(item: ArmClaim, at: int) -> ArmRow:
+    quality, time = item.quality, item.time
+    return ArmRow(
+        id=f"c-{item.cell_id}", number=at, record=item.record, arm=item.arm, date=item.date or "-",
+        accelerators=item.accelerators or "not stated", runs=item.runs, lost=item.runs - quality.n,
+        mean=_decimals(quality.mean, 5), deviation=_decimals(quality.deviation, 5), p=number(quality.p, 2),
+        quality=quality.verdict, quality_style=WORDS[quality.verdict],
+        quality_because="" if quality.verdict == "supported" else quality.because,
+        seconds=_decimals(item.seconds, 3), seconds_bounds=_bounds(item.seconds_interval, 3),
+        ratio=_decimals(time.ratio, 4), ratio_bounds=_bounds(time.interval, 4), time=time.verdict,
+        time_style=WORDS.get(time.verdict, "b-exploratory"), time_because=time.because, cautions=time.cautions,
+    )
+
+
+def _decimals(value: float | None, digits: int) -> Number | None:
+    return None if value is None else Number(value, f"{value:,.{digits}f}")
+
+
+def _bounds(interval: tuple[float, float] | None, digits: int) -> str:
+    return "" if interval is None else f"{interval[0]:,.{digits}f} to {interval[1]:,.{digits}f}"
+
+
+def _progression(name: str, items: Sequence[ArmClaim]) -> Chart | None:
+    """Draw the mean time of every arm that is no baseline against the date of its record; None: one date or none."""
+    known = [item for item in items if item.date and item.seconds and not item.baseline]
+    if len({item.date for item in known}) < 2:
+        return None
+    traces = [trace for verdict in MARKS if (trace := _trace(verdict, [
+        item for item in known if item.quality.verdict == verdict]))]
+    layout = axes("date of the record", "mean time, seconds (logarithmic)")
+    times = [item.seconds for item in known if item.seconds]
+    ticks = log_ticks(min(times), max(times))
+    layout["xaxis"] |= {"type": "date"}
+    layout["yaxis"] |= {"type": "log", "tickvals": list(ticks), "ticktext": [tick_text(tick) for tick in ticks]}
+    layout |= {"showlegend": True, "legend": {"orientation": "h", "y": -0.22, "font": {"size": 12}}}
+    return Chart(
+        f"{name}-progression", "Progression of the record",
+        "mean time of each record's arm by the program's own clock, with its 95 % interval; the mark says whether its "
+        "own logs support its quality; the machines differ",
+        {"data": traces, "layout": layout},
+        f"mean time against date: {plural(len(known), 'arm')} of records, {known[0].date} to {known[-1].date}")
+
+
+def _trace(verdict: str, items: Sequence[ArmClaim]) -> dict[str, Any] | None:
+    if not items:
+        return None
+    color, symbol = MARKS[verdict]
+    bounds = [item.seconds_interval for item in items]
+    return {
+        "type": "scatter", "mode": "markers", "name": f"quality {verdict}", "showlegend": True,
+        "x": [item.date for item in items], "y": [item.seconds for item in items],
+        "error_y": {"type": "data", "symmetric": False, "color": color, "thickness": 1, "width": 3,
+                    "array": [pair[1] - (item.seconds or 0.0) if pair else None
+                              for item, pair in zip(items, bounds, strict=True)],
+                    "arrayminus": [(item.seconds or 0.0) - pair[0] if pair else None
+                                   for item, pair in zip(items, bounds, strict=True)]},
+        "text": [f"{wrapped(visible(f'{item.record}, {item.arm}'))}<br>n = {item.quality.n}, mean loss "
+                 f"{item.quality.mean or 0.0:.5f}" for item in items],
+        "marker": {"color": color, "symbol": symbol, "size": 9},
+        "hovertemplate": "%{text}<br>%{x}: %{y:.5~g} s<extra></extra>",
+    }

@@ -1,0 +1,1 @@
+"""Public records of the nanoGPT speed-run: their logs, arms and claims."""

@@ -1,0 +1,329 @@
+"""The claims of every record, judged by its own logs: quality against the target, time against another arm.
+
+Times of two arms of one record are compared by Welch's test on their logarithms, under Holm over all such contrasts of
+the import; only arms whose logs name one and the same machine get a verdict. Against the previous record there is a
+number and never a verdict: it ran elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from repro.compare.family import ALPHA, LEAST
+from repro.core.frozen import Frozen
+from repro.published.contest_rules import Contest, StatedMean
+from repro.published.record import PublishedCell, PublishedResult
+from repro.published.speedrun.place import is_baseline
+from repro.published.speedrun.quality import ArmQuality, judge_quality
+from repro.published.speedrun.statements import agrees
+from repro.published.store import Published
+from repro.stats import holm, mean_interval, or_none, tost_welch, welch_p, welch_ratio
+from repro.stats.equivalence import Equivalence
+
+TimeVerdict = Literal["faster", "slower", "the same", "not decided", "another machine", "no comparison"]
+
+
+class TimeClaim(Frozen):
+    """The time of one arm against another."""
+
+    verdict: TimeVerdict
+    because: str
+    against: str = ""
+    """Cell of the other arm; empty: none."""
+    ratio: float | None = None
+    """Geometric mean time of this arm / of the other."""
+    interval: tuple[float, float] | None = None
+    """95 % interval by Welch's method on logs; None: another machine, or too few runs."""
+    p: float | None = None
+    p_adjusted: float | None = None
+    """By Holm over all contrasts within records."""
+    cautions: tuple[str, ...] = ()
+
+
+class ArmClaim(Frozen):
+    """One arm with its claims."""
+
+    cell_id: str
+    record: str
+    arm: str
+    benchmark: str
+    date: str | None
+    accelerators: str | None
+    baseline: bool
+    runs: int
+    """All logs of the arm that count, also refused ones."""
+    quality: ArmQuality
+    seconds: float | None
+    """Arithmetic mean of the program's own clock at the end."""
+    seconds_interval: tuple[float, float] | None
+    time: TimeClaim
+
+
+class StatedClaim(Frozen):
+    """A stated mean that no arm of its record gives."""
+
+    stated: StatedMean
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """Everything that an import of a contest says."""
+
+    arms: tuple[ArmClaim, ...]
+    """By track, date, record and arm."""
+    stated: tuple[StatedClaim, ...]
+    rules: Contest
+
+
+@dataclass(frozen=True, slots=True)
+class _Arm:
+    cell: PublishedCell
+    runs: tuple[PublishedResult, ...]
+    quality: ArmQuality
+
+    @property
+    def name(self) -> str:
+        return self.cell.factors["system"]
+
+    @property
+    def baseline(self) -> bool:
+        return is_baseline(self.name.partition(" [")[0])
+
+    @property
+    def date(self) -> str:
+        return self.cell.factors.get("date", "")
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        return self.cell.factors["benchmark"], self.date, self.cell.factors["round"], self.name
+
+    @property
+    def times(self) -> list[float]:
+        return [item.seconds for item in self.runs if item.seconds is not None]
+
+    def stated(self, name: str) -> list[str]:
+        """Return the different values of a setting over the runs; `""` where a log does not state it."""
+        return sorted({str(item.hyperparameters.get(name, "")) for item in self.runs})
+
+
+@dataclass(frozen=True, slots=True)
+class _Contrast:
+    """An arm and the baseline of its record, before the correction for the family."""
+
+    claim: TimeClaim
+    equivalence: Equivalence | None
+    refusal: str
+
+
+def judge_claims(published: Published) -> Claims:
+    """Judge every arm of an import of a contest; the same import gives the same claims."""
+    rules = published.record.contest or Contest()
+    arms = _arms(published, rules)
+    records: dict[str, list[_Arm]] = {}
+    for arm in arms:
+        records.setdefault(arm.cell.factors["round"], []).append(arm)
+    contrasts = {arm.cell.cell_id: _contrast(arm, other, rules) for arm in arms
+                 if (other := _baseline_of(arm, records[arm.cell.factors["round"]])) is not None}
+    times = _decided(contrasts, rules.margin)
+    found = []
+    for arm in arms:
+        time = times.get(arm.cell.cell_id) or _without_baseline(arm, arms, records)
+        spread = or_none(_interval_of(arm.times))
+        found.append(ArmClaim(
+            cell_id=arm.cell.cell_id, record=arm.cell.factors["round"], arm=arm.name,
+            benchmark=arm.cell.factors["benchmark"], date=arm.date or None,
+            accelerators=" x ".join(text for name in ("accelerators", "accelerator")
+                                    if (text := arm.cell.factors.get(name))) or None,
+            baseline=arm.baseline, runs=len(arm.runs) + arm.cell.refused, quality=arm.quality,
+            seconds=math.fsum(arm.times) / len(arm.times) if arm.times else None, seconds_interval=spread,
+            time=_with_quality(time, arm.quality)))
+    return Claims(tuple(found), tuple(_unstated(rules.stated, records)), rules)
+
+
+def _arms(published: Published, rules: Contest) -> list[_Arm]:
+    runs: dict[str, list[PublishedResult]] = {}
+    for item in published.results:
+        runs.setdefault(item.cell_id, []).append(item)
+    found = []
+    for cell in published.record.cells:
+        own = tuple(runs.get(cell.cell_id, ()))
+        quality = judge_quality(own, cell.refused, float(cell.factors["target"]), rules.alpha)
+        if not own and not cell.refused:
+            quality = quality.model_copy(update={"because": cell.score.reason})
+        found.append(_Arm(cell, own, quality))
+    return sorted(found, key=lambda arm: arm.key)
+
+
+def _interval_of(values: Sequence[float]) -> Callable[[], tuple[float, float]]:
+    def interval() -> tuple[float, float]:
+        found = mean_interval(values)
+        return found.low, found.high
+    return interval
+
+
+def _baseline_of(arm: _Arm, record: Sequence[_Arm]) -> _Arm | None:
+    """Return the baseline of an arm's record; None: it is one itself, or there is not exactly one with runs."""
+    if arm.baseline or not arm.times:
+        return None
+    found = [other for other in record if other.baseline and other.times]
+    if len(found) > 1:
+        found = [other for other in found
+                 if other.cell.factors.get("accelerators") == arm.cell.factors.get("accelerators")]
+    return found[0] if len(found) == 1 else None
+
+
+def _contrast(arm: _Arm, other: _Arm, rules: Contest) -> _Contrast:
+    ours, theirs = arm.times, other.times
+    found = or_none(lambda: welch_ratio(ours, theirs))
+    claim = TimeClaim(
+        verdict="not decided", because="", against=other.cell.cell_id, ratio=_ratio(ours, theirs),
+        interval=(found[1].low, found[1].high) if found else None, p=or_none(lambda: welch_p(ours, theirs)),
+        cautions=tuple(_cautions(arm, other)))
+    refusal = _refusal(arm, other)
+    if not refusal and claim.p is None:
+        refusal = "the times of each arm are all equal: without a spread nothing can be tested"
+    return _Contrast(claim, or_none(lambda: tost_welch(ours, theirs, rules.margin)), refusal)
+
+
+def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    logs = [math.fsum(map(math.log, times)) / len(times) for times in (ours, theirs)]
+    return math.exp(logs[0] - logs[1])
+
+
+def _refusal(arm: _Arm, other: _Arm) -> str:
+    """Return the reason why no verdict on the times is possible; empty: one is."""
+    for item in (arm, other):
+        total = len(item.runs) + item.cell.refused
+        if total > len(item.times):
+            return f"{total - len(item.times)} of {total} logs of {item.name} give no time"
+    machines = different_machines(arm.runs, other.runs)
+    if machines:
+        return machines
+    least = min(len(arm.times), len(other.times))
+    if least < LEAST:
+        return f"{len(arm.times)} against {len(other.times)} runs; a verdict needs at least {LEAST} each"
+    return ""
+
+
+def different_machines(ours: Sequence[PublishedResult], theirs: Sequence[PublishedResult]) -> str:
+    """Return the reason why two sets of runs cannot be taken as runs of one machine; empty: they can."""
+    found = sorted({str(item.hyperparameters.get("machine", "")) for item in (*ours, *theirs)})
+    if "" in found:
+        return "not every log names its machine (GPUs, driver, addresses on the bus)"
+    return "the logs name different machines (GPUs, driver or addresses on the bus)" if len(found) > 1 else ""
+
+
+def _cautions(arm: _Arm, other: _Arm) -> list[str]:
+    found = []
+    for name in ("python", "pytorch", "triton"):
+        ours, theirs = arm.stated(name), other.stated(name)
+        if ours != theirs:
+            found.append(f"{name} {' or '.join(filter(None, ours)) or 'not stated'} against "
+                         f"{' or '.join(filter(None, theirs)) or 'not stated'}")
+    starts = [item.stated("started") for item in (arm, other)]
+    if all(times and times[0] for times in starts):
+        first, second = sorted(starts)
+        if first[-1] < second[0]:
+            found.append(f"one arm ran after the other ({_span(first)}, then {_span(second)}): a drift of the machine "
+                         "is in the ratio")
+    return found
+
+
+def _span(times: Sequence[str]) -> str:
+    return f"{times[0].replace('T', ' ')} to {times[-1].replace('T', ' ')}"
+
+
+def _decided(contrasts: Mapping[str, _Contrast], margin: float) -> dict[str, TimeClaim]:
+    """Decide every contrast; both families, differences and equivalences, are corrected by Holm."""
+    judged = {key: item for key, item in contrasts.items() if not item.refusal}
+    adjusted = dict(zip(judged, holm([item.claim.p or 0.0 for item in judged.values()]), strict=True))
+    same = {key: item.equivalence.p for key, item in judged.items() if item.equivalence is not None}
+    alike = dict(zip(same, holm(list(same.values())), strict=True))
+    found = {}
+    for key, item in contrasts.items():
+        if item.refusal:
+            found[key] = item.claim.model_copy(update={"because": item.refusal})
+            continue
+        found[key] = _verdict(item.claim, adjusted[key], alike.get(key, 1.0), margin)
+    return found
+
+
+def _verdict(claim: TimeClaim, p: float, same: float, margin: float) -> TimeClaim:
+    ratio = claim.ratio or 1.0
+    percent = f"{100 * margin:g} %"
+    verdict: TimeVerdict = "not decided"
+    because = f"p = {p:.3g} is above {ALPHA:g}, and the ratio is not shown to be within {percent} of 1"
+    if p <= ALPHA:
+        verdict = "faster" if ratio < 1 else "slower"
+        because = f"p = {p:.3g} (Welch on logs, Holm)"
+        because += f"; the difference is within {percent}" if same <= ALPHA else ""
+    elif same <= ALPHA:
+        verdict = "the same"
+        because = f"shown to be within {percent} (two one-sided tests, p = {same:.3g}, Holm)"
+    return claim.model_copy(update={"verdict": verdict, "because": because, "p_adjusted": p})
+
+
+def _without_baseline(arm: _Arm, arms: Sequence[_Arm], records: Mapping[str, Sequence[_Arm]]) -> TimeClaim:
+    """Compare with the previous record, by a number alone."""
+    none = TimeClaim(verdict="no comparison", because="it has no time")
+    if arm.baseline:
+        return _because(none, "it is the arm to compare with")
+    if not arm.times:
+        return none
+    record = records[arm.cell.factors["round"]]
+    named = [other for other in record if other.baseline]
+    reason = "its record has no arm named as a baseline"
+    if len(named) == 1:
+        reason = f"its baseline has no run of its own: {named[0].cell.score.reason}"
+    elif named:
+        reason = f"its record has {len(named)} arms named as a baseline"
+    other = _previous(arm, arms, records)
+    if other is None:
+        return _because(none, f"{reason}, and no earlier record of this track is here")
+    return TimeClaim(verdict="another machine", against=other.cell.cell_id, ratio=_ratio(arm.times, other.times),
+                     because=f"{reason}; the number is against {other.cell.label}, which ran elsewhere: no verdict")
+
+
+def _because(claim: TimeClaim, because: str) -> TimeClaim:
+    return claim.model_copy(update={"because": because})
+
+
+def _previous(arm: _Arm, arms: Sequence[_Arm], records: Mapping[str, Sequence[_Arm]]) -> _Arm | None:
+    """Return the main arm of the latest earlier record of the track; a record with several has none."""
+    earlier = [other for other in arms if other.times and not other.baseline and "" < other.date < arm.date
+               and other.cell.factors["benchmark"] == arm.cell.factors["benchmark"]
+               and main_arm([item.name for item in records[other.cell.factors["round"]] if not item.baseline])
+               == other.name]
+    return earlier[-1] if earlier else None
+
+
+def main_arm(names: Sequence[str]) -> str | None:
+    """Return the arm that a record is about, of the arms that are no baseline: the only one, or `this_pr`."""
+    if len(names) == 1:
+        return names[0]
+    return "this_pr" if "this_pr" in names else None
+
+
+def _with_quality(time: TimeClaim, quality: ArmQuality) -> TimeClaim:
+    if time.verdict != "faster" or quality.verdict == "supported":
+        return time
+    return time.model_copy(update={"cautions": (
+        f"faster, but its claim of quality is {quality.verdict.replace('cannot be tested', 'not tested')}: "
+        f"{quality.because}", *time.cautions)})
+
+
+def _unstated(stated: Sequence[StatedMean], records: Mapping[str, Sequence[_Arm]]) -> list[StatedClaim]:
+    found = []
+    for item in stated:
+        means = {arm.name: arm.quality.mean for arm in records.get(item.round, ()) if arm.quality.mean is not None}
+        if any(agrees(item, value) for value in means.values()):
+            continue
+        given = ", ".join(f"{name} {value:.5f}" for name, value in means.items()) or "none"
+        found.append(StatedClaim(stated=item, because=(
+            f"{item.source} states a mean of {item.value:.{item.decimals}f}; the means of the logs here are: {given}. "
+            "It may belong to runs whose logs are not here")))
+    return found
