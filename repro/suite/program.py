@@ -320,7 +320,10 @@ class ProgramConfig(TrialConfig):
     def notes(self, machine: Machine) -> list[str]:
         without = "" if self.uses_seed else (f"{self.title}: the command takes no {{seed}}, so its runs differ by "
                                              "chance alone, and one seed means nothing for two of them")
-        return [*([without] if without else []), *super().notes(machine)]
+        place = next((part for part in self.engine.run if part.startswith("/")), "")
+        bound = f"{self.title}: the command names a place of this machine ({place}), so no other can run it and its " \
+                "record cannot be bundled; name what is on PATH, or a path below engine.folder" if place else ""
+        return [*(text for text in (without, bound) if text), *super().notes(machine)]
 
     @property
     def always_runs_full_budget(self) -> bool:

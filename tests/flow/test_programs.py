@@ -29,11 +29,13 @@ from repro.suite.model import Trial
 from repro.suite.plan import make_plan
 
 ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT),
+               "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 SUITE = """\
 suite: mine
 seeds: {seeds}
 trial:
-  engine: {{kind: program, run: [{python}, train.py, "{{seed}}"{arguments}]{engine}}}
+  engine: {{kind: program, run: [python, train.py, "{{seed}}"{arguments}]{engine}}}
   evaluation: {{{reader}, metric: loss, direction: lower}}
   stop: {{target: 2.0{stop}}}
   timeout_seconds: {limit}
@@ -54,13 +56,13 @@ def suite(folder: Path, code: str, *, seeds: int = 1, arguments: str = "", engin
           limit: float = 60, reader: str = READER, more: str = "") -> None:
     (folder / "train.py").write_text(code)
     (folder / "suite.yaml").write_text(SUITE.format(
-        seeds=seeds, python=sys.executable, arguments=arguments, engine=engine, stop=stop, limit=limit, more=more,
+        seeds=seeds, arguments=arguments, engine=engine, stop=stop, limit=limit, more=more,
         reader=reader))
 
 
 def repro(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "repro", *arguments], cwd=folder, capture_output=True, text=True,
-                          timeout=120, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)})
+                          timeout=120, check=False, env=ENVIRONMENT)
 
 
 def run_one(folder: Path, code: str, **how: object) -> Result:
@@ -70,6 +72,7 @@ def run_one(folder: Path, code: str, **how: object) -> Result:
 
 
 def launched(folder: Path) -> Result:
+    os.environ["PATH"] = ENVIRONMENT["PATH"]
     found = read_suite(str(folder / "suite.yaml"))
     plan = make_plan(found.suite, Machine("cpu", 0, 2), found.problem, folder=found.folder)
     trial = next(iter(plan.trials()))
@@ -171,7 +174,7 @@ def test_what_cannot_be_is_no_result(tmp_path: Path, name: str) -> None:
 
 def test_a_command_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     suite(tmp_path, HONEST)
-    text = (tmp_path / "suite.yaml").read_text().replace(sys.executable, "pyhton9")
+    text = (tmp_path / "suite.yaml").read_text().replace("[python,", "[pyhton9,")
     (tmp_path / "suite.yaml").write_text(text)
     result = launched(tmp_path)
     assert result.status == "crashed" and "command not found: 'pyhton9'" in result.reason
@@ -204,7 +207,7 @@ def test_ctrl_c_leaves_nothing_and_the_run_is_resumed(tmp_path: Path) -> None:
     suite(tmp_path, ESCAPING, seeds=2)
     started = subprocess.Popen(
         [sys.executable, "-m", "repro", "run", "suite.yaml", "--no-mlflow", "--out", "run"], cwd=tmp_path,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(ROOT)})
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ENVIRONMENT)
     try:
         late = time.monotonic() + 60
         while not (tmp_path / "child").exists() and time.monotonic() < late:

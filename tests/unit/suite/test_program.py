@@ -91,7 +91,7 @@ def test_two_commits_of_one_folder_are_two_cells(tmp_path: Path) -> None:
     ("(?P<value>\\\\S+)", "(?P<value>", "trial.evaluation.pattern: not a regular expression"),
     ("pattern: 'loss (?P<value>\\S+)'", "pattern: nanogtp", "did you mean 'nanogpt'"),
     ("pattern: 'loss (?P<value>\\S+)', ", "", "trial.evaluation.pattern: is missing"),
-    ("{lr}", "{lrr}", "trial.engine.run[3]: no parameter named 'lrr' (did you mean 'lr'?)"),
+    ("{lr}", "{lrr}", "trial.engine.run[3]: no parameter named 'lrr'; did you mean 'lr'?"),
     ('--lr, "{lr}", ', "", "trial.parameters.lr: the command does not use it; write {lr} in engine.run, or remove it"),
     ("{lr: 0.1}", "{seed: 1}", "trial.parameters.seed: a parameter's name is a word"),
     ('"{seed}"', '"{batch.global}"', "trial.engine.run[5]: uses {batch.global}, and the suite declares no batch"),
