@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from repro.suite.cell import Cell
+from repro.suite.contest import check_contest
 from repro.suite.matrix import Problem
 from repro.suite.metrics import METRICS
 from repro.suite.model import Suite
@@ -27,6 +28,7 @@ def check_designs(suite: Suite, cells: Sequence[Cell], problem: Problem) -> None
         raise problem("fixed_steps cannot be compared with designs that have a target; make it a suite of its own",
                       ("trial", "stop", "design"))
     if True in with_target:
+        check_contest(suite, cells, problem)
         return
     if not METRICS[suite.metric].without_target:
         raise problem(f"{suite.metric} is not a figure of training alone, which design fixed_steps asks for; use one "
