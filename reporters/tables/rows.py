@@ -21,6 +21,7 @@ from repro.record.metric_values import figures_of
 from repro.record.results import Result
 from repro.record.store import Record
 
+from .claim_rows import claim_rows
 from .effect_rows import effect_rows, effects, interaction_rows, warning_rows
 from .values import Row, Value, bounds, estimate, finite, origins_of, plain
 
@@ -56,6 +57,7 @@ def tables(record: Record) -> list[Table]:
               tuple(effect_rows(record, found_effects))),
         Table("interactions", "One row per difference of a main effect between levels of another factor",
               tuple(interaction_rows(record, found_effects))),
+        Table("claims", "One row per claim of a contest about the quality of a cell", tuple(claim_rows(record))),
         Table("comparisons", "One row per verdict, the declared contrast first", tuple(_comparisons(record, compared))),
         Table("pairs", "One row per pair of trials with one seed", tuple(_pairs(record, compared))),
         Table("trials", "One row per trial", tuple(_trial(record, item) for item in record.results)),

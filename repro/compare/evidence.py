@@ -21,6 +21,7 @@ from repro.compare.time_split import split_of
 from repro.core import pattern
 from repro.record.results import Result
 from repro.record.status import meaning
+from repro.suite.contest import CONTEST
 from repro.suite.metrics import METRICS, MetricSpec
 from repro.suite.model import MARGIN, Metric
 
@@ -237,7 +238,7 @@ def _proves_nothing(status: str) -> bool:
 
 def _outside(base: Evidence) -> str:
     """Return the reasons against a verdict that are not in the figures."""
-    if base.asked.scale.fixed_budget and _design(base) != "fixed_budget":
+    if base.asked.scale.fixed_budget and _design(base) not in ("fixed_budget", CONTEST):
         return "these trials stop at their target, so their final quality is the target's; compare it under design " \
                "fixed_budget"
     return "; ".join(base.asked.refusals)

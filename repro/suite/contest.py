@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from repro.core import pattern
 from repro.suite.field_problem import FieldProblem
-from repro.suite.metrics import DEFAULT_OF_A_CONTEST, METRICS
-
-if TYPE_CHECKING:
-    from repro.suite.cell import Cell
-    from repro.suite.matrix import Problem
-    from repro.suite.model import Suite
+from repro.suite.metrics import DEFAULT_OF_A_CONTEST
 
 CONTEST = "contest"
 ALPHA = 0.01
@@ -51,36 +46,3 @@ def check_stop(design: str, alpha: float, confirm_evals: int) -> None:
         raise FieldProblem(f"only design contest tests a mean, not {design}; remove it", ("alpha",))
     if design == CONTEST and confirm_evals != 1:
         raise FieldProblem("a contest judges the last evaluation of a run alone; remove it", ("confirm_evals",))
-
-
-def check_contest(suite: Suite, cells: Sequence[Cell], problem: Problem) -> None:
-    """Refuse a contest that could choose among its runs, or whose cells make different claims.
-
-    Raises:
-        SuiteError: cells of several claims, looks, reruns, main effects, or a metric that a contest does not have.
-    """
-    stops = [cell.choices.stop for cell in cells]
-    if not any(stop.design == CONTEST for stop in stops):
-        if METRICS[suite.metric].at_end:
-            raise problem(f"{suite.metric} is a time to the end of a fixed budget, which only design contest has; use "
-                          "tta_wall, or stop.design: contest", ("primary", "metric"))
-        return
-    for name in SHARED:
-        values = list(dict.fromkeys(getattr(stop, name, None) for stop in stops))
-        if len(values) > 1:
-            raise problem(f"the cells of a contest make one claim, but stop.{name} is "
-                          f"{' or '.join(map(str, values))}; make it a suite of its own", ("trial", "stop", name))
-    if suite.sequential is not None:
-        raise problem("the runs of a contest are declared beforehand, so no look may end it early; remove it, or use "
-                      "stop.design: fixed_budget", ("sequential",))
-    if suite.on_failure in ("rerun", "resume_from_checkpoint"):
-        raise problem("a contest counts every declared run once, also one that failed; use continue or stop",
-                      ("on_failure",))
-    if suite.contrasts:
-        raise problem("a contest makes its claims about cells, not about levels of factors; remove it", ("contrasts",))
-    if METRICS[suite.metric].to_target:
-        raise problem(f"{suite.metric} ends at a target, and the runs of a contest go on to their end; use "
-                      f"{DEFAULT_OF_A_CONTEST}", ("primary", "metric"))
-    if suite.horizon is not None:
-        raise problem("no run of a contest can miss its target: only the mean of all is judged; remove it",
-                      ("horizon",))

@@ -140,20 +140,20 @@ METRICS: dict[str, MetricSpec] = _table(
     ),
     MetricSpec(
         name="end_wall", path="tta_wall", noun="time to the end", times="the time", unit="s", at_end=True,
-        says=("takes", "as long as"), clock="wall clock", tracked=False,
+        says=("takes", "as long as"), clock="wall clock",
         description="Time to the end by the wall clock: from {start} to the last evaluation of a fixed budget, "
                     "evaluation on the clock, whatever the quality there.",
     ),
     MetricSpec(
         name="end_train", path="tta_train", noun="training time to the end", times="the training time", unit="s",
-        at_end=True, says=("takes", "as long as"), clock="training clock", tracked=False,
+        at_end=True, says=("takes", "as long as"), clock="training clock",
         description="Time to the end by the training clock: from {start} to the last evaluation of a fixed budget, "
                     "without what evaluation, checkpoints and logging took.",
     ),
     MetricSpec(
         name="end_cold", path="tta_cold", noun="time from a cold start to the end",
         times="the time from a cold start", unit="s", at_end=True, says=("takes", "as long as"),
-        clock="cold start to the end", tracked=False,
+        clock="cold start to the end",
         description="Time to the end from a cold start: from the request to launch the trial to the last evaluation "
                     "of a fixed budget.",
     ),
@@ -212,3 +212,5 @@ METRICS: dict[str, MetricSpec] = _table(
         description="Final quality: the last evaluation's.",
     ),
 )
+TO_THE_END = tuple(spec.name for spec in METRICS.values() if spec.at_end)
+"""Times of design contest."""

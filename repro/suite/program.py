@@ -13,8 +13,8 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 from repro.core.errors import nearest
 from repro.core.machine import Machine
 from repro.seams.plugin import Setting
-from repro.suite.contest import ALPHA, CONTEST, check_stop
 from repro.suite.choice import LauncherChoice
+from repro.suite.contest import ALPHA, CONTEST, check_stop
 from repro.suite.field_problem import FieldProblem, SuitePart
 from repro.suite.output_patterns import OutputPatterns
 from repro.suite.program_files import ProgramFiles
