@@ -14,6 +14,7 @@ from typing import Any
 from repro.compare import Comparison, Metric, Summary, compare, factors_of, summarize
 from repro.compare.calibration import machine_of, read_kept_calibration
 from repro.compare.cell_figures import cell_figures
+from repro.compare.contest import claims
 from repro.compare.convergence import check
 from repro.compare.effect import MainEffect
 from repro.compare.error_budget import error_budget
@@ -84,7 +85,8 @@ def comparisons(record: Record) -> list[Comparison]:
 
 def errors(record: Record, found: Sequence[Comparison], found_effects: Sequence[MainEffect]) -> str:
     """Return how the 5 % for wrong verdicts are spent, as `repro compare` does."""
-    return error_budget(found, found_effects, len(check(record.plan, record.results)))
+    return error_budget(found, found_effects, len(check(record.plan, record.results)),
+                        claims(record.plan, record.results))
 
 
 def about(record: Record) -> Row:

@@ -63,7 +63,7 @@ class Compared:
     @property
     def error_budget(self) -> str:
         """The error rate of each family of tests, in one sentence."""
-        return error_budget(self.comparisons, self.effects, len(self.convergence))
+        return error_budget(self.comparisons, self.effects, len(self.convergence), self.claims)
 
     @property
     def exit_code(self) -> Exit:
