@@ -106,7 +106,7 @@ def test_page_tables_and_tags_have_the_claims_and_no_time_to_a_target(ran: Path)
     for name in ("report.md", "report.tex"):
         assert "Claims of quality" in (reports / name).read_text()
     record = read_record(ran / "run")
-    tags = cell_view(record, "r", record.plan.cells[1], [(0, 1)], [], False).tags
+    tags = cell_view(record, "r", record.plan.cells[1], [(0, 1)], [], False, False).tags
     assert (tags["repro.claim"], tags["repro.claim.n"]) == ("not supported", "4 of 4")
 
 
