@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from repro.reporters.tracking.run_view import cell_view
 
 import repro
 from repro.record.store import read_record
-from repro.reporters.tracking.run_view import cell_view
 
 ROOT = Path(repro.__file__).parents[1]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT),

@@ -72,15 +72,20 @@ def _scenario(name: str, design: Contest, *wrong: str) -> Scenario:
 def _drawn(design: Contest, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Return qualities and seconds, each of shape (2 cells, runs)."""
     shape = (2, design.pairs)
-    noise = {"normal": generator.standard_normal, "t3": lambda size: generator.standard_t(3, size),
-             "skewed": lambda size: 1 - generator.standard_exponential(size)}[design.noise](shape)
     candidate, baseline = places_of(2)
-    qualities = TARGET + DEVIATION * noise
+    qualities = TARGET + DEVIATION * _noise(design, generator, shape)
     qualities[candidate] += design.better * DEVIATION
     qualities[baseline] += 3 * DEVIATION
     seconds = SECONDS * np.exp(design.spread * generator.standard_normal(shape))
     seconds[candidate] *= design.ratio
     return qualities, seconds
+
+
+def _noise(design: Contest, generator: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    """Return deviations of mean 0."""
+    if design.noise == "t3":
+        return np.asarray(generator.standard_t(3, shape))
+    return 1 - generator.standard_exponential(shape) if design.noise == "skewed" else generator.standard_normal(shape)
 
 
 def _verdict(design: Contest, qualities: np.ndarray, seconds: np.ndarray) -> str:
