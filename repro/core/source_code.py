@@ -31,10 +31,8 @@ PLACE_DIGITS = 16
 class SourceCode:
     """A file and what it imports from its folder."""
 
-    main: str
-    """Name of the file."""
     files: Mapping[str, bytes]
-    """Name relative to the folder, `/` between parts -> content; the file itself is among them."""
+    """Name relative to the folder, `/` between parts -> content."""
     root: Path
     """The folder that they were read from."""
 
@@ -74,16 +72,19 @@ def read_source(path: Path) -> SourceCode:
                 _check_place(root / found, found, len(files))
                 files[found] = _content(root / found)
                 waiting.append(found)
-    return SourceCode(path.name, files, root)
+    return SourceCode(files, root)
 
 
-def stored_source(code: Path, sha256: str, main: str) -> SourceCode:
-    """Read a source from the folder `code` of a record, whose files may be a stranger's; nothing is executed.
+def stored_source(code: Path, sha256: str, kind: str) -> SourceCode:
+    """Read the source of a class `net.py:Net` from the folder `code` of a record; nothing is executed.
+
+    The files may be a stranger's: links are refused, sizes bounded, and the hash decides.
 
     Raises:
         OutputError: it is missing, or its files are not those that the hash names.
     """
-    root, files = code / sha256[:PLACE_DIGITS], {}
+    root = code / sha256[:PLACE_DIGITS]
+    files: dict[str, bytes] = {}
     fence.put_around(root)
     for path, reason in fence.intruders(root):
         raise OutputError(f"{path}: {reason}")
@@ -95,8 +96,8 @@ def stored_source(code: Path, sha256: str, main: str) -> SourceCode:
             files[name] = fence.read_bytes(path)
         except OSError as error:
             raise OutputError(f"{path}: cannot be read: {error.strerror or error}") from error
-    found = SourceCode(main, files, root)
-    if main not in files:
+    found = SourceCode(files, root)
+    if (main := kind.partition(":")[0]) not in files:
         raise OutputError(f"{root}: does not hold {main}, the file of the class")
     if found.sha256 != sha256:
         raise OutputError(f"{root}: is not the source of the record: its sha256 is {found.sha256[:16]}, not "

@@ -50,16 +50,16 @@ def import_class(kind: str, sha256: str) -> Any:
         UsageError: there is no such class, or the import failed; with the line in the source.
     """
     source, found = _allowed.get(sha256), KIND.fullmatch(kind)
-    if source is None or found is None or found[1] != source.main:
+    if source is None or found is None or found[1] not in source.files:
         raise NotAllowed(f"{kind!r} is a class from a file, whose source may not run here")
     try:
-        module = importlib.import_module(f"{_package(source)}.{_module(source.main)}")
+        module = importlib.import_module(f"{_package(source)}.{_module(found[1])}")
     except (Exception, SystemExit) as error:  # the code is the user's: whatever it raises, the user learns where
-        raise UsageError(f"{_place(source, error)}: {type(error).__name__}: {error}") from error
+        raise UsageError(f"{_place(source, found[1], error)}: {type(error).__name__}: {error}") from error
     names = [name for name, item in vars(module).items() if isinstance(item, type)]
     if found[2] not in names:
         own = [name for name in names if vars(module)[name].__module__.startswith(PREFIX)]
-        raise UsageError(f"{source.root / source.main} has no class {found[2]!r}{nearest(found[2], own)}")
+        raise UsageError(f"{source.root / found[1]} has no class {found[2]!r}{nearest(found[2], own)}")
     return vars(module)[found[2]]
 
 
@@ -72,14 +72,12 @@ def _module(name: str) -> str:
     return PurePosixPath(name).stem.replace(".", "_")
 
 
-def _place(source: SourceCode, error: BaseException) -> str:
-    """Return file and line of the last frame in the source; the main file if the error has none."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}:{error.lineno or 1}"
+def _place(source: SourceCode, main: str, error: BaseException) -> str:
+    """Return file and line of the last frame in the source; the file of the class if the error has none."""
     own = {str(source.root / name) for name in source.files}
     lines = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)
              if frame.filename in own]
-    return lines[-1] if lines else str(source.root / source.main)
+    return lines[-1] if lines else str(source.root / main)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -94,8 +92,8 @@ class _Finder(importlib.abc.MetaPathFinder):
         if source is None:
             return None
         place = rest.replace(".", "/")
-        if rest == _module(source.main):
-            return spec_from_loader(fullname, _Loader(source, source.main), is_package=False)
+        if main := next((name for name in source.files if "/" not in name and _module(name) == rest), None):
+            return spec_from_loader(fullname, _Loader(source, main), is_package=False)
         if f"{place}/__init__.py" in source.files:
             return spec_from_loader(fullname, _Loader(source, f"{place}/__init__.py"), is_package=True)
         if f"{place}.py" in source.files:

@@ -121,6 +121,7 @@ class TrialStarter:
             outcome = self.launchers.launch(trial, trial.choices.entry, folder.trial(trial.trial_id), {
                 "log": log.name, "attempt": start.attempt, "checkpoints": checkpoints.payload(point),
                 "spent_seconds": spent, "cache": str(folder.cache),
+                "code": str(folder.code),
             })
         return replace(outcome, seconds=outcome.seconds + spent) if outcome.timed_out else outcome
 

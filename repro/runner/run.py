@@ -16,6 +16,7 @@ from repro.record.results import Result
 from repro.record.resume import began_elsewhere, trials_to_run
 from repro.record.status import meaning
 from repro.record.store import Record, RunFolder, read_record
+from repro.record.stored_code import keep_code
 from repro.runner import preflight
 from repro.runner.attempt import TrialStarter
 from repro.runner.checkpoints import remove_useless
@@ -103,7 +104,7 @@ class Run:
 
 
 def prepare(plan: Plan, suite_text: str, out: Path) -> RunFolder:
-    """Create a run folder that holds the plan.
+    """Create a run folder that holds the plan, and the source of its classes from files.
 
     Raises:
         OutputError: it cannot be written, or is not empty.
@@ -111,6 +112,7 @@ def prepare(plan: Plan, suite_text: str, out: Path) -> RunFolder:
     folder = RunFolder.create(out)
     write_text(folder.suite, suite_text)
     write_model(folder.plan, plan)
+    keep_code(folder.code, plan)
     return folder
 
 
