@@ -74,8 +74,8 @@ def _module(name: str) -> str:
 
 def _place(source: SourceCode, main: str, error: BaseException) -> str:
     """Return file and line of the last frame in the source; the file of the class if the error has none."""
-    own = {str(source.root / name) for name in source.files}
-    lines = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)
+    own = {str((source.root / name).absolute()): source.root / name for name in source.files}
+    lines = [f"{own[frame.filename]}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)
              if frame.filename in own]
     return lines[-1] if lines else str(source.root / main)
 
@@ -110,7 +110,7 @@ class _Loader(importlib.abc.SourceLoader):
         self._source, self._name = source, name
 
     def get_filename(self, fullname: str) -> str:
-        return str(self._source.root / self._name) if self._name else f"<{fullname}>"
+        return str((self._source.root / self._name).absolute()) if self._name else f"<{fullname}>"
 
     def get_data(self, path: Any) -> bytes:
         return self._source.files[self._name] if self._name else b""

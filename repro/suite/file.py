@@ -17,7 +17,7 @@ from repro.core.redact import masked
 from repro.core.source_code import SourceCode
 from repro.core.yaml_file import FieldPath, YamlFile, dotted, read_yaml
 from repro.suite.field_problem import FieldProblem, describe_error, known_keys
-from repro.suite.file_classes import Base, FileClasses
+from repro.suite.file_classes import MEANT, Base, FileClasses
 from repro.suite.kinds import config_class
 from repro.suite.model import Suite
 from repro.suite.sequential import ANYTIME, ChosenDesign
@@ -166,6 +166,8 @@ def _apply(data: dict[str, Any], override: str, written: dict[FieldPath, str]) -
     if not equals or not key or not text.strip():
         raise SuiteError("an override is written key=value, for example -o processes=1,2", file=shown)
     values = YamlFile(shown, f"[{text}]").data
+    if key.endswith(".kind") and any(MEANT.search(item) for item in values if isinstance(item, str)):
+        raise SuiteError(f"give a class from a file as {key.removesuffix('.kind')}=path/to/file.py:Class", file=shown)
     if key in SUITE_LEVEL:
         if key == "sequential" and values != [None]:
             raise SuiteError("only sequential=null can be given, for a fixed number of pairs", file=shown)

@@ -117,7 +117,7 @@ class FileClasses:
         if written is None:
             raise self._problem(f"a class from a file is written path/to/file.py:Class (given: {kind[:80]})", place)
         if Path(written[1]).is_absolute() and not base.absolute:
-            raise self._problem("write the path relative to the suite's file, whose text is stored with every run", place)
+            raise self._problem("write the path relative to the suite's file, whose text every run stores", place)
         path = base.folder / written[1]
         name = f"{path.name}:{written[2]}"
         if not is_file_kind(name):
