@@ -10,6 +10,7 @@ from repro.core.source_code import PLACE_DIGITS, stored_source
 from repro.record.environment import Environment
 from repro.record.store import RunFolder
 from repro.record.stored_code import classes_from_files
+from repro.suite.consent import carried_by
 from repro.suite.plan import Plan
 
 
@@ -20,7 +21,7 @@ def check_code(folder: RunFolder, plan: Plan, environment: Environment | None, f
     for choice in chosen:
         place = f"code/{choice.code[:PLACE_DIGITS]}"
         try:
-            stored_source(folder.code, choice.code, choice.kind)
+            stored_source(folder.code, choice.code, choice.kind.partition(":")[0])
             found.count("sources of classes by their hash")
         except OutputError as error:
             found.add(place, without_root(folder.root, str(error)).removeprefix(f"{place}: "), "code")
@@ -28,7 +29,7 @@ def check_code(folder: RunFolder, plan: Plan, environment: Environment | None, f
         if said != choice.code:
             found.add("environment.json", f"{choice.seam} {choice.kind} ran with source {said[:16]}, the plan names "
                       f"{choice.code[:16]}", "code")
-    known = {choice.code[:PLACE_DIGITS] for choice in chosen}
+    known = {item.place.split("/")[1] for item in carried_by(plan.cells)}
     for name in fence.names(folder.code):
         if name not in known:
-            found.add(f"code/{ascii(name)[1:-1][:120]}", "is the source of no class in the plan", "code")
+            found.add(f"code/{ascii(name)[1:-1][:120]}", "is the source of nothing in the plan", "code")

@@ -75,10 +75,13 @@ def read_source(path: Path) -> SourceCode:
     return SourceCode(files, root)
 
 
-def stored_source(code: Path, sha256: str, kind: str) -> SourceCode:
-    """Read the source of a class `net.py:Net` from the folder `code` of a record; nothing is executed.
+def stored_source(code: Path, sha256: str, main: str = "") -> SourceCode:
+    """Read a source from the folder `code` of a record; nothing is executed.
 
     The files may be a stranger's: links are refused, sizes bounded, and the hash decides.
+
+    Args:
+        main: the file of the class.
 
     Raises:
         OutputError: it is missing, or its files are not those that the hash names.
@@ -97,7 +100,7 @@ def stored_source(code: Path, sha256: str, kind: str) -> SourceCode:
         except OSError as error:
             raise OutputError(f"{path}: cannot be read: {error.strerror or error}") from error
     found = SourceCode(files, root)
-    if (main := kind.partition(":")[0]) not in files:
+    if main and main not in files:
         raise OutputError(f"{root}: does not hold {main}, the file of the class")
     if found.sha256 != sha256:
         raise OutputError(f"{root}: is not the source of the record: its sha256 is {found.sha256[:16]}, not "

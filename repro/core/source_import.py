@@ -34,7 +34,7 @@ def allow(source: SourceCode) -> None:
     """Let classes of a source be imported in this process from now on."""
     _allowed.setdefault(source.sha256, source)
     if not any(isinstance(item, _Finder) for item in sys.meta_path):
-        sys.meta_path.append(_Finder())
+        sys.meta_path.insert(0, _Finder())
 
 
 def allowed(sha256: str) -> SourceCode | None:
@@ -89,18 +89,24 @@ class _Finder(importlib.abc.MetaPathFinder):
         if not package.startswith(PREFIX):
             return None
         source = next((item for item in _allowed.values() if _package(item) == package), None)
-        if source is None:
-            return None
-        place = rest.replace(".", "/")
-        if main := next((name for name in source.files if "/" not in name and _module(name) == rest), None):
-            return spec_from_loader(fullname, _Loader(source, main), is_package=False)
-        if f"{place}/__init__.py" in source.files:
-            return spec_from_loader(fullname, _Loader(source, f"{place}/__init__.py"), is_package=True)
-        if f"{place}.py" in source.files:
-            return spec_from_loader(fullname, _Loader(source, f"{place}.py"), is_package=False)
-        if not rest or any(name.startswith(f"{place}/") for name in source.files):
-            return spec_from_loader(fullname, _Loader(source, ""), is_package=True)
-        return None
+        name = _file_of(source, rest) if source is not None else None
+        if source is None or name is None:  # no other finder may take a file from the folder instead
+            raise ModuleNotFoundError(f"No module named {rest!r}", name=fullname)
+        is_package = not name or name.endswith("/__init__.py")
+        found = spec_from_loader(fullname, _Loader(source, name), is_package=is_package)
+        if found is not None and is_package:
+            found.submodule_search_locations = []
+        return found
+
+
+def _file_of(source: SourceCode, module: str) -> str | None:
+    """Return the file of a module; "" for a package without one, None if the source has no such module."""
+    place = module.replace(".", "/")
+    if main := next((name for name in source.files if "/" not in name and _module(name) == module), None):
+        return main
+    if name := next((name for name in (f"{place}/__init__.py", f"{place}.py") if name in source.files), None):
+        return name
+    return "" if not module or any(name.startswith(f"{place}/") for name in source.files) else None
 
 
 class _Loader(importlib.abc.SourceLoader):

@@ -41,7 +41,7 @@ def copy_code(code: Path, to: Path, plan: Plan) -> None:
         OutputError: a source is missing or is not the one that the plan names, or cannot be written.
     """
     for choice in classes_from_files(plan):
-        source = stored_source(code, choice.code, choice.kind)
+        source = stored_source(code, choice.code)
         for name, content in source.files.items():
             write_bytes(to / source.place / name, content)
 
@@ -57,7 +57,7 @@ def allow_code_of(code: Path, choices: Iterable[tuple[str, str]]) -> None:
         OutputError: a source is missing, or is not the one with this hash.
     """
     for kind, sha256 in dict.fromkeys(choices):
-        allow(stored_source(code, sha256, kind))
+        allow(stored_source(code, sha256, kind.partition(":")[0]))
 
 
 def allow_code_of_trial(payload: Mapping[str, Any]) -> None:

@@ -48,8 +48,8 @@ def suite_text(suite: Suite, sources: Mapping[str, SourceCode] = MappingProxyTyp
     for key in ("workload", "precision", "optimizer", "batch", "stop"):
         if pattern.get(suite.trial, key) is not None:
             lines.append(f"{key + ':':<13}{_level(suite.trial[key])}")
-    lines += [f"{'executes:':<13}{source.root / name}{_others(source)}, sha256 {source.sha256[:16]}, when it is planned or "
-              "run" for name, source in sources.items()]
+    lines += [f"{'executes:':<13}{source.root / name}{_others(source)}, sha256 {source.sha256[:16]}, when it is "
+              "planned or run" for name, source in sources.items()]
     return "\n".join(lines)
 
 
