@@ -132,13 +132,13 @@ class FileClasses:
         return {"kind": name, "code": source.sha256}
 
     def sources(self, data: Mapping[str, Any]) -> dict[str, SourceCode]:
-        """Return file name -> source of the classes from files in the data of a pinned suite.
+        """Return file name -> source of the classes from files that cells of a pinned suite may have.
 
         Raises:
             SuiteError: two of them have one name, so that no label could tell them apart.
         """
         found: dict[str, SourceCode] = {}
-        for kind, source, path in self._in(data, ()):
+        for kind, source, path in self._in({key: data.get(key) for key in ("trial", "matrix")}, ()):
             main = kind.partition(":")[0]
             other = found.setdefault(main, source)
             if other.sha256 != source.sha256:

@@ -64,9 +64,10 @@ def test_two_files_of_one_name_keep_their_own_modules_also_when_they_import_late
 
 def test_what_runs_is_what_was_hashed(tmp_path: Path) -> None:
     source = project(tmp_path, "before")
-    (tmp_path / "helper.py").write_text("NAME = 'after'\n")
+    for name in ("helper.py", "parts/inner.py", "parts/late.py"):
+        (tmp_path / name).write_text("NAME = VALUE = 'after'\ndef deep():\n    return 'after'\n")
     allow(source)
-    assert import_class("net.py:Net", source.sha256).here[0] == "before"
+    assert import_class("net.py:Net", source.sha256).here == ("before", "beforelate", "late", "beforelate")
     assert not (tmp_path / "__pycache__").exists(), "nothing is written beside the user's files"
 
 
