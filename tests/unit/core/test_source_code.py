@@ -105,7 +105,8 @@ def test_an_import_that_fails_names_the_line_in_the_users_file(text: str, said: 
 
 
 @pytest.mark.parametrize(("content", "said"), [
-    (b"x = (\n", r"net\.py:1: SyntaxError"), (b"\xff\xfe", "is not UTF-8 text"), (b"\0", "is no Python source|null bytes"),
+    (b"x = (\n", r"net\.py:1: SyntaxError"), (b"\xff\xfe", "is not UTF-8 text"),
+    (b"\0", "is no Python source|null bytes"),
     (b"from ..above import x", r"net\.py:1: imports `\.\.above`, which lies above"),
     (b"#" * ((1 << 20) + 1), "larger than 1 MiB"), (b"import fast", r"fast\.cpython-311\.so: is compiled"),
     (b"import deep", r"a record cannot store this name or depth"),
@@ -143,7 +144,7 @@ def test_a_stored_source_is_read_back_only_if_it_is_the_one_that_the_hash_names(
     for spoil in ("change", "add", "remove", "rename", "link"):
         place = store(source, tmp_path / spoil)
         _spoil(place, spoil, tmp_path)
-        with pytest.raises(OutputError, match="is not the source of the record|symbolic link"):
+        with pytest.raises(OutputError, match=r"is not the source of the record|symbolic link"):
             stored_source(tmp_path / spoil, source.sha256, "net.py")
     with pytest.raises(OutputError, match=r"does not hold net\.py"):
         stored_source(tmp_path / "nowhere", source.sha256, "net.py")

@@ -136,7 +136,8 @@ def test_source_that_is_not_the_one_named_is_reported_and_never_run(attack: obje
         reindex(root)
     code, text = run("verify", "run")
     assert code in (2, 3) and "code/" in text, text
-    for words in (("reproduce", "run", "--force", "--out", "again"), ("run", "--resume", "run", "--force", "--no-mlflow")):
+    for words in (("reproduce", "run", "--force", "--out", "again"),
+                  ("run", "--resume", "run", "--force", "--no-mlflow")):
         code, text = run(*words, "--allow-code", allowed)
         assert code in (2, 3) and "\n" not in text.strip(), text
         assert re.search("is not the source of the record|does not hold|symbolic link", text), text

@@ -1,4 +1,4 @@
-"""Classes from files in a suite: pinned by hash, part of a cell's identity, every mistake in one line with its place."""
+"""Classes from files in a suite: pinned by hash, part of a cell's identity, every mistake in one line."""
 
 from __future__ import annotations
 
