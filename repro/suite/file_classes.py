@@ -104,8 +104,11 @@ class FileClasses:
             return [self._choice(each, (*path, number), base) for number, each in enumerate(item)]
         options = item if isinstance(item, Mapping) else {"kind": item}
         kind, place = options.get("kind"), (*path, "kind") if isinstance(item, Mapping) else path
-        if not isinstance(kind, str) or not MEANT.search(kind) or options.get("code") in self._known:
-            return item  # the last: it stands so in the suite's own text, before the overrides
+        if options.get("code") in self._known:  # replaced already, before the overrides
+            stays = isinstance(kind, str) and is_file_kind(kind)
+            return item if stays else {key: each for key, each in options.items() if key != "code"}
+        if not isinstance(kind, str) or not MEANT.search(kind):
+            return item
         if base.why_not:
             raise self._problem(base.why_not, place)
         if "code" in options:

@@ -107,6 +107,7 @@ def test_an_override_is_relative_to_the_working_folder(tmp_path: Path, monkeypat
     codes = {plan_of(suite, *item).cells[0].choices.engine.code for item in (
         ("engine=own/paced.py:Paced",), (f"engine={tmp_path}/here/own/paced.py:Paced",), ("engine.step_seconds=0.5",))}
     assert len(codes) == 2, "the last keeps the suite's own"
+    assert plan_of(suite, "engine.kind=fake").cells[0].choices.engine.code == ""
     with pytest.raises(SuiteError, match=r"-o engine\.kind=own/paced\.py:Paced: give a class from a file as engine="):
         plan_of(suite, "engine.kind=own/paced.py:Paced")
 
