@@ -19,24 +19,26 @@ def bench() -> None:
 
 
 @bench.command()
-@click.option("--pairs", type=click.IntRange(2, 1_000_000), default=2000, help="Interleaved pairs of single steps.")
+@click.option("--pairs", type=click.IntRange(2, 1_000_000), default=400,
+              help="Interleaved pairs of single steps in a launch.")
+@click.option("--launches", type=click.IntRange(2, 1000), default=12, help="Launches; each gives one ratio.")
 @click.option("--batch", type=click.IntRange(1, 1024), default=64, help="Samples per step, which set its length.")
 @click.option("--steps", type=click.IntRange(1, 10_000), default=50, help="Steps between two lines in the log.")
 @click.option("--processes", type=click.IntRange(1, 8), default=2, help="Ranks.")
 @json_option
-def overhead(pairs: int, batch: int, steps: int, processes: int, as_json: bool) -> None:
+def overhead(pairs: int, launches: int, batch: int, steps: int, processes: int, as_json: bool) -> None:
     """Measure the step time against bare DDP.
 
     Single steps under the harness alternate with steps of a hand-written DDP loop that does the same work.
 
     \b
-    Example: repro bench overhead --pairs 2000 --batch 64
+    Example: repro bench overhead --pairs 400 --launches 12 --batch 64
     """
     from repro.bench.harness.overhead import measure
 
     if batch % processes:
         raise UsageError(f"--batch {batch}: must be divisible by --processes {processes}")
-    _print(measure(pairs, steps, batch, processes), as_json)
+    _print(measure(pairs, steps, batch, processes, launches), as_json)
 
 
 @bench.command()
