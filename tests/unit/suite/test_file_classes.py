@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from repro.core.errors import ReproError, SuiteError
 from repro.core.machine import Machine
@@ -13,6 +14,7 @@ from repro.suite.consent import carried_by, code_sha256, require_code
 from repro.suite.file import read_suite
 from repro.suite.plan import Plan, expand_again, make_plan
 from repro.suite.reaching import refuse_credentials
+from repro.suite.schema import suite_schema
 from tests.file_classes import LOUD, SUITE, imports, write_suite
 
 MACHINE = Machine("cpu", 0, 2)
@@ -148,3 +150,13 @@ def test_consent_is_to_all_of_it_by_its_hash(tmp_path: Path) -> None:
             require_code("theirs.zip", cells, given)
     with pytest.raises(ReproError, match="brings no code of its own"):
         require_code("theirs.zip", (), whole)
+
+
+def test_editors_accept_a_class_from_a_file(tmp_path: Path) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    check = jsonschema.Draft202012Validator(suite_schema())
+    for engine, fits in (("own/paced.py:Paced", True), ({"kind": "own/paced.py:Paced", "pace": 3}, True),
+                         ("own/paced.py", False), ({"kind": "own:Paced"}, False)):
+        data = yaml.safe_load(SUITE)
+        data["trial"]["engine"] = engine
+        assert check.is_valid(data) is fits, engine
