@@ -95,8 +95,7 @@ def read_suite(
     data = {key: _without_secrets(item) if key in PROSE else item for key, item in source.data.items()}
     holder = SuiteFile(text=masked(text), source=source, overrides=written)
     classes, folder = FileClasses(holder.problem), Path(name_or_path).parent
-    of_a_record = OF_A_RECORD if (folder / "plan.json").is_file() else ""
-    data = classes.pinned(data, Base(folder, absolute=False, why_not=of_a_record))
+    data = classes.pinned(data, Base(folder, absolute=False, why_not=OF_A_RECORD if _is_record(folder) else ""))
     for override in overrides:
         _apply(data, override, written)
     data = classes.pinned(data, Base(Path(), absolute=True))
@@ -114,6 +113,11 @@ def read_suite(
         raise holder.problem(problem, path) from error
     _check_factors(holder)
     return holder
+
+
+def _is_record(folder: Path) -> bool:
+    return (folder / "plan.json").exists() and any(
+        (folder / name).exists() for name in ("sha256sums.txt", "ledger.jsonl", "trials", "code"))
 
 
 def _fixed_number(shown: str, design: ChosenDesign | None) -> SuiteError:
