@@ -128,6 +128,7 @@ class _Loader(importlib.abc.SourceLoader):
         """
         package = _package(self._source)
         own = {PurePosixPath(name).parts[0].removesuffix(".py") for name in self._source.files}
+        own -= sys.stdlib_module_names
 
         def import_(
             name: str, globals: Mapping[str, object] | None = None,  # noqa: A002  # the names of the built-in

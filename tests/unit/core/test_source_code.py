@@ -62,6 +62,13 @@ def test_two_files_of_one_name_keep_their_own_modules_also_when_they_import_late
     assert one().lazily() == ("x", "xx") and other().lazily() == ("y", "yy")
 
 
+def test_a_file_named_like_a_module_of_the_standard_library_does_not_hide_it(tmp_path: Path) -> None:
+    write(tmp_path, json="import json\nclass Net:\n    text = json.dumps([1])\n")
+    source = read_source(tmp_path / "json.py")
+    allow(source)
+    assert import_class("json.py:Net", source.sha256).text == "[1]"
+
+
 def test_what_runs_is_what_was_hashed(tmp_path: Path) -> None:
     source = project(tmp_path, "before")
     for name in ("helper.py", "parts/inner.py", "parts/late.py"):
