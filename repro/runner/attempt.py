@@ -122,6 +122,7 @@ class TrialStarter:
                 "log": log.name, "attempt": start.attempt, "checkpoints": checkpoints.payload(point),
                 "spent_seconds": spent, "cache": str(folder.cache),
                 "base": str(folder.root.resolve() / self.context.plan.base),
+                "code": str(folder.code),
             })
         return replace(outcome, seconds=outcome.seconds + spent) if outcome.timed_out else outcome
 

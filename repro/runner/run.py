@@ -17,6 +17,7 @@ from repro.record.results import Result
 from repro.record.resume import began_elsewhere, trials_to_run
 from repro.record.status import meaning
 from repro.record.store import Record, RunFolder, read_record
+from repro.record.stored_code import keep_code
 from repro.runner import preflight
 from repro.runner.attempt import TrialStarter
 from repro.runner.checkpoints import remove_useless
@@ -104,7 +105,7 @@ class Run:
 
 
 def prepare(plan: Plan, suite_text: str, out: Path) -> RunFolder:
-    """Create a run folder that holds the plan.
+    """Create a run folder that holds the plan, and the source of its classes from files.
 
     Raises:
         OutputError: it cannot be written, or is not empty.
@@ -114,6 +115,7 @@ def prepare(plan: Plan, suite_text: str, out: Path) -> RunFolder:
         plan = plan.model_copy(update={"base": os.path.relpath(plan.base, folder.root.resolve())})
     write_text(folder.suite, suite_text)
     write_model(folder.plan, plan)
+    keep_code(folder.code, plan)
     return folder
 
 

@@ -96,7 +96,11 @@ def _schedule_by_name(trial: dict[str, Any]) -> None:
 
 def _choice(seam: str, definitions: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of a plug-in: its name, or a mapping with `kind` and its options."""
-    variants: list[dict[str, Any]] = [{"enum": registry.names(seam)}]
+    of_a_file = {"type": "string", "pattern": r"\.py:\w+$"}
+    variants: list[dict[str, Any]] = [
+        {"enum": registry.names(seam)}, of_a_file,
+        {"type": "object", "properties": {"kind": of_a_file}, "required": ["kind"]},  # the options are the class's
+    ]
     for name in registry.names(seam):
         try:
             options = registry.load(seam, name).model_json_schema()
