@@ -9,7 +9,7 @@ from repro.core.errors import OutputError
 from repro.core.source_code import PLACE_DIGITS, stored_source
 from repro.record.environment import Environment
 from repro.record.store import RunFolder
-from repro.record.stored_code import classes_from_files
+from repro.record.stored_code import classes_from_files, programs_of
 from repro.suite.consent import carried_by
 from repro.suite.plan import Plan
 
@@ -29,6 +29,13 @@ def check_code(folder: RunFolder, plan: Plan, environment: Environment | None, f
         if said != choice.code:
             found.add("environment.json", f"{choice.seam} {choice.kind} ran with source {said[:16]}, the plan names "
                       f"{choice.code[:16]}", "code")
+    for choices in programs_of(plan):
+        place = f"code/{choices.engine.sha256[:PLACE_DIGITS]}"
+        try:
+            stored_source(folder.code, choices.engine.sha256)
+            found.count("sources of programs by their hash")
+        except OutputError as error:
+            found.add(place, without_root(folder.root, str(error)).removeprefix(f"{place}: "), "code")
     known = {item.place.split("/")[1] for item in carried_by(plan.cells)}
     for name in fence.names(folder.code):
         if name not in known:

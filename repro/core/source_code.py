@@ -21,7 +21,7 @@ from repro.core.errors import OutputError, UsageError
 
 KIND = re.compile(r"([\w.+-]{1,100}\.py):([^\W\d]\w{0,99})")
 """The name of a class of a file in plans, labels and reports: `net.py:Net`."""
-MAX_FILES, MAX_FILE_BYTES, MAX_DEPTH = 200, 1 << 20, 5
+MAX_FILES, MAX_FILE_BYTES, MAX_DEPTH = 1000, 1 << 20, 8
 """Most files of a source, their size, and the folders above a module; a record stores all of it."""
 PLACE_DIGITS = 16
 """Digits of the hash that name a source's folder in a record."""
@@ -94,7 +94,7 @@ def stored_source(code: Path, sha256: str, main: str = "") -> SourceCode:
     for path in _plain_files(root):
         name = path.relative_to(root).as_posix()
         if len(files) >= MAX_FILES or path.lstat().st_size > MAX_FILE_BYTES:
-            raise OutputError(f"{root}: holds more than the source of a class can have")
+            raise OutputError(f"{root}: holds more than the source of a record can have")
         try:
             files[name] = fence.read_bytes(path)
         except OSError as error:

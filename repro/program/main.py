@@ -54,7 +54,8 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
             code, run_dir = scratch / "code", scratch / RUN_DIR
             code.mkdir()
             run_dir.mkdir()
-            where = working_folder(choices, Path(payload["base"]), code)
+            base = Path(payload["base"]) if payload["base"] else None
+            where = working_folder(choices, base, Path(payload["code"]), code)
             command = make_command(trial, choices, where, run_dir, os.environ, secrets.token_hex(16))
             source = open_source(choices, logs_of(trial, choices, command), scratch, stack)
             _Run(trial, choices, command, source, log, place).run(payload["launched_ns"])

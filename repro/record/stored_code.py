@@ -8,10 +8,12 @@ from typing import Any
 
 from repro.core.errors import TrialError, UsageError
 from repro.core.files import write_bytes
-from repro.core.source_code import is_file_kind, stored_source
+from repro.core.source_code import SourceCode, is_file_kind, stored_source
 from repro.core.source_import import allow, allowed, import_class
+from repro.suite import program_files
 from repro.suite.choice import Choice
 from repro.suite.plan import Plan
+from repro.suite.program import ProgramConfig
 
 
 def classes_from_files(plan: Plan) -> list[Choice]:
@@ -22,16 +24,34 @@ def classes_from_files(plan: Plan) -> list[Choice]:
 
 
 def keep_code(code: Path, plan: Plan) -> None:
-    """Write the source of every class from a file, as it was read when the plan was made, into the folder `code`.
+    """Write the source of every class from a file and of every program, as it was when the plan was made, into the
+    folder `code`.
 
     Raises:
+        UsageError: the files of a program have changed since.
         OutputError: it cannot be written.
     """
     for sha256 in {choice.code for choice in classes_from_files(plan)}:
         source = allowed(sha256)
         assert source is not None, "a plan that runs was made from imported classes"
-        for name, content in source.files.items():
-            write_bytes(code / source.place / name, content)
+        _write(code, source)
+    for choices in programs_of(plan) if plan.base else ():
+        engine = choices.engine
+        source = program_files.read(Path(plan.base) / engine.folder, engine.files, engine.commit)
+        if source.sha256 != engine.sha256:
+            raise UsageError(f"{engine.name}: its files changed while the plan was made; start again")
+        _write(code, source)
+
+
+def programs_of(plan: Plan) -> list[ProgramConfig]:
+    """Return the choices of a plan's programs, one of each source."""
+    found = {cell.choices.engine.sha256: cell.choices for cell in plan.cells if isinstance(cell.choices, ProgramConfig)}
+    return list(found.values())
+
+
+def _write(code: Path, source: SourceCode) -> None:
+    for name, content in source.files.items():
+        write_bytes(code / source.place / name, content)
 
 
 def copy_code(code: Path, to: Path, plan: Plan) -> None:
@@ -40,10 +60,9 @@ def copy_code(code: Path, to: Path, plan: Plan) -> None:
     Raises:
         OutputError: a source is missing or is not the one that the plan names, or cannot be written.
     """
-    for choice in classes_from_files(plan):
-        source = stored_source(code, choice.code)
-        for name, content in source.files.items():
-            write_bytes(to / source.place / name, content)
+    for sha256 in (*(choice.code for choice in classes_from_files(plan)),
+                   *(choices.engine.sha256 for choices in programs_of(plan))):
+        _write(to, stored_source(code, sha256))
 
 
 def allow_code_of(code: Path, choices: Iterable[tuple[str, str]]) -> None:

@@ -67,7 +67,8 @@ def _matrix(matrix: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of the matrix: its keys are fields of a trial, or dotted paths into one that has fields."""
     described = {key: value for key, value in matrix.items() if key in ("default", "description", "title", "type")}
     whole = {name: {"type": "array", "items": field, "minItems": 1} for name, field in fields.items()}
-    deep = "|".join(name for name, field in fields.items() if "$ref" in json.dumps(field) or name in ("schedule", "parameters"))
+    deep = "|".join(name for name, field in fields.items()
+                    if "$ref" in json.dumps(field) or name in ("schedule", "parameters"))
     return {**described, "properties": whole, "additionalProperties": False,
             "patternProperties": {rf"^({deep})\.[a-z_.]+$": {"type": "array", "minItems": 1}}}
 

@@ -94,7 +94,7 @@ def reproduce(
             plan = reduce_plan(first.plan, choose_trials(first, trials), detect(), fresh_seed())
             check_size(plan)
             folder = prepare(plan, _suite_text(first), out or Path("runs") / (
-                f"{plan.suite.suite}-reproduce-{time.strftime('%Y%m%d-%H%M%S')}"))
+                f"{plan.suite.suite}-reproduce-{time.strftime('%Y%m%d-%H%M%S')}"), brought=first.folder.code)
         chosen = [(plan.cells[index].cell_id, repeat) for index, repeat in plan.order]
         origin = {"source": source.name, "identity": checked.identity, "of": figures_sha256(first)}
         write_json(folder.root / FILE, {**origin, "answer": None})  # a running reproduction has no answer yet
@@ -192,8 +192,8 @@ def reduce_plan(plan: Plan, chosen: Sequence[tuple[str, int]], machine: Machine,
     if plan.order_is_fixed:
         note += f", in its order: method {plan.method} has no seed for another"
     found = plan.model_copy(update={
-        "kind": "reproduction", "cells": cells, "order": order, "notes": (*plan.notes, note), "cores": machine.cores,
-        "device_count": machine.device_count,
+        "kind": "reproduction", "base": "", "cells": cells, "order": order, "notes": (*plan.notes, note),
+        "cores": machine.cores, "device_count": machine.device_count,
     })
     if plan.order_is_fixed:
         return found
