@@ -84,7 +84,7 @@ def test_watched_and_bare_steps_take_turns_and_all_is_read() -> None:
 
 @pytest.mark.parametrize("failing", ["raise ValueError('planted')", "raise SystemExit(3)"])
 def test_a_measured_program_that_fails_is_named(failing: str, tmp_path: Path) -> None:
-    with WatchPipe(tmp_path) as pipe, pytest.raises(TrialError, match="the benchmark failed: .*(planted|no output)"):
+    with WatchPipe(tmp_path) as pipe, pytest.raises(TrialError, match=r"the benchmark failed: .*(planted|no output)"):
         program_overhead._run([sys.executable, "-c", failing], pipe)
 
 
