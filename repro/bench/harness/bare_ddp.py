@@ -32,13 +32,13 @@ def network() -> nn.Module:
 class Trainer:
     """The model, its data and the training loop."""
 
-    def __init__(self, batch: int = BATCH) -> None:
+    def __init__(self, batch: int = BATCH, rate: float = 0.1) -> None:
         rank, world = dist.get_rank(), dist.get_world_size()
         torch.manual_seed(0)
         self.images, self.labels = torch.rand(IMAGES, 1, 8, 8), torch.randint(10, (IMAGES,))
         self.model = DistributedDataParallel(network(), gradient_as_bucket_view=True)
         self.optimizer = torch.optim.SGD(
-            self.model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4
+            self.model.parameters(), lr=rate, momentum=0.9, nesterov=True, weight_decay=5e-4
         )
         self.batch, self.share, self.offset = batch, batch // world, rank * batch // world
         self.order = torch.randperm(IMAGES)

@@ -22,6 +22,7 @@ from repro.program.watch_pipe import WatchPipe
 from repro.program.watch_reader import WatchReader
 
 STEP_MS = 10.0
+PAIRS = 2000
 LIMIT = 1.01
 """Ratio promised for steps of `STEP_MS`."""
 CALL_LIMIT_US = 20.0

@@ -15,14 +15,14 @@ from repro.suite.training import TrainingConfig
 
 
 def bench_trial(
-    processes: int, steps: int, block: int, warmup: bool = True, batch: int = bare_ddp.BATCH
+    processes: int, steps: int, block: int, warmup: bool = True, batch: int = bare_ddp.BATCH, rate: float = 0.1
 ) -> Trial:
     """Return a trial of `steps` steps with the bare script's work, evaluated every `block` steps."""
     samples = registry.load("workload", "digits")().train_samples
     choices = TrainingConfig.model_validate({
         "workload": {"kind": "digits", "augment": False}, "engine": "ddp", "processes": processes,
         "batch": {"global": batch}, "device": "cpu", "warmup_steps": warmup,
-        "optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 5e-4},
+        "optimizer": {"kind": "sgd", "lr": rate, "momentum": 0.9, "nesterov": True, "weight_decay": 5e-4},
         "stop": {"metric": "top1", "target": 1.0, "max_epochs": (steps - 0.5) * batch / samples,
                  "design": "fixed_budget"},
         "evaluate_every": block * batch,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from repro.cli.options import FiniteRange, echo_json, json_option
 from repro.cli.place import PlaceParam
@@ -19,7 +20,9 @@ def bench() -> None:
 
 
 @bench.command()
-@click.option("--pairs", type=click.IntRange(2, 1_000_000), default=2000, help="Interleaved pairs of single steps.")
+@click.option("--pairs", type=click.IntRange(2, 1_000_000), default=400,
+              help="Interleaved pairs of single steps in a launch.")
+@click.option("--launches", type=click.IntRange(2, 1000), default=12, help="Launches; each gives one ratio.")
 @click.option("--batch", type=click.IntRange(1, 1024), default=64, help="Samples per step, which set its length.")
 @click.option("--steps", type=click.IntRange(1, 10_000), default=50, help="Steps between two lines in the log.")
 @click.option("--processes", type=click.IntRange(1, 8), default=2, help="Ranks.")
@@ -27,31 +30,33 @@ def bench() -> None:
 @json_option
 @click.pass_context
 def overhead(
-    context: click.Context, pairs: int, batch: int, steps: int, processes: int, program: bool, as_json: bool
+    context: click.Context, pairs: int, launches: int, batch: int, steps: int, processes: int, program: bool,
+    as_json: bool,
 ) -> None:
     """Measure the step time against bare DDP.
 
     Single steps under the harness alternate with steps of a hand-written DDP loop that does the same work.
 
     With --program, steps of 10 ms that are reported through `repro.watch` alternate with steps that are not: in a loop
-    of one's own, and under each framework that is installed and has a callback.
+    of one's own, and under each framework that is installed and has a callback; 2000 pairs each.
 
     \b
-    Example: repro bench overhead --pairs 2000 --batch 64
+    Example: repro bench overhead --pairs 400 --launches 12 --batch 64
     """
     if program:
         from repro.bench.harness import program_overhead
 
-        for name in ("batch", "steps", "processes"):
-            if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
-                raise UsageError(f"--{name} does not go with --program, whose steps take 10 ms in one process")
-        _print(program_overhead.measure(pairs), as_json)
+        given = [name for name in ("pairs", "launches", "batch", "steps", "processes")
+                 if context.get_parameter_source(name) is not ParameterSource.DEFAULT]
+        if given not in ([], ["pairs"]):
+            raise UsageError(f"--{given[-1]} does not go with --program, whose steps take 10 ms in one process")
+        _print(program_overhead.measure(pairs if given else program_overhead.PAIRS), as_json)
         return
     from repro.bench.harness.overhead import measure
 
     if batch % processes:
         raise UsageError(f"--batch {batch}: must be divisible by --processes {processes}")
-    _print(measure(pairs, steps, batch, processes), as_json)
+    _print(measure(pairs, steps, batch, processes, launches), as_json)
 
 
 @bench.command()
