@@ -43,12 +43,18 @@ class Work:
             parameter.grad = None
 
 
+def _nothing(step: int) -> None:
+    """What a bare step reports."""
+
+
 class Turns:
     """Which steps are watched, and what each took."""
 
     def __init__(self, pairs: int) -> None:
         self.steps = 2 * (pairs + WARM_UP)
-        self.seconds: dict[str, list[float]] = {"watched": [], "bare": [], "calls": []}
+        self.seconds: dict[str, list[float]] = {
+            "watched": [], "bare": [], "watched report": [], "watched processor": [], "bare processor": []}
+        """Wall-clock time of steps and of reports; processor time of reports and of reporting nothing."""
         self._done = 0
         self._begin = 0.0
 
@@ -56,18 +62,20 @@ class Turns:
         """A step begins."""
         self._begin = time.perf_counter()
 
-    def end(self, report: Callable[[int], object]) -> None:
+    def end(self, report: Callable[[int], object], bare: Callable[[int], object] = _nothing) -> None:
         """Its work is done: report it if it is its turn, and take its time. Which of a pair is first alternates."""
         number, self._done = self._done, self._done + 1
-        watched = number % 4 in (0, 3)
-        called = time.perf_counter()
-        if watched:
-            report(self._done)
+        arm = "watched" if number % 4 in (0, 3) else "bare"
+        call = report if arm == "watched" else bare
+        called, processor = time.perf_counter(), time.thread_time()
+        call(self._done)
+        processor = time.thread_time() - processor
         end = time.perf_counter()
         if number >= 2 * WARM_UP:
-            self.seconds["watched" if watched else "bare"].append(end - self._begin)
-            if watched:
-                self.seconds["calls"].append(end - called)
+            self.seconds[arm].append(end - self._begin)
+            self.seconds[f"{arm} processor"].append(processor)
+            if arm == "watched":
+                self.seconds["watched report"].append(end - called)
 
 
 def plain(turns: Turns, work: Work) -> None:
@@ -116,17 +124,24 @@ def huggingface(turns: Turns, work: Work) -> None:
 
 
 def accelerate(turns: Turns, work: Work) -> None:
-    """A loop of one's own whose Accelerator logs every step to the tracker."""
+    """A loop of one's own whose Accelerator logs every step, to the tracker or to none."""
     from accelerate import Accelerator
 
     from repro.callbacks.accelerate import WatchTracker
 
     accelerator = Accelerator(cpu=True, log_with=WatchTracker("val_loss"))
     accelerator.init_trackers("overhead")
-    for _ in range(turns.steps):
+    trackers = accelerator.trackers
+
+    def log(step: int) -> None:
+        accelerator.log({"train_loss": 1.0}, step=step)
+
+    for number in range(turns.steps):
+        accelerator.trackers = trackers if number % 4 in (0, 3) else []
         turns.begin()
         work()
-        turns.end(lambda number: accelerator.log({"train_loss": 1.0}, step=number))
+        turns.end(log, log)
+    accelerator.trackers = trackers
     accelerator.end_training()
 
 

@@ -77,9 +77,9 @@ def test_watched_and_bare_steps_take_turns_and_all_is_read() -> None:
     found = program_overhead._arm("watch", 60, 2.0)
     assert len(found.ours_values) == len(found.theirs_values) == 60
     assert 0.2 < found.median_ratio < 5
-    assert 0 < found.call_median_us < 1000 and found.call_median_us <= found.call_p99_us
+    assert 0 < found.report_us < 1000 and 0 < found.report_median_us <= found.report_p99_us
     assert found.lines >= 4, "start, the first step, the last and stop"
-    assert "mean; promised: at most 20" in found.text()
+    assert "writes included; promised: at most 20" in found.text()
 
 
 @pytest.mark.parametrize("failing", ["raise ValueError('planted')", "raise SystemExit(3)"])
@@ -102,4 +102,4 @@ def test_the_callbacks_overhead_is_measured_in_their_frameworks(arm: str) -> Non
         pytest.skip(f"{package} is not installed")
     found = program_overhead._arm(arm, 60, 2.0)
     assert len(found.ours_values) == len(found.theirs_values) == 60
-    assert found.lines >= 4 and found.call_median_us > 0
+    assert found.lines >= 4 and found.report_median_us > 0
