@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import re
-import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,11 +90,9 @@ def working_folder(choices: ProgramConfig, base: Path | None, code: Path, scratc
     if not choices.engine.commit:
         return folder
     try:
-        content = program_files.archive(folder, choices.engine.commit)
+        program_files.export(folder, choices.engine.commit, scratch)
     except FieldProblem as error:
         raise TrialError(f"engine.commit: {error}") from error
-    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
-        tar.extractall(scratch, filter="data")
     return scratch
 
 

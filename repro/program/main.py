@@ -134,6 +134,11 @@ class _Run:
             self._statements(statements, self._others(True))
         self._statements(statements, self._lines_left())
         self._statements(statements, self._others(True))
+        if process.exit_code == 0 and not self.problem:
+            try:
+                self.source.ended()
+            except OutputProblem as error:
+                self.problem = str(error)
         return False
 
     def _take(self, process: Process, statements: Statements, printed: Any) -> bool:
@@ -193,8 +198,8 @@ class _Run:
             statements.finding("output", self.problem, void=True)
         elif not any(seen.seen == "evaluation" for seen in statements.seen):
             shown = " | ".join(visible(text)[:200] for text in self.last)
-            statements.finding("no evaluation", "no evaluation seen; " + (
-                f"its output ends: {shown}" if shown else "it printed nothing"), void=True)
+            ends = f"its output ends: {shown}" if shown else "it printed nothing"
+            statements.finding("no evaluation", f"no evaluation seen; {self.source.hint() or ends}", void=True)
         if changed := changed_files(self.choices, self.command.folder):
             statements.finding("code", changed, void=True)
         if self.traceback:

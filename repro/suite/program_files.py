@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import subprocess
-import tarfile
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -62,8 +61,12 @@ def read(folder: Path, patterns: Sequence[str], commit: str) -> SourceCode:
     """
     if not folder.is_dir():
         raise FieldProblem(f"no such folder: {folder.name}", ("engine", "folder"))
+    if commit:
+        with tempfile.TemporaryDirectory(prefix="repro-commit-") as scratch:
+            export(folder, commit, Path(scratch))
+            return read(Path(scratch), patterns, "")
     found: dict[str, bytes] = {}
-    for name, content in _of_commit(folder, commit) if commit else _of_folder(folder, patterns):
+    for name, content in _of_folder(folder, patterns):
         if any(_matches(name, pattern) for pattern in patterns):
             found[name] = content
             if len(found) > MAX_FILES or len(content) > MAX_FILE_BYTES:
@@ -75,28 +78,24 @@ def read(folder: Path, patterns: Sequence[str], commit: str) -> SourceCode:
     return SourceCode(found, folder)
 
 
-def archive(folder: Path, commit: str) -> bytes:
-    """Return a tar of the folder's part of a commit.
+def export(folder: Path, commit: str, to: Path) -> None:
+    """Write the folder's part of a commit into the empty folder `to`; the checkout itself stays as it is.
 
     Raises:
         FieldProblem: `folder` is in no checkout, or there is no such commit.
     """
-    wanted = _git(folder, "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}")
+    top, prefix = _git(folder, "rev-parse", "--show-toplevel"), _git(folder, "rev-parse", "--show-prefix")
+    if top is None or prefix is None:
+        raise FieldProblem("its folder is no git checkout", ("engine", "commit"))
+    wanted = _git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
     if wanted is None:
-        inside = _git(folder, "rev-parse", "--is-inside-work-tree") is not None
-        what = f"no commit, tag or branch {commit!r} in its repository" if inside else "its folder is no git checkout"
-        raise FieldProblem(what, ("engine", "commit"))
-    found = _git(folder, "archive", "--format=tar", wanted.decode().strip())
-    if found is None:
-        raise FieldProblem(f"git cannot bring the commit {commit!r} of this folder", ("engine", "commit"))
-    return found
-
-
-def _of_commit(folder: Path, commit: str) -> Iterator[tuple[str, bytes]]:
-    with tarfile.open(fileobj=io.BytesIO(archive(folder, commit))) as tar:
-        for member in tar:
-            if member.isfile() and (stream := tar.extractfile(member)) is not None:
-                yield member.name, stream.read(MAX_FILE_BYTES + 1)
+        raise FieldProblem(f"no commit, tag or branch {commit!r} in its repository", ("engine", "commit"))
+    tree = f"{wanted}:{prefix.rstrip('/')}"
+    with tempfile.TemporaryDirectory(prefix="repro-index-") as scratch:
+        own = {"GIT_INDEX_FILE": str(Path(scratch, "index"))}
+        if _git(Path(top), "read-tree", tree, **own) is None or \
+                _git(Path(top), "checkout-index", "--all", f"--prefix={to.resolve()}/", **own) is None:
+            raise FieldProblem(f"git cannot bring this folder as it was in {commit!r}", ("engine", "commit"))
 
 
 def _of_folder(folder: Path, patterns: Sequence[str]) -> Iterator[tuple[str, bytes]]:
@@ -128,10 +127,11 @@ def _parts_match(name: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
     return bool(name) and fnmatchcase(name[0], pattern[0]) and _parts_match(name[1:], pattern[1:])
 
 
-def _git(folder: Path, *arguments: str) -> bytes | None:
+def _git(folder: Path, *arguments: str, **environment: str) -> str | None:
     try:
-        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, timeout=GIT_SECONDS,
-                              check=False, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True,
+                              timeout=GIT_SECONDS, check=False, stdin=subprocess.DEVNULL,
+                              env={**os.environ, **environment})
+    except (OSError, ValueError, subprocess.TimeoutExpired):
         return None
-    return done.stdout if done.returncode == 0 else None
+    return done.stdout.rstrip("\n") if done.returncode == 0 else None

@@ -80,8 +80,8 @@ def launched(folder: Path) -> Result:
     request = LaunchRequest(
         entry=trial.choices.entry, processes=1, device="cpu", folder=folder / "run",
         timeout_seconds=trial.choices.timeout_seconds,
-        payload={"trial": trial.model_dump(mode="json", by_alias=True), "log": "result_1.txt", "base": str(folder), "code": "",
-                 "launched_ns": time.monotonic_ns()})
+        payload={"trial": trial.model_dump(mode="json", by_alias=True), "log": "result_1.txt",
+                 "base": str(folder), "code": "", "launched_ns": time.monotonic_ns()})
     before = post_mortem.take_snapshot(folder)
     outcome = post_mortem.explain(Inline().launch(request), replace(before, folder=folder / "run"))
     if outcome.ok:
