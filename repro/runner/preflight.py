@@ -53,8 +53,8 @@ def check(plan: Plan, machine: Machine, folder: RunFolder, options: Options) -> 
 
     Raises:
         TrialError: the data are not what the workload declares.
-        UsageError: a plug-in or a program's command is not installed; or the run began on another machine or with other code, and
-            `options.force` is False.
+        UsageError: a plug-in or a program's command is not installed; or the run began on another machine or with
+            other code, and `options.force` is False.
         GuardError: `options.strict`, and a condition may spoil figures.
     """
     if absent := plan.absent_plugins():
