@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any, ClassVar, Literal
@@ -12,7 +13,9 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from repro.core.errors import nearest
 from repro.core.machine import Machine
+from repro.core.source_code import PLACE_DIGITS
 from repro.seams.plugin import Setting
+from repro.suite.carried_code import CarriedCode
 from repro.suite.choice import LauncherChoice
 from repro.suite.contest import ALPHA, CONTEST, check_stop
 from repro.suite.field_problem import FieldProblem, SuitePart
@@ -31,8 +34,8 @@ PLACEHOLDER = re.compile(r"\{\{([A-Za-z_][\w.-]*)\}\}|\{([A-Za-z_][\w.-]*)\}")
 NAME = r"^[A-Za-z_][A-Za-z0-9_]{0,99}$"
 PATTERNS = ("pattern", "progress", "context", "start", "stop")
 LEAST_OWN = 0.5
-UNVERIFIED = ("self-reported: the programs state their quality themselves; not gated: nobody compared their data, its "
-              "order, their initial weights or their arithmetic")
+UNVERIFIED = ("self-reported: the programs state their quality and their training clock themselves; not gated: nobody "
+              "compared their data, its order, their initial weights or their arithmetic")
 BUDGET_SECONDS = 60.0
 """Duration of a program's trial of which nothing is known, for estimates."""
 
@@ -250,6 +253,14 @@ class ProgramConfig(TrialConfig):
             raise FieldProblem(f"the files have the hash {found}; remove it to run them as they are",
                                ("engine", "sha256"))
         return self.model_copy(update={"engine": self.engine.model_copy(update={"sha256": found})})
+
+    def carried_code(self) -> tuple[CarriedCode, ...]:
+        given = {SEED: f"{{{SEED}}}", RUN_DIR: f"{{{RUN_DIR}}}"}
+        words = shlex.join(self.filled(part, given) for part in self.engine.run)
+        set_ = "".join(f", {name}={self.filled(text, given)}" for name, text in sorted(self.engine.environment.items()))
+        seen = "".join(f", sees {name}" for name in sorted(self.engine.passes))
+        return (CarriedCode(f"command `{words}`{set_}{seen}", self.engine.sha256,
+                            f"code/{self.engine.sha256[:PLACE_DIGITS]}"),)
 
     # ---- filling in
 

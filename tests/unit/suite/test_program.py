@@ -9,7 +9,7 @@ import pytest
 
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
-from repro.suite import program_files
+from repro.core.source_code import SourceCode
 from repro.suite.file import read_suite
 from repro.suite.plan import Plan, expand_again, make_plan
 from repro.suite.program import ProgramConfig
@@ -44,7 +44,7 @@ def test_ten_lines_make_a_plan_that_its_record_can_expand_again(tmp_path: Path) 
     plan = planned(tmp_path)
     again = Plan.model_validate_json(plan.model_dump_json(by_alias=True))
     assert expand_again(again, HERE).digest == plan.digest
-    assert choices(plan).engine.sha256 == program_files.digest({"train.py": b"print('loss 1')\n"})
+    assert choices(plan).engine.sha256 == SourceCode({"train.py": b"print('loss 1')\n"}, tmp_path).sha256
     assert choices(plan).stop.metric == "loss" and choices(plan).stop.direction == "lower"
     assert plan.cells[0].label == "train.py"
 
@@ -82,7 +82,8 @@ def test_two_commits_of_one_folder_are_two_cells(tmp_path: Path) -> None:
     plan = planned(tmp_path, SUITE + "matrix: {engine.commit: [v1, v2]}\n")
     assert [cell.label for cell in plan.cells] == ["commit=v1", "commit=v2"]
     hashes = [cell.choices.engine.sha256 for cell in plan.cells if isinstance(cell.choices, ProgramConfig)]
-    assert hashes == [program_files.digest({"train.py": f"print('loss {number}')\n".encode()}) for number in (1, 2)]
+    assert hashes == [SourceCode({"train.py": f"print('loss {number}')\n".encode()}, tmp_path).sha256
+                      for number in (1, 2)]
 
 
 @pytest.mark.parametrize(("old", "new", "message"), [
@@ -120,6 +121,13 @@ def test_values_are_filled_in_as_they_are(tmp_path: Path) -> None:
     given = {"seed": "7", "run_dir": "/nowhere"}
     filled = [choices(plan).filled(part, given) for part in choices(plan).engine.run]
     assert filled == ["python", "train.py", "--lr", "1e-05", "--seed", "7", "{lr}", '{"a": {}}']
+
+
+@pytest.mark.parametrize("name", ["accelerate", "huggingface", "lightning", "torchrun"])
+def test_the_examples_are_plans(name: str) -> None:
+    found = read_suite(str(Path(__file__).parents[3] / "examples" / name / "suite.yaml"))
+    plan = make_plan(found.suite, HERE, found.problem, folder=found.folder)
+    assert len(plan.cells) == 2 and plan.suite.seeds >= 6
 
 
 def test_a_command_without_a_seed_is_said_so(tmp_path: Path) -> None:
