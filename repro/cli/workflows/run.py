@@ -127,18 +127,19 @@ def resume_suite(
         code: hash of the code that the run folder brings and may run; None: none may.
 
     Raises:
+        UsageError: failed runs of a contest would be started again.
         ReproError: it cannot be resumed: no run folder, another writer, another machine.
     """
     folder, plan = reopen(root)
+    if again and plan.is_contest:
+        raise UsageError("--rerun-failed: a contest counts every declared run once, also one that failed; make a new "
+                         "run")
     require_code(str(root), plan.cells, code)
     if files := classes_from_files(plan):
         allow_code_of(folder.code, ((item.kind, item.code) for item in files))
         folder, plan = reopen(root)  # with the classes instead of their stand-ins
     require_allowed(str(root), plan.cells, allowed)
     _check_budget(plan, budget_seconds)
-    if again and plan.is_contest:
-        raise UsageError("--rerun-failed: a contest counts every declared run once, also one that failed; make a new "
-                         "run")
     machine = detect()
     options = Options(force=force, again=again, strict=strict, energy=energy, budget_seconds=budget_seconds)
     with TerminalWatcher() as watcher, open_session(folder, watcher, _messages(folder, plan), force) as session:
