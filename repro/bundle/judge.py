@@ -97,7 +97,7 @@ class Reproduction:
     def _criterion(self) -> str:
         """Return the criterion that the second execution had to meet."""
         words = {"bitwise": "weights and evaluations bit for bit",
-                "equivalence": f"{self.metric} within a margin of {self.margin:.0%}"}
+                "equivalence": f"{self.metric} within a margin of {100 * self.margin:g}%"}
         return "; ".join(words[how] for how in dict.fromkeys(item.how for item in self.cells))
 
 

@@ -76,7 +76,7 @@ def without_collector() -> Iterator[None]:
 @without_collector()
 def compare(
     plan: Plan, results: Sequence[Result], metric: Metric | None = None, baseline: Mapping[str, Any] | None = None,
-    started_ms: Mapping[str, float] | None = None, *, one_family: bool = False,
+    started_ms: Mapping[str, float] | None = None, *, one_family: bool = False, pilot: bool = False,
 ) -> list[Comparison]:
     """Compare the declared contrast first, then every other cell with its baseline and, if processes vary, with one
     process of the same kind.
@@ -89,6 +89,7 @@ def compare(
         baseline: factors that select the cells to compare against; None: the suite's.
         started_ms: trial id -> its start, for finding drift; None: in the order of the plan.
         one_family: Holm over all contrasts, the declared one too: together they err in 5 %.
+        pilot: the spread of the times is asked, whatever the qualities of a contest.
     """
     suite = plan.suite
     chosen = metric or suite.metric
@@ -101,7 +102,7 @@ def compare(
         by_cell.setdefault(result.cell_id, []).append(result)
     doubts = drift.doubts(plan, used, started_ms)
     waits = progress.refusals if progress else rerun_refusals(plan)
-    claimed = Doubts(claims(plan, results), METRICS[chosen])
+    claimed = Doubts(() if pilot else claims(plan, results), METRICS[chosen])
     found = judged([
         examine(index.cells[one], index.cells[other], by_cell.get(one, []), by_cell.get(other, []), ComparisonRequest(
             metric=chosen, primary=(one, other) == first and chosen == suite.metric and not one_family,

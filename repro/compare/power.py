@@ -89,11 +89,12 @@ class Power(Frozen):
     def _chances(self, item: ContrastPower) -> str:
         if item.power_difference is None or item.power_same is None:
             return ""
-        return (f"; these {self.pairs} pairs find a difference of {self.margin:.0%} with {item.power_difference:.0%} "
-                f"and equal cells to be the same with {item.power_same:.0%} probability").replace("%", " %")
+        return (f"; these {self.pairs} pairs find a difference of {100 * self.margin:g}% with "
+                f"{item.power_difference:.0%} and equal cells to be the same with {item.power_same:.0%} "
+                "probability").replace("%", " %")
 
     def _needs(self, item: ContrastPower) -> str:
-        wanted = f"{self.margin:.0%}".replace("%", " %")
+        wanted = f"{100 * self.margin:g} %"
         if item.needed_pairs is None:
             return f"; no number of pairs up to {stats.MOST_PAIRS:,} finds {wanted}"
         if item.needed_pairs > MOST_SEEDS:
@@ -117,7 +118,7 @@ def power(plan: Plan, pilot: Record) -> Power:
     repeats = {item.repeat for item in pilot.results}
     # The pilot is complete with its own number of repeats.
     asked = plan.model_copy(update={"suite": plan.suite.model_copy(update={"seeds": len(repeats), "sequential": None})})
-    found = compare(asked, [item for item in pilot.results if item.cell_id in cells])
+    found = compare(asked, [item for item in pilot.results if item.cell_id in cells], pilot=True)
     family = sum(not item.primary for item in found)
     seconds = _seconds(pilot)
     lengths = [seconds.get(cell.cell_id) for cell in plan.cells]

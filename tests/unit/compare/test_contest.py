@@ -11,13 +11,16 @@ from scipy import stats as scipy_stats
 
 from repro.compare import Comparison, compare
 from repro.compare.contest import Claim, claims
+from repro.compare.merge import unlike
+from repro.compare.power import power
 from repro.compare.several_runs import versus_several
 from repro.compare.two_runs import Ran
 from repro.core.machine import Machine
 from repro.record.results import Result
 from repro.suite.file import read_suite
 from repro.suite.plan import Plan, make_plan
-from tests.records import sample_environment
+from tests.records import SUITE as TRAINING
+from tests.records import make_record, sample_environment
 
 SUITE = """\
 suite: contest
@@ -31,6 +34,7 @@ matrix: {{parameters.lr: [1, 2]}}
 baseline: {{parameters.lr: 1}}
 primary: {{candidate: {{parameters.lr: 2}}, baseline: {{parameters.lr: 1}}}}
 """
+CONTEST_OF_TRAINING = TRAINING.replace("max_epochs: 8}", "max_epochs: 8, design: contest}")
 GOOD = (3.2781, 3.2775, 3.2790, 3.2783, 3.2778, 3.2786)
 POOR = (3.2811, 3.2795, 3.2806, 3.2799, 3.2809, 3.2801)
 TIMES = (1.001, 0.999, 1.0005, 1.0, 0.9995, 1.0002)
@@ -181,3 +185,18 @@ def test_runs_as_units_need_the_claim_of_every_run_of_the_candidate(tmp_path: Pa
     found = versus_several(before, [*after[:-1], poor])
     assert [item.refused for item in found] == [False, True]
     assert found[1].because.startswith("r9: the candidate's claim of quality is not supported")
+
+
+def test_runs_of_two_commands_are_not_merged_into_one_contest(tmp_path: Path) -> None:
+    """More runs after a look at the first ones would be a smaller or a chosen sample."""
+    first = make_record(tmp_path / "a", CONTEST_OF_TRAINING)
+    assert unlike(first, make_record(tmp_path / "b", CONTEST_OF_TRAINING)).startswith("a contest: ")
+    assert unlike(make_record(tmp_path / "c"), make_record(tmp_path / "d")) == ""
+
+
+def test_a_pilot_gives_its_spread_whatever_its_quality(tmp_path: Path) -> None:
+    """A pilot has too few runs for its claim, and nobody asks for it there."""
+    record = make_record(tmp_path / "pilot", CONTEST_OF_TRAINING)
+    assert not any(claim.supported for claim in claims(record.plan, record.results))
+    assert all(item.sd_log is not None for item in power(record.plan, record).contrasts)
+    assert "a difference of 0.5 %" in power(record.plan, record).text()
