@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from repro.compare import METRICS, Bounds, MetricSpec, Summary, summarize
+from repro.compare.contest import statement
 from repro.compare.observation import is_meaningless
 from repro.record.metric_values import figure
 from repro.record.results import Result
 from repro.record.status import meaning
 from repro.record.store import Record
 from repro.suite.cell import Cell
+from repro.suite.contest import CONTEST
 from repro.suite.kinds import AnyTrialConfig
 from repro.suite.model import Metric
 
@@ -107,10 +109,18 @@ def origins(found: Sequence[CellMark]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(mark.origin for mark in found)) or ("measured",)
 
 
+def end_word(status: str, record: Record) -> str:
+    """Return the word for a trial's end; `ok` is the end of a contest's budget, whatever its quality."""
+    return "ended" if record.plan.is_contest and meaning(status).reached else meaning(status).page_word
+
+
 def goal(choices: AnyTrialConfig) -> str:
-    """Format metric and target: `top1 of at least 0.97`; without a target the steps."""
+    """Format metric and target: `top1 of at least 0.97`; of a contest its claim; without a target the steps."""
     if choices.stop.target is None:
         return f"{choices.stop.steps} steps"
+    if choices.stop.design == CONTEST:
+        stop = choices.stop
+        return statement(stop.metric, stop.direction or "", choices.stop.target, stop.alpha)
     side = "at most" if choices.stop.direction == "lower" else "at least"
     derived = choices.quality.words(choices.stop.target)
     return f"{choices.stop.metric} of {side} {choices.stop.target:g}{f' ({derived})' if derived else ''}"

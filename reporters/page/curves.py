@@ -183,7 +183,7 @@ def _trace(
     sizes = [5] * len(known)
     if known and result.status != "ok":
         symbols[-1], sizes[-1] = "x-thin-open", 10
-    label = f"<b>{mark.number}</b> {wrapped(mark.label)}<br>seed {result.repeat}, {meaning(result.status).page_word}"
+    label = f"<b>{mark.number}</b> {wrapped(mark.label)}<br>seed {result.repeat}, {_end_word(result)}"
     samples = quality.unit if quality.tokens_per_sample else "samples"
     shown = {"samples": samples, "epochs": "epochs"}.get(clock, "s")
     derived = [quality.words(point.value) for point in known]
@@ -234,7 +234,7 @@ def _note(target: float, lower: bool) -> dict[str, Any]:
 def _rows(drawn: Sequence[tuple[CellMark, Result]], thin: bool, quality: Quality) -> list[CurveRow]:
     return [
         CurveRow(
-            mark=mark, trial_id=result.trial_id, repeat=result.repeat, status=meaning(result.status).page_word,
+            mark=mark, trial_id=result.trial_id, repeat=result.repeat, status=_end_word(result),
             epochs=number(point.epochs), samples=Number(point.samples, f"{point.samples:,}"),
             wall=seconds(point.wall_seconds), train=seconds(point.train_seconds), value=number(point.value, 4),
             derived=tuple(Number(figure, significant(figure)) for figure in quality.derived(point.value).values()),
@@ -242,6 +242,12 @@ def _rows(drawn: Sequence[tuple[CellMark, Result]], thin: bool, quality: Quality
         for mark, result in drawn
         for point in (_around_target(result) if thin else result.curve)
     ]
+
+
+def _end_word(result: Result) -> str:
+    """Return the word for a trial's end; a trial that is ok and crossed no target ran to the end of a contest."""
+    end = meaning(result.status)
+    return "ended" if end.reached and result.bracket is None else end.page_word
 
 
 def _around_target(result: Result) -> list[Point]:

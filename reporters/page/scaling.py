@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from repro.compare import Metric
 from repro.record.store import Record
 from repro.suite.cell import Cell
-from repro.suite.metrics import DEFAULT, DEFAULT_WITHOUT_TARGET
+from repro.suite.metrics import DEFAULT, DEFAULT_OF_A_CONTEST, DEFAULT_WITHOUT_TARGET
 
 from ..text import significant
 from .bounds import CostModel, fits
@@ -18,7 +18,8 @@ from .curves import Chart
 from .scaling_charts import BOUND_LINES, drawn_line, ideal, scaling_chart, step_traces
 from .scaling_line import ScalingLine, scaling_line, speed_of
 
-SPEEDUPS = {DEFAULT: "Speed-up of the time to target", DEFAULT_WITHOUT_TARGET: "Speed-up of the training throughput"}
+SPEEDUPS = {DEFAULT: "Speed-up of the time to target", DEFAULT_OF_A_CONTEST: "Speed-up of the time to the end",
+            DEFAULT_WITHOUT_TARGET: "Speed-up of the training throughput"}
 """Metric -> title of the chart of speed-ups."""
 
 

@@ -10,7 +10,6 @@ from repro.compare import METRICS, Bounds, Comparison, Metric, contrast, summari
 from repro.record.results import Result
 from repro.record.store import Record
 from repro.suite.cell import Cell
-from repro.suite.metrics import DEFAULT, DEFAULT_WITHOUT_TARGET
 
 from ..text import Number, number, ratios, seconds, shortened, without_paths
 from .bounds import CostModel, StepBounds, bounds, ended, network_of
@@ -127,8 +126,8 @@ def _epoch(item: Result, train: int) -> float | None:
 
 
 def speed_of(record: Record) -> Metric:
-    """Return the metric of speed-ups: the time to the target or, without a target, the training throughput."""
-    return DEFAULT if record.plan.has_target else DEFAULT_WITHOUT_TARGET
+    """Return the metric of speed-ups: the time to the target or the end or, without a target, training throughput."""
+    return record.plan.suite.default_metric
 
 
 def _inverted(ends: Bounds, metric: Metric) -> tuple[float, float]:

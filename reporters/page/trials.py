@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 from repro.record.ledger import Attempt
 from repro.record.results import Result
-from repro.record.status import meaning
 from repro.record.store import Record
 from repro.suite.quality import Quality
 
 from ..text import Number, gibibytes, moment, number, seconds, share
-from .cells import CellMark, marks
+from .cells import CellMark, end_word, marks
 from .traffic import milliseconds
 
 FOLDER = "../trials"
@@ -93,7 +92,7 @@ def attempts(record: Record) -> list[AttemptRow]:
     rows = [
         AttemptRow(
             mark=known.get(item.cell_id), trial_id=item.trial_id, repeat=item.repeat, attempt=item.attempt,
-            status=item.status, word=meaning(item.status).page_word, reason=_account(item),
+            status=item.status, word=end_word(item.status, record), reason=_account(item),
             started=moment(item.started_ms), took=seconds(item.known_seconds),
             link=f"{FOLDER}/{item.trial_id}/result_{item.attempt}.txt",
         )
@@ -112,7 +111,8 @@ def trials(record: Record) -> list[TrialRow]:
     """Return the results by cell and seed, failed ones first."""
     known = marks(record)
     starts = Counter(item.trial_id for item in record.attempts)
-    rows = [_trial(item, known[item.cell_id], starts[item.trial_id], record.cell(item.cell_id).choices.quality)
+    rows = [_trial(item, known[item.cell_id], starts[item.trial_id], record.cell(item.cell_id).choices.quality,
+                   end_word(item.status, record))
             for item in record.results
             if item.cell_id in known]
     return sorted(rows, key=lambda row: (row.status == "ok", row.mark.number, row.repeat))
@@ -131,11 +131,11 @@ def by_cell(known: Sequence[CellMark], rows: Sequence[TrialRow]) -> list[tuple[C
     return [(mark, found[mark.number]) for mark in known]
 
 
-def _trial(item: Result, mark: CellMark, starts: int, quality: Quality) -> TrialRow:
+def _trial(item: Result, mark: CellMark, starts: int, quality: Quality, word: str) -> TrialRow:
     return TrialRow(
         mark=mark, trial_id=item.trial_id, link=f"{FOLDER}/{item.trial_id}/",
         log=f"{FOLDER}/{item.trial_id}/result_{item.attempt}.txt", repeat=item.repeat, attempt=item.attempt,
-        status=item.status, word=meaning(item.status).page_word, reason=item.reason, wall=seconds(item.tta_wall),
+        status=item.status, word=word, reason=item.reason, wall=seconds(item.tta_wall),
         train=seconds(item.tta_train), cold=seconds(item.tta_cold), epochs=number(item.epochs_to_target),
         rate=number(item.samples_per_second), token_rate=number(quality.tokens(item.samples_per_second)),
         final=number(item.final, 4), derived=quality.words(item.final), peak=gibibytes(item.peak_bytes),

@@ -12,6 +12,7 @@ from repro.suite.quality import common_noun
 from .cells import heading, marks, origins, rows
 from .checklist import checklist
 from .citation import bibtex, citation
+from .claims import page_claims
 from .curves import panels
 from .effects import page_effects
 from .energy import energy
@@ -51,6 +52,7 @@ def view(record: Record) -> dict[str, Any]:
         "notices": notices(record), "parity": parity(record), "marks": known, "origins": origins(known),
         "cells": cells, "cell_axis": axis, "cell_heading": heading(record), "forest": comparisons,
         "effects": page_effects(record), "looks": looks(record),
+        "claims": page_claims(record), "until": "the end" if plan.is_contest else "target",
         "verdicts": verdicts(record, comparisons), "checklist": checklist(record), "panels": panels(record),
         "survival": survival(record), "training": figures(record),
         "trust": trust(record), "energy": energy(record), "phases": phases(record),

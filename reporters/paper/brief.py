@@ -12,6 +12,7 @@ from repro.record.store import Record
 
 from ..tables.rows import Row, about, comparisons, effects, errors, origins_of, pair_origin, plain, summaries
 from ..text import plural
+from .claims import claims_table
 from .effects import effect_sentence, effects_table
 from .training import training_table
 from .words import TextTable, VerdictText, interval, name, rounded
@@ -33,11 +34,14 @@ class Brief:
     """Speed and memory; no row for records of versions that had no such figures."""
     effects: TextTable
     comparisons: TextTable
+    claims: TextTable
+    """Of a contest: that of each cell; no row otherwise."""
 
     @property
     def tables(self) -> tuple[TextTable, ...]:
         """The tables that have rows, main effects first."""
-        return tuple(table for table in (self.effects, self.cells, self.training, self.comparisons) if table.rows)
+        return tuple(table for table in (self.effects, self.claims, self.cells, self.training, self.comparisons)
+                     if table.rows)
 
 
 def brief(record: Record) -> Brief:
@@ -49,7 +53,7 @@ def brief(record: Record) -> Brief:
         facts=tuple(_facts(record, row)), doubts=tuple(_doubts(record, row)),
         verdicts=tuple(_verdicts(found, of_factors)), errors=errors(record, found, of_factors), cells=_cells(record),
         training=training_table(record),
-        effects=effects_table(record, of_factors), comparisons=_comparisons(record, found),
+        effects=effects_table(record, of_factors), comparisons=_comparisons(record, found), claims=claims_table(record),
     )
 
 
@@ -121,9 +125,10 @@ def _cells(record: Record) -> TextTable:
     metric = record.plan.suite.metric
     scale = METRICS[metric]
     unit = f" ({scale.unit})" if scale.unit else ""
+    reached = "At its end" if record.plan.is_contest else "Reached"
     return TextTable(
         title=f"Cells: {scale.noun}",
-        headers=("Cell", "Figures", "Reached", f"Median {scale.noun}{unit}", "Interval", "Epochs", "Samples/s",
+        headers=("Cell", "Figures", reached, f"Median {scale.noun}{unit}", "Interval", "Epochs", "Samples/s",
                  "Final quality"),
         numeric=(False, False, True, True, True, True, True, True),
         rows=tuple(_cell(record, item) for item in summaries(record, metric)),
@@ -139,7 +144,7 @@ def _cell(record: Record, item: Summary) -> tuple[str, ...]:
     return (
         name(item.label), record.cell(item.cell_id).choices.origin, f"{item.ok}/{item.n}",
         rounded(item.median) if item.median is not None else "not run" if not item.n else
-        "not reached" if item.has_target else "none",
+        "not reached" if item.has_target and not item.contest else "none",
         interval(item.interval), rounded(item.median_epochs), rounded(item.median_samples_per_second),
         rounded(item.median_final, 4),
     )

@@ -14,6 +14,7 @@ from typing import Any
 from repro.compare import Comparison, Metric, Summary, compare, factors_of, summarize
 from repro.compare.calibration import machine_of, read_kept_calibration
 from repro.compare.cell_figures import cell_figures
+from repro.compare.contest import claims
 from repro.compare.convergence import check
 from repro.compare.effect import MainEffect
 from repro.compare.error_budget import error_budget
@@ -21,6 +22,7 @@ from repro.record.metric_values import figures_of
 from repro.record.results import Result
 from repro.record.store import Record
 
+from .claim_rows import claim_rows
 from .effect_rows import effect_rows, effects, interaction_rows, warning_rows
 from .values import Row, Value, bounds, estimate, finite, origins_of, plain
 
@@ -56,6 +58,7 @@ def tables(record: Record) -> list[Table]:
               tuple(effect_rows(record, found_effects))),
         Table("interactions", "One row per difference of a main effect between levels of another factor",
               tuple(interaction_rows(record, found_effects))),
+        Table("claims", "One row per claim of a contest about the quality of a cell", tuple(claim_rows(record))),
         Table("comparisons", "One row per verdict, the declared contrast first", tuple(_comparisons(record, compared))),
         Table("pairs", "One row per pair of trials with one seed", tuple(_pairs(record, compared))),
         Table("trials", "One row per trial", tuple(_trial(record, item) for item in record.results)),
@@ -82,7 +85,8 @@ def comparisons(record: Record) -> list[Comparison]:
 
 def errors(record: Record, found: Sequence[Comparison], found_effects: Sequence[MainEffect]) -> str:
     """Return how the 5 % for wrong verdicts are spent, as `repro compare` does."""
-    return error_budget(found, found_effects, len(check(record.plan, record.results)))
+    return error_budget(found, found_effects, len(check(record.plan, record.results)),
+                        claims(record.plan, record.results))
 
 
 def about(record: Record) -> Row:

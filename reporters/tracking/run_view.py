@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from repro.compare import METRICS, Comparison, summarize
+from repro.compare import Comparison, summarize
 from repro.compare.calibration import FILE as CALIBRATION
+from repro.compare.contest import claim_of
 from repro.compare.run_warnings import run_warnings
 from repro.core.events import follow
 from repro.record.environment import DataSet
@@ -29,7 +30,7 @@ from ..page.cells import marks
 from ..paper.brief import brief
 from ..tables import rows as tables
 from . import figures as run_figures
-from .metric_points import levels
+from .metric_points import cell_metrics, levels
 
 NOT_A_KEY = r"[^\w\-. :/]"
 """Characters that MLflow accepts in no name."""
@@ -186,7 +187,7 @@ def cell_view(
     """
     folder, params_texts = record.folder, flat_params(cell, {"device": cell.choices.device})
     tags = common_tags(record, run, cell_key(cell), "cell", cell) | {"mlflow.runName": cell.label}
-    tags |= _verdict_tags(comparisons)
+    tags |= _verdict_tags(comparisons) | _claim_tags(record, cell)
     warnings = "; ".join(item.line for item in run_warnings(record))
     tags |= {"repro.run_warnings": warnings} if warnings else {}
     tags |= {f"repro.factor.{re.sub(NOT_A_KEY, '_', key)}": value for key, value in cell.factors.items()}
@@ -196,7 +197,7 @@ def cell_view(
     tags |= _listed(files)
     files |= {"report.html": folder.reports / "report.html"} if report else {}
     results = record.of_cell(cell.cell_id)
-    summaries = [summarize(cell, results, spec.name) for spec in METRICS.values() if spec.tracked] if results else []
+    summaries = [summarize(cell, results, metric) for metric in cell_metrics(record)] if results else []
     tags |= {f"repro.interval.{name}": level for name, level in levels(summaries, comparisons).items()}
     over = len(results) == record.due_of(cell.cell_id)
     ended = "KILLED" if not over else _of_cell(results)
@@ -242,6 +243,18 @@ def _verdict_tags(comparisons: Sequence[Comparison]) -> dict[str, str]:
                                           *(text[:1].upper() + text[1:] for text in beside if text)]),
     } | ({"repro.differs": first.also} if first.also else {}) | (
         {"repro.cautions": "; ".join(first.cautions)} if first.cautions else {})
+
+
+def _claim_tags(record: Record, cell: Cell) -> dict[str, str]:
+    """Return the claim of a contest about this cell; none of any other design."""
+    if not record.plan.is_contest:
+        return {}
+    claim = claim_of(cell, record.of_cell(cell.cell_id), record.plan.suite.seeds)
+    figures = {"mean": claim.mean, "deviation": claim.deviation, "p": claim.p, "alpha": claim.alpha}
+    return {
+        "repro.claim": claim.verdict, "repro.claim.statement": claim.statement, "repro.claim.because": claim.because,
+        "repro.claim.n": f"{claim.n} of {claim.declared}",
+        **{f"repro.claim.{name}": f"{value:.9g}" for name, value in figures.items() if value is not None}}
 
 
 def common_tags(record: Record, run: str, key: str, level: str, cell: Cell) -> dict[str, str]:

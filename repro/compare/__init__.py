@@ -12,6 +12,7 @@ from typing import Any
 
 from repro.compare import drift
 from repro.compare.cells import CellIndex, ComparedCell, contrast_pairs, factors_of
+from repro.compare.contest import Doubts, claims
 from repro.compare.evidence import ComparisonRequest, examine
 from repro.compare.figures import (
     DECIDED,
@@ -100,11 +101,13 @@ def compare(
         by_cell.setdefault(result.cell_id, []).append(result)
     doubts = drift.doubts(plan, used, started_ms)
     waits = progress.refusals if progress else rerun_refusals(plan)
+    claimed = Doubts(claims(plan, results), METRICS[chosen])
     found = judged([
         examine(index.cells[one], index.cells[other], by_cell.get(one, []), by_cell.get(other, []), ComparisonRequest(
             metric=chosen, primary=(one, other) == first and chosen == suite.metric and not one_family,
             planned=plan.common_seeds, margin=suite.margin, horizon=suite.horizon,
-            refusals=(*doubts.refusals(one, other), *waits), cautions=doubts.cautions(one, other),
+            refusals=(*doubts.refusals(one, other), *waits, *claimed.refusals(one)),
+            cautions=(*doubts.cautions(one, other), *claimed.cautions(one, other)),
             slots=doubts.slots(one, other),
         ))
         for one, other in contrasts

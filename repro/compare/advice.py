@@ -9,11 +9,16 @@ from __future__ import annotations
 
 from repro.compare.evidence import Evidence
 from repro.compare.family import FamilyShare
+from repro.suite.contest import CONTEST
 
 TESTED = (
     "undecided is the answer of this experiment; adding pairs, or running it again, until a verdict appears errs in "
     "more than 5 %. A question that may take more pairs is the primary contrast of a sequential design, declared "
     "before its first run: repro run SUITE --until-settled")
+
+TESTED_IN_A_CONTEST = (
+    "undecided is the answer of this contest; adding runs, or running it again, until a verdict appears errs in more "
+    "than 5 %. A contest that can show less declares more seeds before its first run")
 
 OVER = (
     "undecided is the answer of this experiment; its looks are used up, and running it again until a verdict appears "
@@ -26,7 +31,7 @@ def what_settles(item: Evidence, share: FamilyShare) -> str:
         return "one evaluate_every for both would, in a new experiment"
     if not item.asked.paired:
         return "pairs of one seed, run interleaved, would say more than unpaired trials"
-    return TESTED
+    return TESTED_IN_A_CONTEST if item.design == CONTEST else TESTED
 
 
 def what_reaches(least: int, tested: bool) -> str:

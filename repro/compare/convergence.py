@@ -64,7 +64,9 @@ def check(plan: Plan, results: Sequence[Result]) -> list[Convergence]:
        whole range is inside the margin on one side count for that side. If the median ratio were outside, each pair
        would be inside with probability 1/2 at most, so p = P(Bin(n, 1/2) >= count), the larger of both sides.
     """
-    if not plan.has_target or not all(isinstance(cell.choices, TrainingConfig) for cell in plan.cells):
+    if not plan.has_target or plan.is_contest:
+        return []
+    if not all(isinstance(cell.choices, TrainingConfig) for cell in plan.cells):
         return []  # of a program nothing says that its data and its model are those of another
     index = CellIndex(plan.cells)
     pairs = _groups(plan, index)

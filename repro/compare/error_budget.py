@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from repro.compare.contest import Claim
 from repro.compare.effect import MainEffect
 from repro.compare.family import ALPHA
 from repro.compare.figures import Comparison
 
 
-def error_budget(found: Sequence[Comparison], effects: Sequence[MainEffect] = (), convergence: int = 0) -> str:
+def error_budget(
+    found: Sequence[Comparison], effects: Sequence[MainEffect] = (), convergence: int = 0,
+    claims: Sequence[Claim] = (),
+) -> str:
     """Return what stands beside the verdicts about their errors; "" if there is no verdict to err in.
 
     Args:
         convergence: cells whose samples to the target are shown in addition, tested as one family.
+        claims: of a contest, each tested alone at its own level.
     """
     families = list(_families(found, effects))
     if convergence:
@@ -24,8 +29,10 @@ def error_budget(found: Sequence[Comparison], effects: Sequence[MainEffect] = ()
     per_cent = f"{100 * ALPHA:g} %"
     every = "" if len(families) == 1 else (
         f"; with {len(families)} such families, up to {100 * ALPHA * len(families):g} % for a wrong verdict anywhere")
-    return (f"{per_cent} each for: {'; '.join(families)}{every}. Looking at a further metric, baseline or run spends "
-            f"another {per_cent}")
+    qualities = "" if not claims else (
+        f"; {100 * claims[0].alpha:g} % for each of {len(claims)} claims of quality, tested alone")
+    return (f"{per_cent} each for: {'; '.join(families)}{every}{qualities}. Looking at a further metric, baseline or "
+            f"run spends another {per_cent}")
 
 
 def _families(found: Sequence[Comparison], effects: Sequence[MainEffect]) -> Iterator[str]:

@@ -21,6 +21,7 @@ from repro.compare.time_split import split_of
 from repro.core import pattern
 from repro.record.results import Result
 from repro.record.status import meaning
+from repro.suite.contest import CONTEST
 from repro.suite.metrics import METRICS, MetricSpec
 from repro.suite.model import MARGIN, Metric
 
@@ -86,6 +87,12 @@ class Evidence:
     missed: Missed | None = None
     grid: Grid | None = None
     """For a metric known at evaluations only: what the evaluation grids leave open."""
+
+    @property
+    def design(self) -> Any:
+        """The design of both cells; None if they differ in it."""
+        designs = {pattern.get(factors_of(cell), "stop.design") for cell in (self.candidate, self.baseline)}
+        return designs.pop() if len(designs) == 1 else None
 
     @property
     def slots(self) -> Slots | None:
@@ -237,15 +244,10 @@ def _proves_nothing(status: str) -> bool:
 
 def _outside(base: Evidence) -> str:
     """Return the reasons against a verdict that are not in the figures."""
-    if base.asked.scale.fixed_budget and _design(base) != "fixed_budget":
+    if base.asked.scale.fixed_budget and base.design not in ("fixed_budget", CONTEST):
         return "these trials stop at their target, so their final quality is the target's; compare it under design " \
                "fixed_budget"
     return "; ".join(base.asked.refusals)
-
-
-def _design(base: Evidence) -> Any:
-    designs = {pattern.get(factors_of(cell), "stop.design") for cell in (base.candidate, base.baseline)}
-    return designs.pop() if len(designs) == 1 else None
 
 
 def _ratios(base: Evidence) -> Evidence:

@@ -13,6 +13,7 @@ from repro.compare.calibration import Calibration, calibration_of
 from repro.compare.cell_figures import cell_figures
 from repro.compare.cell_figures import notes as figure_notes
 from repro.compare.condition import Condition, parse
+from repro.compare.contest import Claim, claims
 from repro.compare.convergence import Convergence, check
 from repro.compare.effect import MainEffect
 from repro.compare.error_budget import error_budget
@@ -28,7 +29,7 @@ from repro.record.store import Record, read_record
 from repro.suite.designs import WITHOUT_TARGET
 from repro.suite.identity import METHOD, rules_of
 from repro.suite.legacy import method_note
-from repro.suite.metrics import METRICS
+from repro.suite.metrics import METRICS, TO_THE_END
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,8 @@ class Compared:
     figures: tuple[Mapping[str, float], ...] = ()
     """Of each of `summaries`: the figures of training (`cell_figures`), {} for an old record."""
     notes_of_figures: tuple[str, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    """Of contests: that of each of `summaries`."""
     effects: tuple[MainEffect, ...] = ()
     """Of one run whose suite asks for them."""
     warnings: tuple[str, ...] = ()
@@ -60,7 +63,7 @@ class Compared:
     @property
     def error_budget(self) -> str:
         """The error rate of each family of tests, in one sentence."""
-        return error_budget(self.comparisons, self.effects, len(self.convergence))
+        return error_budget(self.comparisons, self.effects, len(self.convergence), self.claims)
 
     @property
     def exit_code(self) -> Exit:
@@ -76,6 +79,7 @@ class Compared:
             "comparisons": [item.model_dump(mode="json", by_alias=True) | {"speedup": item.speedup}
                             for item in self.comparisons],
             "error_budget": self.error_budget, "warnings": list(self.warnings),
+            "claims": [item.model_dump(mode="json") for item in self.claims],
             "effects": [item.as_json() for item in self.effects],
             "convergence": [item.model_dump(mode="json") for item in self.convergence],
             "notes": list(self.notes), "failures": list(self.failures),
@@ -113,6 +117,7 @@ def compare_runs(
         found = _two(records, metric, baseline, force)
     else:
         found = _one(records[0], metric, baseline, fail_any)
+    _check_metric(found.metric, records)
     if METRICS[found.metric].to_target and not all(record.plan.has_target for record in records):
         raise UsageError(f"--metric {found.metric}: design fixed_steps has no target; its trials have "
                          f"{', '.join(WITHOUT_TARGET)}")
@@ -121,6 +126,20 @@ def compare_runs(
     failures = tuple(text for item in _subject(found, conditions, fail_any) for condition in conditions
                      if (text := condition.failure(item)))
     return replace(found, failures=failures)
+
+
+def _check_metric(metric: Metric, records: Sequence[Record]) -> None:
+    """Refuse a time to the target of a contest, whose trials go on to their end, and one to the end of other trials.
+
+    Raises:
+        UsageError: the records have no such metric.
+    """
+    contests, spec = [record.plan.is_contest for record in records], METRICS[metric]
+    if spec.to_target and any(contests):
+        raise UsageError(f"--metric {metric}: the trials of design contest run to their end, not to a target; they "
+                         f"have {', '.join(TO_THE_END)}")
+    if spec.at_end and not all(contests):
+        raise UsageError(f"--metric {metric}: only design contest has a time to the end; use tta_wall")
 
 
 def _one(record: Record, metric: Metric | None, baseline: str | None, one_family: bool) -> Compared:
@@ -214,6 +233,9 @@ def _compared(records: Sequence[Record], found: list[Comparison], metric: Metric
             method_note(item.plan.method) for item in records if rules_of(item.plan.method) != METHOD)),
         warnings=tuple(f"{item.line} [{name}]" if len(records) > 1 else item.line
                        for name, each in zip(names, records, strict=True) for item in run_warnings(each)),
+        claims=tuple(
+            item.model_copy(update={"label": f"{item.label} [{name}]"}) if len(records) > 1 else item
+            for name, each in zip(names, records, strict=True) for item in claims(each.plan, each.results)),
         summaries=[
             summarize(Named(cell.cell_id, f"{cell.label} [{name}]" if len(records) > 1 else cell.label, cell.choices),
                       item.of_cell(cell.cell_id), chosen, horizon)

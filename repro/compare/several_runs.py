@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from repro.compare.contest import Doubts, claims
 from repro.compare.evidence import ComparisonRequest, examine
 from repro.compare.figures import Comparison
 from repro.compare.pairing import cell_trials
@@ -53,7 +54,8 @@ def versus_several(
             _means(after, cell, METRICS[chosen]), _means(before, cell, METRICS[chosen]),
             ComparisonRequest(
                 metric=chosen, margin=plan.suite.margin, paired=False, withhold=False, cautions=tuple(cautions),
-                refusals=(*doubts, *_lacking(every, cell, METRICS[chosen]))),
+                refusals=(*doubts, *_lacking(every, cell, METRICS[chosen]),
+                          *_unclaimed(after, cell, METRICS[chosen]))),
         )
         for cell in cells
     ])
@@ -92,6 +94,12 @@ def _lacking(runs: Sequence[Ran], cell: Cell, spec: MetricSpec) -> tuple[str, ..
         elif trials.without or trials.wrong:
             found.append(trials.wrong or f"{trials.without_words()}, so that run has no mean")
     return tuple(found)
+
+
+def _unclaimed(runs: Sequence[Ran], cell: Cell, spec: MetricSpec) -> tuple[str, ...]:
+    """Return why runs of a contest are no result: the candidate's quality is not shown."""
+    return tuple(f"{run.name}: {text}" for run in runs
+                 for text in Doubts(claims(run.plan, run.results), spec).refusals(cell.cell_id))
 
 
 def _common(run: Ran, cell: Cell) -> list[Result]:

@@ -7,14 +7,16 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 
 from repro import stats
-from repro.compare.cells import ComparedCell
+from repro.compare.cells import ComparedCell, factors_of
 from repro.compare.figures import Bounds, Estimate, bounds
 from repro.compare.missed import censored, common_horizon, cut
 from repro.compare.observation import is_meaningless, observe, watched_until
+from repro.core import pattern
 from repro.core.frozen import Frozen
 from repro.record.metric_values import figure
 from repro.record.results import Result
 from repro.record.status import counted, meaning
+from repro.suite.contest import CONTEST
 from repro.suite.metrics import DEFAULT, METRICS, MetricSpec
 from repro.suite.model import Metric
 from repro.suite.training import TrainingConfig
@@ -53,8 +55,15 @@ class Summary(Frozen):
     trials diverged."""
     has_target: bool = True
     """False: its trials ran a fixed number of steps, and `ok` counts those that ended well."""
+    contest: bool = False
+    """Its trials ran to their end whatever their quality, and `ok` counts those that did."""
     resumed: int = 0
     """Trials resumed from a checkpoint: their clocks include the time lost."""
+
+    @property
+    def done(self) -> str:
+        """What `ok` counts, after a number of trials."""
+        return "ran to their end" if self.contest else "reached the target" if self.has_target else "ended well"
 
 
 def summarize(
@@ -84,6 +93,7 @@ def summarize(
         if complete and n > 1 else None,
         outliers=tuple(stats.or_none(lambda: stats.outlier_marks(found)) or ()) if complete else (),
         has_target=not isinstance(cell.choices, TrainingConfig) or cell.choices.stop.has_target,
+        contest=pattern.get(factors_of(cell), "stop.design") == CONTEST,
         resumed=sum(bool(item.resumed) for item in ordered),
         **(_missed(ordered, scale, horizon) if scale.to_target and 0 < reached < judged else {}),
     )

@@ -10,6 +10,7 @@ from repro.core.events import EventLog
 from repro.program import clocks
 from repro.program.observation import Observation
 from repro.record.trial_log import reached
+from repro.suite.contest import CONTEST
 from repro.suite.program import ProgramConfig
 
 PERIOD_SECONDS = 1.0
@@ -106,18 +107,25 @@ class Statements:
         for item in agreement.findings:
             self.finding(item.kind, item.text, item.void or item.kind in ("unexplained", "held back"))
 
+    def _judged(self, last: float | None) -> tuple[str, str]:
+        """Return the outcome and its reason, by the value of the last evaluation; None: it has none."""
+        stop = self.choices.stop
+        finite = last is not None and math.isfinite(last)
+        if stop.design == CONTEST:  # the target judges the mean over all runs only
+            shown = f"{stop.metric} is not finite at its end"
+            return ("success", "") if finite else ("missed" if last is None else "diverged", shown)
+        if self.established:
+            return "success", ""
+        shown = "none" if last is None else f"{last:.6g}"
+        return ("missed" if last is None or finite else "diverged",
+                f"{stop.metric} never reached {stop.target:g}; its last value is {shown}")
+
     def end(self) -> None:
         """Write how the run ended."""
         evaluated = [seen for seen in self.seen if seen.seen == "evaluation"]
         if not self._begun:
             self._begin(self.started_ns)
-        outcome, reason = "success", ""
-        if not self.established:
-            stop = self.choices.stop
-            last = evaluated[-1].value if evaluated else None
-            outcome = "missed" if last is None or math.isfinite(last) else "diverged"
-            shown = "none" if last is None else f"{last:.6g}"
-            reason = f"{stop.metric} never reached {stop.target:g}; its last value is {shown}"
+        outcome, reason = self._judged(evaluated[-1].value if evaluated else None)
         at = self._stopped_ns if self._stopped_ns is not None else time.monotonic_ns()
         self.log.stop("run_stop", status="success" if outcome == "success" else "aborted", outcome=outcome,
                       reason=reason, at_ns=at, samples_count=self._samples(evaluated[-1]) if evaluated else 0)

@@ -8,7 +8,15 @@ from typing import Any
 from repro.core.events import Event
 from repro.record.results import Point, Result
 from repro.record.status import Status, meaning
-from repro.record.trial_log import TrialLog, find_crossing, read_clocks, read_curve, read_init_seconds, read_status
+from repro.record.trial_log import (
+    TrialLog,
+    find_stop,
+    read_clocks,
+    read_curve,
+    read_init_seconds,
+    read_status,
+    why_no_success,
+)
 from repro.seams.launching import LaunchResult
 from repro.suite.model import Trial
 from repro.suite.program import ProgramConfig
@@ -35,13 +43,13 @@ def derive_program(
     if log.run_start is None:
         return Result(**base, status=status, reason=reason, warnings=warnings)
     points = read_curve(log)
-    crossing = find_crossing(points, choices.stop)
-    clocks = read_clocks(log, points, crossing) if status == "ok" and crossing is not None else {}
+    crossing = find_stop(points, choices.stop)
+    clocks = read_clocks(log, points, choices.stop, crossing) if status == "ok" and crossing is not None else {}
     if status == "ok" and crossing is None:
-        status, reason = "invalid", "the log ends in success but no evaluation establishes the target"
+        status, reason = "invalid", why_no_success(choices.stop)
     if clocks and not _states(log, "own_seconds"):
         clocks["tta_train"] = None
-    if clocks and not _states(log, "epochs_known"):
+    if "epochs_to_target" in clocks and not _states(log, "epochs_known"):
         clocks["epochs_to_target"] = None
     return Result(**base, **_measured(choices, log, points), **clocks, status=status, reason=reason, curve=points,
                   warnings=warnings)

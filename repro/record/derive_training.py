@@ -36,7 +36,15 @@ from repro.record.results import (
 )
 from repro.record.status import Status, meaning
 from repro.record.training_figures import samples_per_second, step_times, training_figures
-from repro.record.trial_log import TrialLog, find_crossing, read_clocks, read_curve, read_init_seconds, read_status
+from repro.record.trial_log import (
+    TrialLog,
+    find_stop,
+    read_clocks,
+    read_curve,
+    read_init_seconds,
+    read_status,
+    why_no_success,
+)
 from repro.seams.launching import LaunchResult
 from repro.seams.training import Workload
 from repro.suite.model import Trial
@@ -60,10 +68,11 @@ def derive_training(
         return Result(**base, status=status, reason=reason)
     points = read_curve(log)
     measured = _measured(trial, log, points)
-    crossing = find_crossing(points, trial.training.stop)
-    clocks = read_clocks(log, points, crossing) if status == "ok" and crossing is not None else {}
-    if status == "ok" and crossing is None and trial.training.stop.has_target:
-        status, reason = "invalid", "the log ends in success but no evaluation establishes the target"
+    stop = trial.training.stop
+    crossing = find_stop(points, stop)
+    clocks = read_clocks(log, points, stop, crossing) if status == "ok" and crossing is not None else {}
+    if status == "ok" and crossing is None and stop.has_target:
+        status, reason = "invalid", why_no_success(stop)
     warnings = _warnings(trial, log, points, measured)
     return Result(**base, **measured, **clocks, **warnings, status=status, reason=reason, curve=points)
 

@@ -225,7 +225,7 @@ class Result(Frozen):
     reason: str = ""
     tta_wall: float | None = None
     """Seconds from `run_start` to the evaluation that establishes the target, including evaluation, plus the part
-    of initialisation beyond its 30 minutes."""
+    of initialisation beyond its 30 minutes. Of design contest to the last evaluation, as the two below."""
     tta_train: float | None = None
     """The same, minus evaluation, checkpoint and logging."""
     tta_cold: float | None = None

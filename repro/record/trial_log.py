@@ -14,6 +14,7 @@ from repro.record.result_warnings import init_excess
 from repro.record.results import Bracket, Point
 from repro.record.status import Status
 from repro.seams.launching import LaunchResult
+from repro.suite.contest import CONTEST
 
 
 class Goal(Protocol):
@@ -25,6 +26,8 @@ class Goal(Protocol):
     def direction(self) -> str | None: ...
     @property
     def confirm_evals(self) -> int: ...
+    @property
+    def design(self) -> str: ...
 
 
 class TrialLog:
@@ -119,17 +122,40 @@ def find_crossing(points: Sequence[Point], stop: Goal) -> tuple[int, int] | None
     return None
 
 
-def read_clocks(log: TrialLog, points: Sequence[Point], crossing: tuple[int, int]) -> dict[str, Any]:
+def find_stop(points: Sequence[Point], stop: Goal) -> tuple[int, int] | None:
+    """Return (first hit, evaluation that ends the clocks); None: a trial with this curve is no success.
+
+    In a contest the clocks run to the last evaluation, whatever its finite quality: the target judges the mean only.
+    """
+    if stop.design != CONTEST:
+        return find_crossing(points, stop)
+    last = len(points) - 1
+    return (last, last) if points and points[last].value is not None else None
+
+
+def why_no_success(stop: Goal) -> str:
+    """Return why a log that ends in success is invalid if `find_stop` finds nothing."""
+    if stop.design == CONTEST:
+        return "the log ends in success but its last evaluation has no finite quality"
+    return "the log ends in success but no evaluation establishes the target"
+
+
+def read_clocks(log: TrialLog, points: Sequence[Point], stop: Goal, crossing: tuple[int, int]) -> dict[str, Any]:
+    """Return the clocks up to an evaluation; of a contest, which crosses no target, without the figures of one."""
     first, established = (points[index] for index in crossing)
     miss = points[crossing[0] - 1] if crossing[0] else None
     launch = log.last("x_launch_ns")
     assert log.run_start is not None
     filling = read_filling(log.last("x_compile"))
     excess = init_excess(read_init_seconds(log))
-    return {
+    clocks = {
         "tta_wall": established.wall_seconds + excess,
         "tta_train": established.train_seconds + excess,
         "tta_cold": established.wall_seconds + (log.run_start - launch.value) / 1e9 - filling if launch else None,
+    }
+    if stop.design == CONTEST:
+        return clocks
+    return clocks | {
         "samples_to_target": established.samples,
         "epochs_to_target": established.epochs,
         "bracket": Bracket(

@@ -1,12 +1,13 @@
-"""Checks of a suite whose trials have no target: all its cells, and what its verdicts may be about."""
+"""Checks of a suite by the design of its trials: all its cells, and what its verdicts may be about."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from repro.suite.cell import Cell
+from repro.suite.contest import CONTEST, SHARED
 from repro.suite.matrix import Problem
-from repro.suite.metrics import METRICS
+from repro.suite.metrics import DEFAULT_OF_A_CONTEST, METRICS
 from repro.suite.model import Suite
 
 WITHOUT_TARGET = tuple(spec.name for spec in METRICS.values() if spec.without_target)
@@ -14,10 +15,11 @@ WITHOUT_TARGET = tuple(spec.name for spec in METRICS.values() if spec.without_ta
 
 
 def check_designs(suite: Suite, cells: Sequence[Cell], problem: Problem) -> None:
-    """Refuse a suite that asks trials without a target for what only a target gives.
+    """Refuse a suite that asks trials for what their design does not give.
 
     Raises:
-        SuiteError: cells with and without a target, or a declared metric or horizon that these trials do not have.
+        SuiteError: cells with and without a target or of several claims, or a declared metric, horizon or rule that
+            these trials do not have.
     """
     if suite.metric == "tokens" and (cell := next((cell for cell in cells if not _has_tokens(cell)), None)):
         raise problem(f"workload {cell.choices.task} has no tokens; train_throughput counts its samples",
@@ -27,6 +29,7 @@ def check_designs(suite: Suite, cells: Sequence[Cell], problem: Problem) -> None
         raise problem("fixed_steps cannot be compared with designs that have a target; make it a suite of its own",
                       ("trial", "stop", "design"))
     if True in with_target:
+        _check_contest(suite, cells, problem)
         return
     if not METRICS[suite.metric].without_target:
         raise problem(f"{suite.metric} is not a figure of training alone, which design fixed_steps asks for; use one "
@@ -37,3 +40,36 @@ def check_designs(suite: Suite, cells: Sequence[Cell], problem: Problem) -> None
 
 def _has_tokens(cell: Cell) -> bool:
     return cell.choices.quality.tokens_per_sample is not None
+
+
+def _check_contest(suite: Suite, cells: Sequence[Cell], problem: Problem) -> None:
+    """Refuse a contest that could choose among its runs, or whose cells make different claims.
+
+    Raises:
+        SuiteError: cells of several claims, looks, reruns, main effects, or a metric that a contest does not have.
+    """
+    stops = [cell.choices.stop for cell in cells]
+    if not any(stop.design == CONTEST for stop in stops):
+        if METRICS[suite.metric].at_end:
+            raise problem(f"{suite.metric} is a time to the end of a fixed budget, which only design contest has; use "
+                          "tta_wall, or stop.design: contest", ("primary", "metric"))
+        return
+    for name in SHARED:
+        values = list(dict.fromkeys(getattr(stop, name, None) for stop in stops))
+        if len(values) > 1:
+            raise problem(f"the cells of a contest make one claim, but stop.{name} is "
+                          f"{' or '.join(map(str, values))}; make it a suite of its own", ("trial", "stop", name))
+    if suite.sequential is not None:
+        raise problem("the runs of a contest are declared beforehand, so no look may end it early; remove it, or use "
+                      "stop.design: fixed_budget", ("sequential",))
+    if suite.on_failure in ("rerun", "resume_from_checkpoint"):
+        raise problem("a contest counts every declared run once, also one that failed; use continue or stop",
+                      ("on_failure",))
+    if suite.contrasts:
+        raise problem("a contest makes its claims about cells, not about levels of factors; remove it", ("contrasts",))
+    if METRICS[suite.metric].to_target:
+        raise problem(f"{suite.metric} ends at a target, and the runs of a contest go on to their end; use "
+                      f"{DEFAULT_OF_A_CONTEST}", ("primary", "metric"))
+    if suite.horizon is not None:
+        raise problem("no run of a contest can miss its target: only the mean of all is judged; remove it",
+                      ("horizon",))

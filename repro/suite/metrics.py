@@ -32,6 +32,9 @@ class MetricSpec:
     better: Literal["lower", "higher"] = "lower"
     speed: bool = True
     """A better figure is called faster, and the ratio gives a speed-up; False: higher or lower, without a speed-up."""
+    at_end: bool = False
+    """A time to the end of a fixed budget, whatever the quality there: of design contest alone. It has the path of the
+    time to the target of the other designs, which is the time to the evaluation that ends the trial's clocks."""
     to_target: bool = False
     """Only a trial that reached its target has one. A target is seen at evaluations only, so the metric is known to the
     distance between two evaluations, and comparisons take that grid into account."""
@@ -40,11 +43,11 @@ class MetricSpec:
     without_target: bool = False
     """A figure of training alone, by which trials of design fixed_steps can be judged."""
     fixed_budget: bool = False
-    """Compared only under design fixed_budget: otherwise the target decides the figure."""
+    """Compared only where trials run to the end of a budget: otherwise the target decides the figure."""
     says: tuple[str, str] = ("has", "times that of")
     """Words of the headline around a ratio: `A takes 0.8 x as long as B`."""
     clock: str = ""
-    """Short name of the clock, for tables of several clocks; "" for a metric that is not a time to the target."""
+    """Short name of the clock, for tables of several clocks; "" for a metric that is no time to the target or end."""
     published: bool = False
     """Published results have it."""
     rate: bool = False
@@ -107,6 +110,8 @@ DEFAULT = "tta_wall"
 """Compared by where a suite declares no primary contrast."""
 DEFAULT_WITHOUT_TARGET = "train_throughput"
 """The same for design fixed_steps."""
+DEFAULT_OF_A_CONTEST = "end_wall"
+"""The same for design contest."""
 METRICS: dict[str, MetricSpec] = _table(
     MetricSpec(
         name="tta_wall", path="tta_wall", noun="time to the target", times="the time", unit="s", to_target=True,
@@ -132,6 +137,25 @@ METRICS: dict[str, MetricSpec] = _table(
         to_target=True, watched="samples", says=("needs", "the samples of"), published=True,
         tracked=False,
         description="Samples that training took up to the evaluation that establishes the target.",
+    ),
+    MetricSpec(
+        name="end_wall", path="tta_wall", noun="time to the end", times="the time", unit="s", at_end=True,
+        says=("takes", "as long as"), clock="wall clock",
+        description="Time to the end by the wall clock: from {start} to the last evaluation of a fixed budget, "
+                    "evaluation on the clock, whatever the quality there.",
+    ),
+    MetricSpec(
+        name="end_train", path="tta_train", noun="training time to the end", times="the training time", unit="s",
+        at_end=True, says=("takes", "as long as"), clock="training clock",
+        description="Time to the end by the training clock: from {start} to the last evaluation of a fixed budget, "
+                    "without what evaluation, checkpoints and logging took.",
+    ),
+    MetricSpec(
+        name="end_cold", path="tta_cold", noun="time from a cold start to the end",
+        times="the time from a cold start", unit="s", at_end=True, says=("takes", "as long as"),
+        clock="cold start to the end",
+        description="Time to the end from a cold start: from the request to launch the trial to the last evaluation "
+                    "of a fixed budget.",
     ),
     MetricSpec(
         name="throughput", path="samples_per_second", noun="throughput", times="the throughput", unit="samples/s",
@@ -188,3 +212,5 @@ METRICS: dict[str, MetricSpec] = _table(
         description="Final quality: the last evaluation's.",
     ),
 )
+TO_THE_END = tuple(spec.name for spec in METRICS.values() if spec.at_end)
+"""Times of design contest."""

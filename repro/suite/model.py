@@ -10,10 +10,11 @@ from pydantic_core import PydanticCustomError
 from repro.core import pattern
 from repro.core.frozen import Frozen
 from repro.core.redact import without_users
+from repro.suite.contest import CONTEST, with_defaults
 from repro.suite.field_problem import FieldProblem, SuitePart, reject_booleans
 from repro.suite.identity import METHOD, digest
 from repro.suite.kinds import AnyTrialConfig
-from repro.suite.metrics import DEFAULT, DEFAULT_WITHOUT_TARGET, METRICS
+from repro.suite.metrics import DEFAULT, DEFAULT_OF_A_CONTEST, DEFAULT_WITHOUT_TARGET, METRICS
 from repro.suite.sequential import Sequential, check_design, looks_of, with_last_look
 from repro.suite.training import TrainingConfig
 
@@ -138,9 +139,14 @@ class Suite(Frozen):
     @property
     def metric(self) -> Metric:
         """The metric of the declared contrast, else the wall clock or, without a target, the training throughput."""
-        if self.primary:
-            return self.primary.metric
+        return self.primary.metric if self.primary else self.default_metric
+
+    @property
+    def default_metric(self) -> Metric:
+        """The metric where no contrast is declared."""
         designs = [pattern.get(self.trial, "stop.design"), *self.matrix.get("stop.design", ())]
+        if CONTEST in designs:
+            return DEFAULT_OF_A_CONTEST
         return DEFAULT_WITHOUT_TARGET if "fixed_steps" in designs else DEFAULT
 
     @property
@@ -156,7 +162,7 @@ class Suite(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _numbers(cls, data: Any) -> Any:
-        return reject_booleans(cls, with_last_look(data))
+        return reject_booleans(cls, with_defaults(with_last_look(data)))
 
     @model_validator(mode="after")
     def _looks(self) -> Suite:

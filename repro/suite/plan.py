@@ -22,6 +22,7 @@ from repro.core.random_streams import Streams
 from repro.core.yaml_file import FieldPath
 from repro.suite import legacy
 from repro.suite.cell import Cell, Skipped
+from repro.suite.contest import CONTEST
 from repro.suite.designs import check_designs
 from repro.suite.factors import keep_factors
 from repro.suite.identity import FIRST_METHOD, METHOD, METHODS, canonical, rules_of
@@ -166,6 +167,11 @@ class Plan(Frozen):
     def has_target(self) -> bool:
         """False for design fixed_steps, which no cell shares with another design."""
         return all(cell.choices.stop.has_target for cell in self.cells)
+
+    @property
+    def is_contest(self) -> bool:
+        """The target judges the mean over all trials; no cell shares this design with another."""
+        return any(cell.choices.stop.design == CONTEST for cell in self.cells)
 
     @property
     def smoke(self) -> bool:

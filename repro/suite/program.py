@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from repro.core.errors import nearest
 from repro.core.machine import Machine
@@ -17,6 +17,7 @@ from repro.core.source_code import PLACE_DIGITS
 from repro.seams.plugin import Setting
 from repro.suite.carried_code import CarriedCode
 from repro.suite.choice import LauncherChoice
+from repro.suite.contest import ALPHA, CONTEST, check_stop
 from repro.suite.field_problem import FieldProblem, SuitePart
 from repro.suite.output_patterns import OutputPatterns
 from repro.suite.program_files import ProgramFiles
@@ -147,11 +148,25 @@ class ProgramStop(SuitePart):
 
     target: float = Field(description="the quality to reach")
     confirm_evals: int = Field(1, ge=1, description="consecutive evaluations at or past the target that establish it")
-    design: Literal["fixed_budget", "stop_at_target"] = Field(
+    design: Literal["fixed_budget", "stop_at_target", "contest"] = Field(
         "fixed_budget", description="fixed_budget: it runs to its own end; stop_at_target: it is ended (SIGTERM, then "
-                                    "SIGKILL) when the target is established")
+                                    "SIGKILL) when the target is established; contest: it runs to its own end, and "
+                                    "the target judges the mean over all trials")
+    alpha: float = Field(ALPHA, gt=0, lt=0.5, description="design contest: level of the claim that the mean quality is "
+                                                          "at least as good as the target")
     metric: str = Field("", description="filled in from evaluation")
     direction: Literal["higher", "lower"] | None = Field(None, description="filled in from evaluation")
+
+    @model_validator(mode="after")
+    def _one_design(self) -> ProgramStop:
+        check_stop(self.design, self.alpha, self.confirm_evals)
+        return self
+
+    @model_serializer(mode="wrap")
+    def _own_fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what only a contest has."""
+        data: dict[str, Any] = handler(self)
+        return {name: value for name, value in data.items() if name != "alpha" or self.design == CONTEST}
 
     @property
     def has_target(self) -> bool:
@@ -338,7 +353,7 @@ class ProgramConfig(TrialConfig):
 
     @property
     def always_runs_full_budget(self) -> bool:
-        return self.stop.design == "fixed_budget"
+        return self.stop.design != "stop_at_target"
 
     def full_budget_seconds(self, cores: int) -> float:
         return min(BUDGET_SECONDS, self.timeout_seconds)

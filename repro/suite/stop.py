@@ -7,12 +7,15 @@ from typing import Any, Literal
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from repro.seams.training import Direction
+from repro.suite.contest import ALPHA, CONTEST, check_stop
 from repro.suite.field_problem import FieldProblem, SuitePart
 
 OF_A_TARGET = ("metric", "target", "max_epochs", "confirm_evals", "direction")
 """Fields that only a design with a target has."""
 OF_STEPS = ("steps", "warmup")
 """Fields that only design fixed_steps has."""
+OF_A_CONTEST = ("alpha",)
+"""Fields that only design contest has."""
 NO_TARGET = ("design fixed_steps asks for throughput and memory, not for a quality: it has no {name}; remove it, or "
              "use design stop_at_target or fixed_budget")
 
@@ -24,7 +27,12 @@ class Stop(SuitePart):
     target: float | None = Field(None, description="the quality to reach")
     max_epochs: float | None = Field(None, gt=0, le=1e6, description="budget in passes over the training data")
     confirm_evals: int = Field(1, ge=1, description="consecutive evaluations at or past the target that establish it")
-    design: Literal["stop_at_target", "fixed_budget", "fixed_steps"] = "stop_at_target"
+    design: Literal["stop_at_target", "fixed_budget", "contest", "fixed_steps"] = Field(
+        "stop_at_target", description="stop_at_target: a trial ends at its target; fixed_budget: at the end of its "
+                                      "epochs; contest: the same, and the target judges the mean over all trials; "
+                                      "fixed_steps: after a number of steps, without a target")
+    alpha: float = Field(ALPHA, gt=0, lt=0.5, description="design contest: level of the claim that the mean quality is "
+                                                          "at least as good as the target")
     direction: Direction | None = Field(None, description="filled in from the workload's metric")
     steps: int | None = Field(None, ge=1, le=1_000_000, description="design fixed_steps: steps that are timed")
     warmup: int = Field(0, ge=0, le=1_000_000, description="design fixed_steps: steps before those, in no speed")
@@ -32,7 +40,7 @@ class Stop(SuitePart):
     @model_serializer(mode="wrap")
     def _own_fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out what another design would have: cells of older records keep their names."""
-        foreign = OF_STEPS if self.has_target else OF_A_TARGET
+        foreign = (*(OF_STEPS if self.has_target else OF_A_TARGET), *(OF_A_CONTEST if self.design != CONTEST else ()))
         data: dict[str, Any] = handler(self)
         return {name: value for name, value in data.items() if name not in foreign}
 
@@ -43,6 +51,7 @@ class Stop(SuitePart):
 
     @model_validator(mode="after")
     def _one_design(self) -> Stop:
+        check_stop(self.design, self.alpha, self.confirm_evals if self.has_target else 1)
         if not self.has_target:
             written = next((name for name in OF_A_TARGET if name in self.model_fields_set
                             and getattr(self, name) != type(self).model_fields[name].default), None)

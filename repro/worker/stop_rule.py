@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from repro.record.outcome import TrialOutcome
+from repro.suite.contest import CONTEST
 from repro.suite.stop import Stop
 
 
@@ -48,7 +49,9 @@ def decide(
     hits = progress.hits + 1 if hit else 0
     progress = Progress(hits, progress.established or hits >= stop.confirm_evals)
     spent = step >= budget_steps
-    if progress.established and (stop.design == "stop_at_target" or spent):
+    if progress.established and stop.design == "stop_at_target":
+        return progress, Ending("success")
+    if spent and (progress.established or stop.design == CONTEST):  # of a contest the target judges the mean only
         return progress, Ending("success")
     if spent:
         return progress, Ending("missed", f"{stop.metric} {value:.4f} after {stop.max_epochs:g} epochs")

@@ -12,10 +12,11 @@ from repro.record.environment import DataSet, Environment
 from repro.record.results import Result
 from repro.record.status import meaning
 from repro.record.store import Record
+from repro.record.trial_log import reached
 from repro.suite.cell import Cell
+from repro.suite.contest import CONTEST
 from repro.suite.identity import canonical
 from repro.suite.kinds import AnyTrialConfig
-from repro.suite.metrics import DEFAULT
 from repro.suite.program import ProgramStop
 from repro.suite.stop import Stop
 from repro.suite.training import TrainingConfig
@@ -50,11 +51,11 @@ def record_facts(record: Record) -> Facts:
 def _cell(record: Record, cell: Cell, results: Sequence[Result]) -> CellFacts:
     choices = cell.choices
     stop = choices.stop
-    summary = summarize(cell, results, DEFAULT if stop.has_target else record.plan.suite.metric,
-                        record.plan.suite.horizon)
+    suite = record.plan.suite
+    summary = summarize(cell, results, suite.default_metric if stop.has_target else suite.metric, suite.horizon)
     return CellFacts(
         cell_id=cell.cell_id, label=cell.label, workers=choices.processes, global_batch=choices.global_batch,
-        runs=tuple(_run(record.plan.master_seed, item) for item in results),
+        runs=tuple(_run(record.plan.master_seed, item, stop) for item in results),
         model=_model(choices),
         target=_target(stop),
         others=canonical(choices, exclude={"processes", "batch"}),
@@ -86,11 +87,11 @@ def _has_interval(summary: Summary) -> bool:
     return missed > 0 and summary.n > 1 and summary.success is not None
 
 
-def _run(master_seed: int, item: Result) -> RunFacts:
+def _run(master_seed: int, item: Result, stop: Stop | ProgramStop) -> RunFacts:
     wall = [point.wall_seconds for point in item.curve]
     traffic = item.traffic
     return RunFacts(
-        name=item.trial_id, reached=_reached(item), status=item.status,
+        name=item.trial_id, reached=_reached(item, stop), status=item.status,
         seconds=item.tta_wall, epochs=item.epochs_to_target, quality=item.best if item.best is not None else item.final,
         throughput=item.samples_per_second, seed=f"{master_seed}/{item.repeat}", drawn=_drawn(item.hashes),
         weights="final_weights" in item.hashes, every_rank=item.every_rank, initial=item.hashes.get("init_weights"),
@@ -101,9 +102,11 @@ def _run(master_seed: int, item: Result) -> RunFacts:
     )
 
 
-def _reached(item: Result) -> bool | None:
-    """Return None for an end that tells nothing of the cell."""
+def _reached(item: Result, stop: Stop | ProgramStop) -> bool | None:
+    """Return None for an end that tells nothing of the cell; a run of a contest is `ok` also short of its target."""
     end = meaning(item.status)
+    if stop.design == CONTEST and end.reached:
+        return reached(item.final, stop)
     return end.reached if end.counts else None
 
 

@@ -15,12 +15,13 @@ OTHER = {"kind": "deepspeed", "stage": 1}
 
 
 @lru_cache(maxsize=64)
-def made_plan(cells: int, seeds: int, sequential: str = "") -> Plan:
+def made_plan(cells: int, seeds: int, sequential: str = "", contest: bool = False) -> Plan:
     """Return a plan with a primary contrast.
 
     Args:
         cells: 2 or 4.
         sequential: the suite's key of that name, as JSON; "" for a fixed number of pairs.
+        contest: design contest instead of stop_at_target.
     """
     processes = [1] if cells == 2 else [1, 2]
     data: dict[str, Any] = {
@@ -28,7 +29,8 @@ def made_plan(cells: int, seeds: int, sequential: str = "") -> Plan:
         "matrix": {"engine": ["ddp", OTHER], "processes": processes},
         "trial": {"workload": "digits", "engine": "ddp", "batch": {"global": 64}, "evaluate_every": 64,
                   "device": "cpu", "optimizer": {"kind": "sgd", "lr": 0.1},
-                  "stop": {"metric": "top1", "target": 0.9, "max_epochs": 8}},
+                  "stop": {"metric": "top1", "target": 0.9, "max_epochs": 8,
+                           "design": "contest" if contest else "stop_at_target"}},
         "primary": {"candidate": _cell("deepspeed"), "baseline": _cell("ddp")},
     }
     if sequential:

@@ -39,7 +39,7 @@ class Scenario:
     judge: Callable[[np.random.Generator, bool], Judged]
     """Simulate one experiment; True: without the short cut, and compare both."""
     wrong: frozenset[str] = frozenset()
-    """Answers that the truth makes wrong: at most 5 % of all."""
+    """Answers that the truth makes wrong: at most `rate` of all."""
     right: frozenset[str] = frozenset()
     """Answers that find the truth."""
     relative: float | None = None
@@ -47,6 +47,8 @@ class Scenario:
     least: float | None = None
     """Smallest share of right answers that is promised."""
     most: float | None = None
+    rate: float = ALPHA
+    """Largest share of wrong answers."""
 
 
 def single_run(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import get_args
 
+from repro.bench.verdicts.contests import contests
 from repro.bench.verdicts.experiment import Experiment, Miss
 from repro.bench.verdicts.other_answers import gate, planned, several_runs, two_runs
 from repro.bench.verdicts.rounds import advised_rounds
@@ -88,4 +89,4 @@ def _missed() -> Iterator[Scenario]:
 
 SCENARIOS: tuple[Scenario, ...] = (
     *_equal_or_not(), *_drift(), *_grids(), *_cramped(), *_missed(), *_others(), *sequential_scenarios(),
-    *advised_rounds())
+    *advised_rounds(), *contests())

@@ -13,6 +13,7 @@ from repro.compare import METRICS, Comparison, Summary
 from repro.compare.effect import FEW
 
 from .colors import COLORS, p_text
+from .contest import print_quality
 from .effects import print_effects
 from .figures import print_figures
 
@@ -30,6 +31,7 @@ def print_compared(found: Compared, console: Console | None = None) -> None:
                        f"{METRICS[found.metric].noun}"), soft_wrap=True)
     console.print(_cells(found.summaries))
     print_figures(found.summaries, found.figures, found.notes_of_figures, console)
+    print_quality(found.claims, console)
     leading = not any(item.primary for item in found.comparisons)
     if leading:
         print_effects(found.effects, console)
@@ -72,7 +74,8 @@ def calibration_text(found: Calibration | None) -> str:
 
 def _cells(summaries: Sequence[Summary]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="")
-    reached = "reached" if all(item.has_target for item in summaries) else "ended well"
+    reached = "at its end" if any(item.contest for item in summaries) else (
+        "reached" if all(item.has_target for item in summaries) else "ended well")
     for name, right in (("cell", False), (reached, True), ("median", True), ("interval", True), ("CV", True),
                         ("other ends", False)):
         table.add_column(name, justify="right" if right else "left", overflow="fold")

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from repro.cli.text.compare import calibration_text
+from repro.cli.text.contest import quality_lines
 from repro.cli.text.effects import effect_lines
 from repro.cli.workflows.run import Ended
 from repro.compare import METRICS, Comparison, Summary
+from repro.compare.contest import Claim
 from repro.compare.effect import MainEffect
 from repro.core.errors import visible
 from repro.core.invocation import command
@@ -16,7 +18,8 @@ from repro.core.invocation import command
 def ended_text(ended: Ended) -> str:
     """Return the results of a run and the places of its files."""
     statuses = ", ".join(f"{count} {status}" for status, count in sorted(ended.trials.items())) or "none has ended"
-    lines = [outcome_text(ended.summaries, ended.comparisons, ended.effects), calibration_text(ended.calibration),
+    lines = [outcome_text(ended.summaries, ended.comparisons, ended.effects, ended.claims),
+             calibration_text(ended.calibration),
              *(visible(f"warning: {text}") for text in ended.warnings), "",
              f"trials: {statuses}", f"run:    {ended.folder}", f"report: {ended.report}"]
     if ended.tracking:
@@ -26,11 +29,12 @@ def ended_text(ended: Ended) -> str:
 
 
 def outcome_text(
-    summaries: Sequence[Summary], comparisons: Sequence[Comparison], effects: Sequence[MainEffect] = ()
+    summaries: Sequence[Summary], comparisons: Sequence[Comparison], effects: Sequence[MainEffect] = (),
+    claims: Sequence[Claim] = (),
 ) -> str:
-    """Return the cells with their medians, and the primary contrast and each main effect in one sentence."""
+    """Return the cells with their medians and claims, and the primary contrast and each main effect in one sentence."""
     width = max((len(item.label) for item in summaries), default=0)
-    lines = [f"{item.label:<{width}}  {item.ok} of {item.n} {_reached(item)}, median {_median(item)}{_resumed(item)}"
+    lines = [f"{item.label:<{width}}  {item.ok} of {item.n} {item.done}, median {_median(item)}{_resumed(item)}"
              for item in summaries]
     primary = next((item for item in comparisons if item.primary), None)
     if primary is not None:
@@ -38,15 +42,12 @@ def outcome_text(
                    *(visible(f"caution: {text}") for text in primary.cautions)]
     else:
         answers = [] if effects else ["no primary contrast was declared"]
-    return "\n".join([*lines, "", *answers, *(line for item in effects for line in effect_lines(item))])
+    qualities = map(visible, quality_lines(claims))
+    return "\n".join([*lines, "", *qualities, *answers, *(line for item in effects for line in effect_lines(item))])
 
 
 def _resumed(item: Summary) -> str:
     return f" ({item.resumed} resumed from a checkpoint; the lost time is on their clocks)" if item.resumed else ""
-
-
-def _reached(item: Summary) -> str:
-    return "reached the target" if item.has_target else "ended well"
 
 
 def _median(item: Summary) -> str:

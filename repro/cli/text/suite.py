@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from repro.cli.workflows.progress import duration
+from repro.compare.contest import statement
 from repro.core import pattern
 from repro.core.source_code import SourceCode, is_file_kind
 from repro.suite.cost import Cost
@@ -97,6 +98,10 @@ def plan_text(plan: Plan, cost: Cost, out_of_reach: Sequence[str] = (), drawn: S
              f"suite digest {plan.digest[:16]}, method {plan.method}", *_seeds(plan, drawn), ""]
     width = max(len(cell.label) for cell in plan.cells)
     lines += [f"  {cell.label:<{width}}  {_work(cell.choices)}" for cell in plan.cells]
+    if plan.is_contest:
+        stop = plan.cells[0].choices.stop
+        assert stop.target is not None and stop.direction is not None, "validated"
+        lines += ["", f"claim of every cell: {statement(stop.metric, stop.direction, stop.target, stop.alpha)}"]
     if plan.suite.looks:
         lines += ["", f"looks: {design_text(plan.suite)}"]
     if plan.skipped:

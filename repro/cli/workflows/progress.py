@@ -12,6 +12,7 @@ from repro.compare.figures import Comparison
 from repro.record.looks import Look
 from repro.record.results import Result
 from repro.suite.cell import Cell
+from repro.suite.contest import CONTEST
 from repro.suite.model import Trial
 from repro.suite.quality import Quality
 
@@ -24,6 +25,7 @@ class TerminalWatcher:
         self._started = time.monotonic()
         self._number = self._count = 0
         self._label = self._metric = ""
+        self._until = "target"
         self._quality: Quality | None = None
         self._spent: list[float] = []
         columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=20),
@@ -50,6 +52,7 @@ class TerminalWatcher:
     def trial_started(self, number: int, count: int, trial: Trial, cell: Cell) -> None:
         self._number, self._count, self._label = number, count, f"{cell.label}, seed {trial.repeat}"
         self._metric, self._quality = trial.choices.stop.metric, trial.choices.quality
+        self._until = "end" if trial.choices.stop.design == CONTEST else "target"
         self._bar.update(self._task, description=f"trial {number} of {count}: {self._label}", total=count,
                          completed=number - 1, now=self._left())
 
@@ -66,7 +69,7 @@ class TerminalWatcher:
         width = len(str(self._count))
         end = (f"{self._metric} {self._shown(result.final)}" if result.final is not None
                else result.reason or _speed(result))
-        clock = f", target after {result.tta_wall:.2f} s" if result.tta_wall is not None else ""
+        clock = f", {self._until} after {result.tta_wall:.2f} s" if result.tta_wall is not None else ""
         reason = f" ({result.reason})" if result.reason and result.final is not None else ""
         self.console.print(line(f"[{self._number:>{width}}/{self._count}] {self._label}: {result.status}, {end}{clock}"
                                 f"{reason}{self._left(1)}"))

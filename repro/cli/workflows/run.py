@@ -13,6 +13,7 @@ from repro.cli.workflows.progress import TerminalWatcher
 from repro.compare import Comparison, Summary, compare, summarize
 from repro.compare.calibration import Calibration, keep_calibration, read_kept_calibration
 from repro.compare.cell_figures import cell_figures
+from repro.compare.contest import Claim, claims
 from repro.compare.effect import MainEffect
 from repro.compare.factorial import main_effects
 from repro.compare.run_warnings import run_warnings
@@ -58,6 +59,8 @@ class Ended:
     calibration: Calibration | None = None
     """The calibration that is stored with the record, as on its page."""
     effects: Sequence[MainEffect] = ()
+    claims: Sequence[Claim] = ()
+    """Of a contest: that of each cell."""
     warnings: Sequence[str] = ()
     """What a reader must know about the machine and the course of the run."""
 
@@ -70,6 +73,7 @@ class Ended:
             "calibration": self.calibration.model_dump(mode="json") if self.calibration else None,
             "cells": [item.model_dump(mode="json") for item in self.summaries], "training": self.figures,
             "comparisons": [item.model_dump(mode="json", by_alias=True) for item in self.comparisons],
+            "claims": [item.model_dump(mode="json") for item in self.claims],
             "effects": [item.as_json() for item in self.effects], "warnings": list(self.warnings),
         }
 
@@ -132,6 +136,9 @@ def resume_suite(
         folder, plan = reopen(root)  # with the classes instead of their stand-ins
     require_allowed(str(root), plan.cells, allowed)
     _check_budget(plan, budget_seconds)
+    if again and plan.is_contest:
+        raise UsageError("--rerun-failed: a contest counts every declared run once, also one that failed; make a new "
+                         "run")
     machine = detect()
     options = Options(force=force, again=again, strict=strict, energy=energy, budget_seconds=budget_seconds)
     with TerminalWatcher() as watcher, open_session(folder, watcher, _messages(folder, plan), force) as session:
@@ -211,6 +218,7 @@ def _summarize(record: Record, code: Exit, paths: list[str], tracking: TrackingE
         comparisons=compare(record.plan, record.results, started_ms=record.started_ms),
         calibration=read_kept_calibration(record),
         effects=main_effects(record.plan, record.results, started_ms=record.started_ms),
+        claims=claims(record.plan, record.results),
         warnings=[item.line for item in run_warnings(record)],
     )
 

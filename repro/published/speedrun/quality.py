@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
+from repro.compare.contest import ClaimVerdict, figures_in_words
 from repro.core.frozen import Frozen
 from repro.published.record import PublishedResult
 from repro.stats import mean_interval, or_none, quality_claim
 from repro.stats.sample import finite, mean
 
-QualityVerdict = Literal["supported", "not supported", "cannot be tested"]
-
 
 class ArmQuality(Frozen):
     """The claim and its figures, over all runs of an arm."""
 
-    verdict: QualityVerdict
+    verdict: ClaimVerdict
     because: str
     n: int
     """Runs with a loss and a time at the end."""
@@ -66,8 +64,5 @@ def judge_quality(results: Sequence[PublishedResult], refused: int, target: floa
     if claim is None:
         return found.model_copy(update={"because": f"all {len(losses)} losses are equal: a t test needs values that "
                                                    "differ"})
-    figures = f"mean {claim.mean:.5f}, target {target:g}, one-sided p = {claim.p:.3g}, n = {claim.n}"
-    if claim.supported:
-        return found.model_copy(update={"verdict": "supported", "because": f"{figures}: p is at most {alpha:g}"})
-    side = "the mean is above the target" if claim.mean > target else f"p is above {alpha:g}"
-    return found.model_copy(update={"verdict": "not supported", "because": f"{figures}: {side}"})
+    verdict, because = figures_in_words(claim, target, "lower", alpha)
+    return found.model_copy(update={"verdict": verdict, "because": because})

@@ -134,8 +134,17 @@ def test_the_command_prints_rows_and_gives_json() -> None:
 def test_no_scenario_errs_more_than_promised(name: str) -> None:
     row = simulate(next(item for item in SCENARIOS if item.name == name), 200)
     print(row.text())
-    assert row.wrong is None or row.wrong <= allowed(200)
+    assert row.wrong is None or row.wrong <= allowed(200, row.rate)
     assert row.found is None or row.least is None or row.found >= row.least - 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runs", [6, 10, 20])
+def test_a_quality_at_the_target_is_called_faster_in_no_more_contests_than_alpha(runs: int) -> None:
+    name = f"contest, {runs} runs, quality at the target"
+    row = simulate(next(item for item in SCENARIOS if item.name == name), 4000)
+    assert row.words.get(DISAGREE) is None and row.rate == 0.01
+    assert row.wrong is not None and 0.004 < row.wrong <= allowed(4000, 0.01) < 0.0153
 
 
 @pytest.mark.slow

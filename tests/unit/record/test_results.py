@@ -14,6 +14,7 @@ from repro.record.derive import derive
 from repro.record.results import Bracket, Result
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.model import Trial
+from repro.worker.stop_rule import Ending, Progress, decide
 from tests.records import Course, write_log
 
 FINE = LaunchResult((RankEnd(0, 0),), 3.0)
@@ -328,3 +329,39 @@ def test_a_result_survives_json(result: Make) -> None:
     for script in (Script(), Script(stop=False), Script(values=(0.5, None), status="aborted", reason="diverged: x")):
         found = result(script)
         assert Result.model_validate_json(found.model_dump_json(by_alias=True)) == found
+
+
+# ---- contests
+
+
+CONTEST = {"design": "contest"}
+
+
+@pytest.mark.parametrize("values", [(0.5, 0.8, 0.6), (0.5, 0.95, 0.6), (0.95, 0.5, 0.91)])
+def test_a_contest_is_ok_at_its_end_whatever_its_quality(result: Make, values: tuple[float, ...]) -> None:
+    found = result(Script(values), stop=CONTEST)
+    assert (found.status, found.reason, found.final) == ("ok", "", values[-1])
+    assert found.tta_wall == pytest.approx(3 * 1.42)
+    assert found.tta_train == pytest.approx(3 * 1.1)
+    assert found.tta_cold == pytest.approx(0.5 + 2.0 + 3 * 1.42)
+    assert (found.bracket, found.samples_to_target, found.epochs_to_target) == (None, None, None)
+
+
+@pytest.mark.parametrize("values", [(0.5, None), ()])
+def test_a_contest_without_a_finite_quality_at_its_end_is_no_success(
+    result: Make, values: tuple[float | None, ...]
+) -> None:
+    found = result(Script(values), stop=CONTEST)
+    assert (found.status, found.tta_wall) == ("invalid", None)
+    assert found.reason == "the log ends in success but its last evaluation has no finite quality"
+
+
+def test_the_worker_ends_a_contest_at_its_budget_alone() -> None:
+    contest, fixed = (make_trial(stop={"design": design}).training.stop for design in ("contest", "fixed_budget"))
+    for value in (0.5, 0.95):
+        assert decide(contest, Progress(), value, 10, 20)[1] is None
+        assert decide(contest, Progress(), value, 20, 20)[1] == Ending("success")
+    below = decide(fixed, Progress(), 0.5, 20, 20)[1]
+    assert below is not None and below.outcome == "missed"
+    ended = decide(contest, Progress(), float("nan"), 10, 20)[1]
+    assert ended is not None and ended.outcome == "diverged"

@@ -1,0 +1,24 @@
+"""The table of a contest's claims for a README or a paper."""
+
+from __future__ import annotations
+
+from repro.compare.contest import claims
+from repro.record.store import Record
+
+from .words import NOTHING, TextTable, name
+
+
+def claims_table(record: Record) -> TextTable:
+    """Return one row a cell; none if the run is no contest."""
+    found = claims(record.plan, record.results)
+    return TextTable(
+        title=f"Claims of quality: {name(found[0].statement)}" if found else "",
+        headers=("Cell", "Figures", "Runs", "Mean", "Standard deviation", "p, one-sided", "alpha", "Claim"),
+        numeric=(False, False, True, True, True, True, True, False),
+        rows=tuple((
+            name(item.label), record.cell(item.cell_id).choices.origin, f"{item.n}/{item.declared}",
+            NOTHING if item.mean is None else f"{item.mean:.5f}",
+            NOTHING if item.deviation is None else f"{item.deviation:.5f}",
+            NOTHING if item.p is None else f"{item.p:.2g}", f"{item.alpha:g}",
+            item.verdict if item.supported else f"{item.verdict}: {name(item.because)}") for item in found),
+    )

@@ -1,0 +1,99 @@
+"""Contests: how often a candidate is called faster whose quality is only at the target, or whose times are equal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from repro.bench.verdicts.made_plans import made_plan, places_of
+from repro.bench.verdicts.scenario import DIFFERENT, OPEN, Judged, Scenario
+from repro.bench.verdicts.screen import ALPHA, DISAGREE
+from repro.compare import compare
+from repro.record.results import Result
+from repro.stats import quality_claim
+from repro.suite.contest import ALPHA as CLAIMED
+
+TARGET = 0.9
+"""Of the made plan; higher is better."""
+DEVIATION = 0.0014
+"""Standard deviation of the quality of one run."""
+SECONDS = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """The design and the truth of one simulated contest."""
+
+    pairs: int
+    better: float = 0.0
+    """Mean quality of the candidate beyond the target, in standard deviations of a run; the baseline's is 3."""
+    ratio: float = 1.0
+    """True time of the candidate over that of the baseline."""
+    spread: float = 0.005
+    """Standard deviation of the log time of a run."""
+    noise: Literal["normal", "t3", "skewed"] = "normal"
+    """Of the quality; skewed: exponential, a few runs much worse than the others."""
+
+
+def contests() -> Iterator[Scenario]:
+    """Yield contests whose quality is exactly at the target, whose times are equal, and with a true claim."""
+    for pairs in (6, 10, 20):
+        yield _scenario(f"contest, {pairs} runs, quality at the target", Contest(pairs, ratio=0.95), "faster")
+    yield _scenario("contest, 10 runs, t3 quality at the target", Contest(10, ratio=0.95, noise="t3"), "faster")
+    # Shown and not promised: Student's t takes the runs for normal, and the runs drawn may hold none of the bad ones.
+    yield _scenario("contest, 10 runs, skewed quality at the target", Contest(10, ratio=0.95, noise="skewed"))
+    yield _scenario("contest, 10 runs, equal times", Contest(10, better=3.0), *DIFFERENT)
+    yield replace(_scenario("contest, 10 runs, 1 % faster", Contest(10, better=3.0, ratio=0.99), "slower"),
+                  right=frozenset({"faster"}), least=0.9)
+
+
+def _scenario(name: str, design: Contest, *wrong: str) -> Scenario:
+    """Return a scenario; where the quality is at the target the rate allowed is that of its claim, however clear the
+    times are.
+    """
+
+    def judge(generator: np.random.Generator, checked: bool) -> Judged:
+        qualities, times = _drawn(design, generator)
+        candidate, _ = places_of(2)
+        # Without its claim a candidate has no verdict: most experiments at the target need no comparison.
+        supported = quality_claim(qualities[candidate].tolist(), TARGET, "higher").supported
+        if not supported and not checked:
+            return Judged(OPEN)
+        word = _verdict(design, qualities, times)
+        return Judged(word if supported or word == OPEN else DISAGREE)
+
+    truth = "at target" if not design.better else "equal" if design.ratio == 1 else f"ratio {design.ratio:g}"
+    return Scenario(name, truth, judge, frozenset(wrong), rate=ALPHA if design.better else CLAIMED)
+
+
+def _drawn(design: Contest, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Return qualities and seconds, each of shape (2 cells, runs)."""
+    shape = (2, design.pairs)
+    candidate, baseline = places_of(2)
+    qualities = TARGET + DEVIATION * _noise(design, generator, shape)
+    qualities[candidate] += design.better * DEVIATION
+    qualities[baseline] += 3 * DEVIATION
+    seconds = SECONDS * np.exp(design.spread * generator.standard_normal(shape))
+    seconds[candidate] *= design.ratio
+    return qualities, seconds
+
+
+def _noise(design: Contest, generator: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    """Return deviations of mean 0."""
+    if design.noise == "t3":
+        return np.asarray(generator.standard_t(3, shape))
+    return 1 - generator.standard_exponential(shape) if design.noise == "skewed" else generator.standard_normal(shape)
+
+
+def _verdict(design: Contest, qualities: np.ndarray, seconds: np.ndarray) -> str:
+    plan = made_plan(2, design.pairs, contest=True)
+    results = [
+        Result(trial_id=f"{plan.cells[place].cell_id}-s{repeat}", cell_id=plan.cells[place].cell_id, repeat=repeat,
+               attempt=1, status="ok", tta_wall=float(seconds[place, repeat]), final=float(qualities[place, repeat]),
+               run_seconds=float(seconds[place, repeat]),
+               hashes={"init_weights": f"w{repeat}", "data_order": f"o{repeat}", "data": "d"})
+        for place, repeat in plan.order]
+    return next(item for item in compare(plan, results) if item.primary).verdict

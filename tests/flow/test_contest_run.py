@@ -1,0 +1,146 @@
+"""Contests run by the real command: programs and invented training, their claims everywhere, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import html
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from repro.reporters.tracking.run_view import cell_view
+
+import repro
+from repro.record.store import read_record
+
+ROOT = Path(repro.__file__).parents[1]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT),
+               "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+PROGRAM = """\
+import random, sys, time
+noise, mean = random.Random(int(sys.argv[1])), float(sys.argv[2])
+for step in range(1, 4):
+    time.sleep(0.03)
+    print("step", step, "loss", mean + 0.3 * (3 - step) + noise.uniform(-0.001, 0.001), flush=True)
+"""
+SUITE = """\
+suite: tiny
+seeds: 4
+trial:
+  engine: {kind: program, run: [python, train.py, "{seed}", "{mean}"]}
+  parameters: {mean: 3.27}
+  evaluation: {pattern: 'step (?P<step>\\d+) loss (?P<value>\\S+)', metric: loss, direction: lower}
+  stop: {target: 3.28, design: contest}
+  timeout_seconds: 60
+matrix: {parameters.mean: [3.27, 3.29]}
+baseline: {parameters.mean: 3.27}
+"""
+TRAINING = """\
+suite: invented
+seeds: 2
+trial:
+  workload: digits
+  engine: fake
+  launcher: inline
+  batch: {global: 64}
+  optimizer: {kind: sgd, lr: 0.1}
+  stop: {metric: top1, target: 0.99, max_epochs: 3, design: contest}
+  evaluate_every: 1437
+  device: cpu
+matrix: {engine: [{kind: fake, step_seconds: 0.010}, {kind: fake, step_seconds: 0.014}]}
+baseline: {engine: {step_seconds: 0.010}}
+"""
+
+
+def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "repro", *arguments], cwd=folder, capture_output=True, text=True,
+                          timeout=120, check=False, env=ENVIRONMENT)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("contest")
+    (folder / "train.py").write_text(PROGRAM)
+    (folder / "suite.yaml").write_text(SUITE)
+    ended = command(folder, "run", "suite.yaml", "--no-mlflow", "--out", "run")
+    assert ended.returncode == 0, ended.stderr
+    assert "4 of 4 ran to their end" in ended.stdout and ", end after " in ended.stderr
+    assert "quality of mean=3.29: not supported: mean 3." in ended.stdout
+    assert "target after" not in ended.stderr and "reached" not in ended.stdout
+    return folder
+
+
+def words_of(page: Path) -> str:
+    text = re.sub(r"<(style|script)[\s\S]*?</\1>", " ", page.read_text())
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", text)).split())
+
+
+def test_every_run_is_ok_at_its_end_and_the_mean_is_judged(ran: Path) -> None:
+    record = read_record(ran / "run")
+    assert [item.status for item in record.results] == ["ok"] * 8
+    assert all(item.tta_wall == pytest.approx(item.curve[-1].wall_seconds) for item in record.results)
+    found = json.loads(command(ran, "compare", "run", "--json").stdout)
+    assert [item["verdict"] for item in found["claims"]] == ["supported", "not supported"]
+    assert [(item["n"], item["declared"], item["alpha"]) for item in found["claims"]] == [(4, 4, 0.01)] * 2
+    assert (found["metric"], found["comparisons"][0]["refused"]) == ("end_wall", True)
+    assert "1 % for each of 2 claims of quality, tested alone" in found["error_budget"]
+
+
+def test_page_tables_and_tags_have_the_claims_and_no_time_to_a_target(ran: Path) -> None:
+    assert command(ran, "report", "run", "--to", "csv,markdown,latex").returncode == 0
+    reports = ran / "run" / "report"
+    words = words_of(reports / "report.html")
+    assert "Claimed for every cell: mean loss of at most 3.28 over all runs, p < 0.01 ." in words
+    assert "Wall clock to the end" in words and "Ran to its end" in words
+    of_a_rule = "time or epochs to the target unknown"  # F5 of the checklist asks for them of every record
+    for wrong in ("to target", "to the target", "reached", "Reached", "missed the target"):
+        assert wrong not in words.replace(of_a_rule, ""), wrong
+    with (reports / "csv" / "claims.csv").open() as lines:
+        rows = list(csv.DictReader(lines))
+    assert [row["verdict"] for row in rows] == ["supported", "not supported"]
+    assert 3.269 < float(rows[0]["mean"]) < 3.271 and float(rows[0]["p"]) < 0.01
+    for name in ("report.md", "report.tex"):
+        assert "Claims of quality" in (reports / name).read_text()
+    record = read_record(ran / "run")
+    tags = cell_view(record, "r", record.plan.cells[1], [(0, 1)], [], False, False).tags
+    assert (tags["repro.claim"], tags["repro.claim.n"]) == ("not supported", "4 of 4")
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("compare", "run", "--metric", "tta_wall"), "the trials of design contest run to their end, not to a target"),
+    (("run", "--resume", "run", "--rerun-failed"), "a contest counts every declared run once, also one that failed"),
+    (("run", "suite.yaml", "--until-settled"), "--until-settled: sequential: needs a primary contrast"),
+])
+def test_what_would_choose_among_the_runs_is_refused_in_one_line(
+    ran: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    ended = command(ran, *arguments)
+    assert ended.returncode != 0 and message in ended.stderr
+    assert len(ended.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_a_crashed_run_is_in_the_claim(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM + "if noise.random() < 0.5: raise SystemExit(3)\n")
+    (tmp_path / "suite.yaml").write_text(SUITE.replace("matrix", "master_seed: 1\nmatrix"))
+    command(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run")
+    ends = [item.status for item in read_record(tmp_path / "run").results]
+    assert {"ok", "crashed"} == set(ends)
+    found = json.loads(command(tmp_path, "compare", "run", "--json").stdout)
+    claim = found["claims"][0]
+    assert claim["verdict"] == "cannot be tested" and "crashed, and the claim is about all of them" in claim["because"]
+    assert claim["p"] is None
+
+
+def test_training_runs_through_its_budget_and_is_ok_short_of_the_target(tmp_path: Path) -> None:
+    (tmp_path / "suite.yaml").write_text(TRAINING)
+    ended = command(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run")
+    assert ended.returncode == 0, ended.stderr
+    results = read_record(tmp_path / "run").results
+    assert {item.status for item in results} == {"ok"}
+    assert all(item.curve[-1].epochs == pytest.approx(3, abs=0.05) and (item.final or 0) < 0.99 for item in results)
+    assert all(item.tta_wall and item.tta_train and item.tta_cold for item in results)
