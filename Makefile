@@ -66,6 +66,7 @@ package: $(VENV)/.test-installed
 	$(BIN)/python -m pytest tests/package
 
 test-slow: $(VENV)/.test-installed
+	$(PIP) install --quiet -c constraints.txt -e '.[test,accelerate,huggingface,lightning]'
 	$(BIN)/python -m pytest -m slow
 
 # Plants every defect of tests/plugins in DDP and ZeRO, in fp32 and bfloat16, and prints what stopped each: 20 minutes.

@@ -44,12 +44,12 @@ class _Pipe:
     """The writing end of the pipe, of one process."""
 
     def __init__(self, descriptor: int) -> None:
-        self.process = os.getpid()
         self.latest: _Step | None = None
         """The latest step."""
         self.due_ns = 0
         """From when on the next step is written."""
         self._descriptor = descriptor
+        self._process = os.getpid()
         self._reported: _Step | None = None
         self._waiting: deque[bytes] = deque()
         self._writing = Lock()
@@ -78,11 +78,14 @@ class _Pipe:
             self._write()
 
     def _add(self, event: str, now: int, what: dict[str, Any]) -> None:
-        for name in {"step", "samples"} & what.keys():
-            if what[name] is not None:
-                what[name] = _plain(operator.index, what[name])
-        line = {"event": event, "ns": now, "pid": self.process, **what}
-        self._waiting.append((json.dumps(line, ensure_ascii=False) + "\n").encode(errors="replace"))
+        for name in ("step", "samples"):
+            if what.get(name) is not None:
+                what[name] = _plain(_whole, what[name])
+        # By hand: the JSON encoder takes longer than all the rest, and only texts need it.
+        fields = [f', "{name}": {json.dumps(value, ensure_ascii=False) if isinstance(value, str) else value}'
+                  for name, value in what.items() if value is not None]
+        line = f'{{"event": "{event}", "ns": {now}, "pid": {self._process}{"".join(fields)}}}\n'
+        self._waiting.append(line.encode(errors="replace"))
 
     def _write(self) -> None:
         # Whoever has the lock writes the lines of the others too: a signal handler or a thread never waits here.
@@ -108,7 +111,7 @@ def step(steps: int, samples: int | None = None) -> None:
 
     Kept in memory; written at most every `PERIOD_NS`, and before each evaluation.
     """
-    pipe = _own_pipe()
+    pipe = _pipe if _decided else _open_once()
     if pipe is not None:
         now = time.monotonic_ns()
         pipe.latest = (steps, samples, now)
@@ -125,7 +128,7 @@ def evaluated(value: Any, metric: str | None = None, *, step: int | None = None,
         step: Optimizer updates of the model that was evaluated; those of the latest `step()` if not given.
         samples: Training samples likewise.
     """
-    pipe = _own_pipe()
+    pipe = _open_once()
     if pipe is not None:
         quality = _quality(value)
         now = time.monotonic_ns()
@@ -147,7 +150,7 @@ def run() -> Iterator[None]:
     except BaseException as error:
         if isinstance(error, SystemExit) and not error.code:
             stopped()
-        elif (pipe := _own_pipe()) is not None:
+        elif (pipe := _open_once()) is not None:
             pipe.flush(time.monotonic_ns())
         raise
     stopped()
@@ -155,25 +158,31 @@ def run() -> Iterator[None]:
 
 def started() -> None:
     """Say that the training starts now: what `run` does first, for loops that belong to a framework."""
-    pipe = _own_pipe()
+    pipe = _open_once()
     if pipe is not None:
         pipe.say("start", time.monotonic_ns())
 
 
 def stopped() -> None:
     """Say that the training has ended: what `run` does last."""
-    pipe = _own_pipe()
+    pipe = _open_once()
     if pipe is not None:
         pipe.say("stop", time.monotonic_ns())
         pipe.drain()
 
 
-def _own_pipe() -> _Pipe | None:
-    """The pipe, if there is one and this process opened it."""
+def _open_once() -> _Pipe | None:
+    """Return the pipe of this process, if it has one; decided at the first call."""
     global _pipe, _decided
     if not _decided:
         _pipe, _decided = _open(), True
-    return _pipe if _pipe is not None and _pipe.process == os.getpid() else None
+    return _pipe
+
+
+def _forget() -> None:
+    """Leave the pipe to the parent, in a fork."""
+    global _pipe
+    _pipe = None
 
 
 def _open() -> _Pipe | None:
@@ -187,6 +196,7 @@ def _open() -> _Pipe | None:
     if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         return None
+    os.register_at_fork(after_in_child=_forget)
     return _Pipe(descriptor)
 
 
@@ -194,6 +204,11 @@ def _quality(value: Any) -> float | str:
     """A number as JSON can hold it: nan and infinities are texts there."""
     number = _plain(float, value)
     return number if isinstance(number, float) and isfinite(number) else str(number)
+
+
+def _whole(value: Any) -> int:
+    """The value as an integer, if it is one: neither a fraction nor a subclass that prints otherwise."""
+    return int(operator.index(value))
 
 
 def _plain(kind: Callable[[Any], Any], value: Any) -> Any:

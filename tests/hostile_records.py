@@ -177,15 +177,24 @@ def invoke(place: Place, verb: str, record: str = "run") -> tuple[int, str]:
     words = {"RUN": place.root / record, "GOOD": place.root / "good", "SUITE": place.root / "suite.yaml"}
     arguments = [str(words.get(item, item)).replace("OUT/", f"{place.root}/out/") for item in VERBS[verb]]
     store = {"MLFLOW_TRACKING_URI": f"sqlite:///{_store(place)}"} if verb == "report to mlflow" else {}
-    ended = CliRunner().invoke(cli, arguments, standalone_mode=False, env=store)
+    return invoke_words(*arguments, **store)[:2]
+
+
+def invoke_words(*words: str, **variables: str) -> tuple[int, str, str]:
+    """Run a command in this process; return its exit code, its error ("" if there was none), and what it printed.
+
+    Raises:
+        Exception: anything that the command line does not turn into one line.
+    """
+    ended = CliRunner().invoke(cli, words, standalone_mode=False, env=variables)
     error = ended.exception
     if isinstance(error, ReproError):
-        return int(error.exit_code), str(error)
+        return int(error.exit_code), str(error), ended.output
     if isinstance(error, click.ClickException):
-        return 2, error.format_message()
+        return 2, error.format_message(), ended.output
     if error is not None and not isinstance(error, SystemExit):
         raise error
-    return ended.exit_code, ""
+    return ended.exit_code, "", ended.output
 
 
 def _store(place: Place) -> Path:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from repro.core.errors import visible
 
 ProblemKind = Literal["hash", "missing", "unlisted", "schema", "plan", "result", "ledger", "conservation", "pairing",
-                      "looks"]
+                      "looks", "code"]
 TRIAL_KINDS: frozenset[ProblemKind] = frozenset(
     {"hash", "missing", "unlisted", "result", "schema", "conservation", "pairing"})
 """Kinds of problem that, within the folder of a trial, concern only this trial."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from repro.bundle import crate
 from repro.bundle.source import open_record
 from repro.bundle.verification import Verification
+from repro.bundle.verify_code import check_code
 from repro.bundle.verify_files import (
     check_incidents,
     check_index,
@@ -64,6 +65,7 @@ def _check_record(folder: RunFolder, found: Verification) -> None:
         return
     code = made_by(environment)
     check_plan(plan, code, found)
+    check_code(folder, plan, environment, found)
     check_title(plan, folder.suite, found)
     if environment is not None:
         check_machine(plan, environment, found)

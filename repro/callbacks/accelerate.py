@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from accelerate.tracking import GeneralTracker, on_main_process
+from accelerate import PartialState
+from accelerate.tracking import GeneralTracker
 
 from repro import watch
 
@@ -26,26 +27,27 @@ class WatchTracker(GeneralTracker):
         """
         super().__init__()
         self._metric = metric
+        self._reports = False
 
     @property
     def tracker(self) -> WatchTracker:
         """What `Accelerator.get_tracker(unwrap=True)` gives."""
         return self
 
-    @on_main_process
     def start(self) -> None:
-        """Report the start."""
-        watch.started()
+        """Report the start, in the main process."""
+        self._reports = PartialState().is_main_process
+        if self._reports:
+            watch.started()
 
-    @on_main_process
     def log(self, values: dict[str, Any], step: int | None = None, **others: Any) -> None:
         """Report the step, and the quality if it is there."""
-        if step is not None:
+        if self._reports and step is not None:
             watch.step(step)
-        if self._metric in values:
+        if self._reports and self._metric in values:
             watch.evaluated(values[self._metric], self._metric, step=step)
 
-    @on_main_process
     def finish(self) -> None:
         """Report the end."""
-        watch.stopped()
+        if self._reports:
+            watch.stopped()

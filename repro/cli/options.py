@@ -69,6 +69,10 @@ allow_option = click.option(
     "--allow", "allowed", multiple=True, metavar="SEAM.OPTION=VALUE",
     help="Allow this very value of a plug-in's option that names a path, a command or a host; the error says which.",
 )
+allow_code_option = click.option(
+    "--allow-code", "code", metavar="HASH", help="Run the classes from files and the commands that the record brings; "
+    "the error without it says which, where their source lies, and the hash.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout, for scripts.")
 
 

@@ -20,6 +20,7 @@ from repro.record.differences import changed_data, changed_plugins
 from repro.record.index import seal
 from repro.record.ledger import Attempt
 from repro.record.store import Record, RunFolder, read_record
+from repro.record.stored_code import copy_code
 from repro.record.untrusted import read_inside
 from repro.suite.identity import rules_of
 from repro.suite.plan import Plan
@@ -92,8 +93,9 @@ def unlike(first: Record, second: Record) -> str:
     """Return why trials of two runs cannot be in one record; "" if they can."""
     one, other = first.plan, second.plan
     if one.digest != other.digest:
+        changed = changed_plugins(first.environment, second.environment)
         return (f"another suite or version of it: {other.suite.suite!r}, digest {other.digest[:16]} against "
-                f"{one.digest[:16]}")
+                f"{one.digest[:16]}{'; other code of ' if changed else ''}{', '.join(changed)}")
     if rules_of(one.method) != rules_of(other.method):
         return f"another method of measuring: {other.method} against {one.method}"
     if one.suite.looks:
@@ -197,6 +199,7 @@ def merge(group: Sequence[Source], root: Path, notes: Sequence[str] = ()) -> Rec
         calibrated = next((item.record for item in group if read_kept_calibration(item.record) is not None), None)
         if calibrated is not None:
             _copy_file(calibrated.folder.root / FILE, root / FILE)
+        copy_code(base.folder.code, folder.code, plan)
         _copy_trials(group, folder, plan)
         _copy_incidents(group, folder)
     except OSError as error:

@@ -125,6 +125,8 @@ def forced(first: Ran, second: Ran, force: bool) -> tuple[str, ...]:
     if len({rules_of(method) for method in methods}) > 1:
         found.append(f"method {methods[0]} against {methods[1]}")
     if first.environment is not None and second.environment is not None:
+        if found:  # the source of a class from a file is part of the digest, that of a package is not
+            found += [f"other code of {text}" for text in changed_plugins(first.environment, second.environment)]
         found += changed_data(first.environment, second.environment)
     if found and not force:
         raise UsageError(f"{first.name} and {second.name} cannot be compared: {'; '.join(found)}. Only runs of one "

@@ -149,14 +149,14 @@ def load(seam: str, name: str) -> Any:
                          ) from error
     if not hasattr(found, "model_validate"):
         raise UsageError(f"{seam} {name!r} ({target}){package} is no class of a plug-in; see docs/extending.md")
-    if option := _aliased(found):
+    if option := aliased(found):
         raise UsageError(f"{seam} {name!r} ({target}){package}: option {option!r} has an alias, but options are stored "
                          "and read by the name of their field; name the field as suites write it")
     return found
 
 
 @cache
-def _aliased(model: Any) -> str:
+def aliased(model: Any) -> str:
     """Return the first option with an alias, dotted if it is one of a model in an option; "" if there is none."""
     waiting, seen = [("", model)], set()
     while waiting:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import io
-import os
 import re
-import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +10,7 @@ from pathlib import Path
 from repro.core.errors import TrialError
 from repro.core.orphans import OWNER
 from repro.core.random_streams import Streams
+from repro.core.source_code import stored_source
 from repro.suite import program_files
 from repro.suite.field_problem import FieldProblem
 from repro.suite.model import Trial
@@ -71,39 +69,40 @@ def logs_of(trial: Trial, choices: ProgramConfig, command: Command) -> Path:
     return command.folder / choices.filled(choices.evaluation.logs, given)
 
 
-def working_folder(choices: ProgramConfig, base: Path, scratch: Path) -> Path:
+def working_folder(choices: ProgramConfig, base: Path | None, code: Path, scratch: Path) -> Path:
     """Return the folder in which the program runs; of a commit, one with its files as they were then.
 
     Args:
-        base: folder of the suite's file.
-        scratch: for the files of a commit.
+        base: folder of the suite's file; None: the files that a record brings run in a folder of their own.
+        code: where the run keeps the source of its programs.
+        scratch: for the files of a commit or a record.
 
     Raises:
         TrialError: it is not there, or the commit cannot be brought.
+        OutputError: the record does not bring the files that it names.
     """
+    if base is None:
+        for name, content in stored_source(code, choices.engine.sha256).files.items():
+            (scratch / name).parent.mkdir(parents=True, exist_ok=True)
+            (scratch / name).write_bytes(content)
+        return scratch
     folder = base / choices.engine.folder
     if not choices.engine.commit:
         return folder
     try:
-        content = program_files.archive(folder, choices.engine.commit)
+        program_files.export(folder, choices.engine.commit, scratch)
     except FieldProblem as error:
         raise TrialError(f"engine.commit: {error}") from error
-    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
-        tar.extractall(scratch, filter="data")
     return scratch
 
 
 def changed_files(choices: ProgramConfig, folder: Path) -> str:
     """Return what is wrong with the program's files; "" if they are those that the plan was made with."""
     try:
-        found = program_files.digest(program_files.read(folder, choices.engine.files, ""))
+        found = program_files.read(folder, choices.engine.files, "").sha256
     except FieldProblem as error:
         return f"the program's files cannot be read any more: {error}"
     if found == choices.engine.sha256:
         return ""
     return (f"the program's files are not those of the plan: their hash is {found[:12]}, the plan has "
             f"{choices.engine.sha256[:12]}")
-
-
-def inherited_environment() -> dict[str, str]:
-    return dict(os.environ)

@@ -54,7 +54,8 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
             code, run_dir = scratch / "code", scratch / RUN_DIR
             code.mkdir()
             run_dir.mkdir()
-            where = working_folder(choices, Path(payload["base"]), code)
+            base = Path(payload["base"]) if payload["base"] else None
+            where = working_folder(choices, base, Path(payload["code"]), code)
             command = make_command(trial, choices, where, run_dir, os.environ, secrets.token_hex(16))
             source = open_source(choices, logs_of(trial, choices, command), scratch, stack)
             _Run(trial, choices, command, source, log, place).run(payload["launched_ns"])
@@ -133,6 +134,11 @@ class _Run:
             self._statements(statements, self._others(True))
         self._statements(statements, self._lines_left())
         self._statements(statements, self._others(True))
+        if process.exit_code == 0 and not self.problem:
+            try:
+                self.source.ended()
+            except OutputProblem as error:
+                self.problem = str(error)
         return False
 
     def _take(self, process: Process, statements: Statements, printed: Any) -> bool:
@@ -192,8 +198,8 @@ class _Run:
             statements.finding("output", self.problem, void=True)
         elif not any(seen.seen == "evaluation" for seen in statements.seen):
             shown = " | ".join(visible(text)[:200] for text in self.last)
-            statements.finding("no evaluation", "no evaluation seen; " + (
-                f"its output ends: {shown}" if shown else "it printed nothing"), void=True)
+            ends = f"its output ends: {shown}" if shown else "it printed nothing"
+            statements.finding("no evaluation", f"no evaluation seen; {self.source.hint() or ends}", void=True)
         if changed := changed_files(self.choices, self.command.folder):
             statements.finding("code", changed, void=True)
         if self.traceback:

@@ -49,6 +49,20 @@ class Source:
             return []
         return [seen for line in lines if (seen := self.of_output(line)) is not None]
 
+    def ended(self) -> None:
+        """Take the end of a program that ended well.
+
+        Raises:
+            OutputProblem: what it stated lacks its end.
+        """
+        if self.of_pipe is not None:
+            self.of_pipe.close()
+
+    def hint(self) -> str:
+        """Return what may explain that no evaluation was seen; "" if nothing does."""
+        others = sorted(self.of_pipe.other_metrics) if self.of_pipe is not None else []
+        return f"it evaluated {', '.join(others)}" if others else ""
+
     def from_pipe(self) -> list[Observation]:
         """Return what has arrived in the pipe.
 

@@ -6,11 +6,14 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
+from repro.core.errors import one_line
 from repro.core.frozen import Frozen
 from repro.program.observation import Line, Observation, OutputProblem, Seen
 
 SHOWN = 200
 """Longest part of a line that a message shows, characters."""
+MOST = 2 ** 63
+"""Above every number of steps or samples."""
 LATEST_SECONDS = 1.0
 """Starts, stops and evaluations are written when they happen: one that arrives later than this after its own time is
 not believed."""
@@ -20,11 +23,11 @@ class _Message(Frozen):
     """One line of the pipe."""
 
     event: Seen
-    ns: int
+    ns: int = Field(ge=0)
     """Monotonic nanoseconds of the machine when it happened, by the program."""
     pid: int
-    step: int | None = Field(default=None, ge=0)
-    samples: int | None = Field(default=None, ge=0)
+    step: int | None = Field(default=None, ge=0, lt=MOST)
+    samples: int | None = Field(default=None, ge=0, lt=MOST)
     metric: str | None = None
     value: float | None = None
 
@@ -58,7 +61,7 @@ class WatchReader:
         message = _parsed(line.text)
         problem = self._problem(message, line.arrived_ns)
         if problem:
-            raise OutputProblem(f"repro.watch: {problem}: {line.text[:SHOWN]}")
+            raise _refusal(problem, line.text)
         self._process = message.pid
         if self._left_out(message):
             self.other_metrics.add(str(message.metric))
@@ -138,5 +141,9 @@ def _parsed(text: str) -> _Message:
         return _Message.model_validate_json(text)
     except ValidationError as error:
         first: Any = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise OutputProblem(f"repro.watch: {f'{place}: ' if place else ''}{first['msg']}: {text[:SHOWN]}") from None
+        place = ".".join(str(part) for part in first["loc"])[:SHOWN]
+        raise _refusal(f"{place}: {first['msg']}" if place else first["msg"], text) from None
+
+
+def _refusal(problem: str, text: str) -> OutputProblem:
+    return OutputProblem(one_line(f"repro.watch: {problem}: {text[:SHOWN]}"))

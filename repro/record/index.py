@@ -18,7 +18,7 @@ from repro.record.store import RunFolder
 NAME = "sha256sums.txt"
 TOP = ("plan.json", "suite.yaml", "environment.json", "launchers.json", "ledger.jsonl", "incidents.jsonl",
        "looks.jsonl", "parity.json")
-BELOW = ("parity", "trials")
+BELOW = ("code", "parity", "trials")
 """Folders whose every file belongs to the record. Reports, tracking and calibration can be made from it again."""
 MAX_FILES = 100_000
 MAX_FILE_BYTES = 256 << 20

@@ -11,8 +11,12 @@ from pathlib import Path
 
 from repro.core import registry
 from repro.core.frozen import Frozen
+from repro.core.source_import import allowed
 from repro.record.plugin_files import own_file, source_files
+from repro.suite.choice import Choice
 from repro.suite.plan import Plan
+
+FILE = "a file"
 
 
 class PluginCode(Frozen):
@@ -21,7 +25,7 @@ class PluginCode(Frozen):
     plugin: str
     """Seam and name: `workload byte-lm`."""
     distribution: str
-    """Name of its package; "" if its entry point belongs to none."""
+    """Name of its package; "" if its entry point belongs to none; `FILE` for a class from a file."""
     version: str
     """Version of the package; "" if unknown."""
     sha256: str
@@ -42,9 +46,11 @@ class PluginCode(Frozen):
 
 
 def plugin_code(plan: Plan) -> tuple[PluginCode, ...]:
-    """Return the code of every plug-in in `plan` that another package brings, by name."""
+    """Return the code of every plug-in in `plan` that another package or a file brings, by name."""
     chosen = {(choice.seam, choice.kind) for cell in plan.cells for choice in cell.choices.plugins()}
     points = [(f"{seam} {kind}", registry.entry_point(seam, kind)) for seam, kind in sorted(chosen)]
+    files = {(choice.seam, choice.kind): choice for cell in plan.cells for choice in cell.choices.plugins()
+             if choice.code}
     found: dict[tuple[str, str], PluginCode] = {}
     """(package, module) -> the code of its first plug-in."""
     result = []
@@ -54,7 +60,16 @@ def plugin_code(plan: Plan) -> tuple[PluginCode, ...]:
             if key not in found:
                 found[key] = _code(name, point)
             result.append(found[key].model_copy(update={"plugin": name}))
-    return tuple(result)
+    return tuple(result + [_of_file(files[name]) for name in sorted(files)])
+
+
+def _of_file(choice: Choice) -> PluginCode:
+    """Return the code of a class from a file: the source that the plan was made with, which is what ranks import."""
+    source = allowed(choice.code)
+    files = [source.root / name for name in source.files] if source else []
+    commit, dirty = _checkout(files[0].resolve(), files) if files else (None, None)
+    return PluginCode(plugin=f"{choice.seam} {choice.kind}", distribution=FILE, version="", sha256=choice.code,
+                      files=len(files), commit=commit, dirty=dirty)
 
 
 def _code(plugin: str, point: EntryPoint) -> PluginCode:

@@ -54,6 +54,8 @@ class RunFolder:
         self.trials = root / "trials"
         self.reports = root / "report"
         self.tracking = root / "tracking.json"
+        self.code = root / "code"
+        """Source of the classes from files, a folder for each: what the ranks import."""
         self.cache = root / "cache"
         """Compiled code, while a run executes."""
 

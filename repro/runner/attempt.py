@@ -121,7 +121,8 @@ class TrialStarter:
             outcome = self.launchers.launch(trial, trial.choices.entry, folder.trial(trial.trial_id), {
                 "log": log.name, "attempt": start.attempt, "checkpoints": checkpoints.payload(point),
                 "spent_seconds": spent, "cache": str(folder.cache),
-                "base": str(folder.root.resolve() / self.context.plan.base),
+                "base": str(folder.root.resolve() / base) if (base := self.context.plan.base) else "",
+                "code": str(folder.code),
             })
         return replace(outcome, seconds=outcome.seconds + spent) if outcome.timed_out else outcome
 

@@ -141,7 +141,8 @@ class ParityGate:
         folder = self.context.folder.parity / place
         ranks = group.candidates[0].choices.processes if member is group.reference else 1
         payload = {"kind": group.kind, "least_share": group.least_share, "disturbance": disturbance,
-                   "ranks_of_candidates": ranks, "cache": str(self.context.folder.cache)}
+                   "ranks_of_candidates": ranks, "cache": str(self.context.folder.cache),
+                   "code": str(self.context.folder.code)}
         outcome = self.launchers.launch(member, PARITY_WORKER, folder, payload)
         if not outcome.ok:
             called = parity.name(member) if member is group.reference else group.name(member)

@@ -17,6 +17,7 @@ from repro.record.results import Result
 from repro.record.resume import began_elsewhere, trials_to_run
 from repro.record.status import meaning
 from repro.record.store import Record, RunFolder, read_record
+from repro.record.stored_code import copy_code, keep_code
 from repro.runner import preflight
 from repro.runner.attempt import TrialStarter
 from repro.runner.checkpoints import remove_useless
@@ -103,17 +104,23 @@ class Run:
         Trials(context, starter, self.watch, self.options.strict, looks).run(record, trials)
 
 
-def prepare(plan: Plan, suite_text: str, out: Path) -> RunFolder:
-    """Create a run folder that holds the plan.
+def prepare(plan: Plan, suite_text: str, out: Path, brought: Path | None = None) -> RunFolder:
+    """Create a run folder that holds the plan, and the source of its classes from files and of its programs.
+
+    Args:
+        brought: folder with the source that a record brings; None: the plan was made from files of this machine.
 
     Raises:
         OutputError: it cannot be written, or is not empty.
     """
     folder = RunFolder.create(out)
-    if plan.base:
-        plan = plan.model_copy(update={"base": os.path.relpath(plan.base, folder.root.resolve())})
+    if brought is not None:
+        copy_code(brought, folder.code, plan)
+    else:
+        keep_code(folder.code, plan)
+    base = os.path.relpath(plan.base, folder.root.resolve()) if plan.base else ""
     write_text(folder.suite, suite_text)
-    write_model(folder.plan, plan)
+    write_model(folder.plan, plan.model_copy(update={"base": base}))
     return folder
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
@@ -14,9 +15,11 @@ from repro.core import registry
 from repro.core.errors import ReproError, UnknownName
 from repro.core.frozen import Frozen
 from repro.core.redact import without_users
+from repro.core.source_code import is_file_kind
 from repro.seams.plugin import Plugin
 from repro.suite.facts import facts_of
 from repro.suite.field_problem import FieldProblem, as_text, describe_error, reject_booleans
+from repro.suite.file_classes import file_class
 from repro.suite.labels import is_label
 from repro.suite.recorded import NAME, RecordedPlugin, RecordedPlugins, described, from_data, unknown_plugin
 from repro.suite.stand_in import StandIn
@@ -29,11 +32,13 @@ class Choice(Frozen):
 
     seam: str = Field(exclude=True)
     kind: str
+    code: str = ""
+    """sha256 of the source of a class from a file (`kind` is then `net.py:Net`); "" for a plug-in that is installed."""
     plugin: SerializeAsAny[Plugin]
 
     @model_serializer
     def _flat(self) -> dict[str, Any]:
-        return {"kind": self.kind, **self.options}
+        return {"kind": self.kind, **({"code": self.code} if self.code else {}), **self.options}
 
     @property
     def options(self) -> dict[str, Any]:
@@ -78,75 +83,110 @@ def parse_choice(seam: str, value: Any) -> Any:
         article = "an" if seam[0] in "aeiou" else "a"
         raise FieldProblem(f"must be the name of {article} {seam}, or a mapping with `kind: <name>`")
     options = {str(key): item for key, item in data.items() if key != "kind"}
-    recorded = described(seam, data["kind"])
+    name = Name(seam, data["kind"], _code(data["kind"], options))
+    recorded = described(seam, name.kind)
     try:
-        options = _with_data(seam, data["kind"], options)
+        options = _with_data(name, options)
         if recorded is not None:
-            return _recorded(recorded, seam, data["kind"], options)
-        return _installed(seam, data["kind"], options)
+            return _recorded(recorded, name, options)
+        return _installed(name, options)
     except UnknownName as error:
         raise FieldProblem(str(error), () if isinstance(value, str) else ("kind",)) from error
 
 
-def _with_data(seam: str, kind: str, options: dict[str, Any]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Name:
+    """What a choice names."""
+
+    seam: str
+    kind: str
+    code: str = ""
+
+    def load(self) -> Any:
+        """Return the class.
+
+        Raises:
+            UnknownName: none is installed under this name.
+            UsageError: it cannot be imported, or is no class of this seam.
+        """
+        return file_class(self.seam, self.kind, self.code) if self.code else registry.load(self.seam, self.kind)
+
+
+def _code(kind: str, options: dict[str, Any]) -> str:
+    """Take the hash of its source from the options of a class from a file; return "" for any other plug-in.
+
+    Raises:
+        FieldProblem: it is missing. A suite states a path, which `repro.suite.file_classes` replaces where the user's
+            own suite is read; nothing else ever leads to a file.
+    """
+    if not is_file_kind(kind):
+        return ""
+    code = options.pop("code", None)
+    if not isinstance(code, str) or not re.fullmatch("[0-9a-f]{64}", code):
+        raise FieldProblem(f"{kind[:60]!r} is a class from a file, without the sha256 of its source")
+    return code
+
+
+def _with_data(name: Name, options: dict[str, Any]) -> dict[str, Any]:
     """Return the options with those that data give: of the record that is being read, else of this machine.
 
     Raises:
         UnknownName: no plug-in of this name is installed, and no record is being read.
     """
     try:
-        cls = registry.load(seam, kind)
-    except ReproError:
-        if described(seam, kind) is not None:
+        cls = name.load()
+    except (ReproError, FieldProblem):
+        if described(name.seam, name.kind) is not None:
             return options
         raise
     names = getattr(cls, "from_data", ())
-    if all(name in options for name in names):
+    if all(item in options for item in names):
         return options
-    found = from_data(seam, kind, options, names)
+    found = from_data(name.seam, name.kind, name.code, options, names)
     return {**(cls.found_here() if found is None else found), **options}
 
 
-def _installed(seam: str, kind: str, options: dict[str, Any]) -> Choice:
-    """Return the choice of a plug-in that is installed.
+def _installed(name: Name, options: dict[str, Any]) -> Choice:
+    """Return the choice of a plug-in that is installed, or of a class from a file that may be imported.
 
     Raises:
         UnknownName: none is, under this name.
         UsageError: it cannot be imported.
         FieldProblem: it does not accept an option.
     """
-    cls = registry.load(seam, kind)
+    cls = name.load()
     reject_booleans(cls, options)
     try:
-        return Choice.model_construct(seam=seam, kind=kind, plugin=cls.model_validate(options))
+        return Choice.model_construct(
+            seam=name.seam, kind=name.kind, code=name.code, plugin=cls.model_validate(options))
     except ValidationError as error:
         problem, path = describe_error(error, cls)
         raise FieldProblem(problem, path) from error
 
 
-def _recorded(recorded: RecordedPlugins, seam: str, kind: str, options: dict[str, Any]) -> Choice:
+def _recorded(recorded: RecordedPlugins, name: Name, options: dict[str, Any]) -> Choice:
     """Return a choice of a record: of the plug-in as installed if it is what the record describes, else a stand-in."""
-    if not re.match(NAME, kind):
-        raise FieldProblem(f"no {seam} can have this name: {kind[:60]!r}")
-    key = json.dumps([seam, kind, options], sort_keys=True)
+    if not re.match(NAME, name.kind):
+        raise FieldProblem(f"no {name.seam} can have this name: {name.kind[:60]!r}")
+    key = json.dumps([name.seam, name.kind, name.code, options], sort_keys=True)
     if key not in recorded.parsed:
-        recorded.parsed[key] = _read(recorded.find(seam, kind, options), seam, kind, options)
+        recorded.parsed[key] = _read(recorded.find(name.seam, name.kind, name.code, options), name, options)
     found: Choice = recorded.parsed[key]
     return found
 
 
-def _read(item: RecordedPlugin | None, seam: str, kind: str, options: dict[str, Any]) -> Choice:
+def _read(item: RecordedPlugin | None, name: Name, options: dict[str, Any]) -> Choice:
     try:
-        here = _installed(seam, kind, options)
+        here = _installed(name, options)
         if item is None or (describe(here, item.written).facts == item.facts and here.options == item.options):
             return here
     except (ReproError, FieldProblem, ValidationError):
-        pass  # not installed, broken, or of a version with other options
+        pass  # not installed, not allowed, broken, or of a version with other options
     try:
-        plugin = item.plugin() if item else unknown_plugin(seam, kind, options)
+        plugin = item.plugin() if item else unknown_plugin(name.seam, name.kind, options)
     except ValidationError as error:
-        raise FieldProblem(f"lacks what any {seam} has: {describe_error(error, Plugin)[0]}") from error
-    return Choice.model_construct(seam=seam, kind=kind, plugin=plugin)
+        raise FieldProblem(f"lacks what any {name.seam} has: {describe_error(error, Plugin)[0]}") from error
+    return Choice.model_construct(seam=name.seam, kind=name.kind, code=name.code, plugin=plugin)
 
 
 def describe(choice: Choice, written: Iterable[dict[str, Any]]) -> RecordedPlugin:
@@ -160,8 +200,9 @@ def describe(choice: Choice, written: Iterable[dict[str, Any]]) -> RecordedPlugi
     """
     facts = facts_of(choice.seam, choice.plugin).model_dump(mode="json")
     return RecordedPlugin.model_validate({
-        "seam": choice.seam, "kind": choice.kind, "distribution": registry.distribution(choice.seam, choice.kind),
-        "shown": choice.label, "options": choice.options, "written": tuple(written), "facts": facts,
+        "seam": choice.seam, "kind": choice.kind, "code": choice.code,
+        "distribution": registry.distribution(choice.seam, choice.kind), "shown": choice.label,
+        "options": choice.options, "written": tuple(written), "facts": facts,
     })
 
 

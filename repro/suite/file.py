@@ -14,8 +14,10 @@ from pydantic import ValidationError
 from repro.core import pattern
 from repro.core.errors import SuiteError, nearest
 from repro.core.redact import masked
+from repro.core.source_code import SourceCode
 from repro.core.yaml_file import FieldPath, YamlFile, dotted, read_yaml
 from repro.suite.field_problem import FieldProblem, describe_error, known_keys
+from repro.suite.file_classes import MEANT, Base, FileClasses
 from repro.suite.kinds import config_class
 from repro.suite.model import Suite
 from repro.suite.sequential import ANYTIME, ChosenDesign
@@ -26,6 +28,8 @@ SUITE_LEVEL = ("seeds", "master_seed", "sequential")
 
 PROSE = ("title", "description", "source", "expected", "changes")
 """Keys of a suite that hold text for readers."""
+OF_A_RECORD = ("this suite lies in a record, whose classes from files run only after consent: use `repro reproduce` or "
+               "`repro run --resume` with --allow-code")
 
 
 @dataclass(slots=True)
@@ -37,6 +41,8 @@ class SuiteFile:
     source: YamlFile
     suite: Suite = field(init=False)
     overrides: dict[FieldPath, str] = field(default_factory=dict)
+    sources: dict[str, SourceCode] = field(default_factory=dict)
+    """File name -> source of the classes that it takes from files, which planning imports."""
 
     @property
     def folder(self) -> Path:
@@ -92,15 +98,19 @@ def read_suite(
         raise SuiteError("is not a suite: a mapping with `suite:` and `trial:` is expected", file=source.name, line=1)
     written: dict[FieldPath, str] = {}
     data = {key: _without_secrets(item) if key in PROSE else item for key, item in source.data.items()}
+    holder = SuiteFile(text=masked(text), source=source, overrides=written)
+    classes, folder = FileClasses(holder.problem), Path(name_or_path).parent
+    data = classes.pinned(data, Base(folder, absolute=False, why_not=OF_A_RECORD if _is_record(folder) else ""))
     for override in overrides:
         _apply(data, override, written)
+    data = classes.pinned(data, Base(Path(), absolute=True))
+    holder.sources = classes.sources(data)
     for name, value in (options or {}).items():
         data[name], written[name,] = value, f"--{name.replace('_', '-')} {value}"
     if ("seeds",) in written and (design is not None or data.get("sequential") is not None):
         raise _fixed_number(written["seeds",], design)
     if design is not None:
         data = _with_design(data, design, written)
-    holder = SuiteFile(text=masked(text), source=source, overrides=written)
     try:
         holder.suite = Suite.model_validate(data)
     except ValidationError as error:
@@ -108,6 +118,11 @@ def read_suite(
         raise holder.problem(problem, path) from error
     _check_factors(holder)
     return holder
+
+
+def _is_record(folder: Path) -> bool:
+    return (folder / "plan.json").exists() and any(
+        (folder / name).exists() for name in ("sha256sums.txt", "ledger.jsonl", "trials", "code"))
 
 
 def _fixed_number(shown: str, design: ChosenDesign | None) -> SuiteError:
@@ -160,6 +175,8 @@ def _apply(data: dict[str, Any], override: str, written: dict[FieldPath, str]) -
     if not equals or not key or not text.strip():
         raise SuiteError("an override is written key=value, for example -o processes=1,2", file=shown)
     values = YamlFile(shown, f"[{text}]").data
+    if key.endswith(".kind") and any(MEANT.search(item) for item in values if isinstance(item, str)):
+        raise SuiteError(f"give a class from a file as {key.removesuffix('.kind')}=path/to/file.py:Class", file=shown)
     if key in SUITE_LEVEL:
         if key == "sequential" and values != [None]:
             raise SuiteError("only sequential=null can be given, for a fixed number of pairs", file=shown)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any, ClassVar, Literal
@@ -12,7 +13,9 @@ from pydantic import Field, model_validator
 
 from repro.core.errors import nearest
 from repro.core.machine import Machine
+from repro.core.source_code import PLACE_DIGITS
 from repro.seams.plugin import Setting
+from repro.suite.carried_code import CarriedCode
 from repro.suite.choice import LauncherChoice
 from repro.suite.field_problem import FieldProblem, SuitePart
 from repro.suite.output_patterns import OutputPatterns
@@ -235,6 +238,14 @@ class ProgramConfig(TrialConfig):
             raise FieldProblem(f"the files have the hash {found}; remove it to run them as they are",
                                ("engine", "sha256"))
         return self.model_copy(update={"engine": self.engine.model_copy(update={"sha256": found})})
+
+    def carried_code(self) -> tuple[CarriedCode, ...]:
+        given = {SEED: f"{{{SEED}}}", RUN_DIR: f"{{{RUN_DIR}}}"}
+        words = shlex.join(self.filled(part, given) for part in self.engine.run)
+        set_ = "".join(f", {name}={self.filled(text, given)}" for name, text in sorted(self.engine.environment.items()))
+        seen = "".join(f", sees {name}" for name in sorted(self.engine.passes))
+        return (CarriedCode(f"command `{words}`{set_}{seen}", self.engine.sha256,
+                            f"code/{self.engine.sha256[:PLACE_DIGITS]}"),)
 
     # ---- filling in
 

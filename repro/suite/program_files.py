@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import os
 import subprocess
-import tarfile
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
+from repro.core.source_code import MAX_FILE_BYTES, MAX_FILES, SourceCode
 from repro.suite.field_problem import FieldProblem
 
-MOST_FILES, MOST_BYTES = 2000, 32 << 20
-"""Files of one program, and their bytes together: its source, not its data."""
 LEFT_OUT = ("__pycache__", "node_modules", "venv", "runs", "mlruns", "wandb")
 """Folders that no pattern reaches, besides those whose names begin with a dot."""
 GIT_SECONDS = 60.0
@@ -49,64 +46,56 @@ class ProgramFiles:
                     raise FieldProblem("the record does not state the hash of these files", ("engine", "files"))
                 self.found[key] = self.stated[key]
             else:
-                self.found[key] = digest(read(self.base / folder, patterns, commit))
+                self.found[key] = read(self.base / folder, patterns, commit).sha256
                 if self.stated.get(key, self.found[key]) != self.found[key]:
                     raise FieldProblem(f"its files have the hash {self.found[key]}, and the suite's `programs` states "
                                        f"{self.stated[key]}", ("engine", "files"))
         return self.found[key]
 
 
-def read(folder: Path, patterns: Sequence[str], commit: str) -> dict[str, bytes]:
-    """Return the files of a program: path below `folder` -> content.
+def read(folder: Path, patterns: Sequence[str], commit: str) -> SourceCode:
+    """Return the files of a program, by their paths below `folder`.
 
     Raises:
         FieldProblem: there are none, too many, one cannot be read, or `folder` is no checkout with that commit.
     """
     if not folder.is_dir():
         raise FieldProblem(f"no such folder: {folder.name}", ("engine", "folder"))
+    if commit:
+        with tempfile.TemporaryDirectory(prefix="repro-commit-") as scratch:
+            export(folder, commit, Path(scratch))
+            return read(Path(scratch), patterns, "")
     found: dict[str, bytes] = {}
-    size = 0
-    for name, content in _of_commit(folder, commit) if commit else _of_folder(folder, patterns):
+    for name, content in _of_folder(folder, patterns):
         if any(_matches(name, pattern) for pattern in patterns):
             found[name] = content
-            size += len(content)
-            if len(found) > MOST_FILES or size > MOST_BYTES:
-                raise FieldProblem(f"more than {MOST_FILES} files or {MOST_BYTES >> 20} MiB: name the program's source "
-                                   "and not its data", ("engine", "files"))
+            if len(found) > MAX_FILES or len(content) > MAX_FILE_BYTES:
+                raise FieldProblem(f"{name}: more than {MAX_FILES} files, or one of more than {MAX_FILE_BYTES >> 20} "
+                                   "MiB: name the program's source and not its data", ("engine", "files"))
     if not found:
         raise FieldProblem(f"no file of {folder.name or 'the folder'} matches {', '.join(patterns)}",
                            ("engine", "files"))
-    return found
+    return SourceCode(found, folder)
 
 
-def digest(files: Mapping[str, bytes]) -> str:
-    """Return the sha256 of names and contents."""
-    listed = sorted((name, hashlib.sha256(content).hexdigest()) for name, content in files.items())
-    return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
-
-
-def archive(folder: Path, commit: str) -> bytes:
-    """Return a tar of the folder's part of a commit.
+def export(folder: Path, commit: str, to: Path) -> None:
+    """Write the folder's part of a commit into the empty folder `to`; the checkout itself stays as it is.
 
     Raises:
         FieldProblem: `folder` is in no checkout, or there is no such commit.
     """
-    wanted = _git(folder, "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}")
+    top, prefix = _git(folder, "rev-parse", "--show-toplevel"), _git(folder, "rev-parse", "--show-prefix")
+    if top is None or prefix is None:
+        raise FieldProblem("its folder is no git checkout", ("engine", "commit"))
+    wanted = _git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
     if wanted is None:
-        inside = _git(folder, "rev-parse", "--is-inside-work-tree") is not None
-        what = f"no commit, tag or branch {commit!r} in its repository" if inside else "its folder is no git checkout"
-        raise FieldProblem(what, ("engine", "commit"))
-    found = _git(folder, "archive", "--format=tar", wanted.decode().strip())
-    if found is None:
-        raise FieldProblem(f"git cannot bring the commit {commit!r} of this folder", ("engine", "commit"))
-    return found
-
-
-def _of_commit(folder: Path, commit: str) -> Iterator[tuple[str, bytes]]:
-    with tarfile.open(fileobj=io.BytesIO(archive(folder, commit))) as tar:
-        for member in tar:
-            if member.isfile() and (stream := tar.extractfile(member)) is not None:
-                yield member.name, stream.read(MOST_BYTES + 1)
+        raise FieldProblem(f"no commit, tag or branch {commit!r} in its repository", ("engine", "commit"))
+    tree = f"{wanted}:{prefix.rstrip('/')}"
+    with tempfile.TemporaryDirectory(prefix="repro-index-") as scratch:
+        own = {"GIT_INDEX_FILE": str(Path(scratch, "index"))}
+        if _git(Path(top), "read-tree", tree, **own) is None or \
+                _git(Path(top), "checkout-index", "--all", f"--prefix={to.resolve()}/", **own) is None:
+            raise FieldProblem(f"git cannot bring this folder as it was in {commit!r}", ("engine", "commit"))
 
 
 def _of_folder(folder: Path, patterns: Sequence[str]) -> Iterator[tuple[str, bytes]]:
@@ -120,7 +109,7 @@ def _of_folder(folder: Path, patterns: Sequence[str]) -> Iterator[tuple[str, byt
             if any(_matches(below, pattern) for pattern in patterns) and path.is_file():
                 try:
                     with path.open("rb") as stream:
-                        yield below, stream.read(MOST_BYTES + 1)
+                        yield below, stream.read(MAX_FILE_BYTES + 1)
                 except OSError as error:
                     raise FieldProblem(f"{below}: {error.strerror}", ("engine", "files")) from error
 
@@ -138,16 +127,11 @@ def _parts_match(name: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
     return bool(name) and fnmatchcase(name[0], pattern[0]) and _parts_match(name[1:], pattern[1:])
 
 
-def state(folder: Path) -> tuple[str | None, bool | None]:
-    """Return commit and whether there are uncommitted changes below a folder; (None, None): it is in no checkout."""
-    commit, status = _git(folder, "rev-parse", "HEAD"), _git(folder, "status", "--porcelain", "--", ".")
-    return (commit.decode().strip() if commit else None), (None if status is None else bool(status.strip()))
-
-
-def _git(folder: Path, *arguments: str) -> bytes | None:
+def _git(folder: Path, *arguments: str, **environment: str) -> str | None:
     try:
-        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, timeout=GIT_SECONDS,
-                              check=False, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True,
+                              timeout=GIT_SECONDS, check=False, stdin=subprocess.DEVNULL,
+                              env={**os.environ, **environment})
+    except (OSError, ValueError, subprocess.TimeoutExpired):
         return None
-    return done.stdout if done.returncode == 0 else None
+    return done.stdout.rstrip("\n") if done.returncode == 0 else None

@@ -16,7 +16,8 @@ from pydantic import BaseModel
 
 from repro.core import registry
 from repro.core.errors import UsageError
-from repro.core.redact import credential_in
+from repro.core.redact import credential_in, secrets
+from repro.core.source_import import allowed
 from repro.seams.reach import Reach
 from repro.suite.cell import Cell
 
@@ -101,6 +102,8 @@ def refuse_credentials(plan: Plan, environment: Mapping[str, str]) -> None:
     """
     if what := credential_in(plan.suite.suite, environment):
         raise UsageError(f"suite: its name holds {what}; give the suite another name")
+    for choice in {choice.code: choice for cell in plan.cells for choice in cell.choices.plugins()}.values():
+        _refuse_in_source(choice.code, environment)
     words = _schema_words(plan)
     complete = [(choice.seam, choice.options) for cell in plan.cells for choice in cell.choices.plugins()]
     written = plan.suite.model_dump(mode="json", include=set(WITH_OPTIONS))
@@ -111,6 +114,18 @@ def refuse_credentials(plan: Plan, environment: Mapping[str, str]) -> None:
                 raise UsageError(f"{option}: holds {what}; options are part of every record. A plug-in should read a "
                                  "credential from a variable or a file")
             seen.add(text)
+
+
+def _refuse_in_source(code: str, environment: Mapping[str, str]) -> None:
+    source, hidden = allowed(code), secrets(environment)
+    for name, content in source.files.items() if source else ():
+        for number, line in enumerate(content.decode().splitlines(), 1):
+            if "://" not in line and not any(value in line for value in hidden):
+                continue
+            for word in line.split() if "://" in line else [line]:
+                if what := credential_in(word, environment):
+                    raise UsageError(f"{name}:{number}: holds {what}; the source is part of every record. Read a "
+                                     "credential from a variable or a file")
 
 
 def _schema_words(plan: Plan) -> set[str]:

@@ -12,13 +12,14 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from repro.core import registry
 from repro.core.frozen import Frozen
+from repro.core.source_code import is_file_kind
 from repro.seams.plugin import Plugin
 from repro.suite.facts import FACTS, Facts
 from repro.suite.labels import is_label
 from repro.suite.stand_in import stand_in
 
-NAME = r"^[\w.+-]{1,100}$"
-"""Names that a record may give to plug-ins that are not installed."""
+NAME = r"^[\w.+-]{1,100}(\.py:[^\W\d]\w{0,99})?$"
+"""Names that a record may give to plug-ins that are not installed, and to classes from files."""
 
 
 class RecordedPlugin(Frozen):
@@ -27,6 +28,8 @@ class RecordedPlugin(Frozen):
 
     seam: Literal["workload", "engine", "comm", "precision", "optimizer", "launcher"]
     kind: str = Field(pattern=NAME)
+    code: str = Field("", pattern="^([0-9a-f]{64})?$")
+    """sha256 of the source of a class from a file."""
     distribution: str = Field("", max_length=200)
     """Name and version of the package that it came from; "" if unknown."""
     shown: str = Field(max_length=20_000)
@@ -52,7 +55,8 @@ class RecordedPlugin(Frozen):
     def plugin(self) -> Plugin:
         """Return the stand-in for it."""
         came = f" (it came with {self.distribution})" if self.distribution else ""
-        return stand_in(self.seam, self.options, self._facts(), self.shown, absence(self.seam, self.kind, came))
+        missing = absence(self.seam, self.kind, came, self.code)
+        return stand_in(self.seam, self.options, self._facts(), self.shown, missing)
 
     def _facts(self) -> Facts:
         return FACTS[self.seam].model_validate(self.facts)
@@ -65,8 +69,11 @@ def unknown_plugin(seam: str, kind: str, options: Mapping[str, Any]) -> Plugin:
     return stand_in(seam, options, FACTS[seam](), label, absence(seam, kind))
 
 
-def absence(seam: str, kind: str, came: str = "") -> str:
+def absence(seam: str, kind: str, came: str = "", code: str = "") -> str:
     """Return the sentence that says what is missing for a run."""
+    if is_file_kind(kind):
+        return (f"{seam} {kind!r} is a class from a file, whose source the record holds (sha256 {code[:16]}); reading "
+                "a record runs none of it")
     return (f"{seam} {kind!r} is not installed here as the record describes it{came}; the record can be read, "
             "verified and compared, but not run")
 
@@ -75,17 +82,17 @@ class RecordedPlugins:
     """The plug-ins that one record describes, found by their options, complete or as written."""
 
     def __init__(self, items: Sequence[RecordedPlugin]) -> None:
-        self._items = {self._key(item.seam, item.kind, options): item for item in items
+        self._items = {self._key(item.seam, item.kind, item.code, options): item for item in items
                        for options in (*item.written, item.options)}
         self.parsed: dict[str, Any] = {}
         """Choices that were parsed already: a plan names each in hundreds of cells."""
 
-    def find(self, seam: str, kind: str, options: Mapping[str, Any]) -> RecordedPlugin | None:
-        return self._items.get(self._key(seam, kind, options))
+    def find(self, seam: str, kind: str, code: str, options: Mapping[str, Any]) -> RecordedPlugin | None:
+        return self._items.get(self._key(seam, kind, code, options))
 
     @staticmethod
-    def _key(seam: str, kind: str, options: Mapping[str, Any]) -> str:
-        return json.dumps([seam, kind, options], sort_keys=True)
+    def _key(seam: str, kind: str, code: str, options: Mapping[str, Any]) -> str:
+        return json.dumps([seam, kind, code, options], sort_keys=True)
 
 
 _current: ContextVar[RecordedPlugins | None] = ContextVar("recorded", default=None)
@@ -110,12 +117,14 @@ def reading(plugins: Any) -> Iterator[None]:
         _current.reset(token)
 
 
-def from_data(seam: str, kind: str, options: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any] | None:
+def from_data(
+    seam: str, kind: str, code: str, options: Mapping[str, Any], names: Sequence[str]
+) -> dict[str, Any] | None:
     """Return what the record says of options that the data of its machine gave; None: no record is being read."""
     current = _current.get()
     if current is None:
         return None
-    item = current.find(seam, kind, options)
+    item = current.find(seam, kind, code, options)
     return {name: item.options[name] for name in names if name in item.options} if item else {}
 
 

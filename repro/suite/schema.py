@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from repro.core import registry
 from repro.core.errors import UsageError
 from repro.suite.field_problem import SCHEDULES
+from repro.suite.kinds import PROGRAM
 from repro.suite.model import Suite
+from repro.suite.program import ProgramConfig
 from repro.suite.training import TrainingConfig
 
 EXPONENT = r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"
@@ -26,19 +29,46 @@ def suite_schema() -> dict[str, Any]:
         trial["properties"][seam] = {"$ref": f"#/$defs/{seam}-choice", **_default(described)}
     trial["properties"]["batch"] = {"anyOf": [{"type": "integer", "minimum": 1}, trial["properties"]["batch"]]}
     _schedule_by_name(trial)
-    definitions["Trial"] = {**trial, "required": []}  # the template may leave out what the matrix sets
+    program = _program(definitions)
+    # The template may leave out what the matrix sets.
+    definitions["Training"], definitions["ProgramTrial"] = {**trial, "required": []}, {**program, "required": []}
+    says_program = {"anyOf": [
+        {"required": ["kind"], "properties": {"kind": {"const": PROGRAM}}},
+        {"required": ["engine"], "properties": {"engine": {
+            "type": "object", "required": ["kind"], "properties": {"kind": {"const": PROGRAM}}}}}]}
+    definitions["Trial"] = {"if": says_program, "then": {"$ref": "#/$defs/ProgramTrial"},
+                            "else": {"$ref": "#/$defs/Training"}}
     schema["properties"]["trial"] = {"$ref": "#/$defs/Trial"}
-    schema["properties"]["matrix"] = _matrix(schema["properties"]["matrix"], trial["properties"])
+    schema["properties"]["matrix"] = _matrix(
+        schema["properties"]["matrix"], _either(trial["properties"], program["properties"]))
     schema["$defs"] = definitions
     schema = _with_exponents(schema)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "repro suite"}
+
+
+def _program(definitions: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a trial of kind program; its parts go into `definitions`."""
+    program = ProgramConfig.model_json_schema(by_alias=True)
+    definitions |= {name: part for name, part in program.pop("$defs", {}).items() if name not in ("Choice", "Plugin")}
+    program["properties"]["launcher"] = {"const": "inline"}
+    program["properties"]["batch"] = {"anyOf": [{"type": "integer", "minimum": 1}, program["properties"]["batch"]]}
+    return program
+
+
+def _either(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of two kinds of trial; one that both have may be as in either."""
+    both = first | second
+    for name in first.keys() & second.keys():
+        both[name] = first[name] if first[name] == second[name] else {"anyOf": [first[name], second[name]]}
+    return both
 
 
 def _matrix(matrix: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of the matrix: its keys are fields of a trial, or dotted paths into one that has fields."""
     described = {key: value for key, value in matrix.items() if key in ("default", "description", "title", "type")}
     whole = {name: {"type": "array", "items": field, "minItems": 1} for name, field in fields.items()}
-    deep = "|".join(name for name, field in fields.items() if "$ref" in field or name in ("batch", "schedule"))
+    deep = "|".join(name for name, field in fields.items()
+                    if "$ref" in json.dumps(field) or name in ("schedule", "parameters"))
     return {**described, "properties": whole, "additionalProperties": False,
             "patternProperties": {rf"^({deep})\.[a-z_.]+$": {"type": "array", "minItems": 1}}}
 
@@ -67,7 +97,11 @@ def _schedule_by_name(trial: dict[str, Any]) -> None:
 
 def _choice(seam: str, definitions: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of a plug-in: its name, or a mapping with `kind` and its options."""
-    variants: list[dict[str, Any]] = [{"enum": registry.names(seam)}]
+    of_a_file = {"type": "string", "pattern": r"\.py:\w+$"}
+    variants: list[dict[str, Any]] = [
+        {"enum": registry.names(seam)}, of_a_file,
+        {"type": "object", "properties": {"kind": of_a_file}, "required": ["kind"]},  # the options are the class's
+    ]
     for name in registry.names(seam):
         try:
             options = registry.load(seam, name).model_json_schema()

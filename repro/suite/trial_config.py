@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from typing_extensions import Self
 
 from repro.core.machine import Machine
+from repro.core.source_code import PLACE_DIGITS
 from repro.seams.plugin import Setting
+from repro.suite.carried_code import CarriedCode
 from repro.suite.choice import Choice
 from repro.suite.field_problem import SuitePart
 from repro.suite.identity import digest
@@ -145,6 +147,14 @@ class TrialConfig(SuitePart):
     def plugins(self) -> tuple[Choice, ...]:
         """Return every plug-in chosen."""
         return tuple(getattr(self, name) for name in self.plugin_fields)
+
+    def carried_code(self) -> tuple[CarriedCode, ...]:
+        """Return the code that a trial executes and that no installed package brings: a record that is run again needs
+        the user's consent to it. A kind that starts a command adds the command.
+        """
+        return tuple(CarriedCode(f"{item.seam} {item.kind}", item.code,
+                                 f"code/{item.code[:PLACE_DIGITS]}/{item.kind.partition(':')[0]}")
+                     for item in self.plugins() if item.code)
 
     def preload(self) -> list[str]:
         """Return modules that the ranks of a trial import, worth loading once for all trials."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from repro.core import fence
 from repro.core.random_streams import Streams
+from repro.record.stored_code import allow_code_of_trial
 from repro.seams.training import Batch, Job, Session, TrainingParts, Workload
 from repro.suite.gate_options import GateOptions
 from repro.suite.model import Trial
@@ -27,6 +28,7 @@ from repro.worker.setup import RankPlace, Started, make_job, start_session, warm
 def main(folder: str, payload: Mapping[str, Any]) -> None:
     """Run the steps and write trace<rank>.json in `folder`: the entry point of every rank."""
     rank, world, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    allow_code_of_trial(payload)
     trial = Trial.model_validate(payload["trial"])
     with naming_out_of_memory(trial.training, in_gate=True):
         trace = _run(trial, RankPlace(rank, world, local_rank), payload)

@@ -14,6 +14,7 @@ from repro.core.random_streams import Streams
 from repro.core.torch_build import torch_build
 from repro.record.checkpoint import Resumption
 from repro.record.environment import settings
+from repro.record.stored_code import allow_code_of_trial
 from repro.seams.training import Engine, Job, Session, Workload
 from repro.suite.model import Trial
 from repro.worker.checkpoint_writer import CheckpointWriter, from_payload
@@ -32,6 +33,7 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
     """Train the trial in `payload`: the entry point of every rank; rank 0 writes the log."""
     rank, world, local_rank = (int(os.environ.get(name, default)) for name, default in
                                (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0")))
+    allow_code_of_trial(payload)
     trial = Trial.model_validate(payload["trial"])
     place = RankPlace(rank, trial.training.processes if payload.get("simulated") else world, local_rank)
     with naming_out_of_memory(trial.training):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -79,8 +80,8 @@ def launched(folder: Path) -> Result:
     request = LaunchRequest(
         entry=trial.choices.entry, processes=1, device="cpu", folder=folder / "run",
         timeout_seconds=trial.choices.timeout_seconds,
-        payload={"trial": trial.model_dump(mode="json", by_alias=True), "log": "result_1.txt", "base": str(folder),
-                 "launched_ns": time.monotonic_ns()})
+        payload={"trial": trial.model_dump(mode="json", by_alias=True), "log": "result_1.txt",
+                 "base": str(folder), "code": "", "launched_ns": time.monotonic_ns()})
     before = post_mortem.take_snapshot(folder)
     outcome = post_mortem.explain(Inline().launch(request), replace(before, folder=folder / "run"))
     if outcome.ok:
@@ -114,6 +115,29 @@ def test_its_record_is_sound_packed_and_shown(finished: Path) -> None:
     assert "sound" in repro(finished, "verify", "mine.zip").stdout
     page = (finished / "run" / "report" / "report.html").read_text()
     assert "self-reported" in page and str(finished) not in page
+
+
+def test_it_is_run_again_only_with_consent_and_from_the_source_in_the_record(finished: Path, tmp_path: Path) -> None:
+    packed = tmp_path / "mine.zip"
+    assert repro(finished, "bundle", "run", "-o", str(packed)).returncode == 0
+    refused = repro(tmp_path, "reproduce", "mine.zip", "--trials", "1")
+    assert refused.returncode == 2 and "python train.py" in refused.stderr and "Traceback" not in refused.stderr
+    allowed = refused.stderr.split("--allow-code ")[1].split()[0]
+    assert "is the hash of other code" in repro(tmp_path, "reproduce", "mine.zip", "--allow-code", "0" * 64).stderr
+    again = repro(tmp_path, "reproduce", "mine.zip", "--trials", "2", "--allow-code", allowed, "--out", "again")
+    assert again.returncode in (0, 3), again.stdout + again.stderr
+    assert {item.status for item in read_record(tmp_path / "again").results} == {"ok"}
+    assert "sound" in repro(tmp_path, "verify", "again").stdout
+    resumed = repro(finished, "run", "--resume", "run", "--no-mlflow")
+    assert resumed.returncode == 2 and "--allow-code" in resumed.stderr
+
+
+def test_source_changed_in_a_record_is_found(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished / "run", tmp_path / "run")
+    (source,) = (tmp_path / "run" / "code").glob("*/train.py")
+    source.write_text(source.read_text() + "import os\n")
+    found = repro(tmp_path, "verify", "run")
+    assert found.returncode != 0 and "is not the source of the record" in found.stdout
 
 
 def test_a_seed_is_the_same_for_both_cells_and_unlike_the_next(finished: Path) -> None:

@@ -62,7 +62,7 @@ def test_an_unknown_outcome_is_an_error_that_lists_the_known_ones() -> None:
 def reworded(monkeypatch: pytest.MonkeyPatch) -> None:
     """All warnings in other words."""
     for name in ("describe_log_fault", "describe_resumed"):
-        monkeypatch.setattr(f"repro.record.derive.{name}", lambda *_: "autre chose")
+        monkeypatch.setattr(f"repro.record.derive_training.{name}", lambda *_: "autre chose")
 
 
 @pytest.mark.usefixtures("reworded")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import click
+from click.core import ParameterSource
 
 from repro.cli.options import FiniteRange, echo_json, json_option
 from repro.cli.place import PlaceParam
@@ -25,15 +26,32 @@ def bench() -> None:
 @click.option("--batch", type=click.IntRange(1, 1024), default=64, help="Samples per step, which set its length.")
 @click.option("--steps", type=click.IntRange(1, 10_000), default=50, help="Steps between two lines in the log.")
 @click.option("--processes", type=click.IntRange(1, 8), default=2, help="Ranks.")
+@click.option("--program", is_flag=True, help="Measure `repro.watch` in a program instead.")
 @json_option
-def overhead(pairs: int, launches: int, batch: int, steps: int, processes: int, as_json: bool) -> None:
+@click.pass_context
+def overhead(
+    context: click.Context, pairs: int, launches: int, batch: int, steps: int, processes: int, program: bool,
+    as_json: bool,
+) -> None:
     """Measure the step time against bare DDP.
 
     Single steps under the harness alternate with steps of a hand-written DDP loop that does the same work.
 
+    With --program, steps of 10 ms that are reported through `repro.watch` alternate with steps that are not: in a loop
+    of one's own, and under each framework that is installed and has a callback; 2000 pairs each.
+
     \b
     Example: repro bench overhead --pairs 400 --launches 12 --batch 64
     """
+    if program:
+        from repro.bench.harness import program_overhead
+
+        given = [name for name in ("pairs", "launches", "batch", "steps", "processes")
+                 if context.get_parameter_source(name) is not ParameterSource.DEFAULT]
+        if given not in ([], ["pairs"]):
+            raise UsageError(f"--{given[-1]} does not go with --program, whose steps take 10 ms in one process")
+        _print(program_overhead.measure(pairs if given else program_overhead.PAIRS), as_json)
+        return
     from repro.bench.harness.overhead import measure
 
     if batch % processes:

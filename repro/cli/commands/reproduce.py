@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from repro.cli.options import allow_option, echo_json, json_option
+from repro.cli.options import allow_code_option, allow_option, echo_json, json_option
 from repro.cli.place import PlaceParam
 from repro.cli.terminal import say
 
@@ -23,10 +23,11 @@ from repro.cli.terminal import say
 @click.option("--force", is_flag=True, help="Reproduce even if the record was modified; with --resume also if the "
               "machine or code have changed.")
 @allow_option
+@allow_code_option
 @json_option
 def reproduce(
     source: Path, trials: str | None, out: Path | None, resume: Path | None, force: bool, allowed: tuple[str, ...],
-    as_json: bool,
+    code: str | None, as_json: bool,
 ) -> None:
     """Run a record again and judge the result.
 
@@ -40,7 +41,7 @@ def reproduce(
 
     if resume is not None and (trials or out):
         raise click.UsageError("--resume RUN keeps the folder and the trials of RUN; leave out --trials and --out")
-    found = reproduce_record(source, trials, out, force, resume, allowed)
+    found = reproduce_record(source, trials, out, force, resume, allowed, code)
     if as_json:
         echo_json(found.as_json())
     else:

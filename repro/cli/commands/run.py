@@ -10,6 +10,7 @@ import click
 from repro.cli.duration import DurationParam
 from repro.cli.options import (
     SuiteParam,
+    allow_code_option,
     allow_option,
     anytime_option,
     design_of,
@@ -50,12 +51,13 @@ from repro.core.errors import visible
 @click.option("--mlflow/--no-mlflow", "track", default=True, help="Replay the run to MLflow (MLFLOW_TRACKING_URI, "
               "or a local SQLite store).")
 @allow_option
+@allow_code_option
 @json_option
 def run(
     suite: str | None, overrides: tuple[str, ...], seeds: int | None, master_seed: int | None, resume: Path | None,
     again: bool, force: bool, until_settled: bool, anytime: bool, budget: float | None, strict: bool, energy: bool,
     out: Path | None, track: bool,
-    allowed: tuple[str, ...], as_json: bool,
+    allowed: tuple[str, ...], code: str | None, as_json: bool,
 ) -> None:
     """Run SUITE, or resume an interrupted run.
 
@@ -77,11 +79,11 @@ def run(
                                    "--seeds, --master-seed and --out")
         if until_settled or anytime:
             raise click.UsageError("--resume RUN keeps the design of RUN; leave out --until-settled and --anytime")
-        ended = resume_suite(resume, track, force, again, strict, energy, allowed, budget)
+        ended = resume_suite(resume, track, force, again, strict, energy, allowed, budget, code)
     elif suite is None:
         raise click.UsageError("Missing argument 'SUITE' (or --resume RUN).")
-    elif force or again or allowed:
-        raise click.UsageError("--force, --rerun-failed and --allow require --resume RUN")
+    elif force or again or allowed or code:
+        raise click.UsageError("--force, --rerun-failed, --allow and --allow-code require --resume RUN")
     else:
         source = read_source(suite, overrides, seeds, master_seed, design_of(until_settled, anytime))
         planned = expand(source, overrides)

@@ -58,11 +58,11 @@ def show(suite: str, overrides: tuple[str, ...], as_json: bool) -> None:
     """
     from repro.cli.text.suite import suite_text
 
-    found = read_source(suite, overrides).suite
+    found = read_source(suite, overrides)
     if as_json:
-        echo_json(found.model_dump(mode="json", by_alias=True))
+        echo_json(found.suite.model_dump(mode="json", by_alias=True))
     else:
-        say(suite_text(found))
+        say(suite_text(found.suite, found.sources))
 
 
 @click.command()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from repro.cli.workflows.progress import duration
 from repro.core import pattern
+from repro.core.source_code import SourceCode, is_file_kind
 from repro.suite.cost import Cost
 from repro.suite.kinds import AnyTrialConfig
 from repro.suite.model import Suite
@@ -15,8 +17,12 @@ from repro.suite.plan import Plan
 from repro.suite.program import RUN_DIR, SEED, ProgramConfig
 
 
-def suite_text(suite: Suite) -> str:
-    """Return what a suite compares, in at most a screen of text."""
+def suite_text(suite: Suite, sources: Mapping[str, SourceCode] = MappingProxyType({})) -> str:
+    """Return what a suite compares, in at most a screen of text.
+
+    Args:
+        sources: file name -> source of the classes that it takes from files.
+    """
     version = f" {suite.version}" if suite.version else ""
     lines = [f"{suite.suite}{version}: {suite.title}"]
     if suite.description:
@@ -45,7 +51,14 @@ def suite_text(suite: Suite) -> str:
     for key in ("workload", "precision", "optimizer", "batch", "stop"):
         if pattern.get(suite.trial, key) is not None:
             lines.append(f"{key + ':':<13}{_level(suite.trial[key])}")
+    lines += [f"{'executes:':<13}{source.root / name}{_others(source)}, sha256 {source.sha256[:16]}, when it is "
+              "planned or run" for name, source in sources.items()]
     return "\n".join(lines)
+
+
+def _others(source: SourceCode) -> str:
+    more = len(source.files) - 1
+    return f" and {more} module{'s' if more > 1 else ''} beside it" if more else ""
 
 
 def design_text(suite: Suite) -> str:
@@ -116,7 +129,8 @@ def _work(choices: AnyTrialConfig) -> str:
 def _level(level: Any) -> str:
     if isinstance(level, dict):
         kind = level.get("kind")
-        rest = ", ".join(f"{key}={value}" for key, value in level.items() if key != "kind")
+        rest = ", ".join(f"{key}={value}" for key, value in level.items()
+                         if key != "kind" and not (key == "code" and is_file_kind(str(kind))))
         return (f"{kind} ({rest})" if rest else str(kind)) if kind else rest
     return str(level)
 

@@ -23,7 +23,9 @@ from repro.core.machine import Machine, detect
 from repro.record.limits import check_size
 from repro.record.resume import reopen
 from repro.record.store import Record, RunFolder, read_record
+from repro.record.stored_code import allow_code_of, classes_from_files
 from repro.runner.run import prepare
+from repro.suite.consent import code_permission, require_code
 from repro.suite.plan import Plan, planned_order
 from repro.suite.reaching import permissions, require_allowed
 
@@ -54,7 +56,7 @@ class Reproduced:
 
 def reproduce(
     source: Path, trials: str | None, out: Path | None, force: bool = False, resume: Path | None = None,
-    allowed: Sequence[str] = (),
+    allowed: Sequence[str] = (), code: str | None = None,
 ) -> Reproduced:
     """Run all or some trials of the record at `source` again, and judge the results.
 
@@ -64,6 +66,7 @@ def reproduce(
             the reproduction began.
         resume: the folder of an interrupted reproduction to complete.
         allowed: values of options that may lead out of the run, `SEAM.OPTION=VALUE`.
+        code: hash of the code that the record brings and may run; None: none may.
 
     Raises:
         RecordModified: the record was modified.
@@ -79,6 +82,10 @@ def reproduce(
                              f"verify {source}`, to reproduce it nevertheless add --force")
     with open_record(source) as root:
         first = read_record(root)
+        require_code(str(source), first.plan.cells, code)
+        if files := classes_from_files(first.plan):
+            allow_code_of(first.folder.code, ((item.kind, item.code) for item in files))
+            first = read_record(root)  # with the classes instead of their stand-ins
         if resume is not None:
             folder, plan = reopen_reproduction(resume, first)
             require_allowed(str(source), (*first.plan.cells, *plan.cells), allowed)
@@ -87,12 +94,12 @@ def reproduce(
             plan = reduce_plan(first.plan, choose_trials(first, trials), detect(), fresh_seed())
             check_size(plan)
             folder = prepare(plan, _suite_text(first), out or Path("runs") / (
-                f"{plan.suite.suite}-reproduce-{time.strftime('%Y%m%d-%H%M%S')}"))
+                f"{plan.suite.suite}-reproduce-{time.strftime('%Y%m%d-%H%M%S')}"), brought=first.folder.code)
         chosen = [(plan.cells[index].cell_id, repeat) for index, repeat in plan.order]
         origin = {"source": source.name, "identity": checked.identity, "of": figures_sha256(first)}
         write_json(folder.root / FILE, {**origin, "answer": None})  # a running reproduction has no answer yet
         on = command(f"reproduce {quote(str(source))} --resume {quote(str(folder.root))}"
-                     f"{permissions(first.plan.cells)}")
+                     f"{permissions(first.plan.cells)}{code_permission(first.plan.cells)}")
         second = headless.execute(plan, folder, kept="nothing is judged; completed trials are kept",
                                   next_step=f"resume with: {on}", force=force)
         found = judge(first, second, chosen)
@@ -185,8 +192,8 @@ def reduce_plan(plan: Plan, chosen: Sequence[tuple[str, int]], machine: Machine,
     if plan.order_is_fixed:
         note += f", in its order: method {plan.method} has no seed for another"
     found = plan.model_copy(update={
-        "kind": "reproduction", "cells": cells, "order": order, "notes": (*plan.notes, note), "cores": machine.cores,
-        "device_count": machine.device_count,
+        "kind": "reproduction", "base": "", "cells": cells, "order": order, "notes": (*plan.notes, note),
+        "cores": machine.cores, "device_count": machine.device_count,
     })
     if plan.order_is_fixed:
         return found

@@ -24,6 +24,7 @@ from repro.record import limits
 from repro.record.index import seal, unseal
 from repro.record.resume import plan_differences, reopen
 from repro.record.store import Record, RunFolder, read_record
+from repro.record.stored_code import allow_code_of, classes_from_files
 from repro.record.untrusted import read_inside
 from repro.reporting import Reporter
 from repro.runner.context import Options, Watcher
@@ -32,6 +33,7 @@ from repro.runner.run import Run, discarded_if_unstarted, exit_code, has_begun, 
 from repro.runner.session import Messages, RunSession, open_session
 from repro.runner.signals import Interrupts
 from repro.runner.tracking import Tracker, TrackingEnd
+from repro.suite.consent import code_permission, require_code
 from repro.suite.cost import over_time_limits
 from repro.suite.plan import Plan
 from repro.suite.reaching import permissions, require_allowed
@@ -110,7 +112,7 @@ def run_suite(
 
 def resume_suite(
     root: Path, track: bool, force: bool = False, again: bool = False, strict: bool = False, energy: bool = False,
-    allowed: Sequence[str] = (), budget_seconds: float | None = None,
+    allowed: Sequence[str] = (), budget_seconds: float | None = None, code: str | None = None,
 ) -> Ended:
     """Resume a run under the plan that it began with: completed trials are kept, missing ones run.
 
@@ -118,11 +120,16 @@ def resume_suite(
         force: also if machine, code, plan or record have changed.
         again: also start trials again that crashed or hung.
         allowed: values of options that may lead out of the run, `SEAM.OPTION=VALUE`.
+        code: hash of the code that the run folder brings and may run; None: none may.
 
     Raises:
         ReproError: it cannot be resumed: no run folder, another writer, another machine.
     """
     folder, plan = reopen(root)
+    require_code(str(root), plan.cells, code)
+    if files := classes_from_files(plan):
+        allow_code_of(folder.code, ((item.kind, item.code) for item in files))
+        folder, plan = reopen(root)  # with the classes instead of their stand-ins
     require_allowed(str(root), plan.cells, allowed)
     _check_budget(plan, budget_seconds)
     machine = detect()
@@ -139,7 +146,8 @@ def _check_budget(plan: Plan, budget_seconds: float | None) -> None:
 
 
 def _messages(folder: RunFolder, plan: Plan) -> Messages:
-    again = command(f"run --resume {shlex.quote(str(folder.root))}{permissions(plan.cells)}")
+    again = command(f"run --resume {shlex.quote(str(folder.root))}{permissions(plan.cells)}"
+                    f"{code_permission(plan.cells)}")
     return Messages(kept="reporting the completed trials", next_step=f"resume with: {again}",
                     closing="the report is being written")
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
+import importlib.util
+import sys
+from pathlib import Path
 
-from repro.bench.harness import bare_ddp, order, overhead, tracking
+import pytest
+from click.testing import CliRunner
+
+from repro.bench.harness import bare_ddp, order, overhead, program_overhead, tracking
 from repro.bench.harness.outcome import BenchOutcome, outcome
 from repro.bench.harness.tracking import TrackingOutcome
+from repro.cli.main import cli
 from repro.core import registry
+from repro.core.errors import TrialError, UsageError
 from repro.core.random_streams import Streams
+from repro.program.watch_pipe import WatchPipe
 
 
 def test_the_bare_script_trains_the_workload_s_network() -> None:
@@ -63,3 +71,35 @@ def test_steps_of_the_harness_and_of_the_bare_loop_take_turns() -> None:
     assert found.log_ms > 0 and found.median_low is not None
     assert 0.2 < found.median_ratio < 5
     assert "load of the machine" in found.text()
+
+
+def test_watched_and_bare_steps_take_turns_and_all_is_read() -> None:
+    found = program_overhead._arm("watch", 60, 2.0)
+    assert len(found.ours_values) == len(found.theirs_values) == 60
+    assert 0.2 < found.median_ratio < 5
+    assert 0 < found.report_us < 1000 and 0 < found.report_median_us <= found.report_p99_us
+    assert found.lines >= 4, "start, the first step, the last and stop"
+    assert "writes included; promised: at most 20" in found.text()
+
+
+@pytest.mark.parametrize("failing", ["raise ValueError('planted')", "raise SystemExit(3)"])
+def test_a_measured_program_that_fails_is_named(failing: str, tmp_path: Path) -> None:
+    with WatchPipe(tmp_path) as pipe, pytest.raises(TrialError, match=r"the benchmark failed: .*(planted|no output)"):
+        program_overhead._run([sys.executable, "-c", failing], pipe)
+
+
+def test_options_of_the_other_overhead_are_refused() -> None:
+    done = CliRunner().invoke(cli, ["bench", "overhead", "--program", "--batch", "8"])
+    assert isinstance(done.exception, UsageError)
+    assert "--batch does not go with --program" in str(done.exception)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arm", [name for name in program_overhead.ARMS if name != "watch"])
+def test_the_callbacks_overhead_is_measured_in_their_frameworks(arm: str) -> None:
+    package = program_overhead.ARMS[arm]
+    if package and importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    found = program_overhead._arm(arm, 60, 2.0)
+    assert len(found.ours_values) == len(found.theirs_values) == 60
+    assert found.lines >= 4 and found.report_median_us > 0

@@ -214,3 +214,18 @@ def test_what_is_no_number_neither_fails_the_program_nor_exceeds_a_line(call: st
         assert (done.returncode, done.stderr) == (0, "")
         lines = [line.text for line in pipe.lines()]
     assert len(lines) == 3 and max(len(line.encode()) for line in lines) < 4096
+
+
+def test_the_loop_in_the_docs_is_seen(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "watch.md").read_text()
+    loop = page.partition("```python\n")[2].partition("```")[0]
+    around = """
+def build(): return {"updates": 0}
+def load(): return range(250)
+def train(model, batch): model["updates"] += 1
+def validate(model): return model["updates"] / 2
+"""
+    found = observed(around + loop, tmp_path, "val_loss")
+    assert [(item.seen, item.step, item.value) for item in found if item.seen != "step"] == [
+        ("start", None, None), ("evaluation", 100, 50.0), ("evaluation", 200, 100.0), ("stop", None, None)]
+    assert [item.step for item in found if item.seen == "step"][-1] == 250

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from repro.core.errors import OutputError
 from repro.program.observation import Line, OutputProblem
@@ -29,7 +32,7 @@ def refusal(*lines: Line, metric: str | None = None) -> str:
         reader.take(before)
     with pytest.raises(OutputProblem) as caught:
         reader.take(lines[-1])
-    assert "\n" not in str(caught.value)
+    assert str(caught.value).isprintable()
     return str(caught.value)
 
 
@@ -46,6 +49,10 @@ START = line("start", 1)
     ([START, line("evaluation", 2, value="much")], "value: Input should be a valid number"),
     ([START, line("evaluation", 2)], "an evaluation without a value"),
     ([START, line("step", 2)], "a step without its number"),
+    ([START, Line('{"event": "step", "pid": 7, "ns": -%s}' % ("9" * 400), 1, 1)], "ns: Input should be greater"),
+    ([START, line("step", 2, step=10**400)], "step: Input should be less than"),
+    ([Line("\x1b[2Jgone\r", 1, 1)], "Invalid JSON"),
+    ([Line(json.dumps({"event": "start", "ns": 1, "pid": 7, "\x1b[2J" * 999: 1}), 1, 1)], "Extra inputs"),
     ([START, line("step", 2, step=-1)], "step: Input should be greater than or equal to 0"),
     ([START, line("step", 2, pid=8, step=1)], "two processes report (7 and 8)"),
     ([START, line("start", 2)], "a second training"),
@@ -64,7 +71,25 @@ START = line("start", 1)
 def test_a_line_that_cannot_be_right_is_named(lines: list[Line], said: str) -> None:
     text = refusal(*lines)
     assert said in text
-    assert text.startswith("repro.watch: ") and lines[-1].text[:50] in text
+    assert text.startswith("repro.watch: ")
+    assert lines[-1].text[:50] in text or not lines[-1].text.isprintable()
+
+
+ODD = st.sampled_from([10**400, -(10**400), "nan", "1e5", True, []])
+NUMBERS = st.one_of(st.none(), st.integers(), st.floats(), ODD)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.dictionaries(st.sampled_from(["event", "ns", "pid", "step", "samples", "metric", "value"]),
+                                NUMBERS | st.sampled_from(["start", "stop", "step", "evaluation", "loss"]))))
+def test_whatever_is_written_ends_in_an_observation_or_a_refusal(found: list[dict[str, object]]) -> None:
+    reader = WatchReader("loss")
+    reader.take(START)
+    for number, fields in enumerate(found):
+        at = SECOND * (2 + number)
+        text = json.dumps({"event": "step", "ns": at, "pid": 7, "step": number, **fields})
+        with contextlib.suppress(OutputProblem):
+            reader.take(Line(text, at, 1))
 
 
 def test_steps_may_arrive_late_and_other_metrics_of_one_step_beside() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
-from repro.suite import program_files
+from repro.core.source_code import SourceCode
 from repro.suite.file import read_suite
 from repro.suite.plan import Plan, expand_again, make_plan
 from repro.suite.program import ProgramConfig
@@ -44,7 +44,7 @@ def test_ten_lines_make_a_plan_that_its_record_can_expand_again(tmp_path: Path) 
     plan = planned(tmp_path)
     again = Plan.model_validate_json(plan.model_dump_json(by_alias=True))
     assert expand_again(again, HERE).digest == plan.digest
-    assert choices(plan).engine.sha256 == program_files.digest({"train.py": b"print('loss 1')\n"})
+    assert choices(plan).engine.sha256 == SourceCode({"train.py": b"print('loss 1')\n"}, tmp_path).sha256
     assert choices(plan).stop.metric == "loss" and choices(plan).stop.direction == "lower"
     assert plan.cells[0].label == "train.py"
 
@@ -82,7 +82,8 @@ def test_two_commits_of_one_folder_are_two_cells(tmp_path: Path) -> None:
     plan = planned(tmp_path, SUITE + "matrix: {engine.commit: [v1, v2]}\n")
     assert [cell.label for cell in plan.cells] == ["commit=v1", "commit=v2"]
     hashes = [cell.choices.engine.sha256 for cell in plan.cells if isinstance(cell.choices, ProgramConfig)]
-    assert hashes == [program_files.digest({"train.py": f"print('loss {number}')\n".encode()}) for number in (1, 2)]
+    assert hashes == [SourceCode({"train.py": f"print('loss {number}')\n".encode()}, tmp_path).sha256
+                      for number in (1, 2)]
 
 
 @pytest.mark.parametrize(("old", "new", "message"), [
