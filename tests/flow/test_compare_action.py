@@ -16,7 +16,7 @@ from repro.core.machine import Machine
 from repro.record.store import Record
 from repro.suite.file import read_suite
 from repro.suite.plan import make_plan
-from tests.records import make_record
+from tests.records import SUITE, make_record
 
 ROOT = Path(__file__).parents[2]
 ACTION = ROOT / ".github" / "actions" / "compare"
@@ -53,9 +53,23 @@ def test_a_held_condition_fails_the_step_and_the_summary_says_so(record: Record,
 
 
 def test_what_does_not_hold_passes(record: Record, tmp_path: Path) -> None:
-    ran = Ran(tmp_path, run=str(record.folder.root), fail_if="faster", fail_any="true", metric="tta_train")
+    ran = Ran(tmp_path, run=str(record.folder.root), fail_if="faster\n")
     assert ran.code == 0, ran.done.stderr
-    assert ran.summary.startswith("### sample: passed") and "training time to the target" in ran.summary
+    assert ran.summary.startswith("### sample: passed (fail if faster)") and "exit-code=0" in ran.output
+
+
+def test_another_metric_and_all_comparisons(record: Record, tmp_path: Path) -> None:
+    """Six pairs cannot tell anything of four contrasts, so no condition passes."""
+    ran = Ran(tmp_path, run=str(record.folder.root), fail_if="ratio.low > 5", fail_any="true", metric="tta_train")
+    assert ran.code == 3 and "cannot be ruled out" in ran.summary and "training time to the target" in ran.summary
+
+
+def test_several_runs_against_several(record: Record, tmp_path: Path) -> None:
+    runs = [make_record(tmp_path / f"run {number}", f"{SUITE}master_seed: {number}\n") for number in range(4)]
+    named = ["\n".join(str(run.folder.root) for run in part) for part in (runs[:2], runs[2:])]
+    ran = Ran(tmp_path, run=named[0], against=named[1], fail_if="")
+    assert ran.code == 0, ran.done.stderr
+    assert ran.summary.startswith("### sample: ")
 
 
 @pytest.mark.parametrize(("inputs", "reason"), [
