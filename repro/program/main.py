@@ -9,16 +9,16 @@ import signal
 import tempfile
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from repro.core import fence
 from repro.core.errors import OutOfMemory, TrialError, visible
 from repro.core.events import EventLog
 from repro.program.command import Command, changed_files, logs_of, make_command, working_folder
-from repro.program.observation import Observation, OutputProblem
+from repro.program.observation import Line, Observation, OutputProblem
 from repro.program.process import DRAIN_SECONDS, Process
 from repro.program.sources import Source, open_source
 from repro.program.statements import Statements
@@ -34,6 +34,7 @@ FILE_SECONDS = 0.25
 TAIL = 3
 """Last lines of its output that a message shows."""
 RUN_DIR = "program"
+TRACEBACK = "Traceback (most recent call last)"
 
 
 def main(folder: str, payload: Mapping[str, Any]) -> None:
@@ -77,7 +78,9 @@ class _Run:
         self.splitter = source.splitter()
         self.last: deque[str] = deque(maxlen=TAIL)
         self.problem = ""
+        """What the program stated and cannot be."""
         self.traceback = False
+        self._next_look = 0.0
 
     def run(self, launched_ns: int) -> None:
         """Run the program to its end and write the log."""
@@ -105,44 +108,36 @@ class _Run:
         log.emit("x_target", stop.target, metric=stop.metric, direction=stop.direction)
         log.flush()
 
-    def _read(self, process: Process, statements: Statements, printed: Any) -> bool:
+    def _read(self, process: Process, statements: Statements, printed: IO[bytes]) -> bool:
         """Read until the program has ended; return True if it was ended because the target is established."""
-        late: float | None = None
+        stops = self.choices.stop.design == "stop_at_target"
+        deadline: float | None = None
         with selectors.DefaultSelector() as selector:
             selector.register(process, selectors.EVENT_READ)
             if self.source.pipe is not None:
                 selector.register(self.source.pipe, selectors.EVENT_READ)
-            open_, next_look = True, 0.0
-            while open_:
+            is_open = True
+            while is_open and (deadline is None or time.monotonic() < deadline):
                 ready = selector.select(WAKE_SECONDS)
-                now = time.monotonic()
                 if any(key.fileobj is process for key, _ in ready):
-                    open_ = self._take(process, statements, printed)
-                self._statements(statements, self._others(now >= next_look))
-                if now >= next_look:
-                    next_look = now + FILE_SECONDS
-                if self.problem:
-                    return False
-                if statements.established and self.choices.stop.design == "stop_at_target":
-                    return True
-                if process.exit_code is not None:
-                    late = late or now + DRAIN_SECONDS
-                    if now > late:
-                        break
+                    is_open = self._take_output(process, statements, printed)
+                self._take(statements, self._elsewhere)
+                if self.problem or (stops and statements.established):
+                    return not self.problem
+                if process.exit_code is not None and deadline is None:  # something that it started keeps its output
+                    deadline = time.monotonic() + DRAIN_SECONDS
         while process.exit_code is None:  # it closed its output and goes on
             time.sleep(WAKE_SECONDS)
-            self._statements(statements, self._others(True))
-        self._statements(statements, self._lines_left())
-        self._statements(statements, self._others(True))
-        if process.exit_code == 0 and not self.problem:
-            try:
-                self.source.ended()
-            except OutputProblem as error:
-                self.problem = str(error)
+            self._take(statements, self._elsewhere)
+        self._take(statements, lambda: self._lines(self.splitter.end(time.monotonic_ns())))
+        self._next_look = 0.0
+        self._take(statements, self._elsewhere)
+        if process.exit_code == 0:
+            self._take(statements, self.source.ended)
         return False
 
-    def _take(self, process: Process, statements: Statements, printed: Any) -> bool:
-        """Read one chunk of output; return False at its end."""
+    def _take_output(self, process: Process, statements: Statements, printed: IO[bytes]) -> bool:
+        """Take one chunk of output; return False at its end."""
         chunk = process.read()
         arrived = time.monotonic_ns()
         if chunk is None:
@@ -150,45 +145,33 @@ class _Run:
         if chunk:
             printed.write(chunk)
             printed.flush()
-            lines = self.splitter.feed(chunk, arrived)
-            self._remember([line.text for line in lines])
-            self._guarded(statements, lambda: self.source.from_lines(lines))
+            self._take(statements, lambda: self._lines(self.splitter.feed(chunk, arrived)))
             statements.still_runs(arrived)
         return True
 
-    def _lines_left(self) -> list[Observation]:
-        lines = self.splitter.end(time.monotonic_ns())
-        self._remember([line.text for line in lines])
-        try:
-            return self.source.from_lines(lines)
-        except OutputProblem as error:
-            self.problem = self.problem or str(error)
-            return []
+    def _lines(self, lines: list[Line]) -> list[Observation]:
+        """Return what lines of the output state; the last ones are kept for messages."""
+        self.last.extend(line.text for line in lines if line.text.strip())
+        self.traceback = self.traceback or any(line.text.startswith(TRACEBACK) for line in lines)
+        return self.source.from_lines(lines)
 
-    def _remember(self, texts: list[str]) -> None:
-        self.last.extend(text for text in texts if text.strip())
-        self.traceback = self.traceback or any(text.startswith("Traceback (most recent call last)") for text in texts)
-
-    def _others(self, look_at_file: bool) -> list[Observation]:
+    def _elsewhere(self) -> list[Observation]:
         """Return what came by pipe or file."""
-        try:
-            found = self.source.from_pipe()
-            if self.source.of_file is not None and look_at_file:
-                found += self.source.of_file(time.monotonic_ns())
-        except OutputProblem as error:
-            self.problem = self.problem or str(error)
-            return []
+        found = self.source.from_pipe()
+        if self.source.of_file is not None and time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + FILE_SECONDS
+            found += self.source.of_file(time.monotonic_ns())
         return found
 
-    def _guarded(self, statements: Statements, read: Any) -> None:
+    def _take(self, statements: Statements, read: Callable[[], list[Observation]]) -> None:
+        """Take what `read` returns; after the first problem nothing more is believed."""
+        if self.problem:
+            return
         try:
-            self._statements(statements, read())
+            for seen in read():
+                statements.add(seen)
         except OutputProblem as error:
-            self.problem = self.problem or str(error)
-
-    def _statements(self, statements: Statements, found: list[Observation]) -> None:
-        for seen in found:
-            statements.add(seen)
+            self.problem = str(error)
 
     def _finish(self, statements: Statements, code: int | None, ended_by_us: bool, kills: int | None) -> None:
         if not ended_by_us and not self.problem:

@@ -49,14 +49,15 @@ class Source:
             return []
         return [seen for line in lines if (seen := self.of_output(line)) is not None]
 
-    def ended(self) -> None:
-        """Take the end of a program that ended well.
+    def ended(self) -> list[Observation]:
+        """Take the end of a program that ended well; it states nothing more.
 
         Raises:
             OutputProblem: what it stated lacks its end.
         """
         if self.of_pipe is not None:
             self.of_pipe.close()
+        return []
 
     def hint(self) -> str:
         """Return what may explain that no evaluation was seen; "" if nothing does."""

@@ -24,6 +24,7 @@ from repro.runner.context import Options
 from repro.seams.training import Engine, Workload
 from repro.suite.identity import canonical
 from repro.suite.plan import Plan
+from repro.suite.program import PLACEHOLDER, ProgramConfig
 
 BUSY = 0.25
 """Load per core above which a machine is busy."""
@@ -52,12 +53,14 @@ def check(plan: Plan, machine: Machine, folder: RunFolder, options: Options) -> 
 
     Raises:
         TrialError: the data are not what the workload declares.
-        UsageError: a plug-in is not installed; or the run began on another machine or with other code, and
-            `options.force` is False.
+        UsageError: a plug-in or a program's command is not installed; or the run began on another machine or with
+            other code, and `options.force` is False.
         GuardError: `options.strict`, and a condition may spoil figures.
     """
     if absent := plan.absent_plugins():
         raise UsageError("; ".join(absent))
+    if unstarted := missing_commands(plan, folder):
+        raise UsageError("; ".join(unstarted))
     now = environment.take(machine, tuple(data_sets(plan)), plugin_code(plan))
     load = max(now.load_1min or 0.0, load_now() or 0.0) if options.strict else None
     warnings = before(plan, machine, folder.root, load)
@@ -68,6 +71,21 @@ def check(plan: Plan, machine: Machine, folder: RunFolder, options: Options) -> 
         found = differences(read_model(folder.environment, Environment), now)
         resume.require_same(folder.root, found, options.force)
     return Preflight(now, tuple(found), tuple(warnings))
+
+
+def missing_commands(plan: Plan, folder: RunFolder) -> list[str]:
+    """Return a sentence for every command of a program that cannot be found; of a commit only those on PATH are
+    looked for.
+    """
+    found = []
+    for cell in plan.cells:
+        if isinstance(cell.choices, ProgramConfig) and plan.base:
+            engine, here = cell.choices.engine, folder.root / plan.base / cell.choices.engine.folder
+            name, path = engine.run[0], engine.environment.get("PATH", os.environ.get("PATH"))
+            known = engine.commit or (here / name).exists() if "/" in name else shutil.which(name, path=path)
+            if not known and not PLACEHOLDER.search(name):
+                found.append(f"engine.run: command not found: {name!r}; is it on PATH?")
+    return list(dict.fromkeys(found))
 
 
 def data_sets(plan: Plan) -> Iterator[DataSet]:

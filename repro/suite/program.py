@@ -33,8 +33,8 @@ PLACEHOLDER = re.compile(r"\{\{([A-Za-z_][\w.-]*)\}\}|\{([A-Za-z_][\w.-]*)\}")
 NAME = r"^[A-Za-z_][A-Za-z0-9_]{0,99}$"
 PATTERNS = ("pattern", "progress", "context", "start", "stop")
 LEAST_OWN = 0.5
-UNVERIFIED = ("self-reported: the programs state their quality themselves; not gated: nobody compared their data, its "
-              "order, their initial weights or their arithmetic")
+UNVERIFIED = ("self-reported: the programs state their quality and their training clock themselves; not gated: nobody "
+              "compared their data, its order, their initial weights or their arithmetic")
 BUDGET_SECONDS = 60.0
 """Duration of a program's trial of which nothing is known, for estimates."""
 

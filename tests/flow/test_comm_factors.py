@@ -68,6 +68,7 @@ def test_deepspeed_sends_gradients_in_16_bits(ranks: Run, engine: Engine) -> Non
     assert 1e-6 < furthest(found[0]["weights"], plain[0]["weights"]) < 0.02
 
 
+@pytest.mark.slow
 def test_deepspeeds_buckets_are_as_large_as_asked(ranks: Run) -> None:
     found = ranks(Case(DeepSpeedZero(stage=2, bucket_mib=0.005), 2, 1, steps=3, comm=Ring()))
     assert found[0]["effective"]["bucket_bytes"] == str(5242 // 4 * 4)

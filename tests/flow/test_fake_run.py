@@ -202,6 +202,7 @@ def test_ctrl_c_is_exit_code_130_and_leaves_a_record(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "report" / "report.html").is_file()
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_does_not_keep_the_report_from_being_written(tmp_path: Path) -> None:
     process = start(tmp_path, "--out", "run", "--seeds", str(MANY))
     ledger = tmp_path / "run" / "ledger.jsonl"
@@ -249,6 +250,7 @@ def test_the_users_calibration_is_stored_next_to_the_run(folder: Path, record: R
     assert json.loads((folder / "one.json").read_text())["calibration"] is None
 
 
+@pytest.mark.slow
 def test_a_damaged_calibration_does_not_cost_the_report(folder: Path, record: Record, tmp_path: Path) -> None:
     place = kept_at(tmp_path, record)
     place.parent.mkdir(parents=True)

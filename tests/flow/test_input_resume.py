@@ -73,6 +73,7 @@ def train(folder: Path, samples: Path, workers: int, killed_by: int | None = Non
     return record, (told / "fed1.txt").read_text().splitlines()
 
 
+@pytest.mark.slow
 def test_a_killed_trial_resumes_in_the_middle_of_its_input(tmp_path: Path) -> None:
     from file_samples import write_samples
 

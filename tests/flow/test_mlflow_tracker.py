@@ -257,6 +257,7 @@ def test_ui_of_a_server_is_its_own(server: str, tmp_path: Path, capsys: pytest.C
         open_ui(server, experiment="nothing")
 
 
+@pytest.mark.slow
 def test_ui_of_a_file_is_served_until_it_is_interrupted(store: str, tmp_path: Path) -> None:
     reporter(store).write(make_record(tmp_path / "run", named(SMALL, "shown"), only=1), tmp_path)
     code = f"from repro.runner.mlflow_ui import open_ui; open_ui({store!r}, experiment='shown')"

@@ -202,6 +202,8 @@ def test_a_command_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "suite.yaml").write_text(text)
     result = launched(tmp_path)
     assert result.status == "crashed" and "command not found: 'pyhton9'" in result.reason
+    done = repro(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "none")  # before anything is started
+    assert done.returncode == 2 and "command not found: 'pyhton9'" in done.stderr and not (tmp_path / "none").exists()
 
 
 def test_it_is_ended_at_its_target_if_the_suite_says_so(tmp_path: Path) -> None:

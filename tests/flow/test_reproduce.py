@@ -275,6 +275,7 @@ def check_bits(folder: Path, count: int) -> None:
     assert hashes(read_record(folder / "second")) == found
 
 
+@pytest.mark.slow
 def test_bitwise_runs_end_with_the_same_bits_and_reproduce_says_so(real: Path) -> None:
     check_bits(real, 2)
 

@@ -123,6 +123,13 @@ def test_values_are_filled_in_as_they_are(tmp_path: Path) -> None:
     assert filled == ["python", "train.py", "--lr", "1e-05", "--seed", "7", "{lr}", '{"a": {}}']
 
 
+@pytest.mark.parametrize("name", ["accelerate", "huggingface", "lightning", "torchrun"])
+def test_the_examples_are_plans(name: str) -> None:
+    found = read_suite(str(Path(__file__).parents[3] / "examples" / name / "suite.yaml"))
+    plan = make_plan(found.suite, HERE, found.problem, folder=found.folder)
+    assert len(plan.cells) == 2 and plan.suite.seeds >= 6
+
+
 def test_a_command_without_a_seed_is_said_so(tmp_path: Path) -> None:
     assert not planned(tmp_path).notes[1:]
     notes = planned(tmp_path, SUITE.replace(', --seed, "{seed}"', "")).notes
