@@ -19,13 +19,12 @@ from repro.suite.file import read_suite
 from repro.suite.plan import Plan, make_plan
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "torchrun"
-SWITCH = "torch.set_num_threads(1)"
-FORGOTTEN = f"{SWITCH}; torch.autograd.set_detect_anomaly(True)"
+BATCH, TWICE = "default=12288", "default=24576"
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A git repository of the example: main, and a branch with a switch for debugging that was left on."""
+    """A git repository of the example: main, and a branch with twice the batch."""
     folder = tmp_path / "mine"
     shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("__pycache__", "runs"))
     git(folder, "init", "-q", "-b", "main")
@@ -33,9 +32,9 @@ def checkout(tmp_path: Path) -> Path:
     git(folder, "commit", "-qm", "as it is")
     git(folder, "switch", "-qc", "change")
     script = (folder / "train.py").read_text()
-    assert SWITCH in script
-    (folder / "train.py").write_text(script.replace(SWITCH, FORGOTTEN))
-    git(folder, "commit", "-qam", "a switch for debugging, forgotten")
+    assert BATCH in script
+    (folder / "train.py").write_text(script.replace(BATCH, TWICE))
+    git(folder, "commit", "-qam", "twice the batch")
     return folder
 
 
