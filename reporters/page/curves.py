@@ -118,7 +118,7 @@ def _panel(record: Record, index: int, key: tuple[str, str], cells: Sequence[Cel
         Chart(f"curve-{index}-{clock}", title, counted,
               _figure((clock, unit), quality, drawn, targets, count <= MARKERS_UP_TO, most),
               f"{key[1]} against {title} in {unit}, {counted}; {summary}")
-        for clock, title, counted, unit in map(partial(_in_unit, quality), CLOCKS) if clock in clocks
+        for clock, title, counted, unit in map(partial(_words, cells[0].choices), CLOCKS) if clock in clocks
     ) if drawn else ()
     of_cells = [known[cell.cell_id] for cell in cells]
     return Panel(
@@ -140,9 +140,12 @@ def _known(choices: AnyTrialConfig, drawn: Sequence[tuple[CellMark, Result]]) ->
     return frozenset(clock[0] for clock in CLOCKS) - unknown
 
 
-def _in_unit(quality: Quality, clock: tuple[str, str, str, str]) -> tuple[str, str, str, str]:
-    """Return a clock of `CLOCKS`; for samples that have tokens, with the samples' own noun and their length, for steps
-    of a program with their name."""
+def _words(choices: AnyTrialConfig, clock: tuple[str, str, str, str]) -> tuple[str, str, str, str]:
+    """Return a clock of `CLOCKS` in words that fit: samples that have tokens by their own noun and with their length,
+    steps of a program by their name, its own clock as such."""
+    quality = choices.quality
+    if clock[0] == "train" and isinstance(choices, ProgramConfig):
+        return clock[0], clock[1], "the program's own clock", clock[3]
     if clock[0] != "samples" or quality.counted == "samples":
         return clock
     if quality.tokens_per_sample is None:

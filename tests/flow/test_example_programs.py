@@ -106,3 +106,35 @@ def test_a_torchrun_script_is_judged_from_start_to_bundle(checkout: Path, suite:
     (checkout / "train.py").write_text("raise SystemExit('not the code of the record')\n")
     refused = run(checkout, "reproduce", "mine.zip", "--trials", "1", "--out", "again")
     assert refused.returncode == 2 and "--allow-code" in refused.stderr
+
+
+SCRIPTS = """\
+suite: mine
+seeds: 6
+trial:
+  engine: {kind: program, run: [%s], folder: new}
+  parameters: {image: "you/train@sha256:0f3b"}
+  evaluation: {pattern: 'val_loss:(?P<value>\\S+)', metric: val_loss, direction: lower}
+  stop: {target: 3.28}
+matrix: {%s}
+"""
+CONTAINER = 'docker, run, --rm, --init, --network, host, "{image}", python, /app/train.py, --seed, "{seed}"'
+
+
+@pytest.mark.parametrize(("command", "matrix", "labels"), [
+    (CONTAINER, 'parameters.image: ["you/train@sha256:0f3b", "you/train@sha256:91c2"]',
+     ["image=you/train@sha256:0f3b", "image=you/train@sha256:91c2"]),
+    ('python, train.py, "{seed}", "{image}"', "engine.folder: [old, new]", ["folder=old", "folder=new"]),
+    ('python, train.py, "{seed}", "{image}"',
+     'engine: [{kind: program, run: [python, "{image}"], folder: old}, '
+     '{kind: program, run: [sh, "{image}"], folder: new}]',
+     ["old", "new"]),
+])
+def test_containers_checkouts_and_whole_programs_are_factors(
+    tmp_path: Path, command: str, matrix: str, labels: list[str]
+) -> None:
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.py").write_text(f"print('{name}')\n")
+    (tmp_path / "suite.yaml").write_text(SCRIPTS % (command, matrix))
+    assert [cell.label for cell in planned(tmp_path / "suite.yaml").cells] == labels

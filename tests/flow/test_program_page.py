@@ -27,7 +27,10 @@ seeds: 2
 trial:
   engine: {{kind: program, run: [python, train.py, "{{seed}}", "{{lr}}"{more}]}}
   parameters: {{lr: 1}}
-  evaluation: {{pattern: 'step (?P<step>\d+) loss (?P<value>\S+)(?: at (?P<train_s>\S+))?', metric: loss, direction: lower}}
+  evaluation:
+    pattern: 'step (?P<step>\d+) loss (?P<value>\S+)(?: at (?P<train_s>\S+))?'
+    metric: loss
+    direction: lower
   stop: {{target: 2.0}}
 {batch}
 matrix: {{parameters.lr: [1, 2]}}
@@ -94,3 +97,4 @@ def test_steps_are_called_steps_and_clocks_that_nobody_stated_are_not_drawn(bare
 def test_declared_samples_epochs_and_an_own_clock_are_drawn(stated: Path) -> None:
     text = shown(stated)
     assert "loss against samples" in text and "loss against epochs" in text and "against training clock" in text
+    assert "the program's own clock" in text and "without evaluation, checkpoints" not in text
