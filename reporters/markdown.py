@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from repro.core.files import write_text
+from repro.core.markdown import escaped
 from repro.record.store import Record
 from repro.reporting import Reporter
 
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
 
     from .published.brief import PublishedBrief
 
-SPECIAL = re.compile(r"[\\`*_\[\]|~$]")
-PINGS = re.compile(r"(?<!&)[@#]")
-LISTS = re.compile(r"^(?:[-+=]|\d+[.)](?=\s|$))")
 
 
 class MarkdownPage(Reporter):
@@ -118,20 +116,6 @@ def rendered(table: TextTable) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def escaped(text: str) -> str:
-    """Escape `text` for Markdown: no markup, HTML, table cell, link, mention or issue.
-
-    Entities hide addresses from GitHub's autolinks. An empty comment separates the sign of a mention or an issue from
-    its name; GitHub removes the comment after it has looked for them.
-    """
-    line = " ".join(text.split())
-    line = SPECIAL.sub(r"\\\g<0>", line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
-    line = line.replace("://", "&#58;//").replace("www.", "www&#46;")
-    line = PINGS.sub(lambda found: f"{'@' if found[0] == '@' else NUMBER}<!-- -->", line)
-    return LISTS.sub(lambda found: f"{found[0][:-1]}&#{ord(found[0][-1])};", line)
-
-
-NUMBER = "&#35;"
 CAUTIONS = "## What to know before using these figures"
 NO_BASELINE = "No cell of this record has a baseline, so there is nothing to compare."
 SEPARATE = "Each section is one experiment on one machine; figures of different sections are not compared."

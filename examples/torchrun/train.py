@@ -24,8 +24,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--lr", type=float, default=0.01)
-    parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--batch", type=int, default=12288)
+    parser.add_argument("--steps", type=int, default=120)
     options = parser.parse_args()
 
     torch.set_num_threads(1)
@@ -33,7 +33,7 @@ def main() -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(options.seed)
     model = DistributedDataParallel(nn.Sequential(
-        nn.Linear(2, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 2)))
+        nn.Linear(2, 96), nn.Tanh(), nn.Linear(96, 96), nn.Tanh(), nn.Linear(96, 2)))
     optimizer = torch.optim.Adam(model.parameters(), lr=options.lr)
     held_out, answers = spirals(1000, torch.Generator().manual_seed(1))
     draw = torch.Generator().manual_seed(options.seed * world + rank)

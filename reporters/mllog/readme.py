@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from repro.core.markdown import escaped
 from repro.record.store import Record
 
-from ..markdown import escaped
 from ..tables.rows import about
 
 TEXT = """\

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,6 +11,8 @@ from repro.record.results import Point, Result
 from repro.record.status import meaning
 from repro.record.store import Record
 from repro.suite.cell import Cell
+from repro.suite.kinds import AnyTrialConfig
+from repro.suite.program import ProgramConfig
 from repro.suite.quality import Quality
 
 from ..text import Number, number, plural, seconds, significant, wrapped
@@ -78,6 +80,8 @@ class Panel:
     """Names of the figures that follow from the metric."""
     origins: tuple[str, ...]
     marks: tuple[CellMark, ...]
+    counted: str
+    """What the progress of the training is counted in: samples, or a noun of its own."""
     charts: tuple[Chart, ...]
     rows: tuple[CurveRow, ...]
     thinned: bool
@@ -109,25 +113,43 @@ def _panel(record: Record, index: int, key: tuple[str, str], cells: Sequence[Cel
     summary = f"{plural(len(drawn), 'line')}, one per trial; target {goal(cells[0].choices)}"
     most = max(20, DRAWN_UP_TO // len(drawn)) if count > DRAWN_UP_TO else 0
     quality = cells[0].choices.quality
+    clocks = _known(cells[0].choices, drawn)
     charts = tuple(
         Chart(f"curve-{index}-{clock}", title, counted,
               _figure((clock, unit), quality, drawn, targets, count <= MARKERS_UP_TO, most),
               f"{key[1]} against {title} in {unit}, {counted}; {summary}")
-        for clock, title, counted, unit in map(partial(_in_tokens, quality), CLOCKS)
+        for clock, title, counted, unit in map(partial(_words, cells[0].choices), CLOCKS) if clock in clocks
     ) if drawn else ()
     of_cells = [known[cell.cell_id] for cell in cells]
     return Panel(
         workload=key[0], metric=key[1], noun=quality.noun, derived=tuple(quality.derived(targets[0])),
         origins=origins(of_cells), marks=tuple(of_cells), charts=charts,
-        rows=tuple(_rows(drawn, count > ROWS_UP_TO, quality)), thinned=count > ROWS_UP_TO, drawn=most,
+        rows=tuple(_rows(drawn, count > ROWS_UP_TO, quality, clocks)), counted=quality.counted,
+        thinned=count > ROWS_UP_TO, drawn=most,
         bands=len(cells) <= BANDS_UP_TO, without=len(trials) - len(drawn),
     )
 
 
-def _in_tokens(quality: Quality, clock: tuple[str, str, str, str]) -> tuple[str, str, str, str]:
-    """Return a clock of `CLOCKS`; for samples that have tokens, with the samples' own noun and their length."""
-    if clock[0] != "samples" or quality.tokens_per_sample is None:
+def _known(choices: AnyTrialConfig, drawn: Sequence[tuple[CellMark, Result]]) -> frozenset[str]:
+    """Return the names of the clocks that trials have: a program may state neither epochs nor a clock of its own."""
+    points = [point for _, result in drawn for point in result.curve]
+    unknown = set()
+    if isinstance(choices, ProgramConfig):
+        unknown |= set() if any(point.epochs for point in points) else {"epochs"}
+        unknown |= set() if any(point.train_seconds != point.wall_seconds for point in points) else {"train"}
+    return frozenset(clock[0] for clock in CLOCKS) - unknown
+
+
+def _words(choices: AnyTrialConfig, clock: tuple[str, str, str, str]) -> tuple[str, str, str, str]:
+    """Return a clock of `CLOCKS` in words that fit: samples that have tokens by their own noun and with their length,
+    steps of a program by their name, its own clock as such."""
+    quality = choices.quality
+    if clock[0] == "train" and isinstance(choices, ProgramConfig):
+        return clock[0], clock[1], "the program's own clock", clock[3]
+    if clock[0] != "samples" or quality.counted == "samples":
         return clock
+    if quality.tokens_per_sample is None:
+        return clock[0], quality.counted, "as the program states them", quality.counted
     counted = f"{quality.unit} of {quality.tokens_per_sample:,} tokens, independent of the batch size"
     return clock[0], quality.unit, counted, quality.unit
 
@@ -184,8 +206,7 @@ def _trace(
     if known and result.status != "ok":
         symbols[-1], sizes[-1] = "x-thin-open", 10
     label = f"<b>{mark.number}</b> {wrapped(mark.label)}<br>seed {result.repeat}, {_end_word(result)}"
-    samples = quality.unit if quality.tokens_per_sample else "samples"
-    shown = {"samples": samples, "epochs": "epochs"}.get(clock, "s")
+    shown = {"samples": quality.counted, "epochs": "epochs"}.get(clock, "s")
     derived = [quality.words(point.value) for point in known]
     marker = {"symbol": symbols, "size": sizes, "color": f"--c{mark.color}",
               "line": {"width": 1.3, "color": f"--c{mark.color}"}}
@@ -231,12 +252,15 @@ def _note(target: float, lower: bool) -> dict[str, Any]:
     }
 
 
-def _rows(drawn: Sequence[tuple[CellMark, Result]], thin: bool, quality: Quality) -> list[CurveRow]:
+def _rows(
+    drawn: Sequence[tuple[CellMark, Result]], thin: bool, quality: Quality, clocks: Container[str]
+) -> list[CurveRow]:
     return [
         CurveRow(
             mark=mark, trial_id=result.trial_id, repeat=result.repeat, status=_end_word(result),
-            epochs=number(point.epochs), samples=Number(point.samples, f"{point.samples:,}"),
-            wall=seconds(point.wall_seconds), train=seconds(point.train_seconds), value=number(point.value, 4),
+            epochs=number(point.epochs) if "epochs" in clocks else None,
+            samples=Number(point.samples, f"{point.samples:,}"), wall=seconds(point.wall_seconds),
+            train=seconds(point.train_seconds) if "train" in clocks else None, value=number(point.value, 4),
             derived=tuple(Number(figure, significant(figure)) for figure in quality.derived(point.value).values()),
         )
         for mark, result in drawn

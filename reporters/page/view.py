@@ -7,6 +7,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from repro.record.store import Record
+from repro.suite.program import ProgramConfig
 from repro.suite.quality import common_noun
 
 from .cells import heading, marks, origins, rows
@@ -45,6 +46,7 @@ def view(record: Record) -> dict[str, Any]:
     noun = common_noun(cell.choices.quality for cell in plan.cells)
     return {
         "noun": noun, "quality": "loss" if noun == "loss" else "quality",
+        "programs": all(isinstance(cell.choices, ProgramConfig) for cell in plan.cells),
         "long": LONG, "printed": PRINTED, "mixed": len({mark.origin for mark in known}) > 1,
         "with_result": {item.trial_id for item in record.results},
         "suite": plan.suite, "plan": plan, "environment": environment,

@@ -10,6 +10,8 @@ from typing import Literal
 from repro.seams.training import Direction, TokenKind, Workload
 
 Noun = Literal["accuracy", "loss", "quality"]
+STEPS = "steps"
+"""Unit of a program whose suite declares no batch: its steps cannot be counted as samples."""
 LARGEST = 700.0
 """Nats above which exp overflows."""
 
@@ -26,6 +28,12 @@ class Quality:
     token: TokenKind | None
     """What a token is, if the metric is the mean loss of a token in nats."""
     tokens_per_sample: int | None
+
+    @property
+    def counted(self) -> str:
+        """Plural noun of what the progress of a training is counted in on axes and in tables: its samples by their own
+        noun where they have tokens, steps where no batch is known."""
+        return self.unit if self.tokens_per_sample or self.unit == STEPS else "samples"
 
     def derived(self, value: float | None) -> dict[str, float]:
         """Return the figures that follow from the metric: perplexity exp(loss), of bytes loss / ln 2 bits per byte."""

@@ -4,7 +4,7 @@ check what they would check first."""
 from __future__ import annotations
 
 from repro.audit.rules.facts import Facts
-from repro.audit.rules.rule import Judged, Rule, count, join, lacks, many
+from repro.audit.rules.rule import Judged, Rule, count, join, lacks, many, untold
 
 SOURCE = "ACM Artifact Review and Badging 1.1"
 
@@ -17,7 +17,8 @@ def available(facts: Facts) -> Judged:
         return lacks(facts, f"data without a source: {join(loose)}")
     if facts.commit is None or not facts.data:
         lacking = ["the commit"] * (facts.commit is None) + ["the data"] * (not facts.data)
-        return lacks(facts, f"not identified: {' and '.join(lacking)}")
+        judge = untold if lacking == ["the data"] else lacks
+        return judge(facts, f"not identified: {' and '.join(lacking)}")
     return "pass", f"identified: commit {facts.commit[:12]}, {many(facts.data, 'data set')}, " \
                    f"{many(facts.software, 'library', 'libraries')}; whether an archive holds them is not in a " \
                    "record"

@@ -133,6 +133,8 @@ class Facts:
     origin: Origin
     title: str
     cells: tuple[CellFacts, ...]
+    programs: bool = False
+    """Every run is a program of the user's: data, model and traffic are its own affair."""
     no_target: bool = False
     """No accuracy was asked for: every run is a fixed number of steps."""
     comparisons: tuple[Comparison, ...] | None = None

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from repro.audit.rules.facts import HYPERPARAMETERS, CellFacts, DataFacts, Facts, RunFacts
-from repro.audit.rules.rule import ALWAYS, Judged, Rule, count, join, lacks, many
+from repro.audit.rules.rule import ALWAYS, Judged, Rule, count, join, lacks, many, untold
 from repro.compare import Comparison
 
 SOURCE = "FireCaffe, arXiv:1511.00175"
@@ -19,7 +19,7 @@ def public_data(facts: Facts) -> Judged:
     if simulated := [cell.label for cell in facts.cells if cell.simulated]:
         return "fail", f"simulated, nothing was trained: {join(simulated)}"
     if facts.data is None or not facts.data:
-        return lacks(facts, "no data set is named")
+        return untold(facts, "no data set is named")
     if synthetic := [item.name for item in facts.data if item.synthetic]:
         return "fail", f"synthetic data, which say nothing about real quality: {join(synthetic)}"
     if lacking := [f"{item.name} without {join(gaps)}" for item in facts.data if (gaps := _unstated(item))]:
@@ -46,7 +46,7 @@ def hyperparameters(facts: Facts) -> Judged:
     gaps = {name: sum(name not in cell.hyperparameters for cell in facts.cells) for name in HYPERPARAMETERS}
     lacking = [f"{name} ({number} of {many(facts.cells, 'cell')})" for name, number in gaps.items() if number]
     if lacking:
-        return lacks(facts, f"not stated: {', '.join(lacking)}")
+        return untold(facts, f"not stated: {', '.join(lacking)}")
     return "pass", f"{len(HYPERPARAMETERS)} of {len(HYPERPARAMETERS)} stated for all {many(facts.cells, 'cell')}: " \
                    f"{', '.join(HYPERPARAMETERS)}"
 
@@ -133,7 +133,7 @@ def full_training(facts: Facts) -> Judged:
         return "fail", f"not one of {many(facts.runs, 'run')} reached its target, so there is no time to train"
     lacking = [run.name for run in reached if run.seconds is None or run.epochs is None]
     if lacking:
-        return lacks(facts, f"time or epochs to the target unknown for {len(lacking)} of {many(reached, 'run')}")
+        return untold(facts, f"time or epochs to the target unknown for {len(lacking)} of {many(reached, 'run')}")
     never = [cell.label for cell in facts.cells if cell.runs and cell.reached == 0]
     rest = f"; never: {join(never)}" if never else ""
     return "pass", f"time and epochs to the target of all {many(reached, 'run')} that reached it{rest}"
@@ -218,7 +218,7 @@ def communication(facts: Facts) -> Judged:
         return "not applicable", "no cell has several workers"
     unknown = [cell.label for cell in several if not any(run.communicated for run in cell.runs)]
     if unknown:
-        return lacks(facts, f"bytes sent and time waited are not recorded for {len(unknown)} of "
+        return untold(facts, f"bytes sent and time waited are not recorded for {len(unknown)} of "
                              f"{many(several, 'cell')} of several workers: {join(unknown)}")
     return "pass", f"bytes sent and time waited are recorded for all {many(several, 'cell')} of several workers"
 
@@ -229,7 +229,7 @@ def same_architecture(facts: Facts) -> Judged:
         return "not applicable", "nothing is compared"
     pairs = [(facts.cell(one), facts.cell(other)) for one, other in facts.contrasts]
     if unstated := [cell.label for pair in pairs for cell in pair if cell.model is None]:
-        return lacks(facts, f"the model is not stated: {join(dict.fromkeys(unstated))}")
+        return untold(facts, f"the model is not stated: {join(dict.fromkeys(unstated))}")
     if unlike := [f"{one.label} against {other.label}" for one, other in pairs if one.model != other.model]:
         return "fail", f"different models or data in {len(unlike)} of {many(pairs, 'comparison')}: {join(unlike)}"
     if begun := [f"{one.label} against {other.label}" for one, other in pairs if _unlike_start(one, other)]:

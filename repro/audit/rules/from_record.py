@@ -17,10 +17,18 @@ from repro.suite.cell import Cell
 from repro.suite.contest import CONTEST
 from repro.suite.identity import canonical
 from repro.suite.kinds import AnyTrialConfig
-from repro.suite.program import ProgramStop
+from repro.suite.program import ProgramConfig, ProgramStop
 from repro.suite.stop import Stop
 from repro.suite.training import TrainingConfig
 
+PARAMETERS = {
+    "optimizer": ("optimizer", "optim", "opt"), "momentum": ("momentum", "beta1", "betas"),
+    "weight decay": ("weight_decay", "wd"), "learning rate": ("lr", "learning_rate"),
+    "schedule": ("schedule", "scheduler", "lr_schedule", "lr_scheduler"), "initialisation": ("init", "initialisation"),
+    "batch per worker": ("batch_per_worker", "micro_batch", "per_device_batch_size", "per_device_train_batch_size"),
+    "epochs": ("epochs", "num_epochs", "max_epochs", "num_train_epochs"),
+}
+"""Names under which a program's parameters state the hyper-parameters of the rules."""
 MEANS = {"costs": "median", "rates": "median", "ratios": "geometric mean"}
 """The means that this harness uses (method.md section 4)."""
 
@@ -33,7 +41,8 @@ def record_facts(record: Record) -> Facts:
         by_cell.setdefault(item.cell_id, []).append(item)
     compared = tuple(compare(plan, record.results, started_ms=record.started_ms))
     return Facts(
-        origin="record", title=plan.suite.suite, no_target=not plan.has_target,
+        origin="record", title=plan.suite.suite,
+        programs=all(isinstance(cell.choices, ProgramConfig) for cell in plan.cells), no_target=not plan.has_target,
         cells=tuple(_cell(record, cell, by_cell.get(cell.cell_id, [])) for cell in plan.cells),
         comparisons=compared, contrasts=tuple((item.candidate, item.baseline) for item in compared),
         declared=plan.suite.primary is not None, data=tuple(_data(item) for item in environment.data),
@@ -59,8 +68,9 @@ def _cell(record: Record, cell: Cell, results: Sequence[Result]) -> CellFacts:
         model=_model(choices),
         target=_target(stop),
         others=canonical(choices, exclude={"processes", "batch"}),
-        hyperparameters=_hyperparameters(choices, results) if isinstance(choices, TrainingConfig) else {},
-        determinism=choices.repeatability,
+        hyperparameters=(_hyperparameters(choices, results) if isinstance(choices, TrainingConfig)
+                         else _parameters(choices)),
+        determinism=choices.repeatability if isinstance(choices, TrainingConfig) else None,
         planned=record.due_of(cell.cell_id), interval=_has_interval(summary), median=summary.median,
         bandwidth=min((item.network.slowest for item in results if item.network), default=None),
         simulated=choices.origin == "simulated",
@@ -129,6 +139,17 @@ def _hyperparameters(choices: TrainingConfig, results: Sequence[Result]) -> dict
     }
     if results and all("init_weights" in item.hashes for item in results if meaning(item.status).counts):
         found["initialisation"] = "drawn from the seed; hash of the weights recorded for every run"
+    return found
+
+
+def _parameters(choices: ProgramConfig) -> dict[str, str]:
+    """Return the hyper-parameters that the suite states of a program."""
+    found = {name: str(choices.parameters[own]) for name, names in PARAMETERS.items()
+             for own in names if own in choices.parameters}
+    if choices.global_batch is not None:
+        found["global batch"] = str(choices.global_batch)
+        if choices.global_batch % choices.processes == 0:
+            found.setdefault("batch per worker", str(choices.global_batch // choices.processes))
     return found
 
 

@@ -6,7 +6,7 @@ import math
 
 from repro import stats
 from repro.audit.rules.facts import Facts
-from repro.audit.rules.rule import ALWAYS, Judged, Rule, count, join, lacks, many
+from repro.audit.rules.rule import ALWAYS, Judged, Rule, count, join, lacks, many, untold
 from repro.compare import DECIDED, Comparison
 from repro.stats.description import shapiro_p
 
@@ -84,12 +84,12 @@ def determinism(facts: Facts) -> Judged:
     ran = [cell for cell in facts.cells if cell.runs]
     if not ran:
         return lacks(facts, "there is no run")
-    if unstated := [cell.label for cell in ran if cell.determinism is None and facts.whole]:
-        return "fail", f"the level of determinism is not stated: {join(unstated)}"
     without = [f"{cell.label} ({many(cell.runs, 'run')})" for cell in ran if cell.interval is False]
     if without:
         return "fail", f"no 95 % interval for {len(without)} of {many(ran, 'cell')} (the median needs 6 runs): " \
                        f"{join(without)}"
+    if unstated := [cell.label for cell in ran if cell.determinism is None and facts.whole]:
+        return untold(facts, f"the level of determinism is not stated: {join(unstated)}")
     if any(cell.interval is None for cell in ran):
         return "cannot tell", "whether intervals are given is not stated"
     levels = {cell.determinism or "not stated" for cell in ran}
@@ -154,7 +154,7 @@ def percentiles(facts: Facts) -> Judged:
         return "cannot tell", "step times are not stated"
     bare = sum(not run.steps for run in runs)
     if bare:
-        return lacks(facts, f"no percentiles of step times in {bare} of {many(runs, 'run')}")
+        return untold(facts, f"no percentiles of step times in {bare} of {many(runs, 'run')}")
     return "pass", f"median and 95th percentile of step times in all {many(runs, 'run')}"
 
 
@@ -179,7 +179,7 @@ def synchronisation(facts: Facts) -> Judged:
         return "cannot tell", "the summary of times over workers is not stated"
     bare = sum(not run.steps for run in runs)
     if bare:
-        return lacks(facts, f"no times over ranks in {bare} of {many(runs, 'run')} of several workers")
+        return untold(facts, f"no times over ranks in {bare} of {many(runs, 'run')} of several workers")
     return "pass", f"{many(runs, 'run')} of several workers: all ranks synchronise at evaluations, a step " \
                    "takes as long as its slowest rank, the rest is straggler time"
 
@@ -193,7 +193,7 @@ def bounds(facts: Facts) -> Judged:
         return "cannot tell", "bounds are not stated"
     bare = [cell.label for cell in several if not any(run.expected for run in cell.runs)]
     if bare:
-        return lacks(facts, f"no bound of communication for {len(bare)} of {many(several, 'cell')} of several "
+        return untold(facts, f"no bound of communication for {len(bare)} of {many(several, 'cell')} of several "
                              f"workers: {join(bare)}")
     return "pass", f"required and actual traffic are both recorded for all {many(several, 'cell')}"
 

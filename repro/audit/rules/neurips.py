@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from repro.audit.rules.facts import Facts
 from repro.audit.rules.firecaffe import hyperparameters
-from repro.audit.rules.rule import ALWAYS, Judged, Rule, join, lacks, many
+from repro.audit.rules.rule import ALWAYS, Judged, Rule, join, lacks, many, untold
 from repro.record.status import meaning
 
 SOURCE = "NeurIPS paper checklist"
@@ -30,7 +30,7 @@ def claims(facts: Facts) -> Judged:
 def setting(facts: Facts) -> Judged:
     """NEU2."""
     if not facts.data:
-        return lacks(facts, "no data set is named")
+        return untold(facts, "no data set is named")
     unsplit = [item.name for item in facts.data if item.train_samples is None or item.eval_samples is None]
     if unsplit:
         return lacks(facts, f"sizes of the split unknown: {join(unsplit)}")

@@ -57,6 +57,13 @@ def lacks(facts: Facts, text: str) -> Judged:
     return ("fail", text) if facts.whole else ("cannot tell", text)
 
 
+def untold(facts: Facts, text: str) -> Judged:
+    """Judge a missing statement about the inside of a training: as `lacks`, but no record states it of a program."""
+    if facts.programs:
+        return "cannot tell", f"{text}; a program of the user's does not state it"
+    return lacks(facts, text)
+
+
 def join(items: Iterable[str]) -> str:
     """Return `a; b; c and 4 more`; semicolons, because labels of cells hold commas."""
     found = list(items)

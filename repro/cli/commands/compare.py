@@ -29,9 +29,13 @@ from repro.suite.metrics import METRICS
               "different, same; not-same: all others), or NAME OP NUMBER with ratio.low, ratio.high, speedup.low, "
               "speedup.high, n.")
 @click.option("--fail-any", is_flag=True, help="Exit 3 if the condition holds for any contrast; all become one family.")
+@click.option("--markdown", metavar="FILE", type=PlaceParam(path_type=Path, file_okay=True),
+              help="Also write a comment's worth of Markdown: verdict, table, cautions; without paths of this machine.")
 @click.option("--force", is_flag=True, help="Compare runs even if their suites or methods differ.")
 @json_option
-def compare(runs: tuple[Path, ...], as_json: bool, candidate: str | None, **request: Any) -> None:
+def compare(
+    runs: tuple[Path, ...], as_json: bool, candidate: str | None, markdown: Path | None, **request: Any
+) -> None:
     """Compare the cells of one run or of two.
 
     Of two runs, the cells of the second are compared with the same cells of the first.
@@ -43,6 +47,7 @@ def compare(runs: tuple[Path, ...], as_json: bool, candidate: str | None, **requ
 
     \b
     Example: repro compare runs/latest --fail-if slower
+    Example: repro compare runs/latest --fail-if slower --markdown comment.md
     Example: repro compare runs/latest --fail-any --fail-if "ratio.low > 1.05"
     Example: repro compare published/v4.0 --baseline benchmark=resnet,system=dgx_h100
     """
@@ -51,6 +56,8 @@ def compare(runs: tuple[Path, ...], as_json: bool, candidate: str | None, **requ
 
     if any_published(runs) and request.pop("against"):
         raise UsageError("--against takes runs, not published results")
+    if any_published(runs) and markdown is not None:
+        raise UsageError("--markdown takes runs; of published results: repro report FOLDER --to markdown")
     if any_published(runs):
         _compare_published(runs, as_json, candidate, request)
     if candidate is not None:
@@ -64,6 +71,11 @@ def compare(runs: tuple[Path, ...], as_json: bool, candidate: str | None, **requ
         before = len(named) - len(runs)
         found = compare_runs(folders[before:], against=folders[:before], **request)
     found = replace(found, runs=tuple(map(str, named)))
+    if markdown is not None:
+        from repro.cli.text.comment import comment
+        from repro.core.files import write_text
+
+        write_text(markdown, comment(found, request["fail_if"]))
     if as_json:
         echo_json(found.as_json())
     else:

@@ -121,9 +121,9 @@ def test_an_import_that_fails_names_the_line_in_the_users_file(text: str, said: 
 def test_source_that_a_record_cannot_hold_is_refused_in_one_line(content: bytes, said: str, tmp_path: Path) -> None:
     (tmp_path / "net.py").write_bytes(content)
     (tmp_path / "fast.cpython-311.so").write_bytes(b"")
-    (tmp_path / "deep/1/2/3/4").mkdir(parents=True)
+    (tmp_path / "deep/1/2/3/4/5/6/7").mkdir(parents=True)
     (tmp_path / "deep/__init__.py").write_text("")
-    (tmp_path / "deep/1/2/3/4/far.py").write_text("")
+    (tmp_path / "deep/1/2/3/4/5/6/7/far.py").write_text("")
     with pytest.raises(UsageError, match=said) as caught:
         read_source(tmp_path / "net.py")
     assert "\n" not in str(caught.value)
