@@ -13,7 +13,8 @@ from repro.core.markdown import escaped
 from repro.core.redact import Scrubber
 
 from .colors import p_text
-from .compare import calibration_text
+from .compare import calibration_text, ok_header
+from .contest import quality_lines
 from .outcome import comparison_sentence
 
 if TYPE_CHECKING:
@@ -41,10 +42,12 @@ def comment(found: Compared, conditions: Sequence[str] = ()) -> str:
     lines = [f"### {safe(found.suite)}: {safe(_headline(found, conditions))}", ""]
     lines += [f"- **failed** {safe(text)}" for text in found.failures[:SENTENCES]]
     lines += [f"- {safe(comparison_sentence(item))}" for item in _spoken(found)[:SENTENCES]]
+    lines += [f"- {safe(text)}" for text in quality_lines(found.claims)[:ROWS]]
     ratios = [_ratio(item) for item in found.comparisons]
     lines += ["", *_table(("candidate", "baseline", "ratio", "95 % interval", "n", "p", "verdict"), ratios, safe)]
     cells = [_cell(item) for item in found.summaries]
-    lines += ["", *_table(("cell", "reached", f"median {METRICS[found.metric].noun}", "95 % interval"), cells, safe)]
+    headers = ("cell", ok_header(found.summaries), f"median {METRICS[found.metric].noun}", "95 % interval")
+    lines += ["", *_table(headers, cells, safe)]
     lines += ["", *(f"- {safe(text)}" for text in _noted(found))]
     lines += ["", f"suite digest {found.digest[:16]}, method {safe(found.method)}, {safe(METRICS[found.metric].noun)}"]
     return "\n".join(lines) + "\n"

@@ -74,10 +74,8 @@ def calibration_text(found: Calibration | None) -> str:
 
 def _cells(summaries: Sequence[Summary]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="")
-    reached = "at its end" if any(item.contest for item in summaries) else (
-        "reached" if all(item.has_target for item in summaries) else "ended well")
-    for name, right in (("cell", False), (reached, True), ("median", True), ("interval", True), ("CV", True),
-                        ("other ends", False)):
+    for name, right in (("cell", False), (ok_header(summaries), True), ("median", True), ("interval", True),
+                        ("CV", True), ("other ends", False)):
         table.add_column(name, justify="right" if right else "left", overflow="fold")
     for item in summaries:
         unit = METRICS[item.metric].unit
@@ -91,6 +89,13 @@ def _cells(summaries: Sequence[Summary]) -> Table:
                                         f"{item.resumed} resumed" if item.resumed else "") if part),
         )
     return table
+
+
+def ok_header(summaries: Sequence[Summary]) -> str:
+    """Return the header of the column that counts the trials with a success."""
+    if any(item.contest for item in summaries):
+        return "at its end"
+    return "reached" if all(item.has_target for item in summaries) else "ended well"
 
 
 def _without(item: Summary) -> str:
