@@ -180,13 +180,15 @@ def _dates(observations: Sequence[Observation], started_ns: int, longest_delay: 
 
 
 def _held_back(observations: Sequence[Observation]) -> Iterator[Finding]:
-    """Yield the evaluations of each read whose arrival is no time of theirs: another evaluation came with them, or the
-    own clock of a later statement in the same read is later by more than an arrival may be late."""
+    """Yield the evaluations of each read whose arrival is no time of theirs: another evaluation came with them and no
+    clock tells how far apart they were, or the own clock of a later statement in the same read is later by more than an
+    arrival may be late."""
     for _, run in groupby(range(len(observations)), key=lambda index: observations[index].read):
         indices = list(run)
         evaluations = [index for index in indices if observations[index].seen == "evaluation"]
         latest = max((own for index in indices if (own := observations[index].own_seconds) is not None), default=0.0)
-        held = [index for index in evaluations if len(evaluations) > 1
+        clocked = all(observations[index].own_seconds is not None for index in evaluations)
+        held = [index for index in evaluations if (len(evaluations) > 1 and not clocked)
                 or latest - (observations[index].own_seconds or latest) > LATENESS]
         if held:
             first = observations[held[0]].own_seconds

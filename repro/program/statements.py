@@ -30,7 +30,7 @@ class Statements:
         self.hits = 0
         self.established = False
         self._key = "eval_error" if choices.evaluation.direction == "lower" else "eval_accuracy"
-        self._begun = not states_start
+        self._begun = self._said_start = not states_start
         self._stopped_ns: int | None = None
         self._due_ns = 0
         self._evaluations = 0
@@ -40,6 +40,7 @@ class Statements:
     def add(self, seen: Observation) -> None:
         """Take the next observation."""
         if seen.seen == "start":
+            self._said_start = True
             self._begin(seen.arrived_ns)
         elif seen.seen == "stop":
             self._stopped_ns = seen.arrived_ns
@@ -123,6 +124,9 @@ class Statements:
     def end(self) -> None:
         """Write how the run ended."""
         evaluated = [seen for seen in self.seen if seen.seen == "evaluation"]
+        if not self._said_start:
+            self.finding("no start", "it never said that its training begins, so nothing tells from when its time "
+                         "counts; declare no start, or let it say so", void=True)
         if not self._begun:
             self._begin(self.started_ns)
         outcome, reason = self._judged(evaluated[-1].value if evaluated else None)

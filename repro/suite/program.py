@@ -13,6 +13,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from repro.core.errors import nearest
 from repro.core.machine import Machine
+from repro.core.redact import SECRET
 from repro.core.source_code import PLACE_DIGITS
 from repro.seams.plugin import Setting
 from repro.suite.carried_code import CarriedCode
@@ -50,8 +51,8 @@ class Program(SuitePart):
     folder: str = Field(".", min_length=1, max_length=1000, description="working folder, relative to the suite's file")
     files: tuple[str, ...] = Field(("**/*.py",), min_length=1, max_length=100,
                                    description="patterns of the files below it that are the program")
-    commit: str = Field("", pattern=r"^([\w][\w./-]{0,199})?$", description="commit, tag or branch of the folder's git "
-                        "repository to run, in a folder of its own; empty: the files as they lie there")
+    commit: str = Field("", pattern=r"^([\w@][\w./~^@-]{0,199})?$", description="commit, tag or branch of the folder's "
+                        "git repository to run, in a folder of its own; empty: the files as they lie there")
     environment: dict[str, str] = Field(default_factory=dict, max_length=100, description="variables to set")
     passes: tuple[str, ...] = Field((), max_length=100, description="variables of this environment that it may see, "
                                     "besides those that any program needs")
@@ -216,6 +217,9 @@ class ProgramConfig(TrialConfig):
             if not re.match(NAME, name) or name in GIVEN:
                 raise FieldProblem("a parameter's name is a word of letters, digits and underscores, and none of "
                                    f"{', '.join(GIVEN)}", ("parameters", name))
+        if secret := next((name for name in self.engine.environment if SECRET.search(name)), None):
+            raise FieldProblem("looks like a credential, and a suite is stored with every run; set it outside and name "
+                               "it in engine.passes", ("engine", "environment", secret))
         used = set()
         for path, text in self._templates():
             for name in placeholders(text):

@@ -258,6 +258,11 @@ def test_watch_and_its_own_start_are_read(tmp_path: Path) -> None:
     assert len(result.curve) == 5
 
 
+def test_a_start_that_never_comes_is_no_start(tmp_path: Path) -> None:
+    result = run_one(tmp_path, HONEST, reader=READER + ", start: '^never'")
+    assert result.status == "invalid" and "never said that its training begins" in result.reason
+
+
 def test_under_a_terminal_a_program_prints_at_once(tmp_path: Path) -> None:
     code = HONEST.replace("import sys, time", "import sys, time\nassert sys.stdout.isatty()")
     assert run_one(tmp_path, code, engine=", terminal: true").status == "ok"

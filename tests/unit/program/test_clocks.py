@@ -149,7 +149,7 @@ def test_evaluations_of_one_read_have_no_arrival_of_their_own() -> None:
     found = compare(run(held=1000), STARTED)
     [finding] = found.findings
     assert (finding.kind, finding.void) == ("held back", False)
-    assert finding.where == (100, 201, 302, 403)
+    assert finding.where == (100, 201, 302), "the last one came when it was printed"
 
 
 def test_an_evaluation_is_held_back_if_the_own_clock_went_on_in_the_same_read() -> None:

@@ -103,6 +103,7 @@ def test_two_commits_of_one_folder_are_two_cells(tmp_path: Path) -> None:
     ("run: [", "commit: v9, run: [", "trial.engine.commit: "),
     ("run: [", "files: ['*.jl'], run: [", "trial.engine.files: no file of"),
     ("run: [", "runs: 3, run: [", "trial.engine.runs: unknown key"),
+    ("run: [", "environment: {API_TOKEN: abc}, run: [", "trial.engine.environment.API_TOKEN: looks like a credential"),
     ("  parameters", "  launcher: local\n  parameters", "trial.launcher: a program is started by the harness itself"),
     ("metric: loss,", "metric: loss, reader: watch,", "trial.evaluation.pattern: reader watch has none; remove it"),
     ("metric: loss,", "metric: loss, tag: x,", "trial.evaluation.tag: only reader tensorboard has it"),
