@@ -27,6 +27,7 @@ class Numerics:
         self.device_type = torch.device(device).type
         self.weights: torch.dtype = getattr(torch, precision.weights)
         self.autocast_dtype: torch.dtype | None = getattr(torch, precision.autocast) if precision.autocast else None
+        self.plain = self.weights is torch.float32 and self.autocast_dtype is None
         if self.device_type == "cuda":
             # torch's default is TensorFloat-32 for convolutions but not for products: neither fp32 nor tf32.
             torch.backends.cuda.matmul.allow_tf32 = precision.tf32
@@ -46,6 +47,8 @@ class Numerics:
 
     def outputs(self, value: Any) -> Any:
         """Return `value` with floating tensors in float32, for the loss and the metrics."""
+        if self.plain and isinstance(value, torch.Tensor) and value.dtype is torch.float32:
+            return value  # in every step: what runs between two kernels runs from cold caches
         return cast_floats(value, torch.float32)
 
     def prepare(self, model: torch.nn.Module) -> None:
