@@ -303,6 +303,7 @@ class Counting(Launchers):
         return super().launch(trial, entry, folder, payload)
 
 
+@pytest.mark.slow
 def test_a_gate_that_was_passed_is_not_run_again(begin: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     first = begin(engine="single")
