@@ -173,7 +173,7 @@ def _dates(observations: Sequence[Observation], started_ns: int, longest_delay: 
             when = f"{-after:.3g} s before the program was started" if after < 0 else f"{-delay:.3g} s after it arrived"
             yield Finding("impossible time", (index,), after, ours, f"a statement is dated {when}")
             return
-        if longest_delay is not None and delay > longest_delay and not late:
+        if longest_delay is not None and delay > longest_delay and not late and seen.seen != "step":
             late = True
             yield Finding("late", (index,), after, ours,
                           f"a statement arrived {delay:.3g} s after its date, which is more than {longest_delay:g} s")
@@ -190,8 +190,10 @@ def _held_back(observations: Sequence[Observation]) -> Iterator[Finding]:
         clocked = all(observations[index].own_seconds is not None for index in evaluations)
         held = [index for index in evaluations if (len(evaluations) > 1 and not clocked)
                 or latest - (observations[index].own_seconds or latest) > LATENESS]
+        if any(observations[index].seen == "start" for index in indices) and (evaluations or latest > LATENESS):
+            held = indices
         if held:
             first = observations[held[0]].own_seconds
             yield Finding("held back", tuple(held), 0.0 if first is None else latest - first, 0.0, (
-                f"{len(held)} evaluation{'s' if len(held) > 1 else ''} arrived in one read with what was printed "
+                f"{len(held)} statement{'s' if len(held) > 1 else ''} arrived in one read with what was printed "
                 "later: the program holds its output back, so its arrival is no time; let it print unbuffered"))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from repro.core import orphans
 from repro.core.errors import TrialError
 from repro.core.orphans import OWNER
 from repro.core.random_streams import Streams
@@ -57,9 +59,10 @@ def make_command(
     """
     given = {SEED: str(seed_of(trial)), RUN_DIR: str(run_dir)}
     environment = {name: value for name, value in inherited.items()
-                   if ALWAYS.match(name) or name in choices.engine.passes or name == OWNER}
-    environment |= {"PYTHONUNBUFFERED": "1", MARK: mark}
+                   if ALWAYS.match(name) or name in choices.engine.passes}
+    environment["PYTHONUNBUFFERED"] = "1"
     environment |= {name: choices.filled(text, given) for name, text in choices.engine.environment.items()}
+    environment |= {MARK: mark, OWNER: orphans.identity(os.getpid())}
     return Command(tuple(choices.filled(part, given) for part in choices.engine.run), environment, folder, run_dir)
 
 

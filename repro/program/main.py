@@ -31,6 +31,8 @@ WAKE_SECONDS = 0.05
 """Longest wait before the end of the program is noticed."""
 FILE_SECONDS = 0.25
 """Time between two looks at a file that a program writes."""
+MOST_OUTPUT = 64 << 20
+"""Bytes of its output that are kept."""
 TAIL = 3
 """Last lines of its output that a message shows."""
 RUN_DIR = "program"
@@ -81,6 +83,7 @@ class _Run:
         """What the program stated and cannot be."""
         self.traceback = False
         self._next_look = 0.0
+        self._room = MOST_OUTPUT
 
     def run(self, launched_ns: int) -> None:
         """Run the program to its end and write the log."""
@@ -123,7 +126,7 @@ class _Run:
                     is_open = self._take_output(process, statements, printed)
                 self._take(statements, self._elsewhere)
                 if self.problem or (stops and statements.established):
-                    return not self.problem
+                    return not self.problem and process.exit_code is None
                 if process.exit_code is not None and deadline is None:  # something that it started keeps its output
                     deadline = time.monotonic() + DRAIN_SECONDS
         while process.exit_code is None:  # it closed its output and goes on
@@ -143,11 +146,19 @@ class _Run:
         if chunk is None:
             return False
         if chunk:
-            printed.write(chunk)
-            printed.flush()
+            self._print(printed, chunk)
             self._take(statements, lambda: self._lines(self.splitter.feed(chunk, arrived)))
             statements.still_runs(arrived)
         return True
+
+    def _print(self, printed: IO[bytes], chunk: bytes) -> None:
+        """Keep the output, up to a bound: a program may print without end."""
+        if self._room > 0:
+            printed.write(chunk[:self._room])
+            self._room -= len(chunk)
+            if self._room <= 0:
+                printed.write(b"\n[what it printed beyond this is not kept]\n")
+            printed.flush()
 
     def _lines(self, lines: list[Line]) -> list[Observation]:
         """Return what lines of the output state; the last ones are kept for messages."""
@@ -209,4 +220,5 @@ def _check_exit(code: int | None, kills: int | None) -> None:
     now = oom_kills()
     if code == -signal.SIGKILL and now is not None and kills is not None and now > kills:
         raise OutOfMemory("out of memory: the OOM killer ended the program")
-    raise TrialError(f"the program was killed by {signal.Signals(-code).name}")
+    known = {each.value: each.name for each in signal.Signals}
+    raise TrialError(f"the program was killed by {known.get(-code, f'signal {-code}')}")

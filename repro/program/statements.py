@@ -7,12 +7,15 @@ import time
 from typing import Any
 
 from repro.core.events import EventLog
+from repro.core.redact import masked
 from repro.program import clocks
 from repro.program.observation import Observation
 from repro.record.trial_log import reached
 from repro.suite.contest import CONTEST
 from repro.suite.program import ProgramConfig
 
+MOST_STEPS = 100_000
+"""Observations from which on steps are no longer kept: the clocks are compared over those before."""
 PERIOD_SECONDS = 1.0
 """Least time between two events of progress."""
 
@@ -41,12 +44,16 @@ class Statements:
         """Take the next observation."""
         if seen.seen == "start":
             self._said_start = True
-            self._begin(seen.arrived_ns)
+            if self._begun:
+                self.finding("early evaluation", "it evaluated before it said that its training begins", void=True)
+            else:
+                self._begin(seen.arrived_ns)
         elif seen.seen == "stop":
             self._stopped_ns = seen.arrived_ns
         elif seen.seen == "evaluation":
             self._evaluated(seen)
-        self.seen.append(seen)
+        if seen.seen != "step" or len(self.seen) < MOST_STEPS:
+            self.seen.append(seen)
         if seen.seen == "step":
             self.still_runs(seen.arrived_ns)
 
@@ -66,7 +73,7 @@ class Statements:
         self.log.flush()
 
     def _evaluated(self, seen: Observation) -> None:
-        if not self._begun:  # a program that never says that it begins has begun with its process
+        if not self._begun:
             self._begin(self.started_ns)
         self._evaluations += 1
         value = seen.value if seen.value is not None and math.isfinite(seen.value) else None
@@ -97,7 +104,7 @@ class Statements:
 
     def finding(self, kind: str, text: str, void: bool) -> None:
         """Write something that is wrong with this run; `void`: it makes the trial invalid."""
-        self.log.emit("x_finding", {"kind": kind, "text": text, "void": void})
+        self.log.emit("x_finding", {"kind": kind, "text": masked(text), "void": void})
 
     def judge_clocks(self, longest_delay: float | None) -> None:
         """Compare the program's clock with ours and write what does not agree."""

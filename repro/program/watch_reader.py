@@ -117,6 +117,8 @@ class WatchReader:
             return "a step without its number"
         if message.step < self._step or (message.samples is not None and message.samples < self._samples):
             return f"goes back, from step {self._step} and {self._samples} samples"
+        if self._evaluated is not None and message.step < self._evaluated:
+            return f"goes back, from the evaluation of step {self._evaluated}"
         return None
 
     def _evaluation_problem(self, message: _Message) -> str | None:

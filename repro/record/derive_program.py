@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from repro.core.events import Event
+from repro.core.events import EVALUATION_KEYS, Event
 from repro.record.results import Point, Result
 from repro.record.status import Status, meaning
 from repro.record.trial_log import (
@@ -47,7 +47,7 @@ def derive_program(
     clocks = read_clocks(log, points, choices.stop, crossing) if status == "ok" and crossing is not None else {}
     if status == "ok" and crossing is None:
         status, reason = "invalid", why_no_success(choices.stop)
-    if clocks and not _states(log, "own_seconds"):
+    if clocks and crossing is not None and not _own_clock_counts(log, crossing[1]):
         clocks["tta_train"] = None
     if "epochs_to_target" in clocks and not _states(log, "epochs_known"):
         clocks["epochs_to_target"] = None
@@ -60,6 +60,15 @@ def _findings(log: TrialLog, void: bool) -> Iterator[tuple[Status, str]]:
     for event in log.all("x_finding"):
         if bool(event.value.get("void")) == void:
             yield "invalid", str(event.value.get("text", ""))
+
+
+def _own_clock_counts(log: TrialLog, at: int) -> bool:
+    """Return whether the program's own clock gives the time of an evaluation: it states one there, and it could be
+    compared with ours, which takes two statements."""
+    events = [event for event in log.events if event.key in EVALUATION_KEYS]
+    compared = log.last("x_clocks")
+    return ("own_seconds" in events[at].metadata and compared is not None
+            and compared.value.get("own_share") is not None)
 
 
 def _states(log: TrialLog, name: str) -> bool:

@@ -18,7 +18,7 @@ from repro.core.source_code import SourceCode
 from repro.core.yaml_file import FieldPath, YamlFile, dotted, read_yaml
 from repro.suite.field_problem import FieldProblem, describe_error, known_keys
 from repro.suite.file_classes import MEANT, Base, FileClasses
-from repro.suite.kinds import config_class
+from repro.suite.kinds import PROGRAM, config_class
 from repro.suite.model import Suite
 from repro.suite.sequential import ANYTIME, ChosenDesign
 
@@ -117,7 +117,17 @@ def read_suite(
         problem, path = describe_error(error, Suite)
         raise holder.problem(problem, path) from error
     _check_factors(holder)
+    if _is_record(folder) and _starts_command(holder.suite):
+        raise holder.problem("this suite lies in a record, whose commands run only after consent: use `repro "
+                             "reproduce` or `repro run --resume`", ("trial",))
     return holder
+
+
+def _starts_command(suite: Suite) -> bool:
+    """Return whether a cell may be a program: by its kind, or by an engine in the trial or in a factor."""
+    places = [suite.trial, *({key: level} for key, levels in suite.matrix.items() for level in levels)]
+    return any(item.get("kind") == PROGRAM or item.get("engine.kind") == PROGRAM
+               or (isinstance(engine := item.get("engine"), dict) and engine.get("kind") == PROGRAM) for item in places)
 
 
 def _is_record(folder: Path) -> bool:

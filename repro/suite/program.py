@@ -32,6 +32,8 @@ GIVEN = (SEED, "processes", "batch.global", RUN_DIR)
 """Placeholders that need no declaration."""
 PLACEHOLDER = re.compile(r"\{\{([A-Za-z_][\w.-]*)\}\}|\{([A-Za-z_][\w.-]*)\}")
 """`{name}`, and `{{name}}` for the text `{name}` itself; any other brace stands for itself."""
+RESERVED = ("REPRO_TRIAL", "REPRO_OWNER", "REPRO_WATCH")
+"""Variables by which the harness finds a program's processes and hears from it."""
 NAME = r"^[A-Za-z_][A-Za-z0-9_]{0,99}$"
 PATTERNS = ("pattern", "progress", "context", "start", "stop")
 LEAST_OWN = 0.5
@@ -200,7 +202,7 @@ class ProgramConfig(TrialConfig):
                                                                           "counted as epochs")
     launcher: LauncherChoice = Field("inline", validate_default=True)
     timeout_seconds: float = Field(3600.0, gt=0, le=1e7, description="longest a trial may take, start to end")
-    stall_seconds: float | None = Field(None, gt=0, le=1e7, description="a trial is ended as hung after this long "
+    stall_seconds: float | None = Field(None, ge=3, le=1e7, description="a trial is ended as hung after this long "
                                                                         "without output; null: only timeout_seconds")
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
@@ -217,6 +219,12 @@ class ProgramConfig(TrialConfig):
             if not re.match(NAME, name) or name in GIVEN:
                 raise FieldProblem("a parameter's name is a word of letters, digits and underscores, and none of "
                                    f"{', '.join(GIVEN)}", ("parameters", name))
+        names = self.engine.environment
+        if bad := next((name for name in names if not re.match(NAME, name) or name in RESERVED), None):
+            raise FieldProblem("is no name of a variable that a suite may set", ("engine", "environment", bad))
+        texts = (*self.engine.run, *names.values())
+        if not self.engine.run[0] or any("\0" in text for text in texts):
+            raise FieldProblem("a command has a name, and no text in it a zero byte", ("engine", "run"))
         if secret := next((name for name in self.engine.environment if SECRET.search(name)), None):
             raise FieldProblem("looks like a credential, and a suite is stored with every run; set it outside and name "
                                "it in engine.passes", ("engine", "environment", secret))
@@ -261,9 +269,10 @@ class ProgramConfig(TrialConfig):
     def carried_code(self) -> tuple[CarriedCode, ...]:
         given = {SEED: f"{{{SEED}}}", RUN_DIR: f"{{{RUN_DIR}}}"}
         words = shlex.join(self.filled(part, given) for part in self.engine.run)
-        set_ = "".join(f", {name}={self.filled(text, given)}" for name, text in sorted(self.engine.environment.items()))
-        seen = "".join(f", sees {name}" for name in sorted(self.engine.passes))
-        return (CarriedCode(f"command `{words}`{set_}{seen}", self.engine.sha256,
+        sets = {name: self.filled(text, given) for name, text in self.engine.environment.items()}
+        more = f" with {json.dumps(sets, sort_keys=True)}" if sets else ""
+        more += f" seeing {json.dumps(sorted(self.engine.passes))}" if self.engine.passes else ""
+        return (CarriedCode(f"command `{words}`{more}", self.engine.sha256,
                             f"code/{self.engine.sha256[:PLACE_DIGITS]}"),)
 
     # ---- filling in

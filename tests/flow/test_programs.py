@@ -181,6 +181,11 @@ CHEATS = {
     "code that changes itself": (
         "open('train.py', 'a').write('# more\\n')\nprint('step 1 loss 1')\n", "invalid",
         "the program's files are not those of the plan"),
+    "a start that came with what followed it": (
+        "import os, time\ntime.sleep(1)\nos.write(1, b'begin\\nstep 1 loss 1\\n')\n", "invalid", "arrived in one read"),
+    "an evaluation before the start": (
+        "import time\nprint('step 1 loss 3')\ntime.sleep(.1)\nprint('begin')\ntime.sleep(.1)\nprint('step 2 loss 1')\n",
+        "invalid", "evaluated before it said"),
     "a clock that goes back": (
         "import time\nprint('step 1 loss 3 at 0.01')\ntime.sleep(.1)\nprint('step 2 loss 1 at 0.005')\n", "invalid",
         "goes back"),
@@ -190,7 +195,7 @@ CHEATS = {
 @pytest.mark.parametrize("name", CHEATS)
 def test_what_cannot_be_is_no_result(tmp_path: Path, name: str) -> None:
     code, status, reason = CHEATS[name]
-    result = run_one(tmp_path, code)
+    result = run_one(tmp_path, code, reader=READER + (", start: '^begin'" if "begin" in code else ""))
     assert (result.status, reason in result.reason) == (status, True), result.reason
     if name == "a crash that exits with 0":
         assert any("traceback" in text for text in result.warnings)
@@ -256,6 +261,31 @@ def test_watch_and_its_own_start_are_read(tmp_path: Path) -> None:
     assert result.tta_wall is not None and result.tta_cold is not None
     assert 0.05 < result.tta_wall < 0.4 < 0.5 < result.tta_cold
     assert len(result.curve) == 5
+
+
+@pytest.mark.parametrize("code", [
+    "import time\ntime.sleep(0.5)\nprint('step 1 loss 1 at 0.01')\n",
+    "import time\nprint('step 1 loss 3 at 0.01')\ntime.sleep(0.5)\nprint('step 2 loss 1')\n"])
+def test_an_own_clock_that_cannot_be_compared_is_no_clock(tmp_path: Path, code: str) -> None:
+    result = run_one(tmp_path, code)
+    assert result.status == "ok" and result.tta_train is None and result.tta_wall is not None
+
+
+def test_what_it_prints_is_kept_up_to_a_bound_and_without_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_planted_9f8e7d6c5b4a")
+    monkeypatch.setattr("repro.program.main.MOST_OUTPUT", 1000)
+    code = "import os\nprint('x' * 5000)\nprint('token', os.environ['HF_TOKEN'])\n"
+    result = run_one(tmp_path, code, engine=", passes: [HF_TOKEN]")
+    assert result.status == "invalid" and "hf_planted" not in result.reason and "token" in result.reason
+    assert (tmp_path / "run" / "rank0.log").stat().st_size < 1100
+
+
+def test_a_suite_inside_a_record_starts_nothing(finished: Path) -> None:
+    for verb in ("run", "plan"):
+        refused = repro(finished, verb, "run/suite.yaml")
+        assert refused.returncode == 2 and "lies in a record" in refused.stderr, refused.stderr
 
 
 def test_a_start_that_never_comes_is_no_start(tmp_path: Path) -> None:

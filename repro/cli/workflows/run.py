@@ -134,7 +134,10 @@ def resume_suite(
     if again and plan.is_contest:
         raise UsageError("--rerun-failed: a contest counts every declared run once, also one that failed; make a new "
                          "run")
-    require_code(str(root), plan.cells, code)
+    if Path(plan.base).is_absolute():
+        raise UsageError(f"{folder.plan}: base: is a path of a machine; a run names the folder of its suite relative "
+                         "to itself")
+    require_code(str(root), plan.cells, code, plan.base)
     if files := classes_from_files(plan):
         allow_code_of(folder.code, ((item.kind, item.code) for item in files))
         folder, plan = reopen(root)  # with the classes instead of their stand-ins
@@ -155,7 +158,7 @@ def _check_budget(plan: Plan, budget_seconds: float | None) -> None:
 
 def _messages(folder: RunFolder, plan: Plan) -> Messages:
     again = command(f"run --resume {shlex.quote(str(folder.root))}{permissions(plan.cells)}"
-                    f"{code_permission(plan.cells)}")
+                    f"{code_permission(plan.cells, plan.base)}")
     return Messages(kept="reporting the completed trials", next_step=f"resume with: {again}",
                     closing="the report is being written")
 
