@@ -12,8 +12,9 @@ class CarriedCode:
     what: str
     """`workload net.py:Net`, or a command as it is started."""
     sha256: str
+    """"" for a folder, which is not hashed."""
     place: str
     """Where its source lies, relative to the record."""
 
     def text(self) -> str:
-        return f"{self.what} ({self.place}, sha256 {self.sha256[:16]})"
+        return f"{self.what} ({self.place}{f', sha256 {self.sha256[:16]}' if self.sha256 else ''})"
