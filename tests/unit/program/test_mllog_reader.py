@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from repro.program.mllog_reader import LONGEST, MllogReader
 from repro.program.observation import OutputProblem
 from tests.unit.program.printed import evaluations, printed, seen
 
-LOGS = Path("/work/shared/data/mlperf")
+LOGS = Path(os.environ.get("REPRO_SHARED_DATA", Path(__file__).parents[3].parent / "shared" / "data")) / "mlperf"
 
 
 def line(key: str, time_ms: float, value: object = None, **metadata: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from repro.program.pattern import PatternReader
 from repro.suite.ready_patterns import ready
 from tests.unit.program.printed import evaluations, output, printed, seen
 
-SPEEDRUN = Path("/work/shared/data/speedrun")
+SPEEDRUN = Path(os.environ.get("REPRO_SHARED_DATA", Path(__file__).parents[3].parent / "shared" / "data")) / "speedrun"
 
 
 def read(name: str, metric: str, file: str) -> list[Observation]:
