@@ -121,7 +121,7 @@ def letters_record(root: Path, packages: Path, step_seconds: float = 0.01) -> Re
     """Return a complete, sealed record at `root` of a suite that uses the package below `packages`."""
     with installed(packages):
         record = make_record(root, SUITE, lambda trial: Course(step_seconds * (1 + 0.02 * trial.repeat)))
-        environment = take(Machine("cpu", 0, 2), record.environment.data, plugin_code(record.plan))
+        environment = take(Machine("cpu", 0, 2), record.environment.data, plugin_code(record.plan, record.folder.root))
         write_model(record.folder.environment, environment)
         seal(record.folder)
         return read_record(root)

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from repro.record.effective import requested
+from repro.record.plugin_code import PROGRAM, PluginCode
 from repro.record.results import Result
 from repro.record.store import Record
 from repro.suite.cell import Cell
@@ -159,10 +160,15 @@ def machine(record: Record) -> list[Fact]:
         ("Python", environment.python),
         ("repro", environment.repro_version),
         ("Commit", f"{environment.commit} ({dirty})" if environment.commit else "not from a checkout"),
-        *((f"Plug-in {visible(item.plugin)}", visible(item.text())) for item in environment.plugins),
+        *((_code_name(item), visible(item.text())) for item in environment.plugins),
         ("Load before the run (1 min)", "unknown" if environment.load_1min is None else f"{environment.load_1min:g}"),
         ("Loading libraries, once per run, on no trial's clock", seconds(record.preload_seconds) or "unknown"),
     ]
+
+
+def _code_name(item: PluginCode) -> str:
+    name = visible(item.plugin)
+    return name[:1].upper() + name[1:] if item.distribution == PROGRAM else f"Plug-in {name}"
 
 
 def _cuda(record: Record) -> list[Fact]:

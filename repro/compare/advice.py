@@ -28,7 +28,7 @@ OVER = (
 def what_settles(item: Evidence, share: FamilyShare) -> str:
     """Return what settles a comparison that was tested and is open."""
     if not item.is_apart(1 - share.level):
-        return "one evaluate_every for both would, in a new experiment"
+        return "the same distance between evaluations in both would, in a new experiment"
     if not item.asked.paired:
         return "pairs of one seed, run interleaved, would say more than unpaired trials"
     return TESTED_IN_A_CONTEST if item.design == CONTEST else TESTED

@@ -92,7 +92,7 @@ def _why_no_spread(item: Evidence, share: FamilyShare) -> str:
     if item.less or item.more:
         return f"every pair has the same ratio and {p_words(item, share)}"
     grid = "" if item.grid is None or item.grid.share is None or item.grid.share < VISIBLE else (
-        f"; evaluations are {per_cent(item.grid.share)} apart there, and a smaller evaluate_every could show more")
+        f"; evaluations are {per_cent(item.grid.share)} apart there, and evaluations closer together could show more")
     return f"both have exactly the same figure in all {item.n} pairs: there is no spread to judge by{grid}"
 
 
@@ -192,7 +192,7 @@ def _grid_cautions(item: Evidence) -> list[str]:
         if first and first == side.n:
             found.append(f"{cell.label}: all {first} trials reached the target at their first evaluation, so its "
                          f"{item.asked.scale.noun} is one distance between evaluations, however early the target was "
-                         "crossed; a smaller evaluate_every would show it")
+                         "crossed; evaluations closer together would show it")
     if item.interval is None and item.ratio not in (None, 1.0) and item.asked.scale.watched == "samples" \
             and item.grid.share is not None:
         found.append("all trials reached the target at the same evaluation: counts are known to "

@@ -37,6 +37,8 @@ def derive_program(
         "settings": log.mapping("x_settings"),
     }
     status, reason = read_status(log, outcome)
+    if status == "hung":
+        reason = f"no output for {choices.stall_seconds:g} s"
     if meaning(status).logged and (wrong := [text for _, text in _findings(log, void=True)]):
         status, reason = "invalid", "; ".join(wrong)
     warnings = tuple(text for _, text in _findings(log, void=False))

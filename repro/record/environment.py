@@ -9,7 +9,6 @@ import hashlib
 import os
 import platform
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -21,6 +20,7 @@ from typing import Literal
 from pydantic import Field
 
 import repro
+from repro.core import git
 from repro.core.frozen import Frozen
 from repro.core.machine import Machine
 from repro.core.redact import SECRET, Scrubber, secrets
@@ -204,13 +204,7 @@ def _git(*arguments: str) -> str | None:
     root = Path(repro.__file__).resolve().parent.parent
     if not (root / ".git").exists():
         return None
-    try:
-        found = subprocess.run(
-            ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=20, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return found.stdout.strip() if found.returncode == 0 else None
+    return git.ask(root, *arguments)
 
 
 def _dirty() -> bool | None:

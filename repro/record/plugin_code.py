@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
 from collections.abc import Iterable
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
-from repro.core import registry
+from repro.core import git, registry
 from repro.core.frozen import Frozen
 from repro.core.source_import import allowed
 from repro.record.plugin_files import own_file, source_files
+from repro.suite import program_files
 from repro.suite.choice import Choice
+from repro.suite.field_problem import FieldProblem
 from repro.suite.plan import Plan
+from repro.suite.program import Program, ProgramConfig
 
-FILE = "a file"
+FILE, PROGRAM = "a file", "a program"
 
 
 class PluginCode(Frozen):
@@ -25,7 +27,8 @@ class PluginCode(Frozen):
     plugin: str
     """Seam and name: `workload byte-lm`."""
     distribution: str
-    """Name of its package; "" if its entry point belongs to none; `FILE` for a class from a file."""
+    """Name of its package; "" if its entry point belongs to none; `FILE` for a class from a file, `PROGRAM` for a
+    program of a user."""
     version: str
     """Version of the package; "" if unknown."""
     sha256: str
@@ -45,8 +48,12 @@ class PluginCode(Frozen):
         return ", ".join(parts)
 
 
-def plugin_code(plan: Plan) -> tuple[PluginCode, ...]:
-    """Return the code of every plug-in in `plan` that another package or a file brings, by name."""
+def plugin_code(plan: Plan, root: Path) -> tuple[PluginCode, ...]:
+    """Return the code of every plug-in in `plan` that another package or a file brings, by name, and of its programs.
+
+    Args:
+        root: folder of the run, to which the folder of the suite's file is relative.
+    """
     chosen = {(choice.seam, choice.kind) for cell in plan.cells for choice in cell.choices.plugins()}
     points = [(f"{seam} {kind}", registry.entry_point(seam, kind)) for seam, kind in sorted(chosen)]
     files = {(choice.seam, choice.kind): choice for cell in plan.cells for choice in cell.choices.plugins()
@@ -60,7 +67,35 @@ def plugin_code(plan: Plan) -> tuple[PluginCode, ...]:
             if key not in found:
                 found[key] = _code(name, point)
             result.append(found[key].model_copy(update={"plugin": name}))
-    return tuple(result + [_of_file(files[name]) for name in sorted(files)])
+    programs = {_of_program(cell.choices.engine, root / plan.base if plan.base else None): None for cell in plan.cells
+                if isinstance(cell.choices, ProgramConfig)}
+    return (*result, *(_of_file(files[name]) for name in sorted(files)), *programs)
+
+
+def _of_program(engine: Program, base: Path | None) -> PluginCode:
+    """Return the code of a program: the hash of its files, and the commit that has them.
+
+    Args:
+        base: folder of the suite's file; None: the files are those of a record.
+    """
+    places = [f" in {engine.folder}" if engine.folder != "." else "", f" at {engine.commit}" if engine.commit else ""]
+    code = PluginCode(plugin=f"program {engine.name}{''.join(places)}", distribution=PROGRAM, version="",
+                      sha256=engine.sha256, files=0)
+    if base is None:
+        return code
+    try:
+        source = program_files.read(base / engine.folder, engine.files, engine.commit)
+    except FieldProblem:
+        return code.model_copy(update={"sha256": ""})
+    code = code.model_copy(update={"sha256": source.sha256, "files": len(source.files)})
+    if engine.commit:
+        return code.model_copy(update={
+            "commit": program_files.commit_of(base / engine.folder, engine.commit), "dirty": False})
+    paths = [str(source.root / name) for name in source.files]
+    if not git.ask(source.root, "ls-files", "--", *paths):
+        return code
+    status = git.ask(source.root, "status", "--porcelain", "--", *paths)
+    return code.model_copy(update={"commit": git.ask(source.root, "rev-parse", "HEAD"), "dirty": bool(status)})
 
 
 def _of_file(choice: Choice) -> PluginCode:
@@ -92,18 +127,9 @@ def _checkout(own: Path | None, files: Iterable[Path]) -> tuple[str | None, bool
         own: the file of that module.
         files: all files of the plug-in; those of the checkout decide its state.
     """
-    if own is None or not _git(own.parent, "ls-files", "--", str(own)):
+    if own is None or not git.ask(own.parent, "ls-files", "--", str(own)):
         return None, None
-    top = Path((_git(own.parent, "rev-parse", "--show-toplevel") or "").rstrip("\n"))
+    top = Path(git.ask(own.parent, "rev-parse", "--show-toplevel") or "")
     folders = {str(path.resolve().parent) for path in files if path.resolve().is_relative_to(top)}
-    status = _git(top, "status", "--porcelain", "--", *sorted(folders)[:1000])
-    return (_git(top, "rev-parse", "HEAD") or "").strip() or None, None if status is None else bool(status.strip())
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    try:
-        found = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=20,
-                               check=False)
-    except (OSError, ValueError, subprocess.TimeoutExpired):
-        return None
-    return found.stdout if found.returncode == 0 else None
+    status = git.ask(top, "status", "--porcelain", "--", *sorted(folders)[:1000])
+    return git.ask(top, "rev-parse", "HEAD"), None if status is None else bool(status)

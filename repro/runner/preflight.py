@@ -61,7 +61,7 @@ def check(plan: Plan, machine: Machine, folder: RunFolder, options: Options) -> 
         raise UsageError("; ".join(absent))
     if unstarted := missing_commands(plan, folder):
         raise UsageError("; ".join(unstarted))
-    now = environment.take(machine, tuple(data_sets(plan)), plugin_code(plan))
+    now = environment.take(machine, tuple(data_sets(plan)), plugin_code(plan, folder.root))
     load = max(now.load_1min or 0.0, load_now() or 0.0) if options.strict else None
     warnings = before(plan, machine, folder.root, load)
     if options.strict and warnings:

@@ -66,7 +66,7 @@ def record_edits(context: RunContext, began_with: Sequence[PluginCode]) -> None:
     A rank imports what the fork server has not, so trials before and after the edit may have run different code.
     """
     try:
-        found = list(other_code(began_with, plugin_code(context.plan)))
+        found = list(other_code(began_with, plugin_code(context.plan, context.folder.root)))
     except OSError as error:
         found = [f"the source of a plug-in can no longer be read ({error.strerror})"]
     for text in found:

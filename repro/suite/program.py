@@ -289,7 +289,10 @@ class ProgramConfig(TrialConfig):
         place = next((part for part in self.engine.run if part.startswith("/")), "")
         bound = f"{self.title}: the command names a place of this machine ({place}), so no other can run it and its " \
                 "record cannot be bundled; name what is on PATH, or a path below engine.folder" if place else ""
-        return [*(text for text in (without, bound) if text), *super().notes(machine)]
+        scripts = [part for part in self.engine.run if part.endswith((".py", ".sh"))]
+        outside = next((part for part in scripts if ".." in part.split("/")), "")
+        unhashed = f"{self.title}: {outside} lies outside engine.folder, so its changes are not seen" if outside else ""
+        return [*(text for text in (without, bound, unhashed) if text), *super().notes(machine)]
 
     @property
     def always_runs_full_budget(self) -> bool:
@@ -325,4 +328,5 @@ def _short_engine(text: str) -> str:
     except ValueError:
         return text
     parts = [data.folder if data.folder != "." else "", f"@{data.commit}" if data.commit else ""]
-    return "".join(parts) or " ".join(data.run)[:80]
+    place = "".join(parts) or shlex.join(data.run)
+    return f"{place} with {json.dumps(data.environment, sort_keys=True)}" if data.environment else place

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
+from repro.core import git
 from repro.core.source_code import MAX_FILE_BYTES, MAX_FILES, SourceCode
 from repro.suite.field_problem import FieldProblem
 
 LEFT_OUT = ("__pycache__", "node_modules", "venv", "runs", "mlruns", "wandb")
 """Folders that no pattern reaches, besides those whose names begin with a dot."""
-GIT_SECONDS = 60.0
 
 
 def key_of(folder: str, patterns: Sequence[str], commit: str) -> str:
@@ -84,18 +83,23 @@ def export(folder: Path, commit: str, to: Path) -> None:
     Raises:
         FieldProblem: `folder` is in no checkout, or there is no such commit.
     """
-    top, prefix = _git(folder, "rev-parse", "--show-toplevel"), _git(folder, "rev-parse", "--show-prefix")
+    top, prefix = git.ask(folder, "rev-parse", "--show-toplevel"), git.ask(folder, "rev-parse", "--show-prefix")
     if top is None or prefix is None:
         raise FieldProblem("its folder is no git checkout", ("engine", "commit"))
-    wanted = _git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
+    wanted = commit_of(folder, commit)
     if wanted is None:
         raise FieldProblem(f"no commit, tag or branch {commit!r} in its repository", ("engine", "commit"))
     tree = f"{wanted}:{prefix.rstrip('/')}"
     with tempfile.TemporaryDirectory(prefix="repro-index-") as scratch:
         own = {"GIT_INDEX_FILE": str(Path(scratch, "index"))}
-        if _git(Path(top), "read-tree", tree, **own) is None or \
-                _git(Path(top), "checkout-index", "--all", f"--prefix={to.resolve()}/", **own) is None:
+        if git.ask(Path(top), "read-tree", tree, **own) is None or \
+                git.ask(Path(top), "checkout-index", "--all", f"--prefix={to.resolve()}/", **own) is None:
             raise FieldProblem(f"git cannot bring this folder as it was in {commit!r}", ("engine", "commit"))
+
+
+def commit_of(folder: Path, name: str) -> str | None:
+    """Return the hash of the commit that a name stands for in the folder's repository; None: there is none."""
+    return git.ask(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
 
 
 def _of_folder(folder: Path, patterns: Sequence[str]) -> Iterator[tuple[str, bytes]]:
@@ -125,13 +129,3 @@ def _parts_match(name: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
     if pattern[0] == "**":
         return any(_parts_match(name[skip:], pattern[1:]) for skip in range(len(name) + 1))
     return bool(name) and fnmatchcase(name[0], pattern[0]) and _parts_match(name[1:], pattern[1:])
-
-
-def _git(folder: Path, *arguments: str, **environment: str) -> str | None:
-    try:
-        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True,
-                              timeout=GIT_SECONDS, check=False, stdin=subprocess.DEVNULL,
-                              env={**os.environ, **environment})
-    except (OSError, ValueError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.rstrip("\n") if done.returncode == 0 else None

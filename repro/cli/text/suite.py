@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -52,9 +52,18 @@ def suite_text(suite: Suite, sources: Mapping[str, SourceCode] = MappingProxyTyp
     for key in ("workload", "precision", "optimizer", "batch", "stop"):
         if pattern.get(suite.trial, key) is not None:
             lines.append(f"{key + ':':<13}{_level(suite.trial[key])}")
+    lines += [f"{'executes:':<13}{text}, when it is run" for text in dict.fromkeys(_commands(suite))]
     lines += [f"{'executes:':<13}{source.root / name}{_others(source)}, sha256 {source.sha256[:16]}, when it is "
               "planned or run" for name, source in sources.items()]
     return "\n".join(lines)
+
+
+def _commands(suite: Suite) -> Iterator[str]:
+    """Yield the commands of programs that the trial or a factor starts, as they are written."""
+    for engine in (suite.trial.get("engine"), *suite.matrix.get("engine", ())):
+        if isinstance(engine, dict) and isinstance(engine.get("run"), list):
+            places = "".join(f", {name} {engine[name]}" for name in ("folder", "commit", "files") if name in engine)
+            yield shlex.join(map(str, engine["run"])) + places
 
 
 def _others(source: SourceCode) -> str:

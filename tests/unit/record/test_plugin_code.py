@@ -29,7 +29,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
 
 def code_of(plan: Plan, packages: Path) -> PluginCode:
     with installed(packages):
-        return next(item for item in plugin_code(plan) if item.plugin == "workload letters")
+        return next(item for item in plugin_code(plan, packages) if item.plugin == "workload letters")
 
 
 @pytest.fixture

@@ -62,10 +62,10 @@ def test_code_that_changes_between_two_trials_ends_the_second_and_is_named(
 
 def test_the_environment_names_file_hash_and_commit(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
-    before = plugin_code(plan)[0]
+    before = plugin_code(plan, tmp_path)[0]
     assert before.plugin == "engine paced.py:Paced" and before.text().startswith("a file, source sha256 ")
     assert before.files == 2 and before.commit is None
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org"]
     for words in (["init", "-q"], ["add", "own"], ["commit", "-qm", "first"]):
         subprocess.run([*git, *words], check=True)
-    assert plugin_code(plan)[0].commit and plugin_code(plan)[0].dirty is False
+    assert plugin_code(plan, tmp_path)[0].commit and plugin_code(plan, tmp_path)[0].dirty is False
