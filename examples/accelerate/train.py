@@ -1,4 +1,4 @@
-"""A small network learns the handwritten digits, in a loop of one's own with Accelerate: seconds on a processor."""
+"""Train a small network on the handwritten digits with Accelerate: seconds on a processor."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""Two spirals, told apart by a small network: a workload of one's own, in one file."""
+"""A workload in one file: a small network tells two spirals apart."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Panel:
     origins: tuple[str, ...]
     marks: tuple[CellMark, ...]
     counted: str
-    """What the progress of the training is counted in: samples, or a noun of its own."""
+    """Unit of the progress of training: samples, or a noun of its own."""
     charts: tuple[Chart, ...]
     rows: tuple[CurveRow, ...]
     thinned: bool

@@ -47,11 +47,11 @@ class Ratio:
     """No verdict was reached: the sentence begins with that."""
     because: str
     settles: str
-    """What settles it; empty if it is settled or unknown."""
+    """Way to settle it; empty if it is settled or unknown."""
     unsettled: str
     """Reason for missing advice; empty if there is some or it is settled."""
     also: str
-    """What else differs between the two, as read back; empty if nothing does."""
+    """Further differences between the two, as read back; empty: none."""
     cautions: tuple[str, ...]
     refused: bool
     dot: float | None
@@ -98,7 +98,7 @@ class Forest:
     level: str
     """Nominal coverage of the intervals; empty without intervals."""
     errors: str
-    """How the 5 % for wrong verdicts are spent."""
+    """Spending of the 5 % for wrong verdicts."""
 
     @property
     def split(self) -> bool:

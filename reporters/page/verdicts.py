@@ -36,7 +36,7 @@ class Verdicts:
     decided: int
     """Number of the others with a verdict."""
     errors: str
-    """How the 5 % for wrong verdicts are spent; "" without a verdict."""
+    """Spending of the 5 % for wrong verdicts; "" without a verdict."""
     rate: ErrorRate | None
     """None: not calibrated."""
 

@@ -28,7 +28,7 @@ class Brief:
     doubts: tuple[str, ...]
     verdicts: tuple[VerdictText, ...]
     errors: str
-    """How the 5 % for wrong verdicts are spent; "" without a verdict."""
+    """Spending of the 5 % for wrong verdicts; "" without a verdict."""
     cells: TextTable
     training: TextTable
     """Speed and memory; no row for records of versions that had no such figures."""

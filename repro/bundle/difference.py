@@ -254,7 +254,7 @@ class RecordDiff:
     second: str
     found: tuple[ExecutionDifference, ...]
     order_seeds: tuple[str, str] | None = None
-    """Where the orders of execution come from, for information; None if both have one."""
+    """Return the origins of the two orders of execution, for information; None if both have one."""
 
     def as_json(self) -> dict[str, Any]:
         order = {"first": self.order_seeds[0], "second": self.order_seeds[1]} if self.order_seeds else None

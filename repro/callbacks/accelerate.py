@@ -31,7 +31,7 @@ class WatchTracker(GeneralTracker):
 
     @property
     def tracker(self) -> WatchTracker:
-        """What `Accelerator.get_tracker(unwrap=True)` gives."""
+        """Return the object that `Accelerator.get_tracker(unwrap=True)` gives."""
         return self
 
     def start(self) -> None:

@@ -55,7 +55,7 @@ class Claim(Frozen):
 
     @property
     def statement(self) -> str:
-        """What is claimed: `mean val_loss of at most 3.28 over all runs, p < 0.01`."""
+        """Return the claim: `mean val_loss of at most 3.28 over all runs, p < 0.01`."""
         return statement(self.metric, self.direction, self.target, self.alpha)
 
     @property
@@ -149,7 +149,7 @@ def _cautions(results: Sequence[Result]) -> list[str]:
 
 
 class Doubts:
-    """What the claims of quality mean for the comparison of two cells."""
+    """Consequence of the claims of quality for the comparison of two cells."""
 
     def __init__(self, found: Sequence[Claim], spec: MetricSpec) -> None:
         self._claims = {item.cell_id: item for item in found}

@@ -1,4 +1,4 @@
-"""How the 5 % for wrong verdicts are spent: once for each family that is corrected apart from the others."""
+"""Spending of the 5 % for wrong verdicts: once for each family that is corrected apart from the others."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class ComparisonRequest:
     refusals: tuple[str, ...] = ()
     """Reasons against a verdict that come from outside the figures (drift)."""
     slots: Slots | None = None
-    """Where the machine drifted: the places of the pairs, for which ratios of times are adjusted."""
+    """Places of the pairs on a machine that drifted, for which ratios of times are adjusted."""
     withhold: bool = True
     """Without a verdict, give no figures either; False for published results, whose rules show them."""
     cautions: tuple[str, ...] = ()

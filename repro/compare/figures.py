@@ -98,7 +98,7 @@ class GridFacts(Frozen):
     share: float | None
     """Largest excess of first hits over crossings, relative; None: unknown, or a first evaluation hit."""
     unlike: str
-    """How the grids of the two differ; "" if they are equal."""
+    """Difference between the two grids; "" if they are equal."""
     candidate_first_hits: int
     """Trials that reached the target at their first evaluation: their time is one distance between evaluations."""
     baseline_first_hits: int
@@ -178,12 +178,12 @@ class Comparison(Frozen):
     """P(a candidate trial's figure < a baseline trial's), ties half."""
     equivalence: MarginTest | None = None
     settles: str = ""
-    """What settles an open comparison, as far as it can be said without inviting more errors."""
+    """Way to settle an open comparison, as far as it can be said without inviting more errors."""
     cautions: tuple[str, ...] = ()
     adjusted: Adjusted | None = None
-    """Where the machine drifted: how ratio, interval and p were adjusted; the pairs are as measured."""
+    """Adjustment of ratio, interval and p on a machine that drifted; the pairs are as measured."""
     differs: tuple[Difference, ...] = ()
-    """What else differs, read back: part of what is compared, next to the factors that were varied."""
+    """Further differences, read back: part of the comparison, next to the factors that were varied."""
     look: LookPlace | None = None
     """Of a sequential design: the look at which it was judged last."""
     refused: bool = False

@@ -25,7 +25,7 @@ class Grid:
     """The brackets in which two cells crossed their target, between two evaluations each."""
 
     unlike: str
-    """How the grids of the two differ; "" if they are equal."""
+    """Difference between the two grids; "" if they are equal."""
     share: float | None
     """Largest excess of first hits over crossings, relative; inf if a first evaluation hit; None: unknown."""
     first: tuple[int, int]

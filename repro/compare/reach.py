@@ -1,4 +1,4 @@
-"""What a plan cannot show, whatever it measures: contrasts that its repeats leave no room for after Holm."""
+"""Contrasts that a plan cannot decide, whatever it measures: its repeats leave no room for them after Holm."""
 
 from __future__ import annotations
 

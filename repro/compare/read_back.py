@@ -1,4 +1,4 @@
-"""What else differs between two cells: settings read back from the ranks, beyond the factors that were varied."""
+"""Further differences between two cells: settings read back from the ranks, beyond the factors that were varied."""
 
 from __future__ import annotations
 

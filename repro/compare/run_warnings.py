@@ -1,4 +1,4 @@
-"""What a reader of any figure must know about the run: a busy or throttled machine, interruptions, odd trials.
+"""Warnings about the run for a reader of any figure: a busy or throttled machine, interruptions, odd trials.
 
 One source for the page, the terminal, papers, tables and MLflow: a format that drops a warning would be believed more.
 """

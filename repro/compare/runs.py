@@ -52,11 +52,11 @@ class Compared:
     effects: tuple[MainEffect, ...] = ()
     """Of one run whose suite asks for them."""
     warnings: tuple[str, ...] = ()
-    """What a reader must know about the machine and the course of the runs."""
+    """Warnings about the machine and the course of the runs."""
     convergence: tuple[Convergence, ...] = ()
     """For one run: the samples that its cells need compared with those of their baselines."""
     notes: tuple[str, ...] = ()
-    """What an older method of measuring means for the verdicts."""
+    """Consequence of an older method of measuring for the verdicts."""
     failures: tuple[str, ...] = ()
     """Conditions of --fail-if that hold or cannot be ruled out."""
 

@@ -62,7 +62,7 @@ class Summary(Frozen):
 
     @property
     def done(self) -> str:
-        """What `ok` counts, after a number of trials."""
+        """Return the noun that `ok` counts, after a number of trials."""
         return "ran to their end" if self.contest else "reached the target" if self.has_target else "ended well"
 
 

@@ -1,4 +1,4 @@
-"""A fence around a folder whose content may be somebody else's: below it no link is followed and no `..` is taken.
+"""A fence around a folder whose content may come from a stranger: below it no link is followed and no `..` is taken.
 
 A run folder may come from a stranger: any file or folder in it may be a link, a pipe, or a second name of a file that
 lies elsewhere. Every file of a run is therefore opened, written, renamed and removed by this module. It opens the

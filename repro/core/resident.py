@@ -11,7 +11,7 @@ from pathlib import Path
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 RESET = "5"
-"""What Linux takes in clear_refs to set the peak back to what is resident now (proc(5))."""
+"""Value for clear_refs that sets the peak back to the memory resident now (proc(5))."""
 
 
 def peak_bytes() -> int:

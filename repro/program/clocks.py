@@ -1,4 +1,4 @@
-"""Whether the clock of a program agrees with ours.
+"""Compare the clock of a program with ours.
 
 An arrival can be late, because output was held back or this process had to wait, but never early. So a claim of more
 time than passed since the program started is impossible; every other comparison needs a tolerance. Of several
@@ -24,13 +24,11 @@ ENDS = 3
 """Last statements of a stretch that must all be behind: one late arrival is no slow clock."""
 
 Kind = Literal["ahead", "slow", "impossible time", "late", "held back", "unexplained"]
-VOID: frozenset[Kind] = frozenset({"ahead", "slow", "impossible time", "late"})
-"""Findings that make the times of a run void."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One disagreement of the clocks."""
+    """One disagreement of the clocks; it makes the trial invalid."""
 
     kind: Kind
     """ahead: the own clock claims more time than passed. slow: between steps it falls behind ours. impossible time: a
@@ -43,15 +41,10 @@ class Finding:
     our_seconds: float
     text: str
 
-    @property
-    def void(self) -> bool:
-        """Whether the times of the run are void."""
-        return self.kind in VOID
-
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What the comparison of the clocks gave."""
+    """Result of the comparison of the clocks."""
 
     findings: tuple[Finding, ...]
     share: float | None

@@ -33,7 +33,7 @@ MARK = "REPRO_TRIAL"
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What is started for one trial."""
+    """Process to start for one trial: arguments, environment and folder."""
 
     arguments: tuple[str, ...]
     environment: Mapping[str, str]

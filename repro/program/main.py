@@ -80,7 +80,7 @@ class _Run:
         self.splitter = source.splitter()
         self.last: deque[str] = deque(maxlen=TAIL)
         self.problem = ""
-        """What the program stated and cannot be."""
+        """Statements of the program that cannot be true."""
         self.traceback = False
         self._next_look = 0.0
         self._room = MOST_OUTPUT

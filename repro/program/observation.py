@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 Seen = Literal["start", "stop", "step", "evaluation"]
 """start, stop: the program says that its training began or ended. step: it reports progress without a quality.
@@ -43,16 +43,5 @@ class Observation:
     """Monotonic nanoseconds at which the program says this happened; None: it does not say."""
 
 
-class Reader(Protocol):
-    """Finds observations in the output of one run of a program."""
-
-    def take(self, line: Line) -> Observation | None:
-        """Return what the next line states; None if nothing.
-
-        Raises:
-            OutputProblem: the line cannot be right (a time that goes back, two evaluations for one step).
-        """
-
-
 class OutputProblem(Exception):
-    """What a program printed cannot be right; the text says what and where."""
+    """A statement of a program that cannot be right; the text says what and where."""

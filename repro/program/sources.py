@@ -1,4 +1,4 @@
-"""Where the statements of a program come from: its output, a named pipe, or a file that it writes."""
+"""Sources of a program's statements: its output, a named pipe, or a file that it writes."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class Statements:
         self.log.emit("x_clocks", {"own_share": agreement.share, "steps_share": agreement.steps_share,
                                    "judged_seconds": agreement.judged_seconds})
         for item in agreement.findings:
-            self.finding(item.kind, item.text, item.void or item.kind in ("unexplained", "held back"))
+            self.finding(item.kind, item.text, void=True)
 
     def _judged(self, last: float | None) -> tuple[str, str]:
         """Return the outcome and its reason, by the value of the last evaluation; None: it has none."""

@@ -37,7 +37,7 @@ class WatchPipe:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a program needs in its environment."""
+        """Return the variables that a program needs in its environment."""
         return {VARIABLE: str(self.path.absolute())}
 
     def fileno(self) -> int:
@@ -58,7 +58,7 @@ class WatchPipe:
         return [Line(line.decode(errors="replace"), arrived, self._reads) for line in complete]
 
     def close(self) -> None:
-        """Close and remove the pipe; programs that still write notice that nobody reads."""
+        """Close and remove the pipe; programs that still write get a broken pipe."""
         os.close(self._descriptor)
         self.path.unlink(missing_ok=True)
 

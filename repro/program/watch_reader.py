@@ -1,4 +1,4 @@
-"""What a program says through `repro.watch`."""
+"""Read the lines that a program writes through `repro.watch`."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class WatchReader:
         return None
 
     def _left_out(self, message: _Message) -> bool:
-        """Whether it evaluates another metric."""
+        """Return True if it evaluates another metric."""
         return message.event == "evaluation" and self._metric is not None and message.metric not in (None, self._metric)
 
 

@@ -33,4 +33,4 @@ class Contest(Frozen):
     """Quality of every record; None: that of the record's track."""
     stated: tuple[StatedMean, ...] = ()
     notes: tuple[str, ...] = ()
-    """What the reader split, took as a copy, or had to conclude."""
+    """Notes of the reader: arms it split, logs it took as copies, conclusions it drew."""

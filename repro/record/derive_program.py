@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from repro.core.events import EVALUATION_KEYS, Event
 from repro.record.results import Point, Result
-from repro.record.status import Status, meaning
+from repro.record.status import meaning
 from repro.record.trial_log import (
     TrialLog,
     find_stop,
@@ -39,9 +39,9 @@ def derive_program(
     status, reason = read_status(log, outcome)
     if status == "hung":
         reason = f"no output for {choices.stall_seconds:g} s"
-    if meaning(status).logged and (wrong := [text for _, text in _findings(log, void=True)]):
+    if meaning(status).logged and (wrong := _findings(log, void=True)):
         status, reason = "invalid", "; ".join(wrong)
-    warnings = tuple(text for _, text in _findings(log, void=False))
+    warnings = tuple(_findings(log, void=False))
     if log.run_start is None:
         return Result(**base, status=status, reason=reason, warnings=warnings)
     points = read_curve(log)
@@ -57,11 +57,10 @@ def derive_program(
                   warnings=warnings)
 
 
-def _findings(log: TrialLog, void: bool) -> Iterator[tuple[Status, str]]:
-    """Yield what the supervisor found wrong: that which makes the trial invalid, or the rest."""
-    for event in log.all("x_finding"):
-        if bool(event.value.get("void")) == void:
-            yield "invalid", str(event.value.get("text", ""))
+def _findings(log: TrialLog, void: bool) -> list[str]:
+    """Return the findings of the supervisor: those that make the trial invalid, or the rest."""
+    return [str(event.value.get("text", "")) for event in log.all("x_finding")
+            if bool(event.value.get("void")) == void]
 
 
 def _own_clock_counts(log: TrialLog, at: int) -> bool:

@@ -23,7 +23,7 @@ every rank."""
 STEP_BYTES, EVALUATION_BYTES = 80, 1_200
 """Of a log, roughly: two million steps and twenty thousand evaluations took 166 MB."""
 BUNDLE_BYTES = 512 << 20
-"""What a bundle holds."""
+"""Files of a bundle."""
 
 
 def check_size(plan: Plan) -> None:

@@ -210,7 +210,7 @@ class Model(Frozen):
     """Stated peak of one device in the format of the trial's matrix products; None: unknown."""
     peak_source: str
     why: str
-    """Why there is no MFU; "" if there is one."""
+    """Reason for a missing MFU; "" if there is one."""
 
 
 class Result(Frozen):
@@ -263,8 +263,8 @@ class Result(Frozen):
     peak_bytes: int | None = None
     """Largest over ranks. On a GPU in training; on a processor in the process's life, as in old records."""
     memory: Literal["", "resident", "allocated"] = ""
-    """What the three below count: resident memory of a process, interpreter and libraries included, or what torch
-    allocated on a GPU. Empty in old records."""
+    """Kind of memory in the three fields below: resident memory of a process, interpreter and libraries included, or
+    memory that torch allocated on a GPU. Empty in old records."""
     training_peak_mib: float | None = None
     """MiB of the rank that needed most, from `run_start` on."""
     training_peak_mib_sum: float | None = None

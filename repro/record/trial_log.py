@@ -1,4 +1,4 @@
-"""What the log of a trial says of any kind of trial: how it ended, its curve, the clocks up to its target."""
+"""Read from a log what every kind of trial has: its end, its curve, the clocks up to its target."""
 
 from __future__ import annotations
 

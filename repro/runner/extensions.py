@@ -1,4 +1,4 @@
-"""What engines build with a compiler: built before a run, in a process of its own, so that no trial waits for it."""
+"""Build the compiled extensions of engines before a run, in a separate process, so that no trial waits for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an engine runs the model: compiled, with recomputed activations, in which memory layout."""
+"""Options by which an engine runs the model: compiled, with recomputed activations, memory layout."""
 
 from __future__ import annotations
 

@@ -42,13 +42,13 @@ class Setting:
     simulated: bool = False
     """True: the engine simulates all ranks in one process."""
     own_algorithm: bool = False
-    """Whether `comm` has an algorithm of its own (`Comm.own_algorithm`); False: the backend's collectives."""
+    """True: `comm` has an algorithm of its own (`Comm.own_algorithm`); False: the backend's collectives."""
     passed_through: tuple[str, ...] = ()
     """Collectives that `comm` leaves to the backend (`Comm.passes_through`), if it has an algorithm of its own."""
     autocast: str | None = None
     """Type of products inside autocast (`Precision.autocast`); None: no autocast."""
     master_weights: bool = False
-    """Whether the optimizer updates a float32 copy of the weights (`Precision.master`)."""
+    """True: the optimizer updates a float32 copy of the weights (`Precision.master`)."""
     model: ModelOptions = ModelOptions()  # noqa: RUF009  # frozen
 
 

@@ -1,4 +1,4 @@
-"""What a workload gives to a trial: a model, its data, and the functions that feed and score it.
+"""A workload and its parts: a model, its data, and the functions that feed and score it.
 
 Plug-ins import these names from `repro.seams.training`, which has all classes of training plug-ins.
 """
@@ -33,7 +33,7 @@ class Read(NamedTuple):
     batch: Batch
     """Tensors on the CPU."""
     fed: Fed
-    """What the batch was in fact made of."""
+    """Samples of which the batch was in fact made."""
 
 
 class SampleReader(ABC):

@@ -10,7 +10,7 @@ from typing import Literal
 from repro.stats.sample import finite, mean, spread
 
 Direction = Literal["higher", "lower"]
-"""Whether higher or lower qualities are better."""
+"""Direction of better qualities: "higher" or "lower"."""
 
 
 @dataclass(frozen=True, slots=True)

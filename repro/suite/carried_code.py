@@ -14,7 +14,7 @@ class CarriedCode:
     sha256: str
     """"" for a folder, which is not hashed."""
     place: str
-    """Where its source lies, relative to the record."""
+    """Path of its source, relative to the record."""
 
     def text(self) -> str:
         return f"{self.what} ({self.place}{f', sha256 {self.sha256[:16]}' if self.sha256 else ''})"

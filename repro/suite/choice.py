@@ -96,7 +96,7 @@ def parse_choice(seam: str, value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """What a choice names."""
+    """Value that a choice names."""
 
     seam: str
     kind: str

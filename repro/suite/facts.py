@@ -1,4 +1,4 @@
-"""What readers of a record need to know of a plug-in, stored with the record: the plug-in is needed only to run."""
+"""Facts about a plug-in that readers of a record need, stored with the record: only a run needs the plug-in itself."""
 
 from __future__ import annotations
 

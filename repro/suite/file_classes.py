@@ -55,11 +55,11 @@ def file_class(seam: str, kind: str, code: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What paths in one text of a suite are relative to."""
+    """Folder to which paths in one text of a suite are relative."""
 
     folder: Path
     absolute: bool
-    """Whether a path may be absolute; a suite's own text is stored with every record."""
+    """True: a path may be absolute; a suite's own text is stored with every record."""
     why_not: str = ""
     """Reason to refuse every class from a file; "" if there is none."""
 

@@ -1,4 +1,4 @@
-"""How the parity gate treats a cell: what it leaves out, and why."""
+"""Options of the parity gate for a cell: the steps it leaves out, and the reason."""
 
 from __future__ import annotations
 

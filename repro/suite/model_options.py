@@ -1,4 +1,4 @@
-"""How a trial runs its model: the suite's fields, what they exclude, and how they are read back."""
+"""Options by which a trial runs its model: the suite's fields, their exclusions, and their read-back."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from repro.core.errors import nearest
 from repro.suite.field_problem import FieldProblem
 
 POSITIONS = ("step", "samples", "epoch")
-"""How far the training is: optimizer steps, training samples, epochs so far."""
+"""Counters of progress: optimizer steps, training samples, epochs so far."""
 CLOCKS = ("train_ms", "train_s", "train_time")
 """The program's own clock, training time so far: milliseconds, seconds, or a number with its unit (ms, s, min, h)."""
 LONGEST = 1000
@@ -52,7 +52,7 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class OutputPatterns:
-    """What the lines of a program mean. Each pattern is searched anywhere in a line."""
+    """Patterns of a program's lines. Each is searched anywhere in a line."""
 
     evaluation: str
     """A statement of the quality: group `value`, and where it has them a position and a clock."""

@@ -74,7 +74,7 @@ class ProgramBatch(SuitePart):
 
 
 class ProgramStop(SuitePart):
-    """What counts as success, declared beforehand; the program itself decides when it ends."""
+    """Criterion of success, declared beforehand; the program itself decides when it ends."""
 
     target: float = Field(description="the quality to reach")
     confirm_evals: int = Field(1, ge=1, description="consecutive evaluations at or past the target that establish it")

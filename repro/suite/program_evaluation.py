@@ -1,4 +1,4 @@
-"""How a program of a user's states its quality."""
+"""Reader of the quality that a user's program states: its fields in a suite."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEAST_OWN = 0.5
 
 
 class Evaluation(SuitePart):
-    """How a program states its quality."""
+    """Reader of a program's stated quality."""
 
     metric: str = Field(pattern=r"^[A-Za-z_][\w./ -]{0,99}$", description="name of the quality")
     direction: Literal["higher", "lower"] = Field(description="which values are better")

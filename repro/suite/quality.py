@@ -26,7 +26,7 @@ class Quality:
     unit: str
     """Plural noun of its samples."""
     token: TokenKind | None
-    """What a token is, if the metric is the mean loss of a token in nats."""
+    """Kind of token, if the metric is the mean loss of a token in nats."""
     tokens_per_sample: int | None
 
     @property

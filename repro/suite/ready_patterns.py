@@ -20,7 +20,7 @@ compilation, and the clock starts over after the tenth step."""
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """How to read one well-known program."""
+    """Patterns of one well-known program."""
 
     about: str
     metrics: str

@@ -18,7 +18,7 @@ ANYTIME_LEAST = 7
 
 
 class Sequential(SuitePart):
-    """When the primary contrast is judged while the suite runs."""
+    """Looks at the primary contrast while the suite runs."""
 
     looks: tuple[StrictInt, ...] = Field(
         (), description="pairs at each look, rising; the last are the most that run; with anytime it may be left out: "

@@ -1,4 +1,4 @@
-"""When a trial ends and what counts as success: a target, or a number of timed steps."""
+"""End of a trial and its criterion of success: a target, or a number of timed steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_TARGET = ("design fixed_steps asks for throughput and memory, not for a quali
 
 
 class Stop(SuitePart):
-    """When a trial ends and what counts as success, declared beforehand."""
+    """End of a trial and its criterion of success, declared beforehand."""
 
     metric: str = Field("", description="a metric of the workload")
     target: float | None = Field(None, description="the quality to reach")

@@ -72,7 +72,7 @@ class TrialConfig(SuitePart):
     @property
     @abstractmethod
     def task(self) -> str:
-        """What its trials learn, as people read it: cells of one task share a panel of curves."""
+        """Return the task of its trials, as people read it: cells of one task share a panel of curves."""
 
     @property
     @abstractmethod
@@ -106,7 +106,7 @@ class TrialConfig(SuitePart):
 
     @property
     def unverified(self) -> str:
-        """What nobody checked about its trials, for every verdict on them; "" if the gate and the log show it."""
+        """Return the unchecked statements about its trials, for every verdict on them; "" if all are checked."""
         return ""
 
     def located(self: Self, files: ProgramFiles) -> Self:

@@ -61,7 +61,7 @@ def compare_number(check: str, what: str, step: int, ours: float, theirs: float,
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Which tensors are compared, for messages."""
+    """Name of the compared tensors, for messages."""
 
     check: str
     step: int

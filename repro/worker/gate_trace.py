@@ -1,4 +1,4 @@
-"""What one rank measures in the parity gate, and the steps that it takes there."""
+"""Steps of one rank in the parity gate, and its measurements there."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Trace(Frozen):
     held: str = ""
     """Hash of them."""
     different: int = 0
-    """How many of them differ from the full weights."""
+    """Number of them that differ from the full weights."""
     first_different: str = ""
     wide_share: float = 1.0
     """Share of the full weights with more digits than the narrow type."""

@@ -1,4 +1,4 @@
-"""What runs inside an input worker: a process forked from its rank that reads samples and nothing else."""
+"""Main function of an input worker: a process forked from its rank that reads samples and nothing else."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Why a batch could not be read, in one line."""
+    """Reason for a batch that could not be read, in one line."""
 
     reason: str
 

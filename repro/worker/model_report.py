@@ -1,4 +1,4 @@
-"""What the harness knows of a trial's model, for the log: size, arithmetic, and the stated peak of its device."""
+"""Facts about a trial's model for the log: size, arithmetic, and the stated peak of its device."""
 
 from __future__ import annotations
 

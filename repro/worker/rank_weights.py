@@ -1,4 +1,4 @@
-"""What every rank itself holds of the weights, compared with the full weights and summarised in a hash."""
+"""Compare the weights that each rank holds with the full weights, and summarise them in a hash."""
 
 from __future__ import annotations
 

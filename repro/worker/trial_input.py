@@ -1,4 +1,4 @@
-"""What feeds one rank of a trial: the micro-batches of every step and the batches of every evaluation, in turn."""
+"""Input of one rank of a trial: the micro-batches of every step and the batches of every evaluation, in turn."""
 
 from __future__ import annotations
 

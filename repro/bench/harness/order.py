@@ -1,4 +1,4 @@
-"""What the data order costs a step, at data sets of any size: the look-up in every step, and the draw of a pass."""
+"""Measure the cost of the data order at data sets of any size: the look-up in every step, and the draw of a pass."""
 
 from __future__ import annotations
 

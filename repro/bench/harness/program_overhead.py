@@ -28,7 +28,7 @@ LIMIT = 1.01
 CALL_LIMIT_US = 20.0
 """Mean processor time of a call of `watch.step`, promised."""
 ARMS = {"watch": None, "huggingface": "transformers", "accelerate": "accelerate", "lightning": "lightning"}
-"""What is measured, with the package it needs."""
+"""Ways of reporting, with the package that each needs."""
 OFFLINE = {"TRANSFORMERS_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
 
 

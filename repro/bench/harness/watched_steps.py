@@ -44,11 +44,11 @@ class Work:
 
 
 def _nothing(step: int) -> None:
-    """What a bare step reports."""
+    """Report of a bare step."""
 
 
 class Turns:
-    """Which steps are watched, and what each took."""
+    """The watched steps, and the time that each took."""
 
     def __init__(self, pairs: int) -> None:
         self.steps = 2 * (pairs + WARM_UP)
@@ -79,7 +79,7 @@ class Turns:
 
 
 def plain(turns: Turns, work: Work) -> None:
-    """A loop of one's own."""
+    """A plain training loop."""
     with watch.run():
         for _ in range(turns.steps):
             turns.begin()
@@ -124,7 +124,7 @@ def huggingface(turns: Turns, work: Work) -> None:
 
 
 def accelerate(turns: Turns, work: Work) -> None:
-    """A loop of one's own whose Accelerator logs every step, to the tracker or to none."""
+    """A plain training loop whose Accelerator logs every step, to the tracker or to none."""
     from accelerate import Accelerator
 
     from repro.callbacks.accelerate import WatchTracker

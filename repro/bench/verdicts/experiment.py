@@ -37,7 +37,7 @@ class Experiment:
     """Standard deviation of the log times of one cell and seed; of their scale if the noise is t3."""
     noise: Literal["log-normal", "t3"] = "log-normal"
     within: Literal["samples", "speed"] = "samples"
-    """Where the spread is: in the samples to the target, or in the seconds of a sample."""
+    """Place of the spread: in the samples to the target, or in the seconds of a sample."""
     seed_spread: float = 0.2
     """Standard deviation of the log samples that all cells share in one seed."""
     shift: float = 0.0
@@ -68,7 +68,7 @@ class SimulatedRun:
     distances: np.ndarray
     """Samples between evaluations."""
     seeds: str
-    """What the hashes of the trials start with: runs with equal ones have the same seeds."""
+    """Prefix of the hashes of the trials: runs with equal ones have the same seeds."""
 
     @cached_property
     def plan(self) -> Plan:

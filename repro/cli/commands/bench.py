@@ -37,8 +37,8 @@ def overhead(
 
     Single steps under the harness alternate with steps of a hand-written DDP loop that does the same work.
 
-    With --program, steps of 10 ms that are reported through `repro.watch` alternate with steps that are not: in a loop
-    of one's own, and under each framework that is installed and has a callback; 2000 pairs each.
+    With --program, steps of 10 ms that are reported through `repro.watch` alternate with steps that are not: in a plain
+    loop, and under each framework that is installed and has a callback; 2000 pairs each.
 
     \b
     Example: repro bench overhead --pairs 400 --launches 12 --batch 64

@@ -61,7 +61,7 @@ def _headline(found: Compared, conditions: Sequence[str]) -> str:
 
 
 def _spoken(found: Compared) -> list[Comparison]:
-    """Return the comparisons that are told in full: those declared, else those decided, else all."""
+    """Return the comparisons to be written in full: those declared, else those decided, else all."""
     return ([item for item in found.comparisons if item.primary]
             or [item for item in found.comparisons if item.verdict in DECIDED] or found.comparisons)
 

@@ -62,7 +62,7 @@ class Ended:
     claims: Sequence[Claim] = ()
     """Of a contest: that of each cell."""
     warnings: Sequence[str] = ()
-    """What a reader must know about the machine and the course of the run."""
+    """Warnings about the machine and the course of the run."""
 
     def as_json(self) -> dict[str, Any]:
         return {

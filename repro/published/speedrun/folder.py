@@ -34,7 +34,7 @@ RUN_NAME = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]
 NO_LOG = "it has no line step:S/T: not a log of a run"
 
 Variant = tuple[int, int | None, str]
-"""What all runs of an arm share: (GPUs; 0: not stated, steps; None: unknown, hash of the program)."""
+"""Common to all runs of an arm: (GPUs; 0: not stated, steps; None: unknown, hash of the program)."""
 
 
 @dataclass(slots=True)
@@ -165,7 +165,7 @@ def _mark_copies(records: Sequence[_Record]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Where the contents of a record go."""
+    """Contents of a record by their destination."""
 
     imported: Imported
     notes: list[str]

@@ -34,7 +34,7 @@ ROUNDING = 1.5e-3
 
 @dataclass(slots=True)
 class SpeedrunLog:
-    """What one log states."""
+    """Statements of one log."""
 
     machine: Machine = field(default_factory=Machine)
     steps: int | None = None

@@ -18,7 +18,7 @@ MOST_GPUS = 1024
 
 @dataclass(slots=True)
 class Machine:
-    """What the block states; empty: it does not."""
+    """Statements of the block; empty: none."""
 
     versions: dict[str, str] = field(default_factory=dict)
     """By `python`, `pytorch`, `triton`."""

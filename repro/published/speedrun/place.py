@@ -21,7 +21,7 @@ WHOLE = "this record"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a log stands."""
+    """Place of a log."""
 
     home: tuple[str, ...]
     """The folder of the record, as names from the root."""

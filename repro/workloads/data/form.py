@@ -1,4 +1,4 @@
-"""What a data set looks like on disk: the class that a workload with files gives to `repro data`."""
+"""Form of a data set on disk: the class that a workload with files gives to `repro data`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from repro.workloads.data import places
 
 Fact = str | int | float | bool
 Facts = Mapping[str, Fact]
-"""What the content of a data set is: number of samples and classes, hash of a tokenizer, ..."""
+"""Content of a data set: number of samples and classes, hash of a tokenizer, ..."""
 
 
 class Progress(Protocol):
@@ -38,7 +38,7 @@ class DataForm(ABC):
     """The known target and its source, for `repro data list`."""
     licence: ClassVar[str]
     source: ClassVar[str]
-    """Where the data come from, for records."""
+    """Return the source of the data, for records."""
     form_version: ClassVar[str] = "1"
     """Raise it if `source_folder` would write other files from the same input."""
 

@@ -117,7 +117,7 @@ class Prepared:
 
     @cached_property
     def mtimes(self) -> np.ndarray:
-        """When each file was last changed as of its last hash, nanoseconds [n] int64; -1: unknown."""
+        """Time of each file's last change as of its last hash, nanoseconds [n] int64; -1: unknown."""
         try:
             found: np.ndarray = np.load(self.home / MTIMES, allow_pickle=False)
         except (OSError, ValueError, EOFError):

@@ -1,4 +1,4 @@
-"""Where manifests and converted files are kept: a folder that can be written, unlike many data folders."""
+"""Folder of manifests and converted files: writable, unlike many data folders."""
 
 from __future__ import annotations
 

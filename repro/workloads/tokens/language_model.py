@@ -1,4 +1,4 @@
-"""What language models have in common, and the sizes of GPT-2; no torch."""
+"""Options common to language models, and the sizes of GPT-2; no torch."""
 
 from __future__ import annotations
 

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Protocol
 
 from repro.program.lines import LineSplitter
-from repro.program.observation import Line, Observation, Reader
+from repro.program.observation import Line, Observation
 
 OUTPUTS = Path(__file__).parent / "outputs"
 SECOND = 1_000_000_000
+
+
+class Reader(Protocol):
+    """A reader of a program's lines."""
+
+    def take(self, line: Line) -> Observation | None: ...
 
 
 def printed(*texts: str) -> list[Line]:
