@@ -59,25 +59,22 @@ def test_a_warm_up_leaves_nothing_behind(ranks: Run, name: str, engine: Engine) 
 
 
 
-@pytest.mark.parametrize("name", ["lars", "lamb"])
+@pytest.mark.parametrize("name", ["lars", "lamb", pytest.param("soap", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("engine", thorough([ZERO_1, ZERO_2], [ZERO_1]), ids=str)
 def test_zero_would_silently_train_whole_tensor_rules_differently(ranks: Run, name: str, engine: Engine) -> None:
-    """The plan's refusal is passed by: nothing fails, ranks agree, the loss falls, and the weights are others."""
+    """The plan's refusal is passed by: nothing fails, ranks agree, losses stay small, and the weights are others.
+
+    Not here: Muon fails on a vector, and Shampoo's factor of a vector has as many rows as the vector.
+    """
     reference = ranks(Case(Single(), optimizer=OPTIMIZERS[name], clip=0.5, steps=STEPS))[0]
     whole, flat = ranks(case_of(name, ZERO_0))[0], ranks(case_of(name, engine))
     assert same_bytes(flat[0]["weights"], flat[1]["weights"])
     assert furthest(whole["weights"], reference["weights"]) < 5e-6
+    assert flat[0]["losses"][-1] < 2 * reference["losses"][0]
     away = furthest(flat[0]["weights"], reference["weights"])
     print(f"{name}: ZeRO {engine.model_dump()['stage']} ends {away:.2g} from one plain process, ZeRO 0 "
           f"{furthest(whole['weights'], reference['weights']):.2g}")
     assert away > 1e-3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["soap", "shampoo"])
-def test_zero_1_trains_preconditioned_rules_differently_too(ranks: Run, name: str) -> None:
-    reference = ranks(Case(Single(), optimizer=OPTIMIZERS[name], clip=0.5, steps=STEPS))[0]
-    assert furthest(ranks(case_of(name, ZERO_1))[0]["weights"], reference["weights"]) > 1e-2
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ def engines_of(name: str) -> list[str]:
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_kill_leaves_no_trace_under_any_optimizer(tmp_path: Path, name: str) -> None:
     pytest.importorskip("deepspeed")
-    extra = "  stop.max_epochs: [12]\n"  # lasts, so that every trial can be killed
+    extra = "  stop.max_epochs: [5]\n"  # lasts, so that every trial can be killed
     kills, resumed = compare(tmp_path, 2, more(name, engines_of(name)) + extra, seeds=1)
     print(f"{name}: {kills} kills, {resumed} trials resumed from a checkpoint, all hashes equal")
     assert resumed >= 1 and kills >= resumed
@@ -55,7 +55,7 @@ def test_a_kill_leaves_no_trace_under_any_optimizer(tmp_path: Path, name: str) -
 @pytest.mark.parametrize("name", ["lars", "muon", "soap", "schedule-free-adamw"])
 def test_so_does_it_with_16_bits(tmp_path: Path, name: str, precision: str) -> None:
     engines = ["ddp", "fsdp"] if name != "soap" else ["ddp"]
-    extra = f"  stop.max_epochs: [12]\n  precision: [{precision}]\n"
+    extra = f"  stop.max_epochs: [5]\n  precision: [{precision}]\n"
     kills, resumed = compare(tmp_path, 2, more(name, engines) + extra, seeds=1)
     assert resumed >= 1 and kills >= resumed
 
