@@ -17,14 +17,11 @@ class Joined(torch.optim.Optimizer):
     def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
         super().__init__([group for part in parts for group in part.param_groups], {})
         self.parts = parts
-        own = iter(self.param_groups)
-        for part in parts:
-            part.param_groups = [next(own) for _ in part.param_groups]
-            part.state = self.state
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # no loss to return
         """Take one step; `closure` is not called."""
+        self._share()
         rates = [group["lr"] for group in self.param_groups]
         for group in self.param_groups:
             group["lr"] *= group.get("rate_share", 1.0)
@@ -34,3 +31,10 @@ class Joined(torch.optim.Optimizer):
         finally:
             for group, rate in zip(self.param_groups, rates, strict=True):
                 group["lr"] = rate
+
+    def _share(self) -> None:
+        """Give every part its groups and the state: `load_state_dict` replaces both with other objects."""
+        own = iter(self.param_groups)
+        for part in self.parts:
+            part.param_groups = [next(own) for _ in part.param_groups]
+            part.state = self.state

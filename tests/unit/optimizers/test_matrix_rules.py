@@ -82,6 +82,26 @@ def test_the_rest_is_stepped_by_adamw_with_its_own_rate() -> None:
     assert [group["lr"] for group in made.param_groups] == [0.01, 0.01]
 
 
+def test_loaded_state_is_that_of_the_next_step() -> None:
+    """By torch's own `load_state_dict`, as DeepSpeed does it: it replaces the objects of groups and state."""
+    one, other = network(), network()
+    made, resumed = (Muon(lr=0.02).build(net.named_parameters()) for net in (one, other))
+
+    def step(net: Any, optimizer: Any, value: float) -> None:
+        for parameter in net.parameters():
+            parameter.grad = torch.full_like(parameter, value) + parameter.detach()
+        optimizer.step()
+
+    step(one, made, 1.0)
+    step(other, resumed, 0.3)
+    other.load_state_dict(one.state_dict())
+    resumed.load_state_dict(made.state_dict())
+    for net, optimizer in ((one, made), (other, resumed)):
+        step(net, optimizer, -0.5)
+    for mine, its in zip(one.parameters(), other.parameters(), strict=True):
+        assert torch.equal(mine.detach(), its.detach())
+
+
 @pytest.mark.parametrize(("named", "patterns", "expected"), [
     ([("0.weight", 2), ("0.bias", 1), ("2.weight", 2), ("4.weight", 2)], None, {"2.weight"}),
     ([("0.weight", 4), ("3.weight", 2), ("5.weight", 2)], None, {"3.weight"}),  # the first layer is a convolution
