@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
@@ -95,7 +96,7 @@ def test_loaded_state_is_that_of_the_next_step() -> None:
     step(one, made, 1.0)
     step(other, resumed, 0.3)
     other.load_state_dict(one.state_dict())
-    resumed.load_state_dict(made.state_dict())
+    resumed.load_state_dict(copy.deepcopy(made.state_dict()))
     for net, optimizer in ((one, made), (other, resumed)):
         step(net, optimizer, -0.5)
     for mine, its in zip(one.parameters(), other.parameters(), strict=True):
