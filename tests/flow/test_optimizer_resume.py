@@ -60,7 +60,11 @@ def test_so_does_it_with_16_bits(tmp_path: Path, name: str, precision: str) -> N
     assert resumed >= 1 and kills >= resumed
 
 
-@pytest.mark.parametrize("name", ["soap", "schedule-free-adamw", "lamb"])
+QUICK = ("soap", "schedule-free-adamw", "lamb")
+
+
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow)
+                                            for name in OPTIMIZERS if name not in QUICK)])
 def test_a_failed_trial_resumes_in_this_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
