@@ -47,6 +47,7 @@ from repro.suite.cell import Cell
 from repro.suite.matrix import tried_cells
 from repro.suite.metrics import METRICS
 from repro.suite.model import SEEDS_BELOW, Suite
+from repro.suite.phases import scored_suite
 from repro.suite.plan import Plan
 from repro.suite.recorded import reading
 from repro.suite.tune import Space, Tune
@@ -63,9 +64,23 @@ class Declared(Frozen):
 
     schema_: Literal[1] = Field(default=1, alias="schema")
     suite: Suite
-    """With the master seed of the scored trials."""
+    master_seed: int = Field(ge=0, lt=SEEDS_BELOW)
+    """Of the scored trials: the suite's, else drawn for this run."""
     order_seed: int = Field(ge=0, lt=SEEDS_BELOW)
     """Of the scored trials."""
+
+    @property
+    def seeded(self) -> Suite:
+        """The suite with the master seed of the scored trials."""
+        return self.suite.model_copy(update={"master_seed": self.master_seed})
+
+    def scored(self, tuning: Tuning) -> Suite:
+        """Return the suite that scores what a tuning chose.
+
+        Raises:
+            OutputError: no setting of a contender could be judged.
+        """
+        return scored_suite(self.seeded, tuning.choice, tuning_sha256(tuning.record))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from repro.core import fence
 from repro.core.errors import ReproError, interrupter
@@ -15,9 +16,11 @@ from repro.record import post_mortem
 from repro.record.checkpoint import Resumption
 from repro.record.derive import damaged_log, derive, with_energy
 from repro.record.energy import Energy
+from repro.record.hopeless import HopelessRule
 from repro.record.ledger import Attempt
 from repro.record.results import Result
 from repro.record.status import INTERRUPTED, NOT_LAUNCHED, REFUSED, STARTED, meaning
+from repro.record.store import read_record
 from repro.runner.checkpoints import TrialCheckpoints, spent_seconds
 from repro.runner.context import RunContext
 from repro.runner.energy_meter import EnergyMeter
@@ -64,6 +67,8 @@ class TrialStarter:
     launchers: Launchers
     replays: Replays
     meter: EnergyMeter | None
+    rule: HopelessRule | None = None
+    """Of a tuning that abandons hopeless trials."""
 
     def start(self, trial: Trial, attempt: int) -> Result | None:
         """Start a trial once and store its result.
@@ -122,9 +127,16 @@ class TrialStarter:
                 "log": log.name, "attempt": start.attempt, "checkpoints": checkpoints.payload(point),
                 "spent_seconds": spent, "cache": str(folder.cache),
                 "base": str(folder.root.resolve() / base) if (base := self.context.plan.base) else "",
-                "code": str(folder.code),
+                "code": str(folder.code), "bar": self._bar(trial),
             })
         return replace(outcome, seconds=outcome.seconds + spent) if outcome.timed_out else outcome
+
+    def _bar(self, trial: Trial) -> dict[str, Any] | None:
+        """Return the bar below which a tuning trial is abandoned (JSON-like); None: it has none."""
+        if self.rule is None:
+            return None
+        found = self.rule.bar(trial, read_record(self.context.folder.root).results)
+        return None if found is None else found.model_dump(mode="json")
 
     def _remove_refused(self, start: Start, outcome: LaunchResult, checkpoints: TrialCheckpoints) -> bool:
         """Remove the checkpoint that a rank refused, if any.
