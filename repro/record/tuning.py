@@ -29,7 +29,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -198,6 +198,22 @@ class Tuning:
             raise OutputError(f"{self.record.folder.root}: no trial of the contender {lost.label!r} could be judged: "
                               f"{_ends(lost)}; nothing can be scored")
         return [(item.levels, item.chosen.values) for item in self.contenders if item.chosen is not None]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the declaration, every setting with its rank, and the cost (JSON-like)."""
+        return {
+            "run": str(self.record.folder.root), "master_seed": self.master_seed, "complete": self.complete,
+            "tune": self.tune.model_dump(mode="json", by_alias=True, exclude_none=True), "cost": asdict(self.cost),
+            "contenders": [{
+                "label": item.label, "levels": item.levels, "budget": item.budget, "cost": asdict(item.cost),
+                "chosen": item.chosen.values if item.chosen else None,
+                "settings": [{
+                    "number": one.number, "rank": one.rank, "values": one.values, "figure": one.figure,
+                    "quality": one.quality, "statuses": one.statuses,
+                    "cell_id": one.cell.cell_id if one.cell else None,
+                } for one in item.settings],
+            } for item in self.contenders],
+        }
 
 
 def _ends(contender: TunedContender) -> str:

@@ -1,4 +1,4 @@
-"""Tunings as text for a terminal, and as JSON for scripts."""
+"""Tunings, planned and done, as text for a terminal."""
 
 from __future__ import annotations
 
@@ -86,22 +86,3 @@ def _cost(cost: TuningCost) -> str:
     given_up = f", {cost.abandoned} abandoned" if cost.abandoned else ""
     return (f"{cost.trials} trials{given_up}, {duration(cost.wall_seconds)}, {cost.processor_seconds:,.0f} processor "
             "seconds held")
-
-
-def tuning_json(tuning: Tuning) -> dict[str, Any]:
-    """Return a tuning with its ranking, its choice and its cost (JSON-like)."""
-    return {
-        "run": str(tuning.record.folder.root), "master_seed": tuning.master_seed, "complete": tuning.complete,
-        "tune": tuning.tune.model_dump(mode="json", by_alias=True, exclude_none=True), "cost": _cost_json(tuning.cost),
-        "contenders": [{
-            "label": item.label, "levels": item.levels, "budget": item.budget, "cost": _cost_json(item.cost),
-            "chosen": item.chosen.values if item.chosen else None,
-            "settings": [{"number": one.number, "rank": one.rank, "values": one.values, "figure": one.figure,
-                          "quality": one.quality, "statuses": one.statuses,
-                          "cell_id": one.cell.cell_id if one.cell else None} for one in item.settings],
-        } for item in tuning.contenders],
-    }
-
-
-def _cost_json(cost: TuningCost) -> dict[str, Any]:
-    return {name: getattr(cost, name) for name in TuningCost.__dataclass_fields__}

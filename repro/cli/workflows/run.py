@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from repro.cli.text.tuning import tuning_json
 from repro.cli.workflows.progress import TerminalWatcher
 from repro.cli.workflows.tuning import Phases, begin, refuse_tuning_alone, tune, waits_for_choice
 from repro.compare import Comparison, Summary, compare, summarize
@@ -81,7 +80,7 @@ class Ended:
             "comparisons": [item.model_dump(mode="json", by_alias=True) for item in self.comparisons],
             "claims": [item.model_dump(mode="json") for item in self.claims],
             "effects": [item.as_json() for item in self.effects], "warnings": list(self.warnings),
-            **({"tuning": tuning_json(self.tuning)} if self.tuning else {}),
+            **({"tuning": self.tuning.as_json()} if self.tuning else {}),
         }
 
     def warning(self) -> str:
