@@ -154,17 +154,21 @@ def _example(cells: list[Levels]) -> str:
     return json.dumps(differing)
 
 
-def check_metric(suite: Suite, designs: set[str], problem: Problem) -> None:
-    """Refuse a metric of the tuning that trials of these designs do not have.
+def check_metric(suite: Suite, designs: set[str], kinds: set[str], problem: Problem) -> None:
+    """Refuse a metric or rule of the tuning that trials of these designs and kinds do not have.
 
     Raises:
-        SuiteError: unknown, or a figure of a target or end that the design has not.
+        SuiteError: a metric that is unknown, or of a target or end that the design has not; trials that run outside of
+            the harness, which cannot abandon them.
     """
     tune, place = suite.tune, ("tune", "metric")
     assert tune is not None
     spec = METRICS.get(tune.metric)
     if spec is None:
         raise problem(f"no metric named {tune.metric!r}; metrics: {', '.join(METRICS)}", place)
+    if tune.hopeless is not None and kinds != {"training"}:
+        raise problem("only trials of kind training can be abandoned: a program ends by itself; remove it",
+                      ("tune", "hopeless"))
     if "fixed_steps" in designs:
         if not spec.without_target:
             able = ", ".join(item.name for item in METRICS.values() if item.without_target)

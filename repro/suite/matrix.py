@@ -61,7 +61,8 @@ def expand_matrix(suite: Suite, problem: Problem, files: ProgramFiles) -> tuple[
     if not found:
         raise problem("every combination is excluded", ("exclude",))
     if suite.tune is not None:
-        check_metric(suite, {choices.stop.design for choices, _ in found}, problem)
+        check_metric(suite, {choices.stop.design for choices, _ in found}, {choices.kind for choices, _ in found},
+                     problem)
     return _label(suite, found, problem), used
 
 

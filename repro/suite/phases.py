@@ -32,6 +32,7 @@ def tuning_suite(suite: Suite) -> Suite:
     return suite.model_copy(update={
         "master_seed": tuning_seed(suite), "seeds": suite.tune.seeds, "baseline": {}, "primary": None,
         "contrasts": (), "sequential": None, "horizon": None,
+        "tune": suite.tune.model_copy(update={"master_seed": None}),  # the suite's own now
     })
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StrictInt, field_validator, model_validator
+from pydantic import Field, GetJsonSchemaHandler, StrictInt, field_validator, model_validator
 
 from repro.suite.field_problem import FieldProblem, SuitePart
 
@@ -28,6 +28,11 @@ class Axis(SuitePart):
     int_: tuple[StrictInt, StrictInt] | None = Field(None, alias="int", description="[lowest, highest], whole numbers")
     choices: tuple[Any, ...] | None = Field(None, description="the values themselves; a plain list is the same")
     points: int | None = Field(None, ge=2, le=MOST_TRIALS, description="search: grid: values of a range, ends included")
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Return the schema for editors: a list of choices, or a range."""
+        return {"anyOf": [{"type": "array", "minItems": 1}, handler(core)]}
 
     @model_validator(mode="before")
     @classmethod
