@@ -1,4 +1,4 @@
-"""Suites with `tune` by the real command on invented figures: both phases, resuming, freezing, and what verify finds."""
+"""Suites with `tune` by the real command on invented figures: both phases, resuming, freezing, verifying."""
 
 from __future__ import annotations
 
@@ -341,7 +341,7 @@ def test_verify_names_a_hidden_larger_budget(copy: Path, tmp_path: Path) -> None
     shutil.rmtree(copy / "tuning")
     shutil.copytree(tmp_path / "more" / "tuning", copy / "tuning")
     said = sealed(copy)
-    assert "the contender 'adamw (lr=0.1)' got 12 settings, 8 are declared: its budget is not that of the others" in said
+    assert "the contender 'adamw (lr=0.1)' got 12 settings, 8 are declared: its budget is not that of the" in said
     assert "suite.tuned names another tuning than the one in this record" in said
 
 

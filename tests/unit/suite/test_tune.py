@@ -173,8 +173,9 @@ def test_another_budget_needs_a_reason_and_is_shown() -> None:
     ("    - origin: a pilot\n      space:", "    - space:", "./s.yaml:32: tune.spaces[1].origin: is missing"),
     ("origin: a pilot", "origin: ' '", "./s.yaml:32: tune.spaces[1].origin: is empty: say where the range comes from"),
     ("metric: samples", "metric: sample", "./s.yaml:24: tune.metric: no metric named 'sample'; metrics: tta_wall"),
-    ("metric: samples", "metric: end_wall", "./s.yaml:24: tune.metric: end_wall is a time to the end of a fixed budget"),
-    ("stop: {metric: top1, target: 0.9, max_epochs: 8}\n  evaluate_every: 1437", "stop: {design: fixed_steps, steps: 9}",
+    ("metric: samples", "metric: end_wall", "./s.yaml:24: tune.metric: end_wall is a time to the end of a fixed"),
+    ("stop: {metric: top1, target: 0.9, max_epochs: 8}\n  evaluate_every: 1437",
+     "stop: {design: fixed_steps, steps: 9}",
      "./s.yaml:23: tune.metric: samples is not a figure that design fixed_steps has; use one of: train_throughput"),
     ("    - origin: a pilot", "    - origin: a pilot\n      for: {optimizer: {kind: adamw, lr: 3}}",
      "./s.yaml:26: tune.spaces: the contender 'adamw' has no space"),
@@ -208,8 +209,8 @@ def test_more_trials_than_the_grid_has() -> None:
     with pytest.raises(SuiteError, match=r"^./s.yaml:21: tune.trials: adamw: 4 trials are more than the grid has "
                                          r"settings: 3$"):
         phases(text)
-    with pytest.raises(SuiteError, match=r"^./s.yaml:34: tune.spaces\[1\].space.optimizer.lr: adamw: search: grid needs "
-                                         r"the number of points"):
+    with pytest.raises(SuiteError, match=r"^./s.yaml:34: tune.spaces\[1\].space.optimizer.lr: adamw: search: grid "
+                                         r"needs the number of points"):
         phases(text.replace(", points: 3", ""))
 
 
