@@ -40,20 +40,21 @@ class HopelessRule:
     """The rule of one plan."""
 
     declared: Hopeless
-    contender_of: Mapping[str, int]
-    """Cell id -> number of its contender."""
-    places: Mapping[str, int]
-    """Trial id -> place in the order of the plan."""
+    trials: Mapping[str, int]
+    """Trial id -> number of its contender, in the order of the plan."""
 
     @classmethod
     def of(cls, plan: Plan) -> HopelessRule | None:
         """Return the rule of a plan; None if it abandons no trial."""
         if plan.kind != "tuning" or plan.suite.tune is None or plan.suite.tune.hopeless is None:
             return None
-        found = tried_cells(plan.suite, plan.device)
-        numbers = {name: number for number, (_, ids) in enumerate(found) for name in ids}
-        return cls(plan.suite.tune.hopeless, numbers, {
-            trial.trial_id: place for place, trial in enumerate(plan.trials())})
+        numbers = {name: number for number, (_, ids) in enumerate(tried_cells(plan.suite, plan.device)) for name in ids}
+        return cls(plan.suite.tune.hopeless, {trial.trial_id: numbers[trial.cell_id] for trial in plan.trials()})
+
+    def earlier(self, trial: Trial) -> list[str]:
+        """Return the ids of the trials of the same contender that come before a trial, in the order of the plan."""
+        before = list(self.trials)[:list(self.trials).index(trial.trial_id)]
+        return [name for name in before if self.trials[name] == self.trials[trial.trial_id]]
 
     def bar(self, trial: Trial, results: Iterable[Result]) -> Bar | None:
         """Return the bar of a trial, from the results of its contender's earlier trials; None if they are too few.
@@ -63,10 +64,9 @@ class HopelessRule:
         stop = trial.training.stop
         direction = stop.direction or "higher"
         samples = math.ceil(self.declared.at * trial.training.budget_steps * trial.training.batch.global_)
-        mine, here = self.contender_of.get(trial.cell_id), self.places[trial.trial_id]
-        earlier = sorted((item for item in results if self.contender_of.get(item.cell_id) == mine
-                          and self.places[item.trial_id] < here and meaning(item.status).logged
-                          and item.status != "invalid"), key=lambda item: self.places[item.trial_id])
+        by_id = {item.trial_id: item for item in results}
+        earlier = [item for name in self.earlier(trial) if (item := by_id.get(name)) is not None
+                   and meaning(item.status).logged and item.status != "invalid"]
         if len(earlier) < self.declared.after:
             return None
         value = statistics.median(_value_at(item, samples, direction) for item in earlier)

@@ -11,7 +11,7 @@ from typing import Any
 from repro.core import fence
 from repro.core.errors import ReproError, interrupter
 from repro.core.events import read_events
-from repro.core.files import write_model
+from repro.core.files import read_model, write_model
 from repro.record import post_mortem
 from repro.record.checkpoint import Resumption
 from repro.record.derive import damaged_log, derive, with_energy
@@ -20,7 +20,6 @@ from repro.record.hopeless import HopelessRule
 from repro.record.ledger import Attempt
 from repro.record.results import Result
 from repro.record.status import INTERRUPTED, NOT_LAUNCHED, REFUSED, STARTED, meaning
-from repro.record.store import read_record
 from repro.runner.checkpoints import TrialCheckpoints, spent_seconds
 from repro.runner.context import RunContext
 from repro.runner.energy_meter import EnergyMeter
@@ -135,7 +134,8 @@ class TrialStarter:
         """Return the bar below which a tuning trial is abandoned (JSON-like); None: it has none."""
         if self.rule is None:
             return None
-        found = self.rule.bar(trial, read_record(self.context.folder.root).results)
+        paths = map(self.context.folder.result, self.rule.earlier(trial))
+        found = self.rule.bar(trial, [read_model(path, Result) for path in paths if path.is_file()])
         return None if found is None else found.model_dump(mode="json")
 
     def _remove_refused(self, start: Start, outcome: LaunchResult, checkpoints: TrialCheckpoints) -> bool:

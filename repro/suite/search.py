@@ -20,7 +20,7 @@ DIGITS = 4
 BLOCK = 64
 """Points of a low-discrepancy sequence that are drawn at once."""
 MAX_DRAWS = 100_000
-MAX_GRID = 1_000_000
+MAX_GRID = 100_000
 Settings = dict[str, Any]
 """Field (dotted path) -> value."""
 

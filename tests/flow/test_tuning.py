@@ -233,7 +233,7 @@ def wait_for(process: subprocess.Popen[str], ledger: Path, lines: int) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("killed", ["tuning", "choosing", "scoring"])
+@pytest.mark.parametrize("killed", ["tuning", "choosing", "planned", "scoring"])
 def test_a_killed_run_goes_on_where_it_was_cut(tmp_path: Path, killed: str) -> None:
     """kill -9, in either phase and between the two; nothing is lost and nothing runs twice."""
     trials, seeds = ("40", "3") if killed == "tuning" else ("4", "40" if killed == "scoring" else "3")
@@ -241,12 +241,13 @@ def test_a_killed_run_goes_on_where_it_was_cut(tmp_path: Path, killed: str) -> N
                     "--seeds", seeds)
     root = tmp_path / "run"
     wait_for(process, root / ("ledger.jsonl" if killed == "scoring" else "tuning/ledger.jsonl"), 11)
-    if killed == "choosing":
+    if killed in ("choosing", "planned"):
         wait_for(process, root / "ledger.jsonl", 1)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    if killed == "choosing":  # as if it had been killed before the plan was there
-        for name in ("ledger.jsonl", "plan.json", "environment.json", "launchers.json", "parity.json"):
+    if killed in ("choosing", "planned"):  # as if it had been killed just before or after the plan was written
+        kept = ["plan.json"] if killed == "planned" else []
+        for name in {"ledger.jsonl", "plan.json", "environment.json", "launchers.json", "parity.json"}.difference(kept):
             (root / name).unlink(missing_ok=True)
         shutil.rmtree(root / "trials")
     before = {path: path.read_bytes() for path in root.rglob("result.json")}

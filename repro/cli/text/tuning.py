@@ -78,7 +78,7 @@ def _figure(tuning: Tuning, item: TunedContender) -> str:
     if best is None:
         return ""
     if best.figure is not None:
-        return f", {spec.noun} {best.figure:.4g} {spec.unit}".rstrip()
+        return f", {spec.noun} {best.figure:,.6g}"
     return f", none of which reached the target with every seed; best quality {best.quality:.4g}"
 
 

@@ -237,3 +237,12 @@ def test_a_suite_to_be_tuned_is_no_suite_for_other_commands() -> None:
     Path("s.yaml").write_text(TEXT)
     with pytest.raises(SuiteError, match=r"^./s.yaml:18: tune: the settings of this suite are to be tuned first"):
         expand(read_suite("./s.yaml"), ())
+
+
+def test_the_example_of_the_documentation_can_be_planned() -> None:
+    import repro
+
+    page = (Path(repro.__file__).parents[1] / "docs/tuning.md").read_text()
+    found = phases(page.partition("```yaml\n")[2].partition("```")[0])
+    assert [(item.label, len(item.settings)) for item in found.contenders] == [("sgd", 20), ("adamw", 20)]
+    assert len(found.draft.order) == 40
