@@ -16,7 +16,7 @@ from repro.suite.field_problem import FieldProblem, as_text
 from repro.suite.metrics import METRICS
 from repro.suite.model import Suite
 from repro.suite.search import Settings, draw_settings
-from repro.suite.tune import Space, Tune
+from repro.suite.tune import MOST_SETTINGS, Space, Tune
 
 Problem = Callable[[str, FieldPath], SuiteError]
 Levels = dict[str, tuple[int, Any]]
@@ -89,15 +89,15 @@ def contenders(suite: Suite, problem: Problem, kinds: Kinds) -> list[Contender]:
     """
     tune = suite.tune
     assert tune is not None and suite.master_seed is not None
+    groups = _grouped(suite, tune, problem, kinds)
+    spaces = {levels: _space_of(tune, levels, cells, suite, problem, kinds) for levels, cells in groups.items()}
+    count = sum(tune.trials_of(tune.spaces[place]) for place in spaces.values())
+    if count > MOST_SETTINGS:  # before any is drawn
+        raise problem(f"its contenders have {count} settings in all; at most {MOST_SETTINGS} are allowed",
+                      ("tune", "trials"))
     found: list[Contender] = []
-    for levels, cells in _grouped(suite, tune, problem, kinds).items():
-        named = json.loads(levels)
-        place = _space_of(tune, cells[0], suite, kinds)
-        if place is None:
-            raise problem(f"the contender {contender_label(named)!r} has no space", ("tune", "spaces"))
-        if len(cells) > 1:
-            raise problem(f"the contender {contender_label(named)!r} has {len(cells)} cells; name the one in which it "
-                          f"is tuned, for example at: {_example(cells)}", ("tune", "at"))
+    for levels, cells in groups.items():
+        named, place = json.loads(levels), spaces[levels]
         space = tune.spaces[place]
         try:
             settings = draw_settings(space.space, tune.search, tune.trials_of(space), suite.master_seed, levels)
@@ -142,10 +142,23 @@ def _grouped(suite: Suite, tune: Tune, problem: Problem, kinds: Kinds) -> dict[s
     return groups
 
 
-def _space_of(tune: Tune, levels: Levels, suite: Suite, kinds: Kinds) -> int | None:
-    """Return the index of the first space that matches a combination; None: none does."""
-    data = kinds(combine(suite.trial, levels, {}))
-    return next((place for place, space in enumerate(tune.spaces) if pattern.matches(data, space.for_)), None)
+def _space_of(
+    tune: Tune, key: str, cells: list[Levels], suite: Suite, problem: Problem, kinds: Kinds
+) -> int:
+    """Return the index of the first space that matches a contender.
+
+    Raises:
+        SuiteError: none does, or the contender has several cells in which it could be tuned.
+    """
+    label = contender_label(json.loads(key))
+    data = kinds(combine(suite.trial, cells[0], {}))
+    place = next((place for place, space in enumerate(tune.spaces) if pattern.matches(data, space.for_)), None)
+    if place is None:
+        raise problem(f"the contender {label!r} has no space", ("tune", "spaces"))
+    if len(cells) > 1:
+        raise problem(f"the contender {label!r} has {len(cells)} cells; name the one in which it is tuned, for example "
+                      f"at: {_example(cells)}", ("tune", "at"))
+    return place
 
 
 def _example(cells: list[Levels]) -> str:
@@ -158,14 +171,12 @@ def check_metric(suite: Suite, designs: set[str], kinds: set[str], problem: Prob
     """Refuse a metric or rule of the tuning that trials of these designs and kinds do not have.
 
     Raises:
-        SuiteError: a metric that is unknown, or of a target or end that the design has not; trials that run outside of
-            the harness, which cannot abandon them.
+        SuiteError: a metric of a target or end that the design has not; trials that run outside of the harness, which
+            cannot abandon them.
     """
     tune, place = suite.tune, ("tune", "metric")
     assert tune is not None
-    spec = METRICS.get(tune.metric)
-    if spec is None:
-        raise problem(f"no metric named {tune.metric!r}; metrics: {', '.join(METRICS)}", place)
+    spec = METRICS[tune.metric]
     if tune.hopeless is not None and kinds != {"training"}:
         raise problem("only trials of kind training can be abandoned: a program ends by itself; remove it",
                       ("tune", "hopeless"))

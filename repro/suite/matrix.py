@@ -15,7 +15,16 @@ from repro.core.errors import SuiteError
 from repro.core.yaml_file import FieldPath
 from repro.suite.cell import Cell, label_of, shown_factors
 from repro.suite.choice import Choice, describe, parse_choice
-from repro.suite.contenders import Contender, Levels, Problem, check_metric, combine, contenders, every_combination
+from repro.suite.contenders import (
+    Contender,
+    Levels,
+    Problem,
+    check_metric,
+    combine,
+    contender_key,
+    contenders,
+    every_combination,
+)
 from repro.suite.field_problem import FieldProblem, describe_error
 from repro.suite.identity import canonical
 from repro.suite.kinds import AnyTrialConfig, config_class
@@ -71,15 +80,18 @@ def _combinations(suite: Suite, problem: Problem) -> Iterator[Combination]:
     if suite.tune is not None:
         yield from _tried(suite, problem)
         return
+    by_levels: dict[tuple[str, ...], dict[str, list[int]]] = {}
+    for number, setting in enumerate(suite.settings):
+        by_levels.setdefault(tuple(setting.where), {}).setdefault(contender_key(setting.where), []).append(number)
     idle = set(range(len(suite.settings)))
     for levels in every_combination(suite):
-        chosen: dict[str, Any] = {}
-        places: dict[str, FieldPath] = {}
-        for number, item in enumerate(suite.settings):
-            if all(key in levels and levels[key][1] == level for key, level in item.where.items()):
-                idle.discard(number)
-                chosen |= item.set_
-                places |= {key: ("settings", number, "set", key) for key in item.set_}
+        keys = ((known, contender_key({name: levels[name][1] for name in names}))
+                for names, known in by_levels.items() if all(name in levels for name in names))
+        hits = sorted(number for known, key in keys for number in known.get(key, ()))
+        idle -= set(hits)
+        chosen = {key: value for number in hits for key, value in suite.settings[number].set_.items()}
+        places: dict[str, FieldPath] = {
+            key: ("settings", number, "set", key) for number in hits for key in suite.settings[number].set_}
         yield Combination(levels, combine(suite.trial, levels, chosen), places)
     if idle:
         raise problem("matches no combination of the suite's factors", ("settings", min(idle), "where"))
@@ -87,11 +99,7 @@ def _combinations(suite: Suite, problem: Problem) -> Iterator[Combination]:
 
 def _tried(suite: Suite, problem: Problem) -> Iterator[Combination]:
     """Yield every setting of every contender."""
-    found = contenders(suite, problem, written_kinds)
-    if (count := sum(len(item.settings) for item in found)) > MAX_CELLS:
-        raise problem(f"its contenders have {count} settings in all; at most {MAX_CELLS} are allowed",
-                      ("tune", "trials"))
-    for item in found:
+    for item in contenders(suite, problem, written_kinds):
         places = {key: ("tune", "spaces", item.place, "space", key) for key in item.space.space}
         for setting in item.settings:
             yield Combination(item.combination, combine(suite.trial, item.combination, setting), places,
@@ -108,6 +116,7 @@ def tried_cells(suite: Suite, device: str) -> list[tuple[Contender, list[str]]]:
     Raises:
         SuiteError: the suite cannot be expanded here.
     """
+    _check_size(suite, _unlocated)
     files = ProgramFiles(None, suite.programs)
     found = []
     for contender in contenders(suite, _unlocated, written_kinds):

@@ -17,7 +17,7 @@ from repro.suite.kinds import AnyTrialConfig
 from repro.suite.metrics import DEFAULT, DEFAULT_OF_A_CONTEST, DEFAULT_WITHOUT_TARGET, METRICS
 from repro.suite.sequential import Sequential, check_design, looks_of, with_last_look
 from repro.suite.training import TrainingConfig
-from repro.suite.tune import Setting, Tune, Tuned
+from repro.suite.tune import MOST_SETTINGS, Setting, Tune, Tuned
 
 SEEDS_BELOW = 1 << 63
 VERSION = r"^\d+(\.\d+){0,2}$"
@@ -139,7 +139,8 @@ class Suite(Frozen):
 
     tune: Tune | None = Field(None, description="tune every contender first, with equal budgets, then score it with "
                                                 "its best setting")
-    settings: tuple[Setting, ...] = Field((), description="values for the cells of some levels, as a tuning chose them")
+    settings: tuple[Setting, ...] = Field(
+        (), max_length=MOST_SETTINGS, description="values for the cells of some levels, as a tuning chose them")
     tuned: Tuned | None = Field(None, description="the tuning that chose `settings`; written by a run with `tune`")
 
     @property

@@ -47,9 +47,10 @@ def draw_settings(
         raise FieldProblem(f"{trials} trials are more than {noun} has settings: {size:,.0f}", ("trials",))
     generator = Streams(master_seed, 0).generator(f"tuning {contender}")
     if search == "grid":
-        points = [dict(zip(names, values, strict=True))
-                  for values in itertools.product(*(grid_values(space[name]) for name in names))]
-        return tuple(points[index] for index in generator.permutation(len(points))[:trials])
+        values = [grid_values(space[name]) for name in names]
+        chosen = np.unravel_index(generator.permutation(int(size))[:trials], [len(item) for item in values])
+        return tuple({name: item[place] for name, item, place in zip(names, values, places, strict=True)}
+                     for places in zip(*(axis.tolist() for axis in chosen), strict=True))
     axes = [space[name] for name in names]
     found: dict[str, Settings] = {}
     for point in itertools.islice(_points(search, len(names), generator), MAX_DRAWS):

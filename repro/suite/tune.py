@@ -7,15 +7,20 @@ runs every contender with its best setting. Both are runs of their own, with see
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, GetJsonSchemaHandler, StrictInt, field_validator, model_validator
 
+from repro.core.errors import nearest
 from repro.suite.field_problem import FieldProblem, SuitePart
+from repro.suite.metrics import METRICS
 
 SEEDS_BELOW = 1 << 63
 MOST_TRIALS = 1000
 MOST_SEEDS = 100
+MOST_SPACES = 200
+MOST_CHOICES = 1000
+MOST_SETTINGS = 5000
 Search = Literal["random", "halton", "grid"]
 Ends = tuple[float, float]
 
@@ -61,6 +66,8 @@ class Axis(SuitePart):
             raise FieldProblem("a list of choices has no points between them", ("points",))
         if not choices:
             raise FieldProblem("is empty: list at least one choice")
+        if len(choices) > MOST_CHOICES:
+            raise FieldProblem(f"lists {len(choices):,} choices; at most {MOST_CHOICES:,} are allowed")
         twice = next((item for place, item in enumerate(choices) if item in choices[:place]), None)
         if twice is not None:
             raise FieldProblem(f"lists {twice!r} twice")
@@ -143,12 +150,20 @@ class Tune(SuitePart):
     trials: int = Field(ge=1, le=MOST_TRIALS, description="settings of every contender")
     search: Search = Field("halton", description="how settings are drawn, all of them before the first trial")
     seeds: int = Field(1, ge=1, le=MOST_SEEDS, description="trials of every setting")
-    metric: str = Field(description="the figure by which settings of a contender are ranked; those that miss the "
+    metric: str = Field(json_schema_extra={"enum": [*METRICS]},
+                        description="the figure by which settings of a contender are ranked; those that miss the "
                                     "target come after all that reach it, by their best quality")
     hopeless: Hopeless | None = Field(None, description="abandon hopeless trials by this rule; null: none")
     master_seed: int | None = Field(None, ge=0, lt=SEEDS_BELOW, description="every random number of the tuning comes "
                                     "from this; null: it follows from that of the scored trials")
-    spaces: tuple[Annotated[Space, Field()], ...] = Field(description="what is searched")
+    spaces: tuple[Space, ...] = Field(max_length=MOST_SPACES, description="what is searched")
+
+    @field_validator("metric")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in METRICS:
+            raise FieldProblem(f"no metric named {value!r}{nearest(value, METRICS)}")
+        return value
 
     @field_validator("spaces")
     @classmethod

@@ -7,13 +7,32 @@ from typing import TYPE_CHECKING, Any
 
 from repro.cli.workflows.progress import duration
 from repro.record.tuning import RULE, TunedContender, Tuning, TuningCost
+from repro.suite.contenders import contender_label
 from repro.suite.cost import estimate
 from repro.suite.field_problem import as_text
 from repro.suite.metrics import METRICS
+from repro.suite.model import Suite
 from repro.suite.tune import Space, Tune
 
 if TYPE_CHECKING:
     from repro.cli.workflows.tuning import Phases
+
+
+def suite_lines(suite: Suite) -> list[str]:
+    """Return what a suite declares about its tuning, or where its settings come from, for `repro show`."""
+    tune = suite.tune or (suite.tuned.tune if suite.tuned else None)
+    lines = [f"{'setting:':<13}{contender_label(item.where)}: {settings_text(item.set_)}" for item in suite.settings]
+    if tune is None:
+        return lines
+    name = "tuning:" if suite.tune else "tuned by:"
+    who = "every cell" if tune.contenders is None else f"the levels of {', '.join(tune.contenders) or 'no factor'}"
+    lines.append(f"{name:<13}{who}, each with {tune.trials} settings by search {tune.search}, "
+                 f"{tune.seeds} seed{'s' if tune.seeds > 1 else ''}, ranked by {METRICS[tune.metric].noun}")
+    for space in tune.spaces:
+        axes = "; ".join(f"{key}: {axis.text()}" for key, axis in sorted(space.space.items()))
+        own = f", {space.trials} settings: {space.unequal}" if space.trials is not None else ""
+        lines.append(f"{'space:':<13}{axes} (origin: {' '.join(space.origin.split())}{own})")
+    return lines
 
 
 def phases_text(phases: Phases) -> str:

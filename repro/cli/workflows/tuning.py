@@ -67,13 +67,13 @@ def plan_phases(source: SuiteFile, overrides: Sequence[str]) -> Phases:
     seed = fresh_seed() if suite.master_seed is None else suite.master_seed
     declared = Declared(suite=suite, master_seed=seed, order_seed=fresh_seed())
     tried = tuning_suite(declared.seeded)
+    overridden = bool(overrides)
+    tuning = make_plan(tried, machine, source.problem, overridden, Drawn(seed, fresh_seed()), folder=source.folder)
     found = tuple(contenders(tried, source.problem, written_kinds))
-    plans = [make_plan(each, machine, source.problem, bool(overrides), Drawn(seed, order), folder=source.folder)
-             for each, order in ((tried, fresh_seed()), (scored_suite(declared.seeded, drafted(found)),
-                                                         declared.order_seed))]
-    for plan in plans:
+    draft = make_plan(scored_suite(declared.seeded, drafted(found)), machine, source.problem, overridden,
+                      Drawn(seed, declared.order_seed), folder=source.folder)
+    for plan in (tuning, draft):
         refuse_credentials(plan, os.environ)
-    tuning, draft = plans
     # The scored phase is planned again after the tuning; programs whose files changed meanwhile are then refused.
     pinned = suite.model_copy(update={"programs": draft.suite.programs})
     return Phases(declared.model_copy(update={"suite": pinned}), found, tuning,
