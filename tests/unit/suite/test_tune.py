@@ -172,7 +172,7 @@ def test_another_budget_needs_a_reason_and_is_shown() -> None:
      "./s.yaml:34: tune.spaces[1].space.optimizer.lr: must be a list of choices, or a range"),
     ("    - origin: a pilot\n      space:", "    - space:", "./s.yaml:32: tune.spaces[1].origin: is missing"),
     ("origin: a pilot", "origin: ' '", "./s.yaml:32: tune.spaces[1].origin: is empty: say where the range comes from"),
-    ("metric: samples", "metric: sample", "./s.yaml:24: tune.metric: no metric named 'sample'; did you mean 'samples'?"),
+    ("metric: samples", "metric: sample", "./s.yaml:24: tune.metric: no metric named 'sample'; did you mean 'samples"),
     ("metric: samples", "metric: end_wall", "./s.yaml:24: tune.metric: end_wall is a time to the end of a fixed"),
     ("stop: {metric: top1, target: 0.9, max_epochs: 8}\n  evaluate_every: 1437",
      "stop: {design: fixed_steps, steps: 9}",
@@ -210,7 +210,7 @@ def test_a_suite_of_any_size_is_refused_before_anything_is_drawn() -> None:
         phases(text)
     many = ", ".join(map(str, range(1, 1001)))
     with pytest.raises(SuiteError, match=r"matrix: its factors have 12000 combinations; at most 5000 are allowed"):
-        phases(text.replace("[1.0, 2.0, 3.0]", f"[{many}]").replace("processes: [1, 2]", "processes: [1, 2, 3, 4, 5, 6]"))
+        phases(text.replace("[1.0, 2.0, 3.0]", f"[{many}]").replace("[1, 2]", "[1, 2, 3, 4, 5, 6]"))
     with pytest.raises(SuiteError, match=r"tune.spaces\[1\].space.optimizer.lr: lists 1,001 choices; at most 1,000"):
         phases(TEXT.replace("{log: [0.0001, 0.1]}", f"[{many}, 1001]"))
 
