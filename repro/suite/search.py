@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.stats import qmc
 
 from repro.core.random_streams import Streams
 from repro.suite.field_problem import FieldProblem
@@ -67,6 +66,8 @@ def _points(search: Search, fields: int, generator: np.random.Generator) -> Iter
     if search == "random":
         while True:
             yield generator.random(fields)
+    from scipy.stats import qmc  # takes a second, which commands that draw nothing need not wait
+
     shift = generator.random(fields)
     sequence = qmc.Halton(fields, scramble=False)  # scrambling may differ between versions of scipy
     while True:
