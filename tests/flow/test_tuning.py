@@ -177,6 +177,7 @@ def test_the_run_is_sound_and_so_is_its_bundle(folder: Path) -> None:
     assert code == 0, out
 
 
+@pytest.mark.slow
 def test_the_same_seed_tunes_alike(folder: Path, tmp_path: Path, tuning: Tuning) -> None:
     code, _, error = run(tmp_path, "--out", "two")
     assert code == 0, error
@@ -210,7 +211,7 @@ def test_a_run_of_the_same_declared_seed_is_refused(tmp_path: Path) -> None:
     assert code == 2 and "with master seed" in error
 
 
-@pytest.mark.parametrize("of", ["reproduce", "report"])
+@pytest.mark.parametrize("of", [pytest.param("reproduce", marks=pytest.mark.slow), "report"])
 def test_commands_on_the_scored_record_go_on_working(folder: Path, tmp_path: Path, of: str) -> None:
     where = ("reproduce", str(folder / "one"), "--out", "again") if of == "reproduce" else \
         ("report", str(folder / "one"), "--to", "csv,markdown", "--out", "again")
@@ -233,7 +234,7 @@ def wait_for(process: subprocess.Popen[str], ledger: Path, lines: int) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("killed", ["tuning", "choosing", "planned", "scoring"])
+@pytest.mark.parametrize("killed", ["tuning", "choosing", pytest.param("planned", marks=pytest.mark.slow), "scoring"])
 def test_a_killed_run_goes_on_where_it_was_cut(tmp_path: Path, killed: str) -> None:
     """kill -9, in either phase and between the two; nothing is lost and nothing runs twice."""
     trials, seeds = ("40", "3") if killed == "tuning" else ("4", "40" if killed == "scoring" else "3")
