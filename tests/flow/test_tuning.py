@@ -237,7 +237,7 @@ def wait_for(process: subprocess.Popen[str], ledger: Path, lines: int) -> None:
 @pytest.mark.parametrize("killed", ["tuning", "choosing", pytest.param("planned", marks=pytest.mark.slow), "scoring"])
 def test_a_killed_run_goes_on_where_it_was_cut(tmp_path: Path, killed: str) -> None:
     """kill -9, in either phase and between the two; nothing is lost and nothing runs twice."""
-    trials, seeds = ("40", "3") if killed == "tuning" else ("4", "40" if killed == "scoring" else "3")
+    trials, seeds = ("16", "3") if killed == "tuning" else ("4", "14" if killed == "scoring" else "3")
     process = start(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run", "-o", f"tune.trials={trials}",
                     "--seeds", seeds)
     root = tmp_path / "run"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from repro.cli.entropy import fresh_seed
 from repro.cli.workflows.frozen_suite import frozen_text
-from repro.cli.workflows.progress import TerminalWatcher
+from repro.cli.workflows.progress import TerminalWatcher, duration
 from repro.core import fence
 from repro.core.errors import TrialError, UsageError
 from repro.core.files import write_model, write_text
@@ -31,7 +31,7 @@ from repro.runner.session import Messages, RunSession, open_session
 from repro.runner.tracking import Tracker
 from repro.suite.consent import code_permission
 from repro.suite.contenders import Contender, contenders
-from repro.suite.cost import over_time_limits
+from repro.suite.cost import estimate, over_time_limits
 from repro.suite.file import SuiteFile
 from repro.suite.matrix import written_kinds
 from repro.suite.phases import drafted, scored_suite, tuning_suite
@@ -133,7 +133,9 @@ def tune(root: Path, plan: Plan, options: Options, track: bool, new: bool) -> No
                 watcher.stage(f"warning: {text}")
         else:
             session.accept(plan, plan_differences(plan, machine), options.force)
-        watcher.stage(f"phase 1 of 2: tuning, {len(plan.order)} trials of {len(plan.cells)} settings")
+        seconds = duration(estimate(plan).full_budget_seconds)
+        watcher.stage(f"phase 1 of 2: tuning, {len(plan.order)} trials of {len(plan.cells)} settings, about {seconds} "
+                      "if every trial uses its whole budget (modelled)")
         found = _execute(Run(plan, folder, machine, watcher, options), session, track)
         choose(root, found, machine)
         watcher.stage(f"phase 2 of 2: scoring, with the settings in {root / FROZEN}")
