@@ -93,7 +93,7 @@ class MlflowRuns(Reporter):
             time.sleep(pause)
 
     def _write(self, record: Record) -> list[str]:
-        server = self._server(record.plan.suite.suite)
+        server = self._server(experiment_of(record))
         with _exclusively(record, self.timeout_seconds), translated(server.uri), each_once():
             self._replay(record, server)
         return [experiment_place(server.uri, server.experiment_id)]
@@ -160,6 +160,12 @@ class MlflowRuns(Reporter):
 
     def _look(self, server: Server, run: str, store: Store) -> dict[str, StoredRun]:
         return server.images(run, {key: sent.run_id for key, sent in store.runs.items()})
+
+
+def experiment_of(record: Record) -> str:
+    """Return the name of a record's experiment; a tuning has one beside that of the scored runs."""
+    name = record.plan.suite.suite
+    return f"{name}-tuning" if record.plan.kind == "tuning" else name
 
 
 @dataclass(slots=True)

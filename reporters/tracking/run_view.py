@@ -186,7 +186,8 @@ def cell_view(
         report: True if this run carries the report, which can have megabytes.
     """
     folder, params_texts = record.folder, flat_params(cell, {"device": cell.choices.device})
-    tags = common_tags(record, run, cell_key(cell), "cell", cell) | {"mlflow.runName": cell.label}
+    tags = common_tags(record, run, cell_key(cell), "cell", cell) | {
+        "mlflow.runName": f"tuning: {cell.label}" if record.plan.kind == "tuning" else cell.label}
     tags |= _verdict_tags(comparisons) | _claim_tags(record, cell)
     warnings = "; ".join(item.line for item in run_warnings(record))
     tags |= {"repro.run_warnings": warnings} if warnings else {}
@@ -269,6 +270,8 @@ def common_tags(record: Record, run: str, key: str, level: str, cell: Cell) -> d
     data = data_of(record, cell.choices)
     if data:
         tags |= {"repro.data": "synthetic" if data[0].synthetic else "real", "repro.data_sha256": data[0].sha256}
+    if record.plan.kind == "tuning":
+        tags["repro.kind"] = "tuning"
     if environment.commit:
         tags["mlflow.source.git.commit"] = environment.commit
     return tags

@@ -87,7 +87,8 @@ def record_files(root: Path, clean: Scrubber) -> tuple[dict[str, bytes], tuple[s
         if left := clean.left(item.name):
             raise OutputError(f"{item.path}: its name holds {left}")
         before = _read(item.path)
-        if item.name.startswith("code/"):  # its hash is part of the cells' names: paths that its author wrote stay
+        # Its hash is part of the cells' names: paths that its author wrote stay.
+        if item.name.removeprefix(f"{record_index.TUNING}/").startswith("code/"):
             if any(value in before for value in clean.hidden):
                 raise OutputError(f"{item.path}: holds a credential; source is stored as it is, so nothing was bundled")
             found[item.name] = before.encode()

@@ -20,6 +20,8 @@ DESCRIPTIONS = {
     "parity.json": "Result of the parity gate: whether the engines train alike",
     "looks.jsonl": "Looks of a sequential run: figures and decisions",
     "incidents.jsonl": "Incidents of the run, and warnings about the machine",
+    "declared.json": "The suite of both phases as declared, with the seeds of the scored one",
+    "tuned.yaml": "The suite with the settings that its tuning chose",
     "launchers.json": "Load times of the launchers", "sha256sums.txt": "sha256 of every file",
 }
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from repro.core.errors import visible
 
 ProblemKind = Literal["hash", "missing", "unlisted", "schema", "plan", "result", "ledger", "conservation", "pairing",
-                      "looks", "code"]
+                      "looks", "code", "tuning"]
 TRIAL_KINDS: frozenset[ProblemKind] = frozenset(
     {"hash", "missing", "unlisted", "result", "schema", "conservation", "pairing"})
 """Kinds of problem that, within the folder of a trial, concern only this trial."""
@@ -78,6 +78,8 @@ def _advice(problems: list[Problem]) -> str:
     """Return which trials are unaffected, or what to do if none can be trusted."""
     if any(item.place == "plan.json" for item in problems):
         return "without its plan no trial can be checked: request the record again"
+    if any(item.kind == "tuning" or item.place.startswith("tuning/") for item in problems):
+        return "the settings that were scored cannot be trusted to be those that the declared tuning chose"
     trials = sorted({item.place.split("/")[1] for item in problems if item.place.startswith("trials/")})
     if not trials:
         return "no trial is affected"

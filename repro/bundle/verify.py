@@ -10,7 +10,7 @@ from pathlib import Path
 
 from repro.bundle import crate
 from repro.bundle.source import open_record
-from repro.bundle.verification import Verification
+from repro.bundle.verification import Problem, Verification
 from repro.bundle.verify_code import check_code
 from repro.bundle.verify_files import (
     check_incidents,
@@ -25,6 +25,7 @@ from repro.bundle.verify_ledger import check_ledger, count_unfinished, unlisted_
 from repro.bundle.verify_looks import check_looks
 from repro.bundle.verify_plan import can_list_trials, check_plan, made_by
 from repro.bundle.verify_trials import check_pairing, verified_result
+from repro.bundle.verify_tuning import check_choice, has_tuning, wrong_bars
 from repro.bundle.verify_words import check_machine, check_title
 from repro.core.errors import OutputError
 from repro.record import index as record_index
@@ -33,6 +34,7 @@ from repro.record.ledger import Attempt
 from repro.record.looks import end_of
 from repro.record.results import Result
 from repro.record.store import RunFolder
+from repro.record.tuning import FOLDER
 from repro.suite.plan import Plan
 from repro.suite.recorded import reading
 
@@ -46,14 +48,32 @@ def verify(path: Path) -> Verification:
     with open_record(path) as root:
         found = Verification(str(path))
         if not (root / "plan.json").is_file() and not (root / record_index.NAME).is_file():
-            raise OutputError(f"{path}: neither a run folder nor a bundle (it holds no plan.json)")
+            hint = f"; its tuning has not ended, but {path}/{FOLDER} can be verified" if (
+                root / FOLDER / "plan.json").is_file() else ""
+            raise OutputError(f"{path}: neither a run folder nor a bundle (it holds no plan.json){hint}")
         check_index(root, found, packed=not path.is_dir())
-        _check_record(RunFolder(root), found)
+        plan = _check_record(RunFolder(root), found)
+        if plan is not None and plan.kind == "tuning":
+            found.extend(wrong_bars(root))
+        elif plan is not None and (has_tuning(root) or plan.suite.tuned is not None):
+            _check_tuning(root, plan, found)
     return found
 
 
-def _check_record(folder: RunFolder, found: Verification) -> None:
-    """Check every file of the record, and what the files say of one another."""
+def _check_tuning(root: Path, plan: Plan, found: Verification) -> None:
+    """Check the tuning of a run as a record of its own, and that the run scores what it chose."""
+    if has_tuning(root):
+        below = Verification(f"{found.source}/{FOLDER}", found.identity)  # the run's index has its files
+        _check_record(RunFolder(root / FOLDER), below)
+        for what, count in below.checked.items():
+            found.checked[what] = found.checked.get(what, 0) + count
+        found.extend(Problem(f"{FOLDER}/{item.place}", item.what, item.kind) for item in below.problems)
+        found.notes.extend(f"{FOLDER}: {text}" for text in below.notes)
+    check_choice(root, plan, found)
+
+
+def _check_record(folder: RunFolder, found: Verification) -> Plan | None:
+    """Check every file of the record, and what the files say of one another; return its plan if it can be read."""
     plan: Plan | None = verified_model(folder.plan, Plan, folder.root, found)
     environment: Environment | None = verified_model(folder.environment, Environment, folder.root, found)
     for path in (folder.parity_verdict, folder.launchers, folder.root / crate.NAME):
@@ -62,7 +82,7 @@ def _check_record(folder: RunFolder, found: Verification) -> None:
     attempts = verified_ledger(folder, found)
     check_incidents(folder, found)
     if plan is None:
-        return
+        return None
     code = made_by(environment)
     check_plan(plan, code, found)
     check_code(folder, plan, environment, found)
@@ -72,6 +92,7 @@ def _check_record(folder: RunFolder, found: Verification) -> None:
     if can_list_trials(plan):  # check_plan has reported it otherwise; which trials are planned is unknown
         with reading(plan.plugins):
             _check_trials(folder, plan, attempts, code, found)
+    return plan
 
 
 def _check_trials(

@@ -147,7 +147,7 @@ def unplanned_folders(folder: RunFolder, plan: Plan) -> Iterator[Problem]:
 
 def unchecked_names(root: Path) -> list[str]:
     """Return the names at the top of a run that no check reads: reports, tracking, foreign files."""
-    checked = {*record_index.TOP, *record_index.BELOW, *CHECKED_ELSEWHERE}
+    checked = {*record_index.TOP, *record_index.BELOW, record_index.TUNING, *CHECKED_ELSEWHERE}
     return sorted(path.name for path in root.iterdir() if path.name not in checked)
 
 

@@ -61,7 +61,7 @@ def _differing(plan: Plan, again: Plan, there: Mapping[str, Cell]) -> Iterator[s
         if cell.cell_id in there and _words(cell) != _words(there[cell.cell_id]):
             yield (f"label or factors of cell {cell.cell_id} are {_words(cell)!r:.160}, its suite gives "
                    f"{_words(there[cell.cell_id])!r:.160}")
-    if plan.kind != "suite":
+    if plan.kind not in ("suite", "tuning"):
         return  # a reproduction has the notes and the skipped combinations of the machine that its record was made on
     ours, theirs = ({(item.label, tuple(item.factors.items()), item.reason): item for item in each.skipped}
                     for each in (plan, again))

@@ -113,13 +113,16 @@ def expand(source: SuiteFile, overrides: tuple[str, ...]) -> Plan:
 
     Raises:
         SuiteError: no cell can run here.
-        UsageError: an option holds a credential.
+        UsageError: an option holds a credential, or the suite is to be tuned first.
     """
     from repro.cli.entropy import fresh_seed
     from repro.core.machine import detect
     from repro.suite.plan import Drawn, make_plan
     from repro.suite.reaching import refuse_credentials
 
+    if source.suite.tune is not None:
+        raise source.problem("the settings of this suite are to be tuned first: use `repro run`, then the tuned.yaml "
+                             "that it writes; or add -o tune=null", ("tune",))
     plan = make_plan(source.suite, detect(), source.problem, bool(overrides), Drawn(fresh_seed(), fresh_seed()),
                      folder=source.folder)
     refuse_credentials(plan, os.environ)

@@ -92,6 +92,8 @@ def compare(
         pilot: the spread of the times is asked, whatever the qualities of a contest.
     """
     suite = plan.suite
+    if plan.kind == "tuning":  # its trials choose settings; they are no result about any
+        return []
     chosen = metric or suite.metric
     index = CellIndex(plan.cells)
     first, contrasts = contrast_pairs(index, suite, baseline)

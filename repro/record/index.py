@@ -17,9 +17,12 @@ from repro.record.store import RunFolder
 
 NAME = "sha256sums.txt"
 TOP = ("plan.json", "suite.yaml", "environment.json", "launchers.json", "ledger.jsonl", "incidents.jsonl",
-       "looks.jsonl", "parity.json")
+       "looks.jsonl", "parity.json", "declared.json", "tuned.yaml")
 BELOW = ("code", "parity", "trials")
-"""Folders whose every file belongs to the record. Reports, tracking and calibration can be made from it again."""
+"""Folders whose every file belongs to the record, as the files of the record in TUNING do. Reports, tracking and
+calibration can be made from it again."""
+TUNING = "tuning"
+"""Folder of the tuning of a run: a record of its own, whose own index the one of the run replaces."""
 MAX_FILES = 100_000
 MAX_FILE_BYTES = 256 << 20
 PIECE = 1 << 20
@@ -41,8 +44,20 @@ def members(root: Path) -> Iterator[Member]:
     Raises:
         OutputError: there are more than MAX_FILES.
     """
-    found = [_member(name, root / name) for name in TOP if os.path.lexists(root / name)]
-    waiting = [(name, root / name) for name in BELOW]
+    found = _members(root, "")
+    if (root / TUNING).is_symlink():
+        found.append(Member(TUNING, root / TUNING, "is a symbolic link; links are not followed"))
+    elif (root / TUNING).is_dir():
+        found += _members(root / TUNING, f"{TUNING}/")
+    if len(found) > MAX_FILES:
+        raise OutputError(f"{root}: holds more than {MAX_FILES:,} files, the limit of a run")
+    yield from sorted(found, key=lambda item: item.name.encode("utf-8", "surrogateescape"))
+
+
+def _members(root: Path, prefix: str) -> list[Member]:
+    """Return the files of one record below `root`; `prefix` comes before their names."""
+    found = [_member(f"{prefix}{name}", root / name) for name in TOP if os.path.lexists(root / name)]
+    waiting = [(f"{prefix}{name}", root / name) for name in BELOW]
     while waiting:
         name, path = waiting.pop()
         if path.is_symlink():
@@ -52,7 +67,8 @@ def members(root: Path) -> Iterator[Member]:
             continue
         for entry in os.scandir(path):
             inner = f"{name}/{entry.name}"
-            if entry.is_dir(follow_symlinks=False) and entry.name == "checkpoints" and name.startswith("trials/"):
+            of_a_trial = name.startswith(f"{prefix}trials/")
+            if entry.is_dir(follow_symlinks=False) and entry.name == "checkpoints" and of_a_trial:
                 continue  # a failed trial may resume from them; they are not part of the record
             if entry.is_dir(follow_symlinks=False):
                 waiting.append((inner, Path(entry.path)))
@@ -60,7 +76,7 @@ def members(root: Path) -> Iterator[Member]:
                 found.append(_member(inner, Path(entry.path)))
         if len(found) + len(waiting) > MAX_FILES:
             raise OutputError(f"{root}: holds more than {MAX_FILES:,} files, the limit of a run")
-    yield from sorted(found, key=lambda item: item.name.encode("utf-8", "surrogateescape"))
+    return found
 
 
 def listed_members(root: Path, sums: Mapping[str, str]) -> Iterator[Member]:

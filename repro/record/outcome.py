@@ -1,4 +1,6 @@
-"""The outcome of a trial that trained to its end: success, missed or diverged, as `run_stop` in its log states it."""
+"""The outcome of a trial whose loop ended it: success, missed, diverged or, in a tuning, abandoned by a declared rule;
+`run_stop` in its log states it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from typing import Literal, cast, get_args
 
 from repro.core.events import Event
 
-TrialOutcome = Literal["success", "missed", "diverged"]
+TrialOutcome = Literal["success", "missed", "diverged", "abandoned"]
 
 
 def read_outcome(stop: Event) -> TrialOutcome:

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Status = Literal["ok", "missed", "diverged", "out_of_memory", "timed_out", "hung", "crashed", "invalid"]
+Status = Literal["ok", "missed", "diverged", "out_of_memory", "timed_out", "hung", "crashed", "invalid",
+                 "abandoned"]
 """Statuses of results: the rows of `STATUSES` with `result`."""
 Target = Literal["reached", "watched", "never", "unknown"]
 Level = Literal["ok", "warn", "fail"]
@@ -81,6 +82,8 @@ STATUSES: dict[str, StatusSpec] = _table(
                limit="stall_seconds", mlflow="FAILED"),
     StatusSpec(name="invalid", words="left an invalid log", page_word="invalid", counts=False, logged=True, failed=True,
                mlflow="FAILED"),
+    StatusSpec(name="abandoned", words="was abandoned as hopeless", page_word="abandoned", level="warn",
+               target="watched", logged=True),
     StatusSpec(name="started", result=False, words="was started", page_word="started", counts=False),
     StatusSpec(name="interrupted", result=False, words="was interrupted", page_word="interrupted", counts=False),
     StatusSpec(name="not_launched", result=False, words="was not launched", page_word="not_launched", counts=False),

@@ -6,15 +6,17 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from repro.core import fence
 from repro.core.errors import ReproError, interrupter
 from repro.core.events import read_events
-from repro.core.files import write_model
+from repro.core.files import read_model, write_model
 from repro.record import post_mortem
 from repro.record.checkpoint import Resumption
 from repro.record.derive import damaged_log, derive, with_energy
 from repro.record.energy import Energy
+from repro.record.hopeless import HopelessRule
 from repro.record.ledger import Attempt
 from repro.record.results import Result
 from repro.record.status import INTERRUPTED, NOT_LAUNCHED, REFUSED, STARTED, meaning
@@ -64,6 +66,8 @@ class TrialStarter:
     launchers: Launchers
     replays: Replays
     meter: EnergyMeter | None
+    rule: HopelessRule | None = None
+    """Of a tuning that abandons hopeless trials."""
 
     def start(self, trial: Trial, attempt: int) -> Result | None:
         """Start a trial once and store its result.
@@ -122,9 +126,17 @@ class TrialStarter:
                 "log": log.name, "attempt": start.attempt, "checkpoints": checkpoints.payload(point),
                 "spent_seconds": spent, "cache": str(folder.cache),
                 "base": str(folder.root.resolve() / base) if (base := self.context.plan.base) else "",
-                "code": str(folder.code),
+                "code": str(folder.code), "bar": self._bar(trial),
             })
         return replace(outcome, seconds=outcome.seconds + spent) if outcome.timed_out else outcome
+
+    def _bar(self, trial: Trial) -> dict[str, Any] | None:
+        """Return the bar below which a tuning trial is abandoned (JSON-like); None: it has none."""
+        if self.rule is None:
+            return None
+        paths = map(self.context.folder.result, self.rule.earlier(trial))
+        found = self.rule.bar(trial, [read_model(path, Result) for path in paths if path.is_file()])
+        return None if found is None else found.model_dump(mode="json")
 
     def _remove_refused(self, start: Start, outcome: LaunchResult, checkpoints: TrialCheckpoints) -> bool:
         """Remove the checkpoint that a rank refused, if any.

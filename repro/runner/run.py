@@ -13,6 +13,7 @@ from repro.core.errors import Exit
 from repro.core.files import write_json, write_model, write_text
 from repro.core.machine import Machine
 from repro.record import damaged
+from repro.record.hopeless import HopelessRule
 from repro.record.results import Result
 from repro.record.resume import began_elsewhere, trials_to_run
 from repro.record.status import meaning
@@ -100,7 +101,7 @@ class Run:
         replays.begin()
         ParityGate(context, self.launchers).require(record)
         replays.wait_for_first()
-        starter = TrialStarter(context, self.launchers, replays, meter)
+        starter = TrialStarter(context, self.launchers, replays, meter, HopelessRule.of(self.plan))
         Trials(context, starter, self.watch, self.options.strict, looks).run(record, trials)
 
 
@@ -113,7 +114,15 @@ def prepare(plan: Plan, suite_text: str, out: Path, brought: Path | None = None)
     Raises:
         OutputError: it cannot be written, or is not empty.
     """
-    folder = RunFolder.create(out)
+    return fill(RunFolder.create(out), plan, suite_text, brought)
+
+
+def fill(folder: RunFolder, plan: Plan, suite_text: str, brought: Path | None = None) -> RunFolder:
+    """Write what `prepare` does into a folder that exists; the plan last, so that a folder with a plan is whole.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
     if brought is not None:
         copy_code(brought, folder.code, plan)
     else:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from repro.suite.cell import Cell
+from repro.suite.contenders import Problem
 from repro.suite.contest import CONTEST, SHARED
-from repro.suite.matrix import Problem
 from repro.suite.metrics import DEFAULT_OF_A_CONTEST, METRICS
 from repro.suite.model import Suite
 

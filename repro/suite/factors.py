@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from repro.suite.matrix import Problem
+from repro.suite.contenders import Problem
 from repro.suite.model import Suite
 
 

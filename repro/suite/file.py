@@ -24,8 +24,8 @@ from repro.suite.sequential import ANYTIME, ChosenDesign
 
 SUITE_LEVEL = ("seeds", "master_seed", "sequential")
 """Keys that an override sets on the suite itself; every other key is a field of a trial."""
-
-
+OF_TUNING = ("tune.trials", "tune.seeds", "tune.search", "tune.master_seed")
+"""Keys that an override sets on the declaration of the tuning."""
 PROSE = ("title", "description", "source", "expected", "changes")
 """Keys of a suite that hold text for readers."""
 OF_A_RECORD = ("this suite lies in a record, whose classes from files run only after consent: use `repro reproduce` or "
@@ -187,6 +187,10 @@ def _apply(data: dict[str, Any], override: str, written: dict[FieldPath, str]) -
     values = YamlFile(shown, f"[{text}]").data
     if key.endswith(".kind") and any(MEANT.search(item) for item in values if isinstance(item, str)):
         raise SuiteError(f"give a class from a file as {key.removesuffix('.kind')}=path/to/file.py:Class", file=shown)
+    if key.split(".")[0] == "tune":
+        _apply_to_tuning(data, key, values, shown)
+        written[tuple(key.split("."))] = shown
+        return
     if key in SUITE_LEVEL:
         if key == "sequential" and values != [None]:
             raise SuiteError("only sequential=null can be given, for a fixed number of pairs", file=shown)
@@ -201,6 +205,23 @@ def _apply(data: dict[str, Any], override: str, written: dict[FieldPath, str]) -
     if head not in fields:
         raise SuiteError(f"no field named {head!r}{nearest(head, [*fields, *SUITE_LEVEL])}", file=shown)
     _set_factor(data, key, values, shown, written)
+
+
+def _apply_to_tuning(data: dict[str, Any], key: str, values: list[Any], shown: str) -> None:
+    """Set a field of `tune`, or leave the tuning out.
+
+    Raises:
+        SuiteError: another field, or several values.
+    """
+    if key == "tune" and values == [None]:
+        data["tune"] = None
+        return
+    if key not in OF_TUNING or len(values) != 1:
+        raise SuiteError(f"of a tuning only these can be given, with one value: {', '.join(OF_TUNING)}, tune=null",
+                         file=shown)
+    if not isinstance(data.get("tune"), dict):
+        raise SuiteError("the suite has no `tune` block", file=shown)
+    data["tune"] = data["tune"] | {key.partition(".")[2]: values[0]}
 
 
 def _fields(trial: Any) -> list[str]:
@@ -256,6 +277,12 @@ def _check_factors(holder: SuiteFile) -> None:
     if suite.primary:
         named += [(key, ("primary", "candidate", key)) for key in suite.primary.candidate]
         named += [(key, ("primary", "baseline", key)) for key in suite.primary.baseline]
+    if suite.tune:
+        named += [(key, ("tune", "at", key)) for key in suite.tune.at]
+        for place, space in enumerate(suite.tune.spaces):
+            named += [(key, ("tune", "spaces", place, "for", key)) for key in space.for_]
+            named += [(key, ("tune", "spaces", place, "space", key)) for key in space.space]
+    named += [(key, ("settings", place, "set", key)) for place, item in enumerate(suite.settings) for key in item.set_]
     for key, path in named:
         head = key.split(".")[0]
         if head not in known:

@@ -12,7 +12,7 @@ from typing import Literal
 from repro.suite.cell import Cell
 from repro.suite.identity import canonical
 
-PlanKind = Literal["suite", "reproduction", "calibration"]
+PlanKind = Literal["suite", "tuning", "reproduction", "calibration"]
 
 _REPRODUCTION = "a reproduction: "
 _CALIBRATION = "A/A: cells of "

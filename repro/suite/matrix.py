@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
-import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
@@ -16,6 +15,16 @@ from repro.core.errors import SuiteError
 from repro.core.yaml_file import FieldPath
 from repro.suite.cell import Cell, label_of, shown_factors
 from repro.suite.choice import Choice, describe, parse_choice
+from repro.suite.contenders import (
+    Contender,
+    Levels,
+    Problem,
+    check_metric,
+    combine,
+    contender_key,
+    contenders,
+    every_combination,
+)
 from repro.suite.field_problem import FieldProblem, describe_error
 from repro.suite.identity import canonical
 from repro.suite.kinds import AnyTrialConfig, config_class
@@ -27,40 +36,110 @@ MAX_CELLS = 5_000
 """Combinations of a matrix: each takes half a millisecond to check, and years to run."""
 MAX_EXCLUDED = 500_000
 """Combinations times exclusions."""
-Problem = Callable[[str, FieldPath], SuiteError]
-"""Turns a problem at a path of the suite into an error that names file and line."""
-Levels = dict[str, tuple[int, Any]]
-"""Factor -> (index of its level, the level) of one combination."""
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """One combination of factors, with the settings of its contender."""
+
+    levels: Levels
+    data: dict[str, Any]
+    """The trial that it gives, as written."""
+    places: Mapping[str, FieldPath] = field(default_factory=dict)
+    """Field of a setting -> where the suite gives its values."""
+    shown: tuple[str, ...] = ()
+    """Fields by which tuning trials of one contender differ."""
 
 
 def expand_matrix(suite: Suite, problem: Problem, files: ProgramFiles) -> tuple[list[Cell], set[int]]:
     """Return the cells of a suite and the indices of the exclusions that excluded something.
 
+    The cells of a suite with `tune` are those of its tuning: one for every setting of every contender.
+
     Raises:
         SuiteError: too many combinations, one that is wrong in itself, a cell twice, or nothing left.
     """
     _check_size(suite, problem)
-    found: list[AnyTrialConfig] = []
+    found: list[tuple[AnyTrialConfig, Combination]] = []
     used: set[int] = set()
-    for levels, data in _combinations(suite):
-        choices = _parse_combination(data, levels, suite, used, problem, files)
+    for item in _combinations(suite, problem):
+        choices = _parse_combination(item, suite, used, problem, files)
         # Again with the defaults filled in: an exclusion may name what the suite does not write out.
         if choices is not None and not _excluded(choices.model_dump(mode="json", by_alias=True), suite, used):
-            found.append(choices)
+            found.append((choices, item))
     if not found:
         raise problem("every combination is excluded", ("exclude",))
+    if suite.tune is not None:
+        check_metric(suite, {choices.stop.design for choices, _ in found}, {choices.kind for choices, _ in found},
+                     problem)
     return _label(suite, found, problem), used
 
 
-def _combinations(suite: Suite) -> Iterator[tuple[Levels, dict[str, Any]]]:
-    """Yield the levels of every combination of factors, and the trial that they give, as written."""
-    level_lists = [list(enumerate(levels)) for levels in suite.matrix.values()]
-    for combination in itertools.product(*level_lists):
-        levels = dict(zip(suite.matrix, combination, strict=True))
-        data: dict[str, Any] = copy.deepcopy(suite.trial)
-        for key, (_, value) in levels.items():
-            pattern.put(data, key, copy.deepcopy(value))
-        yield levels, data
+def _combinations(suite: Suite, problem: Problem) -> Iterator[Combination]:
+    """Yield every combination of factors, of a suite with `tune` every setting of every contender."""
+    if suite.tune is not None:
+        yield from _tried(suite, problem)
+        return
+    by_levels: dict[tuple[str, ...], dict[str, list[int]]] = {}
+    for number, setting in enumerate(suite.settings):
+        by_levels.setdefault(tuple(setting.where), {}).setdefault(contender_key(setting.where), []).append(number)
+    idle = set(range(len(suite.settings)))
+    for levels in every_combination(suite):
+        keys = ((known, contender_key({name: levels[name][1] for name in names}))
+                for names, known in by_levels.items() if all(name in levels for name in names))
+        hits = sorted(number for known, key in keys for number in known.get(key, ()))
+        idle -= set(hits)
+        chosen = {key: value for number in hits for key, value in suite.settings[number].set_.items()}
+        places: dict[str, FieldPath] = {
+            key: ("settings", number, "set", key) for number in hits for key in suite.settings[number].set_}
+        yield Combination(levels, combine(suite.trial, levels, chosen), places)
+    if idle:
+        raise problem("matches no combination of the suite's factors", ("settings", min(idle), "where"))
+
+
+def _tried(suite: Suite, problem: Problem) -> Iterator[Combination]:
+    """Yield every setting of every contender."""
+    for item in contenders(suite, problem, written_kinds):
+        places = {key: ("tune", "spaces", item.place, "space", key) for key in item.space.space}
+        for setting in item.settings:
+            yield Combination(item.combination, combine(suite.trial, item.combination, setting), places,
+                              tuple(item.space.space))
+
+
+def tried_cells(suite: Suite, device: str) -> list[tuple[Contender, list[str]]]:
+    """Return the contenders of a suite with `tune`, each with the cell ids of its settings in their order.
+
+    Args:
+        suite: of the plan of a tuning; its programs have their hashes.
+        device: of the plan, in place of device auto.
+
+    Raises:
+        SuiteError: the suite cannot be expanded here.
+    """
+    _check_size(suite, _unlocated)
+    files = ProgramFiles(None, suite.programs)
+    found = []
+    for contender in contenders(suite, _unlocated, written_kinds):
+        ids = []
+        for setting in contender.settings:
+            data = combine(suite.trial, contender.combination, setting)
+            choices = _parse_combination(Combination(contender.combination, data), suite, set(), _unlocated, files)
+            if choices is None:
+                ids.append("")
+                continue
+            here = choices.model_copy(update={"device": device}) if choices.device == "auto" else choices
+            ids.append(here.cell_id)
+        found.append((contender, ids))
+    return found
+
+
+def written_kinds(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a trial as written, with plug-ins given by name as mappings, so that patterns read both alike.
+
+    Raises:
+        FieldProblem: its kind of trial is not built.
+    """
+    return _kinds(data, config_class(data).plugin_fields)
 
 
 def describe_plugins(suite: Suite, cells: Sequence[Cell]) -> tuple[RecordedPlugin, ...]:
@@ -73,7 +152,8 @@ def describe_plugins(suite: Suite, cells: Sequence[Cell]) -> tuple[RecordedPlugi
     others = {(choice.seam, canonical(choice)): choice for cell in cells for choice in cell.choices.plugins()
               if choice.kind not in registry.BUILT_IN[choice.seam] or choice.plugin.from_data}
     written: dict[tuple[str, str], dict[str, dict[str, Any]]] = {key: {} for key in others}
-    for _, data in _combinations(suite) if others else ():
+    for item in _combinations(suite, _unlocated) if others else ():
+        data = item.data
         for seam in {seam for seam, _ in others}:
             if (choice := _parsed(seam, data.get(seam))) is not None and (seam, canonical(choice)) in written:
                 options = {} if isinstance(data[seam], str) else {
@@ -83,6 +163,10 @@ def describe_plugins(suite: Suite, cells: Sequence[Cell]) -> tuple[RecordedPlugi
         return tuple(describe(choice, written[key].values()) for key, choice in others.items())
     except ValidationError as error:
         raise SuiteError(f"a plug-in states something wrong about itself: {describe_error(error, Suite)[0]}") from error
+
+
+def _unlocated(text: str, path: FieldPath) -> SuiteError:
+    return SuiteError(text, field=".".join(map(str, path)))
 
 
 def _parsed(seam: str, value: Any) -> Choice | None:
@@ -104,18 +188,19 @@ def _check_size(suite: Suite, problem: Problem) -> None:
 
 
 def _parse_combination(
-    data: dict[str, Any], levels: Levels, suite: Suite, used: set[int], problem: Problem, files: ProgramFiles
+    item: Combination, suite: Suite, used: set[int], problem: Problem, files: ProgramFiles
 ) -> AnyTrialConfig | None:
     """Return one combination as the configuration of its kind of trial; None if it is excluded as written."""
+    data = item.data
     try:
         cls = config_class(data)
         if _excluded(_kinds(data, cls.plugin_fields), suite, used):
             return None
         return cls.model_validate(data).located(files)
     except FieldProblem as error:
-        raise _located(str(error), error.path, levels, problem) from error
+        raise _located(str(error), error.path, item, problem) from error
     except ValidationError as error:
-        raise _located(*describe_error(error, cls), levels, problem) from error
+        raise _located(*describe_error(error, cls), item, problem) from error
 
 
 def _excluded(cell: dict[str, Any], suite: Suite, used: set[int]) -> bool:
@@ -130,8 +215,11 @@ def _kinds(data: dict[str, Any], seams: Sequence[str]) -> dict[str, Any]:
     return {key: {"kind": value} if key in seams and isinstance(value, str) else value for key, value in data.items()}
 
 
-def _located(text: str, path: tuple[str | int, ...], levels: Levels, problem: Problem) -> SuiteError:
-    where = ".".join(map(str, path))
+def _located(text: str, path: tuple[str | int, ...], item: Combination, problem: Problem) -> SuiteError:
+    where, levels = ".".join(map(str, path)), item.levels
+    for key, place in item.places.items():
+        if where == key or where.startswith(f"{key}."):
+            return problem(text, place)
     for key, (index, _) in sorted(levels.items(), key=lambda item: -len(item[0])):  # engine.stage before engine
         if where == key or where.startswith(f"{key}."):
             rest = path[len(key.split(".")):]
@@ -141,13 +229,15 @@ def _located(text: str, path: tuple[str | int, ...], levels: Levels, problem: Pr
     return problem(text, ("trial", *path))
 
 
-def _label(suite: Suite, expanded: list[AnyTrialConfig], problem: Problem) -> list[Cell]:
+def _label(suite: Suite, expanded: list[tuple[AnyTrialConfig, Combination]], problem: Problem) -> list[Cell]:
     cells: list[Cell] = []
     seen: dict[str, str] = {}
-    every = [shown_factors(choices, suite.matrix) for choices in expanded]
+    every = [shown_factors(choices, suite.matrix) for choices, _ in expanded]
     varying = [key for key in suite.matrix if len({shown[key] for shown in every}) > 1]
-    for choices, shown in zip(expanded, every, strict=True):
+    for (choices, item), shown in zip(expanded, every, strict=True):
         factors = {key: shown[key] for key in varying}
+        # A factor that varies shows the options of its level, and so the settings below it.
+        factors |= shown_factors(choices, (key for key in item.shown if key.split(".")[0] not in varying))
         label = label_of(choices, factors)
         if canonical(choices) in seen:
             raise problem(f"the cell {label!r} is requested twice", ("matrix", *_repeated(suite)))

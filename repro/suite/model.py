@@ -17,6 +17,7 @@ from repro.suite.kinds import AnyTrialConfig
 from repro.suite.metrics import DEFAULT, DEFAULT_OF_A_CONTEST, DEFAULT_WITHOUT_TARGET, METRICS
 from repro.suite.sequential import Sequential, check_design, looks_of, with_last_look
 from repro.suite.training import TrainingConfig
+from repro.suite.tune import MOST_SETTINGS, Setting, Tune, Tuned
 
 SEEDS_BELOW = 1 << 63
 VERSION = r"^\d+(\.\d+){0,2}$"
@@ -136,6 +137,12 @@ class Suite(Frozen):
                     "as far as all runs were watched",
     )
 
+    tune: Tune | None = Field(None, description="tune every contender first, with equal budgets, then score it with "
+                                                "its best setting")
+    settings: tuple[Setting, ...] = Field(
+        (), max_length=MOST_SETTINGS, description="values for the cells of some levels, as a tuning chose them")
+    tuned: Tuned | None = Field(None, description="the tuning that chose `settings`; written by a run with `tune`")
+
     @property
     def metric(self) -> Metric:
         """The metric of the declared contrast, else the wall clock or, without a target, the training throughput."""
@@ -163,6 +170,20 @@ class Suite(Frozen):
     @classmethod
     def _numbers(cls, data: Any) -> Any:
         return reject_booleans(cls, with_defaults(with_last_look(data)))
+
+    @model_validator(mode="after")
+    def _one_phase(self) -> Suite:
+        if self.tune is not None and (self.tuned is not None or self.settings):
+            raise FieldProblem("its settings are chosen already; leave out `settings` and `tuned` to tune it again",
+                               ("tune",))
+        if self.tune is not None and self.tune.master_seed is not None and self.tune.master_seed == self.master_seed:
+            raise FieldProblem(f"{self.master_seed} is the master seed of the scored trials too: a setting would be "
+                               "chosen on the data that it is scored on; leave it out, or give another",
+                               ("tune", "master_seed"))
+        if self.tuned is not None and self.tuned.master_seed == self.master_seed:
+            raise FieldProblem(f"{self.master_seed} is the master seed that its settings were tuned with; give "
+                               "another, or none", ("master_seed",))
+        return self
 
     @model_validator(mode="after")
     def _looks(self) -> Suite:

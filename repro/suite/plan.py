@@ -22,12 +22,13 @@ from repro.core.random_streams import Streams
 from repro.core.yaml_file import FieldPath
 from repro.suite import legacy
 from repro.suite.cell import Cell, Skipped
+from repro.suite.contenders import Problem
 from repro.suite.contest import CONTEST
 from repro.suite.designs import check_designs
 from repro.suite.factors import keep_factors
 from repro.suite.identity import FIRST_METHOD, METHOD, METHODS, canonical, rules_of
 from repro.suite.legacy import PlanKind
-from repro.suite.matrix import Problem, describe_plugins, expand_matrix
+from repro.suite.matrix import describe_plugins, expand_matrix
 from repro.suite.model import SEEDS_BELOW, Suite, Trial
 from repro.suite.program_files import ProgramFiles
 from repro.suite.recorded import RecordedPlugin, reading
@@ -82,8 +83,8 @@ class Plan(Frozen):
     base: str = ""
     """Folder of the suite's file, in which programs run; in a record relative to the run's folder. "": no programs."""
     kind: PlanKind = "suite"
-    """suite: all that a suite expands to. reproduction: chosen trials of another record, run again. calibration: cells
-    of a suite against themselves."""
+    """suite: all that a suite expands to. tuning: the same of a suite with `tune`, whose trials are not scored.
+    reproduction: chosen trials of another record, run again. calibration: cells of a suite against themselves."""
 
     @model_validator(mode="wrap")
     @classmethod
@@ -176,7 +177,7 @@ class Plan(Frozen):
     @property
     def smoke(self) -> bool:
         """The suite has fewer repeats than a result needs."""
-        return self.suite.seeds < LEAST_SEEDS
+        return self.suite.seeds < LEAST_SEEDS and self.kind != "tuning"
 
 
 def make_plan(
@@ -204,7 +205,7 @@ def make_plan(
     if files.found:
         suite = suite.model_copy(update={"programs": dict(files.found)})
     idle = next((index for index in range(len(suite.exclude)) if index not in used), None)
-    if idle is not None and not overridden:
+    if idle is not None and not overridden and suite.tune is None:
         raise problem(f"{json.dumps(suite.exclude[idle])} excludes no combination of this suite", ("exclude", idle))
     suite, lost = _keep_contrasts(suite, requested, problem, overridden)
     check_designs(suite, requested, problem)
@@ -216,7 +217,8 @@ def make_plan(
         suite=suite, digest=suite_digest(suite, requested, method), method=method, device=machine.device,
         device_count=machine.device_count, cores=machine.cores, cpp_compiler=machine.cpp_compiler,
         plugins=describe_plugins(suite, requested),
-        cells=tuple(cells), skipped=tuple(skipped), order=(), order_seed=drawn.order_seed, kind="suite",
+        cells=tuple(cells), skipped=tuple(skipped), order=(), order_seed=drawn.order_seed,
+        kind="suite" if suite.tune is None else "tuning",
         base=str(folder) if folder is not None and files.found else "",
     )
     plan = plan.model_copy(update={"order": tuple(planned_order(plan))})
@@ -278,7 +280,7 @@ def _smoke_note(plan: Plan) -> str:
 def _notes(plan: Plan, machine: Machine) -> list[str]:
     """Return the other notes on the plan, each once."""
     found: list[str] = []
-    if plan.suite.seeds == LEAST_SEEDS:
+    if plan.suite.seeds == LEAST_SEEDS and plan.kind != "tuning":
         found.append("5 pairs cannot be significant at the 5 % level (sign-flip floor 0.0625); 6 can")
     found += [lost] if (lost := lost_design(plan.suite, plan.cells)) else []
     found += dict.fromkeys(note for cell in plan.cells for note in cell.choices.notes(machine))
@@ -326,6 +328,8 @@ def suite_digest(suite: Suite, cells: Sequence[Cell], method: str = METHOD) -> s
         data["master_seed"] = suite.master_seed
     if suite.contrasts:
         data["contrasts"] = suite.contrasts
+    if suite.tune is not None:  # `tuned` says where settings come from, which are part of the cells
+        data["tune"] = suite.tune.model_dump(mode="json", by_alias=True)
     if suite.keeps_checkpoints:  # writing them is on the clock of every trial
         data["checkpoint_every"] = suite.checkpoint_every
     return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

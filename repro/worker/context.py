@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from repro.core.events import EventLog
+from repro.record.hopeless import Bar
 from repro.seams.training import Job, Session, TrainingParts, Workload
 from repro.suite.model import Trial
 from repro.suite.training import TrainingConfig
@@ -22,6 +23,8 @@ class TrialContext:
     started: Started
     log: EventLog
     clock: RankClock
+    bar: Bar | None = None
+    """Of a tuning trial that may be abandoned as hopeless."""
 
     @property
     def session(self) -> Session:

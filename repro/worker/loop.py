@@ -19,7 +19,7 @@ from repro.worker.evaluation import Evaluator
 from repro.worker.final_report import RankFigures, report_final
 from repro.worker.input_pipeline import make_input
 from repro.worker.steps import TimedSteps
-from repro.worker.stop_rule import Ending, Progress, decide, decide_steps
+from repro.worker.stop_rule import Ending, Progress, decide, decide_hopeless, decide_steps
 from repro.worker.traffic_log import TrafficLog
 
 
@@ -91,6 +91,7 @@ class Loop:
 
     def run_block(self) -> Ending | None:
         """Train one block of steps, evaluate if there is a target, decide."""
+        before = self.steps.samples
         with self.watch.phase("train"):
             losses = self.steps.train_block()
         with self.watch.phase("logging"):
@@ -98,9 +99,9 @@ class Loop:
         if not self.context.choices.stop.has_target:
             return decide_steps(self.steps.step, self.context.budget_steps, self.is_finite())
         value = self.evaluate()
-        self.progress, ending = decide(
-            self.context.choices.stop, self.progress, value, self.steps.step, self.context.budget_steps)
-        return ending
+        stop = self.context.choices.stop
+        self.progress, ending = decide(stop, self.progress, value, self.steps.step, self.context.budget_steps)
+        return ending or decide_hopeless(self.context.bar, stop.metric, value, before, self.steps.samples)
 
     def is_finite(self) -> bool:
         """Return whether the losses of the last block are finite on all ranks; off the clock of training."""

@@ -14,6 +14,7 @@ from repro.core.random_streams import Streams
 from repro.core.torch_build import torch_build
 from repro.record.checkpoint import Resumption
 from repro.record.environment import settings
+from repro.record.hopeless import EVENT, Bar
 from repro.record.stored_code import allow_code_of_trial
 from repro.seams.training import Engine, Job, Session, Workload
 from repro.suite.model import Trial
@@ -56,17 +57,19 @@ def build(trial: Trial, place: RankPlace, log_path: Path, payload: Mapping[str, 
     writer, resumed = from_payload(payload, log_path.parent, trial.trial_id, place.rank, place.world)
     if place.rank and not engine.needs_parts:
         writer = None  # rank 0 writes for all: no barrier keeps the other ranks in step with it
+    bar = Bar.model_validate(payload["bar"]) if payload.get("bar") else None
     if resumed is not None:
-        return _build_resumed(trial, job, virtual, log_path, writer, resumed)
+        return _build_resumed(trial, job, virtual, log_path, writer, resumed, bar)
     log = _open_log(log_path, place.rank, virtual)
     with _close_on_failure(log):
         log.emit("cache_clear", True)
         log.emit("x_launch_ns", virtual() if virtual else payload["launched_ns"])
-        return _build_new(trial, job, virtual, log, writer)
+        return _build_new(trial, job, virtual, log, writer, bar)
 
 
 def _build_new(
-    trial: Trial, job: Job, virtual: Callable[[], int] | None, log: EventLog, writer: CheckpointWriter | None
+    trial: Trial, job: Job, virtual: Callable[[], int] | None, log: EventLog, writer: CheckpointWriter | None,
+    bar: Bar | None,
 ) -> Loop:
     """Build a trial that starts from its initial weights; initialisation is an interval of its log."""
     engine = trial.training.engine.get(Engine)
@@ -77,6 +80,7 @@ def _build_new(
     with _close_on_failure(session):
         log.emit("x_hashes", {"init_weights": weights_sha256(session.weights())})
         log.emit("x_settings", settings(os.environ))
+        _state_bar(log, bar)
         if engine.needs_parts:
             log.emit("x_build", torch_build())
         if parts is not None and trial.training.warmup_steps:
@@ -85,12 +89,12 @@ def _build_new(
                 log.emit("x_compile", compiled)
         log.stop("init_stop")
         log.flush()
-        return Loop(TrialContext(trial, job, started, log, make_clock(job.device, virtual)), writer)
+        return Loop(TrialContext(trial, job, started, log, make_clock(job.device, virtual), bar), writer)
 
 
 def _build_resumed(
     trial: Trial, job: Job, virtual: Callable[[], int] | None, log_path: Path, writer: CheckpointWriter | None,
-    resumed: Resumption,
+    resumed: Resumption, bar: Bar | None,
 ) -> Loop:
     """Build a trial that resumes a checkpoint: the session is new, the loop loads its state.
 
@@ -107,7 +111,8 @@ def _build_resumed(
                 # their state, which the earlier attempt had done by its checkpoint.
                 warm_up(started.session, started.parts, job, trial.training)
             clock = make_clock(job.device, virtual, now)
-            return Loop(TrialContext(trial, job, started, log, clock), writer, resumed)
+            _state_bar(log, bar)
+            return Loop(TrialContext(trial, job, started, log, clock, bar), writer, resumed)
 
 
 @contextmanager
@@ -123,6 +128,12 @@ def _close_on_failure(opened: EventLog | Session) -> Iterator[None]:
         with suppress(Exception):  # the first failure is the one to report
             opened.close()
         raise
+
+
+def _state_bar(log: EventLog, bar: Bar | None) -> None:
+    """Log the bar of a tuning trial that may be abandoned."""
+    if bar is not None:
+        log.emit(EVENT, bar.model_dump(mode="json"))
 
 
 def _shifted_clock(shift_ns: int) -> Callable[[], int]:

@@ -15,6 +15,7 @@ from repro.seams.training import Comm, Engine
 from repro.suite.cell import Cell
 from repro.suite.choice import parse_choice
 from repro.suite.identity import canonical
+from repro.suite.matrix import tried_cells
 from repro.suite.model import Trial
 from repro.suite.plan import Plan
 from repro.suite.training import Batch, TrainingConfig
@@ -90,11 +91,23 @@ def _cells_to_compare(plan: Plan, every: bool) -> list[Cell]:
 
     Those are cells with a third party's plug-in or with a model option. Without those that the suite leaves out.
     """
-    real = [cell for cell in plan.cells if _needs_parts(cell)]
+    real = [cell for cell in _one_setting_each(plan) if _needs_parts(cell)]
     several = len({(canonical(cell.training.engine), canonical(cell.training.comm), cell.training.model_options)
                    for cell in real}) > 1
     return [cell for cell in real if not _skip(cell.training)
             and (several or every or has_foreign_part(cell.training) or _has_option(cell.training))]
+
+
+def _one_setting_each(plan: Plan) -> tuple[Cell, ...]:
+    """Return the cells of a plan, of a tuning those with the first setting of every contender: the scored run has a
+    gate of its own with the chosen ones.
+    """
+    if plan.kind != "tuning":
+        return plan.cells
+    here = {cell.cell_id: cell for cell in plan.cells}
+    firsts = [next((here[name] for name in ids if name in here), None)
+              for _, ids in tried_cells(plan.suite, plan.device)]
+    return tuple(cell for cell in firsts if cell is not None)
 
 
 def _has_option(choices: TrainingConfig) -> bool:

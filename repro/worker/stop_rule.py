@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from repro.record.hopeless import Bar
 from repro.record.outcome import TrialOutcome
 from repro.suite.contest import CONTEST
 from repro.suite.stop import Stop
@@ -67,3 +68,16 @@ def decide_steps(step: int, budget_steps: int, finite: bool) -> Ending | None:
     if not finite:
         return Ending("diverged", f"loss is not finite by step {step}")
     return Ending("success") if step >= budget_steps else None
+
+
+def decide_hopeless(bar: Bar | None, metric: str, value: float, before: int, samples: int) -> Ending | None:
+    """Decide whether a trial is abandoned after an evaluation that has not ended it; identical on every rank.
+
+    Args:
+        before: samples of the evaluation before; a trial is judged once, at the first evaluation from the bar's on.
+        samples: samples so far.
+    """
+    if bar is None or not before < bar.samples <= samples or not bar.hopeless(value):
+        return None
+    return Ending("abandoned", f"{metric} {value:.4f} after {samples:,} samples is worse than {bar.value:.4f}, the "
+                               f"median of {len(bar.of)} earlier trials of its contender there")

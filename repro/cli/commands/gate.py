@@ -29,9 +29,11 @@ def gate(suite: str, overrides: tuple[str, ...], only: tuple[str, ...], as_json:
 
     from repro.cli.text.gate import gate_text
     from repro.cli.workflows.gate import run_gate
+    from repro.cli.workflows.tuning import plan_phases
 
     source = read_source(suite, overrides)
-    found = run_gate(expand(source, overrides), source.text, only)
+    plan = plan_phases(source, overrides).draft if source.suite.tune else expand(source, overrides)
+    found = run_gate(plan, source.text, only)
     if as_json:
         echo_json([asdict(row) for row in found.rows])
     else:

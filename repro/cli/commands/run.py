@@ -61,6 +61,7 @@ def run(
 ) -> None:
     """Run SUITE, or resume an interrupted run.
 
+    A suite with `tune:` is tuned first, in a record of its own, then scored with the best settings.
     A run has a parity gate, timed trials, a replay to MLflow and an HTML report. Every run draws its own order and, if
     the suite states no master seed, its own data.
 
@@ -70,8 +71,9 @@ def run(
              repro run --resume runs/quickstart-20260101-120000
     """
     from repro.cli.text.outcome import ended_text
-    from repro.cli.workflows.run import resume_suite, run_suite
+    from repro.cli.workflows.run import resume_suite, run_phases, run_suite
     from repro.cli.workflows.same_data import refuse_same_data
+    from repro.cli.workflows.tuning import plan_phases
 
     if resume is not None:
         if suite is not None or overrides or out is not None or (seeds, master_seed) != (None, None):
@@ -86,10 +88,17 @@ def run(
         raise click.UsageError("--force, --rerun-failed, --allow and --allow-code require --resume RUN")
     else:
         source = read_source(suite, overrides, seeds, master_seed, design_of(until_settled, anytime))
-        planned = expand(source, overrides)
-        if source.suite.master_seed is not None and ("master_seed",) not in source.overrides:
-            refuse_same_data(planned, Path("runs"))
-        ended = run_suite(planned, source.text, out, track, strict, energy, budget)
+        stated = source.suite.master_seed is not None and ("master_seed",) not in source.overrides
+        if source.suite.tune is not None:
+            phases = plan_phases(source, overrides)
+            if stated:
+                refuse_same_data(phases.tuning, Path("runs"))
+            ended = run_phases(phases, source.text, out, track, strict, energy, budget)
+        else:
+            planned = expand(source, overrides)
+            if stated:
+                refuse_same_data(planned, Path("runs"))
+            ended = run_suite(planned, source.text, out, track, strict, energy, budget)
     if as_json:
         echo_json(ended.as_json())
     else:

@@ -88,18 +88,23 @@ def plan(
     Example: repro plan quickstart -o processes=1,2,4
     """
     from repro.cli.text.suite import drawn_by_run, plan_text
+    from repro.cli.text.tuning import phases_json, phases_text
     from repro.cli.workflows.pilot import power_of
+    from repro.cli.workflows.tuning import plan_phases
     from repro.compare.reach import out_of_reach
     from repro.record import limits
     from repro.suite.absent_data import absent_data
     from repro.suite.cost import estimate, over_time_limits
 
     source = read_source(suite, overrides, seeds, master_seed, design_of(until_settled, anytime))
-    found = expand(source, overrides)
+    phases = plan_phases(source, overrides) if source.suite.tune else None
+    found = phases.draft if phases else expand(source, overrides)
     drawn = drawn_by_run(source.suite)
     shown = power_of(found, pilot) if pilot is not None else None
     warnings = [f"this plan cannot be run: {why}"] if (why := limits.too_large(found)) else limits.warnings(found)
     warnings += over_time_limits(found)
+    if phases is not None and (why := limits.too_large(phases.tuning)):
+        warnings.append(f"this plan cannot be run: {why}")
     absent = absent_data(found)
     warnings += [f"this plan cannot be run here: {text}" for text in absent]
     for text in warnings:
@@ -108,8 +113,11 @@ def plan(
     if as_json:
         data = found.model_dump(mode="json", by_alias=True) | {"cost": cost.model_dump(mode="json")}
         data |= {"out_of_reach": out_of_reach(found), "drawn_again_by_run": drawn, "absent_data": absent}
+        data |= {"tuning": phases_json(phases)} if phases else {}
         echo_json(data | ({"power": shown.model_dump(mode="json")} if shown is not None else {}))
         return
+    if phases is not None:
+        say(f"{phases_text(phases)}\n")
     say(plan_text(found, cost, out_of_reach(found), drawn))
     if shown is not None:
         say(f"\n{shown.text()}")

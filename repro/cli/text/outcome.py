@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from repro.cli.text.compare import calibration_text
 from repro.cli.text.contest import quality_lines
 from repro.cli.text.effects import effect_lines
+from repro.cli.text.tuning import tuning_lines
 from repro.cli.workflows.run import Ended
 from repro.compare import METRICS, Comparison, Summary
 from repro.compare.contest import Claim
@@ -20,7 +21,8 @@ def ended_text(ended: Ended) -> str:
     statuses = ", ".join(f"{count} {status}" for status, count in sorted(ended.trials.items())) or "none has ended"
     lines = [outcome_text(ended.summaries, ended.comparisons, ended.effects, ended.claims),
              calibration_text(ended.calibration),
-             *(visible(f"warning: {text}") for text in ended.warnings), "",
+             *(visible(f"warning: {text}") for text in ended.warnings),
+             *(map(visible, tuning_lines(ended.tuning)) if ended.tuning else ()), "",
              f"trials: {statuses}", f"run:    {ended.folder}", f"report: {ended.report}"]
     if ended.tracking:
         shown = "not replayed, see the warning" if ended.warning() else f"open it with: {command('ui')}"

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from repro.cli.text.tuning import suite_lines
 from repro.cli.workflows.progress import duration
 from repro.compare.contest import statement
 from repro.core import pattern
@@ -46,6 +47,7 @@ def suite_text(suite: Suite, sources: Mapping[str, SourceCode] = MappingProxyTyp
         lines.append(f"{'contrasts:':<13}main effects of {', '.join(suite.contrasts)}, paired over all other factors")
     if suite.sequential:
         lines.append(f"{'looks:':<13}{design_text(suite)}")
+    lines += suite_lines(suite)
     lines.append(f"{'margin:':<13}{suite.margin:g} counts as the same")
     if suite.horizon is not None:
         lines.append(f"{'horizon:':<13}{suite.horizon:g}, up to which runs that missed the target are compared")

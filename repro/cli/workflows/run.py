@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from repro.cli.workflows.progress import TerminalWatcher
+from repro.cli.workflows.tuning import Phases, begin, refuse_tuning_alone, tune, waits_for_choice
 from repro.compare import Comparison, Summary, compare, summarize
 from repro.compare.calibration import Calibration, keep_calibration, read_kept_calibration
 from repro.compare.cell_figures import cell_figures
@@ -26,6 +28,7 @@ from repro.record.index import seal, unseal
 from repro.record.resume import plan_differences, reopen
 from repro.record.store import Record, RunFolder, read_record
 from repro.record.stored_code import allow_code_of, classes_from_files
+from repro.record.tuning import FOLDER, Tuning, read_tuning
 from repro.record.untrusted import read_inside
 from repro.reporting import Reporter
 from repro.runner.context import Options, Watcher
@@ -63,6 +66,8 @@ class Ended:
     """Of a contest: that of each cell."""
     warnings: Sequence[str] = ()
     """Warnings about the machine and the course of the run."""
+    tuning: Tuning | None = None
+    """None: its settings were not tuned in this run."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -75,6 +80,7 @@ class Ended:
             "comparisons": [item.model_dump(mode="json", by_alias=True) for item in self.comparisons],
             "claims": [item.model_dump(mode="json") for item in self.claims],
             "effects": [item.as_json() for item in self.effects], "warnings": list(self.warnings),
+            **({"tuning": self.tuning.as_json()} if self.tuning else {}),
         }
 
     def warning(self) -> str:
@@ -101,10 +107,8 @@ def run_suite(
         UsageError: the plan is larger than one run can be.
         ReproError: the run could not be started, or the parity gate stopped it.
     """
-    if energy:
-        EnergyMeter.needed()  # before a folder is made
+    _check_options(plan, energy, budget_seconds)
     limits.check_size(plan)
-    _check_budget(plan, budget_seconds)
     folder = prepare(plan, suite_text, out or Path("runs") / f"{plan.suite.suite}-{time.strftime('%Y%m%d-%H%M%S')}")
     with discarded_if_unstarted(folder), TerminalWatcher() as watcher, \
             open_session(folder, watcher, _messages(folder, plan)) as session:
@@ -112,6 +116,42 @@ def run_suite(
             watcher.stage(f"warning: {text}")
         run = Run(plan, folder, detect(), watcher, Options(strict=strict, energy=energy, budget_seconds=budget_seconds))
         return _carry_out(run, session, track)
+
+
+def run_phases(
+    phases: Phases, suite_text: str, out: Path | None, track: bool, strict: bool = False, energy: bool = False,
+    budget_seconds: float | None = None,
+) -> Ended:
+    """Tune the contenders of a suite, then score them with the chosen settings; the arguments are those of `run_suite`.
+
+    Raises:
+        UsageError: a phase is larger than one run can be.
+        ReproError: a phase could not be run, or nothing could be chosen.
+        KeyboardInterrupt: a signal ended the tuning.
+    """
+    _check_options(phases.draft, energy, budget_seconds)
+    root = begin(phases, suite_text, out)
+    options = Options(strict=strict, energy=energy)
+    try:
+        tune(root, phases.tuning, options, track, new=True)
+    except Exception:
+        if not has_begun(RunFolder(root / FOLDER)):
+            shutil.rmtree(root, ignore_errors=True)
+        raise
+    return _score(root, track, replace(options, budget_seconds=budget_seconds), new=True)
+
+
+def _score(root: Path, track: bool, options: Options, new: bool) -> Ended:
+    """Execute the plan of a run folder, from its beginning or from where it was cut."""
+    folder, plan = reopen(root)
+    machine = detect()
+    with TerminalWatcher() as watcher, open_session(folder, watcher, _messages(folder, plan), options.force) as session:
+        if new:
+            for text in (*limits.warnings(plan), *over_time_limits(plan)):
+                watcher.stage(f"warning: {text}")
+        else:
+            session.accept(plan, plan_differences(plan, machine), options.force)
+        return _carry_out(Run(plan, folder, machine, watcher, options), session, track)
 
 
 def resume_suite(
@@ -130,10 +170,29 @@ def resume_suite(
         UsageError: failed runs of a contest would be started again.
         ReproError: it cannot be resumed: no run folder, another writer, another machine.
     """
-    folder, plan = reopen(root)
+    options = Options(force=force, again=again, strict=strict, energy=energy)
+    if waits_for_choice(root):
+        if again:
+            raise UsageError("--rerun-failed: a tuning ranks settings by all their trials as they ended; leave it out")
+        tune(root, _consented(root / FOLDER, allowed, code), options, track, new=False)
+        return _score(root, track, replace(options, budget_seconds=budget_seconds), new=True)
+    plan = _consented(root, allowed, code)
+    refuse_tuning_alone(root, plan)
     if again and plan.is_contest:
         raise UsageError("--rerun-failed: a contest counts every declared run once, also one that failed; make a new "
                          "run")
+    _check_budget(plan, budget_seconds)
+    return _score(root, track, replace(options, budget_seconds=budget_seconds), new=False)
+
+
+def _consented(root: Path, allowed: Sequence[str], code: str | None) -> Plan:
+    """Return the plan of a run folder whose code and options the user lets run.
+
+    Raises:
+        UsageError: they are not allowed.
+        OutputError: it is no run folder, or its plan is damaged.
+    """
+    folder, plan = reopen(root)
     if Path(plan.base).is_absolute():
         raise UsageError(f"{folder.plan}: base: is a path of a machine; a run names the folder of its suite relative "
                          "to itself")
@@ -142,12 +201,18 @@ def resume_suite(
         allow_code_of(folder.code, ((item.kind, item.code) for item in files))
         folder, plan = reopen(root)  # with the classes instead of their stand-ins
     require_allowed(str(root), plan.cells, allowed)
+    return plan
+
+
+def _check_options(plan: Plan, energy: bool, budget_seconds: float | None) -> None:
+    """Check options before a folder is made.
+
+    Raises:
+        UsageError: the plan cannot have them.
+    """
+    if energy:
+        EnergyMeter.needed()
     _check_budget(plan, budget_seconds)
-    machine = detect()
-    options = Options(force=force, again=again, strict=strict, energy=energy, budget_seconds=budget_seconds)
-    with TerminalWatcher() as watcher, open_session(folder, watcher, _messages(folder, plan), force) as session:
-        session.accept(plan, plan_differences(plan, machine), force)
-        return _carry_out(Run(plan, folder, machine, watcher, options), session, track)
 
 
 def _check_budget(plan: Plan, budget_seconds: float | None) -> None:
@@ -224,6 +289,7 @@ def _summarize(record: Record, code: Exit, paths: list[str], tracking: TrackingE
         effects=main_effects(record.plan, record.results, started_ms=record.started_ms),
         claims=claims(record.plan, record.results),
         warnings=[item.line for item in run_warnings(record)],
+        tuning=read_tuning(record.folder.root),
     )
 
 

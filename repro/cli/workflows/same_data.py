@@ -7,6 +7,7 @@ from pathlib import Path
 
 from repro.core.errors import OutputError, UsageError
 from repro.core.files import read_bounded
+from repro.record.tuning import FOLDER
 from repro.suite.plan import Plan
 
 LATEST = 200
@@ -14,13 +15,16 @@ LATEST = 200
 
 
 def refuse_same_data(plan: Plan, runs: Path) -> None:
-    """Refuse a plan whose experiment has a run with the same master seed in the folder `runs`.
+    """Refuse a plan whose experiment has a run with the same master seed in the folder `runs`; the plan of a tuning is
+    compared with tunings.
 
     Raises:
         UsageError: there is one; says which, and how to draw new data.
     """
-    earlier = sorted(runs.glob("*/plan.json"), key=lambda path: path.parent.name[-15:], reverse=True)[:LATEST]
-    if same := next((path.parent for path in earlier if _has_data_of(path, plan)), None):
+    below = f"{FOLDER}/" if plan.kind == "tuning" else ""
+    earlier = sorted((path for path in runs.glob("*") if (path / f"{below}plan.json").is_file()),
+                     key=lambda path: path.name[-15:], reverse=True)[:LATEST]
+    if same := next((path for path in earlier if _has_data_of(path / f"{below}plan.json", plan)), None):
         raise UsageError(
             f"{same}: is a run of {plan.suite.suite!r} with master seed {plan.master_seed}, which the suite states: a "
             f"run now would draw the same data again; for new data: --master-seed with another number, or no "

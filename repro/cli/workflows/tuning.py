@@ -1,0 +1,181 @@
+"""Suites with `tune`: plan both phases, run the tuning, choose, and prepare the scored run.
+
+A run folder is resumed by what it holds: with a plan of its own it is scored, without one its tuning goes on. The plan
+is written last, after everything that it depends on, so a kill at any moment loses and doubles nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from repro.cli.entropy import fresh_seed
+from repro.cli.workflows.frozen_suite import frozen_text
+from repro.cli.workflows.progress import TerminalWatcher, duration
+from repro.core import fence
+from repro.core.errors import TrialError, UsageError
+from repro.core.files import write_model, write_text
+from repro.core.invocation import command
+from repro.core.machine import Machine, detect
+from repro.record import limits
+from repro.record.resume import plan_differences
+from repro.record.store import RunFolder
+from repro.record.tuning import DECLARED, FOLDER, FROZEN, Declared, Tuning, read_declared, tuning_of
+from repro.runner.context import Options
+from repro.runner.run import Run, fill, prepare
+from repro.runner.session import Messages, RunSession, open_session
+from repro.runner.tracking import Tracker
+from repro.suite.consent import code_permission
+from repro.suite.contenders import Contender, contenders
+from repro.suite.cost import estimate, over_time_limits
+from repro.suite.file import SuiteFile
+from repro.suite.matrix import written_kinds
+from repro.suite.phases import drafted, scored_suite, tuning_suite
+from repro.suite.plan import Drawn, Plan, make_plan
+from repro.suite.reaching import permissions, refuse_credentials
+
+FINISH_SECONDS = 20.0
+"""Longest wait for a tracking server between the phases; the scored run does not depend on it."""
+DRAFT = ("the tuning chooses the settings: shown, and counted in the cost, is the first setting of every contender in "
+         "place of the chosen one")
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """Both phases of a suite, planned."""
+
+    declared: Declared
+    contenders: tuple[Contender, ...]
+    tuning: Plan
+    draft: Plan
+    """The scored phase, with the first setting of every contender in place of the chosen one."""
+
+
+def plan_phases(source: SuiteFile, overrides: Sequence[str]) -> Phases:
+    """Return both phases of a suite with `tune` on this machine, with seeds drawn for this call unless it states them.
+
+    Raises:
+        SuiteError: the suite cannot be planned; every setting of every contender is checked.
+        UsageError: an option holds a credential.
+    """
+    suite, machine = source.suite, detect()
+    assert suite.tune is not None
+    seed = fresh_seed() if suite.master_seed is None else suite.master_seed
+    declared = Declared(suite=suite, master_seed=seed, order_seed=fresh_seed())
+    tried = tuning_suite(declared.seeded)
+    overridden = bool(overrides)
+    tuning = make_plan(tried, machine, source.problem, overridden, Drawn(seed, fresh_seed()), folder=source.folder)
+    found = tuple(contenders(tried, source.problem, written_kinds))
+    draft = make_plan(scored_suite(declared.seeded, drafted(found)), machine, source.problem, overridden,
+                      Drawn(seed, declared.order_seed), folder=source.folder)
+    for plan in (tuning, draft):
+        refuse_credentials(plan, os.environ)
+    # The scored phase is planned again after the tuning; programs whose files changed meanwhile are then refused.
+    pinned = suite.model_copy(update={"programs": draft.suite.programs})
+    return Phases(declared.model_copy(update={"suite": pinned}), found, tuning,
+                  draft.model_copy(update={"notes": (DRAFT, *draft.notes)}))
+
+
+def begin(phases: Phases, suite_text: str, out: Path | None) -> Path:
+    """Create the run folder of a suite with two phases, ready for its tuning; return it.
+
+    Raises:
+        UsageError: a phase is larger than one run can be.
+        OutputError: the folder cannot be written, or is not empty.
+    """
+    for plan in (phases.tuning, phases.draft):
+        limits.check_size(plan)
+    name = f"{phases.draft.suite.suite}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder = RunFolder.create(out or Path("runs") / name)
+    write_text(folder.suite, suite_text)
+    write_model(folder.root / DECLARED, phases.declared)
+    prepare(phases.tuning, suite_text, folder.root / FOLDER)
+    return folder.root
+
+
+def waits_for_choice(root: Path) -> bool:
+    """Return whether a folder is a run whose tuning has not led to a plan yet."""
+    return not (root / "plan.json").is_file() and (root / FOLDER / "plan.json").is_file()
+
+
+def refuse_tuning_alone(root: Path, plan: Plan) -> None:
+    """Refuse to resume a tuning without the run that it belongs to.
+
+    Raises:
+        UsageError: `root` is the folder of a tuning.
+    """
+    if plan.kind == "tuning":
+        raise UsageError(f"{root}: is the tuning of the run {root.resolve().parent.name}; resume that: "
+                         f"{command(f'run --resume {shlex.quote(str(root.parent))}')}")
+
+
+def tune(root: Path, plan: Plan, options: Options, track: bool, new: bool) -> None:
+    """Run the trials of a tuning that are missing, choose, and write the plan of the scored run.
+
+    Args:
+        plan: of the tuning.
+        new: the folder was made by this command, and is removed if nothing of it runs.
+
+    Raises:
+        KeyboardInterrupt: a signal ended it; completed trials are kept.
+        TrialError: trials are missing, because the suite stops after a failure.
+        OutputError: no setting of a contender could be judged.
+        ReproError: it could not be run.
+    """
+    folder, machine = RunFolder(root / FOLDER), detect()
+    with TerminalWatcher() as watcher, open_session(folder, watcher, _messages(root, plan), options.force) as session:
+        if new:
+            for text in (*limits.warnings(plan), *over_time_limits(plan)):
+                watcher.stage(f"warning: {text}")
+        else:
+            session.accept(plan, plan_differences(plan, machine), options.force)
+        seconds = duration(estimate(plan).full_budget_seconds)
+        watcher.stage(f"phase 1 of 2: tuning, {len(plan.order)} trials of {len(plan.cells)} settings, about {seconds} "
+                      "if every trial uses its whole budget (modelled)")
+        found = _execute(Run(plan, folder, machine, watcher, options), session, track)
+        choose(root, found, machine)
+        watcher.stage(f"phase 2 of 2: scoring, with the settings in {root / FROZEN}")
+
+
+def _execute(run: Run, session: RunSession, track: bool) -> Tuning:
+    """Run the tuning to its end; return it."""
+    run.tracking = tracker = Tracker(run.folder.root) if track else None
+    ended = session.execute(run)
+    if tracker is not None:
+        tracker.finish(FINISH_SECONDS if ended.record is not None else 0.0)
+    return tuning_of(ended.completed())
+
+
+def choose(root: Path, tuning: Tuning, machine: Machine) -> Plan:
+    """Write the frozen suite and the plan of the scored run; doing it twice gives the same.
+
+    Raises:
+        TrialError: a trial has no result.
+        OutputError: no setting of a contender could be judged, or a file cannot be read or written.
+        SuiteError: the chosen cells cannot be planned here.
+    """
+    if missing := tuning.record.missing():
+        again = command(f"run --resume {shlex.quote(str(root))}")
+        raise TrialError(f"{root}: {len(missing)} tuning trials have not run, so nothing was chosen; go on with: "
+                         f"{again}")
+    declared, folder = read_declared(root), RunFolder(root)
+    suite = declared.scored(tuning)
+    base = tuning.record.plan.base
+    plan = make_plan(suite, machine, overridden=True, drawn=Drawn(declared.master_seed, declared.order_seed),
+                     folder=(root / FOLDER / base).resolve() if base else None)
+    limits.check_size(plan)
+    write_text(root / FROZEN, frozen_text(suite.model_copy(update={"master_seed": declared.suite.master_seed}), tuning))
+    text = fence.read_bytes(folder.suite).decode("utf-8", "replace")
+    fill(folder, plan, text, brought=RunFolder(root / FOLDER).code)
+    return plan
+
+
+def _messages(root: Path, plan: Plan) -> Messages:
+    again = command(f"run --resume {shlex.quote(str(root))}{permissions(plan.cells)}"
+                    f"{code_permission(plan.cells, plan.base)}")
+    return Messages(kept="completed tuning trials are kept", next_step=f"resume with: {again}",
+                    closing="the settings are being chosen")

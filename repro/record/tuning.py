@@ -1,0 +1,324 @@
+"""The tuning of a run: a record of its own below the scored one, read back with its ranking, its choice and its cost.
+
+Layout of a run with two phases:
+
+    RUN/declared.json   the suite of both phases as declared, with the seeds of the scored one (`Declared`)
+    RUN/tuning/         the tuning: an ordinary run folder, whose plan has kind "tuning"
+    RUN/tuned.yaml      the suite with the chosen settings, which `repro run` accepts
+    RUN/plan.json ...   the scored run; `plan.suite.tuned` says where its settings come from
+
+A page can rely on this:
+
+- `read_tuning(root)` returns a `Tuning`, or None for a run that was not tuned here. A run of a frozen `tuned.yaml` has
+  `plan.suite.tuned` (search, budget, spaces with origins, seeds, rule) and no tuning of its own.
+- `Tuning.contenders` has every contender in the order of the suite: its `label`, its `space` (`origin`, `unequal`, and
+  `space`: field -> `Axis` with `text()` and `width`), its `budget` (settings), its `settings` and its `cost`.
+- `TriedSetting.values` (field -> value; the fields of the space), `rank` from 1, `figure` (median of the metric over
+  seeds; None if a seed missed the target), `quality` (median of the best quality), `statuses`, `results` with curves.
+- `TunedContender.chosen` is the setting of rank 1; None if none of its trials could be judged.
+- `Tuning.tune` is the declaration (`search`, `seeds`, `metric`, `hopeless`), `Tuning.master_seed` that of its trials,
+  `Tuning.complete` whether every trial has ended, `Tuning.record` the ordinary `Record` below `RUN/tuning`.
+- Everything is derived from the files each time; nothing here is stored but `Declared`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from repro.core.errors import OutputError, SuiteError
+from repro.core.files import read_model
+from repro.core.frozen import Frozen
+from repro.record.ledger import Attempt
+from repro.record.metric_values import figure
+from repro.record.results import Result
+from repro.record.status import meaning
+from repro.record.store import Record, RunFolder, read_record
+from repro.suite.cell import Cell
+from repro.suite.matrix import tried_cells
+from repro.suite.metrics import METRICS
+from repro.suite.model import SEEDS_BELOW, Suite
+from repro.suite.phases import scored_suite
+from repro.suite.plan import Plan
+from repro.suite.recorded import reading
+from repro.suite.tune import Space, Tune
+
+FOLDER, DECLARED, FROZEN = "tuning", "declared.json", "tuned.yaml"
+QUALITY = ("final", "best")
+"""Paths of metrics that are the quality itself, which a trial that missed the target has too."""
+RULE = ("settings that reach the target with every seed come first, by the median of the metric over seeds; the others "
+        "follow, by the median of their best quality; of equal settings the one drawn first wins")
+
+
+class Declared(Frozen):
+    """The suite of both phases as declared, and the seeds of the scored phase, fixed before the tuning."""
+
+    schema_: Literal[1] = Field(default=1, alias="schema")
+    suite: Suite
+    master_seed: int = Field(ge=0, lt=SEEDS_BELOW)
+    """Of the scored trials: the suite's, else drawn for this run."""
+    order_seed: int = Field(ge=0, lt=SEEDS_BELOW)
+    """Of the scored trials."""
+
+    @property
+    def seeded(self) -> Suite:
+        """The suite with the master seed of the scored trials."""
+        return self.suite.model_copy(update={"master_seed": self.master_seed})
+
+    def scored(self, tuning: Tuning) -> Suite:
+        """Return the suite that scores what a tuning chose.
+
+        Raises:
+            OutputError: no setting of a contender could be judged.
+        """
+        return scored_suite(self.seeded, tuning.choice, tuning_sha256(tuning.record))
+
+
+@dataclass(frozen=True, slots=True)
+class TriedSetting:
+    """One setting of a contender, and what became of it."""
+
+    number: int
+    """Place in the order of drawing, from 1."""
+    values: dict[str, Any]
+    """Field -> value."""
+    cell: Cell | None
+    """None: the machine could not run it, or the suite excludes it."""
+    results: tuple[Result, ...]
+    figure: float | None
+    """Median of the metric over seeds; None if a seed missed the target or has no result."""
+    quality: float | None
+    """Median over seeds of the best quality; None if no trial has one."""
+    rank: int
+    """1: chosen."""
+
+    @property
+    def statuses(self) -> dict[str, int]:
+        """Status -> number of trials."""
+        return dict(Counter(item.status for item in self.results))
+
+    @property
+    def judged(self) -> bool:
+        """It has a figure or a quality to be ranked by."""
+        return self.figure is not None or self.quality is not None
+
+
+@dataclass(frozen=True, slots=True)
+class TuningCost:
+    """What tuning a contender, or all, took: from the ledger, every start counted."""
+
+    trials: int
+    """With a result."""
+    starts: int
+    abandoned: int
+    wall_seconds: float
+    """Sum over starts, from launch to end; a start whose end nobody recorded counts as 0."""
+    processor_seconds: float
+    """The same times the processes of each start: processors held, busy or not."""
+    unknown: int
+    """Starts whose end nobody recorded."""
+
+    def __add__(self, other: TuningCost) -> TuningCost:
+        return TuningCost(self.trials + other.trials, self.starts + other.starts, self.abandoned + other.abandoned,
+                          self.wall_seconds + other.wall_seconds, self.processor_seconds + other.processor_seconds,
+                          self.unknown + other.unknown)
+
+
+@dataclass(frozen=True, slots=True)
+class TunedContender:
+    """One contender: its space, the search, the choice and the cost."""
+
+    label: str
+    levels: dict[str, Any]
+    """Factor -> level."""
+    space: Space
+    budget: int
+    """Settings that were declared for it."""
+    settings: tuple[TriedSetting, ...]
+    """In the order of drawing."""
+    cost: TuningCost
+
+    @property
+    def chosen(self) -> TriedSetting | None:
+        """The best setting; None if none could be judged."""
+        best = next(item for item in self.settings if item.rank == 1)
+        return best if best.judged else None
+
+    @property
+    def ranked(self) -> tuple[TriedSetting, ...]:
+        """The settings, the best first."""
+        return tuple(sorted(self.settings, key=lambda item: item.rank))
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """The tuning of a run, read and ranked."""
+
+    record: Record
+    contenders: tuple[TunedContender, ...]
+
+    @property
+    def tune(self) -> Tune:
+        """The declaration."""
+        assert self.record.plan.suite.tune is not None
+        return self.record.plan.suite.tune
+
+    @property
+    def master_seed(self) -> int:
+        return self.record.plan.master_seed
+
+    @property
+    def complete(self) -> bool:
+        """Every trial has a result."""
+        return not self.record.missing()
+
+    @property
+    def cost(self) -> TuningCost:
+        """Of all contenders together."""
+        return sum((item.cost for item in self.contenders), TuningCost(0, 0, 0, 0.0, 0.0, 0))
+
+    @property
+    def choice(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """(levels, setting) chosen for every contender.
+
+        Raises:
+            OutputError: no setting of a contender could be judged.
+        """
+        lost = next((item for item in self.contenders if item.chosen is None), None)
+        if lost is not None:
+            raise OutputError(f"{self.record.folder.root}: no trial of the contender {lost.label!r} could be judged: "
+                              f"{_ends(lost)}; nothing can be scored")
+        return [(item.levels, item.chosen.values) for item in self.contenders if item.chosen is not None]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the declaration, every setting with its rank, and the cost (JSON-like)."""
+        return {
+            "run": str(self.record.folder.root), "master_seed": self.master_seed, "complete": self.complete,
+            "tune": self.tune.model_dump(mode="json", by_alias=True, exclude_none=True), "cost": asdict(self.cost),
+            "contenders": [{
+                "label": item.label, "levels": item.levels, "budget": item.budget, "cost": asdict(item.cost),
+                "chosen": item.chosen.values if item.chosen else None,
+                "settings": [{
+                    "number": one.number, "rank": one.rank, "values": one.values, "figure": one.figure,
+                    "quality": one.quality, "statuses": one.statuses,
+                    "cell_id": one.cell.cell_id if one.cell else None,
+                } for one in item.settings],
+            } for item in self.contenders],
+        }
+
+
+def _ends(contender: TunedContender) -> str:
+    found = Counter(result.status for item in contender.settings for result in item.results)
+    return ", ".join(f"{count} {status}" for status, count in sorted(found.items())) or "no trial has ended"
+
+
+def read_tuning(root: Path) -> Tuning | None:
+    """Return the tuning of the run at `root`; None if the run was not tuned here.
+
+    Raises:
+        OutputError: the tuning is damaged, or its suite cannot be expanded by this version.
+    """
+    folder = root / FOLDER
+    return tuning_of(read_record(folder)) if RunFolder(folder).plan.is_file() else None
+
+
+def tuning_of(record: Record) -> Tuning:
+    """Return a tuning record with its ranking.
+
+    Raises:
+        OutputError: it is no tuning, or its suite cannot be expanded by this version.
+    """
+    plan = record.plan
+    if plan.kind != "tuning" or plan.suite.tune is None:
+        raise OutputError(f"{record.folder.plan}: is no plan of a tuning")
+    try:
+        with reading(plan.plugins):
+            found = tried_cells(plan.suite, plan.device)
+    except SuiteError as error:
+        raise OutputError(f"{record.folder.plan}: {error}") from error
+    cells = {cell.cell_id: cell for cell in plan.cells}
+    results: dict[str, list[Result]] = {}
+    for result in record.results:
+        results.setdefault(result.cell_id, []).append(result)
+    contenders = []
+    for contender, ids in found:
+        tried = [_tried(plan, number, values, cells.get(name), results.get(name, ()))
+                 for number, (values, name) in enumerate(zip(contender.settings, ids, strict=True), 1)]
+        contenders.append(TunedContender(
+            contender.label, contender.levels, contender.space, len(contender.settings), tuple(_ranked(plan, tried)),
+            cost_of(record.attempts, record.results, [cells[name] for name in ids if name in cells])))
+    return Tuning(record, tuple(contenders))
+
+
+def _tried(
+    plan: Plan, number: int, values: dict[str, Any], cell: Cell | None, results: Sequence[Result]
+) -> TriedSetting:
+    """Return a setting with its figure and quality, without a rank."""
+    assert plan.suite.tune is not None
+    spec = METRICS[plan.suite.tune.metric]
+    found = [value for item in results if (value := figure(item, spec)) is not None
+             and (spec.path in QUALITY or meaning(item.status).reached)]
+    best = [item.best for item in results if item.best is not None and meaning(item.status).counts]
+    return TriedSetting(
+        number, values, cell, tuple(sorted(results, key=lambda item: item.repeat)),
+        figure=statistics.median(found) if len(found) == plan.suite.tune.seeds else None,
+        quality=statistics.median(best) if best else None, rank=0)
+
+
+def _ranked(plan: Plan, tried: Sequence[TriedSetting]) -> list[TriedSetting]:
+    """Return the settings of a contender with their ranks, by `RULE`."""
+    assert plan.suite.tune is not None
+    spec = METRICS[plan.suite.tune.metric]
+
+    def key(item: TriedSetting) -> tuple[int, float, int]:
+        lower = item.cell is not None and item.cell.choices.stop.direction == "lower"
+        if item.figure is not None:
+            smaller = lower if spec.path in QUALITY else spec.better == "lower"
+            return (0, item.figure if smaller else -item.figure, item.number)
+        if item.quality is None:
+            return (2, math.inf, item.number)
+        return (1, item.quality if lower else -item.quality, item.number)
+
+    ranks = {item.number: rank for rank, item in enumerate(sorted(tried, key=key), 1)}
+    return [TriedSetting(item.number, item.values, item.cell, item.results, item.figure, item.quality,
+                         ranks[item.number]) for item in tried]
+
+
+def cost_of(attempts: Sequence[Attempt], results: Sequence[Result], cells: Sequence[Cell]) -> TuningCost:
+    """Return what the trials of some cells took."""
+    processes = {cell.cell_id: cell.choices.processes for cell in cells}
+    starts = [item for item in attempts if item.cell_id in processes]
+    ended = [item for item in results if item.cell_id in processes]
+    known = [(item.known_seconds, processes[item.cell_id]) for item in starts if item.known_seconds is not None]
+    return TuningCost(
+        trials=len(ended), starts=len(starts), abandoned=sum(item.status == "abandoned" for item in ended),
+        wall_seconds=round(sum(seconds for seconds, _ in known), 3),
+        processor_seconds=round(sum(seconds * count for seconds, count in known), 3),
+        unknown=len(starts) - len(known))
+
+
+def tuning_sha256(record: Record) -> str:
+    """Return a hash over the plan and the results of a tuning: equal in its bundle, whose texts may be scrubbed."""
+    plan = record.plan
+    figures = sorted([item.trial_id, item.attempt, item.status, item.samples_to_target, item.tta_wall, item.best,
+                      [[at.samples, at.wall_seconds, at.value] for at in item.curve]] for item in record.results)
+    return hashlib.sha256(json.dumps([plan.digest, plan.master_seed, plan.order_seed, figures]).encode()).hexdigest()
+
+
+def read_declared(root: Path) -> Declared:
+    """Read the declared suite of a run with two phases.
+
+    Raises:
+        OutputError: it is missing or damaged.
+    """
+    with reading(()):
+        return read_model(root / DECLARED, Declared)

@@ -1,0 +1,207 @@
+"""What a suite declares about tuning: contenders, the search, one space for each contender, the rule of the choice.
+
+A suite with `tune:` has two phases. The tuning tries settings of every contender, drawn beforehand; the scored phase
+runs every contender with its best setting. Both are runs of their own, with seeds of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+from pydantic import Field, GetJsonSchemaHandler, StrictInt, field_validator, model_validator
+
+from repro.core.errors import nearest
+from repro.suite.field_problem import FieldProblem, SuitePart
+from repro.suite.metrics import METRICS
+
+SEEDS_BELOW = 1 << 63
+MOST_TRIALS = 1000
+MOST_SEEDS = 100
+MOST_SPACES = 200
+MOST_CHOICES = 1000
+MOST_SETTINGS = 5000
+Search = Literal["random", "halton", "grid"]
+Ends = tuple[float, float]
+
+
+class Axis(SuitePart):
+    """The values of one field: a range, or a list of choices. A range has one of `log`, `linear` and `int`."""
+
+    log: Ends | None = Field(None, description="[lowest, highest], uniform in the logarithm")
+    linear: Ends | None = Field(None, description="[lowest, highest], uniform")
+    int_: tuple[StrictInt, StrictInt] | None = Field(None, alias="int", description="[lowest, highest], whole numbers")
+    choices: tuple[Any, ...] | None = Field(None, description="the values themselves; a plain list is the same")
+    points: int | None = Field(None, ge=2, le=MOST_TRIALS, description="search: grid: values of a range, ends included")
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Return the schema for editors: a list of choices, or a range."""
+        return {"anyOf": [{"type": "array", "minItems": 1}, handler(core)]}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _list(cls, data: Any) -> Any:
+        return {"choices": data} if isinstance(data, list | tuple) else data
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Axis:
+        forms = [name for name in ("log", "linear", "int_", "choices") if getattr(self, name) is not None]
+        if len(forms) != 1:
+            raise FieldProblem("must be a list of choices, or a range: {log: [lo, hi]}, {linear: [lo, hi]} or "
+                               "{int: [lo, hi]}")
+        name = forms[0].rstrip("_")
+        if self.choices is not None:
+            self._check_choices(self.choices)
+            return self
+        low, high = self.ends
+        if name == "log" and low <= 0:
+            raise FieldProblem(f"{low:g} has no logarithm: both ends must be above 0", ("log", 0))
+        if not low < high:
+            raise FieldProblem(f"is empty: {low:g} is not below {high:g}", (name,))
+        return self
+
+    def _check_choices(self, choices: tuple[Any, ...]) -> None:
+        if self.points is not None:
+            raise FieldProblem("a list of choices has no points between them", ("points",))
+        if not choices:
+            raise FieldProblem("is empty: list at least one choice")
+        if len(choices) > MOST_CHOICES:
+            raise FieldProblem(f"lists {len(choices):,} choices; at most {MOST_CHOICES:,} are allowed")
+        twice = next((item for place, item in enumerate(choices) if item in choices[:place]), None)
+        if twice is not None:
+            raise FieldProblem(f"lists {twice!r} twice")
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Lowest and highest value of a range."""
+        found = self.log or self.linear or self.int_
+        assert found is not None, "validated"
+        return found
+
+    @property
+    def width(self) -> str:
+        """How wide it is, in words: `x 1,000`, `5 choices`."""
+        if self.choices is not None:
+            return f"{len(self.choices)} choice{'s' if len(self.choices) > 1 else ''}"
+        low, high = self.ends
+        if self.log:
+            return f"x {high / low:,.4g}"
+        return f"{high - low + 1:,.0f} values" if self.int_ else f"{high - low:.4g} wide"
+
+    def text(self) -> str:
+        """Return the axis as people read it: `log 0.001 to 1`."""
+        if self.choices is not None:
+            return ", ".join(map(str, self.choices))
+        low, high = self.ends
+        name = "log" if self.log else "linear" if self.linear else "int"
+        return f"{name} {low:g} to {high:g}" + (f" in {self.points} points" if self.points else "")
+
+
+class Space(SuitePart):
+    """The settings that contenders of one kind may get, and where this range comes from."""
+
+    for_: dict[str, Any] = Field(default_factory=dict, alias="for", description="the contenders that it is for: a "
+                                 "pattern; the first space that matches a contender is its own; none: all")
+    origin: str = Field(min_length=1, description="where the range comes from: a paper, a default widened by how much, "
+                                                  "a pilot")
+    space: dict[str, Axis] = Field(description="field of a trial (dotted path) -> {log: [lo, hi]}, {linear: [lo, hi]}, "
+                                               "{int: [lo, hi]} or a list of choices")
+    trials: int | None = Field(None, ge=1, le=MOST_TRIALS, description="another number of settings than the others "
+                                                                       "get; needs `unequal`")
+    unequal: str = Field("", description="why these contenders get another number of settings")
+
+    @field_validator("origin")
+    @classmethod
+    def _says_something(cls, value: str) -> str:
+        if not value.strip():
+            raise FieldProblem("is empty: say where the range comes from")
+        return value
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> Space:
+        if not self.space:
+            raise FieldProblem("is empty: name at least one field to tune", ("space",))
+        if self.trials is not None and not self.unequal.strip():
+            raise FieldProblem("gives these contenders another number of settings; say why in `unequal`", ("trials",))
+        if self.unequal and self.trials is None:
+            raise FieldProblem("is the reason for another number of trials; give trials too", ("unequal",))
+        return self
+
+
+class Hopeless(SuitePart):
+    """When a tuning trial is abandoned: at a share of its budget its quality is worse than a median.
+
+    The median is that of the same contender's earlier trials at the same number of samples (Golovin et al. 2017,
+    section 3.2.2, the median stopping rule, with one point in time).
+    """
+
+    at: float = Field(gt=0, lt=1, description="share of the budget of epochs at which a trial is judged, once")
+    after: int = Field(3, ge=1, le=MOST_TRIALS, description="finished trials of the contender before any is judged")
+
+
+class Tune(SuitePart):
+    """How the contenders of a suite are tuned before they are scored."""
+
+    contenders: tuple[str, ...] | None = Field(
+        None, description="factors of the matrix whose levels compete, each tuned on its own; null: every cell")
+    at: dict[str, Any] = Field(default_factory=dict, description="the cell in which a contender is tuned, if it has "
+                                                                 "several: a pattern")
+    trials: int = Field(ge=1, le=MOST_TRIALS, description="settings of every contender")
+    search: Search = Field("halton", description="how settings are drawn, all of them before the first trial")
+    seeds: int = Field(1, ge=1, le=MOST_SEEDS, description="trials of every setting")
+    metric: str = Field(json_schema_extra={"enum": [*METRICS]},
+                        description="the figure by which settings of a contender are ranked; those that miss the "
+                                    "target come after all that reach it, by their best quality")
+    hopeless: Hopeless | None = Field(None, description="abandon hopeless trials by this rule; null: none")
+    master_seed: int | None = Field(None, ge=0, lt=SEEDS_BELOW, description="every random number of the tuning comes "
+                                    "from this; null: it follows from that of the scored trials")
+    spaces: tuple[Space, ...] = Field(max_length=MOST_SPACES, description="what is searched")
+
+    @field_validator("metric")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in METRICS:
+            raise FieldProblem(f"no metric named {value!r}{nearest(value, METRICS)}")
+        return value
+
+    @field_validator("spaces")
+    @classmethod
+    def _some(cls, value: tuple[Space, ...]) -> tuple[Space, ...]:
+        if not value:
+            raise FieldProblem("is empty: every contender needs a space")
+        return value
+
+    @model_validator(mode="after")
+    def _override_differs(self) -> Tune:
+        for place, space in enumerate(self.spaces):
+            if space.trials == self.trials:
+                raise FieldProblem(f"is what every contender gets ({self.trials}); leave it and `unequal` out",
+                                   ("spaces", place, "trials"))
+        return self
+
+    def trials_of(self, space: Space) -> int:
+        """Return how many settings a contender with this space gets."""
+        return self.trials if space.trials is None else space.trials
+
+    def samples_at(self, samples: float) -> int:
+        """Return the samples after which a trial with a budget of `samples` is judged as hopeless or not."""
+        assert self.hopeless is not None
+        return math.ceil(self.hopeless.at * samples)
+
+
+class Setting(SuitePart):
+    """The values that the cells of one contender get in addition to their factors."""
+
+    where: dict[str, Any] = Field(description="factor -> its level, exactly as the matrix has it")
+    set_: dict[str, Any] = Field(alias="set", description="field of a trial (dotted path) -> value")
+
+
+class Tuned(SuitePart):
+    """Where the settings of a frozen suite come from. It defines no cell, so it is no part of the suite's digest."""
+
+    tune: Tune
+    """As declared: search, budget, spaces with their origins, rule of the choice."""
+    master_seed: int = Field(ge=0, lt=SEEDS_BELOW, description="the one of the tuning trials")
+    scored_seed: int = Field(ge=0, lt=SEEDS_BELOW, description="the one of the scored trials of that run")
+    record: str = Field(pattern="^[0-9a-f]{64}$", description="sha256 over plan and results of the tuning")

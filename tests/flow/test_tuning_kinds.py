@@ -1,0 +1,153 @@
+"""Tunings of real trainings, of programs and of classes from files, and a tuning in MLflow."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from repro.bundle.verify import verify
+from repro.record.store import read_record
+from repro.record.tuning import Tuning, read_tuning
+from tests.flow.test_programs import ENVIRONMENT, READER, SUITE, repro
+from tests.flow.test_reproduce import ROOT
+
+DIGITS = """\
+suite: digits-tuned
+seeds: 2
+trial:
+  workload: digits
+  engine: ddp
+  batch: {global: 64}
+  stop: {metric: top1, target: 0.9, max_epochs: 2}
+  evaluate_every: 359
+  processes: 2
+  device: cpu
+matrix:
+  optimizer: [{kind: sgd, momentum: 0.9}, adamw]
+baseline: {optimizer: sgd}
+tune:
+  trials: 3
+  search: grid
+  metric: samples
+  hopeless: {at: 0.5, after: 2}
+  spaces:
+    - for: {optimizer: sgd}
+      origin: a decade each side of 0.01
+      space: {optimizer.lr: {log: [0.0001, 0.1], points: 3}}
+    - origin: a decade each side of 0.001
+      space: {optimizer.lr: {log: [0.00001, 0.01], points: 3}}
+"""
+PROGRAM = """\
+import sys, time
+rate, begin = float(sys.argv[2]), time.perf_counter()
+for step in range(1, 6):
+    time.sleep(0.02)
+    print("step", step, "loss", 5 - step * rate, "at", round(time.perf_counter() - begin, 4))
+"""
+ASK = """\
+import json, sys, mlflow
+client = mlflow.MlflowClient(sys.argv[1])
+found = client.get_experiment_by_name(sys.argv[2])
+items = client.search_runs([found.experiment_id], "tags.`repro.level` = 'cell'")
+print(json.dumps([[item.data.tags["mlflow.runName"], item.data.tags.get("repro.kind", "")] for item in items]))
+"""
+TUNE = """\
+  parameters: {rate: 1.0}
+tune:
+  trials: 4
+  search: grid
+  metric: accuracy
+  spaces:
+    - origin: a guess
+      space: {parameters.rate: {linear: [0.2, 0.8], points: 4}}
+"""
+
+
+def tuned(root: Path) -> Tuning:
+    found = read_tuning(root)
+    assert found is not None and found.complete
+    checked = verify(root)
+    assert checked.sound, checked.text()
+    return found
+
+
+@pytest.mark.slow
+def test_ddp_on_digits_is_tuned_and_scored(tmp_path: Path) -> None:
+    """Two ranks over gloo. A rate of 1e-4 is too small for SGD in two epochs, and 0.1 or 0.003 reach 90 %."""
+    (tmp_path / "suite.yaml").write_text(DIGITS)
+    done = repro(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run", "--master-seed", "3")
+    assert done.returncode in (0, 3), done.stderr
+    found, scored = tuned(tmp_path / "run"), read_record(tmp_path / "run")
+    sgd, adamw = found.contenders
+    assert sgd.chosen is not None and sgd.chosen.values["optimizer.lr"] > 1e-4
+    assert adamw.chosen is not None and adamw.chosen.values["optimizer.lr"] > 1e-5
+    assert found.cost.trials == 6
+    assert found.cost.processor_seconds == pytest.approx(2 * found.cost.wall_seconds, abs=0.01)
+    assert [cell.training.optimizer.options["lr"] for cell in scored.plan.cells] == [
+        sgd.chosen.values["optimizer.lr"], adamw.chosen.values["optimizer.lr"]]
+    assert len(scored.results) == 4
+
+
+def test_a_parameter_of_a_program_is_tuned(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    text = SUITE.format(seeds=1, arguments=', "{rate}"', engine="", stop="", limit=60, reader=READER, more=TUNE)
+    (tmp_path / "suite.yaml").write_text(text)
+    done = repro(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run")
+    assert done.returncode == 0, done.stderr
+    found = tuned(tmp_path / "run")
+    chosen = found.contenders[0].chosen
+    assert chosen is not None and chosen.values == {"parameters.rate": 0.8}, "the lowest final loss"
+    assert read_record(tmp_path / "run").plan.suite.settings[0].set_ == {"parameters.rate": 0.8}
+    (tmp_path / "suite.yaml").write_text(text.replace("tune:\n", "tune:\n  hopeless: {at: 0.5}\n"))
+    done = repro(tmp_path, "plan", "suite.yaml")
+    assert done.returncode == 2
+    assert "tune.hopeless: only trials of kind training can be abandoned" in done.stderr
+
+
+@pytest.mark.slow
+def test_an_option_of_a_class_from_a_file_is_tuned(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples/spirals", tmp_path / "own")
+    path = tmp_path / "own" / "suite.yaml"
+    text = path.read_text().partition("matrix:")[0]
+    path.write_text(f"""{text}tune:
+  trials: 2
+  metric: samples
+  spaces:
+    - origin: the widths of the example
+      space: {{workload.width: [8, 16]}}
+""")
+    done = repro(tmp_path, "run", "own/suite.yaml", "--no-mlflow", "--out", "run", "--seeds", "1")
+    assert done.returncode in (0, 3), done.stderr
+    chosen = tuned(tmp_path / "run").contenders[0].chosen
+    assert chosen is not None
+    assert {cell.training.workload.options["width"] for cell in read_record(tmp_path / "run").plan.cells} == {
+        chosen.values["workload.width"]}
+
+
+@pytest.mark.slow
+def test_a_tuning_is_an_experiment_of_its_own_in_mlflow(tmp_path: Path) -> None:
+    pytest.importorskip("mlflow")
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    text = DIGITS.replace("engine: ddp", "engine: fake").replace("  processes: 2\n", "  launcher: inline\n")
+    (tmp_path / "suite.yaml").write_text(text.replace("max_epochs: 2", "max_epochs: 20"))
+    ENVIRONMENT["MLFLOW_TRACKING_URI"] = uri
+    try:
+        done = repro(tmp_path, "run", "suite.yaml", "--out", "run")
+    finally:
+        del ENVIRONMENT["MLFLOW_TRACKING_URI"]
+    assert done.returncode == 0, done.stderr
+
+    def runs(name: str) -> list[list[str]]:
+        """Ask in a process of its own: libraries below MLflow warn, and a warning is an error here."""
+        asked = subprocess.run([sys.executable, "-c", ASK, uri, name], capture_output=True, text=True, timeout=120,
+                               check=True)
+        return list(json.loads(asked.stdout))
+
+    tried, scored = runs("digits-tuned-tuning"), runs("digits-tuned")
+    assert len(tried) == 6 and all(name.startswith("tuning: ") and kind == "tuning" for name, kind in tried)
+    assert len(scored) == 2 and not any(name.startswith("tuning") or kind for name, kind in scored)
