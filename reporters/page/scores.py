@@ -75,6 +75,10 @@ class ScoreView:
     factors: tuple[str, ...]
     """Factors of the best time of the columns."""
     bands: bool
+    end: str
+    """tau_max."""
+    width: str
+    """tau_max - 1."""
     rows: tuple[ContenderRow, ...]
     charts: tuple[Chart, ...]
 
@@ -85,12 +89,13 @@ def page_scores(record: Record) -> ScoreView | None:
     if found is None:
         return None
     if isinstance(found, NotScored):
-        return ScoreView(None, found.reason, "", (), False, (), ())
+        return ScoreView(None, found.reason, "", (), False, "", "", (), ())
     taus = sorted({TWICE, found.tau_max})
     rows = tuple(_row(index, item, found, taus) for index, item in enumerate(found.contenders))
     return ScoreView(
         found=found, reason="", noun=METRICS[found.metric].noun, factors=tuple(f"{tau:g}" for tau in taus),
-        bands=len(rows) <= BANDS_UP_TO and found.draws > 0, rows=rows, charts=(_chart(found, rows),))
+        bands=len(rows) <= BANDS_UP_TO and found.draws > 0, end=f"{found.tau_max:g}",
+        width=f"{found.tau_max - 1:g}", rows=rows, charts=(_chart(found, rows),))
 
 
 def _row(index: int, item: ContenderScore, found: Scores, taus: Sequence[float]) -> ContenderRow:
@@ -103,13 +108,14 @@ def _row(index: int, item: ContenderScore, found: Scores, taus: Sequence[float])
         mean=number(item.mean_ratio.value) if item.mean_ratio else None, ends=_ends(item.mean_ratio),
         withheld=item.withheld,
         times=tuple(_time(places[item.name, workload.name], found.outcome(item.name, workload.name),
-                          workload.best_contender == item.name, found.metric) for workload in found.workloads),
+                          workload.best, found.metric) for workload in found.workloads),
         steps=tuple((number(tau), share(value)) for tau, value in _changes(found.taus, item.profile)))
 
 
-def _time(index: int, item: Outcome, best: bool, metric: str) -> TimeCell:
+def _time(index: int, item: Outcome, best: float | None, metric: str) -> TimeCell:
     text = seconds if METRICS[metric].timed else number
-    return TimeCell(index, text(item.median), item.reached, item.n, best)
+    return TimeCell(index, text(item.median), item.reached, item.n,
+                    item.median is not None and item.median == best)
 
 
 def _ends(found: Estimate | None) -> tuple[Number, Number] | None:
@@ -120,7 +126,7 @@ def _ends(found: Estimate | None) -> tuple[Number, Number] | None:
 
 
 def _chart(found: Scores, rows: Sequence[ContenderRow]) -> Chart:
-    looks = layout(f"factor of the best {METRICS[found.metric].noun} on a workload", "share of workloads")
+    looks = layout(f"factor of the best {'time' if METRICS[found.metric].timed else 'figure'}", "share of workloads")
     looks["xaxis"] |= {"type": "log", "rangemode": "normal", "range": [0, math.log10(found.taus[-1])],
                        "tickvals": [tick for tick in TICKS if tick <= found.taus[-1]]}
     looks["yaxis"] |= {"range": [-0.03, 1.05], "tickformat": ".0%"}

@@ -34,7 +34,6 @@ class WorkloadScore(Frozen):
     """measured, emulated or simulated."""
     best: float | None
     """The least median; None if every contender missed it."""
-    best_contender: str
 
 
 class ContenderScore(Frozen):

@@ -178,12 +178,11 @@ def _taus(times: Mapping[str, Mapping[str, float | None]], tau_max: float) -> tu
 
 
 def _workload(name: str, found: _Times) -> WorkloadScore:
-    mine = [found.outcomes[contender, name] for contender in found.field.contenders]
-    solved = [item for item in mine if item.median is not None]
-    best = min(solved, key=lambda item: item.median or 0.0, default=None)
+    solved = [median for contender in found.field.contenders
+              if (median := found.outcomes[contender, name].median) is not None]
     cell = found.field.entries[found.field.contenders[0], name].cell
     return WorkloadScore(name=name, target=target_of(cell), origin=cell.choices.origin,
-                         best=best.median if best else None, best_contender=best.contender if best else "")
+                         best=min(solved, default=None))
 
 
 def _contenders(

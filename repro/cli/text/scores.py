@@ -47,7 +47,7 @@ def _medians(found: Scores, unit: str) -> Table:
             item = found.outcome(contender.name, workload.name)
             figure = "missed" if item.median is None else f"{item.median:.4g}"
             cells.append(line(f"{figure} ({item.reached}/{item.n})",
-                              style="bold" if workload.best_contender == contender.name else ""))
+                              style="bold" if item.median is not None and item.median == workload.best else ""))
         table.add_row(line(contender.name), *cells)
     return table
 
