@@ -30,6 +30,7 @@ from .survival import survival
 from .traffic import traffic
 from .trials import attempts, by_cell, missing, trials
 from .trust import trust
+from .tuning import page_tuning
 from .verdicts import verdicts
 
 LONG = 12
@@ -56,6 +57,7 @@ def view(record: Record) -> dict[str, Any]:
         "cells": cells, "cell_axis": axis, "cell_heading": heading(record), "forest": comparisons,
         "effects": page_effects(record), "looks": looks(record),
         "claims": page_claims(record), "scores": page_scores(record),
+        "tuning": page_tuning(record),
         "until": "the end" if plan.is_contest else "target",
         "verdicts": verdicts(record, comparisons), "checklist": checklist(record), "panels": panels(record),
         "survival": survival(record), "training": figures(record),

@@ -25,6 +25,7 @@ from repro.record.store import Record
 from .claim_rows import claim_rows
 from .effect_rows import effect_rows, effects, interaction_rows, warning_rows
 from .score_rows import profile_rows, score_rows, score_time_rows, scores_of
+from .tuning_rows import setting_rows, space_rows, tuning_rows
 from .values import Row, Value, bounds, estimate, finite, origins_of, plain
 
 HASHES = ("init_weights", "data_order", "augmentation", "data", "final_weights")
@@ -59,7 +60,10 @@ def tables(record: Record) -> list[Table]:
               tuple(effect_rows(record, found_effects))),
         Table("interactions", "One row per difference of a main effect between levels of another factor",
               tuple(interaction_rows(record, found_effects))),
-        *(_scores(record)),
+        *_scores(record),
+        Table("tuning", "One row per tuned contender", tuple(tuning_rows(record))),
+        Table("tuning_settings", "One row per setting that was tried", tuple(setting_rows(record))),
+        Table("tuning_spaces", "One row per field of a contender's search space", tuple(space_rows(record))),
         Table("claims", "One row per claim of a contest about the quality of a cell", tuple(claim_rows(record))),
         Table("comparisons", "One row per verdict, the declared contrast first", tuple(_comparisons(record, compared))),
         Table("pairs", "One row per pair of trials with one seed", tuple(_pairs(record, compared))),

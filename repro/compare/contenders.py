@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from repro.compare.cells import factors_of
 from repro.core import pattern
-from repro.core.errors import UsageError
+from repro.core.errors import SuiteError, UsageError
 from repro.record.store import Record
 from repro.suite.cell import Cell, label_of, shown_factors
+from repro.suite.contenders import contender_label
+from repro.suite.matrix import levels_of_cells
+from repro.suite.recorded import reading
 
 TASK = ("workload", "stop")
 """Fields of a trial that say what is to be solved, not who solves it."""
@@ -55,7 +59,7 @@ def field_of(records: Sequence[Record], by: Sequence[str] = ()) -> Field:
     """
     chosen = tuple(by) or default_factors(records)
     _check_factors(records, chosen)
-    names = _Names(records, chosen)
+    names = _Names(records, chosen, {key: value for record in records for key, value in _levels(record).items()})
     found: dict[tuple[str, str], Entry] = {}
     for record in records:
         for cell in record.plan.cells:
@@ -78,6 +82,17 @@ def field_of(records: Sequence[Record], by: Sequence[str] = ()) -> Field:
     return Field(chosen, entries, kept, workloads, tuple(left.items()), tuple(_notes(kept, workloads, entries, chosen)))
 
 
+def _levels(record: Record) -> Mapping[str, Mapping[str, Any]]:
+    """Return the levels of the cells of a tuned suite; none of any other, or if it cannot be expanded here."""
+    if not record.plan.suite.settings:
+        return {}
+    try:
+        with reading(record.plan.plugins):
+            return levels_of_cells(record.plan.suite, record.plan.device)
+    except SuiteError:
+        return {}
+
+
 def default_factors(records: Sequence[Record]) -> tuple[str, ...]:
     """Return the factors that vary on one task, beside what says the task."""
     return tuple(name for name in _varying_on_a_task(records) if name.partition(".")[0] not in TASK)
@@ -89,9 +104,17 @@ class _Names:
 
     records: Sequence[Record]
     by: Sequence[str]
+    levels: Mapping[str, Mapping[str, Any]]
+    """Cell id -> factor -> level, of suites whose settings were tuned."""
 
     def contender(self, cell: Cell) -> str:
-        """Return the factors of the contender as labels show them; the kind of a plug-in by itself."""
+        """Return the factors of the contender as labels show them; the kind of a plug-in by itself.
+
+        A tuned contender is named by its levels: its settings may differ between workloads.
+        """
+        levels = self.levels.get(cell.cell_id)
+        if levels is not None and all(name in levels for name in self.by):
+            return contender_label({name: levels[name] for name in self.by})
         kinds = [str(pattern.get(factors_of(cell), name)) for name in self.by if name.endswith(".kind")]
         others = shown_factors(cell.choices, [name for name in self.by if not name.endswith(".kind")])
         return ", ".join([*kinds, *([label_of(cell.choices, others)] if others or not kinds else [])])
@@ -176,9 +199,12 @@ def _notes(
     contenders: Sequence[str], workloads: Sequence[str], entries: Mapping[tuple[str, str], Entry], by: Sequence[str]
 ) -> Iterable[str]:
     """Yield which contenders have other settings on other workloads: a contender is its name then."""
+    own = []
     fields = list(dict.fromkeys(name.partition(".")[0] for name in by))
     for name in contenders:
         found = {str([factors_of(entries[name, workload].cell).get(field) for field in fields])
                  for workload in workloads}
         if len(found) > 1:
-            yield f"{name} has settings of its own on each workload"
+            own.append(name)
+    if own:
+        yield f"not the same settings on every workload: {'; '.join(own)}"

@@ -102,7 +102,8 @@ def record_scores(record: Record) -> Scores | NotScored | None:
     or no target."""
     plan = record.plan
     tasks = {cell.choices.task for cell in plan.cells}
-    if len(tasks) < 2 or plan.is_contest or not plan.has_target or plan.has_twins or not default_factors([record]):
+    unscored = plan.kind == "tuning" or plan.is_contest or not plan.has_target or plan.has_twins
+    if unscored or len(tasks) < 2 or not default_factors([record]):
         return None
     try:
         return scores([record])
@@ -118,6 +119,8 @@ def _check_metric(records: Sequence[Record], scale: MetricSpec) -> None:
     for record in records:
         if record.plan.is_contest or not record.plan.has_target:
             raise UsageError(f"{record.plan.suite.suite}: its trials have no target that ends their clocks")
+        if record.plan.kind == "tuning":
+            raise UsageError(f"{record.folder.root}: is the tuning of a run; score the run itself")
         if record.plan.has_twins:
             raise UsageError(f"{record.plan.suite.suite}: a calibration compares cells with themselves")
 
