@@ -17,11 +17,12 @@ from repro.suite.field_problem import as_text
 from repro.suite.metrics import METRICS
 from repro.suite.tune import Axis
 
+from ..tables.tuning_words import end_of, figure_text, is_lower_better, setting_text
 from ..text import significant
 
 TOP, BOTTOM, LOST = 34.0, 190.0, 204.0
 """Pixels from the top: best and worst end of an axis, and the place of settings without a figure."""
-HEIGHT = 236
+HEIGHT = 216
 SHADES = 5
 """Classes s0 (best) to s4 of report.css."""
 WIDE = 10.0
@@ -81,35 +82,6 @@ def parallel(contender: TunedContender, metric: str) -> Parallel:
             tuple((*one, *other) for one, other in pairwise(points)),
             f"{_style(item, scale)}{' best' if item is contender.chosen else ''}", _words(item, metric)))
     return Parallel(tuple(axes), tuple(drawn), 160 * (len(names) + 1))
-
-
-def is_lower_better(contender: TunedContender, metric: str) -> bool:
-    """Return whether a smaller figure ranks higher, as the choice ranks."""
-    if METRICS[metric].path not in ("final", "best"):
-        return METRICS[metric].better == "lower"
-    return any(item.cell is not None and item.cell.choices.stop.direction == "lower" for item in contender.settings)
-
-
-def end_of(item: TriedSetting) -> str:
-    """Return how a setting without a figure ended: missed, abandoned, failed, skipped or not yet run."""
-    if item.cell is None:
-        return "skipped"
-    if not item.results:
-        return "not run"
-    statuses = item.statuses
-    return "abandoned" if "abandoned" in statuses else "missed" if "missed" in statuses else "failed"
-
-
-def figure_text(item: TriedSetting, metric: str) -> str:
-    """Return the figure of a setting with its unit, or how it ended."""
-    if item.figure is not None:
-        return f"{item.figure:,.4g} {METRICS[metric].unit}".rstrip()
-    return end_of(item)
-
-
-def setting_text(values: dict[str, Any]) -> str:
-    """Return a setting as people read it: `optimizer.lr 0.1, batch.global 64`."""
-    return ", ".join(f"{name} {as_text(value)}" for name, value in sorted(values.items()))
 
 
 class _Scale:

@@ -11,11 +11,12 @@ from repro.record.store import Record
 from repro.record.tuning import RULE, TunedContender, Tuning, TuningCost
 from repro.suite.metrics import METRICS
 
+from ..tables.tuning_words import end_of, figure_text, is_lower_better, setting_text
 from ..text import Number, number, plural, seconds, share, visible, without_paths, wrapped
 from .cells import COLORS, DASHES, SYMBOLS
 from .curves import DASHES as PATTERNS
 from .curves import Chart, layout
-from .parallel import Parallel, end_of, figure_text, is_lower_better, parallel, setting_text
+from .parallel import Parallel, parallel
 from .scores import ContenderMark
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from repro.compare.tuning_check import Budget, check_tuning, width
 from repro.record.store import Record
 
-from ..page.parallel import figure_text, setting_text
+from ..tables.tuning_words import figure_text, setting_text
 from ..tables.values import origins_of
 from .words import NOTHING, TextTable, name, rounded
 

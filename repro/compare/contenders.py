@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from repro.compare.cells import factors_of
+from repro.compare.tuning_check import tuned_levels
 from repro.core import pattern
-from repro.core.errors import SuiteError, UsageError
+from repro.core.errors import UsageError
 from repro.record.store import Record
 from repro.suite.cell import Cell, label_of, shown_factors
 from repro.suite.contenders import contender_label
-from repro.suite.matrix import levels_of_cells
-from repro.suite.recorded import reading
 
 TASK = ("workload", "stop")
 """Fields of a trial that say what is to be solved, not who solves it."""
@@ -59,7 +58,7 @@ def field_of(records: Sequence[Record], by: Sequence[str] = ()) -> Field:
     """
     chosen = tuple(by) or default_factors(records)
     _check_factors(records, chosen)
-    names = _Names(records, chosen, {key: value for record in records for key, value in _levels(record).items()})
+    names = _Names(records, chosen, {key: value for record in records for key, value in tuned_levels(record).items()})
     found: dict[tuple[str, str], Entry] = {}
     for record in records:
         for cell in record.plan.cells:
@@ -80,17 +79,6 @@ def field_of(records: Sequence[Record], by: Sequence[str] = ()) -> Field:
                          f"the factor with --by, one of {', '.join(_varying(records)) or 'none'}")
     entries = {place: entry for place, entry in found.items() if place[0] not in left}
     return Field(chosen, entries, kept, workloads, tuple(left.items()), tuple(_notes(kept, workloads, entries, chosen)))
-
-
-def _levels(record: Record) -> Mapping[str, Mapping[str, Any]]:
-    """Return the levels of the cells of a tuned suite; none of any other, or if it cannot be expanded here."""
-    if not record.plan.suite.settings:
-        return {}
-    try:
-        with reading(record.plan.plugins):
-            return levels_of_cells(record.plan.suite, record.plan.device)
-    except SuiteError:
-        return {}
 
 
 def default_factors(records: Sequence[Record]) -> tuple[str, ...]:

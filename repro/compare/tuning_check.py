@@ -9,15 +9,16 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from repro.core.errors import SuiteError
 from repro.core.yaml_file import FieldPath
 from repro.record.results import Result
 from repro.record.status import meaning
 from repro.record.store import Record
-from repro.record.tuning import Tuning, read_tuning, tuning_of, tuning_sha256
+from repro.record.tuning import TunedContender, Tuning, read_tuning, tuning_of, tuning_sha256
 from repro.suite.contenders import Contender, contender_label, contenders
 from repro.suite.matrix import levels_of_cells, written_kinds
 from repro.suite.recorded import reading
@@ -153,13 +154,8 @@ def _budget_problems(
         if item.further:
             yield (f"{item.label}: {item.further} starts in the ledger ended with a result beyond its "
                    f"{item.settings * item.seeds} declared trials")
-    if found is not None:
-        known = {cell.cell_id for cell in found.record.plan.cells}
-        strange = [item for item in found.record.attempts if item.cell_id not in known]
-        if strange:
-            yield f"{len(strange)} starts in the ledger are of no declared setting (first: {strange[0].trial_id})"
-        if missing := found.record.missing():
-            yield f"{len(missing)} of {len(found.record.plan.order)} tuning trials have no result"
+    if found is not None and (missing := found.record.missing()):
+        yield f"{len(missing)} of {len(found.record.plan.order)} tuning trials have no result"
     if record.plan.kind != "tuning":
         yield from _setting_problems(record, drawn, found)
 
@@ -190,20 +186,39 @@ def _setting_problems(record: Record, drawn: Sequence[Contender], found: Tuning 
             yield f"the scored setting of {one.label} is not the best one of its tuning"
 
 
-def _key(levels: dict[str, object]) -> str:
+def _key(levels: Mapping[str, Any]) -> str:
     return json.dumps(levels, sort_keys=True)
 
 
 def _covers(record: Record) -> bool:
     """Return whether every scored cell has a tuned setting, as far as it can be told here."""
-    suite = record.plan.suite
+    levels = tuned_levels(record)
+    return all(any(_has(levels[cell.cell_id], item.where) for item in record.plan.suite.settings)
+               for cell in record.plan.cells if cell.cell_id in levels)
+
+
+def _has(levels: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    return all(levels.get(key) == level for key, level in wanted.items())
+
+
+def tuned_levels(record: Record) -> Mapping[str, Mapping[str, Any]]:
+    """Return cell id -> factor -> level of a suite with settings of its own; none of any other, or if it cannot be
+    expanded here."""
+    if not record.plan.suite.settings:
+        return {}
     try:
         with reading(record.plan.plugins):
-            levels = levels_of_cells(suite, record.plan.device)
+            return levels_of_cells(record.plan.suite, record.plan.device)
     except SuiteError:
-        return True
-    return all(any(all(levels[cell.cell_id].get(key) == level for key, level in item.where.items())
-                   for item in suite.settings) for cell in record.plan.cells if cell.cell_id in levels)
+        return {}
+
+
+def tuned_by(record: Record) -> dict[str, TunedContender]:
+    """Return cell id -> its contender in the tuning below the record; none if the tuning is not there."""
+    found = read_tuning(record.folder.root) if record.plan.suite.tuned else None
+    levels = tuned_levels(record) if found else {}
+    return {cell_id: item for item in (found.contenders if found else ())
+            for cell_id, of_cell in levels.items() if _has(of_cell, item.levels)}
 
 
 def _seed_problems(record: Record, found: Tuning | None) -> Iterator[str]:
