@@ -55,6 +55,10 @@ def spaces(facts: Facts) -> Judged:
     found = facts.tuning
     if found is None:
         return _without(facts)
+    fixed = [item.label for item in found.budgets if all(
+        axis.choices is not None and len(axis.choices) == 1 for axis in item.space.space.values())]
+    if fixed:
+        return "fail", f"no search: the space has one setting for {join(fixed)}"
     parts = [f"{item.label}: {', '.join(f'{name} {width(axis)}' for name, axis in sorted(item.space.space.items()))} "
              f"({' '.join(item.space.origin.split())})" for item in _different(found)]
     return "pass", f"every space with its origin and width; {join(parts)}"
