@@ -58,8 +58,8 @@ class States:
     weight_bytes: int
     master: bool
     """The optimizer updates a float32 copy of the weights."""
-    moments: int
-    """Numbers that the optimizer keeps for a parameter."""
+    moments: float
+    """Numbers that the optimizer keeps for a parameter, in the mean over the model."""
 
     def whole(self) -> StateMemory:
         """Everything on every rank: single, ddp, ZeRO 0."""

@@ -50,6 +50,12 @@ class Setting:
     master_weights: bool = False
     """Whether the optimizer updates a float32 copy of the weights (`Precision.master`)."""
     model: ModelOptions = ModelOptions()  # noqa: RUF009  # frozen
+    whole_tensors: bool = False
+    """Whether the optimizer's rule looks at whole tensors (`Optimizer.whole_tensors`)."""
+    takes_rows: bool = True
+    """Whether the optimizer's rule is right on tensors whose rows are divided (`Optimizer.takes_rows`)."""
+    averages: bool = False
+    """Whether evaluations use other weights than training (`Optimizer.evaluates_other_weights`)."""
 
 
 class Plugin(BaseModel):

@@ -327,7 +327,7 @@ class TrainingConfig(TrialConfig):
                                machine)
 
     def setting(self, device: str, device_count: int) -> Setting:
-        precision = self.precision.get(Precision)
+        precision, optimizer = self.precision.get(Precision), self.optimizer.get(Optimizer)
         return Setting(
             workload=self.workload.kind, engine=self.engine.kind, comm=self.comm.kind,
             precision=self.precision.kind, optimizer=self.optimizer.kind, launcher=self.launcher.kind,
@@ -336,7 +336,8 @@ class TrainingConfig(TrialConfig):
             simulated=self.origin == "simulated", own_algorithm=self.comm.get(Comm).own_algorithm,
             passed_through=tuple(self.comm.get(Comm).passes_through(self.processes)),
             weights=precision.weights, autocast=precision.autocast, master_weights=precision.master,
-            model=self.model_options,
+            model=self.model_options, whole_tensors=optimizer.whole_tensors, takes_rows=optimizer.takes_rows,
+            averages=optimizer.evaluates_other_weights,
         )
 
     def preload(self) -> list[str]:
