@@ -11,6 +11,7 @@ from repro.core.errors import UsageError
 from repro.optimizers.adamw import Beta
 from repro.optimizers.decay import Decay, decay_groups, kernels
 from repro.optimizers.hidden import hidden_names, shapes_of_names
+from repro.seams.plugin import Rows
 from repro.seams.training import Optimizer
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class Muon(Optimizer):
 
     preload = ("torch", "torch._dynamo", "repro.optimizers.updates.joined")
     whole_tensors: ClassVar[bool] = True
-    takes_rows: ClassVar[bool] = False
+    on_rows: ClassVar[Rows] = "backend"
 
     lr: float = Field(gt=0, description="learning rate of Muon at the reference batch, before scaling and schedule")
     momentum: float = Field(0.95, ge=0, lt=1)

@@ -10,7 +10,7 @@ from pydantic import Field
 from repro.optimizers.adamw import Beta
 from repro.optimizers.decay import Decay, decay_groups
 from repro.optimizers.installed import why_missing
-from repro.seams.plugin import Setting
+from repro.seams.plugin import Rows, Setting
 from repro.seams.training import Optimizer
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Soap(Optimizer):
 
     preload = ("torch", "torch._dynamo")
     whole_tensors: ClassVar[bool] = True
-    takes_rows: ClassVar[bool] = False
+    on_rows: ClassVar[Rows] = "none"
     starts_from_zero: ClassVar[bool] = False
 
     lr: float = Field(gt=0, description="learning rate at the reference batch, before scaling rule and schedule")

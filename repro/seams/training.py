@@ -18,7 +18,7 @@ from repro.core.random_streams import Streams
 from repro.seams.held import Held
 from repro.seams.loss_scaling import LossScaling
 from repro.seams.model_options import ModelOptions
-from repro.seams.plugin import Plugin
+from repro.seams.plugin import Plugin, Rows
 from repro.seams.workload import (
     Batch,
     DataIdentity,
@@ -69,8 +69,8 @@ class Optimizer(Plugin):
     whole_tensors: ClassVar[bool] = False
     """True: the rule looks at whole tensors (norms, matrices), not at each element alone, so that an engine which
     flattens or cuts tensors would silently train differently."""
-    takes_rows: ClassVar[bool] = True
-    """False: the rule is wrong or fails on a tensor whose rows are divided over the ranks (torch's `DTensor`)."""
+    on_rows: ClassVar[Rows] = "any"
+    """Where the rule is right on tensors whose rows are divided over the ranks (torch's `DTensor`)."""
     starts_from_zero: ClassVar[bool] = True
     """False: state that a first step creates is not zero before it (copies of weights, preconditioners); after a
     warm-up it is dropped, so that the first step creates it again."""

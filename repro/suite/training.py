@@ -336,7 +336,7 @@ class TrainingConfig(TrialConfig):
             simulated=self.origin == "simulated", own_algorithm=self.comm.get(Comm).own_algorithm,
             passed_through=tuple(self.comm.get(Comm).passes_through(self.processes)),
             weights=precision.weights, autocast=precision.autocast, master_weights=precision.master,
-            model=self.model_options, whole_tensors=optimizer.whole_tensors, takes_rows=optimizer.takes_rows,
+            model=self.model_options, whole_tensors=optimizer.whole_tensors, on_rows=optimizer.on_rows,
             averages=optimizer.evaluates_other_weights,
         )
 

@@ -101,7 +101,7 @@ class OptimizerState:
     def restore(self) -> None:
         """Write the old values into the present tensors, so that no memory is allocated again."""
         self.groups.restore()
-        if not self.before and not self.starts_from_zero:
+        if not any(self.before.values()) and not self.starts_from_zero:
             self.optimizer.state.clear()
         for parameter, state in self.optimizer.state.items():
             before = self.before.get(id(parameter), {})
