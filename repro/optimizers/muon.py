@@ -52,7 +52,7 @@ class Muon(Optimizer):
         named = list(named_parameters)
         chosen = hidden_names([(name, parameter.ndim) for name, parameter in named], self.hidden)
         if not chosen:
-            raise UsageError("optimizer muon: the model has no hidden matrix (two dimensions, not the first or the last "
+            raise UsageError("optimizer muon: the model has no hidden matrix (two dimensions, not of the first or last "
                              "layer), so that AdamW alone would train it; name matrices in `hidden`, or use adamw")
         matrices = [(name, parameter) for name, parameter in named if name in chosen]
         others = [(name, parameter) for name, parameter in named if name not in chosen]

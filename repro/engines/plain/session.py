@@ -42,6 +42,8 @@ class TorchSession(Session):
 
     optimizer: torch.optim.Optimizer
     """The trial's optimizer object, the one that steps."""
+    _averaged = False
+    """The parameters hold the weights that are evaluated, not those of training."""
 
     def __init__(self, parts: TrainingParts, job: Job) -> None:
         self.parts, self.job = parts, job
@@ -53,8 +55,6 @@ class TorchSession(Session):
         self.reductions = ReductionWatcher()
         self.eval_batch = 0
         """Samples of the largest forward pass of an evaluation so far."""
-        self._averaged = False
-        """The parameters hold the weights that are evaluated, not those of training."""
         self.recomputation: Recomputation | None = None
         self.compiler: Compiler | None = None
         if self.device.type == "cuda":
