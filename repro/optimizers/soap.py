@@ -20,13 +20,16 @@ if TYPE_CHECKING:
 class Soap(Optimizer):
     """`pytorch_optimizer.SOAP`: Adam in the eigenbasis of Shampoo's factors; vectors by Adam alone.
 
-    The first step only measures the factors and leaves the weights as they are.
+    The first step only measures the factors and leaves the weights as they are. Where a factor has equal eigenvalues
+    (a first gradient of low rank has many of 0), rounding decides the basis, and with it the update.
     """
 
     preload = ("torch", "torch._dynamo")
     whole_tensors: ClassVar[bool] = True
     on_rows: ClassVar[Rows] = "none"
     starts_from_zero: ClassVar[bool] = False
+    ungated: ClassVar[str] = ("rounding decides SOAP's eigenbasis where a factor has equal eigenvalues, so correct "
+                              "engines differ")
 
     lr: float = Field(gt=0, description="learning rate at the reference batch, before scaling rule and schedule")
     betas: tuple[Beta, Beta] = (0.95, 0.95)

@@ -74,6 +74,9 @@ class Optimizer(Plugin):
     starts_from_zero: ClassVar[bool] = True
     """False: state that a first step creates is not zero before it (copies of weights, preconditioners); after a
     warm-up it is dropped, so that the first step creates it again."""
+    ungated: ClassVar[str] = ""
+    """Why the parity gate cannot judge engines under this rule: rounding alone makes correct ones differ more than the
+    gate's largest tolerance. "": it can."""
     moves_at_rate_zero: ClassVar[bool] = False
     """True: a step of learning rate 0 may change the weights, because the momentum holds earlier rates."""
 
