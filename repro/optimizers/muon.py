@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -11,7 +12,7 @@ from repro.core.errors import UsageError
 from repro.optimizers.adamw import Beta
 from repro.optimizers.decay import Decay, decay_groups, kernels
 from repro.optimizers.hidden import hidden_names, shapes_of_names
-from repro.seams.plugin import Rows
+from repro.seams.plugin import Rows, Setting
 from repro.seams.training import Optimizer
 
 if TYPE_CHECKING:
@@ -43,6 +44,12 @@ class Muon(Optimizer):
     eps: float = Field(1e-8, gt=0)
     weight_decay: float = Field(0.1, ge=0)
     decay: Decay = Field("all", description="tensors of AdamW with decay")
+
+    def unsupported(self, setting: Setting) -> str | None:
+        found = version("torch")
+        if tuple(map(int, found.split(".")[:2])) >= (2, 9):
+            return None
+        return f"torch has Muon since version 2.9, and torch {found} is installed"
 
     def build(self, named_parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> torch.optim.Optimizer:
         import torch
