@@ -61,7 +61,7 @@ class Case:
     wide: int = 0
     """Width of a model of eight blocks in place of the small net; 0: the small net."""
     body: str = "follow"
-    """What is done with the session: `follow`, `state_memory` or `readbacks`."""
+    """What is done with the session: `follow`, `state_memory`, `readbacks` or `averages`."""
 
     def __str__(self) -> str:
         stage = getattr(self.engine, "stage", "")
@@ -106,10 +106,14 @@ def build_parts(batch_norm: bool) -> TrainingParts:
     def correct(outputs: Any, targets: Any) -> torch.Tensor:
         return (outputs.argmax(1) == targets).sum()
 
+    def total_loss(outputs: Any, targets: Any) -> torch.Tensor:
+        return nn.functional.cross_entropy(outputs, targets, reduction="sum")
+
     def unused(*_: Any) -> Any:
         raise AssertionError
 
-    return TrainingParts(model, nn.functional.cross_entropy, {"accuracy": correct}, unused, unused, unused, unused)
+    scores = {"accuracy": correct, "loss": total_loss}
+    return TrainingParts(model, nn.functional.cross_entropy, scores, unused, unused, unused, unused)
 
 
 def wide_parts(width: int) -> TrainingParts:
@@ -261,7 +265,24 @@ def readbacks(case: Case, session: Session, rank: int) -> dict[str, Any]:
     return {"readbacks": counter.found}
 
 
-BODIES = {"follow": follow, "state_memory": state_memory, "readbacks": readbacks}
+def averages(case: Case, session: Session, rank: int) -> dict[str, Any]:
+    """Weights and losses around evaluations under an optimizer that evaluates others than it trains."""
+    probe = [shaped(images(0, 24), case.inputs)]
+
+    def loss() -> float:
+        return session.evaluate(probe, "loss")[0]
+
+    for step in range(case.steps):
+        session.step(step_batches(case, rank, step), case.optimizer.lr)
+    found: dict[str, Any] = {"before": session.weights()}
+    with session.evaluated():
+        found |= {"averaged": session.weights(), "scored_inside": loss()}
+        found["held"] = session.held()
+    found |= {"scored": loss(), "after": session.weights()}
+    return found
+
+
+BODIES = {"follow": follow, "state_memory": state_memory, "readbacks": readbacks, "averages": averages}
 
 # ---- the processes
 

@@ -64,6 +64,17 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "optimizer": {
         "sgd": "repro.optimizers.sgd:Sgd",
         "adamw": "repro.optimizers.adamw:AdamW",
+        "adam": "repro.optimizers.adam:Adam",
+        "rmsprop": "repro.optimizers.rmsprop:RmsProp",
+        "adaptahead": "repro.optimizers.adaptahead:AdaptAhead",
+        "lars": "repro.optimizers.lars:Lars",
+        "lamb": "repro.optimizers.lamb:Lamb",
+        "lion": "repro.optimizers.lion:Lion",
+        "muon": "repro.optimizers.muon:Muon",
+        "soap": "repro.optimizers.soap:Soap",
+        "shampoo": "repro.optimizers.shampoo:Shampoo",
+        "schedule-free-sgd": "repro.optimizers.schedule_free_sgd:ScheduleFreeSgd",
+        "schedule-free-adamw": "repro.optimizers.schedule_free_adamw:ScheduleFreeAdamW",
     },
     "launcher": {
         "inline": "repro.launchers.inline:Inline",

@@ -87,7 +87,19 @@ class DeepSpeedZero(Engine):
             )
         if setting.weights == "float16" and setting.device == "cpu":
             return "DeepSpeed refuses fp16 on CPUs without float16 matrix instructions, and nearly all are without"
-        return self._no_such_communication(setting)
+        return self._no_such_optimizer(setting) or self._no_such_communication(setting)
+
+    def _no_such_optimizer(self, setting: Setting) -> str | None:
+        """Return why DeepSpeed would not carry out the optimizer's rule; None if it does."""
+        if setting.whole_tensors and self.stage > 0:
+            return (f"the rule of optimizer {setting.optimizer} looks at whole tensors, and ZeRO {self.stage} hands an "
+                    "optimizer one flat part of all of them, on which it would silently train differently; use stage "
+                    "0, ddp or single")
+        if setting.averages and (self.stage > 0 or setting.master_weights):
+            held = f"ZeRO {self.stage}" if self.stage > 0 else f"{setting.precision} without ZeRO"
+            return (f"optimizer {setting.optimizer} evaluates averaged weights, and under {held} DeepSpeed writes the "
+                    "optimizer's weights into the model only in a step; use stage 0 with float32 weights, ddp or fsdp")
+        return None
 
     def _no_such_communication(self, setting: Setting) -> str | None:
         """Return why DeepSpeed does not support the compression, bucket size or overlap; None if it does."""

@@ -34,8 +34,17 @@ class Fsdp(Engine):
                               "(every direct child of the model), or a list of class names of modules")
 
     def unsupported(self, setting: Setting) -> str | None:
-        return (self._no_such_compression(setting) or self._no_such_overlap(setting)
+        return (self._no_such_optimizer(setting) or self._no_such_compression(setting) or self._no_such_overlap(setting)
                 or self._no_such_algorithm(setting))
+
+    def _no_such_optimizer(self, setting: Setting) -> str | None:
+        if setting.on_rows == "none":
+            return (f"the rule of optimizer {setting.optimizer} needs complete matrices, and FSDP divides their rows "
+                    "over the ranks; use ddp, single or DeepSpeed's stage 0")
+        if setting.on_rows == "backend" and setting.own_algorithm:
+            return (f"optimizer {setting.optimizer} multiplies matrices whose rows FSDP divides by torch's operators, "
+                    f"whose collectives only comm 'backend' carries out, not {setting.comm!r}")
+        return None
 
     def _no_such_compression(self, setting: Setting) -> str | None:
         if setting.compression == "none":

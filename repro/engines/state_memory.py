@@ -1,8 +1,9 @@
 """Memory of a model's states on a rank, modelled: weights, gradients, optimizer (Rajbhandari et al., 2020, section 3).
 
 P parameters over N ranks; a weight or gradient has w bytes (4, or 2 under the *-master formats), the optimizer keeps m
-numbers for each parameter in float32 (AdamW 2, SGD with momentum 1), master weights have 4 bytes. Bytes a parameter
-after a backward pass, when gradients are complete and before the update:
+numbers for each parameter in float32, in the mean over the model and read back from its state (AdamW 2, SGD with
+momentum 1; docs/optimizers.md), master weights have 4 bytes. Bytes a parameter after a backward pass, when gradients
+are complete and before the update:
 
 | engine | weights | gradients | masters | optimizer |
 |---|---|---|---|---|
@@ -58,8 +59,8 @@ class States:
     weight_bytes: int
     master: bool
     """The optimizer updates a float32 copy of the weights."""
-    moments: int
-    """Numbers that the optimizer keeps for a parameter."""
+    moments: float
+    """Numbers that the optimizer keeps for a parameter, in the mean over the model."""
 
     def whole(self) -> StateMemory:
         """Everything on every rank: single, ddp, ZeRO 0."""

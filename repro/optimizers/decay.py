@@ -33,3 +33,16 @@ def kernels(groups: list[dict[str, Any]]) -> dict[str, bool]:
     the same arithmetic for flattened and separate parameters.
     """
     return {"foreach": False, "fused": bool(groups[0]["params"][0].is_cuda)}
+
+
+def adapted_groups(
+    named_parameters: Iterable[tuple[str, torch.nn.Parameter]], decay: Decay, weight_decay: float, adapt: Decay
+) -> list[dict[str, Any]]:
+    """Return groups with `weight_decay` and `adapt` (their rates are scaled by norms), none of them empty."""
+    parameters = [parameter for _, parameter in named_parameters]
+    groups = [{
+        "params": [parameter for parameter in parameters if (parameter.ndim <= 1) is vectors],
+        "weight_decay": weight_decay if decay == "all" or not vectors else 0.0,
+        "adapt": adapt == "all" or not vectors,
+    } for vectors in (False, True)]
+    return [group for group in groups if group["params"]]

@@ -7,11 +7,15 @@ setting, which becomes a skipped trial with that reason in the plan.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from repro.seams.model_options import ModelOptions
+
+Rows = Literal["any", "backend", "none"]
+"""any: with every communication algorithm; backend: by torch's operators on divided tensors, whose collectives only the
+backend carries out; none: the rule needs complete tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,12 @@ class Setting:
     master_weights: bool = False
     """True: the optimizer updates a float32 copy of the weights (`Precision.master`)."""
     model: ModelOptions = ModelOptions()  # noqa: RUF009  # frozen
+    whole_tensors: bool = False
+    """Whether the optimizer's rule looks at whole tensors (`Optimizer.whole_tensors`)."""
+    on_rows: Rows = "any"
+    """Where the optimizer's rule is right on tensors whose rows are divided (`Optimizer.on_rows`)."""
+    averages: bool = False
+    """Whether evaluations use other weights than training (`Optimizer.evaluates_other_weights`)."""
 
 
 class Plugin(BaseModel):

@@ -18,7 +18,7 @@ from repro.core.random_streams import Streams
 from repro.seams.held import Held
 from repro.seams.loss_scaling import LossScaling
 from repro.seams.model_options import ModelOptions
-from repro.seams.plugin import Plugin
+from repro.seams.plugin import Plugin, Rows
 from repro.seams.workload import (
     Batch,
     DataIdentity,
@@ -63,8 +63,22 @@ class Optimizer(Plugin):
     lr: float
     """Base learning rate."""
     evaluates_other_weights: ClassVar[bool] = False
-    """True: an evaluation uses other weights than training does (averages), so the worker neither repeats evaluations
-    itself nor requires that they leave the weights unchanged."""
+    """True: evaluations use other weights than training does (averages). The torch optimizer then has `eval()`, which
+    writes them into its parameters, and `train()`, as in the package schedulefree; sessions call both
+    (`Session.evaluated`)."""
+    whole_tensors: ClassVar[bool] = False
+    """True: the rule looks at whole tensors (norms, matrices), not at each element alone, so that an engine which
+    flattens or cuts tensors would silently train differently."""
+    on_rows: ClassVar[Rows] = "any"
+    """Where the rule is right on tensors whose rows are divided over the ranks (torch's `DTensor`)."""
+    starts_from_zero: ClassVar[bool] = True
+    """False: state that a first step creates is not zero before it (copies of weights, preconditioners); after a
+    warm-up it is dropped, so that the first step creates it again."""
+    ungated: ClassVar[str] = ""
+    """Why the parity gate cannot judge engines under this rule: rounding alone makes correct ones differ more than the
+    gate's largest tolerance. "": it can."""
+    moves_at_rate_zero: ClassVar[bool] = False
+    """True: a step of learning rate 0 may change the weights, because the momentum holds earlier rates."""
 
     @abstractmethod
     def build(self, named_parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> torch.optim.Optimizer:
@@ -194,6 +208,13 @@ class Session(ABC):
     @abstractmethod
     def update(self, rate: float) -> None:
         """Clip, apply the optimizer with learning rate `rate`, clear the gradients."""
+
+    def evaluated(self) -> AbstractContextManager[None]:
+        """Return a context in which `weights` and `held` are those that `evaluate` uses; on leaving it training goes
+        on from the same bits. Other weights than those of training only under an optimizer that
+        `evaluates_other_weights`.
+        """
+        return nullcontext()
 
     @abstractmethod
     def evaluate(self, batches: Collection[Batch], metric: str) -> tuple[float, int]:

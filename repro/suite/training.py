@@ -237,6 +237,12 @@ class TrainingConfig(TrialConfig):
         return self.budget_steps * self.batch.global_ / self.workload.get(Workload).train_samples
 
     @property
+    def ungated(self) -> str:
+        """Why the parity gate leaves the cell out: the suite's reason, or the optimizer's; "": it is gated."""
+        stated = self.gate.skip if self.gate is not None else None
+        return stated or self.optimizer.get(Optimizer).ungated
+
+    @property
     def gate_metric(self) -> str:
         """The metric that the parity gate evaluates by: the one that the trial stops by, else the workload's first."""
         return self.stop.metric or next(iter(self.workload.get(Workload).metrics))
@@ -327,7 +333,7 @@ class TrainingConfig(TrialConfig):
                                machine)
 
     def setting(self, device: str, device_count: int) -> Setting:
-        precision = self.precision.get(Precision)
+        precision, optimizer = self.precision.get(Precision), self.optimizer.get(Optimizer)
         return Setting(
             workload=self.workload.kind, engine=self.engine.kind, comm=self.comm.kind,
             precision=self.precision.kind, optimizer=self.optimizer.kind, launcher=self.launcher.kind,
@@ -336,7 +342,8 @@ class TrainingConfig(TrialConfig):
             simulated=self.origin == "simulated", own_algorithm=self.comm.get(Comm).own_algorithm,
             passed_through=tuple(self.comm.get(Comm).passes_through(self.processes)),
             weights=precision.weights, autocast=precision.autocast, master_weights=precision.master,
-            model=self.model_options,
+            model=self.model_options, whole_tensors=optimizer.whole_tensors, on_rows=optimizer.on_rows,
+            averages=optimizer.evaluates_other_weights,
         )
 
     def preload(self) -> list[str]:
@@ -347,7 +354,7 @@ class TrainingConfig(TrialConfig):
 
     def notes(self, machine: Machine) -> list[str]:
         costly = self.determinism == "bitwise" and self.origin != "simulated"
-        ungated = [f"not gated: {self.gate.skip}"] if self.gate is not None and self.gate.skip else []
+        ungated = [f"not gated: {self.ungated}"] if self.ungated else []
         return [*ungated, *([BITWISE] if costly else []), *super().notes(machine)]
 
     @property
@@ -376,6 +383,6 @@ class TrainingConfig(TrialConfig):
         return self.launcher.get(Launcher).rank_logs(self.processes)
 
     def gate_starts(self) -> int:
-        if self.gate is not None and self.gate.skip:
+        if self.ungated:
             return 0
         return 1 if self.precision.kind == "fp32" else 2  # once in fp32, once more in its own format

@@ -32,7 +32,7 @@ class Capture:
 
     def __init__(self, context: TrialContext) -> None:
         self.context = context
-        self.enabled = context.parts is not None and not context.job.optimizer.evaluates_other_weights
+        self.enabled = context.parts is not None
         self.streams = Streams(context.trial.master_seed, context.trial.repeat)
         self.newest: Captured | None = None
         self.moved: list[int] = []
@@ -48,7 +48,8 @@ class Capture:
 
     def before(self) -> None:
         """Keep the weights that are about to be evaluated: on this clock a copy costs less than its hash."""
-        self._before = held_or_full(self.context.session)
+        with self.context.session.evaluated():
+            self._before = held_or_full(self.context.session)
 
     def after(self, evaluated: Evaluated) -> None:
         """Keep the weights that were evaluated.
@@ -56,7 +57,8 @@ class Capture:
         What is held both before and after is compared: an engine that gathers its shards to evaluate may keep whole
         parameters afterwards.
         """
-        held = held_or_full(self.context.session)
+        with self.context.session.evaluated():
+            held = held_or_full(self.context.session)
         if _differ(self._before, held):
             self.moved.append(evaluated.number)
         self._before = ()

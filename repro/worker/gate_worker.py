@@ -114,7 +114,8 @@ class Recorder:
 
     def _age(self, last: int) -> dict[str, Any]:
         losses = [float(self.session.step(self._batches(last + 1 + index), 0.0)) for index in range(AGED_STEPS)]
-        return {"aged_loss": tuple(self._mean(losses)), "moved_at_rate_zero": self._moved()}
+        moved = "" if self.job.optimizer.moves_at_rate_zero else self._moved()
+        return {"aged_loss": tuple(self._mean(losses)), "moved_at_rate_zero": moved}
 
     def _moved(self) -> str:
         """Return the first tensor whose weights differ from those at the last measured step."""
@@ -128,14 +129,16 @@ class Recorder:
         metric, job = self.trial.training.gate_metric, self.job
         theirs = self.session.evaluate(share_batches(self.parts, job, samples), metric)
         moved = self._moved()
+        weights = self.weights
+        if job.optimizer.evaluates_other_weights:
+            with self.session.evaluated():
+                weights = self.session.weights()
         functions = self.started.functions
         assert functions is not None
         own = OwnModel(self.trial, job, functions)
-        own.load(self.weights, self.session.buffers())
+        own.load(weights, self.session.buffers())
         ours = own.score(share_batches(functions, job, samples), metric)
         sums = self.session.total([theirs[0], float(theirs[1]), ours[0], float(ours[1])])
-        if job.optimizer.evaluates_other_weights:
-            return Evaluation(step=step, value=sums[0] / sums[1])
         self._optimizer = own.describe_optimizer()
         # A lost sample must show: the harness's own count is the divisor of both.
         value = sums[0] / sums[1] if sums[1] == sums[3] else float("nan")

@@ -66,11 +66,13 @@ class Loop:
                 self.save(self.writer)
         self.stop(ending)
         self.traffic.add(self.session.traffic())
-        report_final(self.context, RankFigures(
+        figures = RankFigures(
             self.steps.step, self.steps.block_seconds, self.steps.whole_seconds, self.traffic.total(),
             self.peak_bytes(), self.init_peak_bytes, self.order, self.audit, self.capture, self.evaluator.last,
             self.input,
-        ))
+        )
+        with self.session.evaluated():  # the final weights are those of the last evaluation
+            report_final(self.context, figures)
 
     def start(self) -> None:
         """Start the clock and read the data."""

@@ -117,8 +117,8 @@ def _has_option(choices: TrainingConfig) -> bool:
 
 
 def _skip(choices: TrainingConfig) -> str:
-    """Return the suite's reason to leave a cell out; "" if it is gated."""
-    return (choices.gate.skip or "") if choices.gate is not None else ""
+    """Return the reason of the suite or of the optimizer to leave a cell out; "" if it is gated."""
+    return choices.ungated
 
 
 def skipped(plan: Plan) -> dict[str, str]:

@@ -8,8 +8,13 @@ from repro.engines.ddp import Ddp
 from repro.engines.deepspeed_zero import DeepSpeedZero
 from repro.engines.fsdp import Fsdp
 from repro.engines.precisions import Bf16Master, Fp32
+from repro.engines.single import Single
+from repro.optimizers.muon import Muon
+from repro.optimizers.soap import Soap
 from repro.seams.training import Engine, Precision
 from tests.engine_ranks import ADAMW, SCATTERED, SGD, Case, Run, ranks
+from tests.optimizer_cases import ENGINES as OPTIMIZER_ENGINES
+from tests.optimizer_cases import OPTIMIZERS
 
 pytest.importorskip("torch")
 pytest.importorskip("deepspeed")
@@ -24,6 +29,7 @@ ENGINES = [Ddp(), Fsdp(), DeepSpeedZero(stage=0), DeepSpeedZero(stage=1, **SMALL
            DeepSpeedZero(stage=3, config=KEPT, **SMALL)]
 FAST = (Fsdp, DeepSpeedZero)
 slow = pytest.mark.slow
+QUICK = [(Single(), "muon"), (Single(), "soap"), (Single(), "schedule-free-adamw"), (Fsdp(), "lars")]
 
 
 def cases() -> list[object]:
@@ -43,6 +49,38 @@ def test_states_take_the_memory_of_the_formula(ranks: Run, case: Case) -> None:
         predicted, measured = rank["predicted"]["total"], rank["measured"] - rank["before"]
         print(f"{case}: measured {measured:,}, formula {predicted:,}, ratio {measured / predicted:.3f}")
         assert measured == pytest.approx(predicted, rel=0.15)
+
+
+@pytest.mark.parametrize(("engine", "name"), [
+    pytest.param(engine, name, id=f"{type(engine).__name__}-{name}", marks=[] if (engine, name) in QUICK else slow)
+    for name, engines in OPTIMIZER_ENGINES.items() for engine in (Single(), *engines) if engine in (Single(), Fsdp())])
+def test_states_of_every_optimizer_take_the_memory_of_the_formula(ranks: Run, engine: Engine, name: str) -> None:
+    pytest.importorskip("pytorch_optimizer")
+    pytest.importorskip("schedulefree")
+    optimizer = OPTIMIZERS[name]
+    if isinstance(optimizer, Muon):
+        optimizer = optimizer.model_copy(update={"hidden": None})
+    if isinstance(optimizer, Soap):
+        optimizer = Soap(lr=0.001)
+    case = Case(engine, 1 if isinstance(engine, Single) else 2, 1, optimizer, wide=256, body="state_memory")
+    for rank in ranks(case):
+        predicted, measured = rank["predicted"], rank["measured"] - rank["before"]
+        print(f"{case}: measured {measured:,}, formula {predicted['total']:,}")
+        assert measured == pytest.approx(predicted["total"], rel=0.15)
+        # 8 layers of n x n weights and n biases: Muon has 6 of the layers, SOAP and Shampoo two factors and two more
+        # matrices of each (Shampoo those of the biases, too).
+        n, count = 256, 8 * (256 * 256 + 256)
+        kept = {"lars": count, "lion": count, "schedule-free-sgd": count, "muon": 2 * count - 6 * n * n,
+                "soap": 2 * count + 32 * n * n, "shampoo": count + 32 * n * n + 16 * n * n}.get(name, 2 * count)
+        assert predicted["optimizer"] == 4 * kept // case.world
+
+
+@pytest.mark.parametrize("engine", [Single(), Ddp(), Fsdp()], ids=str)
+@pytest.mark.parametrize("name", ["lars", "lamb", "adaptahead"])
+def test_our_rules_read_nothing_back(ranks: Run, engine: Engine, name: str) -> None:
+    world = 1 if isinstance(engine, Single) else 2
+    for rank in ranks(Case(engine, world, 2, OPTIMIZERS[name], body="readbacks")):
+        assert rank["readbacks"] == []
 
 
 @pytest.mark.parametrize("engine", [Ddp(), Fsdp(), DeepSpeedZero(stage=0), DeepSpeedZero(stage=1),

@@ -68,7 +68,7 @@ def run_gate(plan: Plan, suite_text: str, only: Sequence[str]) -> Gated:
             launchers.close()
     if not findings and (left_out := skipped(chosen)):
         reasons = "; ".join(dict.fromkeys(left_out.values()))
-        raise UsageError(f"the suite leaves every cell out of the gate (gate.skip): {reasons}")
+        raise UsageError(f"the gate leaves every cell out (gate.skip, or the optimizer's own reason): {reasons}")
     if not findings:
         raise UsageError("the gate has nothing to compare: no cell trains a model by an engine other than the "
                          "reference's, single")

@@ -13,6 +13,7 @@ import torch
 from repro.core.errors import CheckpointRefused
 from repro.engines.plain.numerics import make_scaler, name_of
 from repro.engines.plain.session import TorchSession, as_array
+from repro.engines.plain.state_snapshot import GroupNumbers, create_state, state_tensors
 from repro.engines.plain.tensor_files import load_tensors, save_tensors
 from repro.seams.batches import call_model
 from repro.seams.training import Batch, Job, TrainingParts
@@ -116,13 +117,16 @@ class LoopSession(TorchSession):
             self.scaler.update()
         else:
             self.optimizer.step()
-        if self.masters:
-            self.masters.round_into(self.parameters)
+        self.publish_weights()
         self.clear_gradients()
 
     def clip(self, limit: float) -> None:
         """Scale the gradients so that the L2 norm of all of them is at most `limit`."""
         torch.nn.utils.clip_grad_norm_(self.stepped, limit)
+
+    def publish_weights(self) -> None:
+        if self.masters:
+            self.masters.round_into(self.parameters)
 
     def clear_gradients(self) -> None:
         for parameter in self.parameters:
@@ -154,7 +158,7 @@ class LoopSession(TorchSession):
         if self.masters:
             found |= {f"masters.{name}": copy.detach() for name, copy in self.masters.named}
         return found | {f"optimizer.{name}.{key}": value for name, state in self._optimizer_states()
-                        for key, value in state.items() if isinstance(value, torch.Tensor)}
+                        for key, value in state_tensors(state).items()}
 
     def _optimizer_states(self) -> list[tuple[str, dict[str, Any]]]:
         """Return the optimizer's state of each parameter, by the parameter's name."""
@@ -176,13 +180,17 @@ class LoopSession(TorchSession):
         save_tensors(folder / TENSORS, self.state_tensors(), self.own_tensors(), self.job.rank, self.alone)
         numbers = {name: {key: value for key, value in state.items() if isinstance(value, int | float)}
                    for name, state in self._optimizer_states()}
-        return {"optimizer": numbers, "own": self.own_state()}
+        return {"optimizer": numbers, "groups": GroupNumbers(self.optimizer).plain(), "own": self.own_state()}
 
     def load_state(self, folder: Path, own: Mapping[str, Any]) -> None:
         shared, mine = load_tensors(folder / TENSORS, self.job.rank)
+        if not self.job.optimizer.starts_from_zero:
+            create_state(self.optimizer)  # dropped after the warm-up
         copy_tensors(self.state_tensors(), shared, folder.name)
         for name, state in self._optimizer_states():
             state.update(own["optimizer"][name])
+        for group, numbers in zip(self.optimizer.param_groups, own["groups"], strict=True):
+            group.update(numbers)
         self.load_own(mine, own["own"])
 
     def effective(self) -> dict[str, str]:

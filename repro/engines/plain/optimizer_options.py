@@ -8,6 +8,8 @@ import torch
 
 NOT_OPTIONS = ("params", "lr", "initial_lr", "param_names", "foreach", "fused", "capturable", "differentiable")
 """Keys of a group that do not change the update rule; the rate is set before every step."""
+PROGRESS = ("step", "k", "weight_sum", "lr_max", "scheduled_lr", "train_mode")
+"""Keys of a group in which pytorch-optimizer and schedulefree count their steps."""
 
 
 def class_of(optimizer: torch.optim.Optimizer) -> str:
@@ -20,6 +22,7 @@ def options_of(optimizer: torch.optim.Optimizer) -> str:
 
     Engines may split or flatten groups, so neither their number nor their sizes are part of it.
     """
-    groups = {json.dumps({key: value for key, value in group.items() if key not in NOT_OPTIONS}, sort_keys=True,
-                         default=str) for group in optimizer.param_groups}
+    hidden = {*NOT_OPTIONS, *PROGRESS}
+    groups = {json.dumps({key: value for key, value in group.items() if key not in hidden}, sort_keys=True, default=str)
+              for group in optimizer.param_groups}
     return f"[{', '.join(sorted(groups))}]"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from repro.engines.plain.numerics import Numerics, name_of
 from repro.engines.plain.optimizer_options import class_of, options_of
 from repro.engines.plain.recomputation import Recomputation
 from repro.engines.plain.reduction_dtypes import ReductionWatcher
-from repro.engines.plain.state_snapshot import Buffers, OptimizerState, RandomStates, digest
+from repro.engines.plain.state_snapshot import Buffers, OptimizerState, RandomStates, digest, state_tensors
 from repro.engines.state_memory import States
 from repro.seams.held import Held
 from repro.seams.training import Batch, Job, Session, TrainingParts
@@ -29,7 +30,7 @@ PLAIN = (bool, int, float, str, type(None))
 STATE_BYTES = 4
 """Bytes of one number in a checkpoint."""
 STATE_NUMBERS = 4
-"""Numbers of a checkpoint per weight: the weight, two moments and a master copy."""
+"""Least numbers of a checkpoint per weight: the weight, two moments and a master copy."""
 COMPILED_STEPS = 3
 """Further warm-up steps of a compiled model: CUDA graphs are recorded at the second call, used from the third."""
 WARM_UP_STEPS = 2
@@ -41,6 +42,8 @@ class TorchSession(Session):
 
     optimizer: torch.optim.Optimizer
     """The trial's optimizer object, the one that steps."""
+    _averaged = False
+    """The parameters hold the weights that are evaluated, not those of training."""
 
     def __init__(self, parts: TrainingParts, job: Job) -> None:
         self.parts, self.job = parts, job
@@ -112,7 +115,36 @@ class TorchSession(Session):
 
     # ---- evaluation
 
+    @contextmanager
+    def evaluated(self) -> Iterator[None]:
+        if self._averaged or not self.job.optimizer.evaluates_other_weights:
+            yield
+            return
+        optimizer: Any = self.optimizer
+        stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        # Copied: the package calculates the weights of training back from the average, to other last bits.
+        trained = [parameter.detach().clone() for parameter in stepped]
+        self._averaged = True
+        optimizer.eval()
+        self.publish_weights()
+        try:
+            yield
+        finally:
+            optimizer.train()
+            with torch.no_grad():
+                for parameter, value in zip(stepped, trained, strict=True):
+                    parameter.copy_(value)
+            self.publish_weights()
+            self._averaged = False
+
+    def publish_weights(self) -> None:
+        """Write the optimizer's weights into the model, if they are copies."""
+
     def evaluate(self, batches: Collection[Batch], metric: str) -> tuple[float, int]:
+        with self.evaluated():
+            return self._evaluate(batches, metric)
+
+    def _evaluate(self, batches: Collection[Batch], metric: str) -> tuple[float, int]:
         score = self.parts.scores[metric]
         self.share_buffers()
         self.model.eval()
@@ -205,7 +237,8 @@ class TorchSession(Session):
 
     def state_bytes(self) -> int:
         sizes = [int(getattr(parameter, "ds_numel", parameter.numel())) for _, parameter in self.trained()]
-        return STATE_NUMBERS * STATE_BYTES * sum(sizes)
+        numbers = max(STATE_NUMBERS, 2 + math.ceil(self._moments()))
+        return numbers * STATE_BYTES * sum(sizes)
 
     # ---- read-outs
 
@@ -227,10 +260,11 @@ class TorchSession(Session):
         return States(sum(sizes), self.job.world, self.numerics.weights.itemsize, self.job.precision.master,
                       self._moments())
 
-    def _moments(self) -> int:
-        """Return how many numbers the optimizer keeps for a parameter; 0 before its first step."""
-        return max((sum(isinstance(value, torch.Tensor) and value.ndim > 0 for value in state.values())
-                    for state in self.optimizer.state.values()), default=0)
+    def _moments(self) -> float:
+        """Return how many numbers the optimizer keeps for a parameter, in the mean; 0 before its first step."""
+        states = self.optimizer.state
+        kept = sum(value.numel() for state in states.values() for value in state_tensors(state).values() if value.ndim)
+        return kept / sum(parameter.numel() for parameter in states) if states else 0.0
 
     def state_memory(self) -> dict[str, int]:
         return self.states().whole().plain()
@@ -297,7 +331,8 @@ class TorchSession(Session):
             TrialError: the weights changed.
         """
         before = digest(self.weights())
-        snapshots = (RandomStates(), Buffers(self.model), OptimizerState(self.optimizer))
+        snapshots = (RandomStates(), Buffers(self.model),
+                     OptimizerState(self.optimizer, self.job.optimizer.starts_from_zero))
         scaler = self.scaler_state()
         self.traffic()  # drops what was counted before the step
         # torch would never again compile a function that it meets while it is watched.

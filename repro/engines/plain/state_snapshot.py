@@ -58,19 +58,51 @@ def _from_hex(digits: str) -> torch.Tensor:
     return torch.from_numpy(np.frombuffer(bytes.fromhex(digits), dtype=np.uint8).copy())
 
 
-class OptimizerState:
-    """The state of a torch optimizer at one moment; state created later is restored to zero."""
+Number = int | float
+"""Also True and False."""
+
+
+class GroupNumbers:
+    """The rates and the counters in the parameter groups of a torch optimizer at one moment."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
+        self.before = self.plain()
+
+    def plain(self) -> list[dict[str, Number]]:
+        """Return the numbers of every group (JSON-like)."""
+        return [{key: value for key, value in group.items() if isinstance(value, Number)}
+                for group in self.optimizer.param_groups]
+
+    def restore(self) -> None:
+        """Restore all numbers; counters that did not exist are removed."""
+        for group, now, before in zip(self.optimizer.param_groups, self.plain(), self.before, strict=True):
+            for key in now.keys() - before.keys():
+                del group[key]
+            group.update(before)
+
+
+class OptimizerState:
+    """The state of a torch optimizer at one moment.
+
+    Args:
+        starts_from_zero: state created later is restored to zero, in the same memory; else it is dropped, and the next
+            step creates it again.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, starts_from_zero: bool = True) -> None:
+        self.optimizer, self.starts_from_zero = optimizer, starts_from_zero
         self.before = {
             id(parameter): {key: _copy(value) for key, value in state.items()}
             for parameter, state in optimizer.state.items()
         }
-        self.rates = [group["lr"] for group in optimizer.param_groups]
+        self.groups = GroupNumbers(optimizer)
 
     def restore(self) -> None:
         """Write the old values into the present tensors, so that no memory is allocated again."""
+        self.groups.restore()
+        if not any(self.before.values()) and not self.starts_from_zero:
+            self.optimizer.state.clear()
         for parameter, state in self.optimizer.state.items():
             before = self.before.get(id(parameter), {})
             for key, value in state.items():
@@ -78,12 +110,31 @@ class OptimizerState:
                     value.copy_(before[key]) if key in before else value.zero_()
                 elif isinstance(value, int | float):
                     state[key] = before.get(key, type(value)(0))
-        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-            group["lr"] = rate
 
 
 def _copy(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+def state_tensors(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Return the tensors in an optimizer's state of one parameter by name; those in a list have a number in theirs."""
+    found: dict[str, torch.Tensor] = {}
+    for key, value in state.items():
+        if isinstance(value, torch.Tensor):
+            found[key] = value
+        elif isinstance(value, list):
+            found |= {f"{key}.{index}": item for index, item in enumerate(value) if isinstance(item, torch.Tensor)}
+    return found
+
+
+def create_state(optimizer: torch.optim.Optimizer) -> None:
+    """Let `optimizer` create its state, with any values, by steps on gradients of zero at rate 0."""
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+        for parameter in group["params"]:
+            parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
 
 
 class Buffers:

@@ -27,6 +27,7 @@ from repro.core.errors import TrialError
 from repro.engines.plain.even_passes import EvenPasses
 from repro.engines.plain.numerics import make_scaler, name_of
 from repro.engines.plain.session import as_array
+from repro.engines.plain.state_snapshot import GroupNumbers
 from repro.engines.zero.checkpoint_files import TAG, SafeFiles, refuse_unreadable
 from repro.engines.zero.host_optimizer import describe, for_host
 from repro.seams.batches import call_model
@@ -98,7 +99,7 @@ class DeepSpeedSession(EvenPasses):
         _reset_autocast()
         # Stage 0 with low-precision weights steps the optimizer once on zero gradients during initialisation: rate 0
         # keeps the weights, and the state that it leaves (AdamW's step count, decay in the momentum) is cleared below.
-        rates = [group["lr"] for group in self.optimizer.param_groups]
+        numbers = GroupNumbers(self.optimizer)
         self.set_rate(0.0)
         self.engine, *_ = deepspeed.initialize(
             model=self.model, optimizer=self.optimizer, config=self.config, dist_init_required=False
@@ -106,8 +107,7 @@ class DeepSpeedSession(EvenPasses):
         self.files = self.engine.checkpoint_engine = SafeFiles()
         self.engine._copy_recovery_script = lambda _: None  # it would copy a Python script into the checkpoint
         self.optimizer.state.clear()
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
+        numbers.restore()
         if self.engine.basic_optimizer is not self.optimizer:
             raise TrialError(f"DeepSpeed steps {type(self.engine.basic_optimizer).__name__}, not the trial's optimizer")
         if (scaling := self.job.precision.loss_scaling) and self.engine.torch_autocast_z0_gradscaler is not None:

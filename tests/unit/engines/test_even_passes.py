@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from repro.engines.plain import even_passes  # noqa: E402
 from repro.engines.plain.even_passes import EvenPasses  # noqa: E402
+from repro.optimizers.sgd import Sgd  # noqa: E402
 
 
 class Session(EvenPasses):
@@ -20,6 +21,7 @@ class Session(EvenPasses):
         self.alone, self.device, self.model, self.eval_batch = False, torch.device("cpu"), torch.nn.Identity(), 0
         self.parts: Any = SimpleNamespace(
             scores={"sum": lambda outputs, targets: outputs.sum()}, synthetic_batch=lambda n: (torch.zeros(n), None))
+        self.job: Any = SimpleNamespace(optimizer=Sgd(lr=0.1))
         self.passes: list[Any] = []
 
     def share_buffers(self) -> None:

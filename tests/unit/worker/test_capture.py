@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,10 +19,9 @@ WHOLE = Held("weight", np.arange(6, dtype=np.float32))
 def capture(*states: list[Held]) -> Capture:
     """A capture on a session that holds each of `states` in turn."""
     held = iter(states)
-    session: Any = SimpleNamespace(held=lambda: next(held), buffers=dict)
+    session: Any = SimpleNamespace(held=lambda: next(held), buffers=dict, evaluated=nullcontext)
     context: Any = SimpleNamespace(
-        session=session, parts=object(), trial=SimpleNamespace(master_seed=1, repeat=0),
-        job=SimpleNamespace(optimizer=SimpleNamespace(evaluates_other_weights=False)))
+        session=session, parts=object(), trial=SimpleNamespace(master_seed=1, repeat=0))
     return Capture(context)
 
 

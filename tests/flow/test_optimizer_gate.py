@@ -1,0 +1,60 @@
+"""The parity gate passes every optimizer in every engine that a plan allows it in, through the front door. Slow."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.flow.test_optimizer_resume import OPTIMIZERS, engines_of
+
+pytest.importorskip("torch")
+pytest.importorskip("deepspeed")
+pytest.importorskip("pytorch_optimizer")
+pytest.importorskip("schedulefree")
+
+ROOT = Path(__file__).parents[2]
+SUITE = """\
+suite: gated
+seeds: 1
+master_seed: {seed}
+trial:
+  workload: {{kind: digits-mlp, hidden: 64}}
+  processes: 2
+  batch: {{global: 64, accumulation: 2}}
+  optimizer: {optimizer}
+  gradient_clip: 0.5
+  stop: {{metric: top1, target: 0.05, max_epochs: 3}}
+  evaluate_every: 640
+  device: cpu
+  timeout_seconds: 300
+matrix:
+  engine: [{engines}]
+"""
+
+
+def gate(folder: Path, name: str, seed: int) -> subprocess.CompletedProcess[str]:
+    text = SUITE.format(seed=seed, optimizer=OPTIMIZERS[name], engines=", ".join(engines_of(name)))
+    (folder / "suite.yaml").write_text(text)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+    return subprocess.run([sys.executable, "-m", "repro", "gate", "suite.yaml", "--json"], cwd=folder, env=environment,
+                          capture_output=True, text=True, timeout=1200, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name != "soap"])
+def test_the_gate_passes_every_engine_under_every_optimizer(tmp_path: Path, name: str) -> None:
+    ended = gate(tmp_path, name, seed=1)
+    rows = json.loads(ended.stdout)
+    assert [row for row in rows if not row["passed"]] == [] and ended.returncode == 0
+    assert len({row["candidate"] for row in rows}) == len(engines_of(name))
+
+
+def test_the_gate_says_why_it_leaves_soap_out(tmp_path: Path) -> None:
+    ended = gate(tmp_path, "soap", seed=1)
+    assert ended.returncode == 2
+    assert "the gate leaves every cell out" in ended.stderr and "rounding decides SOAP's eigenbasis" in ended.stderr
