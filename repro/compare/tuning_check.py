@@ -178,6 +178,8 @@ def _setting_problems(record: Record, drawn: Sequence[Contender], found: Tuning 
     if found is None:
         return
     assert suite.tuned is not None
+    if suite.tuned.tune != found.tune:
+        yield "the search that ran is not the one that the suite declares"
     if tuning_sha256(found.record) != suite.tuned.record:
         yield "the tuning below this run is not the one that its settings come from: its hash differs"
     for one in found.contenders:

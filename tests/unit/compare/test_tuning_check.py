@@ -121,7 +121,22 @@ def second_best(tmp_path: Path) -> Record:
     return planted(tmp_path, change=change)
 
 
+def larger_search_than_declared(tmp_path: Path) -> Record:
+    """AdamW was tuned with 12 settings, the scored suite declares 5 for everyone."""
+    honest = check_tuning(make_tuned(tmp_path / "honest"))
+    assert honest is not None
+
+    def change(suite: Suite) -> Suite:
+        assert suite.tuned is not None
+        return unchecked(suite, tuned=suite.tuned.model_copy(update={"tune": honest.tune}))
+    text = TUNED.replace("origin: three decades around the default",
+                         "origin: three decades around the default\n      trials: 12\n      unequal: it is new")
+    return planted(tmp_path, text, change=change)
+
+
 @pytest.mark.parametrize(("plant", "said"), [
+    (larger_search_than_declared, "the search that ran is not the one that the suite declares"),
+    (larger_search_than_declared, "adamw, digits had 12 tuning trials, sgd (momentum=0.9), digits 5"),
     (hidden_reruns, "2 starts in the ledger ended with a result beyond its 5 declared trials"),
     (unequal_budget, "adamw, digits had 12 tuning trials, sgd (momentum=0.9), digits 5 (declared: it is new)"),
     (setting_from_elsewhere, "the scored setting of adamw, digits is none of the 5 that the declared search draws"),
