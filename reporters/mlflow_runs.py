@@ -24,10 +24,12 @@ from typing import ClassVar
 from pydantic import Field, PrivateAttr
 
 from repro.compare import Comparison, compare, summarize
+from repro.compare.tuning_check import tuned_by
 from repro.core.errors import OutputError, TrackingError
 from repro.core.events import read_events
 from repro.core.redact import redacted
 from repro.record.store import Record
+from repro.record.tuning import TunedContender
 from repro.reporting import Reporter
 from repro.stats import paired_ratio
 from repro.suite.cell import Cell
@@ -43,6 +45,7 @@ from .tracking.metric_points import (
     system_points,
     training_points,
     trials_to_come,
+    tuning_points,
 )
 from .tracking.retries import Backoff, RequestTally, TransientError
 from .tracking.run_view import AttemptRun, RunView, attempt_runs, cell_view, is_alive, trial_view
@@ -182,6 +185,8 @@ class _Replay:
     run: str
     alive: bool
     comparisons: dict[str, list[Comparison]] = field(default_factory=dict)
+    tuned: dict[str, TunedContender] = field(default_factory=dict)
+    """Cell id -> its contender in the tuning of the run."""
     refused: TrackingError | None = None
     """The refusal of the first file; no further file is tried."""
 
@@ -189,6 +194,7 @@ class _Replay:
         begun = attempt_runs(self.record)
         for comparison in compare(self.record.plan, self.record.results, started_ms=self.record.started_ms):
             self.comparisons.setdefault(comparison.candidate, []).append(comparison)
+        self.tuned = tuned_by(self.record)
         for cell in self.record.plan.cells:
             if cell.cell_id in begun:
                 self._cell(cell, begun[cell.cell_id], report=cell is self.record.plan.cells[0])
@@ -203,11 +209,13 @@ class _Replay:
         for course, span in timed:
             self._trial(cell, course, span, parent.run_id)
         results = self.record.of_cell(cell.cell_id)
+        at = trials_to_come(self.record, max(end for _, (_, end) in timed))
         figures = cell_points(
             [summarize(cell, results, metric) for metric in cell_metrics(self.record)],
-            self.comparisons.get(cell.cell_id, []),
-            *trials_to_come(self.record, max(end for _, (_, end) in timed)),
+            self.comparisons.get(cell.cell_id, []), *at,
         ) if results else []
+        tuned = self.tuned.get(cell.cell_id)
+        figures += tuning_points(tuned, *at) if tuned else []
         self.server.send(parent, view, (), figures)
         self._finish(parent, sent, view)
 

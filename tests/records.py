@@ -19,7 +19,7 @@ from repro.seams.launching import LaunchResult, RankEnd
 from repro.seams.training import Workload
 from repro.suite.file import read_suite
 from repro.suite.model import Trial
-from repro.suite.plan import make_plan
+from repro.suite.plan import Plan, make_plan
 
 SUITE = """\
 suite: sample
@@ -53,6 +53,8 @@ class Course:
     """Evaluation (from 1) that reaches the target; None: never."""
     evals: int = 8
     crash: bool = False
+    drawn: str = ""
+    """Marks the hashes of what the seed drew: trials of two master seeds have two marks."""
     traffic: Moved | None = None
     """None: nothing counts, as with the backend's own collectives."""
     network_rate: float | None = None
@@ -122,7 +124,15 @@ def make_record(
     root.mkdir(parents=True, exist_ok=True)
     suite_path = root.parent / f"{root.name}-suite.yaml"
     suite_path.write_text(suite_text)
-    plan = make_plan(read_suite(str(suite_path)).suite, Machine("cpu", 0, 2))
+    return write_record(root, make_plan(read_suite(str(suite_path)).suite, Machine("cpu", 0, 2)), suite_text, course,
+                        only, started_ms)
+
+
+def write_record(
+    root: Path, plan: Plan, suite_text: str = "", course: Callable[[Trial], Course] = default_course,
+    only: int | None = None, started_ms: int = 1_600_000_000_000,
+) -> Record:
+    """The run folder of a plan; `only`: just the first so many trials have run."""
     folder = RunFolder.create(root)
     write_text(folder.suite, suite_text)
     write_model(folder.plan, plan)
@@ -163,7 +173,8 @@ def write_log(path: Path, trial: Trial, course: Course) -> None:
     log.emit("x_launch_ns", clock["ns"])
     log.start("init_start")
     log.emit("x_trial", trial.model_dump(mode="json", by_alias=True))
-    log.emit("x_hashes", {"init_weights": f"w{trial.repeat}", "data_order": f"o{trial.repeat}"})
+    log.emit("x_hashes", {"init_weights": f"w{course.drawn}{trial.repeat}",
+                          "data_order": f"o{course.drawn}{trial.repeat}"})
     wait(0.5)
     log.stop("init_stop")
     log.start("run_start")

@@ -9,7 +9,8 @@ from repro.audit.rules import Finding, check
 from repro.record.store import Record
 
 GROUPS = {"F": "FireCaffe (arXiv:1511.00175)", "HB": "Hoefler & Belli (SC 2015)", "MLP": "MLPerf Training rules",
-          "NEU": "NeurIPS paper checklist", "ACM": "ACM artifact badges v1.1"}
+          "NEU": "NeurIPS paper checklist", "ACM": "ACM artifact badges v1.1",
+          "AP": "AlgoPerf (arXiv:2306.07179)"}
 """Letters of a rule id -> their source."""
 ORDER = ("fail", "cannot tell", "pass", "not applicable")
 

@@ -23,12 +23,14 @@ from .network import networks
 from .notices import notices, parity, progress
 from .phases import phases
 from .scaling import scaling
+from .scores import page_scores
 from .settings import effective, machine, rank_settings, settings, suite_text
 from .speedup import forest
 from .survival import survival
 from .traffic import traffic
 from .trials import attempts, by_cell, missing, trials
 from .trust import trust
+from .tuning import page_tuning
 from .verdicts import verdicts
 
 LONG = 12
@@ -54,7 +56,9 @@ def view(record: Record) -> dict[str, Any]:
         "notices": notices(record), "parity": parity(record), "marks": known, "origins": origins(known),
         "cells": cells, "cell_axis": axis, "cell_heading": heading(record), "forest": comparisons,
         "effects": page_effects(record), "looks": looks(record),
-        "claims": page_claims(record), "until": "the end" if plan.is_contest else "target",
+        "claims": page_claims(record), "scores": page_scores(record),
+        "tuning": page_tuning(record),
+        "until": "the end" if plan.is_contest else "target",
         "verdicts": verdicts(record, comparisons), "checklist": checklist(record), "panels": panels(record),
         "survival": survival(record), "training": figures(record),
         "trust": trust(record), "energy": energy(record), "phases": phases(record),

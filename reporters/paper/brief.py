@@ -8,13 +8,17 @@ from dataclasses import dataclass
 from repro.compare import METRICS, Comparison, Summary
 from repro.compare.effect import FEW, MainEffect
 from repro.compare.run_warnings import run_warnings
+from repro.compare.tuning_check import check_tuning
 from repro.record.store import Record
 
 from ..tables.rows import Row, about, comparisons, effects, errors, origins_of, pair_origin, plain, summaries
+from ..tables.score_rows import scores_of
 from ..text import plural
 from .claims import claims_table
 from .effects import effect_sentence, effects_table
+from .scores import score_times_table, scores_table
 from .training import training_table
+from .tuning import tuning_table
 from .words import TextTable, VerdictText, interval, name, rounded
 
 
@@ -36,24 +40,29 @@ class Brief:
     comparisons: TextTable
     claims: TextTable
     """Of a contest: that of each cell; no row otherwise."""
+    tuning: TextTable
+    """Budget, cost and choice of every contender; no row if nothing was tuned."""
+    scores: tuple[TextTable, ...]
+    """Of contenders over workloads; no rows without a ranking."""
 
     @property
     def tables(self) -> tuple[TextTable, ...]:
         """The tables that have rows, main effects first."""
-        return tuple(table for table in (self.effects, self.claims, self.cells, self.training, self.comparisons)
-                     if table.rows)
+        found = (self.effects, self.claims, *self.scores, self.tuning, self.cells, self.training, self.comparisons)
+        return tuple(table for table in found if table.rows)
 
 
 def brief(record: Record) -> Brief:
     """Summarize a record; every figure comes from `repro.reporters.tables.rows`, rounded."""
     row = about(record)
-    found, of_factors = comparisons(record), effects(record)
+    found, of_factors, ranked = comparisons(record), effects(record), scores_of(record)
     return Brief(
         title=name(str(row["title"] or row["suite"])), origins=origins_of(record.plan.cells),
         facts=tuple(_facts(record, row)), doubts=tuple(_doubts(record, row)),
         verdicts=tuple(_verdicts(found, of_factors)), errors=errors(record, found, of_factors), cells=_cells(record),
         training=training_table(record),
         effects=effects_table(record, of_factors), comparisons=_comparisons(record, found), claims=claims_table(record),
+        tuning=tuning_table(record), scores=(scores_table(ranked), score_times_table(ranked)),
     )
 
 
@@ -81,6 +90,8 @@ def _doubts(record: Record, row: Row) -> Iterator[str]:
     again = len(record.attempts) - len({item.trial_id for item in record.attempts})
     if again:
         yield f"{plural(again, 'further attempt')} of trials that ran before"
+    tuned = check_tuning(record)
+    yield from (f"unfair tuning: {plain(text)}" for text in (tuned.problems if tuned else ()))
     yield from (" ".join(plain(note).split())[:1000] for note in record.plan.remarks)
     yield from (" ".join(plain(item.line).split())[:1000] for item in run_warnings(record))
     origins = origins_of(record.plan.cells)

@@ -24,6 +24,8 @@ from repro.record.store import Record
 
 from .claim_rows import claim_rows
 from .effect_rows import effect_rows, effects, interaction_rows, warning_rows
+from .score_rows import profile_rows, score_rows, score_time_rows, scores_of
+from .tuning_rows import setting_rows, space_rows, tuning_rows
 from .values import Row, Value, bounds, estimate, finite, origins_of, plain
 
 HASHES = ("init_weights", "data_order", "augmentation", "data", "final_weights")
@@ -58,6 +60,10 @@ def tables(record: Record) -> list[Table]:
               tuple(effect_rows(record, found_effects))),
         Table("interactions", "One row per difference of a main effect between levels of another factor",
               tuple(interaction_rows(record, found_effects))),
+        *_scores(record),
+        Table("tuning", "One row per tuned contender", tuple(tuning_rows(record))),
+        Table("tuning_settings", "One row per setting that was tried", tuple(setting_rows(record))),
+        Table("tuning_spaces", "One row per field of a contender's search space", tuple(space_rows(record))),
         Table("claims", "One row per claim of a contest about the quality of a cell", tuple(claim_rows(record))),
         Table("comparisons", "One row per verdict, the declared contrast first", tuple(_comparisons(record, compared))),
         Table("pairs", "One row per pair of trials with one seed", tuple(_pairs(record, compared))),
@@ -70,6 +76,14 @@ def tables(record: Record) -> list[Table]:
         Table("skipped", "One row per combination that did not run", tuple(_skipped(record))),
     ]
     return [table for table in found if table.rows]
+
+
+def _scores(record: Record) -> Iterable[Table]:
+    found = scores_of(record)
+    if found is not None:
+        yield Table("scores", "One row per contender over all workloads", tuple(score_rows(found)))
+        yield Table("score_times", "One row per contender and workload", tuple(score_time_rows(found)))
+        yield Table("score_profiles", "One row per contender and factor of the best time", tuple(profile_rows(found)))
 
 
 def summaries(record: Record, metric: Metric) -> list[Summary]:

@@ -17,6 +17,7 @@ from repro.record.metric_values import figures_of
 from repro.record.results import Result
 from repro.record.status import meaning
 from repro.record.store import Record
+from repro.record.tuning import TunedContender
 from repro.suite.metrics import METRICS
 from repro.suite.model import Metric
 from repro.suite.quality import PLAIN, Quality
@@ -149,6 +150,18 @@ def cell_points(
         "success_probability": first.ok / first.n if first.n else None,
         **_bounds("success_probability", first.success),
     }
+    return list(_points(values, step, time_ms))
+
+
+def tuning_points(tuned: TunedContender, step: int, time_ms: int) -> list[MetricPoint]:
+    """Return what the tuning of a cell's contender took.
+
+    Args:
+        step: see `trials_to_come`.
+    """
+    cost = tuned.cost
+    values = {"tuning/settings": tuned.budget, "tuning/trials": cost.trials, "tuning/abandoned": cost.abandoned,
+              "tuning/wall_seconds": cost.wall_seconds, "tuning/processor_seconds": cost.processor_seconds}
     return list(_points(values, step, time_ms))
 
 

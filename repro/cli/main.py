@@ -38,6 +38,7 @@ COMMANDS = {
     "reproduce": "reproduce:reproduce",
     "run": "run:run",
     "schema": "suites:schema",
+    "scores": "scores:scores",
     "show": "suites:show",
     "track": "run:track",
     "ui": "machine:ui",

@@ -32,8 +32,17 @@ from repro.stats.power import (
     paired_power,
     pairs_needed,
 )
-from repro.stats.profile import geometric_mean, performance_profile
+from repro.stats.profile import geometric_mean, performance_profile, profile_score
 from repro.stats.ratio import log_ratios, paired_p, paired_ratio, welch_p, welch_ratio
+from repro.stats.resampling import (
+    censored_median,
+    mean_ratios,
+    percentile_interval,
+    profile_scores,
+    profiles,
+    ratios_to_best,
+    resampled_medians,
+)
 from repro.stats.restricted import restricted_area, restricted_mean, restricted_ratio, watched_horizon
 from repro.stats.sample import deviation, mean, or_none
 from repro.stats.sequential import LookLevel, look_levels
@@ -57,6 +66,7 @@ __all__ = [
     "bracket_bias",
     "bracket_ratio",
     "bracket_welch",
+    "censored_median",
     "clopper_pearson",
     "coefficient_of_variation",
     "cumulative_incidence",
@@ -75,6 +85,7 @@ __all__ = [
     "look_levels",
     "mean",
     "mean_interval",
+    "mean_ratios",
     "median_interval",
     "median_time",
     "mlperf_score",
@@ -86,11 +97,17 @@ __all__ = [
     "paired_ratio",
     "pairs_needed",
     "pairs_to_survive",
+    "percentile_interval",
     "performance_profile",
     "probability_less",
+    "profile_score",
+    "profile_scores",
+    "profiles",
     "quality_claim",
     "range_interval",
     "ratio_range",
+    "ratios_to_best",
+    "resampled_medians",
     "restricted_area",
     "restricted_mean",
     "restricted_ratio",

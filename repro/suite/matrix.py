@@ -133,6 +133,27 @@ def tried_cells(suite: Suite, device: str) -> list[tuple[Contender, list[str]]]:
     return found
 
 
+def levels_of_cells(suite: Suite, device: str) -> dict[str, dict[str, Any]]:
+    """Return cell id -> factor -> its level as the matrix has it, of a suite without `tune`.
+
+    A cell with settings on top of a level cannot be told from its choices alone to be of that level.
+
+    Args:
+        suite: of a plan; its programs have their hashes.
+        device: of the plan, in place of device auto.
+
+    Raises:
+        SuiteError: the suite cannot be expanded here.
+    """
+    files, found = ProgramFiles(None, suite.programs), {}
+    for item in _combinations(suite, _unlocated):
+        choices = _parse_combination(item, suite, set(), _unlocated, files)
+        if choices is not None:
+            here = choices.model_copy(update={"device": device}) if choices.device == "auto" else choices
+            found[here.cell_id] = {key: level for key, (_, level) in item.levels.items()}
+    return found
+
+
 def written_kinds(data: dict[str, Any]) -> dict[str, Any]:
     """Return a trial as written, with plug-ins given by name as mappings, so that patterns read both alike.
 

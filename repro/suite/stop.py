@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
@@ -67,3 +68,11 @@ class Stop(SuitePart):
             if getattr(self, name):
                 raise FieldProblem(f"only design fixed_steps has it, not {self.design}", (name,))
         return self
+
+
+def stop_phrase(value: str) -> str:
+    """Return a level of the factor `stop` in words, `to top1 0.97 in 20 epochs`; `value` as labels write it: JSON."""
+    given = json.loads(value) if value.startswith("{") else {}
+    if given.get("target") is None:
+        return f"{given['steps']} steps" if "steps" in given else f"stop {value}"
+    return f"to {given.get('metric')} {given['target']:g} in {given.get('max_epochs', 0):g} epochs"

@@ -27,7 +27,7 @@ from repro.suite.gate_options import GateOptions
 from repro.suite.model_options import Compile, compile_phrase, why_unsupported
 from repro.suite.quality import Quality, quality_of
 from repro.suite.schedule import Constant, Scaling, Schedule
-from repro.suite.stop import Stop
+from repro.suite.stop import Stop, stop_phrase
 from repro.suite.trial_config import LogSize, TrialConfig
 
 LAUNCH_SECONDS = 0.7
@@ -306,6 +306,8 @@ class TrainingConfig(TrialConfig):
     def phrase(cls, field: str, value: str) -> str:
         if field == "compile":
             return compile_phrase(value)
+        if field == "stop":
+            return stop_phrase(value)
         return f"batch {value}" if field == "batch.global" else super().phrase(field, value)
 
     @property

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Literal
 
 from repro.compare import Comparison
+from repro.compare.tuning_check import Budget
 
 Origin = Literal["record", "mlperf", "dawnbench", "speedrun", "mlflow"]
 HYPERPARAMETERS = ("initialisation", "optimizer", "momentum", "weight decay", "learning rate", "schedule",
@@ -126,6 +127,21 @@ class Agreement:
     ratio: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class TuningFacts:
+    """How the contenders were tuned."""
+
+    search: str
+    budgets: tuple[Budget, ...]
+    """One a contender."""
+    tuning_seed: int
+    scored_seed: int | None
+    here: bool
+    """The source holds the tuning trials."""
+    budget_problems: tuple[str, ...]
+    seed_problems: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Facts:
     """An experiment."""
@@ -173,6 +189,10 @@ class Facts:
     """Number of models whose answers are combined in one figure."""
     augmented: bool | None = None
     """Test samples are shown several times, cropped or flipped."""
+    tuning: TuningFacts | None = None
+    """None: none is stated."""
+    untuned_optimizers: bool = False
+    """Optimizers are compared whose settings come from nowhere that is stated."""
     reproduced: bool | None = None
     """Another party obtained the same results."""
 

@@ -6,8 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from repro.audit.rules.facts import Agreement, AttemptFacts, CellFacts, DataFacts, Facts, RunFacts
+from repro.audit.rules.facts import Agreement, AttemptFacts, CellFacts, DataFacts, Facts, RunFacts, TuningFacts
 from repro.compare import Summary, compare, convergence, summarize
+from repro.compare.tuning_check import TuningCheck, check_tuning, untuned_optimizers
 from repro.record.environment import DataSet, Environment
 from repro.record.results import Result
 from repro.record.status import meaning
@@ -34,7 +35,7 @@ MEANS = {"costs": "median", "rates": "median", "ratios": "geometric mean"}
 
 
 def record_facts(record: Record) -> Facts:
-    """Return everything that the rules need from a record; reads nothing from disk."""
+    """Return everything that the rules need from a record; of the disk only the tuning below it is read."""
     plan, environment = record.plan, record.environment
     by_cell: dict[str, list[Result]] = {}
     for item in sorted(record.results, key=lambda result: result.repeat):
@@ -53,8 +54,15 @@ def record_facts(record: Record) -> Facts:
         excluded=len(plan.suite.exclude), missing=len(record.missing()),
         attempts=tuple(AttemptFacts(item.trial_id, item.attempt, item.status, item.seconds)
                        for item in record.attempts),
+        tuning=_tuning(check_tuning(record)), untuned_optimizers=untuned_optimizers(record),
         means=MEANS, agreements=_agreements(record), parity=_parity(record.parity),
     )
+
+
+def _tuning(found: TuningCheck | None) -> TuningFacts | None:
+    return None if found is None else TuningFacts(
+        found.tune.search, found.budgets, found.tuning_seed, found.scored_seed, found.tuning is not None,
+        found.budget_problems, found.seed_problems)
 
 
 def _cell(record: Record, cell: Cell, results: Sequence[Result]) -> CellFacts:

@@ -15,6 +15,7 @@ from repro.record.ledger import Attempt
 from repro.record.results import Result
 from repro.record.store import Record
 from repro.suite.model import Trial
+from tests.made_tuned import TUNED, make_tuned
 from tests.records import SCALING, SUITE, Course, default_course, make_record, scaling_course
 
 Make = Callable[["Records"], Facts]
@@ -31,6 +32,11 @@ class Records:
            only: int | None = None) -> Record:
         if name not in self.made:
             self.made[name] = make_record(self.root / name, text, course, only)
+        return self.made[name]
+
+    def tuned(self, name: str, text: str = TUNED, **changes: Any) -> Record:
+        if name not in self.made:
+            self.made[name] = make_tuned(self.root / name, text, **changes)
         return self.made[name]
 
     @property
@@ -182,6 +188,11 @@ CASES: dict[str, tuple[Make, Make]] = {
     "ACM2": (lambda r: facts(r.base),
              lambda r: facts(r.of("crash", course=lambda trial: replace(default_course(trial), crash=True)))),
     "ACM3": (lambda r: facts(r.base, reproduced=True), lambda r: facts(r.base, reproduced=False)),
+    "AP1": (lambda r: facts(r.tuned("fair")), lambda r: facts(r.tuned("unequal", TUNED.replace(
+        "origin: three", "trials: 9\n      unequal: it is new\n      origin: three")))),
+    "AP2": (lambda r: facts(r.tuned("fair")), lambda r: facts(r.tuned("scored-seeds", tuning_drawn=""))),
+    "AP3": (lambda r: facts(r.tuned("fair")), lambda r: facts(r.tuned("fixed", TUNED.replace(
+        "trials: 5", "trials: 1").replace("{log: [0.00003, 0.03]}", "[0.001]")))),
 }
 
 
@@ -192,7 +203,7 @@ def found(rule_id: str, of: Facts) -> Finding:
 
 def test_every_rule_has_a_case_and_its_own_id() -> None:
     assert [rule.id for rule in RULES] == list(CASES)
-    assert len({rule.id for rule in RULES}) == len(RULES) == 36
+    assert len({rule.id for rule in RULES}) == len(RULES) == 39
 
 
 @pytest.mark.parametrize("rule_id", CASES)

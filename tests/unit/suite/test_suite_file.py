@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from repro.cli.workflows.tuning import plan_phases
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
 from repro.suite.choice import parse_choice
@@ -189,7 +190,10 @@ def test_every_bundled_suite_reads_and_plans() -> None:
         source = read_suite(name)
         assert source.suite.suite == name
         assert source.suite.title
-        make_plan(source.suite, Machine("cpu", 0, 2), source.problem)
+        if source.suite.tune is not None:
+            plan_phases(source, ())
+        else:
+            make_plan(source.suite, Machine("cpu", 0, 2), source.problem)
 
 
 # ---- overrides

@@ -1,0 +1,40 @@
+"""The runs of scored cells in a real MLflow store have what their tuning took; runs without a tuning have nothing."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from tests.flow.mlflow_stores import empty_store, local, reporter, store
+from tests.made_tuned import make_tuned
+from tests.records import SUITE, make_record
+from tests.tracking_server import Site
+
+__all__ = ["empty_store", "local", "store"]  # fixtures
+
+
+def figures(site: Site) -> dict[str, dict[str, float]]:
+    """Read run name -> its tuning figures from the database itself."""
+    with sqlite3.connect(site.database) as database:
+        found = database.execute("SELECT r.name, m.key, m.value FROM latest_metrics m JOIN runs r USING (run_uuid) "
+                                 "WHERE m.key LIKE 'tuning/%'").fetchall()
+    by_run: dict[str, dict[str, float]] = {}
+    for name, key, value in found:
+        by_run.setdefault(name, {})[key] = value
+    return by_run
+
+
+def test_every_parent_has_the_cost_of_its_tuning(local: Site, tmp_path: Path) -> None:
+    record = make_tuned(tmp_path / "run")
+    reporter(local.uri).write(record, tmp_path / "out")
+    found = figures(local)
+    assert sorted(found) == sorted(cell.label for cell in record.plan.cells)
+    for values in found.values():
+        assert values == {"tuning/settings": 5, "tuning/trials": 5, "tuning/abandoned": 0, "tuning/wall_seconds": 5,
+                          "tuning/processor_seconds": 10}
+
+
+def test_untuned_runs_have_none(local: Site, tmp_path: Path) -> None:
+    record = make_record(tmp_path / "plain", SUITE.replace("seeds: 6", "seeds: 1"))
+    reporter(local.uri).write(record, tmp_path / "out")
+    assert figures(local) == {}

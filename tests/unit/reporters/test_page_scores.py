@@ -1,0 +1,143 @@
+"""Scores and tuning on the page, in tables and papers: the figures of the command, labels, nothing where nothing is."""
+
+from __future__ import annotations
+
+import html
+import importlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from repro.cli.main import cli
+from repro.core import registry
+from repro.record.store import Record
+from tests.made_scores import SCORES, scores_course
+from tests.made_tuned import make_tuned
+from tests.records import make_record
+from tests.unit.reporters.parsed_page import Page, render
+
+SCORED = re.compile(r'<span data-scores="([a-z_.0-9]+)"><data value="([^"]+)">')
+parallel = importlib.import_module("repro.reporters.page.parallel").parallel
+
+
+@pytest.fixture(scope="module")
+def ranked(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    return make_record(tmp_path_factory.mktemp("ranked") / "run", SCORES, scores_course)
+
+
+@pytest.fixture(scope="module")
+def text(ranked: Record, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return render(ranked, tmp_path_factory.mktemp("page"))
+
+
+def scores_json(record: Record) -> dict[str, Any]:
+    ran = CliRunner().invoke(cli, ["scores", str(record.folder.root), "--json"])
+    assert ran.exit_code == 0, ran.output
+    found: dict[str, Any] = json.loads(ran.stdout)["scores"]
+    return found
+
+
+def test_figures_on_the_page_are_those_of_the_command(text: str, ranked: Record) -> None:
+    wanted = scores_json(ranked)
+    shown = SCORED.findall(html.unescape(text))
+    assert len(shown) >= 3 * 4 + 8
+    for path, value in shown:
+        found: Any = wanted
+        for key in path.split("."):
+            found = found[int(key)] if key.isdigit() else found[key]
+        assert float(value) == found, path
+
+
+def test_the_chart_has_a_line_and_a_band_for_every_contender(text: str, ranked: Record) -> None:
+    wanted = scores_json(ranked)
+    (figure,) = [json.loads(content) for attrs, content in Page(text).scripts if attrs.get("id") == "scores-profiles"]
+    lines = [trace for trace in figure["data"] if trace["uid"].startswith("profile-")]
+    assert len(lines) == 3 and sum(trace["uid"].startswith("profileband-") for trace in figure["data"]) == 3
+    for trace, item in zip(lines, wanted["contenders"], strict=True):
+        for tau, share in zip(wanted["taus"], item["profile"], strict=True):
+            at = max(place for place, x in enumerate(trace["x"]) if x <= tau * (1 + 1e-6))
+            assert trace["y"][at] == pytest.approx(share)
+    assert figure["layout"]["xaxis"]["type"] == "log"
+
+
+def test_what_is_withheld_and_doubted_is_said(text: str) -> None:
+    words = html.unescape(text)
+    assert "it missed mnist1d (2 of 6 seeds reached it): infinite, so there is no geometric mean" in words
+    assert "3 workloads: a ranking over so few depends on their choice" in words
+    assert re.search(r'<h2 id="h-scores">Scores over workloads <span class="tag t-measured">', text)
+
+
+def test_a_ranking_that_is_refused_gives_its_reason(tmp_path: Path) -> None:
+    begun = make_record(tmp_path / "begun", SCORES, scores_course, only=2)
+    page = render(begun, tmp_path)
+    assert "Withheld:" in page and "no trial has run" in page
+
+
+def test_simulated_figures_are_labelled(tmp_path: Path) -> None:
+    record = make_record(tmp_path / "fake", SCORES.replace("engine: ddp", "engine: fake"), scores_course)
+    page = render(record, tmp_path)
+    assert re.search(r'<h2 id="h-scores">Scores over workloads <span class="tag t-simulated">', page)
+    assert {item["origin"] for item in scores_json(record)["workloads"]} == {"simulated"}
+
+
+def test_papers_have_the_tables(ranked: Record, tmp_path: Path) -> None:
+    for name in ("markdown", "latex", "csv"):
+        registry.load("reporter", name)().write(ranked, tmp_path)
+    markdown = (tmp_path / "report.md").read_text()
+    assert "## Scores over 3 workloads by the time to the target" in markdown and "missed (2/6)" in markdown
+    assert "Scores over 3 workloads" in (tmp_path / "report.tex").read_text()
+    wanted = scores_json(ranked)
+    lines = (tmp_path / "csv" / "scores.csv").read_text().splitlines()
+    assert len(lines) == 4 and repr(wanted["contenders"][0]["score"]["value"]) in lines[1]
+    assert len((tmp_path / "csv" / "score_times.csv").read_text().splitlines()) == 10
+    assert len((tmp_path / "csv" / "score_profiles.csv").read_text().splitlines()) == 1 + 3 * len(wanted["taus"])
+
+
+# ---- the tuning
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    return make_tuned(tmp_path_factory.mktemp("tuned") / "run")
+
+
+def test_the_whole_search_is_drawn(tuned: Record, tmp_path: Path) -> None:
+    page = render(tuned, tmp_path)
+    assert page.count('<svg class="parallel"') == 4
+    assert len(re.findall(r'<g class="(?:s\d|missed)[^"]*"><title>setting', page)) == 20
+    assert len(re.findall(r'<g class="s0 best">', page)) == 4
+    assert page.count("rank 5:") == 4
+
+
+def test_lines_of_a_search_lie_where_their_values_are(tuned: Record) -> None:
+    from repro.record.tuning import read_tuning
+
+    found = read_tuning(tuned.folder.root)
+    assert found is not None
+    contender = found.contenders[0]
+    drawn = parallel(contender, "tta_wall")
+    assert [axis.name for axis in drawn.axes] == ["optimizer.lr", "optimizer.weight_decay", "time to the target"]
+    assert len(drawn.settings) == 5 and drawn.settings[-1].style == "s0 best"
+    by_rank = sorted(contender.settings, key=lambda item: -item.rank)
+    heights = [item.segments[0][1] for item in drawn.settings]
+    rates = [item.values["optimizer.lr"] for item in by_rank]
+    order = sorted(range(5), key=lambda place: rates[place])
+    assert [heights[place] for place in order] == sorted(heights, reverse=True)  # a larger rate lies higher
+    ends = [item.segments[-1][3] for item in drawn.settings]
+    for item, end in zip(by_rank, ends, strict=True):
+        assert (end == 204.0) == (item.figure is None)
+    assert min(ends) == ends[-1]
+
+
+def test_the_best_so_far_is_cumulative(tuned: Record, tmp_path: Path) -> None:
+    charts = {str(attrs["id"]): json.loads(content) for attrs, content in Page(render(tuned, tmp_path)).scripts
+              if str(attrs.get("id", "")).startswith("tuning-")}
+    assert sorted(charts) == ["tuning-0", "tuning-1"]
+    for figure in charts.values():
+        assert len(figure["data"]) == 2
+        for trace in figure["data"]:
+            assert trace["y"] == sorted(trace["y"], reverse=True) and trace["x"][-1] == 5
