@@ -14,7 +14,7 @@ from repro.core.errors import SuiteError
 from repro.core.yaml_file import FieldPath
 from repro.suite.field_problem import FieldProblem, as_text
 from repro.suite.metrics import METRICS
-from repro.suite.model import Suite
+from repro.suite.model import Combine, Suite
 from repro.suite.search import Settings, draw_settings
 from repro.suite.tune import MOST_SETTINGS, Space, Tune
 
@@ -71,10 +71,19 @@ def combine(trial: dict[str, Any], levels: Levels, settings: Mapping[str, Any]) 
 
 
 def every_combination(suite: Suite) -> Iterator[Levels]:
-    """Yield the levels of every combination of factors."""
-    level_lists = [list(enumerate(levels)) for levels in suite.matrix.values()]
-    for combination in itertools.product(*level_lists):
+    """Yield the levels of every combination of factors that the suite asks for."""
+    for combination in _combinations([list(enumerate(levels)) for levels in suite.matrix.values()], suite.combine):
         yield dict(zip(suite.matrix, combination, strict=True))
+
+
+def _combinations(factors: list[list[tuple[int, Any]]], combine: Combine) -> Iterator[tuple[tuple[int, Any], ...]]:
+    if combine == "all":
+        yield from itertools.product(*factors)
+        return
+    reference = tuple(levels[0] for levels in factors)
+    yield reference
+    for place, levels in enumerate(factors):
+        yield from ((*reference[:place], level, *reference[place + 1:]) for level in levels[1:])
 
 
 def contenders(suite: Suite, problem: Problem, kinds: Kinds) -> list[Contender]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -20,6 +21,8 @@ ADDED_LATER: dict[str, Any] = {"compression": "none", "compression_rank": 1, "ov
                                "activation_checkpointing": False, "channels_last": False, "cudnn_benchmark": False,
                                "offload": "none", "eval_batch": None, "gate": None,
                                "input": {"workers": 0, "ahead": None, "order": "planned"}}
+ADDED_TO_WORKLOADS: dict[str, dict[str, Any]] = {
+    name: {"label_smoothing": 0.0} for name in ("digits", "digits-mlp", "mnist1d")}
 """Choices that are newer than the first records, with the value that those records imply. They are part of the JSON
 only with another value, so that a cell keeps its name."""
 
@@ -42,8 +45,15 @@ def leave_out_added(choices: dict[str, Any]) -> None:
     """Remove choices that are newer than the first records and have the value that those imply."""
     for place in (choices, choices.get("engine"), choices.get("comm")):
         if isinstance(place, dict):
-            for key in [key for key, value in ADDED_LATER.items() if key in place and place[key] == value]:
-                del place[key]
+            _leave_out(place, ADDED_LATER)
+    workload = choices.get("workload")
+    if isinstance(workload, dict):
+        _leave_out(workload, ADDED_TO_WORKLOADS.get(str(workload.get("kind")), {}))
+
+
+def _leave_out(place: dict[str, Any], added: Mapping[str, Any]) -> None:
+    for key in [key for key, value in added.items() if key in place and place[key] == value]:
+        del place[key]
 
 
 def digest(model: BaseModel, exclude: set[str] | None = None) -> str:

@@ -200,7 +200,8 @@ def _parsed(seam: str, value: Any) -> Choice | None:
 
 
 def _check_size(suite: Suite, problem: Problem) -> None:
-    count = math.prod(len(levels) for levels in suite.matrix.values())
+    sizes = [len(levels) for levels in suite.matrix.values()]
+    count = math.prod(sizes) if suite.combine == "all" else 1 + sum(size - 1 for size in sizes)
     if count > MAX_CELLS:
         many = count if count < 1 << 63 else "more than 2^63"
         raise problem(f"its factors have {many} combinations; at most {MAX_CELLS} are allowed", ("matrix",))

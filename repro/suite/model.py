@@ -24,6 +24,7 @@ VERSION = r"^\d+(\.\d+){0,2}$"
 MOST_SEEDS = 1000
 MARGIN = 0.05
 """Relative difference below which two cells count as the same, if a suite says nothing else."""
+Combine = Literal["all", "one_at_a_time"]
 Side = Literal["", "A", "B"]
 """Side in a calibration, which runs every cell twice: A the cell itself, B its twin; "" in any other plan."""
 
@@ -108,6 +109,9 @@ class Suite(Frozen):
                                     "from this; null: drawn for every run, and kept in its plan")
     trial: dict[str, Any] = Field(description="what all cells share")
     matrix: dict[str, list[Any]] = Field(default_factory=dict, description="factor (dotted path) -> its levels")
+    combine: Combine = Field(
+        "all", description="all: every combination of levels. one_at_a_time: the first levels of all factors (the "
+                           "reference), and the cells that differ from it in one factor; the reference is the baseline")
     exclude: list[dict[str, Any]] = Field(default_factory=list, description="combinations to exclude")
     baseline: dict[str, Any] = Field(
         default_factory=dict,
@@ -189,6 +193,18 @@ class Suite(Frozen):
     def _looks(self) -> Suite:
         if self.sequential is not None:
             check_design(self.sequential, self.seeds, self.primary is not None)
+        return self
+
+    @model_validator(mode="after")
+    def _reference(self) -> Suite:
+        """Make the first levels the baseline of cells that differ from them in one factor."""
+        if self.combine == "all":
+            return self
+        reference = {key: levels[0] for key, levels in self.matrix.items()}
+        if self.baseline not in ({}, reference):
+            raise FieldProblem("one_at_a_time compares with the first level of every factor; remove the baseline",
+                               ("baseline",))
+        object.__setattr__(self, "baseline", reference)
         return self
 
     @field_validator("version", mode="before")

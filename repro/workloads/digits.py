@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import ClassVar, Literal
+
+from pydantic import Field
 
 from repro.core.random_streams import Streams
 from repro.seams.training import DataIdentity, Direction, TrainingParts, Workload
@@ -24,6 +27,8 @@ class Digits(Workload):
     """"batch" depends on how many samples a rank sees: its mathematics changes with the world size."""
     augment: bool = True
     """Move each training image by at most one pixel, drawn again in every epoch."""
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    """Share of a target that is spread over all classes, in the training loss."""
 
     @property
     def train_samples(self) -> int:
@@ -45,7 +50,7 @@ class Digits(Workload):
             lambda: conv_net.conv_net(1, (32, 64, 128), digits_data.CLASSES, self.norm), streams)
         return TrainingParts(
             model=model,
-            loss=classification.loss,
+            loss=partial(classification.loss, label_smoothing=self.label_smoothing),
             scores={"top1": classification.top1},
             train_batch=batches.train,
             eval_batch=batches.evaluation,

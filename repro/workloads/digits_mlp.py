@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
@@ -30,6 +31,8 @@ class DigitsMlp(Workload):
     augment: bool = False
     """Move each training image by at most one pixel, drawn again in every epoch; this model then needs four times as
     long."""
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    """Share of a target that is spread over all classes, in the training loss."""
 
     @property
     def train_samples(self) -> int:
@@ -49,7 +52,7 @@ class DigitsMlp(Workload):
         batches = DigitBatches(self.sha256, streams, device, augment=self.augment)
         return TrainingParts(
             model=classification.initialised(self._network, streams),
-            loss=classification.loss,
+            loss=partial(classification.loss, label_smoothing=self.label_smoothing),
             scores={"top1": classification.top1},
             train_batch=batches.train,
             eval_batch=batches.evaluation,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
@@ -29,6 +30,8 @@ class Mnist1d(Workload):
     sha256: ClassVar[str] = mnist1d_data.SHA256
 
     channels: int = Field(default=25, ge=1, le=1024, description="of each convolution")
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    """Share of a target that is spread over all classes, in the training loss."""
 
     @property
     def train_samples(self) -> int:
@@ -48,7 +51,7 @@ class Mnist1d(Workload):
         batches = SignalBatches(self.sha256, device)
         return TrainingParts(
             model=classification.initialised(self._network, streams),
-            loss=classification.loss,
+            loss=partial(classification.loss, label_smoothing=self.label_smoothing),
             scores={"top1": classification.top1},
             train_batch=batches.train,
             eval_batch=batches.evaluation,

@@ -1,0 +1,67 @@
+"""Suites whose cells differ from one reference in one factor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from repro.compare.cells import CellIndex, contrast_pairs
+from repro.core.errors import SuiteError
+from repro.core.machine import Machine
+from repro.suite.file import read_suite
+from repro.suite.identity import canonical
+from repro.suite.plan import Plan, expand_again, make_plan
+
+HERE = Machine("cpu", 0, 2)
+SUITE = """\
+suite: ablation
+seeds: 6
+combine: one_at_a_time
+trial:
+  workload: digits
+  engine: ddp
+  processes: 2
+  batch: {global: 64}
+  optimizer: {kind: sgd, lr: 0.1}
+  stop: {metric: top1, target: 0.9, max_epochs: 2}
+  evaluate_every: 1437
+matrix:
+  optimizer: [{kind: sgd, lr: 0.1}, {kind: adamw, lr: 0.01}]
+  comm: [ring, tree, hybrid]
+  workload.label_smoothing: [0.1, 0.0]
+"""
+
+
+def planned(folder: Path, text: str = SUITE) -> Plan:
+    (folder / "suite.yaml").write_text(text)
+    found = read_suite(str(folder / "suite.yaml"))
+    return make_plan(found.suite, HERE, found.problem)
+
+
+def test_each_cell_differs_from_the_reference_in_one_factor(tmp_path: Path) -> None:
+    plan = planned(tmp_path)
+    reference, *others = plan.cells
+    assert len(others) == 4
+    for cell in others:
+        changed = [key for key in plan.suite.matrix if cell.factors[key] != reference.factors[key]]
+        assert len(changed) == 1, cell.label
+    assert expand_again(Plan.model_validate_json(plan.model_dump_json(by_alias=True)), HERE).digest == plan.digest
+
+
+def test_each_is_compared_with_the_reference(tmp_path: Path) -> None:
+    plan = planned(tmp_path)
+    first, pairs = contrast_pairs(CellIndex(plan.cells), plan.suite)
+    reference = plan.cells[0].cell_id
+    assert first is None
+    assert pairs == [(cell.cell_id, reference) for cell in plan.cells[1:]]
+
+
+def test_another_baseline_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SuiteError, match=r"baseline: one_at_a_time compares with the first level of every factor"):
+        planned(tmp_path, SUITE + "baseline: {comm: tree}\n")
+
+
+def test_no_smoothing_is_what_older_records_mean(tmp_path: Path) -> None:
+    plan = planned(tmp_path)
+    assert sum("label_smoothing" in canonical(cell.choices) for cell in plan.cells) == len(plan.cells) - 1
