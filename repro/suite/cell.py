@@ -23,6 +23,9 @@ FEW_ABSENT = 100
 AA = "A/A"
 """The factor that the two cells of a pair differ in, as reports show it."""
 
+REFERENCE = "reference"
+"""Label of the cell from which all others of a suite differ in one factor."""
+
 Label = Annotated[str, AfterValidator(visible)]
 """A text in one line: a record's own text cannot pass for lines of ours."""
 
@@ -35,6 +38,9 @@ class Cell(Frozen):
     factors: dict[str, str]
     """The factors that vary over the plan, as reports show them."""
     choices: AnyTrialConfig
+    differs_in: tuple[str, ...] | None = None
+    """The factors that the label names: those in which the cell differs from the reference of a suite that varies one
+    at a time. None: a suite of all combinations, whose labels name all factors."""
     side: Side = ""
     twin_of: str = ""
     """For side B: the id of its side A."""
@@ -60,7 +66,7 @@ class Cell(Frozen):
         if not all(_states(self.choices, data, key, value) for key, value in plain.items()):
             return False
         if plain:
-            return self.plain_label == label_of(self.choices, plain)
+            return self.plain_label == label_of(self.choices, plain, self.differs_in)
         return self.plain_label == visible(self.choices.title) or any(
             choice.is_label(self.plain_label) for choice in self.choices.plugins())
 
@@ -78,7 +84,7 @@ class Cell(Frozen):
         """Return the cell with the label and the factors that its choices give."""
         factors = shown_factors(self.choices, [key for key in self.factors if key != AA])
         mark = {AA: self.side} if self.side else {}
-        label = label_of(self.choices, factors) + _mark(self.side)
+        label = label_of(self.choices, factors, self.differs_in) + _mark(self.side)
         return self.model_copy(update={"label": label, "factors": factors | mark})
 
     @property
@@ -117,7 +123,23 @@ def truly_labelled(cells: Sequence[Cell]) -> tuple[Cell, ...]:
     keep -= {cell.cell_id for cell in absent if cell.cell_id in keep and any(
         other.model_copy(update={"label": cell.label, "factors": cell.factors}).well_labelled
         for other in absent if other is not cell)}
+    if not _one_at_a_time(cells):
+        cells = [cell.model_copy(update={"differs_in": None}) for cell in cells]
     return tuple(cell if cell.cell_id in keep else cell.relabelled() for cell in cells)
+
+
+def _one_at_a_time(cells: Sequence[Cell]) -> bool:
+    """Return whether all cells name the factors in which they do differ from one of them, the reference."""
+    references = [cell for cell in cells if cell.differs_in == () and cell.side != "B"]
+    if len(references) != 1:
+        return False
+    theirs = shown_factors(references[0].choices, [key for key in references[0].factors if key != AA])
+    return all(cell.differs_in == differing(shown_factors(cell.choices, theirs), theirs) for cell in cells)
+
+
+def differing(shown: Mapping[str, str], reference: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the factors whose levels differ from the reference's."""
+    return tuple(key for key, value in shown.items() if reference[key] != value)
 
 
 def shown_factors(choices: AnyTrialConfig, keys: Iterable[str]) -> dict[str, str]:
@@ -126,8 +148,16 @@ def shown_factors(choices: AnyTrialConfig, keys: Iterable[str]) -> dict[str, str
     return {key: _text(choices, data, key) for key in keys}
 
 
-def label_of(choices: AnyTrialConfig, factors: Mapping[str, str]) -> str:
-    """Return the label of a cell with these factors, as shown."""
+def label_of(choices: AnyTrialConfig, factors: Mapping[str, str], differs_in: Sequence[str] | None = None) -> str:
+    """Return the label of a cell with these factors, as shown.
+
+    Args:
+        differs_in: the factors to name; none of them: the reference; None: all.
+    """
+    if differs_in is not None:
+        factors = {key: value for key, value in factors.items() if key in differs_in}
+        if not factors:
+            return REFERENCE
     return visible(", ".join(choices.phrase(key, value) for key, value in factors.items()) or choices.title)
 
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from repro.core import pattern, registry
 from repro.core.errors import SuiteError
 from repro.core.yaml_file import FieldPath
-from repro.suite.cell import Cell, label_of, shown_factors
+from repro.suite.cell import Cell, differing, label_of, shown_factors
 from repro.suite.choice import Choice, describe, parse_choice
 from repro.suite.contenders import (
     Contender,
@@ -260,11 +260,15 @@ def _label(suite: Suite, expanded: list[tuple[AnyTrialConfig, Combination]], pro
         factors = {key: shown[key] for key in varying}
         # A factor that varies shows the options of its level, and so the settings below it.
         factors |= shown_factors(choices, (key for key in item.shown if key.split(".")[0] not in varying))
-        label = label_of(choices, factors)
+        differs_in = None
+        if suite.combine != "all" and suite.tune is None:
+            differs_in = differing(factors, {key: every[0][key] for key in varying})
+        label = label_of(choices, factors, differs_in)
         if canonical(choices) in seen:
             raise problem(f"the cell {label!r} is requested twice", ("matrix", *_repeated(suite)))
         seen[canonical(choices)] = label
-        cells.append(Cell(cell_id=choices.cell_id, label=label, factors=factors, choices=choices))
+        cells.append(Cell(cell_id=choices.cell_id, label=label, factors=factors, choices=choices,
+                          differs_in=differs_in))
     return cells
 
 

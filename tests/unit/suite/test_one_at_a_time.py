@@ -9,6 +9,7 @@ import pytest
 from repro.compare.cells import CellIndex, contrast_pairs
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
+from repro.suite.cell import truly_labelled
 from repro.suite.file import read_suite
 from repro.suite.identity import canonical
 from repro.suite.plan import Plan, expand_again, make_plan
@@ -65,3 +66,14 @@ def test_another_baseline_is_refused(tmp_path: Path) -> None:
 def test_no_smoothing_is_what_older_records_mean(tmp_path: Path) -> None:
     plan = planned(tmp_path)
     assert sum("label_smoothing" in canonical(cell.choices) for cell in plan.cells) == len(plan.cells) - 1
+
+
+def test_labels_name_only_what_differs_and_a_record_cannot_misname(tmp_path: Path) -> None:
+    plan = planned(tmp_path)
+    assert [cell.label for cell in plan.cells] == [
+        "reference", "adamw (lr=0.01)", "tree (shape=heap)", "hybrid", "label smoothing 0.0"]
+    assert truly_labelled(plan.cells) == plan.cells
+    swapped = tuple(cell.model_copy(update={"label": other.label, "differs_in": other.differs_in})
+                    for cell, other in zip(plan.cells, (plan.cells[1], plan.cells[0], *plan.cells[2:]), strict=True))
+    assert [cell.label for cell in truly_labelled(swapped)][:2] == [
+        "sgd (lr=0.1), ring, label smoothing 0.1", "adamw (lr=0.01), ring, label smoothing 0.1"]
