@@ -20,7 +20,9 @@ from repro.engines.deepspeed_zero import DeepSpeedZero
 from repro.engines.precisions import Fp32
 from repro.optimizers.adamw import AdamW
 from repro.optimizers.sgd import Sgd
+from repro.preconditioners.none import Unchanged
 from repro.seams.model_options import ModelOptions
+from repro.seams.preconditioner import Preconditioner
 from repro.seams.training import Batch, Comm, Engine, Job, Optimizer, Precision, Session, TrainingParts
 from tests.live_tensors import ReadbackCounter, live_bytes
 
@@ -58,6 +60,7 @@ class Case:
     overlap: bool | None = True
     model: ModelOptions = ModelOptions()  # noqa: RUF009  # frozen
     device: str = "cpu"
+    preconditioner: Preconditioner = Unchanged()  # noqa: RUF009  # frozen
     wide: int = 0
     """Width of a model of eight blocks in place of the small net; 0: the small net."""
     body: str = "follow"
@@ -72,6 +75,9 @@ class Case:
         parts += [type(self.comm).__name__ + changed_comm] if not isinstance(self.comm, Backend) else []
         parts += ["batch-norm"] * self.batch_norm + [self.inputs] * (self.inputs != "tensor")
         parts += [*self.model.chosen(), *[self.body] * (self.body != "follow")]
+        if self.preconditioner.active:
+            options = self.preconditioner.model_dump(exclude_defaults=True)
+            parts.append("kfac" + ",".join(f"{key}={value}" for key, value in options.items()))
         parts += [self.compression] * (self.compression != "none") + ["no-overlap"] * (self.overlap is False)
         return "-".join(parts)
 
@@ -194,7 +200,8 @@ def train(case: Case, rank: int) -> dict[str, Any]:
     device = device_of(case, rank)
     job = Job(rank, case.world, device, GLOBAL_BATCH // case.world // case.accumulation, case.accumulation, case.clip,
               case.precision, case.optimizer, case.comm, timeout_seconds=limit_of(case) / 2,
-              compression=case.compression, overlap=case.overlap, model=case.model)
+              compression=case.compression, overlap=case.overlap, model=case.model,
+              preconditioner=case.preconditioner)
     if device != "cpu":
         torch.cuda.set_device(device)
     before = live_bytes() if case.body == "state_memory" else 0  # DeepSpeed keeps tensors of earlier engines

@@ -50,6 +50,10 @@ class Setting:
     master_weights: bool = False
     """True: the optimizer updates a float32 copy of the weights (`Precision.master`)."""
     model: ModelOptions = ModelOptions()  # noqa: RUF009  # frozen
+    zero_stage: int | None = None
+    """How much the engine divides over the ranks (`Engine.zero_stage`)."""
+    preconditions: bool = False
+    """Whether the engine carries out a preconditioner (`Engine.preconditions`)."""
 
 
 class Plugin(BaseModel):

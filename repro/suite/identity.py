@@ -18,7 +18,7 @@ ADDED_LATER: dict[str, Any] = {"compression": "none", "compression_rank": 1, "ov
                                "nccl_algorithm": None, "stall_seconds": None, "broadcast_buffers": True,
                                "static_graph": False, "find_unused": False, "compile": False,
                                "activation_checkpointing": False, "channels_last": False, "cudnn_benchmark": False,
-                               "offload": "none", "eval_batch": None, "gate": None,
+                               "offload": "none", "eval_batch": None, "gate": None, "preconditioner": {"kind": "none"},
                                "input": {"workers": 0, "ahead": None, "order": "planned"}}
 """Choices that are newer than the first records, with the value that those records imply. They are part of the JSON
 only with another value, so that a cell keeps its name."""
