@@ -64,7 +64,7 @@ class Case:
     wide: int = 0
     """Width of a model of eight blocks in place of the small net; 0: the small net."""
     body: str = "follow"
-    """What is done with the session: `follow`, `state_memory` or `readbacks`."""
+    """What is done with the session: `follow`, `messages`, `state_memory` or `readbacks`."""
 
     def __str__(self) -> str:
         stage = getattr(self.engine, "stage", "")
@@ -268,7 +268,17 @@ def readbacks(case: Case, session: Session, rank: int) -> dict[str, Any]:
     return {"readbacks": counter.found}
 
 
-BODIES = {"follow": follow, "state_memory": state_memory, "readbacks": readbacks}
+def messages(case: Case, session: Session, rank: int) -> dict[str, Any]:
+    """What the meter counts in each step, and the trained parameters."""
+    found = []
+    session.traffic()
+    for step in range(case.steps):
+        session.step(step_batches(case, rank, step), 0.01)
+        found.append({(line["operation"], line["dtype"]): line for line in session.traffic()["lines"]})
+    return {"messages": found, "shapes": {name: value.shape for name, value in session.weights().items()}}
+
+
+BODIES = {"follow": follow, "messages": messages, "state_memory": state_memory, "readbacks": readbacks}
 
 # ---- the processes
 
