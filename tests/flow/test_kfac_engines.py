@@ -41,7 +41,8 @@ FAST = [CASES[0], Case(Ddp(), 2, 2, preconditioner=LW), Case(ZERO_0, 2, 2, preco
 
 @pytest.mark.parametrize("case", thorough(CASES, FAST), ids=str)
 def test_every_engine_and_placement_preconditions_alike(ranks: Run, case: Case) -> None:
-    alone = replace(Case(Single()), optimizer=case.optimizer, clip=case.clip, preconditioner=case.preconditioner.alone())
+    alone = replace(Case(Single()), optimizer=case.optimizer, clip=case.clip,
+                    preconditioner=case.preconditioner.alone())
     reference, found = ranks(alone)[0], ranks(case)
     for rank in found:
         assert same_bytes(rank["weights"], found[0]["weights"])
@@ -51,8 +52,8 @@ def test_every_engine_and_placement_preconditions_alike(ranks: Run, case: Case) 
     assert furthest(found[0]["weights"], reference["weights"]) < 1e-4
 
 
-LOW = [Case(engine, 2, 2, precision=precision, preconditioner=kfac)
-       for engine in (Ddp(), ZERO_0) for precision in (Bf16Autocast(), Bf16Master(), Fp16Autocast()) for kfac in (OPT, LW)]
+LOW = [Case(engine, 2, 2, precision=precision, preconditioner=kfac) for engine in (Ddp(), ZERO_0)
+       for precision in (Bf16Autocast(), Bf16Master(), Fp16Autocast()) for kfac in (OPT, LW)]
 
 
 @pytest.mark.parametrize("case", thorough(LOW, [LOW[0], LOW[-1]]), ids=str)

@@ -231,7 +231,7 @@ def test_an_overflow_leaves_the_factors_and_the_next_step_decomposes() -> None:
 
 
 def test_at_rate_0_nothing_is_clipped() -> None:
-    model, running = trained_once("linear", Kfac(kl_clip=1e-12))
+    model, _ = trained_once("linear", Kfac(kl_clip=1e-12))
     again, inputs, targets = made("linear")
     other = Kfac(kl_clip=1e-12).attach(again, Place(0, 1, "cpu", 1))
     with other.observing():

@@ -44,8 +44,8 @@ def plan(tmp_path: Path, more: str = "", *changes: tuple[str, str]) -> Plan:
     return make_plan(source.suite, MACHINE, source.problem)
 
 
-WHOLE = "preconditioner kfac: K-FAC needs the whole mean gradient of a layer, and engine {} divides gradients over the "\
-        "ranks (ZeRO stage {}); use ddp, single, or deepspeed with stage 0"
+WHOLE = ("preconditioner kfac: K-FAC needs the whole mean gradient of a layer, and engine {} divides gradients over "
+         "the ranks (ZeRO stage {}); use ddp, single, or deepspeed with stage 0")
 
 
 @pytest.mark.parametrize(("old", "new", "reason"), [
@@ -78,8 +78,9 @@ def test_of_several_engines_those_that_divide_gradients_are_skipped(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("options", "problem"), [
-    ("factor_every: 4, eigen_every: 10", "trial.preconditioner.eigen_every: must be a multiple of factor_every 4 (given: "
-                                         "10; 12 would be): decompositions are of factors that were just updated"),
+    ("factor_every: 4, eigen_every: 10",
+     "trial.preconditioner.eigen_every: must be a multiple of factor_every 4 (given: 10; 12 would be): decompositions "
+     "are of factors that were just updated"),
     ("placement: fraction", "trial.preconditioner.fraction: placement fraction needs it: give both or neither"),
     ("fraction: 0.5", "trial.preconditioner.fraction: placement opt has none: give both or neither"),
     ("placement: best", "trial.preconditioner.placement"),
