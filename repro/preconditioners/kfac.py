@@ -21,7 +21,7 @@ class Kfac(KfacOptions):
 
     title: ClassVar[str] = "K-FAC"
     preload: ClassVar[tuple[str, ...]] = ("repro.preconditioners.running",)
-    always_shown: ClassVar[tuple[str, ...]] = ("placement",)
+    always_shown: ClassVar[tuple[str, ...]] = ("placement", "eigen_every")
 
     @property
     def active(self) -> bool:
