@@ -23,10 +23,6 @@ class Kfac(KfacOptions):
     preload: ClassVar[tuple[str, ...]] = ("repro.preconditioners.running",)
     always_shown: ClassVar[tuple[str, ...]] = ("placement", "eigen_every")
 
-    @property
-    def active(self) -> bool:
-        return True
-
     def unsupported(self, setting: Setting) -> str | None:
         if setting.zero_stage:
             return (f"K-FAC needs the whole mean gradient of a layer, and engine {setting.engine} divides gradients "

@@ -75,26 +75,20 @@ class Preconditioning(ABC):
 
 
 class Preconditioner(Plugin):
-    """A linear map of the mean gradient, between its average over the ranks and the optimizer.
+    """A map of the mean gradient, between its average over the ranks and the optimizer."""
 
-    This class itself changes nothing.
-    """
+    title: ClassVar[str]
+    """Name in tables and reports; `Preconditioning.name` of what runs, "none" without."""
+    active: ClassVar[bool] = True
+    """False: it changes nothing."""
 
-    title: ClassVar[str] = "none"
-    """Name in tables and reports."""
-
-    @property
-    def active(self) -> bool:
-        """True: it changes gradients."""
-        return False
-
+    @abstractmethod
     def attach(self, model: torch.nn.Module, place: Place) -> Preconditioning | None:
         """Return the preconditioner of `model`; None: it changes nothing.
 
         Args:
-            model: in its final types, before an engine wraps it. The process group has been started.
+            model: before an engine wraps it. The process group has been started.
         """
-        return None
 
     def alone(self) -> Self:
         """Return the preconditioner that computes the same in one process."""

@@ -170,7 +170,8 @@ class Job:
     """Short name of the trial's cell, for names of files."""
     cache: Path | None = None
     """Folder of the run for what is compiled; None: temporary folders."""
-    preconditioner: Preconditioner = Preconditioner()  # noqa: RUF009  # frozen
+    preconditioner: Preconditioner | None = None
+    """None: as one that changes nothing."""
 
 
 class Session(ABC):

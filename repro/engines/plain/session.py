@@ -59,7 +59,7 @@ class TorchSession(Session):
         self.recomputation: Recomputation | None = None
         self.compiler: Compiler | None = None
         place = Place(job.rank, job.world, job.device, job.accumulation)
-        self.preconditioning = job.preconditioner.attach(self.model, place)
+        self.preconditioning = job.preconditioner.attach(self.model, place) if job.preconditioner else None
         if self.device.type == "cuda":
             torch.backends.cudnn.benchmark = job.model.cudnn_benchmark
 
