@@ -40,9 +40,9 @@ class Local(Kfac):
 HEALTHY = """\
 matrix:
   engine: [ddp, {kind: deepspeed, stage: 0}]
-  comm: [backend, ring]
+  comm: [ring]
   preconditioner: [kfac, {kind: kfac, placement: lw}, {kind: kfac, inverse: direct, damping: 0.03}]
-  precision: [fp32, bf16-autocast, bf16-master]
+  precision: [fp32, bf16-master]
 """
 
 
@@ -63,8 +63,7 @@ def test_factors_of_one_rank_alone_are_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workload", ["mnist1d", "digits", "{kind: digits, norm: batch}",
-                                      "{kind: digits-mlp, hidden: 64, depth: 2}"])
+@pytest.mark.parametrize("workload", ["mnist1d", "{kind: digits, norm: batch}"])
 def test_healthy_cells_pass(tmp_path: Path, workload: str) -> None:
     assert gated(tmp_path, "kfac", HEALTHY, workload) == []
 
