@@ -72,7 +72,7 @@ def test_healthy_cells_pass(tmp_path: Path, workload: str) -> None:
 def test_a_language_model_passes(tmp_path: Path) -> None:
     (tmp_path / "suite.yaml").write_text(
         "suite: prose\nseeds: 1\ntrial:\n  workload: text\n  processes: 2\n  batch: 16\n  engine: ddp\n"
-        "  optimizer: {kind: adamw, lr: 0.01, weight_decay: 0.1, decay: weights}\n  gradient_clip: 1.0\n"
+        "  optimizer: {kind: sgd, lr: 0.05, momentum: 0.9}\n  gradient_clip: 1.0\n"
         "  stop: {metric: val_loss, target: 2.2, max_epochs: 1}\n  evaluate_every: 1600\n  device: cpu\n"
         "  preconditioner: {kind: kfac, placement: lw}\n")
     code, out, error = command(tmp_path, "gate", "suite.yaml", "--json")
