@@ -20,7 +20,9 @@ from repro.engines.deepspeed_zero import DeepSpeedZero
 from repro.engines.precisions import Fp32
 from repro.optimizers.adamw import AdamW
 from repro.optimizers.sgd import Sgd
+from repro.preconditioners.none import Unchanged
 from repro.seams.model_options import ModelOptions
+from repro.seams.preconditioner import Preconditioner
 from repro.seams.training import Batch, Comm, Engine, Job, Optimizer, Precision, Session, TrainingParts
 from tests.live_tensors import ReadbackCounter, live_bytes
 
@@ -58,10 +60,11 @@ class Case:
     overlap: bool | None = True
     model: ModelOptions = ModelOptions()  # noqa: RUF009  # frozen
     device: str = "cpu"
+    preconditioner: Preconditioner = Unchanged()  # noqa: RUF009  # frozen
     wide: int = 0
     """Width of a model of eight blocks in place of the small net; 0: the small net."""
     body: str = "follow"
-    """What is done with the session: `follow`, `state_memory`, `readbacks` or `averages`."""
+    """What is done with the session: `follow`, `messages`, `state_memory`, `readbacks` or `averages`."""
 
     def __str__(self) -> str:
         stage = getattr(self.engine, "stage", "")
@@ -72,6 +75,9 @@ class Case:
         parts += [type(self.comm).__name__ + changed_comm] if not isinstance(self.comm, Backend) else []
         parts += ["batch-norm"] * self.batch_norm + [self.inputs] * (self.inputs != "tensor")
         parts += [*self.model.chosen(), *[self.body] * (self.body != "follow")]
+        if self.preconditioner.active:
+            options = self.preconditioner.model_dump(exclude_defaults=True)
+            parts.append("kfac" + ",".join(f"{key}={value}" for key, value in options.items()))
         parts += [self.compression] * (self.compression != "none") + ["no-overlap"] * (self.overlap is False)
         return "-".join(parts)
 
@@ -198,7 +204,8 @@ def train(case: Case, rank: int) -> dict[str, Any]:
     device = device_of(case, rank)
     job = Job(rank, case.world, device, GLOBAL_BATCH // case.world // case.accumulation, case.accumulation, case.clip,
               case.precision, case.optimizer, case.comm, timeout_seconds=limit_of(case) / 2,
-              compression=case.compression, overlap=case.overlap, model=case.model)
+              compression=case.compression, overlap=case.overlap, model=case.model,
+              preconditioner=case.preconditioner)
     if device != "cpu":
         torch.cuda.set_device(device)
     before = live_bytes() if case.body == "state_memory" else 0  # DeepSpeed keeps tensors of earlier engines
@@ -282,7 +289,18 @@ def averages(case: Case, session: Session, rank: int) -> dict[str, Any]:
     return found
 
 
-BODIES = {"follow": follow, "state_memory": state_memory, "readbacks": readbacks, "averages": averages}
+def messages(case: Case, session: Session, rank: int) -> dict[str, Any]:
+    """What the meter counts in each step, and the trained parameters."""
+    found = []
+    session.traffic()
+    for step in range(case.steps):
+        session.step(step_batches(case, rank, step), 0.01)
+        found.append({(line["operation"], line["dtype"]): line for line in session.traffic()["lines"]})
+    return {"messages": found, "shapes": {name: value.shape for name, value in session.weights().items()}}
+
+
+BODIES = {"follow": follow, "messages": messages, "state_memory": state_memory, "readbacks": readbacks,
+          "averages": averages}
 
 # ---- the processes
 

@@ -22,6 +22,8 @@ FOLLOWS: dict[str, tuple[str, ...]] = {
     "zero_stage": ("engine.kind", "engine.stage", "engine.wrap", "engine.reshard_after_forward"),
     "reshard_after_forward": ("engine.kind", "engine.wrap", "engine.reshard_after_forward"),
     "GLOO_SOCKET_IFNAME": ("launcher",), "NCCL_SOCKET_IFNAME": ("launcher",), "NCCL_ALGO": ("comm", "nccl_algorithm"),
+    **dict.fromkeys(("preconditioner", "preconditioned_layers", "preconditioned_parameters", "preconditioner_inverse",
+                     "preconditioner_placement", "preconditioner_periods"), ("preconditioner",)),
     "learning_rate": ("optimizer.lr",), "eval_batch": ("eval_batch",),
 }
 """Setting -> the fields of a trial that it follows from: with one of them varied, the difference is a declared one."""

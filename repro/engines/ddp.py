@@ -18,6 +18,7 @@ class Ddp(Engine):
     title: ClassVar[str] = "PyTorch DDP"
     model_options: ClassVar[tuple[str, ...]] = TORCH_OPTIONS
     checkpoints: ClassVar[bool] = True
+    preconditions: ClassVar[bool] = True
     preload: ClassVar[tuple[str, ...]] = ("torch", "torch._dynamo", "repro.engines.plain.ddp_session")
 
     bucket_mib: float = Field(25.0, gt=0, description="size of gradients averaged in one all-reduce, MiB")

@@ -16,6 +16,7 @@ class Single(Engine):
     title: ClassVar[str] = "PyTorch, one process"
     model_options: ClassVar[tuple[str, ...]] = TORCH_OPTIONS
     checkpoints: ClassVar[bool] = True
+    preconditions: ClassVar[bool] = True
     preload: ClassVar[tuple[str, ...]] = ("torch", "torch._dynamo", "repro.engines.plain.loop")
 
     def unsupported(self, setting: Setting) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from repro.record import legacy
-from repro.seams.training import BACKEND, Comm, Engine, Precision
+from repro.seams.training import BACKEND, Comm, Engine, Precision, Preconditioner
 from repro.suite import model_options
 from repro.suite.training import TrainingConfig
 
@@ -24,6 +24,7 @@ def requested(choices: TrainingConfig) -> dict[str, str]:
         "comm_dtype": _sent(choices, precision),
         "tf32": "on" if precision.tf32 else "off",
         "compression": choices.compression,
+        "preconditioner": choices.preconditioner.get(Preconditioner).title,
         **model_options.requested(choices.model_options),
     }
     wanted |= {"input_workers": str(choices.input.workers), "input_ahead": str(choices.input.depth),

@@ -60,6 +60,10 @@ class Setting:
     """Where the optimizer's rule is right on tensors whose rows are divided (`Optimizer.on_rows`)."""
     averages: bool = False
     """Whether evaluations use other weights than training (`Optimizer.evaluates_other_weights`)."""
+    zero_stage: int | None = None
+    """How much the engine divides over the ranks (`Engine.zero_stage`)."""
+    preconditions: bool = False
+    """Whether the engine carries out a preconditioner (`Engine.preconditions`)."""
 
 
 class Plugin(BaseModel):

@@ -19,6 +19,7 @@ from repro.seams.held import Held
 from repro.seams.loss_scaling import LossScaling
 from repro.seams.model_options import ModelOptions
 from repro.seams.plugin import Plugin, Rows
+from repro.seams.preconditioner import Preconditioner
 from repro.seams.workload import (
     Batch,
     DataIdentity,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BACKEND", "Batch", "Comm", "CommRan", "DataIdentity", "Direction", "Engine", "Fed", "Job", "Optimizer",
-    "Precision", "Read", "SampleReader", "Session", "TokenKind", "TrainingParts", "Workload",
+    "Precision", "Preconditioner", "Read", "SampleReader", "Session", "TokenKind", "TrainingParts", "Workload",
 ]
 
 class Precision(Plugin):
@@ -183,6 +184,8 @@ class Job:
     """Short name of the trial's cell, for names of files."""
     cache: Path | None = None
     """Folder of the run for what is compiled; None: temporary folders."""
+    preconditioner: Preconditioner | None = None
+    """None: as one that changes nothing."""
 
 
 class Session(ABC):
@@ -207,7 +210,7 @@ class Session(ABC):
 
     @abstractmethod
     def update(self, rate: float) -> None:
-        """Clip, apply the optimizer with learning rate `rate`, clear the gradients."""
+        """Precondition, clip, apply the optimizer with learning rate `rate`, clear the gradients."""
 
     def evaluated(self) -> AbstractContextManager[None]:
         """Return a context in which `weights` and `held` are those that `evaluate` uses; on leaving it training goes
@@ -343,6 +346,8 @@ class Engine(Plugin):
     """Module that builds what `builds` names, run once before a run."""
     checkpoints: ClassVar[bool] = False
     """True: its sessions implement `save` and `load`."""
+    preconditions: ClassVar[bool] = False
+    """True: its sessions carry out `Job.preconditioner`; a plan refuses one under other engines."""
 
     def zero_stage(self) -> int | None:
         """Return how much the engine divides over the ranks, as a stage of ZeRO (0 to 3); None: it has no stages."""

@@ -211,4 +211,5 @@ EngineChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "engine")
 CommChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "comm"))]
 PrecisionChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "precision"))]
 OptimizerChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "optimizer"))]
+PreconditionerChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "preconditioner"))]
 LauncherChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "launcher"))]

@@ -68,13 +68,17 @@ class PrecisionFacts(Titled):
     tf32: bool = False
 
 
+class PreconditionerFacts(Titled):
+    active: bool = True
+
+
 class LauncherFacts(Titled):
     origin: Literal["measured", "emulated", "simulated"] = "measured"
 
 
 FACTS: dict[str, type[Facts]] = {
     "workload": WorkloadFacts, "engine": EngineFacts, "comm": CommFacts, "precision": PrecisionFacts,
-    "optimizer": Facts, "launcher": LauncherFacts,
+    "optimizer": Facts, "launcher": LauncherFacts, "preconditioner": PreconditionerFacts,
 }
 """Seam of a trial -> its facts."""
 

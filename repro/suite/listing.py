@@ -8,7 +8,7 @@ from repro.suite.file import bundled, read_suite
 
 KINDS = {
     "suites": "", "workloads": "workload", "engines": "engine", "comm": "comm", "precisions": "precision",
-    "optimizers": "optimizer", "launchers": "launcher", "reporters": "reporter",
+    "optimizers": "optimizer", "preconditioners": "preconditioner", "launchers": "launcher", "reporters": "reporter",
 }
 
 

@@ -20,6 +20,7 @@ from repro.suite.choice import (
     LauncherChoice,
     OptimizerChoice,
     PrecisionChoice,
+    PreconditionerChoice,
     WorkloadChoice,
 )
 from repro.suite.field_problem import FieldProblem, SuitePart
@@ -74,7 +75,8 @@ class TrainingConfig(TrialConfig):
     """Everything that defines a cell whose trials train a model."""
 
     entry: ClassVar[str] = "repro.worker.main:main"
-    plugin_fields: ClassVar[tuple[str, ...]] = ("workload", "engine", "comm", "precision", "optimizer", "launcher")
+    plugin_fields: ClassVar[tuple[str, ...]] = (
+        "workload", "engine", "comm", "precision", "optimizer", "preconditioner", "launcher")
 
     # Not in the JSON of a training trial: records had no kinds at first, and cells keep their names.
     kind: Literal["training"] = Field("training", exclude=True, description="what a trial is; training: a model")
@@ -88,6 +90,7 @@ class TrainingConfig(TrialConfig):
                                                                            "whole steps; required but for fixed_steps")
     comm: CommChoice = Field("backend", validate_default=True)  # validated to a Choice
     precision: PrecisionChoice = Field("fp32", validate_default=True)
+    preconditioner: PreconditionerChoice = Field("none", validate_default=True)
     launcher: LauncherChoice = Field("local", validate_default=True)
     schedule: Schedule = Constant()
     scaling: Scaling = Scaling()
@@ -336,6 +339,7 @@ class TrainingConfig(TrialConfig):
 
     def setting(self, device: str, device_count: int) -> Setting:
         precision, optimizer = self.precision.get(Precision), self.optimizer.get(Optimizer)
+        engine = self.engine.get(Engine)
         return Setting(
             workload=self.workload.kind, engine=self.engine.kind, comm=self.comm.kind,
             precision=self.precision.kind, optimizer=self.optimizer.kind, launcher=self.launcher.kind,
@@ -345,7 +349,8 @@ class TrainingConfig(TrialConfig):
             passed_through=tuple(self.comm.get(Comm).passes_through(self.processes)),
             weights=precision.weights, autocast=precision.autocast, master_weights=precision.master,
             model=self.model_options, whole_tensors=optimizer.whole_tensors, on_rows=optimizer.on_rows,
-            averages=optimizer.evaluates_other_weights,
+            averages=optimizer.evaluates_other_weights, zero_stage=engine.zero_stage(),
+            preconditions=engine.preconditions,
         )
 
     def preload(self) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from repro.seams.training import Comm, Engine
+from repro.seams.training import Comm, Engine, Preconditioner
 from repro.suite.cell import Cell
 from repro.suite.choice import parse_choice
 from repro.suite.identity import canonical
@@ -111,9 +111,12 @@ def _one_setting_each(plan: Plan) -> tuple[Cell, ...]:
 
 
 def _has_option(choices: TrainingConfig) -> bool:
-    """Return True if the model is not run in the plain way: compiled, recomputed, in another layout, offloaded."""
+    """Return True if the model is not trained in the plain way: compiled, recomputed, in another layout, offloaded,
+    preconditioned.
+    """
     # What an engine builds for itself (the optimizer of an offload) takes the place of torch's own code.
-    return any(choices.model_options.chosen()) or bool(choices.engine.get(Engine).builds())
+    return (any(choices.model_options.chosen()) or bool(choices.engine.get(Engine).builds())
+            or choices.preconditioner.get(Preconditioner).active)
 
 
 def _skip(choices: TrainingConfig) -> str:
@@ -129,7 +132,8 @@ def skipped(plan: Plan) -> dict[str, str]:
 
 def has_foreign_part(choices: TrainingConfig) -> bool:
     """Return True if a plug-in that decides how the cell trains is a third party's."""
-    plugins = (choices.engine, choices.workload, choices.optimizer, choices.comm, choices.precision)
+    plugins = (choices.engine, choices.workload, choices.optimizer, choices.comm, choices.precision,
+               choices.preconditioner)
     return any(type(choice.plugin).__module__.partition(".")[0] != OWN_PACKAGE for choice in plugins)
 
 
@@ -144,7 +148,8 @@ def _groups(plan: Plan, cells: Sequence[Cell], kind: Kind) -> list[Group]:
         trial = plan.trial(stripped, 0)
         key = json.dumps([
             *(canonical(getattr(trial.training, part)) for part in ("workload", "batch", "optimizer", "precision")),
-            trial.training.processes, trial.training.gradient_clip, trial.training.rate])
+            canonical(reference.training.preconditioner), trial.training.processes, trial.training.gradient_clip,
+            trial.training.rate])
         found.setdefault(key, {})[trial.trial_id] = trial
         references.setdefault(key, plan.trial(reference, 0))
         least[key] = min(least.get(key, 1.0), least_share(cell.training))
@@ -226,6 +231,8 @@ def _reference_cell(cell: Cell, kind: Kind) -> Cell:
         "engine": parse_choice("engine", "single"), "comm": parse_choice("comm", "backend"), "processes": 1,
         "batch": batch, "overlap": None, "warmup_steps": False, "compile": False, "activation_checkpointing": False,
         "channels_last": False, "cudnn_benchmark": False,
+        "preconditioner": choices.preconditioner.model_copy(update={
+            "plugin": choices.preconditioner.get(Preconditioner).alone()}),
     })
     return plain.with_choices(choices)
 

@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from repro.core.random_streams import Streams
-from repro.seams.training import Comm, Engine, Job, Optimizer, Precision, Session, TrainingParts, Workload
+from repro.seams.training import (
+    Comm,
+    Engine,
+    Job,
+    Optimizer,
+    Precision,
+    Preconditioner,
+    Session,
+    TrainingParts,
+    Workload,
+)
 from repro.suite.model import Trial
 from repro.suite.training import TrainingConfig
 from repro.worker.model_flops import meta_twin
@@ -48,7 +58,7 @@ def make_job(choices: TrainingConfig, place: RankPlace, cache: str | None = None
         comm=choices.comm.get(Comm), timeout_seconds=choices.timeout_seconds,
         compression=choices.compression, compression_rank=choices.compression_rank, overlap=choices.overlap,
         model=choices.model_options, label=choices.cell_id, cache=Path(cache) if cache else None,
-        eval_batch=choices.eval_batch_size,
+        eval_batch=choices.eval_batch_size, preconditioner=choices.preconditioner.get(Preconditioner),
     )
 
 

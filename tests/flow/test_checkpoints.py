@@ -158,6 +158,16 @@ def test_a_killed_rank_leaves_no_trace_in_the_weights(tmp_path: Path) -> None:
     assert (kills, resumed) == (1, 1)
 
 
+KFAC = "  preconditioner: {kind: kfac, placement: opt, factor_every: 2, eigen_every: 6}\n"
+
+
+def test_a_preconditioner_resumes_where_it_was(tmp_path: Path) -> None:
+    # 22 steps an epoch, after which a checkpoint is written: neither a factor step nor an eigen step.
+    more = KFAC.replace("opt", "lw").replace("factor_every: 2, eigen_every: 6", "factor_every: 4, eigen_every: 12")
+    kills, resumed = compare(tmp_path, 2, more, seeds=1)
+    assert (kills, resumed) == (1, 1)
+
+
 ENGINES = """\
 matrix:
   engine: [ddp, {kind: deepspeed, stage: 0}, {kind: deepspeed, stage: 1}, {kind: deepspeed, stage: 2},
@@ -191,6 +201,8 @@ MATRIX: dict[str, tuple[int, int, str]] = {
                    "  engine: [fsdp, {kind: fsdp, wrap: model, reshard_after_forward: true}]\n"
                    "  precision: [fp32, bf16-master]\n"),
     "fsdp-ring": (2, 1, "  comm: ring\nmatrix:\n  engine: [fsdp]\n  batch: [{global: 64, accumulation: 2}]\n"),
+    "kfac": (2, 1, KFAC + "matrix:\n  engine: [ddp, {kind: deepspeed, stage: 0}]\n"),
+    "kfac-lw": (2, 1, KFAC.replace("opt", "lw") + "  comm: ring\nmatrix:\n  precision: [fp32, bf16-autocast]\n"),
     "batch-norm": (2, 1, "matrix:\n  workload: [{kind: digits, norm: batch}]\n"),
 }
 

@@ -51,7 +51,7 @@ def suite_text(suite: Suite, sources: Mapping[str, SourceCode] = MappingProxyTyp
     lines.append(f"{'margin:':<13}{suite.margin:g} counts as the same")
     if suite.horizon is not None:
         lines.append(f"{'horizon:':<13}{suite.horizon:g}, up to which runs that missed the target are compared")
-    for key in ("workload", "precision", "optimizer", "batch", "stop"):
+    for key in ("workload", "precision", "optimizer", "preconditioner", "batch", "stop"):
         if pattern.get(suite.trial, key) is not None:
             lines.append(f"{key + ':':<13}{_level(suite.trial[key])}")
     lines += [f"{'executes:':<13}{text}, when it is run" for text in dict.fromkeys(_commands(suite))]

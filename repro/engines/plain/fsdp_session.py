@@ -15,10 +15,11 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 
 from repro.engines.plain.even_passes import EvenPasses
-from repro.engines.plain.loop import LoopSession, MasterCopy, copy_tensors
+from repro.engines.plain.loop import LoopSession, MasterCopy
 from repro.engines.plain.numerics import name_of
 from repro.engines.plain.session import as_array
 from repro.engines.plain.sharding import Group, Sharding, groups_of, reshard
+from repro.engines.plain.tensor_files import copy_tensors
 from repro.seams.held import Held
 from repro.seams.training import Job, TrainingParts
 

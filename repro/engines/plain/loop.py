@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from repro.core.errors import CheckpointRefused
 from repro.engines.plain.numerics import make_scaler, name_of
 from repro.engines.plain.session import TorchSession, as_array
 from repro.engines.plain.state_snapshot import GroupNumbers, create_state, state_tensors
-from repro.engines.plain.tensor_files import load_tensors, save_tensors
+from repro.engines.plain.tensor_files import copy_tensors, load_tensors, save_tensors
 from repro.seams.batches import call_model
 from repro.seams.training import Batch, Job, TrainingParts
 
@@ -108,6 +107,9 @@ class LoopSession(TorchSession):
         self.set_rate(rate)
         if self.masters:
             self.masters.load_gradients(self.parameters)
+        if self.preconditioning is not None:
+            gradients = {name: tensor.grad for (name, _), tensor in zip(self.trained(), self.stepped, strict=True)}
+            self.preconditioning.apply(gradients, rate, self.scaler.get_scale() if self.scaler else 1.0)
         if self.job.gradient_clip is not None:
             if self.scaler:
                 self.scaler.unscale_(self.optimizer)
@@ -200,19 +202,3 @@ class LoopSession(TorchSession):
             "gradient_dtype": name_of(self.parameters[0].dtype),
             "loss_scale": f"{self.scaler.get_scale():g}" if self.scaler else "none",
         }
-
-
-def copy_tensors(there: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor], checkpoint: str) -> None:
-    """Copy what was `found` in a checkpoint into the tensors of this trial.
-
-    Raises:
-        CheckpointRefused: a name is missing on either side, or a shape or type differs; nothing was copied.
-    """
-    if wrong := sorted(name for name in {*there, *found}
-                       if name not in there or name not in found or there[name].shape != found[name].shape
-                       or there[name].dtype != found[name].dtype):
-        raise CheckpointRefused(f"checkpoint {checkpoint}: {wrong[0]} is missing or has another shape or type "
-                                "than in this trial")
-    with torch.no_grad():
-        for name, tensor in there.items():
-            tensor.copy_(found[name])

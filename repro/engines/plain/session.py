@@ -21,11 +21,22 @@ from repro.engines.plain.numerics import Numerics, name_of
 from repro.engines.plain.optimizer_options import class_of, options_of
 from repro.engines.plain.recomputation import Recomputation
 from repro.engines.plain.reduction_dtypes import ReductionWatcher
-from repro.engines.plain.state_snapshot import Buffers, OptimizerState, RandomStates, digest, state_tensors
+from repro.engines.plain.state_snapshot import (
+    Buffers,
+    OptimizerState,
+    PreconditionerState,
+    RandomStates,
+    digest,
+    state_tensors,
+)
+from repro.engines.plain.tensor_files import copy_tensors, load_tensors, save_tensors
 from repro.engines.state_memory import States
 from repro.seams.held import Held
+from repro.seams.preconditioner import Place
 from repro.seams.training import Batch, Job, Session, TrainingParts
 
+PRECONDITIONER = "preconditioner"
+"""Subfolder of a checkpoint, and the key of the counts."""
 PLAIN = (bool, int, float, str, type(None))
 STATE_BYTES = 4
 """Bytes of one number in a checkpoint."""
@@ -57,6 +68,8 @@ class TorchSession(Session):
         """Samples of the largest forward pass of an evaluation so far."""
         self.recomputation: Recomputation | None = None
         self.compiler: Compiler | None = None
+        place = Place(job.rank, job.world, job.device, job.accumulation)
+        self.preconditioning = job.preconditioner.attach(self.model, place) if job.preconditioner else None
         if self.device.type == "cuda":
             torch.backends.cudnn.benchmark = job.model.cudnn_benchmark
 
@@ -107,7 +120,10 @@ class TorchSession(Session):
     def micro_loss(self, batch: Batch) -> torch.Tensor:
         """Return the mean loss of one micro-batch, float32."""
         inputs, targets = batch
-        return self.parts.loss(self.forward(inputs), targets)
+        if self.preconditioning is None:
+            return self.parts.loss(self.forward(inputs), targets)
+        with self.preconditioning.observing():
+            return self.parts.loss(self.forward(inputs), targets)
 
     def set_rate(self, rate: float) -> None:
         for group in self.optimizer.param_groups:
@@ -219,14 +235,32 @@ class TorchSession(Session):
 
     def save(self, folder: Path) -> dict[str, Any]:
         weights = self._weights_hash()  # collective: after a failed write the other ranks would wait forever
+        kept = self._save_preconditioner(folder)  # collective too: before an engine's part can fail on one rank
         own = self.save_state(folder)
         scaler = {name: value for name, value in self.scaler_state().items() if isinstance(value, PLAIN)}
         return {"engine": own, "scaler": scaler, "comm": self.job.comm.state(), "weights": weights,
-                "random": RandomStates().plain()}
+                "random": RandomStates().plain(), **kept}
+
+    def _save_preconditioner(self, folder: Path) -> dict[str, Any]:
+        """Write the tensors of the preconditioner, if there is one; return the rest of its state."""
+        if (running := self.preconditioning) is None:
+            return {}
+        save_tensors(folder / PRECONDITIONER, running.shared_tensors(), running.own_tensors(), self.job.rank,
+                     self.alone)
+        return {PRECONDITIONER: running.counts()}
+
+    def _load_preconditioner(self, folder: Path, own: Mapping[str, Any]) -> None:
+        if (running := self.preconditioning) is None:
+            return
+        shared, mine = load_tensors(folder / PRECONDITIONER, self.job.rank)
+        copy_tensors(running.shared_tensors(), shared, folder.name)
+        copy_tensors(running.own_tensors(), mine, folder.name)
+        running.set_counts(own[PRECONDITIONER])
 
     def load(self, folder: Path, own: Mapping[str, Any]) -> None:
         self.job.comm.restore(own["comm"])
         self.load_state(folder, own["engine"])
+        self._load_preconditioner(folder, own)
         self.load_scaler_state(own["scaler"])
         if self._weights_hash() != own["weights"]:
             raise CheckpointRefused(f"checkpoint {folder.name}: the weights differ from those that were saved")
@@ -238,7 +272,14 @@ class TorchSession(Session):
     def state_bytes(self) -> int:
         sizes = [int(getattr(parameter, "ds_numel", parameter.numel())) for _, parameter in self.trained()]
         numbers = max(STATE_NUMBERS, 2 + math.ceil(self._moments()))
-        return numbers * STATE_BYTES * sum(sizes)
+        return numbers * STATE_BYTES * sum(sizes) + self._preconditioner_bytes()
+
+    def _preconditioner_bytes(self) -> int:
+        if (running := self.preconditioning) is None:
+            return 0
+        shared, own = ([tensor.nbytes for tensor in found.values()]
+                       for found in (running.shared_tensors(), running.own_tensors()))
+        return sum(shared) + self.job.world * sum(own)
 
     # ---- read-outs
 
@@ -318,6 +359,7 @@ class TorchSession(Session):
             "optimizer_options": options_of(self.optimizer),
             "broadcast_buffers": "off",  # before a forward pass: DDP alone does that
             "eval_batch": str(self.eval_batch or "unknown"),
+            **(self.preconditioning.effective() if self.preconditioning else {"preconditioner": "none"}),
         }
 
     # ---- warm-up
@@ -325,20 +367,23 @@ class TorchSession(Session):
     def warm_up(self, batches: Sequence[Batch]) -> None:
         """Run two steps with learning rate 0 on `batches` (one step's micro-batches) and undo them.
 
-        One is watched: every later step reduces the same amounts in the same types.
+        The averaging of one is watched: every later step averages the same amounts in the same types. What an optimizer
+        or a preconditioner sends in `update` are no gradients.
 
         Raises:
             TrialError: the weights changed.
         """
         before = digest(self.weights())
         snapshots = (RandomStates(), Buffers(self.model),
-                     OptimizerState(self.optimizer, self.job.optimizer.starts_from_zero))
+                     OptimizerState(self.optimizer, self.job.optimizer.starts_from_zero),
+                     PreconditionerState(self.preconditioning))
         scaler = self.scaler_state()
         self.traffic()  # drops what was counted before the step
         # torch would never again compile a function that it meets while it is watched.
         with torch.compiler.set_stance("force_eager") if self.compiler else nullcontext(), self.reductions:
-            self.step(batches, 0.0)
+            self.backward(batches)
         self.reductions.add_traffic(self.traffic())
+        self.update(0.0)
         for _ in range(COMPILED_STEPS if self.compiler else WARM_UP_STEPS - 1):
             self.step(batches, 0.0)
         self.synchronize()

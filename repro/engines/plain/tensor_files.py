@@ -105,6 +105,22 @@ def load_tensors(folder: Path, rank: int) -> tuple[dict[str, torch.Tensor], dict
     return shared, {name.removeprefix(prefix): found[name] for name in found.keys() - shared.keys()}
 
 
+def copy_tensors(there: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor], checkpoint: str) -> None:
+    """Copy what was `found` in a checkpoint into the tensors of this trial.
+
+    Raises:
+        CheckpointRefused: a name is missing on either side, or a shape or type differs; nothing was copied.
+    """
+    if wrong := sorted(name for name in {*there, *found}
+                       if name not in there or name not in found or there[name].shape != found[name].shape
+                       or there[name].dtype != found[name].dtype):
+        raise CheckpointRefused(f"checkpoint {checkpoint}: {wrong[0]} is missing or has another shape or type "
+                                "than in this trial")
+    with torch.no_grad():
+        for name, tensor in there.items():
+            tensor.copy_(found[name])
+
+
 def _check_size(wanted: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Return `wanted` if the files are large enough for it; torch would allocate as much as the index claims."""
     claimed = sum(math.prod(item.size) * item.properties.dtype.itemsize for item in wanted.values()

@@ -154,6 +154,9 @@ class DeepSpeedSession(EvenPasses):
 
     def update(self, rate: float) -> None:
         self.set_rate(rate)
+        if self.preconditioning is not None:  # stage 0 only: gradients are whole and averaged
+            gradients = {name: parameter.grad for name, parameter in self.trained()}
+            self.preconditioning.apply(gradients, rate, self.loss_scale())
         self.engine.step()
 
     def forward_is_collective(self) -> bool:

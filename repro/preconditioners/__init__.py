@@ -1,0 +1,1 @@
+"""Preconditioners, one a file, and the parts of K-FAC."""
