@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from repro.bench.verdicts.experiment import Experiment, SimulatedRun, simulated
+from repro.bench.verdicts.made_plans import places_of
 from repro.bench.verdicts.scenario import (
     DIFFERENT,
     OPEN,
@@ -24,6 +25,7 @@ from repro.bench.verdicts.scenario import (
     wrongly_same,
 )
 from repro.bench.verdicts.screen import ALPHA, DISAGREE, first_refuted, is_open_anytime, paired_p
+from repro.compare import drift
 from repro.compare.sequential import take_look
 from repro.compare.stage import Stage
 from repro.suite.sequential import ANYTIME, ANYTIME_LEAST
@@ -63,6 +65,9 @@ def sequential_scenarios() -> Iterator[Scenario]:
     yield _open_ended("anytime, missed 20% by chance", replace(equal, missed=0.2))
     yield _open_ended("anytime, different", replace(equal, ratio=1.08))
     yield _every_look("anytime, drift 30%", replace(quiet, sequential="", drift=0.3))
+    noisy = Experiment(LAST, cells=2, within="speed", drift=0.3)
+    yield _every_look("anytime, noisy, drift 30%", noisy)
+    yield _every_look("anytime, noisy, drift 10%", replace(noisy, drift=0.1))
 
 
 def _open_ended(name: str, design: Experiment) -> Scenario:
@@ -86,16 +91,30 @@ def _open_ended(name: str, design: Experiment) -> Scenario:
 
 
 def _every_look(name: str, design: Experiment) -> Scenario:
-    """Return the scenario of --anytime on a machine that drifts: every look adjusts the ratios again, so each look is
-    compared.
+    """Return the scenario of --anytime on a machine that drifts: every look estimates the slope and adjusts the ratios
+    again, so each look has stakes of its own; `compare` takes the looks at which they could settle it.
     """
 
     def judge(generator: np.random.Generator, checked: bool) -> Judged:
-        run = simulated(design, generator)
-        words = (_at_look(run, pairs) for pairs in range(ANYTIME_LEAST, design.pairs + 1))
-        return Judged(next((word for word in words if word != OPEN), OPEN), None)
+        run, quick = simulated(design, generator), OPEN
+        for pairs in range(ANYTIME_LEAST, design.pairs + 1):
+            still_open = is_open_anytime(adjusted_logs(run, pairs))
+            word = OPEN if still_open and not checked else _at_look(run, pairs)
+            if word != OPEN:
+                quick = DISAGREE if still_open else word
+                break
+        return Judged(quick, None)
 
     return Scenario(name, "equal", judge, wrong=DIFFERENT)
+
+
+def adjusted_logs(run: SimulatedRun, pairs: int) -> np.ndarray:
+    """Return the log ratios of the first pairs, less what the drift among them explains."""
+    candidate, baseline = (run.plan.cells[place].cell_id for place in places_of(run.design.cells))
+    known = [item for item in run.results if item.repeat < pairs]
+    slots = drift.doubts(run.plan, known).slots(candidate, baseline)
+    shifts = [slots.shift(repeat) if slots else 0.0 for repeat in range(pairs)]
+    return np.asarray(run.logs[:pairs] - shifts)
 
 
 def _at_look(run: SimulatedRun, pairs: int) -> str:
