@@ -9,10 +9,12 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 
+from repro import stats
 from repro.bench.verdicts.experiment import Experiment, SimulatedRun, simulated
 from repro.bench.verdicts.made_plans import places_of
 from repro.bench.verdicts.scenario import (
@@ -97,8 +99,9 @@ def _every_look(name: str, design: Experiment) -> Scenario:
 
     def judge(generator: np.random.Generator, checked: bool) -> Judged:
         run, quick = simulated(design, generator), OPEN
+        places = places_in_order(run)
         for pairs in range(ANYTIME_LEAST, design.pairs + 1):
-            still_open = is_open_anytime(adjusted_logs(run, pairs))
+            still_open = is_open_anytime(adjusted_logs(run, places, pairs))
             word = OPEN if still_open and not checked else _at_look(run, pairs)
             if word != OPEN:
                 quick = DISAGREE if still_open else word
@@ -108,13 +111,46 @@ def _every_look(name: str, design: Experiment) -> Scenario:
     return Scenario(name, "equal", judge, wrong=DIFFERENT)
 
 
-def adjusted_logs(run: SimulatedRun, pairs: int) -> np.ndarray:
-    """Return the log ratios of the first pairs, less what the drift among them explains."""
-    candidate, baseline = (run.plan.cells[place].cell_id for place in places_of(run.design.cells))
-    known = [item for item in run.results if item.repeat < pairs]
-    slots = drift.doubts(run.plan, known).slots(candidate, baseline)
-    shifts = [slots.shift(repeat) if slots else 0.0 for repeat in range(pairs)]
-    return np.asarray(run.logs[:pairs] - shifts)
+def adjusted_logs(run: SimulatedRun, places: np.ndarray, pairs: int) -> np.ndarray:
+    """Return the log ratios of the first pairs, less what the drift among them explains, as `drift.doubts` finds it.
+
+    Args:
+        places: of all trials, by `places_in_order`.
+    """
+    logs = np.log(run.seconds_per_sample[:, :pairs])
+    blocks = np.mean(logs - logs.mean(axis=1, keepdims=True), axis=0)
+    middles = np.median(places[:, :pairs], axis=0)
+    order = np.argsort(middles)
+    later, earlier = np.tril_indices(pairs, -1)
+    rises = blocks[order][later] - blocks[order][earlier]
+    if trend_p(pairs, int(np.sum(np.sign(rises)))) > drift.ALPHA:
+        return np.asarray(run.logs[:pairs])
+    slope = np.median(rises / (middles[order][later] - middles[order][earlier]))  # Theil and Sen
+    candidate, baseline = places_of(run.design.cells)
+    return np.asarray(run.logs[:pairs] - slope * (places[candidate, :pairs] - places[baseline, :pairs]))
+
+
+@cache
+def trend_p(count: int, rises: int) -> float:
+    """Return Kendall's exact p of `count` values in order, without ties.
+
+    Args:
+        rises: pairs that rise less pairs that fall.
+    """
+    left, values = (count * (count - 1) // 2 - rises) // 2, list(range(count))
+    for place in range(count):  # move values to the front until so many pairs fall
+        moved = min(left, count - 1 - place)
+        values.insert(place, values.pop(place + moved))
+        left -= moved
+    return stats.order_trend(list(range(count)), values)[1]
+
+
+def places_in_order(run: SimulatedRun) -> np.ndarray:
+    """Return the place of every trial in the order of execution: [cells, pairs]."""
+    found = np.zeros((run.design.cells, run.design.pairs))
+    for place, (cell, repeat) in enumerate(run.plan.order):
+        found[cell, repeat] = place
+    return found
 
 
 def _at_look(run: SimulatedRun, pairs: int) -> str:
