@@ -28,6 +28,12 @@ def factors_of(cell: ComparedCell) -> Mapping[str, Any]:
     return found
 
 
+def design_of(cell: ComparedCell) -> Any:
+    """Return the design of a cell; without making plain data of all its choices, which costs most for large records."""
+    choices = cell.choices
+    return pattern.get(choices, "stop.design") if isinstance(choices, Mapping) else choices.stop.design
+
+
 class CellIndex:
     """The cells of a plan with their factors, in the order of the plan; look-ups by factor values need no search."""
 

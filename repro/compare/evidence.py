@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from repro import stats
-from repro.compare.cells import ComparedCell, factors_of
+from repro.compare.cells import ComparedCell, design_of
 from repro.compare.drift import Slots
 from repro.compare.figures import Adjusted, Estimate, Pair, Restricted, TimeSplit, bounds
 from repro.compare.grid import Grid, grid_of
@@ -18,7 +18,6 @@ from repro.compare.missed import Missed, missed
 from repro.compare.pairing import CellTrials, cell_trials, mismatch, pairs_of
 from repro.compare.stage import Stage, missed_p, stage_figures
 from repro.compare.time_split import split_of
-from repro.core import pattern
 from repro.record.results import Result
 from repro.record.status import meaning
 from repro.suite.contest import CONTEST
@@ -91,7 +90,7 @@ class Evidence:
     @property
     def design(self) -> Any:
         """The design of both cells; None if they differ in it."""
-        designs = {pattern.get(factors_of(cell), "stop.design") for cell in (self.candidate, self.baseline)}
+        designs = {design_of(cell) for cell in (self.candidate, self.baseline)}
         return designs.pop() if len(designs) == 1 else None
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from repro.compare.figures import Pair
 from repro.compare.observation import is_meaningless
@@ -37,7 +38,7 @@ class CellTrials:
     @property
     def streamed(self) -> bool:
         """The order of the samples is the data's own, so no seed means anything for it."""
-        return any(item.effective.get("input_order") == "stream" for item in self.results.values())
+        return "stream" in [item.effective.get("input_order") for item in self.results.values()]
 
     def without_words(self) -> str:
         """`the candidate crashed in 2 of 6 trials and ran out of memory in 1`; "" if every trial has a figure."""
@@ -49,7 +50,7 @@ class CellTrials:
 
 def cell_trials(name: str, results: Sequence[Result], scale: MetricSpec) -> CellTrials:
     """Return one cell's trials; their order does not matter."""
-    by_repeat = {item.repeat: item for item in sorted(results, key=lambda item: item.repeat)}
+    by_repeat = {item.repeat: item for item in sorted(results, key=attrgetter("repeat"))}
     values, wrong = {}, ""
     without: Counter[str] = Counter()
     if len(by_repeat) < len(results):
@@ -92,14 +93,13 @@ def mismatch(candidate: CellTrials, baseline: CellTrials) -> Mismatch | None:
         mate = baseline.results.get(repeat)
         if mate is None:
             continue
-        streamed = candidate.streamed or baseline.streamed
-        both_finished = meaning(item.status).reached and meaning(mate.status).reached
         for name in PAIRED_HASHES:
-            if streamed and name == "data_order":
-                continue
             ours, theirs = item.hashes.get(name), mate.hashes.get(name)
+            if ours == theirs or (name == "data_order" and (candidate.streamed or baseline.streamed)):
+                continue
             # What ended before it wrote its hashes counts by how it ended, not as another seed.
-            if ours != theirs and (both_finished or None not in (ours, theirs)):
+            both_finished = meaning(item.status).reached and meaning(mate.status).reached
+            if both_finished or None not in (ours, theirs):
                 return Mismatch(repeat, name)
     return None
 

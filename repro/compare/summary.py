@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from statistics import median
 
 from repro import stats
-from repro.compare.cells import ComparedCell, factors_of
+from repro.compare.cells import ComparedCell, design_of
 from repro.compare.figures import Bounds, Estimate, bounds
 from repro.compare.missed import censored, common_horizon, cut
 from repro.compare.observation import is_meaningless, observe, watched_until
-from repro.core import pattern
 from repro.core.frozen import Frozen
 from repro.record.metric_values import figure
 from repro.record.results import Result
@@ -74,7 +74,7 @@ def summarize(
     Args:
         horizon: end of the mean time if trials missed; None: as far as all were watched.
     """
-    ordered = sorted(results, key=lambda item: item.repeat)
+    ordered = sorted(results, key=attrgetter("repeat"))
     scale = METRICS[metric]
     found = [value for item in ordered if (value := figure(item, scale)) is not None and not is_meaningless(value)]
     reached, n = sum(meaning(item.status).reached for item in ordered), len(ordered)
@@ -93,7 +93,7 @@ def summarize(
         if complete and n > 1 else None,
         outliers=tuple(stats.or_none(lambda: stats.outlier_marks(found)) or ()) if complete else (),
         has_target=not isinstance(cell.choices, TrainingConfig) or cell.choices.stop.has_target,
-        contest=pattern.get(factors_of(cell), "stop.design") == CONTEST,
+        contest=design_of(cell) == CONTEST,
         resumed=sum(bool(item.resumed) for item in ordered),
         **(_missed(ordered, scale, horizon) if scale.to_target and 0 < reached < judged else {}),
     )

@@ -42,9 +42,10 @@ def sign_flip(logs: Sequence[float], limit: int = EXACT_PAIRS) -> float:
 
 def _signed_sums(magnitudes: np.ndarray) -> np.ndarray:
     """Return all 2^n sums of the values with either sign."""
-    sums = np.zeros(1)
-    for value in magnitudes:
-        sums = np.concatenate([sums + value, sums - value])
+    sums = np.zeros(2 ** len(magnitudes))
+    for size, value in zip(2 ** np.arange(len(magnitudes)), magnitudes, strict=True):
+        np.subtract(sums[:size], value, out=sums[size:2 * size])
+        sums[:size] += value
     return sums
 
 

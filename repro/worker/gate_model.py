@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,8 +19,24 @@ RANDOM = 1e-3
 """Relative difference of two losses that no order of sums explains: a generator that torch does not know was used."""
 
 
+class ScaledLoss:
+    """A workload's loss times a factor that the gate sets.
+
+    Args:
+        loss: the workload's.
+    """
+
+    def __init__(self, loss: Callable[[Any, Any], Any]) -> None:
+        self.loss = loss
+        self.factor = 1.0
+
+    def __call__(self, outputs: Any, targets: Any) -> Any:
+        loss = self.loss(outputs, targets)
+        return loss if self.factor == 1.0 else loss * self.factor
+
+
 def prepare(parts: TrainingParts, ranks: int, device: str) -> None:
-    """Make the model one that two correct engines train alike.
+    """Make the model one that two correct engines train alike, and its loss one that the gate can scale.
 
     Args:
         device: of the trial; the model stays where it is.
@@ -36,6 +52,7 @@ def prepare(parts: TrainingParts, ranks: int, device: str) -> None:
         refuse_randomness(parts)
     if ranks > 1:
         keep_rank_0_buffers(parts.model, ranks)
+    parts.loss = ScaledLoss(parts.loss)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from repro.suite.model import Trial
 from repro.worker.data_order import SampleOrder
 from repro.worker.evaluation import share_batches
 from repro.worker.gate_measure import Measures, batch_sha256
-from repro.worker.gate_model import prepare
+from repro.worker.gate_model import ScaledLoss, prepare
 from repro.worker.gate_trace import AGED_STEPS, Evaluation, Kind, Step, Trace, measured_steps
 from repro.worker.memory import naming_out_of_memory
 from repro.worker.rank_weights import describe_held, wide_share
@@ -57,6 +57,8 @@ class Recorder:
         self.trial, self.job, self.started = trial, job, started
         self.session: Session = started.session
         self.parts: TrainingParts = started.parts
+        assert isinstance(started.functions.loss, ScaledLoss)
+        self.loss = started.functions.loss
         self.parts.open_data()
         workload = trial.training.workload.get(Workload)
         self.eval_samples = min(workload.eval_samples, (trial.training.gate or GateOptions()).eval_samples)
@@ -101,6 +103,7 @@ class Recorder:
     def _measure_step(self, step: Step) -> None:
         batches, rate = self._batches(step.number), self.trial.training.rate * step.share
         self.fed.append(tuple(batch_sha256(batch) for batch in batches))
+        self.loss.factor = step.factor
         if step.split:
             self.losses.append(float(self.session.backward(batches)))
             self.measures.add("gradient", self.session.gradients().items())

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from repro.reporters.tracking.state import identity
 
 from repro.compare import compare, summarize
 from repro.core.events import EventLog, read_events
@@ -316,6 +317,27 @@ def test_a_record_that_names_the_runs_of_another_writes_to_none_of_them(
         run["id"]: sum(len(series) for series in run["metrics"].values()) for run in before.values()}
     reporter(local.uri).write(theirs, tmp_path)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_run_ids_that_a_record_claims_as_its_own_are_not_believed(store: str, tmp_path: Path, signed: bool) -> None:
+    """A stranger can compute a record's identity; a run is the record's only if the store's tags say so."""
+    suite = named(NARROW.replace("seeds: 2", "seeds: 1"), "forged")
+    mine = make_record(tmp_path / "mine", suite)
+    reporter(store).write(mine, tmp_path)
+    before = dump(store, "forged")
+    theirs = make_record(tmp_path / "theirs", suite, lambda _: Course(crash=True), started_ms=1_700_000_000_000)
+    forged = json.loads(mine.folder.tracking.read_text()) | {"run": identity(theirs) if signed else ""}
+    theirs.folder.tracking.write_text(json.dumps(forged))
+    reporter(store).write(theirs, tmp_path)
+    from mlflow import MlflowClient
+
+    client = MlflowClient(store)
+    assert {run["id"]: _dump_run(client, client.get_run(run["id"])) for run in before.values()} == {
+        run["id"]: run for run in before.values()}
+    sent = json.loads(theirs.folder.tracking.read_text())["stores"]
+    used = {run["run_id"] for place in sent.values() for run in place["runs"].values()}
+    assert used and not used & {run["id"] for run in before.values()}
 
 
 def test_long_values_are_cut_and_kept_complete_as_an_artifact(store: str, tmp_path: Path) -> None:

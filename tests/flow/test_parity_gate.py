@@ -201,6 +201,14 @@ def test_the_run_stops_with_one_line_before_any_trial(defective: Ended) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("defect", ["clipping-left-out", "spike-guard"])
+def test_what_acts_on_large_gradients_only_is_named(tmp_path: Path, defect: str) -> None:
+    # Ordinary gradients of this model have norms below 5.
+    suite = healthy_and((defect,)).replace("gradient_clip: 0.5", "gradient_clip: 8")
+    is_named(run(tmp_path, suite), defect, "step 59: ", "on rank 0")
+
+
+@pytest.mark.slow
 def test_healthy_engines_alone_pass_and_are_timed(healthy: Ended) -> None:
     assert healthy.code == 0, healthy.error
     assert [item["problem"] for item in healthy.findings] == ["", ""]

@@ -29,5 +29,5 @@ def test_planted_defects_are_stopped_and_named(
     assert sum(not item.by for item in found) <= ALLOWED
     misnamed = [item for item in found if item.by == "gate" and item.check not in DEFECTS[item.defect].checks]
     assert len(misnamed) <= ALLOWED
-    for name in ("run_defects", "defects", "evaluation_defects", "outside_defects", "plant"):
+    for name in ("run_defects", "defects", "evaluation_defects", "outside_defects", "unread_defects", "plant"):
         sys.modules.pop(name, None)

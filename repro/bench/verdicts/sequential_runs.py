@@ -9,11 +9,14 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 
+from repro import stats
 from repro.bench.verdicts.experiment import Experiment, SimulatedRun, simulated
+from repro.bench.verdicts.made_plans import places_of
 from repro.bench.verdicts.scenario import (
     DIFFERENT,
     OPEN,
@@ -24,6 +27,7 @@ from repro.bench.verdicts.scenario import (
     wrongly_same,
 )
 from repro.bench.verdicts.screen import ALPHA, DISAGREE, first_refuted, is_open_anytime, paired_p
+from repro.compare import drift
 from repro.compare.sequential import take_look
 from repro.compare.stage import Stage
 from repro.suite.sequential import ANYTIME, ANYTIME_LEAST
@@ -63,6 +67,9 @@ def sequential_scenarios() -> Iterator[Scenario]:
     yield _open_ended("anytime, missed 20% by chance", replace(equal, missed=0.2))
     yield _open_ended("anytime, different", replace(equal, ratio=1.08))
     yield _every_look("anytime, drift 30%", replace(quiet, sequential="", drift=0.3))
+    noisy = Experiment(LAST, cells=2, within="speed", drift=0.3)
+    yield _every_look("anytime, noisy, drift 30%", noisy)
+    yield _every_look("anytime, noisy, drift 10%", replace(noisy, drift=0.1))
 
 
 def _open_ended(name: str, design: Experiment) -> Scenario:
@@ -86,16 +93,64 @@ def _open_ended(name: str, design: Experiment) -> Scenario:
 
 
 def _every_look(name: str, design: Experiment) -> Scenario:
-    """Return the scenario of --anytime on a machine that drifts: every look adjusts the ratios again, so each look is
-    compared.
+    """Return the scenario of --anytime on a machine that drifts: every look estimates the slope and adjusts the ratios
+    again, so each look has stakes of its own; `compare` takes the looks at which they could settle it.
     """
 
     def judge(generator: np.random.Generator, checked: bool) -> Judged:
-        run = simulated(design, generator)
-        words = (_at_look(run, pairs) for pairs in range(ANYTIME_LEAST, design.pairs + 1))
-        return Judged(next((word for word in words if word != OPEN), OPEN), None)
+        run, quick = simulated(design, generator), OPEN
+        places = places_in_order(run)
+        for pairs in range(ANYTIME_LEAST, design.pairs + 1):
+            still_open = is_open_anytime(adjusted_logs(run, places, pairs))
+            word = OPEN if still_open and not checked else _at_look(run, pairs)
+            if word != OPEN:
+                quick = DISAGREE if still_open else word
+                break
+        return Judged(quick, None)
 
     return Scenario(name, "equal", judge, wrong=DIFFERENT)
+
+
+def adjusted_logs(run: SimulatedRun, places: np.ndarray, pairs: int) -> np.ndarray:
+    """Return the log ratios of the first pairs, less what the drift among them explains, as `drift.doubts` finds it.
+
+    Args:
+        places: of all trials, by `places_in_order`.
+    """
+    logs = np.log(run.seconds_per_sample[:, :pairs])
+    blocks = np.mean(logs - logs.mean(axis=1, keepdims=True), axis=0)
+    middles = np.median(places[:, :pairs], axis=0)
+    order = np.argsort(middles)
+    later, earlier = np.tril_indices(pairs, -1)
+    rises = blocks[order][later] - blocks[order][earlier]
+    if trend_p(pairs, int(np.sum(np.sign(rises)))) > drift.ALPHA:
+        return np.asarray(run.logs[:pairs])
+    slope = np.median(rises / (middles[order][later] - middles[order][earlier]))  # Theil and Sen
+    candidate, baseline = places_of(run.design.cells)
+    return np.asarray(run.logs[:pairs] - slope * (places[candidate, :pairs] - places[baseline, :pairs]))
+
+
+@cache
+def trend_p(count: int, rises: int) -> float:
+    """Return Kendall's exact p of `count` values in order, without ties.
+
+    Args:
+        rises: pairs that rise less pairs that fall.
+    """
+    left, values = (count * (count - 1) // 2 - rises) // 2, list(range(count))
+    for place in range(count):  # move values to the front until so many pairs fall
+        moved = min(left, count - 1 - place)
+        values.insert(place, values.pop(place + moved))
+        left -= moved
+    return stats.order_trend(list(range(count)), values)[1]
+
+
+def places_in_order(run: SimulatedRun) -> np.ndarray:
+    """Return the place of every trial in the order of execution: [cells, pairs]."""
+    found = np.zeros((run.design.cells, run.design.pairs))
+    for place, (cell, repeat) in enumerate(run.plan.order):
+        found[cell, repeat] = place
+    return found
 
 
 def _at_look(run: SimulatedRun, pairs: int) -> str:

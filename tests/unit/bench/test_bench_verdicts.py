@@ -16,8 +16,9 @@ from repro.bench.verdicts.outcome import allowed
 from repro.bench.verdicts.scenario import Judged, Scenario, single_run
 from repro.bench.verdicts.scenarios import SCENARIOS
 from repro.bench.verdicts.screen import DISAGREE, is_open, paired_p
+from repro.bench.verdicts.sequential_runs import adjusted_logs, places_in_order
 from repro.cli.main import cli
-from repro.compare import compare
+from repro.compare import compare, drift
 
 MEASURED = pytest.mark.parametrize("name", [item.name for item in SCENARIOS])
 
@@ -175,3 +176,17 @@ def test_the_short_cut_leaves_whatever_could_be_decided() -> None:
     assert not is_open(np.zeros(10))  # without a spread
     assert not is_open(np.array([np.inf] * 8 + [0.1, -0.1]))
     assert is_open(np.array([np.inf, -np.inf] * 4 + [0.1, -0.1]))
+
+
+def test_the_drift_that_the_short_cut_takes_out_is_that_of_compare() -> None:
+    design = Experiment(16, within="speed", drift=0.5)
+    for seed in range(4):
+        run = simulated(design, np.random.default_rng(seed))
+        candidate, baseline = (run.plan.cells[place].cell_id for place in places_of(2))
+        for pairs in (7, 12, 16):
+            found = drift.doubts(run.plan, [item for item in run.results if item.repeat < pairs])
+            slots = found.slots(candidate, baseline)
+            shifts = [slots.shift(repeat) if slots else 0.0 for repeat in range(pairs)]
+            quick = adjusted_logs(run, places_in_order(run), pairs)
+            assert quick == pytest.approx(run.logs[:pairs] - shifts, abs=1e-9)
+    assert slots is not None, "the last of them drifted visibly"

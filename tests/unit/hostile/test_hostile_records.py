@@ -45,6 +45,7 @@ def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     monkeypatch.chdir(root / "home")
     monkeypatch.setenv("HOME", str(root / "home"))
     monkeypatch.setenv("XDG_DATA_HOME", str(root / "data"))
+    monkeypatch.setenv("MPLCONFIGDIR", str(root / "data"))  # matplotlib caches its fonts, wherever a record is
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     return Place(root)
 

@@ -11,7 +11,7 @@ from repro.engines.precisions import Bf16Master, Fp16Master, Fp32
 from repro.seams.held import Held
 from repro.worker.capture import assemble
 from repro.worker.gate_measure import batch_sha256
-from repro.worker.gate_trace import LEAST_RATE, STEPS, measured_steps
+from repro.worker.gate_trace import LEAST_RATE, SPIKE, STEPS, measured_steps
 from repro.worker.rank_weights import describe_held, wide_share
 
 torch = pytest.importorskip("torch")
@@ -104,6 +104,23 @@ def test_dropout_is_off_in_the_gate() -> None:
 def test_the_gate_ends_at_the_smallest_rate_that_shows() -> None:
     steps = measured_steps("fp32", 1e-9)
     assert min(step.share for step in steps) == LEAST_RATE
-    assert [step.number for step in steps] == [1, 2, 3, 4, 5, 54, 55, 56, 57, 58]
+    assert [step.number for step in steps] == [1, 2, 3, 4, 5, 54, 55, 56, 57, 58, 59]
     assert steps[-1].number == STEPS
-    assert [step.before_evaluation for step in steps[-2:]] == [True, False]
+    assert [step.before_evaluation for step in steps[-3:]] == [True, False, False]
+
+
+def test_only_the_last_step_in_fp32_has_a_larger_loss() -> None:
+    steps = measured_steps("fp32", 1e-9)
+    assert [step.factor for step in steps] == [1.0] * 10 + [SPIKE]
+    assert steps[-1].share == 1 / SPIKE
+    assert {step.factor for step in measured_steps("precision", 1e-9)} == {1.0}
+
+
+def test_a_scaled_loss_is_the_workloads_times_the_factor() -> None:
+    from repro.worker.gate_model import ScaledLoss
+
+    loss = ScaledLoss(torch.nn.functional.mse_loss)
+    ones = torch.ones(3)
+    assert float(loss(2 * ones, ones)) == 1.0
+    loss.factor = SPIKE
+    assert float(loss(2 * ones, ones)) == SPIKE
