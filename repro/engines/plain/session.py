@@ -15,28 +15,20 @@ import torch.distributed as dist
 
 from repro.core import resident
 from repro.core.errors import CheckpointRefused, TrialError
+from repro.engines.plain import preconditioner_state
 from repro.engines.plain.blocks import blocks_of
 from repro.engines.plain.compiler import Compiler
 from repro.engines.plain.numerics import Numerics, name_of
 from repro.engines.plain.optimizer_options import class_of, options_of
+from repro.engines.plain.preconditioner_state import PreconditionerState
 from repro.engines.plain.recomputation import Recomputation
 from repro.engines.plain.reduction_dtypes import ReductionWatcher
-from repro.engines.plain.state_snapshot import (
-    Buffers,
-    OptimizerState,
-    PreconditionerState,
-    RandomStates,
-    digest,
-    state_tensors,
-)
-from repro.engines.plain.tensor_files import copy_tensors, load_tensors, save_tensors
+from repro.engines.plain.state_snapshot import Buffers, OptimizerState, RandomStates, digest, state_tensors
 from repro.engines.state_memory import States
 from repro.seams.held import Held
 from repro.seams.preconditioner import Place
 from repro.seams.training import Batch, Job, Session, TrainingParts
 
-PRECONDITIONER = "preconditioner"
-"""Subfolder of a checkpoint, and the key of the counts."""
 PLAIN = (bool, int, float, str, type(None))
 STATE_BYTES = 4
 """Bytes of one number in a checkpoint."""
@@ -235,32 +227,17 @@ class TorchSession(Session):
 
     def save(self, folder: Path) -> dict[str, Any]:
         weights = self._weights_hash()  # collective: after a failed write the other ranks would wait forever
-        kept = self._save_preconditioner(folder)  # collective too: before an engine's part can fail on one rank
+        # Collective too: before an engine's part can fail on one rank.
+        kept = preconditioner_state.save(self.preconditioning, folder, self.job.rank, self.alone)
         own = self.save_state(folder)
         scaler = {name: value for name, value in self.scaler_state().items() if isinstance(value, PLAIN)}
         return {"engine": own, "scaler": scaler, "comm": self.job.comm.state(), "weights": weights,
                 "random": RandomStates().plain(), **kept}
 
-    def _save_preconditioner(self, folder: Path) -> dict[str, Any]:
-        """Write the tensors of the preconditioner, if there is one; return the rest of its state."""
-        if (running := self.preconditioning) is None:
-            return {}
-        save_tensors(folder / PRECONDITIONER, running.shared_tensors(), running.own_tensors(), self.job.rank,
-                     self.alone)
-        return {PRECONDITIONER: running.counts()}
-
-    def _load_preconditioner(self, folder: Path, own: Mapping[str, Any]) -> None:
-        if (running := self.preconditioning) is None:
-            return
-        shared, mine = load_tensors(folder / PRECONDITIONER, self.job.rank)
-        copy_tensors(running.shared_tensors(), shared, folder.name)
-        copy_tensors(running.own_tensors(), mine, folder.name)
-        running.set_counts(own[PRECONDITIONER])
-
     def load(self, folder: Path, own: Mapping[str, Any]) -> None:
         self.job.comm.restore(own["comm"])
         self.load_state(folder, own["engine"])
-        self._load_preconditioner(folder, own)
+        preconditioner_state.load(self.preconditioning, folder, own, self.job.rank)
         self.load_scaler_state(own["scaler"])
         if self._weights_hash() != own["weights"]:
             raise CheckpointRefused(f"checkpoint {folder.name}: the weights differ from those that were saved")
@@ -272,14 +249,8 @@ class TorchSession(Session):
     def state_bytes(self) -> int:
         sizes = [int(getattr(parameter, "ds_numel", parameter.numel())) for _, parameter in self.trained()]
         numbers = max(STATE_NUMBERS, 2 + math.ceil(self._moments()))
-        return numbers * STATE_BYTES * sum(sizes) + self._preconditioner_bytes()
-
-    def _preconditioner_bytes(self) -> int:
-        if (running := self.preconditioning) is None:
-            return 0
-        shared, own = ([tensor.nbytes for tensor in found.values()]
-                       for found in (running.shared_tensors(), running.own_tensors()))
-        return sum(shared) + self.job.world * sum(own)
+        return numbers * STATE_BYTES * sum(sizes) + preconditioner_state.checkpoint_bytes(
+            self.preconditioning, self.job.world)
 
     # ---- read-outs
 

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from repro.seams.preconditioner import Preconditioning
-
 
 class RandomStates:
     """The random states of Python, numpy and torch (every GPU included) at one moment."""
@@ -137,22 +135,6 @@ def create_state(optimizer: torch.optim.Optimizer) -> None:
             parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
     optimizer.zero_grad()
-
-
-class PreconditionerState:
-    """The state of a preconditioner, if there is one, at one moment."""
-
-    def __init__(self, running: Preconditioning | None) -> None:
-        self.running, self.counts = running, running.counts() if running else {}
-        tensors = [*running.shared_tensors().values(), *running.own_tensors().values()] if running else []
-        self.pairs = [(tensor, tensor.clone()) for tensor in tensors]
-
-    def restore(self) -> None:
-        """Write the old values into the same tensors."""
-        for tensor, before in self.pairs:
-            tensor.copy_(before)
-        if self.running:
-            self.running.set_counts(self.counts)
 
 
 class Buffers:
