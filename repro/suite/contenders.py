@@ -93,8 +93,8 @@ def contenders(suite: Suite, problem: Problem, kinds: Kinds) -> list[Contender]:
         suite: its master seed is that of the tuning.
 
     Raises:
-        SuiteError: a contender without a space or with several cells to be tuned in, a space of no contender, more
-            trials than a space has settings.
+        SuiteError: a contender without a space or with several cells to be tuned in, more trials than a space
+            has settings.
     """
     tune = suite.tune
     assert tune is not None and suite.master_seed is not None
@@ -115,11 +115,19 @@ def contenders(suite: Suite, problem: Problem, kinds: Kinds) -> list[Contender]:
             raise problem(f"{contender_label(named)}: {error}",
                           ("tune", "trials") if whole else ("tune", "spaces", place, *error.path)) from error
         found.append(Contender(named, space, place, settings, cells[0]))
+    return found
+
+
+def check_spaces(tune: Tune, found: list[Contender], problem: Problem) -> None:
+    """Refuse a space that is no contender's.
+
+    Raises:
+        SuiteError: there is one.
+    """
     idle = next((place for place in range(len(tune.spaces)) if place not in {item.place for item in found}), None)
     if idle is not None:
         raise problem("matches no contender that an earlier space has not: "
                       f"{'; '.join(item.label for item in found[:8])}", ("tune", "spaces", idle, "for"))
-    return found
 
 
 def _grouped(suite: Suite, tune: Tune, problem: Problem, kinds: Kinds) -> dict[str, list[Levels]]:

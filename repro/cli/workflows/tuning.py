@@ -30,7 +30,7 @@ from repro.runner.run import Run, fill, prepare
 from repro.runner.session import Messages, RunSession, open_session
 from repro.runner.tracking import Tracker
 from repro.suite.consent import code_permission
-from repro.suite.contenders import Contender, contenders
+from repro.suite.contenders import Contender, check_spaces, contenders
 from repro.suite.cost import estimate, over_time_limits
 from repro.suite.file import SuiteFile
 from repro.suite.matrix import written_kinds
@@ -69,14 +69,16 @@ def plan_phases(source: SuiteFile, overrides: Sequence[str]) -> Phases:
     tried = tuning_suite(declared.seeded)
     overridden = bool(overrides)
     tuning = make_plan(tried, machine, source.problem, overridden, Drawn(seed, fresh_seed()), folder=source.folder)
-    found = tuple(contenders(tried, source.problem, written_kinds))
+    found = contenders(tried, source.problem, written_kinds)
+    if not overrides:  # which may take contenders away
+        check_spaces(suite.tune, found, source.problem)
     draft = make_plan(scored_suite(declared.seeded, drafted(found)), machine, source.problem, overridden,
                       Drawn(seed, declared.order_seed), folder=source.folder)
     for plan in (tuning, draft):
         refuse_credentials(plan, os.environ)
     # The scored phase is planned again after the tuning; programs whose files changed meanwhile are then refused.
     pinned = suite.model_copy(update={"programs": draft.suite.programs})
-    return Phases(declared.model_copy(update={"suite": pinned}), found, tuning,
+    return Phases(declared.model_copy(update={"suite": pinned}), tuple(found), tuning,
                   draft.model_copy(update={"notes": (DRAFT, *draft.notes)}))
 
 

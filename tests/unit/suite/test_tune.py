@@ -258,3 +258,9 @@ def test_the_example_of_the_documentation_can_be_planned() -> None:
     found = phases(page.partition("```yaml\n")[2].partition("```")[0])
     assert [(item.label, len(item.settings)) for item in found.contenders] == [("sgd", 20), ("adamw", 20)]
     assert len(found.draft.order) == 40
+
+
+def test_an_override_may_take_the_contenders_of_a_space_away() -> None:
+    source = read_suite("optimizers", ["workload=digits,mnist1d", "tune.trials=2"])
+    found = plan_phases(source, ["workload=digits,mnist1d", "tune.trials=2"])
+    assert not any("muon" in item.label for item in found.contenders)
