@@ -274,17 +274,14 @@ def readbacks(case: Case, session: Session, rank: int) -> dict[str, Any]:
 
 def averages(case: Case, session: Session, rank: int) -> dict[str, Any]:
     """Weights and losses around evaluations under an optimizer that evaluates others than it trains."""
-    probe = [shaped(images(0, 24), case.inputs)]
-
     def loss() -> float:
-        return session.evaluate(probe, "loss")[0]
+        return session.evaluate([shaped(images(0, 24), case.inputs)], "loss")[0]
 
     for step in range(case.steps):
         session.step(step_batches(case, rank, step), case.optimizer.lr)
     found: dict[str, Any] = {"before": session.weights()}
     with session.evaluated():
-        found |= {"averaged": session.weights(), "scored_inside": loss()}
-        found["held"] = session.held()
+        found |= {"averaged": session.weights(), "scored_inside": loss(), "held": session.held()}
     found |= {"scored": loss(), "after": session.weights()}
     return found
 

@@ -67,7 +67,7 @@ letters = letters:Letters
 [repro.engine]
 sharded = letters:Sharded
 [repro.optimizer]
-lion = letters:Lion
+leo = letters:Lion
 [repro.comm]
 star = letters:Star
 '''
@@ -81,7 +81,7 @@ trial:
   processes: 2
   comm: star
   batch: {global: 64}
-  optimizer: {kind: lion, lr: 0.1}
+  optimizer: {kind: leo, lr: 0.1}
   stop: {metric: top1, target: 0.9, max_epochs: 8}
   evaluate_every: 1437
   device: cpu

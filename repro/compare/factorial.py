@@ -69,7 +69,7 @@ def main_effects(
     suite = plan.suite
     if not suite.contrasts or plan.has_twins:
         return []
-    factors = Factors(plan.cells, list(suite.matrix))
+    factors = Factors(plan.cells, suite)
     wanted = suite.baseline if baseline is None else baseline
     matches = [match for name in suite.contrasts for match in factors.matches(name, wanted)]
     progress = progress_of(plan, results, started_ms)

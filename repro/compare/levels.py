@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from repro.compare.cells import hashable
 from repro.core import pattern
 from repro.suite.cell import Cell
 from repro.suite.choice import Choice
+from repro.suite.model import Suite
 
 Combination = tuple[Hashable, ...]
 """Levels of all other factors, in the order of `Factors.others`."""
@@ -41,10 +42,15 @@ class Match:
 class Factors:
     """The cells of a plan by the level of every factor of its matrix."""
 
-    def __init__(self, cells: Sequence[Cell], matrix: Sequence[str]) -> None:
+    def __init__(self, cells: Sequence[Cell], suite: Suite) -> None:
+        """Tell the cells of a suite by their levels.
+
+        A tuned field is part of no level: it has another value in every cell of one contender.
+        """
         self.cells = tuple(cells)
-        self.names = tuple(matrix)
-        self._levels = [{name: _level_of(cell, data, name, matrix) for name in matrix}
+        self.names = tuple(suite.matrix)
+        fields = dict.fromkeys((*suite.matrix, *(key for item in suite.settings for key in item.set_)))
+        self._levels = [{name: _level_of(cell, data, name, fields) for name in self.names}
                         for cell in cells for data in [cell.choices.model_dump(mode="json", by_alias=True)]]
         self._data = [cell.choices.model_dump(mode="json", by_alias=True) for cell in cells]
 
@@ -79,12 +85,12 @@ class Factors:
         return next((level.label for level in self.levels(factor) if level.value == value), str(value))
 
 
-def _level_of(cell: Cell, data: Mapping[str, Any], factor: str, matrix: Sequence[str]) -> Level:
-    """Return a cell's level of a factor, without the fields below it that are factors themselves.
+def _level_of(cell: Cell, data: Mapping[str, Any], factor: str, fields: Iterable[str]) -> Level:
+    """Return a cell's level of a factor, without the fields below it that are factors or tuned themselves.
 
     With factors `engine` and `engine.bucket_mib`, the level of `engine` has no bucket.
     """
-    below = {name.removeprefix(f"{factor}.") for name in matrix if name.startswith(f"{factor}.")}
+    below = {name.removeprefix(f"{factor}.") for name in fields if name.startswith(f"{factor}.")}
     value = pattern.get(data, factor)
     if isinstance(value, Mapping):
         value = {name: item for name, item in value.items() if name not in below}

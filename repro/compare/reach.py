@@ -16,7 +16,7 @@ def out_of_reach(plan: Plan) -> list[str]:
     name = "contrast" if others == 1 else "contrasts"
     found = [(others, f"the {others} {name} besides the primary" if primary else f"the {others} {name}")]
     if plan.suite.contrasts and not plan.has_twins:
-        factors = Factors(plan.cells, list(plan.suite.matrix))
+        factors = Factors(plan.cells, plan.suite)
         effects = sum(len(factors.matches(name, plan.suite.baseline)) for name in plan.suite.contrasts)
         found.append((effects, f"the {effects} main effects"))
     pairs = plan.suite.looks[0] if plan.suite.looks else plan.suite.seeds

@@ -140,12 +140,16 @@ def has_begun(folder: RunFolder) -> bool:
 
 
 @contextmanager
-def discarded_if_unstarted(folder: RunFolder) -> Iterator[None]:
-    """Remove a new run folder if an error ends the context before anything ran; an interrupted run can be resumed."""
+def discarded_if_unstarted(folder: RunFolder, first: RunFolder | None = None) -> Iterator[None]:
+    """Remove a new run folder if an error ends the context before anything ran; an interrupted run can be resumed.
+
+    Args:
+        first: the folder of what runs first; None: it is `folder`.
+    """
     try:
         yield
     except Exception:
-        if not has_begun(folder):
+        if not has_begun(first or folder):
             shutil.rmtree(folder.root, ignore_errors=True)
         raise
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -132,12 +131,8 @@ def run_phases(
     _check_options(phases.draft, energy, budget_seconds)
     root = begin(phases, suite_text, out)
     options = Options(strict=strict, energy=energy)
-    try:
+    with discarded_if_unstarted(RunFolder(root), RunFolder(root / FOLDER)):
         tune(root, phases.tuning, options, track, new=True)
-    except Exception:
-        if not has_begun(RunFolder(root / FOLDER)):
-            shutil.rmtree(root, ignore_errors=True)
-        raise
     return _score(root, track, replace(options, budget_seconds=budget_seconds), new=True)
 
 

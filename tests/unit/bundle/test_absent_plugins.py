@@ -136,7 +136,7 @@ def test_a_record_without_descriptions_is_read_too(record: Record) -> None:
     change_plan(record, lambda data: data.pop("plugins"))
     plan = read_model(record.folder.plan, Plan)
     assert plan.cells[0].choices.workload.kind == "letters"
-    assert plan.cells[0].choices.optimizer.label.startswith("lion (beta=0.9")
+    assert plan.cells[0].choices.optimizer.label.startswith("leo (beta=0.9")
 
 
 def test_a_package_of_ours_cannot_be_described_otherwise(record: Record) -> None:

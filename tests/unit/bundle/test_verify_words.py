@@ -119,20 +119,20 @@ def test_a_twin_of_another_cell_is_seen(run: Path) -> None:
 
 def test_a_description_of_a_plugin_states_its_options(run: Path) -> None:
     change(run, lambda data: data["plugins"].append(
-        {"seam": "optimizer", "kind": "lion", "shown": "lion (lr=0.2)", "options": {"lr": 0.1}, "facts": {}}))
+        {"seam": "optimizer", "kind": "leo", "shown": "leo (lr=0.2)", "options": {"lr": 0.1}, "facts": {}}))
     with pytest.raises(OutputError, match="shown: states other options"):
         read_record(run)
 
 
 @pytest.mark.parametrize(("text", "holds"), [
-    ("lion", True), ("lion (lr=0.1)", True), ("lion (level=1, lr=0.1)", True), ("lion (level=1.0)", True),
-    ("lion (betas=[0.9,1.0], name=a, b)", True), ("lion (more={\"x\":1})", True), ("lion (on=True)", True),
-    ("lion (lr=0.2)", False), ("lion (lr=0.1, level=1)", False), ("lion (on=1)", False), ("lion ()", False),
-    ("adam (lr=0.1)", False), ("lion (lr=0.1) x", False), ("lion (other=1)", False), ("lion (lr=0.12)", False),
+    ("leo", True), ("leo (lr=0.1)", True), ("leo (level=1, lr=0.1)", True), ("leo (level=1.0)", True),
+    ("leo (betas=[0.9,1.0], name=a, b)", True), ("leo (more={\"x\":1})", True), ("leo (on=True)", True),
+    ("leo (lr=0.2)", False), ("leo (lr=0.1, level=1)", False), ("leo (on=1)", False), ("leo ()", False),
+    ("adam (lr=0.1)", False), ("leo (lr=0.1) x", False), ("leo (other=1)", False), ("leo (lr=0.12)", False),
 ])
 def test_a_label_may_leave_out_options_but_states_none_wrongly(text: str, holds: bool) -> None:
     options = {"lr": 0.1, "level": 1.0, "betas": [0.9, 1], "name": "a, b", "more": {"x": 1, "y": 2}, "on": True}
-    assert is_label(text, "lion", options) is holds
+    assert is_label(text, "leo", options) is holds
 
 
 def test_a_number_is_the_same_as_integer_and_as_float() -> None:
