@@ -184,7 +184,7 @@ def evaluate(k):
 with watch.run():
     threads = [threading.Thread(target=evaluate, args=(k,)) for k in range(4)]
     for thread in threads: thread.start()
-    for n in range(20000): watch.step(n)
+    for n in range(200, 20000): watch.step(n)
     for thread in threads: thread.join()
 """, tmp_path, "metric2")
     assert [item.step for item in found if item.seen == "evaluation"] == list(range(200))
