@@ -109,12 +109,12 @@ def _scored(root: Path, plan: Plan, declared: Declared, tuning: Tuning) -> Itera
     scored = {contender_key(item.where): item.set_ for item in plan.suite.settings}
     for key, (levels, setting) in chosen.items():
         if scored.get(key) != setting:
-            yield Problem("plan.json", f"the contender {contender_label(levels)!r} is scored with "
+            yield Problem("plan.json", f"the contender {contender_label(levels, setting)!r} is scored with "
                           f"{_text(scored.get(key))}, the tuning chose {_text(setting)}", "tuning")
     for item in plan.suite.settings:
         if contender_key(item.where) not in chosen:
-            yield Problem("plan.json", f"{contender_label(item.where)!r} has settings, but is no contender of the "
-                          "tuning", "tuning")
+            named = contender_label(item.where, item.set_)
+            yield Problem("plan.json", f"{named!r} has settings, but is no contender of the tuning", "tuning")
     if plan.suite.tuned is None or plan.suite.tuned.record != tuning_sha256(tuning.record):
         yield Problem("plan.json", "suite.tuned names another tuning than the one in this record", "tuning")
     elif plan.suite.tuned.tune != declared.suite.tune:

@@ -24,6 +24,9 @@ FOLLOWS: dict[str, tuple[str, ...]] = {
     "GLOO_SOCKET_IFNAME": ("launcher",), "NCCL_SOCKET_IFNAME": ("launcher",), "NCCL_ALGO": ("comm", "nccl_algorithm"),
     **dict.fromkeys(("preconditioner", "preconditioned_layers", "preconditioned_parameters", "preconditioner_inverse",
                      "preconditioner_placement", "preconditioner_periods"), ("preconditioner",)),
+    # The options of another rule are others; of one rule they are compared, but for those that were varied.
+    "optimizer_options": ("optimizer.kind", *(f"optimizer.{name}" for name in (
+        "adapt", "betas", "decay", "momentum", "nesterov", "trust", "weight_decay"))),
     "learning_rate": ("optimizer.lr",), "eval_batch": ("eval_batch",),
 }
 """Setting -> the fields of a trial that it follows from: with one of them varied, the difference is a declared one."""
@@ -38,7 +41,7 @@ class ReadBack:
 
     def __init__(self, plan: Plan, results: Iterable[Result]) -> None:
         self._cells = {cell.cell_id: cell for cell in plan.cells}
-        self._written = set(_written(plan.suite.matrix))
+        self._written = {*_written(plan.suite.matrix), *(key for item in plan.suite.settings for key in item.set_)}
         self._trials: dict[str, list[Result]] = {}
         for result in results:
             self._trials.setdefault(result.cell_id, []).append(result)

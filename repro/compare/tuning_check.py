@@ -168,7 +168,7 @@ def _setting_problems(record: Record, drawn: Sequence[Contender], found: Tuning 
     for key, item in given.items():
         of = by_key.get(key)
         if by_key and (of is None or item.set_ not in of.settings):
-            yield (f"the scored setting of {contender_label(item.where)} is none of the "
+            yield (f"the scored setting of {contender_label(item.where, item.set_)} is none of the "
                    f"{len(of.settings) if of else 0} that the declared search draws")
     for key, contender in by_key.items():
         if key not in given:

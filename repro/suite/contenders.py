@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +41,7 @@ class Contender:
     @property
     def label(self) -> str:
         """The contender in reports."""
-        return contender_label(self.levels)
+        return contender_label(self.levels, self.space.space)
 
 
 def contender_key(levels: Mapping[str, Any]) -> str:
@@ -49,9 +49,16 @@ def contender_key(levels: Mapping[str, Any]) -> str:
     return json.dumps(levels, sort_keys=True, separators=(",", ":"))
 
 
-def contender_label(levels: Mapping[str, Any]) -> str:
-    """Return the name of a contender in reports: its levels."""
-    return ", ".join(map(level_text, levels.values())) or "the suite's only cell"
+def contender_label(levels: Mapping[str, Any], tuned: Iterable[str] = ()) -> str:
+    """Return the name of a contender in reports: its levels, without the values that its tuning replaces.
+
+    Args:
+        tuned: fields that are tuned, as dotted paths.
+    """
+    replaced = set(tuned)
+    kept = ({key: value for key, value in level.items() if f"{factor}.{key}" not in replaced}
+            if isinstance(level, dict) else level for factor, level in levels.items())
+    return ", ".join(map(level_text, kept)) or "the suite's only cell"
 
 
 def level_text(level: Any) -> str:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def suite_lines(suite: Suite) -> list[str]:
     """Return what a suite declares about its tuning, or where its settings come from, for `repro show`."""
     tune = suite.tune or (suite.tuned.tune if suite.tuned else None)
-    lines = [f"{'setting:':<13}{contender_label(item.where)}: {settings_text(item.set_)}" for item in suite.settings]
+    lines = [f"{'setting:':<13}{contender_label(item.where, item.set_)}: {settings_text(item.set_)}"
+             for item in suite.settings]
     if tune is None:
         return lines
     name = "tuning:" if suite.tune else "tuned by:"
