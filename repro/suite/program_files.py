@@ -15,7 +15,9 @@ from repro.core.source_code import MAX_FILE_BYTES, MAX_FILES, SourceCode
 from repro.suite.field_problem import FieldProblem
 
 LEFT_OUT = ("__pycache__", "node_modules", "venv", "runs", "mlruns", "wandb")
-"""Folders that no pattern reaches, besides those whose names begin with a dot."""
+"""Folders that no pattern reaches, besides those whose names begin with a dot and those of runs."""
+RUN_FILES = ("plan.json", "declared.json", "ledger.jsonl")
+"""Files of which a run folder has one."""
 
 
 def key_of(folder: str, patterns: Sequence[str], commit: str) -> str:
@@ -102,11 +104,16 @@ def commit_of(folder: Path, name: str) -> str | None:
     return git.ask(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
 
 
+def _is_run(folder: Path) -> bool:
+    """Return True for a folder of a run, which holds a copy of the program."""
+    return any((folder / name).is_file() for name in RUN_FILES)
+
+
 def _of_folder(folder: Path, patterns: Sequence[str]) -> Iterator[tuple[str, bytes]]:
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in LEFT_OUT
-                            and not Path(place, name, "pyvenv.cfg").exists()
-                            and not Path(place, name, "ledger.jsonl").exists())
+                            and not _is_run(Path(place, name))
+                            and not Path(place, name, "pyvenv.cfg").exists())
         for name in sorted(names):
             path = Path(place, name)
             below = path.relative_to(folder).as_posix()

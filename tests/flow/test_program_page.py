@@ -19,7 +19,7 @@ SCRIPT = """\
 import sys, time
 begin = time.perf_counter()
 for step in range(1, 6):
-    time.sleep(0.02)
+    time.sleep(0.08)
     print("step", step, "loss", 5 - step, *(["at", time.perf_counter() - begin] if "own" in sys.argv else []))
 """
 SUITE = r"""

@@ -171,11 +171,12 @@ def resume_suite(
             raise UsageError("--rerun-failed: a tuning ranks settings by all their trials as they ended; leave it out")
         tune(root, _consented(root / FOLDER, allowed, code), options, track, new=False)
         return _score(root, track, replace(options, budget_seconds=budget_seconds), new=True)
-    plan = _consented(root, allowed, code)
-    refuse_tuning_alone(root, plan)
-    if again and plan.is_contest:
+    _, written = reopen(root)
+    refuse_tuning_alone(root, written)
+    if again and written.is_contest:
         raise UsageError("--rerun-failed: a contest counts every declared run once, also one that failed; make a new "
                          "run")
+    plan = _consented(root, allowed, code)
     _check_budget(plan, budget_seconds)
     return _score(root, track, replace(options, budget_seconds=budget_seconds), new=False)
 

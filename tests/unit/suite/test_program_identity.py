@@ -90,3 +90,11 @@ def test_a_script_outside_of_the_folder_is_said_so(folder: Path) -> None:
     plan = make_plan(found.suite, HERE, found.problem, folder=found.folder)
     notes = plan.cells[0].choices.notes(HERE)
     assert any("../other.py lies outside engine.folder, so its changes are not seen" in note for note in notes), notes
+
+
+def test_a_run_folder_beside_the_program_is_no_part_of_it(folder: Path) -> None:
+    before = code_of(folder)
+    (folder / "mine/code/0123").mkdir(parents=True)
+    (folder / "mine/plan.json").write_text("{}")
+    (folder / "mine/code/0123/train.py").write_bytes(TRAIN)
+    assert code_of(folder) == before
