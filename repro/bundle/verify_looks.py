@@ -9,13 +9,15 @@ from repro.bundle.verification import Problem, Verification
 from repro.bundle.verify_files import without_place
 from repro.compare.sequential import TakenLook, is_sequential, looks_taken, stages
 from repro.core.errors import OutputError
-from repro.record.ledger import Attempt, read_looks
-from repro.record.looks import Look, end_of
+from repro.record.ledger import Attempt, read_incidents, read_look_lines
+from repro.record.looks import Look, end_of, latest
 from repro.record.results import Result
 from repro.record.store import RunFolder
 from repro.suite.plan import Plan
 
 LOOKS = "looks.jsonl"
+RERUN = ("lost", "rerun")
+"""Kinds of incidents after which a trial runs again, and a look is taken again."""
 FIGURES = ("nominal", "same_nominal", "p", "same_p", "ratio", "low", "high")
 ROUNDED = 1e-9
 """Relative difference of figures that other versions of numerical libraries may cause."""
@@ -26,17 +28,21 @@ def check_looks(
 ) -> tuple[Look, ...]:
     """Check the looks of a record; return them."""
     try:
-        looks = read_looks(folder.looks)
+        lines = read_look_lines(folder.looks)
+        again = any(item.kind in RERUN for item in read_incidents(folder.incidents))
     except (OutputError, OSError, RecursionError) as error:
         found.add(LOOKS, without_place(LOOKS, folder.root, error), "schema")
         return ()
+    looks = latest(lines)
     if not is_sequential(plan):
         if looks:
             found.add(LOOKS, "the plan declares no looks", "looks")
         return ()
     for _ in looks:
         found.count("looks derived again")
-    found.extend(_undeclared(plan, looks))
+    found.extend(_undeclared(plan, lines))
+    if not again:
+        found.extend(_replaced(lines, looks))
     starts = {(item.trial_id, item.attempt): item.started_ms for item in attempts}
     started = {item.trial_id: starts[item.trial_id, item.attempt] for item in results
                if (item.trial_id, item.attempt) in starts}
@@ -53,6 +59,15 @@ def _undeclared(plan: Plan, looks: Sequence[Look]) -> Iterator[Problem]:
                 if look.number in declared else f"there are {len(declared)} looks"
             yield Problem(LOOKS, f"look {look.number} of {look.of} was taken at {look.n} pairs; the suite declares: "
                           f"{said}", "looks")
+
+
+def _replaced(lines: Sequence[Look], looks: Sequence[Look]) -> Iterator[Problem]:
+    """Find lines that say that a look settled the contrast, although it was taken again: the run had ended there."""
+    final = {look.number: look.decision for look in looks}
+    for line in lines:
+        if line.decision == "settled" and final[line.number] != "settled":
+            yield Problem(LOOKS, f"look {line.number} at {line.n} pairs was settled ({line.verdict}) in an earlier "
+                          "line, and taken again", "looks")
 
 
 def _differences(

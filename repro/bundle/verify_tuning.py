@@ -16,6 +16,7 @@ from repro.core.files import read_bounded
 from repro.core.yaml_file import MAX_BYTES, YamlFile
 from repro.record.hopeless import EVENT, Bar, HopelessRule
 from repro.record.results import Result
+from repro.record.status import meaning
 from repro.record.store import Record, read_record
 from repro.record.tuning import DECLARED, FOLDER, FROZEN, Declared, Tuning, read_declared, read_tuning, tuning_sha256
 from repro.suite.contenders import contender_key, contender_label
@@ -158,15 +159,17 @@ def wrong_bars(root: Path, below: str = "") -> Iterator[Problem]:
             if result.status == "abandoned":
                 yield Problem(place, "was abandoned, but the suite declares no rule for that", "tuning")
             continue
-        stated = _stated_bar(record, result)
+        stated, again = _stated_bar(record, result), rule.bar(trial, record.results)
         if stated is None:
             if result.status == "abandoned":
                 yield Problem(place, "was abandoned without a bar in its log", "tuning")
+            elif again is not None and meaning(result.status).logged:
+                yield Problem(place, f"its log states no bar; the rule gives {again.value:.6g} at {again.samples:,} "
+                              "samples", "tuning")
             continue
-        again = rule.bar(trial, [by_id[name] for name in stated.of if name in by_id])
         if again != stated:
             yield Problem(place, f"its log states the bar {stated.value:.6g} at {stated.samples:,} samples, which does "
-                          "not follow from the earlier trials that it names", "tuning")
+                          "not follow from all earlier trials of its contender", "tuning")
         elif _hopeless(stated, result) != (result.status == "abandoned"):
             yield Problem(place, f"was {'' if result.status == 'abandoned' else 'not '}abandoned against the declared "
                           "rule", "tuning")

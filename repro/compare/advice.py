@@ -13,8 +13,8 @@ from repro.suite.contest import CONTEST
 
 TESTED = (
     "undecided is the answer of this experiment; adding pairs, or running it again, until a verdict appears errs in "
-    "more than 5 %. A question that may take more pairs is the primary contrast of a sequential design, declared "
-    "before its first run: repro run SUITE --until-settled")
+    "more than 5 %. Another question that may take more pairs is declared as the primary contrast of a sequential "
+    "design before its first run")
 
 TESTED_IN_A_CONTEST = (
     "undecided is the answer of this contest; adding runs, or running it again, until a verdict appears errs in more "

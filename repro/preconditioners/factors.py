@@ -15,7 +15,7 @@ class Factors:
     With n samples in a step and loss l the mean of the samples' losses l_i, A is the mean of a a^T over samples and
     positions, G the mean over samples of the sum over positions of g g^T, g the gradient of l_i by the layer's output.
     Each is independent of how the samples are divided over ranks and micro-batches. G (x) A is then the layer's block
-    of the Fisher matrix of one sample, positions taken as independent (Grosse and Martens, 2016).
+    of the empirical Fisher matrix of one sample, positions taken as independent (Grosse and Martens, 2016).
 
     Args:
         accumulation: forward passes of a step on this rank.

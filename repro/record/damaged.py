@@ -171,14 +171,15 @@ def set_aside(folder: RunFolder, found: Sequence[Damaged]) -> None:
         OutputError: the folder cannot be written.
     """
     for item in found:
-        path = folder.result(item.trial_id)
+        path, aside = folder.result(item.trial_id), aside_path(folder, item)
         try:
             if path.exists():
-                fence.rename(path, aside_path(folder, item))
+                fence.rename(path, aside)
             else:
-                fence.write_bytes(aside_path(folder, item), b"")
+                fence.make_folder(aside.parent)  # it may have been deleted as a whole
+                fence.write_bytes(aside, b"")
         except OSError as error:
-            raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
+            raise OutputError(f"{aside}: cannot be written: {error.strerror}") from error
 
 
 def aside_path(folder: RunFolder, item: Damaged) -> Path:

@@ -134,13 +134,22 @@ def read_incidents(path: Path) -> list[Incident]:
     return [_with_difference(found) for found in _read_lines(path, Incident)]
 
 
+def read_look_lines(path: Path) -> list[Look]:
+    """Return all lines of the looks of a sequential run, in order.
+
+    Raises:
+        OutputError: a line is not a look.
+    """
+    return _read_lines(path, Look)
+
+
 def read_looks(path: Path) -> tuple[Look, ...]:
     """Return the looks of a sequential run, each by its last line.
 
     Raises:
         OutputError: a line is not a look.
     """
-    return latest(_read_lines(path, Look))
+    return latest(read_look_lines(path))
 
 
 def _with_difference(found: Incident) -> Incident:

@@ -200,6 +200,9 @@ class Suite(Frozen):
         """Make the first levels the baseline of cells that differ from them in one factor."""
         if self.combine == "all":
             return self
+        if self.tune is not None:
+            raise FieldProblem("one_at_a_time and tune exclude each other: tuned cells differ from the reference in "
+                               "their tuned fields, too; tune with combine: all", ("combine",))
         reference = {key: levels[0] for key, levels in self.matrix.items()}
         if self.baseline not in ({}, reference):
             raise FieldProblem("one_at_a_time compares with the first level of every factor; remove the baseline",

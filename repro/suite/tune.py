@@ -25,6 +25,18 @@ Search = Literal["random", "halton", "grid"]
 Ends = tuple[float, float]
 
 
+TUNABLE = ("optimizer", "preconditioner", "schedule", "scaling", "batch", "engine", "comm", "parameters")
+"""Parts of a trial whose fields may be tuned, but for the kind of a plug-in, which would be another contender."""
+TUNABLE_ALONE = ("gradient_clip", "workload.label_smoothing")
+TUNABLE_TEXT = f"fields of {', '.join(TUNABLE)}, and {', '.join(TUNABLE_ALONE)}"
+
+
+def _is_tunable(field: str) -> bool:
+    part, _, rest = field.partition(".")
+    kind = rest == "kind" and part != "schedule"  # a schedule is no plug-in
+    return field in TUNABLE_ALONE or (part in TUNABLE and rest != "" and not kind)
+
+
 class Axis(SuitePart):
     """The values of one field: a range, or a list of choices. A range has one of `log`, `linear` and `int`."""
 
@@ -122,6 +134,10 @@ class Space(SuitePart):
     def _not_empty(self) -> Space:
         if not self.space:
             raise FieldProblem("is empty: name at least one field to tune", ("space",))
+        for name in self.space:
+            if not _is_tunable(name):
+                raise FieldProblem("is not tuned: the contenders must train the same task, to one target, in one "
+                                   f"budget, on the same machine; a space may hold {TUNABLE_TEXT}", ("space", name))
         if self.trials is not None and not self.unequal.strip():
             raise FieldProblem("gives these contenders another number of settings; say why in `unequal`", ("trials",))
         if self.unequal and self.trials is None:
@@ -132,8 +148,9 @@ class Space(SuitePart):
 class Hopeless(SuitePart):
     """When a tuning trial is abandoned: at a share of its budget its quality is worse than a median.
 
-    The median is that of the same contender's earlier trials at the same number of samples (Golovin et al. 2017,
-    section 3.2.2, the median stopping rule, with one point in time).
+    The median is that of the same contender's earlier trials at the same number of samples. After the median stopping
+    rule of Golovin et al. 2017, section 3.2.2, which compares the best value so far with the median of running averages
+    at every point; here one value is compared with the median of values, at one point.
     """
 
     at: float = Field(gt=0, lt=1, description="share of the budget of epochs at which a trial is judged, once")

@@ -368,4 +368,4 @@ def test_verify_names_a_trial_that_was_abandoned_against_the_rule(copy: Path, tu
     lines[at] = f":::MLLOG {json.dumps(event)}\n"
     log.write_text("".join(lines))
     said = sealed(copy)
-    assert "which does not follow from the earlier trials that it names" in said
+    assert "which does not follow from all earlier trials of its contender" in said

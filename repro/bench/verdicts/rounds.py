@@ -18,7 +18,7 @@ ROUNDS = 6
 DESIGN: Mapping[str, Any] = {"looks": [10, 15, 20, 30], "spending": "power", "power": 2}
 SEEDS = re.compile(r"--seeds (\d+)")
 LATER_LOOK = re.compile("later last look")
-SETTLING = re.compile("a new run.*--until-settled")
+COMMAND = "repro run"
 MOST = 60
 """Pairs beyond which the user gives up, so that a simulation ends."""
 
@@ -51,10 +51,10 @@ def _next(design: Experiment, found: Comparison) -> Experiment | None:
     advice = found.settles
     if seeds := SEEDS.search(advice):
         return replace(design, pairs=min(MOST, int(seeds[1])), sequential="")
-    if SETTLING.search(advice):
-        return replace(design, pairs=DESIGN["looks"][-1], sequential=json.dumps(DESIGN))
     if LATER_LOOK.search(advice):
         last = min(MOST, design.pairs + 10)
         looks = [last // 2, 3 * last // 4, last]
         return replace(design, pairs=last, sequential=json.dumps({**DESIGN, "looks": looks}))
+    if COMMAND in advice:
+        raise ValueError(f"the advice has a command that the simulated user does not know: {advice}")
     return None

@@ -189,6 +189,9 @@ def test_verify_names_a_look_that_was_not_taken_and_pairs_after_the_end(
     assert problems(open_run, "".join(lines), tmp_path) == []
     assert problems(open_run, lines[0] + lines[2], tmp_path) == [
         "look 2 at 9 pairs was not taken, but later pairs have run"]
+    first = json.loads(lines[0]) | {"decision": "settled", "verdict": "slower"}
+    assert problems(open_run, json.dumps(first) + "\n" + "".join(lines), tmp_path) == [
+        "look 1 at 7 pairs was settled (slower) in an earlier line, and taken again"]
     late = settled.results[0].model_copy(update={"repeat": 7})
     longer = dataclasses.replace(settled, results=(*settled.results, late))
     assert problems(longer, settled.folder.looks.read_text(), tmp_path) == [
