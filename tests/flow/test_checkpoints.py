@@ -161,6 +161,7 @@ def test_a_killed_rank_leaves_no_trace_in_the_weights(tmp_path: Path) -> None:
 KFAC = "  preconditioner: {kind: kfac, placement: opt, factor_every: 2, eigen_every: 6}\n"
 
 
+@pytest.mark.slow
 def test_a_preconditioner_resumes_where_it_was(tmp_path: Path) -> None:
     # 22 steps an epoch, after which a checkpoint is written: neither a factor step nor an eigen step.
     more = KFAC.replace("opt", "lw").replace("factor_every: 2, eigen_every: 6", "factor_every: 4, eigen_every: 12")

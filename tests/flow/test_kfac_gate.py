@@ -57,6 +57,7 @@ def gated(folder: Path, preconditioner: str, more: str = "", workload: str = "mn
     return failed
 
 
+@pytest.mark.slow
 def test_factors_of_one_rank_alone_are_found(tmp_path: Path) -> None:
     (tmp_path / "local.py").write_text(LOCAL)
     assert {row["check"] for row in gated(tmp_path, "{kind: local.py:Local, placement: lw}")} >= {"update", "weight"}

@@ -54,6 +54,7 @@ def test_the_gate_passes_every_engine_under_every_optimizer(tmp_path: Path, name
     assert len({row["candidate"] for row in rows}) == len(engines_of(name))
 
 
+@pytest.mark.slow
 def test_the_gate_says_why_it_leaves_soap_out(tmp_path: Path) -> None:
     ended = gate(tmp_path, "soap", seed=1)
     assert ended.returncode == 2

@@ -93,6 +93,7 @@ def test_ddp_on_digits_is_tuned_and_scored(tmp_path: Path) -> None:
     assert len(scored.results) == 4
 
 
+@pytest.mark.slow
 def test_a_parameter_of_a_program_is_tuned(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     text = SUITE.format(seeds=1, arguments=', "{rate}"', engine="", stop="", limit=60, reader=READER, more=TUNE)
