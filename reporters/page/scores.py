@@ -25,7 +25,7 @@ TICKS = (1, 1.2, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 @dataclass(frozen=True, slots=True)
 class ContenderMark:
-    """What tells a contender from the others, also without colour."""
+    """Mark of a contender, distinct also without colour."""
 
     index: int
     name: str
@@ -70,7 +70,7 @@ class ScoreView:
 
     found: Scores | None
     reason: str
-    """Why there is no ranking; "" if there is one."""
+    """Reason for a missing ranking; "" if there is one."""
     noun: str
     factors: tuple[str, ...]
     """Factors of the best time of the columns."""

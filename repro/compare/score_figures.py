@@ -49,7 +49,7 @@ class ContenderScore(Frozen):
     mean_ratio: Estimate | None
     """Geometric mean over workloads of its time over the reference's; None: withheld."""
     withheld: str
-    """Why there is no mean, or why it has no interval."""
+    """Reason for a missing mean, or for a missing interval."""
     profile: tuple[float, ...]
     """Share of workloads within each of `Scores.taus` of the best time."""
     low: tuple[float, ...]

@@ -29,7 +29,7 @@ OPTIMIZER = "optimizer"
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What one contender got."""
+    """Tuning budget of one contender."""
 
     label: str
     settings: int

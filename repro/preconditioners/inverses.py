@@ -8,7 +8,7 @@ import torch
 
 
 class Inverse(ABC):
-    """What is kept of a factor, and the product with a gradient."""
+    """Decomposition kept of a factor, and its product with a gradient."""
 
     def __init__(self, damping: float) -> None:
         self.damping = damping

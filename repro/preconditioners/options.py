@@ -12,7 +12,7 @@ from repro.suite.field_problem import FieldProblem
 
 
 class KfacOptions(Preconditioner):
-    """What a suite may say about K-FAC, and the ranks that it means."""
+    """Options of K-FAC in a suite, and the grid of ranks that they give."""
 
     placement: Literal["opt", "lw", "fraction"] = Field(
         "opt", description="opt: every rank preconditions every layer, decompositions are shared; lw: one rank per "

@@ -1,4 +1,4 @@
-"""Which rank decomposes which factor, and which ranks precondition which layer. Needs no torch."""
+"""Assignment of factors to the ranks that decompose them, and of layers to the ranks that precondition. No torch."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ EVENT = "x_hopeless"
 
 
 class Bar(Frozen):
-    """What a trial must reach to go on: judged once, at the first evaluation from `samples` on."""
+    """Least value with which a trial goes on: judged once, at the first evaluation from `samples` on."""
 
     samples: int
     value: float

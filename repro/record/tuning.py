@@ -114,18 +114,18 @@ class TriedSetting:
 
 @dataclass(frozen=True, slots=True)
 class TuningCost:
-    """What tuning a contender, or all, took: from the ledger, every start counted."""
+    """Cost of tuning one contender, or all: from the ledger, every start counted."""
 
     trials: int
     """With a result."""
     starts: int
     abandoned: int
     wall_seconds: float
-    """Sum over starts, from launch to end; a start whose end nobody recorded counts as 0."""
+    """Sum over starts, from launch to end; a start without a recorded end counts as 0."""
     processor_seconds: float
     """The same times the processes of each start: processors held, busy or not."""
     unknown: int
-    """Starts whose end nobody recorded."""
+    """Starts without a recorded end."""
 
     def __add__(self, other: TuningCost) -> TuningCost:
         return TuningCost(self.trials + other.trials, self.starts + other.starts, self.abandoned + other.abandoned,

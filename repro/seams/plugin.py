@@ -55,15 +55,15 @@ class Setting:
     """True: the optimizer updates a float32 copy of the weights (`Precision.master`)."""
     model: ModelOptions = ModelOptions()  # noqa: RUF009  # frozen
     whole_tensors: bool = False
-    """Whether the optimizer's rule looks at whole tensors (`Optimizer.whole_tensors`)."""
+    """True: the optimizer's rule looks at whole tensors (`Optimizer.whole_tensors`)."""
     on_rows: Rows = "any"
     """Where the optimizer's rule is right on tensors whose rows are divided (`Optimizer.on_rows`)."""
     averages: bool = False
-    """Whether evaluations use other weights than training (`Optimizer.evaluates_other_weights`)."""
+    """True: evaluations use other weights than training (`Optimizer.evaluates_other_weights`)."""
     zero_stage: int | None = None
-    """How much the engine divides over the ranks (`Engine.zero_stage`)."""
+    """Stage of ZeRO by which the engine divides over the ranks (`Engine.zero_stage`)."""
     preconditions: bool = False
-    """Whether the engine carries out a preconditioner (`Engine.preconditions`)."""
+    """True: the engine carries out a preconditioner (`Engine.preconditions`)."""
 
 
 class Plugin(BaseModel):

@@ -241,7 +241,7 @@ class TrainingConfig(TrialConfig):
 
     @property
     def ungated(self) -> str:
-        """Why the parity gate leaves the cell out: the suite's reason, or the optimizer's; "": it is gated."""
+        """Return the suite's or the optimizer's reason for no parity gate of the cell; "": it is gated."""
         stated = self.gate.skip if self.gate is not None else None
         return stated or self.optimizer.get(Optimizer).ungated
 

@@ -1,4 +1,4 @@
-"""What a suite declares about tuning: contenders, the search, one space for each contender, the rule of the choice.
+"""Declaration of a tuning in a suite: contenders, the search, one space for each contender, the rule of the choice.
 
 A suite with `tune:` has two phases. The tuning tries settings of every contender, drawn beforehand; the scored phase
 runs every contender with its best setting. Both are runs of their own, with seeds of their own.
@@ -93,7 +93,7 @@ class Axis(SuitePart):
 
     @property
     def width(self) -> str:
-        """How wide it is, in words: `x 1,000`, `5 choices`."""
+        """Return its width in words: `x 1,000`, `5 choices`."""
         if self.choices is not None:
             return f"{len(self.choices)} choice{'s' if len(self.choices) > 1 else ''}"
         low, high = self.ends
@@ -146,7 +146,7 @@ class Space(SuitePart):
 
 
 class Hopeless(SuitePart):
-    """When a tuning trial is abandoned: at a share of its budget its quality is worse than a median.
+    """Rule by which a tuning trial is abandoned: at a share of its budget its quality is worse than a median.
 
     The median is that of the same contender's earlier trials at the same number of samples. After the median stopping
     rule of Golovin et al. 2017, section 3.2.2, which compares the best value so far with the median of running averages
@@ -158,7 +158,7 @@ class Hopeless(SuitePart):
 
 
 class Tune(SuitePart):
-    """How the contenders of a suite are tuned before they are scored."""
+    """Tuning of the contenders of a suite, before they are scored."""
 
     contenders: tuple[str, ...] | None = Field(
         None, description="factors of the matrix whose levels compete, each tuned on its own; null: every cell")
@@ -215,7 +215,7 @@ class Setting(SuitePart):
 
 
 class Tuned(SuitePart):
-    """Where the settings of a frozen suite come from. It defines no cell, so it is no part of the suite's digest."""
+    """Origin of the settings of a frozen suite. It defines no cell, so it is no part of the suite's digest."""
 
     tune: Tune
     """As declared: search, budget, spaces with their origins, rule of the choice."""

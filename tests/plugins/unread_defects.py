@@ -77,7 +77,7 @@ def bf16_state(plant: Plant) -> None:
 
 @defect("update", "weight", "optimizer")
 def reset_state(plant: Plant) -> None:
-    """The optimizer is built anew every 16 steps, as at the border of an epoch: its state is lost."""
+    """The optimizer is built again every 16 steps, as at the border of an epoch: its state is lost."""
 
     def change() -> None:
         if plant.updates % RESET == 0:

@@ -129,7 +129,7 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class TuningFacts:
-    """How the contenders were tuned."""
+    """Facts about the tuning of the contenders."""
 
     search: str
     budgets: tuple[Budget, ...]

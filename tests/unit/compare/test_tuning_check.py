@@ -101,7 +101,7 @@ def unequal_budget(tmp_path: Path) -> Record:
 
 
 def setting_from_elsewhere(tmp_path: Path) -> Record:
-    """The scored setting of AdamW on digits comes from a search that nobody declared."""
+    """The scored setting of AdamW on digits comes from a search that was not declared."""
     def change(suite: Suite) -> Suite:
         first, second, *rest = suite.settings
         return suite.model_copy(update={"settings": (
