@@ -61,10 +61,26 @@ def describe_error(error: ValidationError, model: type[BaseModel]) -> tuple[str,
         return "is missing", path
     if item["type"] in ("union_tag_invalid", "union_tag_not_found"):
         return f"kind must be one of {item['ctx'].get('expected_tags', ', '.join(SCHEDULES))}", path
-    text = str(cause) if cause is not None else item["msg"][0].lower() + item["msg"][1:]
+    text = str(cause) if cause is not None else _plain(item["type"], item["msg"])
     given = item["input"]
     shown = f" (given: {as_text(given)[:60]})" if isinstance(given, str | int | float | bool | list) else ""
     return f"{text}{shown}", path
+
+
+KINDS = {
+    "tuple_type": "must be a list", "list_type": "must be a list", "dict_type": "must be a mapping",
+    "model_type": "must be a mapping", "string_type": "must be text", "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number", "int_from_float": "must be a whole number",
+    "float_type": "must be a number", "float_parsing": "must be a number", "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+}
+"""What pydantic's errors of type mean to the author of a YAML file."""
+
+
+def _plain(kind: str, message: str) -> str:
+    """Return one sentence for an error of pydantic, in the words of YAML."""
+    text = KINDS.get(kind) or message[0].lower() + message[1:]
+    return text.replace("input should be", "must be", 1)
 
 
 def as_text(value: Any) -> str:

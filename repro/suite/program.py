@@ -34,8 +34,8 @@ PLACEHOLDER = re.compile(r"\{\{([A-Za-z_][\w.-]*)\}\}|\{([A-Za-z_][\w.-]*)\}")
 RESERVED = ("REPRO_TRIAL", "REPRO_OWNER", "REPRO_WATCH")
 """Variables by which the harness finds a program's processes and hears from it."""
 NAME = r"^[A-Za-z_][A-Za-z0-9_]{0,99}$"
-UNVERIFIED = ("self-reported: the programs state their quality and their training clock themselves; not gated: nobody "
-              "compared their data, its order, their initial weights or their arithmetic")
+UNVERIFIED = ("self-reported: the programs state their quality and their training clock themselves; not gated: "
+              "their data, its order, their initial weights and their arithmetic were not compared")
 BUDGET_SECONDS = 60.0
 """Duration of a program's trial of which nothing is known, for estimates."""
 
@@ -287,7 +287,7 @@ class ProgramConfig(TrialConfig):
         without = "" if self.uses_seed else (f"{self.title}: the command takes no {{seed}}, so its runs differ by "
                                              "chance alone, and one seed means nothing for two of them")
         place = next((part for part in self.engine.run if part.startswith("/")), "")
-        bound = f"{self.title}: the command names a place of this machine ({place}), so no other can run it and its " \
+        bound = f"{self.title}: engine.run names a place of this machine ({place}), so no other can run it and its " \
                 "record cannot be bundled; name what is on PATH, or a path below engine.folder" if place else ""
         scripts = [part for part in self.engine.run if part.endswith((".py", ".sh"))]
         outside = next((part for part in scripts if ".." in part.split("/")), "")

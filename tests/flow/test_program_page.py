@@ -1,4 +1,4 @@
-"""What page and audit say of a program: what nobody states is unknown and not a fault, and steps are called steps."""
+"""Page and audit of a program: what it does not state is shown as unknown, not as a fault; steps are called steps."""
 
 from __future__ import annotations
 

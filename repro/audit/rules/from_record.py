@@ -185,5 +185,5 @@ def _parity(found: Mapping[str, Any] | None) -> str | None:
     if any(item.get("problem") for item in found.get("findings", [])):
         return "failed"
     if found.get("skipped"):
-        return None  # engines that nobody compared
+        return None  # engines that were not compared
     return "passed" if found.get("needed", True) else "not needed"

@@ -79,14 +79,14 @@ MISTAKES = [
     ("sequential: {looks: [8, 40]}", "16: sequential.looks[0]: 8 pairs cannot decide there: the look's nominal "
                                      "p is 0.002, below the exact sign-flip test's least, 0.0078"),
     ("sequential: {looks: []}", "16: sequential.looks: a sequential design has 1 to 50 looks, not 0"),
-    ("sequential: {looks: [10, 20], spending: haybittle}", "16: sequential.spending: input should be 'power', "
+    ("sequential: {looks: [10, 20], spending: haybittle}", "16: sequential.spending: must be 'power', "
                                                            "'obrien-fleming' or 'pocock' (given: haybittle)"),
     ("sequential: {looks: [10, 20], spending: pocock, power: 1}", "16: sequential.power: is the exponent of"),
-    ("sequential: {looks: [10, 20], power: 0}", "16: sequential.power: input should be greater than 0"),
+    ("sequential: {looks: [10, 20], power: 0}", "16: sequential.power: must be greater than 0"),
     ("sequential: {anytime: true, spending: pocock}", "16: sequential.spending: has no meaning with anytime"),
     ("sequential: {anytime: true, looks: [5]}", "16: sequential.looks[0]: 5 pairs are too few"),
     ("sequential: {look: [10, 20]}", "16: sequential.look: unknown key; did you mean 'looks'?"),
-    ("sequential: {looks: [10, true]}", "16: sequential.looks[1]: input should be a valid integer"),
+    ("sequential: {looks: [10, true]}", "16: sequential.looks[1]: must be a whole number"),
 ]
 
 

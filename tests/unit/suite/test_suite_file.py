@@ -76,14 +76,14 @@ MISTAKES = [
     ("  engine: ddp\n", "  engine: ddp\n  schedule: {kind: cosine, ends: 0.1}\n", 6, "trial.schedule.ends",
      "did you mean 'end'?"),
     # wrong type or value
-    ("seeds: 6", "seeds: many", 2, "seeds", "valid integer"),
+    ("seeds: 6", "seeds: many", 2, "seeds", "a whole number"),
     ("seeds: 6", "seeds: 0", 2, "seeds", "greater than or equal to 1"),
     ("suite: sample", "suite: Sample!", 1, "suite", "given: Sample!"),
     ("lr: 0.1", "lr: fast", 7, "trial.optimizer.lr", "given: fast"),
     ("lr: 0.1", "momentum: 0.9", 7, "trial.optimizer.lr", "is missing"),
     ("target: 0.9", "target: .nan", 8, "trial.stop.target", "finite number"),
     ("max_epochs: 8", "max_epochs: .inf", 8, "trial.stop.max_epochs", "finite number"),
-    ("  engine: [ddp, {kind: deepspeed, stage: 1}]", "  engine: ddp", 11, "matrix.engine", "valid list"),
+    ("  engine: [ddp, {kind: deepspeed, stage: 1}]", "  engine: ddp", 11, "matrix.engine", "must be a list"),
     ("  processes: [1, 2]", "  processes: []", 12, "matrix.processes", "no levels"),
     ("  engine: ddp\n", "  engine: ddp\n  schedule: cosin\n", 6, "trial.schedule", "'cosine'"),
     ("  engine: ddp\n", "  engine: ddp\n  determinism: bitwis\n", 6, "trial.determinism", "'bitwise'"),
@@ -148,7 +148,7 @@ def test_more_processes_than_can_be_started(plan: Planner) -> None:
     (("optimizer.lr=1e-2", "processes=64"), "-o optimizer.lr=1e-2 -o processes=64: trial: nothing can run"),
     (("stop.target=97",), "-o stop.target=97: trial.stop.target: top1 must be between"),
     (("processes=true",), "-o processes=true: trial.processes: must be a number"),
-    (("stop.max_epochs=1e99",), "-o stop.max_epochs=1e99: trial.stop.max_epochs: input should be less"),
+    (("stop.max_epochs=1e99",), "-o stop.max_epochs=1e99: trial.stop.max_epochs: must be less"),
 ])
 def test_a_mistake_in_an_override_names_the_override(
     plan: Planner, overrides: tuple[str, ...], start: str
@@ -285,7 +285,7 @@ def test_the_last_override_wins(plan: Planner) -> None:
     ("schedule.kind=cosin", "trial.schedule", "'cosine'"),
     ("batch.globl=64", "trial.batch.globl", "did you mean 'global'?"),
     ("stop.target=.nan", "trial.stop.target", "finite"),
-    ("seeds=1,2", "seeds", "valid integer"),
+    ("seeds=1,2", "seeds", "a whole number"),
     ("processes", "", "key=value"), ("processes=", "", "key=value"), ("=1", "", "key=value"),
 ])
 def test_a_wrong_override_is_named(plan: Planner, override: str, field: str, right: str) -> None:
@@ -308,7 +308,7 @@ def test_mistakes_of_the_file_are_still_reported_for_the_file(plan: Planner) -> 
 def test_an_override_does_not_cover_up_a_broken_section(
     plan: Planner, old: str, new: str, line: int, field: str
 ) -> None:
-    with pytest.raises(SuiteError, match=rf"^\./s\.yaml:{line}: {field}: input should be a valid dictionary"):
+    with pytest.raises(SuiteError, match=rf"^\./s\.yaml:{line}: {field}: must be a mapping"):
         plan(old, new, "processes=2")
 
 
