@@ -109,12 +109,12 @@ def _scored(root: Path, plan: Plan, declared: Declared, tuning: Tuning) -> Itera
         return
     scored = {contender_key(item.where): item.set_ for item in plan.suite.settings}
     for key, (levels, setting) in chosen.items():
-        if scored.get(key) != setting:
-            yield Problem("plan.json", f"the contender {contender_label(levels, setting)!r} is scored with "
+        if key not in scored or scored[key] != setting:
+            yield Problem("plan.json", f"the contender {contender_label(levels, setting or ())!r} is scored with "
                           f"{_text(scored.get(key))}, the tuning chose {_text(setting)}", "tuning")
     for item in plan.suite.settings:
         if contender_key(item.where) not in chosen:
-            named = contender_label(item.where, item.set_)
+            named = contender_label(item.where, item.values)
             yield Problem("plan.json", f"{named!r} has settings, but is no contender of the tuning", "tuning")
     if plan.suite.tuned is None or plan.suite.tuned.record != tuning_sha256(tuning.record):
         yield Problem("plan.json", "suite.tuned names another tuning than the one in this record", "tuning")

@@ -102,7 +102,7 @@ class _Names:
         """
         levels = self.levels.get(cell.cell_id)
         if levels is not None and all(name in levels for name in self.by):
-            tuned = {key for record in self.records for item in record.plan.suite.settings for key in item.set_}
+            tuned = {key for record in self.records for item in record.plan.suite.settings for key in item.values}
             return contender_label({name: levels[name] for name in self.by}, tuned)
         kinds = [str(pattern.get(factors_of(cell), name)) for name in self.by if name.endswith(".kind")]
         others = shown_factors(cell.choices, [name for name in self.by if not name.endswith(".kind")])

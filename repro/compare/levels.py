@@ -49,7 +49,7 @@ class Factors:
         """
         self.cells = tuple(cells)
         self.names = tuple(suite.matrix)
-        fields = dict.fromkeys((*suite.matrix, *(key for item in suite.settings for key in item.set_)))
+        fields = dict.fromkeys((*suite.matrix, *(key for item in suite.settings for key in item.values)))
         self._levels = [{name: _level_of(cell, data, name, fields) for name in self.names}
                         for cell in cells for data in [cell.choices.model_dump(mode="json", by_alias=True)]]
         self._data = [cell.choices.model_dump(mode="json", by_alias=True) for cell in cells]

@@ -41,7 +41,7 @@ class ReadBack:
 
     def __init__(self, plan: Plan, results: Iterable[Result]) -> None:
         self._cells = {cell.cell_id: cell for cell in plan.cells}
-        self._written = {*_written(plan.suite.matrix), *(key for item in plan.suite.settings for key in item.set_)}
+        self._written = {*_written(plan.suite.matrix), *(key for item in plan.suite.settings for key in item.values)}
         self._trials: dict[str, list[Result]] = {}
         for result in results:
             self._trials.setdefault(result.cell_id, []).append(result)

@@ -167,7 +167,7 @@ def _setting_problems(record: Record, drawn: Sequence[Contender], found: Tuning 
     by_key = {_key(item.levels): item for item in drawn}
     for key, item in given.items():
         of = by_key.get(key)
-        if by_key and (of is None or item.set_ not in of.settings):
+        if by_key and item.set_ is not None and (of is None or item.set_ not in of.settings):
             yield (f"the scored setting of {contender_label(item.where, item.set_)} is none of the "
                    f"{len(of.settings) if of else 0} that the declared search draws")
     for key, contender in by_key.items():
@@ -184,7 +184,10 @@ def _setting_problems(record: Record, drawn: Sequence[Contender], found: Tuning 
         yield "the tuning below this run is not the one that its settings come from: its hash differs"
     for one in found.contenders:
         scored = given.get(_key(one.levels))
-        if scored and one.chosen and scored.set_ != one.chosen.values:
+        best = one.chosen.values if one.chosen else None
+        if scored and scored.set_ is None and best is not None:
+            yield f"{one.label} was not scored, although its tuning chose a setting"
+        elif scored and scored.set_ != best:
             yield f"the scored setting of {one.label} is not the best one of its tuning"
 
 

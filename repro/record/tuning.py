@@ -78,7 +78,7 @@ class Declared(Frozen):
         """Return the suite that scores what a tuning chose.
 
         Raises:
-            OutputError: no setting of a contender could be judged.
+            OutputError: no trial of any contender could be judged.
         """
         return scored_suite(self.seeded, tuning.choice, tuning_sha256(tuning.record))
 
@@ -154,6 +154,12 @@ class TunedContender:
         return best if best.judged else None
 
     @property
+    def ends(self) -> str:
+        """How its trials ended, in words: `2 crashed, 1 timeout`."""
+        found = Counter(result.status for item in self.settings for result in item.results)
+        return ", ".join(f"{count} {status}" for status, count in sorted(found.items())) or "no trial has ended"
+
+    @property
     def ranked(self) -> tuple[TriedSetting, ...]:
         """The settings, the best first."""
         return tuple(sorted(self.settings, key=lambda item: item.rank))
@@ -187,17 +193,21 @@ class Tuning:
         return sum((item.cost for item in self.contenders), TuningCost(0, 0, 0, 0.0, 0.0, 0))
 
     @property
-    def choice(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """(levels, setting) chosen for every contender.
+    def choice(self) -> list[tuple[dict[str, Any], dict[str, Any] | None]]:
+        """(levels, setting) chosen for every contender; no setting: none of its trials could be judged.
 
         Raises:
-            OutputError: no setting of a contender could be judged.
+            OutputError: no trial of any contender could be judged.
         """
-        lost = next((item for item in self.contenders if item.chosen is None), None)
-        if lost is not None:
-            raise OutputError(f"{self.record.folder.root}: no trial of the contender {lost.label!r} could be judged: "
-                              f"{_ends(lost)}; nothing can be scored")
-        return [(item.levels, item.chosen.values) for item in self.contenders if item.chosen is not None]
+        if all(item.chosen is None for item in self.contenders):
+            ends = "; ".join(f"{item.label}: {item.ends}" for item in self.contenders[:8])
+            raise OutputError(f"{self.record.folder.root}: no trial could be judged, so nothing can be scored: {ends}")
+        return [(item.levels, item.chosen.values if item.chosen else None) for item in self.contenders]
+
+    @property
+    def lost(self) -> tuple[TunedContender, ...]:
+        """The contenders of which no trial could be judged; they are not scored."""
+        return tuple(item for item in self.contenders if item.chosen is None) if self.complete else ()
 
     def as_json(self) -> dict[str, Any]:
         """Return the declaration, every setting with its rank, and the cost (JSON-like)."""
@@ -214,11 +224,6 @@ class Tuning:
                 } for one in item.settings],
             } for item in self.contenders],
         }
-
-
-def _ends(contender: TunedContender) -> str:
-    found = Counter(result.status for item in contender.settings for result in item.results)
-    return ", ".join(f"{count} {status}" for status, count in sorted(found.items())) or "no trial has ended"
 
 
 def read_tuning(root: Path) -> Tuning | None:

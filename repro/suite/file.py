@@ -282,7 +282,8 @@ def _check_factors(holder: SuiteFile) -> None:
         for place, space in enumerate(suite.tune.spaces):
             named += [(key, ("tune", "spaces", place, "for", key)) for key in space.for_]
             named += [(key, ("tune", "spaces", place, "space", key)) for key in space.space]
-    named += [(key, ("settings", place, "set", key)) for place, item in enumerate(suite.settings) for key in item.set_]
+    for place, item in enumerate(suite.settings):
+        named += [(key, ("settings", place, "set", key)) for key in item.values]
     for key, path in named:
         head = key.split(".")[0]
         if head not in known:

@@ -76,7 +76,7 @@ def expand_matrix(suite: Suite, problem: Problem, files: ProgramFiles) -> tuple[
 
 
 def _combinations(suite: Suite, problem: Problem) -> Iterator[Combination]:
-    """Yield every combination of factors, of a suite with `tune` every setting of every contender."""
+    """Yield every combination of factors that is scored, of a suite with `tune` every setting of every contender."""
     if suite.tune is not None:
         yield from _tried(suite, problem)
         return
@@ -89,9 +89,11 @@ def _combinations(suite: Suite, problem: Problem) -> Iterator[Combination]:
                 for names, known in by_levels.items() if all(name in levels for name in names))
         hits = sorted(number for known, key in keys for number in known.get(key, ()))
         idle -= set(hits)
-        chosen = {key: value for number in hits for key, value in suite.settings[number].set_.items()}
+        if any(suite.settings[number].set_ is None for number in hits):
+            continue
+        chosen = {key: value for number in hits for key, value in suite.settings[number].values.items()}
         places: dict[str, FieldPath] = {
-            key: ("settings", number, "set", key) for number in hits for key in suite.settings[number].set_}
+            key: ("settings", number, "set", key) for number in hits for key in suite.settings[number].values}
         yield Combination(levels, combine(suite.trial, levels, chosen), places)
     if idle:
         raise problem("matches no combination of the suite's factors", ("settings", min(idle), "where"))

@@ -36,12 +36,14 @@ def tuning_suite(suite: Suite) -> Suite:
     })
 
 
-def scored_suite(suite: Suite, chosen: Sequence[tuple[dict[str, Any], dict[str, Any]]], record: str = "") -> Suite:
+def scored_suite(
+    suite: Suite, chosen: Sequence[tuple[dict[str, Any], dict[str, Any] | None]], record: str = ""
+) -> Suite:
     """Return the suite that scores every contender with the setting chosen for it.
 
     Args:
         suite: as declared, with the master seed of the scored trials.
-        chosen: (levels, setting) of every contender.
+        chosen: (levels, setting) of every contender; without a setting it is not scored.
         record: sha256 of the tuning that chose them; "": they are a draft, for a plan.
     """
     assert suite.tune is not None and suite.master_seed is not None
@@ -51,6 +53,6 @@ def scored_suite(suite: Suite, chosen: Sequence[tuple[dict[str, Any], dict[str, 
     return suite.model_copy(update={"tune": None, "settings": settings, "tuned": tuned})
 
 
-def drafted(found: Sequence[Contender]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+def drafted(found: Sequence[Contender]) -> list[tuple[dict[str, Any], dict[str, Any] | None]]:
     """Return the first setting of every contender: which will be chosen is not known before the tuning."""
     return [(item.levels, item.settings[0]) for item in found]

@@ -22,7 +22,7 @@ from repro.core.random_streams import Streams
 from repro.core.yaml_file import FieldPath
 from repro.suite import legacy
 from repro.suite.cell import Cell, Skipped
-from repro.suite.contenders import Problem
+from repro.suite.contenders import Problem, contender_label
 from repro.suite.contest import CONTEST
 from repro.suite.designs import check_designs
 from repro.suite.factors import keep_factors
@@ -283,6 +283,8 @@ def _notes(plan: Plan, machine: Machine) -> list[str]:
     if plan.suite.seeds == LEAST_SEEDS and plan.kind != "tuning":
         found.append("5 pairs cannot be significant at the 5 % level (sign-flip floor 0.0625); 6 can")
     found += [lost] if (lost := lost_design(plan.suite, plan.cells)) else []
+    found += [f"{contender_label(item.where)} is not scored: no trial of its tuning could be judged"
+              for item in plan.suite.settings if item.set_ is None]
     found += dict.fromkeys(note for cell in plan.cells for note in cell.choices.notes(machine))
     return [*found, *_without_checkpoints(plan)]
 

@@ -211,7 +211,14 @@ class Setting(SuitePart):
     """The values that the cells of one contender get in addition to their factors."""
 
     where: dict[str, Any] = Field(description="factor -> its level, exactly as the matrix has it")
-    set_: dict[str, Any] = Field(alias="set", description="field of a trial (dotted path) -> value")
+    set_: dict[str, Any] | None = Field(
+        alias="set", description="field of a trial (dotted path) -> value; null: no trial of its tuning could be "
+        "judged, so its cells are not scored")
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Field -> value; empty if its cells are not scored."""
+        return self.set_ or {}
 
 
 class Tuned(SuitePart):

@@ -278,11 +278,37 @@ def test_ctrl_c_during_the_tuning_says_how_to_go_on(tmp_path: Path) -> None:
     assert code == 2 and "--rerun-failed" in error
 
 
-def test_nothing_is_scored_if_no_trial_of_a_contender_can_be_judged(tmp_path: Path) -> None:
+def test_nothing_is_scored_if_no_trial_can_be_judged(tmp_path: Path) -> None:
     code, _, error = run(tmp_path, "--out", "run", "-o", "tune.trials=2", "-o", "timeout_seconds=1e-6")
     assert code == 2, error
-    assert "no trial of the contender" in error and "2 timed_out" in error
+    assert "no trial could be judged" in error and "2 timed_out" in error
     assert not (tmp_path / "run" / "plan.json").exists()
+
+
+def test_a_contender_that_cannot_be_judged_is_left_out_and_the_others_are_scored(tmp_path: Path) -> None:
+    text = SUITE.replace("matrix:\n", "matrix:\n  timeout_seconds: [60, 1.0e-6]\n").replace("trials: 8", "trials: 2")
+    head, _, rest = text.partition("primary:")
+    (tmp_path / "suite.yaml").write_text(head + rest[rest.index("tune:"):])
+    code, out, error = run(tmp_path, "--out", "run")
+    assert code == 1, error
+    root = tmp_path / "run"
+    plan = read_record(root).plan
+    assert {cell.choices.timeout_seconds for cell in plan.cells} == {60}
+    assert len(plan.cells) == 2
+    lost = [item.where for item in plan.suite.settings if item.set_ is None]
+    assert [item["timeout_seconds"] for item in lost] == [1e-6, 1e-6]
+    assert sum("is not scored: no trial of its tuning could be judged" in note for note in plan.notes) == 2
+    assert "not scored: none of its 2 settings could be judged (2 timed_out)" in out
+    assert verify(root).sound, verify(root).text()
+    assert "is not scored" in (root / "report" / "report.html").read_text()
+    # The frozen suite leaves it out, too.
+    frozen = command(tmp_path, "plan", "run/tuned.yaml")
+    assert frozen[0] == 0 and "6 trials = 2 cells" in frozen[1], frozen
+
+    def score(data: dict[str, Any]) -> None:
+        data["suite"]["settings"] = [item for item in data["suite"]["settings"] if item["set"] is not None]
+    edit_plan(root, score)
+    assert "is scored with nothing of its own" in sealed(root)
 
 
 # ---- what verify finds

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def suite_lines(suite: Suite) -> list[str]:
     """Return what a suite declares about its tuning, or where its settings come from, for `repro show`."""
     tune = suite.tune or (suite.tuned.tune if suite.tuned else None)
-    lines = [f"{'setting:':<13}{contender_label(item.where, item.set_)}: {settings_text(item.set_)}"
-             for item in suite.settings]
+    lines = [f"{'setting:':<13}{contender_label(item.where, item.values)}: "
+             f"{settings_text(item.set_) if item.set_ is not None else 'none, not scored'}" for item in suite.settings]
     if tune is None:
         return lines
     name = "tuning:" if suite.tune else "tuned by:"
@@ -83,8 +83,7 @@ def phases_json(phases: Phases) -> dict[str, Any]:
 
 def tuning_lines(tuning: Tuning) -> list[str]:
     """Return the chosen setting of every contender, and what the choice took."""
-    lines = [f"tuned:  {item.label}: {settings_text(item.chosen.values) if item.chosen else 'nothing'}, the best of "
-             f"{item.budget} settings{_figure(tuning, item)} ({_cost(item.cost)})" for item in tuning.contenders]
+    lines = [f"tuned:  {item.label}: {_choice(tuning, item)} ({_cost(item.cost)})" for item in tuning.contenders]
     return [*lines, f"tuning: {_cost(tuning.cost)}, in a record of its own: {tuning.record.folder.root}"]
 
 
@@ -93,13 +92,14 @@ def settings_text(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} {as_text(value)}" for key, value in sorted(values.items()))
 
 
-def _figure(tuning: Tuning, item: TunedContender) -> str:
+def _choice(tuning: Tuning, item: TunedContender) -> str:
     best, spec = item.chosen, METRICS[tuning.tune.metric]
     if best is None:
-        return ""
+        return f"not scored: none of its {item.budget} settings could be judged ({item.ends})"
+    chosen = f"{settings_text(best.values)}, the best of {item.budget} settings"
     if best.figure is not None:
-        return f", {spec.noun} {best.figure:,.6g}"
-    return f", none of which reached the target with every seed; best quality {best.quality:.4g}"
+        return f"{chosen}, {spec.noun} {best.figure:,.6g}"
+    return f"{chosen}, none of which reached the target with every seed; best quality {best.quality:.4g}"
 
 
 def _cost(cost: TuningCost) -> str:

@@ -241,6 +241,8 @@ def _carry_out(run: Run, session: RunSession, track: bool) -> Ended:
         raise ended.problem
     record = ended.record or read_record(folder.root)
     code = Exit.INTERRUPTED if ended.interrupt else exit_code(record.results, record.planned)
+    if code in (Exit.DONE, Exit.NOT_REPRODUCED) and any(item.set_ is None for item in record.plan.suite.settings):
+        code = Exit.TRIAL_FAILED  # the tuning trials of a contender
     return _summarize(record, code, paths, tracking)
 
 

@@ -125,7 +125,7 @@ def tune(root: Path, plan: Plan, options: Options, track: bool, new: bool) -> No
     Raises:
         KeyboardInterrupt: a signal ended it; completed trials are kept.
         TrialError: trials are missing, because the suite stops after a failure.
-        OutputError: no setting of a contender could be judged.
+        OutputError: no trial of any contender could be judged.
         ReproError: it could not be run.
     """
     folder, machine = RunFolder(root / FOLDER), detect()
@@ -140,6 +140,8 @@ def tune(root: Path, plan: Plan, options: Options, track: bool, new: bool) -> No
                       "if every trial uses its whole budget (modelled)")
         found = _execute(Run(plan, folder, machine, watcher, options), session, track)
         choose(root, found, machine)
+        for item in found.lost:
+            watcher.stage(f"warning: {item.label} is not scored: no trial of its tuning could be judged ({item.ends})")
         watcher.stage(f"phase 2 of 2: scoring, with the settings in {root / FROZEN}")
 
 
@@ -157,7 +159,7 @@ def choose(root: Path, tuning: Tuning, machine: Machine) -> Plan:
 
     Raises:
         TrialError: a trial has no result.
-        OutputError: no setting of a contender could be judged, or a file cannot be read or written.
+        OutputError: no trial of any contender could be judged, or a file cannot be read or written.
         SuiteError: the chosen cells cannot be planned here.
     """
     if missing := tuning.record.missing():
