@@ -19,6 +19,7 @@ class Reading(Frozen):
     received_bytes: int
     sent_segments: int
     received_segments: int
+    log_bytes: int
     interfaces: dict[str, Frames]
 
 
@@ -44,11 +45,12 @@ def derive_controller(log: TrialLog, node_of_rank: Sequence[int]) -> Controller 
     ranks = _RANKS.validate_python(event.value)
     startup = _exchange([rank.start for rank in ranks])
     first = dict(reversed(list(zip(node_of_rank, ranks, strict=False))))
-    written = _written(log)
+    before, after = (sum(reading.log_bytes for reading in found)
+                     for found in ([rank.start for rank in ranks], [rank.stop for rank in ranks]))
     return Controller(
         ranks=len(ranks), startup=startup, training=_difference(startup, _exchange([rank.stop for rank in ranks])),
         control_frames=_frames(list(first.values()), "control"), data_frames=_frames(list(first.values()), "data"),
-        log_startup_bytes=written[0], log_training_bytes=written[1],
+        log_startup_bytes=before, log_training_bytes=after - before,
     )
 
 
@@ -71,18 +73,3 @@ def _frames(nodes: Sequence[Readings], network: str) -> Frames | None:
     return Frames(**{name: sum(getattr(node.stop.interfaces[network], name)
                                - getattr(node.start.interfaces[network], name) for node in nodes)
                      for name in Frames.model_fields})
-
-
-def _written(log: TrialLog) -> tuple[int, int]:
-    """Return the bytes of the log's lines before `run_start`, and of those from then up to `run_stop`.
-
-    The lines are in the order in which they were written.
-    """
-    sizes, phase = [0, 0, 0], 0
-    for event in log.events:
-        if event.key == "run_start":
-            phase = 1
-        sizes[phase] += len(event.line())
-        if event.key == "run_stop":
-            phase = 2
-    return sizes[0], sizes[1]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from functools import reduce
+from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -312,6 +313,10 @@ class Result(Frozen):
     """Every rank ended well, but lines of the log are damaged or missing: the status is crashed, without a figure."""
     resumed: tuple[Resumed, ...] = ()
     """Its resumptions, in order; its log contains the part before each."""
+
+    def at(self, path: str) -> Any:
+        """Return the value at a metric's path: names joined by dots; None if any part of it is missing."""
+        return reduce(lambda found, name: None if found is None else getattr(found, name), path.split("."), self)
 
     @property
     def state_mib_modelled(self) -> float | None:

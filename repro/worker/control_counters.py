@@ -23,12 +23,15 @@ _RECEIVED_BYTES, _SEGMENTS, _SENT_BYTES = 128, 152, 200
 _LEAST = 216
 
 
-def read_controller() -> dict[str, Any] | None:
+def read_controller(log_bytes: int) -> dict[str, Any] | None:
     """Return this rank's counters so far (JSON-like); None if there is no store, or the kernel does not count.
 
+    Args:
+        log_bytes: what this rank has recorded in its event log.
+
     Returns:
-        `connections` to the store, the sums `CONNECTION` over them (TCP payload, segments that carry some), and
-        `interfaces`: the counters `FRAMES` by name, empty if the launcher names none.
+        `connections` to the store, the sums `CONNECTION` over them (TCP payload, segments that carry some),
+        `log_bytes`, and `interfaces`: the counters `FRAMES` by name, empty if the launcher names none.
     """
     port = os.environ.get("MASTER_PORT", "")
     if not port.isdigit() or not hasattr(socket, "TCP_INFO"):
@@ -37,7 +40,8 @@ def read_controller() -> dict[str, Any] | None:
     if not found:
         return None
     sums = [sum(values) for values in zip(*found, strict=True)]
-    return {"connections": len(found), **dict(zip(CONNECTION, sums, strict=True)), "interfaces": _interfaces()}
+    return {"connections": len(found), **dict(zip(CONNECTION, sums, strict=True)),
+            "log_bytes": log_bytes, "interfaces": _interfaces()}
 
 
 def _sockets(port: int) -> list[socket.socket]:

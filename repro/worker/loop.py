@@ -83,7 +83,7 @@ class Loop:
         self.session.traffic()  # drops what was counted before the run
         self.init_peak_bytes = self.session.peak_bytes()
         self.session.reset_peak()
-        self.controller = [read_controller()]
+        self.controller = [read_controller(self.log.recorded_bytes)]
         self.watch.restart(self.log.start("run_start"))
         self.open_data()
         self.input.start(self.steps.step)
@@ -142,7 +142,7 @@ class Loop:
                       outcome=ending.outcome, reason=ending.reason, samples_count=self.steps.samples)
         self.log.emit("x_phases", phases)
         if self.controller:
-            self.controller.append(read_controller())
+            self.controller.append(read_controller(self.log.recorded_bytes))
 
     def save(self, writer: CheckpointWriter) -> None:
         """Write a checkpoint and log its size and duration."""
