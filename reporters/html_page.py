@@ -60,6 +60,7 @@ class HtmlPage(Reporter):
 def render(record: Record) -> str:
     """Render the page. Links to trials are relative: the page belongs into <run>/report."""
     values = view(record)
-    charts = [values["scaling"].charts, values["survival"].charts, *(panel.charts for panel in values["panels"]),
+    charts = [values["scaling"].charts, values["controller"].charts, values["survival"].charts,
+              *(panel.charts for panel in values["panels"]),
               *(values[name].charts for name in ("scores", "tuning") if values[name])]
     return rendered("report.html.j2", values, page_scripts("report.js", any(charts)))

@@ -14,6 +14,7 @@ from .cells import heading, marks, origins, rows
 from .checklist import checklist
 from .citation import bibtex, citation
 from .claims import page_claims
+from .controller import controller
 from .curves import panels
 from .effects import page_effects
 from .energy import energy
@@ -62,7 +63,8 @@ def view(record: Record) -> dict[str, Any]:
         "verdicts": verdicts(record, comparisons), "checklist": checklist(record), "panels": panels(record),
         "survival": survival(record), "training": figures(record),
         "trust": trust(record), "energy": energy(record), "phases": phases(record),
-        "traffic": traffic(record), "scaling": scaling(record), "networks": networks(record),
+        "traffic": traffic(record), "scaling": (scaled := scaling(record)),
+        "controller": controller(record, scaled), "networks": networks(record),
         "settings": settings(record), "effective": effective(record), "machine": machine(record),
         "rank_settings": rank_settings(record), "attempts": attempts(record), "trials": of_trials,
         "trials_by_cell": by_cell(known, of_trials), "missing": missing(record),

@@ -218,6 +218,11 @@ def _trial(record: Record, item: Result) -> Row:
             "formula_sent_bytes": traffic.formula.sent_bytes if traffic and traffic.formula else None,
             "exposed_seconds": traffic.steps.exposed_seconds if traffic else None,
             "overlapped_seconds": traffic.steps.overlapped_seconds if traffic else None}
+    control = item.controller
+    row |= {"controller_startup_messages": control.startup.messages if control else None,
+            "controller_startup_bytes": control.startup.bytes if control else None,
+            "controller_training_messages": control.training.messages if control else None,
+            "controller_training_bytes": control.training.bytes if control else None}
     row |= {f"hash.{name}": plain(item.hashes[name]) if name in item.hashes else None for name in HASHES}
     return row | {"warnings": plain("; ".join(item.warnings))}
 

@@ -15,6 +15,16 @@ from repro.record.results import Bracket, Point, Result
 from repro.suite.metrics import METRICS
 
 
+class PooledResult(Result):
+    """One seed's result over several cells: of every metric the geometric mean, whatever its path."""
+
+    means: Mapping[str, float | None]
+    """By path of the metric."""
+
+    def at(self, path: str) -> float | None:
+        return self.means[path]
+
+
 def pool(name: str, cells: Sequence[Mapping[int, Result]]) -> list[Result]:
     """Return one result per seed that all cells have, every figure the geometric mean over the cells.
 
@@ -27,13 +37,13 @@ def pool(name: str, cells: Sequence[Mapping[int, Result]]) -> list[Result]:
 
 
 def _pooled(name: str, seed: int, trials: Sequence[Result]) -> Result:
-    figures: dict[str, Any] = {spec.path: _mean(read(item, spec) for item in trials) for spec in METRICS.values()
-               if spec.path in Result.model_fields}
+    means = {spec.path: _mean(read(item, spec) for item in trials) for spec in METRICS.values()}
+    figures: dict[str, Any] = {path: mean for path, mean in means.items() if path in Result.model_fields}
     # Not validated: a mean of counts is no whole number.
-    return Result.model_construct(
+    return PooledResult.model_construct(
         trial_id=f"{name}-{seed}", cell_id=name, repeat=seed, attempt=1, status="ok", bracket=_bracket(trials),
         curve=_positions(trials), hashes=_weights(trials),
-        resumed=tuple(part for item in trials for part in item.resumed), **figures,
+        resumed=tuple(part for item in trials for part in item.resumed), means=means, **figures,
     )
 
 

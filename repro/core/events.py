@@ -80,6 +80,8 @@ class EventLog:
         self._anchor_ms = time.time() * 1e3 if anchor_ms is None else anchor_ms
         self._anchor_ns = now()
         self._lines: list[str] = []
+        self.recorded_bytes = 0
+        """Bytes of all events recorded here; 0 on a rank without a log."""
 
     def emit(
         self, key: str, value: Any = None, event_type: EventType = "POINT_IN_TIME", at_ns: int | None = None,
@@ -91,7 +93,8 @@ class EventLog:
             return at
         time_ms = round(self._anchor_ms + (at - self._anchor_ns) / 1e6, 3)
         event = Event(key, value, event_type, time_ms, {"rank": self._rank, "mono_ns": at, **metadata})
-        self._lines.append(event.line())
+        self._lines.append(line := event.line())
+        self.recorded_bytes += len(line)  # its JSON is ASCII
         return at
 
     def start(self, key: str, value: Any = None, **metadata: Any) -> int:

@@ -17,7 +17,7 @@ from repro.core import fence
 from repro.launchers.local import Local
 from repro.launchers.netns import rate
 from repro.launchers.netns.link_probe import LinkMeasurement
-from repro.launchers.netns.network import CONTROL_NET, DATA, MTU, LinkBytes, NetworkSpec
+from repro.launchers.netns.network import CONTROL, CONTROL_NET, DATA, MTU, NetworkSpec, NodeBytes
 from repro.launchers.netns.network_process import NetworkProcess
 from repro.launchers.netns.placement import Placement, node_of
 from repro.launchers.netns.probe import ability
@@ -180,7 +180,8 @@ class Fabric(Local):
         dealt = [node_of(rank, request.processes, nodes) for rank in range(request.processes)]
         environment = [
             # NCCL treats ranks with one host id as neighbours; ranks on different nodes must use the network.
-            {"REPRO_NODE": str(node), "REPRO_NODES": str(nodes), "NCCL_HOSTID": f"repro-node-{node}"} for node in dealt
+            {"REPRO_NODE": str(node), "REPRO_NODES": str(nodes), "NCCL_HOSTID": f"repro-node-{node}",
+             "REPRO_CONTROL_INTERFACE": CONTROL, "REPRO_DATA_INTERFACE": DATA} for node in dealt
         ]
         return Placement(self._network.user, [self._network.nodes[node] for node in dealt], environment, self.slowdown)
 
@@ -192,17 +193,24 @@ class Fabric(Local):
         return replace(outcome, ends=ends)
 
     def _recorded(
-        self, request: LaunchRequest, outcome: LaunchResult, before: Sequence[LinkBytes], after: Sequence[LinkBytes]
+        self, request: LaunchRequest, outcome: LaunchResult, before: Sequence[NodeBytes], after: Sequence[NodeBytes]
     ) -> LaunchResult:
         """Return the outcome with the network's figures, which are also written to the request's folder."""
         nodes, spec = self.nodes or request.processes, self._spec()
+
+        def counted(link: str, name: str) -> list[int]:
+            return [getattr(getattr(after[node], link), name) - getattr(getattr(before[node], link), name)
+                    for node in range(nodes)]
+
         network: dict[str, Any] = {
             "origin": self.origin,
             "frame_bytes": MTU,
             "node_of_rank": [node_of(rank, request.processes, nodes) for rank in range(request.processes)],
             "stated_bits_per_second": [spec.rate(node) for node in range(nodes)],
-            "sent_bytes": [after[node].sent_bytes - before[node].sent_bytes for node in range(nodes)],
-            "received_bytes": [after[node].received_bytes - before[node].received_bytes for node in range(nodes)],
+            "sent_bytes": counted("data", "sent_bytes"),
+            "received_bytes": counted("data", "received_bytes"),
+            **{f"control_{name}": counted("control", name)
+               for name in ("sent_bytes", "received_bytes", "sent_frames", "received_frames")},
             "links": [asdict(link) for link in self._links],
         }
         fence.write_bytes(request.folder / RECORD, json.dumps(network, indent=1).encode())

@@ -7,6 +7,7 @@ from typing import Any
 
 from repro.core.events import EVALUATION_KEYS, Event
 from repro.record.compiled import describe_late, read_seconds
+from repro.record.derive_controller import derive_controller
 from repro.record.effective import mismatches
 from repro.record.final_facts import (
     describe_cost,
@@ -58,7 +59,8 @@ def derive_training(
     base: dict[str, Any] = {
         "trial_id": trial.trial_id, "cell_id": trial.cell_id, "repeat": trial.repeat, "attempt": attempt,
         "hashes": log.mapping("x_hashes"), "effective": log.mapping("x_effective"),
-        "network": outcome.network if outcome else None,
+        "network": (network := outcome.network if outcome else None),
+        "controller": derive_controller(log, network["node_of_rank"] if network else ()),
         "settings": log.mapping("x_settings"), "build": log.mapping("x_build"),
         "every_rank": facts.covers_every_rank if (facts := log.facts()) else None,
         "resumed": tuple(Resumed.model_validate(event.value) for event in log.all("x_resumed")),

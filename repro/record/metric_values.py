@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import Any
 
 from repro.record.results import Result
@@ -22,9 +21,7 @@ FIGURES = (
 
 def read(result: Result, spec: MetricSpec) -> Any:
     """Return the value at the metric's path; None if any part of it is missing."""
-    if "." not in spec.path:
-        return getattr(result, spec.path)
-    return reduce(lambda found, name: None if found is None else getattr(found, name), spec.path.split("."), result)
+    return result.at(spec.path)
 
 
 def figure(result: Result, spec: MetricSpec) -> float | None:

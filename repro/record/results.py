@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from functools import reduce
+from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
 from repro.core.frozen import Frozen
+from repro.record.controller import Controller
 from repro.record.energy import Energy
 from repro.record.status import Status
 
@@ -135,6 +137,11 @@ class Network(Frozen):
     sent_bytes: tuple[int, ...] = ()
     """By node, from the start of the processes to their end, headers included."""
     received_bytes: tuple[int, ...] = ()
+    control_sent_bytes: tuple[int, ...] = ()
+    """The same of the control network, as are the three below; empty: it has none, or an old record."""
+    control_received_bytes: tuple[int, ...] = ()
+    control_sent_frames: tuple[int, ...] = ()
+    control_received_frames: tuple[int, ...] = ()
     links: tuple[Link, ...] = ()
 
     @property
@@ -283,6 +290,8 @@ class Result(Frozen):
     traffic: Traffic | None = None
     network: Network | None = None
     """None: the launcher sets up no network, or an old record."""
+    controller: Controller | None = None
+    """Traffic through the controller; None: not counted, a resumed trial, or an old record."""
     energy: Energy | None = None
     """Energy of the whole machine while the trial's processes ran; None: not tracked."""
     final: float | None = None
@@ -305,11 +314,26 @@ class Result(Frozen):
     resumed: tuple[Resumed, ...] = ()
     """Its resumptions, in order; its log contains the part before each."""
 
+    def at(self, path: str) -> Any:
+        """Return the value at a metric's path: names joined by dots; None if any part of it is missing."""
+        return reduce(lambda found, name: None if found is None else getattr(found, name), path.split("."), self)
+
     @property
     def state_mib_modelled(self) -> float | None:
         """Memory of the model's states on one rank by the engine's formula, MiB; None: no formula, or an old record."""
         total = self.state_bytes.get("total")
         return None if total is None else total / (1 << 20)
+
+    @property
+    def controller_bytes(self) -> int | None:
+        """Bytes between the controller's store and all ranks, from the first connection to `run_stop`."""
+        return self.controller.bytes if self.controller else None
+
+    @property
+    def busiest_bytes(self) -> int | None:
+        """Bytes that the rank with most of both sent and received between `run_start` and `run_stop`, in collectives
+        that are counted."""
+        return max(rank.sent_bytes + rank.received_bytes for rank in self.traffic.ranks) if self.traffic else None
 
     @property
     def joules_per_sample(self) -> float | None:

@@ -13,6 +13,7 @@ from repro.seams.launching import Launcher, LaunchRequest, LaunchResult
 from repro.suite.identity import canonical
 from repro.suite.model import Trial
 from repro.suite.plan import Plan
+from repro.worker import parity
 
 PARITY_WORKER = "repro.worker.gate_worker:main"
 
@@ -76,4 +77,6 @@ def _modules(plan: Plan) -> list[str]:
     """List the modules that the ranks of this plan will import, in order, each once."""
     modules = [name for cell in plan.cells for name in cell.choices.preload()]
     entries = [cell.choices.entry.partition(":")[0] for cell in plan.cells]
-    return list(dict.fromkeys([*modules, *entries, PARITY_WORKER.partition(":")[0]]))
+    # The gate's worker needs torch, which a plan that trains no model does without.
+    gate = [PARITY_WORKER.partition(":")[0]] if any(map(parity.trains_a_model, plan.cells)) else []
+    return list(dict.fromkeys([*modules, *entries, *gate]))

@@ -207,6 +207,24 @@ METRICS: dict[str, MetricSpec] = _table(
                     "time in which the device was idle until the batch was there.",
     ),
     MetricSpec(
+        name="controller_bytes", path="controller_bytes", noun="bytes through the controller", times="the bytes",
+        unit="bytes", speed=False, without_target=True, says=("moves through its controller", "the bytes of"),
+        description="Bytes through the controller: TCP payload between the store of the rendezvous and all ranks, both "
+                    "directions, from the first connection to the end of training, by the kernel's counters.",
+    ),
+    MetricSpec(
+        name="worker_bytes", path="bytes_sent", noun="bytes between workers", times="the bytes", unit="bytes",
+        speed=False, without_target=True, says=("sends between workers", "the bytes of"), tracked=False,
+        description="Bytes between workers: sent by all ranks in the algorithm's own collectives, from {start} to the "
+                    "end of training.",
+    ),
+    MetricSpec(
+        name="busiest_bytes", path="busiest_bytes", noun="bytes of the busiest rank", times="the bytes", unit="bytes",
+        speed=False, without_target=True, says=("moves through its busiest rank", "the bytes of"),
+        description="Bytes of the busiest rank: sent and received in the algorithm's own collectives by the rank with "
+                    "most, from {start} to the end of training; of a parameter server that is the server.",
+    ),
+    MetricSpec(
         name="accuracy", path="final", noun="final quality", times="the final quality", unit="", better="higher",
         speed=False, fixed_budget=True, says=("ends with", "the final quality of"), tracked=False,
         description="Final quality: the last evaluation's.",

@@ -41,6 +41,8 @@ class RankFigures:
     capture: Capture
     last: Evaluated | None
     input: TrialInput
+    controller: Sequence[Mapping[str, Any] | None]
+    """Counters at `run_start` and at `run_stop`; empty in a resumed attempt."""
 
 
 def report_final(context: TrialContext, figures: RankFigures) -> None:
@@ -52,6 +54,7 @@ def report_final(context: TrialContext, figures: RankFigures) -> None:
             waited_and_stepped(figures.block_seconds, figures.whole_seconds, context.choices.stop.warmup)))
     effective = session.effective() | figures.input.effective()
     _log_traffic(context, figures, effective)
+    _log_controller(context, figures.controller)
     _log_memory(context, figures)
     if states := session.state_memory():
         log.emit("x_state_memory", states)
@@ -107,6 +110,13 @@ def _log_memory(context: TrialContext, figures: RankFigures) -> None:
     })
     context.log.emit("x_peak_bytes", [max((peak for peak in found if peak is not None), default=None)
                                       for found in (ranks if resident else [item[1:] for item in ranks])])
+
+
+def _log_controller(context: TrialContext, readings: Sequence[Mapping[str, Any] | None]) -> None:
+    """Log the counters of every rank; nothing if one of them has none."""
+    ranks = context.session.gather(readings)
+    if all(len(each) == 2 and all(each) for each in ranks):
+        context.log.emit("x_controller", [{"start": start, "stop": stop} for start, stop in ranks])
 
 
 def _log_traffic(context: TrialContext, figures: RankFigures, effective: Mapping[str, str]) -> None:

@@ -13,6 +13,7 @@ from repro.worker.capture import Capture
 from repro.worker.checkpoint_writer import CheckpointWriter
 from repro.worker.checkpointing import read_own_state, refuse_foreign_state, save_checkpoint
 from repro.worker.context import TrialContext
+from repro.worker.control_counters import read_controller
 from repro.worker.data_audit import BatchSplit, DataAudit
 from repro.worker.data_order import make_order
 from repro.worker.evaluation import Evaluator
@@ -48,6 +49,8 @@ class Loop:
         """Largest memory before the last reset, in this attempt and in those that it resumes."""
         self.init_peak_bytes: int | None = None
         """Largest memory before the run started."""
+        self.controller: list[dict[str, Any] | None] = []
+        """This rank's counters of the controller at `run_start` and at `run_stop`; empty in a resumed attempt."""
 
     def run(self) -> None:
         """Train until the target, the budget or divergence ends the trial, then log the final report."""
@@ -69,7 +72,7 @@ class Loop:
         figures = RankFigures(
             self.steps.step, self.steps.block_seconds, self.steps.whole_seconds, self.traffic.total(),
             self.peak_bytes(), self.init_peak_bytes, self.order, self.audit, self.capture, self.evaluator.last,
-            self.input,
+            self.input, self.controller,
         )
         with self.session.evaluated():  # the final weights are those of the last evaluation
             report_final(self.context, figures)
@@ -80,6 +83,7 @@ class Loop:
         self.session.traffic()  # drops what was counted before the run
         self.init_peak_bytes = self.session.peak_bytes()
         self.session.reset_peak()
+        self.controller = [read_controller(self.log.recorded_bytes)]
         self.watch.restart(self.log.start("run_start"))
         self.open_data()
         self.input.start(self.steps.step)
@@ -137,6 +141,8 @@ class Loop:
         self.log.stop("run_stop", status="success" if ending.outcome == "success" else "aborted",
                       outcome=ending.outcome, reason=ending.reason, samples_count=self.steps.samples)
         self.log.emit("x_phases", phases)
+        if self.controller:
+            self.controller.append(read_controller(self.log.recorded_bytes))
 
     def save(self, writer: CheckpointWriter) -> None:
         """Write a checkpoint and log its size and duration."""

@@ -91,7 +91,7 @@ def _cells_to_compare(plan: Plan, every: bool) -> list[Cell]:
 
     Those are cells with a third party's plug-in or with a model option. Without those that the suite leaves out.
     """
-    real = [cell for cell in _one_setting_each(plan) if _needs_parts(cell)]
+    real = [cell for cell in _one_setting_each(plan) if trains_a_model(cell)]
     several = len({(canonical(cell.training.engine), canonical(cell.training.comm), cell.training.model_options)
                    for cell in real}) > 1
     return [cell for cell in real if not _skip(cell.training)
@@ -127,7 +127,7 @@ def _skip(choices: TrainingConfig) -> str:
 def skipped(plan: Plan) -> dict[str, str]:
     """Return label -> reason of the cells that the suite leaves out."""
     return {cell.label: _skip(cell.training) for cell in plan.cells
-            if _needs_parts(cell) and _skip(cell.training)}
+            if trains_a_model(cell) and _skip(cell.training)}
 
 
 def has_foreign_part(choices: TrainingConfig) -> bool:
@@ -177,7 +177,7 @@ def why_not(plan: Plan) -> str:
     """Return the reason why the gate has nothing to compare."""
     if not any(isinstance(cell.choices, TrainingConfig) for cell in plan.cells):
         return "not gated: programs of the user's train models of their own"
-    if not any(_needs_parts(cell) for cell in plan.cells):
+    if not any(trains_a_model(cell) for cell in plan.cells):
         return "no engine of this suite trains a model"
     if left_out := skipped(plan):
         return f"not gated: {'; '.join(dict.fromkeys(left_out.values()))}"
@@ -200,7 +200,7 @@ def passed(plan: Plan, verdict: Mapping[str, Any] | None) -> bool:
     return found == expected and len(findings) == len(expected)
 
 
-def _needs_parts(cell: Cell) -> bool:
+def trains_a_model(cell: Cell) -> bool:
     """Return True if trials of the cell train a model here; a program trains its own."""
     return isinstance(cell.choices, TrainingConfig) and cell.choices.needs_parts
 

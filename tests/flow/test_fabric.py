@@ -27,6 +27,7 @@ from repro.record.results import Network
 from repro.record.store import read_record
 from repro.runner.doctor import end_orphans
 from repro.seams.launching import LaunchRequest, LaunchResult
+from repro.worker.control_counters import read_controller
 
 ROOT = Path(__file__).parents[2]
 MODULES = ("torch", "pyroute2", "tests.flow.test_fabric")
@@ -103,7 +104,7 @@ def _note(folder: str, rank: int) -> None:
     names = ("REPRO_NODE", "REPRO_NODES", "MASTER_ADDR", "GLOO_SOCKET_IFNAME")
     interfaces = sorted(psutil.net_if_addrs())
     seen = {"pid": os.getpid(), "user": os.geteuid(), "net": str(Path("/proc/self/ns/net").readlink()),
-            "interfaces": interfaces, **{name: os.environ[name] for name in names}}
+            "interfaces": interfaces, "controller": read_controller(0), **{name: os.environ[name] for name in names}}
     (Path(folder) / f"seen{rank}").write_text(json.dumps(seen))
 
 
@@ -360,6 +361,10 @@ def test_an_ordinary_user_can(tmp_path: Path, prefix: tuple[str, ...], python: s
     assert len({each["net"] for each in seen}) == 2
     user = 65534 if "--reuid=65534" in prefix else os.geteuid()
     assert {each["user"] for each in seen} == {user}, "the same user inside"
+    counted = [each["controller"] for each in seen]
+    assert len({(each["sent_bytes"], each["received_bytes"], each["sent_segments"]) for each in counted}) == 1
+    assert all(each["connections"] and each["interfaces"]["control"]["sent_bytes"] > each["sent_bytes"] > 0
+               for each in counted), "by an ordinary user, too"
     assert _gone({each["net"] for each in seen})
 
 

@@ -42,7 +42,10 @@ ALIKE = ("data", "nan", "small-updates-left-out", "decay", "bucket", "clip-late"
 
 
 def healthy_and(defects: tuple[str, ...]) -> str:
-    """A suite of engines that are well, under two norms, and of one engine for each defect."""
+    """A suite of engines that are well, under two norms, and of one engine for each defect.
+
+    One stage under each norm: ZeRO 3 has no batch norm, and quickstart's gate has ZeRO 1 without.
+    """
     planted = "".join(f"    - {{kind: planted, defect: {defect}}}\n" for defect in (*defects, "buffers"))
     return f"""\
 suite: defects
@@ -56,6 +59,7 @@ matrix:
 {planted}\
 exclude:
   - {{workload: {{norm: batch}}, engine: {{kind: deepspeed, stage: 3}}}}
+  - {{workload: {{norm: group}}, engine: {{kind: deepspeed, stage: 1}}}}
   - {{workload: {{norm: group}}, engine: {{defect: buffers}}}}
   - workload: {{norm: batch}}
     engine: {{defect: [{", ".join(defects)}]}}
@@ -167,10 +171,10 @@ def test_decay_is_missed_on_no_matrix_and_found_on_a_vector(alike: Ended) -> Non
 
 def test_healthy_engines_pass_next_to_defective_ones(defective: Ended) -> None:
     passed = {(item["group"], item["candidate"]) for item in defective.findings if not item["problem"]}
-    both = ["ddp", "deepspeed (stage=1)", "deepspeed (stage=3)"]
     assert passed == {
-        *(("digits, batch 32, 2 processes", f"{engine} on 2 processes") for engine in both),
-        *(("digits (norm=batch), batch 32, 2 processes", f"{engine} on 2 processes") for engine in both[:2]),
+        *(("digits, batch 32, 2 processes", f"{engine} on 2 processes") for engine in ("ddp", "deepspeed (stage=3)")),
+        *(("digits (norm=batch), batch 32, 2 processes", f"{engine} on 2 processes")
+          for engine in ("ddp", "deepspeed (stage=1)")),
     }
     assert all(0 <= item["largest_difference"] < 1e-3 for item in defective.findings if not item["problem"])
 

@@ -48,7 +48,7 @@ HONEST = """\
 import sys, time
 begin = time.perf_counter()
 for step in range(1, 6):
-    time.sleep(0.02)
+    time.sleep(0.03)
     print("step", step, "loss", 5 - step, "at", round(time.perf_counter() - begin, 4))
 """
 
@@ -93,7 +93,7 @@ def launched(folder: Path) -> Result:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two cells and six seeds; one of them needs twice the time."""
     folder = tmp_path_factory.mktemp("programs")
-    code = HONEST.replace("0.02", "0.02 * float(sys.argv[2])")
+    code = HONEST.replace("0.03", "0.03 * float(sys.argv[2])")
     suite(folder, code, seeds=6, arguments=', "{slow}"',
           more="  parameters: {slow: 1}\nmatrix: {parameters.slow: [1, 3]}")
     done = repro(folder, "run", "suite.yaml", "--no-mlflow", "--out", "run")

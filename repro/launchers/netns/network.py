@@ -58,10 +58,20 @@ class NetworkSpec:
 
 @dataclass(frozen=True, slots=True)
 class LinkBytes:
-    """Kernel counters of one node's link since the network was built: bytes of frames, headers included."""
+    """Kernel counters of one node's link since the network was built: frames, and their bytes, headers included."""
 
     sent_bytes: int
     received_bytes: int
+    sent_frames: int
+    received_frames: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBytes:
+    """Kernel counters of one node."""
+
+    data: LinkBytes
+    control: LinkBytes
 
 
 class EmulatedNetwork:
@@ -88,18 +98,20 @@ class EmulatedNetwork:
         self._bridges = {name: self._bridge(name) for name in ("data", "control")}
         self._links.addr("add", index=self._bridges["control"], address=self.spec.control_address,
                          prefixlen=CONTROL_NET.prefixlen)
-        self._ports: list[int] = []
+        self._ports: list[tuple[int, int]] = []
 
     def grow(self, count: int) -> None:
         """Add nodes until there are `count`."""
         while len(self.nodes) < count:
             self._add(len(self.nodes))
 
-    def traffic(self) -> list[LinkBytes]:
-        """Return the bytes of every node, as counted by its port of the bridge: what a node sends, its port receives.
+    def traffic(self) -> list[NodeBytes]:
+        """Return the bytes of every node, as counted by its ports of the bridges: what a node sends, its port receives.
         """
-        counted = {link["index"]: link.get_attr("IFLA_STATS64") for link in self._links.get_links()}
-        return [LinkBytes(counted[port]["rx_bytes"], counted[port]["tx_bytes"]) for port in self._ports]
+        found = {link["index"]: link.get_attr("IFLA_STATS64") for link in self._links.get_links()}
+        counted = {port: LinkBytes(found[port]["rx_bytes"], found[port]["tx_bytes"], found[port]["rx_packets"],
+                                   found[port]["tx_packets"]) for ports in self._ports for port in ports}
+        return [NodeBytes(counted[data], counted[control]) for data, control in self._ports]
 
     def _add(self, node: int) -> None:
         self.step = "make a network namespace"
@@ -112,7 +124,7 @@ class EmulatedNetwork:
             self._up(inner, "lo")
             self.step = "make a veth pair"
             port = self._plug(node, net, DATA, "data")
-            self._plug(node, net, CONTROL, "control")
+            control = self._plug(node, net, CONTROL, "control")
             for name, address, width in (
                 (DATA, self.spec.address(node), self.spec.subnet.prefixlen),
                 (CONTROL, str(CONTROL_NET[node + 1]), CONTROL_NET.prefixlen),
@@ -124,7 +136,7 @@ class EmulatedNetwork:
         if self.spec.delay_seconds:
             self.step = "delay a link with netem"
         shape(self._links, port, self.spec.rate(node), self.spec.delay_seconds)
-        self._ports.append(port)
+        self._ports.append((port, control))
 
     def _bridge(self, name: str) -> int:
         self._links.link("add", ifname=name, kind="bridge", mtu=MTU)

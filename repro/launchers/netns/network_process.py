@@ -19,7 +19,7 @@ from typing import Any
 from repro.core import child_process
 from repro.core.errors import TrialError
 from repro.launchers.netns.link_probe import LinkMeasurement, measure
-from repro.launchers.netns.network import EmulatedNetwork, LinkBytes, NetworkSpec
+from repro.launchers.netns.network import EmulatedNetwork, NetworkSpec, NodeBytes
 from repro.launchers.processes.entry import reason
 
 ANSWER_SECONDS = 120.0
@@ -71,9 +71,9 @@ class NetworkProcess:
         """Open a new store on the control network, closing the previous one, and return its port."""
         return int(self._ask("store"))
 
-    def traffic(self) -> list[LinkBytes]:
+    def traffic(self) -> list[NodeBytes]:
         """Return the interface counters by node."""
-        found: list[LinkBytes] = self._ask("traffic")
+        found: list[NodeBytes] = self._ask("traffic")
         return found
 
     def close(self) -> None:
@@ -153,7 +153,7 @@ class _Service:
         self._network.step = "measure the links"
         return measure(self._network)
 
-    def traffic(self) -> list[LinkBytes]:
+    def traffic(self) -> list[NodeBytes]:
         self._network.step = "read the interface counters"
         return self._network.traffic()
 

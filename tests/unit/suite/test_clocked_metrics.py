@@ -7,7 +7,7 @@ from repro.suite.metrics import METRICS
 CLOCKED = {"tta_wall": 1, "tta_train": 1, "tta_cold": 1, "end_wall": 1, "end_train": 1, "end_cold": 1,
            "throughput": -1, "train_throughput": -1, "tokens": -1,
            "step_time": 1, "mfu": -1, "input_wait": 1, "energy": 1}
-OTHERS = {"samples", "accuracy", "peak_memory", "traffic"}
+OTHERS = {"samples", "accuracy", "peak_memory", "traffic", "controller_bytes", "worker_bytes", "busiest_bytes"}
 
 
 def test_every_metric_is_a_figure_of_a_clock_or_is_not() -> None:
