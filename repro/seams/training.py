@@ -353,6 +353,12 @@ class Engine(Plugin):
         """Return how much the engine divides over the ranks, as a stage of ZeRO (0 to 3); None: it has no stages."""
         return None
 
+    def ungated(self, processes: int, optimizer: Optimizer) -> str:
+        """Return why the parity gate cannot judge this engine: with these options, on this many processes and under
+        this update rule it does other mathematics than one process at the same global batch. "": it can.
+        """
+        return ""
+
     def builds(self) -> str:
         """Return what has to be built by a C++ compiler before it can start; "": nothing."""
         return ""

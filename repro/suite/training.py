@@ -241,9 +241,10 @@ class TrainingConfig(TrialConfig):
 
     @property
     def ungated(self) -> str:
-        """Return the suite's or the optimizer's reason for no parity gate of the cell; "": it is gated."""
+        """Return the reason of suite, engine or optimizer for no parity gate of the cell; "": it is gated."""
         stated = self.gate.skip if self.gate is not None else None
-        return stated or self.optimizer.get(Optimizer).ungated
+        rule = self.optimizer.get(Optimizer)
+        return stated or self.engine.get(Engine).ungated(self.processes, rule) or rule.ungated
 
     @property
     def gate_metric(self) -> str:
