@@ -17,7 +17,6 @@ from repro.seams.reach import SAFE
 from repro.seams.training import Engine, Job, Optimizer, Session, TrainingParts
 from repro.suite.field_problem import FieldProblem
 
-
 PLUS_PLUS = {"hpz": ("zero_hpz_partition_size",),
              "quantized": ("zero_quantized_weights", "zero_quantized_gradients")}
 """Options of ZeRO++ -> the keys of DeepSpeed's configuration that they set."""
@@ -129,7 +128,7 @@ class DeepSpeedZero(Engine):
         if self.stage == 3 and setting.processes % self._group:
             return f"hpz {self._group} does not divide {setting.processes} processes into groups of equal size"
         if self.stage == 3 and self._quantizes != "none" and setting.device != "cuda":
-            return "DeepSpeed quantizes by CUDA kernels (its QuantizerBuilder), which a CPU does not have; use hpz alone"
+            return "DeepSpeed quantizes by CUDA kernels (its QuantizerBuilder), which a CPU has not; use hpz alone"
         return None
 
     def ungated(self, processes: int, optimizer: Optimizer) -> str:

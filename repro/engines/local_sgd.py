@@ -34,7 +34,7 @@ class Outer(BaseModel):
 
 
 class LocalSgd(Engine):
-    """Local SGD (Stich 2019, arXiv:1805.09767); with an outer momentum DiLoCo (Douillard et al. 2023, arXiv:2311.08105).
+    """Local SGD (Stich 2019, arXiv:1805.09767); DiLoCo with an outer momentum (Douillard et al., arXiv:2311.08105).
 
     The trial's optimizer is the inner rule. Its state, gradient clipping and the model's buffers are a rank's own.
     """
@@ -51,14 +51,14 @@ class LocalSgd(Engine):
 
     def unsupported(self, setting: Setting) -> str | None:
         if setting.steps and self.every > setting.steps:
-            return (f"every {self.every} is more than the {setting.steps} steps of the whole trial, so no weights would "
+            return (f"every {self.every} is more than the {setting.steps} steps of the trial, so no weights would "
                     f"be averaged in it; {setting.steps} or less would be")
         if setting.compression != "none":
             return "engine local-sgd sends weights, not gradients; compression needs ddp or deepspeed"
         if setting.overlap is not None:
             return "engine local-sgd averages weights between steps; it has no overlap with back-propagation to choose"
         if "float16" in (setting.weights, setting.autocast):
-            return "under fp16 each rank of local-sgd would scale its loss by itself and skip steps of its own; use bf16"
+            return "under fp16 each rank of local-sgd would scale its loss by itself and skip its own steps; use bf16"
         if setting.weights != "float32" and not setting.master_weights:
             return f"engine local-sgd averages float32 weights, and {setting.precision} has none"
         if setting.averages:
@@ -74,8 +74,8 @@ class LocalSgd(Engine):
         if not self.outer.is_mean:
             return "the outer rate or momentum changes the mean of the ranks' weights, as no single process does"
         return "" if optimizer.linear else (
-            "the optimizer's update is not linear in the gradients, so the mean of the ranks' updates is not the update "
-            "by their mean gradient")
+            "the optimizer's update is not linear in the gradients, so the mean of the ranks' updates is not the "
+            "update by their mean gradient")
 
     def library(self) -> str:
         import torch

@@ -79,8 +79,8 @@ class Optimizer(Plugin):
     """Why the parity gate cannot judge engines under this rule: rounding alone makes correct ones differ more than the
     gate's largest tolerance. "": it can."""
     linear: ClassVar[bool] = False
-    """True: all updates are linear in the gradients and the weights, so the mean of several ranks' updates is the update
-    by their mean gradient."""
+    """True: all updates are linear in the gradients and the weights, so the mean of several ranks' updates is the
+    update by their mean gradient."""
     moves_at_rate_zero: ClassVar[bool] = False
     """True: a step of learning rate 0 may change the weights, because the momentum holds earlier rates."""
 

@@ -14,7 +14,7 @@ from repro.engines.ddp import Ddp
 from repro.engines.local_sgd import LocalSgd, Outer
 from repro.engines.plain.outer import OuterStep
 from repro.engines.precisions import Bf16Master
-from tests.engine_ranks import ADAMW, Case, Ranks, Run, check_warm_up, furthest, ranks, same_bytes
+from tests.engine_ranks import ADAMW, Case, Run, check_warm_up, furthest, ranks, same_bytes
 
 __all__ = ["ranks"]
 
