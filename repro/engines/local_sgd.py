@@ -51,8 +51,8 @@ class LocalSgd(Engine):
 
     def unsupported(self, setting: Setting) -> str | None:
         if setting.steps and self.every > setting.steps:
-            return (f"every {self.every} is more than the {setting.steps} steps of the trial, so no weights would "
-                    f"be averaged in it; {setting.steps} or less would be")
+            return (f"every {self.every} is more than the {setting.steps} steps of the trial, so nothing would be "
+                    f"averaged in it; {setting.steps} or less would be")
         if setting.compression != "none":
             return "engine local-sgd sends weights, not gradients; compression needs ddp or deepspeed"
         if setting.overlap is not None:

@@ -1,4 +1,4 @@
-"""Plans of local-sgd and of DeepSpeed's ZeRO++: what is refused, in one line, and what is not gated, with the reason."""
+"""Plans of local-sgd and of DeepSpeed's ZeRO++: what is refused in one line, and what is not gated for which reason."""
 
 from __future__ import annotations
 
