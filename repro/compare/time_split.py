@@ -37,8 +37,8 @@ def in_words(split: TimeSplit) -> str:
 
 
 def _side(found: Estimate, what: str) -> str:
-    if found.interval is None:
-        return f"{what}: no interval"
+    if found.interval is None:  # all pairs have one ratio, as on a coarse grid of evaluations
+        return f"{what} {found.value:.3g} x in every pair"
     if found.interval.low > 1:
         return f"more {what}"
     return f"fewer {what}" if found.interval.high < 1 else f"{what} not told apart"
