@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from repro.compare import DECIDED, METRICS, Comparison, compare, summarize
+from repro.compare.time_split import in_words
 from repro.record.store import Record
 from repro.suite.metrics import DEFAULT
 
@@ -63,6 +64,8 @@ class Ratio:
     """(x per cent, y pixels, tooltip)."""
     words: str
     factors: tuple[Factor, ...]
+    factors_in_words: str
+    """What the two factors of a ratio of times show; "" without them."""
     statistics: tuple[SideFigure, ...]
     trials: tuple[PairRow, ...]
 
@@ -178,7 +181,8 @@ def _ratio(
              f"{ratios([pair.candidate / pair.baseline])[0]}")
             for index, pair in enumerate(item.pairs)
         ),
-        words=_words(item, [text.text for text in texts]), factors=factors(item, axis), statistics=side_figures(item),
+        words=_words(item, [text.text for text in texts]), factors=factors(item, axis),
+        factors_in_words=in_words(item.split) if item.split else "", statistics=side_figures(item),
         trials=_pair_rows(record, item),
     )
 

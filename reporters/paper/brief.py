@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from repro.compare import METRICS, Comparison, Summary
 from repro.compare.effect import FEW, MainEffect
 from repro.compare.run_warnings import run_warnings
+from repro.compare.time_split import in_words
 from repro.compare.tuning_check import check_tuning
 from repro.record.store import Record
 
@@ -38,6 +39,8 @@ class Brief:
     """Speed and memory; no row for records of versions that had no such figures."""
     effects: TextTable
     comparisons: TextTable
+    factors: TextTable
+    """Every ratio of times to the target as samples over samples a second; no row without one."""
     claims: TextTable
     """Of a contest: that of each cell; no row otherwise."""
     tuning: TextTable
@@ -48,7 +51,8 @@ class Brief:
     @property
     def tables(self) -> tuple[TextTable, ...]:
         """The tables that have rows, main effects first."""
-        found = (self.effects, self.claims, *self.scores, self.tuning, self.cells, self.training, self.comparisons)
+        found = (self.effects, self.claims, *self.scores, self.tuning, self.cells, self.training, self.comparisons,
+                 self.factors)
         return tuple(table for table in found if table.rows)
 
 
@@ -61,7 +65,8 @@ def brief(record: Record) -> Brief:
         facts=tuple(_facts(record, row)), doubts=tuple(_doubts(record, row)),
         verdicts=tuple(_verdicts(found, of_factors)), errors=errors(record, found, of_factors), cells=_cells(record),
         training=training_table(record),
-        effects=effects_table(record, of_factors), comparisons=_comparisons(record, found), claims=claims_table(record),
+        effects=effects_table(record, of_factors), comparisons=_comparisons(record, found),
+        factors=_factors(record, found), claims=claims_table(record),
         tuning=tuning_table(record), scores=(scores_table(ranked), score_times_table(ranked)),
     )
 
@@ -171,6 +176,22 @@ def _comparisons(record: Record, found: list[Comparison]) -> TextTable:
             METRICS[item.metric].noun + (" *" if item.primary else ""), rounded(item.ratio), interval(item.interval),
             str(item.n), rounded(item.p if item.p_adjusted is None else item.p_adjusted, 2), item.verdict,
         ) for item in found),
+    )
+
+
+def _factors(record: Record, found: list[Comparison]) -> TextTable:
+    """Three ratios of a contrast side by side: a protocol that is faster and worse, or slower and better, shows."""
+    return TextTable(
+        title="Convergence beside speed: time to the target = samples to the target / samples a second",
+        headers=("Candidate", "Baseline", "Figures", "Samples, ratio", "Interval", "Samples a second, ratio",
+                 "Interval", "Time, ratio", "Interval", "Factors, exploratory"),
+        numeric=(False, False, False, True, True, True, True, True, True, False),
+        rows=tuple((
+            name(item.candidate_label), name(item.baseline_label), pair_origin(record, item),
+            rounded(item.split.samples.value), interval(item.split.samples.interval),
+            rounded(item.split.throughput.value), interval(item.split.throughput.interval),
+            rounded(item.ratio), interval(item.interval), in_words(item.split),
+        ) for item in found if item.split is not None),
     )
 
 

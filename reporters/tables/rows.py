@@ -18,6 +18,7 @@ from repro.compare.contest import claims
 from repro.compare.convergence import check
 from repro.compare.effect import MainEffect
 from repro.compare.error_budget import error_budget
+from repro.compare.time_split import in_words
 from repro.record.metric_values import figures_of
 from repro.record.results import Result
 from repro.record.store import Record
@@ -159,6 +160,7 @@ def _comparisons(record: Record, found: Sequence[Comparison]) -> Iterable[Row]:
         row |= estimate("welch", item.welch)
         row |= estimate("split_samples", item.split.samples if item.split else None)
         row |= estimate("split_throughput", item.split.throughput if item.split else None)
+        row |= {"split_words": in_words(item.split) if item.split else None}
         restricted, same = item.restricted, item.equivalence
         row |= {"restricted_ratio": restricted.ratio if restricted else None,
                 "restricted_horizon": restricted.horizon if restricted else None}

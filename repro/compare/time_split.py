@@ -31,6 +31,19 @@ def split_of(ours: CellTrials, theirs: CellTrials, pairs: Sequence[Pair], scale:
     return TimeSplit(samples=samples, throughput=throughput)
 
 
+def in_words(split: TimeSplit) -> str:
+    """Return what the two factors show, each by its own interval without correction: exploratory, never a verdict."""
+    return f"{_side(split.samples, 'samples to the target')}; {_side(split.throughput, 'samples a second')}"
+
+
+def _side(found: Estimate, what: str) -> str:
+    if found.interval is None:  # all pairs have one ratio, as on a coarse grid of evaluations
+        return f"{what} {found.value:.3g} x in every pair"
+    if found.interval.low > 1:
+        return f"more {what}"
+    return f"fewer {what}" if found.interval.high < 1 else f"{what} not told apart"
+
+
 def _samples(found: CellTrials, repeat: int) -> int | None:
     return found.results[repeat].samples_to_target
 

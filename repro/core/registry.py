@@ -42,6 +42,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "deepspeed": "repro.engines.deepspeed_zero:DeepSpeedZero",
         "single": "repro.engines.single:Single",
         "fake": "repro.engines.fake:Fake",
+        "local-sgd": "repro.engines.local_sgd:LocalSgd",
     },
     "comm": {
         "backend": "repro.comm.algorithms.backend:Backend",

@@ -9,13 +9,17 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from repro.core.random_streams import Streams
-from repro.engines.zero.config import OWNED, deepspeed_config, owned_keys
+from repro.engines.zero.config import OWNED, deepspeed_config, owned_keys, zero_plus_plus
 from repro.engines.zero.keys import misplaced_keys
 from repro.seams.model_options import TORCH_OPTIONS
 from repro.seams.plugin import Setting
 from repro.seams.reach import SAFE
-from repro.seams.training import Engine, Job, Session, TrainingParts
+from repro.seams.training import Engine, Job, Optimizer, Session, TrainingParts
 from repro.suite.field_problem import FieldProblem
+
+PLUS_PLUS = {"hpz": ("zero_hpz_partition_size",),
+             "quantized": ("zero_quantized_weights", "zero_quantized_gradients")}
+"""Options of ZeRO++ -> the keys of DeepSpeed's configuration that they set."""
 
 
 class DeepSpeedZero(Engine):
@@ -40,6 +44,10 @@ class DeepSpeedZero(Engine):
     offload: Literal["none", "optimizer", "optimizer+weights"] = Field(
         "none", description="what lies in the host's memory; the optimizer then steps there, AdamW by DeepSpeed's own "
                             "code; optimizer: stages 1 to 3, weights: stage 3")
+    hpz: int = Field(1, ge=1, description="ranks that keep a whole second copy of the weights between them, from which "
+                                          "backward passes gather (ZeRO++); 1: none; stage 3")
+    quantized: Literal["none", "weights", "gradients", "weights+gradients"] = Field(
+        "none", description="what ZeRO++ sends in 8 (weights) or 4 bits (gradients); stage 3, CUDA only")
     config: Annotated[dict[str, Any], SAFE] = Field(
         default_factory=dict, description="further DeepSpeed JSON: numbers and switches that nothing else sets; no key "
                                           "that names a file, a program or a host")
@@ -59,6 +67,28 @@ class DeepSpeedZero(Engine):
         if self.bucket_mib is not None and "reduce_bucket_size" in self.config.get("zero_optimization", {}):
             raise ValueError("bucket_mib and config's zero_optimization.reduce_bucket_size set the same; remove one")
         return self
+
+    @model_validator(mode="after")
+    def _one_hierarchy(self) -> DeepSpeedZero:
+        zero = self.config.get("zero_optimization", {})
+        chosen = ["hpz"] * (self.hpz > 1) + ["quantized"] * (self.quantized != "none")
+        for option, keys in PLUS_PLUS.items():
+            if option in chosen and (both := [key for key in keys if key in zero]):
+                raise ValueError(f"{option} and config's zero_optimization.{both[0]} set the same; remove one")
+        return self
+
+    @property
+    def _group(self) -> int:
+        """Ranks of a group with a second copy of the weights, by either way to write it."""
+        zero = self.config.get("zero_optimization", {})
+        return self.hpz if self.hpz > 1 else int(zero.get("zero_hpz_partition_size") or 1)
+
+    @property
+    def _quantizes(self) -> str:
+        """What ZeRO++ quantizes, by either way to write it; "none": nothing."""
+        zero = self.config.get("zero_optimization", {})
+        by_key = "+".join(key.rpartition("_")[2] for key in PLUS_PLUS["quantized"] if zero.get(key))
+        return self.quantized if self.quantized != "none" else by_key or "none"
 
     @model_validator(mode="after")
     def _one_place(self) -> DeepSpeedZero:
@@ -88,7 +118,22 @@ class DeepSpeedZero(Engine):
             )
         if setting.weights == "float16" and setting.device == "cpu":
             return "DeepSpeed refuses fp16 on CPUs without float16 matrix instructions, and nearly all are without"
-        return self._no_such_optimizer(setting) or self._no_such_communication(setting)
+        return (self._no_such_hierarchy(setting) or self._no_such_optimizer(setting)
+                or self._no_such_communication(setting))
+
+    def _no_such_hierarchy(self, setting: Setting) -> str | None:
+        """Return why ZeRO++ cannot be carried out as asked; None if it can."""
+        if (self.hpz > 1 or self.quantized != "none") and self.stage != 3:
+            return f"hpz and quantized are of stage 3, which divides weights; stage {self.stage} does not"
+        if self.stage == 3 and setting.processes % self._group:
+            return f"hpz {self._group} does not divide {setting.processes} processes into groups of equal size"
+        if self.stage == 3 and self._quantizes != "none" and setting.device != "cuda":
+            return "DeepSpeed quantizes by CUDA kernels (its QuantizerBuilder), which a CPU has not; use hpz alone"
+        return None
+
+    def ungated(self, processes: int, optimizer: Optimizer) -> str:
+        quantizes = self.stage == 3 and self._quantizes != "none"
+        return f"{self._quantizes} are rounded to 8 or 4 bits on the way" if quantizes else ""
 
     def _no_such_optimizer(self, setting: Setting) -> str | None:
         """Return why DeepSpeed would not carry out the optimizer's rule; None if it does."""
@@ -130,6 +175,7 @@ class DeepSpeedZero(Engine):
         from repro.engines.plain.process_group import started_group
         from repro.engines.zero.session import DeepSpeedSession, end_group
 
-        config = deepspeed_config(self.config, self.stage, job, self.bucket_mib, self.offload)
+        config = deepspeed_config(self.config, self.stage, job, self.bucket_mib, self.offload,
+                                  zero_plus_plus(self.hpz, self.quantized))
         with started_group(job, end_group):
-            return DeepSpeedSession(parts, job, config, self.offload)
+            return DeepSpeedSession(parts, job, config, self.offload, self._group if self.stage == 3 else 1)

@@ -21,6 +21,7 @@ class Sgd(Optimizer):
     """
 
     preload = ("torch", "torch._dynamo")
+    linear = True
 
     lr: float = Field(gt=0, description="learning rate at the reference batch, before scaling rule and schedule")
     momentum: float = Field(0.9, ge=0, lt=1)

@@ -64,6 +64,8 @@ class Setting:
     """Stage of ZeRO by which the engine divides over the ranks (`Engine.zero_stage`)."""
     preconditions: bool = False
     """True: the engine carries out a preconditioner (`Engine.preconditions`)."""
+    steps: int = 0
+    """Most optimizer steps that the trial may take; 0: not known."""
 
 
 class Plugin(BaseModel):

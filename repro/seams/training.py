@@ -78,6 +78,9 @@ class Optimizer(Plugin):
     ungated: ClassVar[str] = ""
     """Why the parity gate cannot judge engines under this rule: rounding alone makes correct ones differ more than the
     gate's largest tolerance. "": it can."""
+    linear: ClassVar[bool] = False
+    """True: all updates are linear in the gradients and the weights, so the mean of several ranks' updates is the
+    update by their mean gradient."""
     moves_at_rate_zero: ClassVar[bool] = False
     """True: a step of learning rate 0 may change the weights, because the momentum holds earlier rates."""
 
@@ -215,7 +218,7 @@ class Session(ABC):
     def evaluated(self) -> AbstractContextManager[None]:
         """Return a context in which `weights` and `held` are those that `evaluate` uses; on leaving it training goes
         on from the same bits. Other weights than those of training only under an optimizer that
-        `evaluates_other_weights`.
+        `evaluates_other_weights`, or in an engine whose ranks differ, which averages them: all ranks take part.
         """
         return nullcontext()
 
@@ -245,7 +248,10 @@ class Session(ABC):
 
     @abstractmethod
     def weights(self) -> dict[str, np.ndarray]:
-        """Return the full (master) weights by parameter name, float32, identical on every rank."""
+        """Return the full (master) weights by parameter name, float32, identical on every rank.
+
+        In an engine whose ranks differ between two synchronisations they are this rank's own, but in `evaluated`.
+        """
 
     def held(self) -> list[Held] | None:
         """Return what this rank itself holds of every parameter, without communication; None: it cannot be read.
@@ -348,10 +354,18 @@ class Engine(Plugin):
     """True: its sessions implement `save` and `load`."""
     preconditions: ClassVar[bool] = False
     """True: its sessions carry out `Job.preconditioner`; a plan refuses one under other engines."""
+    ungated_clipping: ClassVar[str] = ""
+    """Why the parity gate cannot judge it on several processes with gradient clipping; "": it can."""
 
     def zero_stage(self) -> int | None:
         """Return how much the engine divides over the ranks, as a stage of ZeRO (0 to 3); None: it has no stages."""
         return None
+
+    def ungated(self, processes: int, optimizer: Optimizer) -> str:
+        """Return why the parity gate cannot judge this engine: with these options, on this many processes and under
+        this update rule it does other mathematics than one process at the same global batch. "": it can.
+        """
+        return ""
 
     def builds(self) -> str:
         """Return what has to be built by a C++ compiler before it can start; "": nothing."""

@@ -241,9 +241,12 @@ class TrainingConfig(TrialConfig):
 
     @property
     def ungated(self) -> str:
-        """Return the suite's or the optimizer's reason for no parity gate of the cell; "": it is gated."""
+        """Return the reason of suite, engine or optimizer for no parity gate of the cell; "": it is gated."""
         stated = self.gate.skip if self.gate is not None else None
-        return stated or self.optimizer.get(Optimizer).ungated
+        rule = self.optimizer.get(Optimizer)
+        engine = self.engine.get(Engine)
+        clipping = engine.ungated_clipping if self.gradient_clip is not None and self.processes > 1 else ""
+        return stated or engine.ungated(self.processes, rule) or clipping or rule.ungated
 
     @property
     def gate_metric(self) -> str:
@@ -350,7 +353,7 @@ class TrainingConfig(TrialConfig):
             weights=precision.weights, autocast=precision.autocast, master_weights=precision.master,
             model=self.model_options, whole_tensors=optimizer.whole_tensors, on_rows=optimizer.on_rows,
             averages=optimizer.evaluates_other_weights, zero_stage=engine.zero_stage(),
-            preconditions=engine.preconditions,
+            preconditions=engine.preconditions, steps=self.budget_steps,
         )
 
     def preload(self) -> list[str]:

@@ -120,7 +120,7 @@ def _has_option(choices: TrainingConfig) -> bool:
 
 
 def _skip(choices: TrainingConfig) -> str:
-    """Return the reason of the suite or of the optimizer to leave a cell out; "" if it is gated."""
+    """Return the reason of the suite, the engine or the optimizer to leave a cell out; "" if it is gated."""
     return choices.ungated
 
 

@@ -204,6 +204,11 @@ MATRIX: dict[str, tuple[int, int, str]] = {
     "fsdp-ring": (2, 1, "  comm: ring\nmatrix:\n  engine: [fsdp]\n  batch: [{global: 64, accumulation: 2}]\n"),
     "kfac": (2, 1, KFAC + "matrix:\n  engine: [ddp, {kind: deepspeed, stage: 0}]\n"),
     "kfac-lw": (2, 1, KFAC.replace("opt", "lw") + "  comm: ring\nmatrix:\n  precision: [fp32, bf16-autocast]\n"),
+    # 12 steps from one checkpoint to the next: the second engine's lie inside its rounds.
+    "rare": (2, 2, "matrix:\n  engine: [{kind: local-sgd, every: 4}, {kind: local-sgd, every: 16, "
+                   "outer: {lr: 0.7, momentum: 0.9, nesterov: true}}]\n  workload: [{kind: digits, norm: batch}]\n"),
+    "hierarchical-partitions": (2, 1, "matrix:\n  engine: [{kind: deepspeed, stage: 3, hpz: 2, config: "
+                                      "{zero_optimization: {stage3_param_persistence_threshold: 0}}}]\n"),
     "batch-norm": (2, 1, "matrix:\n  workload: [{kind: digits, norm: batch}]\n"),
 }
 

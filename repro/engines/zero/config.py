@@ -30,7 +30,7 @@ OWNED: dict[str, str] = {
     "amp": _PRECISION,
     "torch_autocast": _PRECISION,
     "data_types": _PRECISION,
-    "communication_data_type": _PRECISION,
+    "communication_data_type": "the trial's `precision` and `compression`",
     "zero_optimization.stage": "the engine's `stage`",
     "zero_optimization.overlap_comm": "the trial's `overlap`",
     "steps_per_print": _CLOCK,
@@ -60,9 +60,13 @@ def _dotted(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 def deepspeed_config(
     fragment: Mapping[str, Any], stage: int, job: Job, bucket_mib: float | None = None,
-    offload: str = "none",
+    offload: str = "none", plus_plus: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the configuration for `deepspeed.initialize`."""
+    """Return the configuration for `deepspeed.initialize`.
+
+    Args:
+        plus_plus: keys of ZeRO++, by `zero_plus_plus`.
+    """
     trial: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": job.micro_batch,
         "gradient_accumulation_steps": job.accumulation,
@@ -70,7 +74,8 @@ def deepspeed_config(
         "gradient_clipping": job.gradient_clip or 0.0,
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
-        "zero_optimization": {"stage": stage, **_reduction(job, bucket_mib), **_offload(job, offload)},
+        "zero_optimization": {"stage": stage, **_reduction(job, bucket_mib), **_offload(job, offload),
+                              **(plus_plus or {})},
         # 2^62: at every multiple DeepSpeed reads the rate and moments to report them.
         "steps_per_print": 1 << 62,
         # DeepSpeed's throughput timer synchronises the device twice a micro-batch unless disabled.
@@ -79,6 +84,12 @@ def deepspeed_config(
         **_precision(job),
     }
     return merge(fragment, trial)
+
+
+def zero_plus_plus(hpz: int, quantized: str) -> dict[str, Any]:
+    """Return the keys of ZeRO++ (Wang et al. 2023, arXiv:2306.10209) that differ from DeepSpeed's defaults."""
+    found: dict[str, Any] = {"zero_hpz_partition_size": hpz} if hpz > 1 else {}
+    return found | {f"zero_quantized_{part}": True for part in quantized.split("+") if part != "none"}
 
 
 def _precision(job: Job) -> dict[str, Any]:

@@ -41,9 +41,12 @@ class DeepSpeedSession(EvenPasses):
     Args:
         config: the complete DeepSpeed configuration, by `deepspeed_config`.
         offload: what lies in the host's memory.
+        hpz: ranks that keep a whole second copy of the weights between them; 1: none.
     """
 
-    def __init__(self, parts: TrainingParts, job: Job, config: dict[str, Any], offload: str = "none") -> None:
+    def __init__(
+        self, parts: TrainingParts, job: Job, config: dict[str, Any], offload: str = "none", hpz: int = 1
+    ) -> None:
         super().__init__(parts, job)
         self.config = config
         self.model.train()
@@ -65,6 +68,8 @@ class DeepSpeedSession(EvenPasses):
         self.stage = int(self.engine.zero_optimization_stage())
         if offload != "none" and self._offload() != offload:
             raise TrialError(f"offload {offload} was asked for, but DeepSpeed keeps {self._offload()} on the host")
+        if self._hpz() != hpz:
+            raise TrialError(f"hpz {hpz} was asked for, but DeepSpeed keeps weights in groups of {self._hpz()}")
         if job.precision.master:
             self._set_masters(initial)
 
@@ -242,6 +247,8 @@ class DeepSpeedSession(EvenPasses):
             "gradient_dtype": name_of(accumulated),
             "overlap": self._overlap(),
             "offload": self._offload(),
+            "hpz": str(self._hpz()),
+            "communication_data_type": name_of(self.engine.communication_data_type),
             **describe(self.optimizer),
             "buckets": "unknown",
             "bucket_bytes": self._bucket_bytes(),
@@ -260,6 +267,13 @@ class DeepSpeedSession(EvenPasses):
         on_host = bool(getattr(wrapper, "cpu_offload", False) or getattr(wrapper, "offload_optimizer", False))
         weights = bool(getattr(wrapper, "offload_param", False))
         return "optimizer+weights" if weights else "optimizer" if on_host else "none"
+
+    def _hpz(self) -> int:
+        """Return the ranks of a group that keeps a second copy of the weights, as the parameters say; 1: there is none.
+        """
+        parameter: Any = self.trained()[0][1]
+        grouped = getattr(parameter, "ds_zero_param_process_group", None) is not None
+        return int(parameter.ds_secondary_tensor_group_size) if grouped else 1
 
     def _bucket_bytes(self) -> str:
         """Return the largest bucket of gradients, bytes; "all" without ZeRO: DeepSpeed sends all gradients at once."""

@@ -108,3 +108,18 @@ def test_mlflow_runs_of_cells_have_what_stands_beside_their_verdict(record: Reco
     assert STOLEN in view.tags["repro.run_warnings"]
     assert "first evaluation" in view.tags["repro.cautions"]
     assert "Caution: " in view.tags["mlflow.note.content"]
+
+
+def test_samples_speed_and_time_stand_side_by_side_with_intervals(record: Record, tmp_path: Path) -> None:
+    split = [item for item in compare(record.plan, record.results) if item.split is not None]
+    assert split
+    page, text = written(record, "html", tmp_path / "page"), written(record, "markdown", tmp_path / "text")
+    beside = page.split('id="h-beside"')[1].split("</table>")[0]
+    assert beside.count("<tr") == len(split) + 1
+    table = text.split("## Convergence beside speed")[1].split("## ")[0]
+    for item in split:
+        assert item.split is not None and item.ratio is not None
+        assert abs(item.split.samples.value / item.split.throughput.value - item.ratio) < 1e-9 * item.ratio
+        for figure in (item.split.samples.value, item.split.throughput.value, item.ratio):
+            assert f"{figure:.3g}" in table
+    assert "samples a second" in beside and "(95 %)" in table
