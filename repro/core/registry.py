@@ -42,6 +42,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "deepspeed": "repro.engines.deepspeed_zero:DeepSpeedZero",
         "single": "repro.engines.single:Single",
         "fake": "repro.engines.fake:Fake",
+        "async-server": "repro.engines.async_server:AsyncServer",
     },
     "comm": {
         "backend": "repro.comm.algorithms.backend:Backend",

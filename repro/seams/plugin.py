@@ -64,6 +64,10 @@ class Setting:
     """Stage of ZeRO by which the engine divides over the ranks (`Engine.zero_stage`)."""
     preconditions: bool = False
     """True: the engine carries out a preconditioner (`Engine.preconditions`)."""
+    clips: bool = False
+    """True: gradients are clipped to a global norm."""
+    reads_ahead: bool = False
+    """True: input workers, or a stream: samples are read in an order that is fixed beforehand."""
 
 
 class Plugin(BaseModel):

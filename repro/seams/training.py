@@ -273,6 +273,12 @@ class Session(ABC):
         """Return this rank's traffic since the last call (`Comm.traffic`); empty if it is not counted."""
         return {}
 
+    def protocol(self) -> dict[str, Any]:
+        """Return what servers of the weights did in the whole run (JSON-like, `record.results.Protocol`); empty: there
+        are none. All ranks take part; only rank 0's is logged.
+        """
+        return {}
+
     def save(self, folder: Path) -> dict[str, Any]:
         """Write the state that a later session of the same trial needs to continue; all ranks take part.
 
@@ -352,6 +358,12 @@ class Engine(Plugin):
     def zero_stage(self) -> int | None:
         """Return how much the engine divides over the ranks, as a stage of ZeRO (0 to 3); None: it has no stages."""
         return None
+
+    def lockstep(self, processes: int) -> bool:
+        """Return whether all ranks take every step together; if not, its sessions are of class
+        `repro.seams.asynchronous.AsyncSession`, and another loop runs them.
+        """
+        return True
 
     def ungated(self, processes: int, optimizer: Optimizer) -> str:
         """Return why the parity gate cannot judge this engine: with these options, on this many processes and under
