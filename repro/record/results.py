@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field
 
 from repro.core.frozen import Frozen
 from repro.record.energy import Energy
+from repro.record.protocol import Protocol
 from repro.record.status import Status
 
 LogFault = Literal["steps_missing", "clock_backwards"]
@@ -281,6 +282,8 @@ class Result(Frozen):
     bytes_sent: int | None = None
     """By all ranks, in collectives that are counted."""
     traffic: Traffic | None = None
+    protocol: Protocol | None = None
+    """None: no servers hold the weights."""
     network: Network | None = None
     """None: the launcher sets up no network, or an old record."""
     energy: Energy | None = None
@@ -310,6 +313,16 @@ class Result(Frozen):
         """Memory of the model's states on one rank by the engine's formula, MiB; None: no formula, or an old record."""
         total = self.state_bytes.get("total")
         return None if total is None else total / (1 << 20)
+
+    @property
+    def version_lag(self) -> float | None:
+        """Mean staleness of the updates; None: no servers hold the weights."""
+        return self.protocol.mean_lag if self.protocol else None
+
+    @property
+    def clock_lag(self) -> float | None:
+        """Mean number of clocks that the worker of an update was ahead of the slowest; None: as above."""
+        return self.protocol.mean_ahead if self.protocol else None
 
     @property
     def joules_per_sample(self) -> float | None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from repro.seams.training import Batch, Session
+from repro.seams.training import Session
 
 
 class Update(NamedTuple):

@@ -11,6 +11,7 @@ import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -182,7 +183,7 @@ class AsyncLoop:
                  samples_count=self.context.count_samples(block.stop_step))
         whole = [updates[index:index + self.each] for index in range(0, len(updates), self.each)]
         ends = [start_ns, *(part[-1].at_ns for part in whole)]
-        seconds = [(later - sooner) / 1e9 for sooner, later in zip(ends, ends[1:], strict=False)]
+        seconds = [(later - sooner) / 1e9 for sooner, later in pairwise(ends)]
         losses = [sum(update.loss for update in part) / len(part) for part in whole]
         write_steps(log, block.first_step, seconds, [0.0] * len(seconds),
                     [loss if math.isfinite(loss) else None for loss in losses], block.stop_ns)

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from repro.comm.runtime.meter import Meter
-from repro.engines.server.links import HEADER, PUSH, REPLY, LinkLost, Links, header, number
+from repro.engines.server.counts import Counts
+from repro.engines.server.links import PUSH, REPLY, LinkLost, Links, header, number
 from repro.engines.server.shard import Push, Shard
 
 LEAVE, FIRST, GRADIENT, RATED = range(4)
@@ -22,8 +22,8 @@ class Service:
         may_lose: the run goes on without a worker that has gone.
     """
 
-    def __init__(self, shard: Shard, links: Links, meter: Meter, may_lose: bool) -> None:
-        self.shard, self.links, self.meter, self.may_lose = shard, links, meter, may_lose
+    def __init__(self, shard: Shard, links: Links, counts: Counts, may_lose: bool) -> None:
+        self.shard, self.links, self.counts, self.may_lose = shard, links, counts, may_lose
         self.threads = [threading.Thread(target=self._serve, args=(worker,), name=f"repro-shard-{worker}", daemon=True)
                         for worker in range(shard.rules.workers)]
 
@@ -68,8 +68,6 @@ class Service:
         ticket, version = self.shard.push(Push(worker, read, number(loss), stated, gradient), out)
         self.links.send(header(ticket, version), worker, REPLY)
         sent = self.links.send(out, worker, REPLY)
-        self.meter.count("served", "float32", gradient.nbytes + out.nbytes, sent, received)
+        self.counts.count("served", gradient.nbytes + out.nbytes, sent, received)
         return True
 
-
-__all__ = ["FIRST", "GRADIENT", "HEADER", "LEAVE", "RATED", "Service"]

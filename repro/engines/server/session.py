@@ -13,12 +13,12 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
-from repro.comm.runtime.meter import Meter
 from repro.core.errors import TrialError
 from repro.engines.plain.loop import LoopSession
 from repro.engines.plain.optimizer_options import class_of, options_of
 from repro.engines.plain.state_snapshot import Buffers, RandomStates
-from repro.engines.server.links import PART, PUSH, REPLY, SNAPSHOT, Links, LinkLost, bits, header
+from repro.engines.server.counts import Counts
+from repro.engines.server.links import PART, PUSH, REPLY, SNAPSHOT, LinkLost, Links, bits, header
 from repro.engines.server.rules import Rules
 from repro.engines.server.service import FIRST, GRADIENT, LEAVE, RATED, Service
 from repro.engines.server.shard import Shard, Work, divide
@@ -38,7 +38,7 @@ class ServerSession(LoopSession, AsyncSession):
 
     def __init__(self, parts: TrainingParts, job: Job, rules: Rules, shards: int, divide_by_staleness: bool) -> None:
         super().__init__(parts, job, wrap=lambda model: model)
-        self.rules, self.meter = rules, Meter()
+        self.rules, self.counts = rules, Counts()
         named = self.trained()
         if shards > len(named):
             raise TrialError(f"{shards} shards are more than the model's {len(named)} tensors, which stay whole; "
@@ -49,7 +49,7 @@ class ServerSession(LoopSession, AsyncSession):
         if job.rank < shards:
             shard = Shard([named[index] for index in self.division[job.rank]], rules, job.optimizer,
                           divide_by_staleness)
-            self.service = Service(shard, self.links, self.meter, may_lose=self.may_lose)
+            self.service = Service(shard, self.links, self.counts, may_lose=self.may_lose)
             self.optimizer = shard.optimizer
             if rules.lockstep:
                 self.service.start()
@@ -96,8 +96,8 @@ class ServerSession(LoopSession, AsyncSession):
             with self._naming(shard):
                 self.links.send(header(kind, self._versions[shard], bits(self._loss), rate), shard, PUSH)
                 sent = self.links.send(flat, shard, PUSH)
-            self.meter.count("push", "float32", flat.nbytes, sent, 0)
-        self._waited += time.perf_counter() - since
+            self.counts.count("push", flat.nbytes, sent, 0)
+        self._count_wait(since)
 
     def _pull(self) -> int:
         """Load the weights of every shard; return the first shard's ticket."""
@@ -108,12 +108,17 @@ class ServerSession(LoopSession, AsyncSession):
             with self._naming(shard):
                 self.links.receive(message, shard, REPLY)
                 received = self.links.receive(flat, shard, REPLY)
-            self.meter.count("pull", "float32", flat.nbytes, 0, received)
+            self.counts.count("pull", flat.nbytes, 0, received)
             tickets.append(int(message[0]))
             self._versions[shard] = int(message[1])
             self._load(flat, numbers)
-        self._waited += time.perf_counter() - since
+        self._count_wait(since)
         return tickets[0]
+
+    def _count_wait(self, since: float) -> None:
+        seconds = time.perf_counter() - since
+        self._waited += seconds
+        self.counts.wait(seconds)
 
     def _load(self, flat: torch.Tensor, numbers: Sequence[int]) -> None:
         with torch.no_grad():
@@ -274,7 +279,7 @@ class ServerSession(LoopSession, AsyncSession):
         }
 
     def traffic(self) -> dict[str, Any]:
-        return self.meter.take() if self.job.world > 1 else {}
+        return self.counts.take() if self.job.world > 1 else {}
 
     def gradients(self) -> dict[str, np.ndarray]:
         found = super().gradients()
