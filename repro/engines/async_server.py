@@ -50,6 +50,14 @@ class AsyncServer(Engine):
     def lockstep(self, processes: int) -> bool:
         return self.rules(processes).lockstep
 
+    def expendable(self, processes: int) -> tuple[int, ...]:
+        """Single asynchronous workers whose process holds no shard; rank 0 also evaluates and logs."""
+        alone = self.mode == "async" and not self.lockstep(processes)
+        return tuple(range(self.shards, processes)) if alone else ()
+
+    def role(self, rank: int, processes: int) -> str:
+        return f"it held server shard {rank}" if rank < self.shards else f"worker {rank}"
+
     def ungated(self, processes: int, optimizer: Optimizer) -> str:
         if self.lockstep(processes):
             return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,15 @@ class Launchers:
             outcome = self._open[canonical(trial.choices.launcher)].launch(_request(trial, entry, folder, payload))
         finally:
             post_mortem.mask_secrets(folder)
-        return post_mortem.explain(outcome, before)
+        return _with_roles(trial, post_mortem.explain(outcome, before))
+
+
+def _with_roles(trial: Trial, outcome: LaunchResult) -> LaunchResult:
+    """Return the outcome; the reason of a rank that failed by itself says what the others needed it for."""
+    return replace(outcome, ends=tuple(
+        replace(end, reason=f"{end.reason} ({role})")
+        if end.failed and end.cause == "failed" and (role := trial.choices.role(end.rank)) else end
+        for end in outcome.ends))
 
 
 def _request(trial: Trial, entry: str, folder: Path, payload: dict[str, Any]) -> LaunchRequest:
@@ -68,6 +77,7 @@ def _request(trial: Trial, entry: str, folder: Path, payload: dict[str, Any]) ->
         payload={**payload, "trial": trial.model_dump(mode="json", by_alias=True),
                  "simulated": choices.origin == "simulated", "launched_ns": time.monotonic_ns()},
         timeout_seconds=choices.timeout_seconds - payload.get("spent_seconds", 0.0),
+        expendable=choices.expendable if entry == choices.entry else (),
         stall_seconds=choices.stall_seconds, progress=folder / payload["log"] if "log" in payload else None,
     )
 

@@ -365,6 +365,14 @@ class Engine(Plugin):
         """
         return True
 
+    def expendable(self, processes: int) -> tuple[int, ...]:
+        """Return the ranks without which a trial goes on if they are killed."""
+        return ()
+
+    def role(self, rank: int, processes: int) -> str:
+        """Return what a rank holds that the others need, for the reason of a trial that its death ends; "": nothing."""
+        return ""
+
     def ungated(self, processes: int, optimizer: Optimizer) -> str:
         """Return why the parity gate cannot judge this engine: with these options, on this many processes and under
         this update rule it does other mathematics than one process at the same global batch. "": it can.
