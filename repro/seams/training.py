@@ -274,9 +274,7 @@ class Session(ABC):
         return {}
 
     def protocol(self) -> dict[str, Any]:
-        """Return what servers of the weights did in the whole run (JSON-like, `record.results.Protocol`); empty: there
-        are none. All ranks take part; only rank 0's is logged.
-        """
+        """Return what servers of the weights did (JSON-like, `record.protocol.Protocol`); all ranks take part."""
         return {}
 
     def save(self, folder: Path) -> dict[str, Any]:

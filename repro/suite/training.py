@@ -247,13 +247,6 @@ class TrainingConfig(TrialConfig):
         return stated or self.engine.get(Engine).ungated(self.processes, rule) or rule.ungated
 
     @property
-    def expendable(self) -> tuple[int, ...]:
-        return self.engine.get(Engine).expendable(self.processes)
-
-    def role(self, rank: int) -> str:
-        return self.engine.get(Engine).role(rank, self.processes)
-
-    @property
     def gate_metric(self) -> str:
         """The metric that the parity gate evaluates by: the one that the trial stops by, else the workload's first."""
         return self.stop.metric or next(iter(self.workload.get(Workload).metrics))

@@ -105,15 +105,6 @@ class TrialConfig(SuitePart):
         return self.processes
 
     @property
-    def expendable(self) -> tuple[int, ...]:
-        """Ranks without which a trial goes on if they are killed."""
-        return ()
-
-    def role(self, rank: int) -> str:
-        """Return what a rank does besides its share of the work, for messages; "" if nothing."""
-        return ""
-
-    @property
     def unverified(self) -> str:
         """Return the unchecked statements about its trials, for every verdict on them; "" if all are checked."""
         return ""
