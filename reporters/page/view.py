@@ -25,6 +25,7 @@ from .notices import notices, parity, progress
 from .phases import phases
 from .scaling import scaling
 from .scores import page_scores
+from .servers import servers
 from .settings import effective, machine, rank_settings, settings, suite_text
 from .speedup import forest
 from .survival import survival
@@ -63,7 +64,7 @@ def view(record: Record) -> dict[str, Any]:
         "verdicts": verdicts(record, comparisons), "checklist": checklist(record), "panels": panels(record),
         "survival": survival(record), "training": figures(record),
         "trust": trust(record), "energy": energy(record), "phases": phases(record),
-        "traffic": traffic(record), "scaling": (scaled := scaling(record)),
+        "traffic": traffic(record), "servers": servers(record), "scaling": (scaled := scaling(record)),
         "controller": controller(record, scaled), "networks": networks(record),
         "settings": settings(record), "effective": effective(record), "machine": machine(record),
         "rank_settings": rank_settings(record), "attempts": attempts(record), "trials": of_trials,

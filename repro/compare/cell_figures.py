@@ -38,6 +38,10 @@ GROUPS: dict[str, tuple[Figure, ...]] = {
         Figure("input_wait_seconds", "Wait for input a step, mean", "s"),
         Figure("input_wait_share", "Share of the step", ""),
     ),
+    "Servers": (
+        Figure("version_lag", "Version lag, mean", ""), Figure("clock_lag", "Clock lag, mean", ""),
+        Figure("protocol.evaluation_delay_seconds", "Delay of an evaluation", "s"),
+    ),
     "Energy": (Figure("joules_per_sample", "Measured energy a sample", "J"),),
     "Model": (
         Figure("model.parameters", "Parameters", ""), Figure("model.forward_flops", "Forward pass of a sample", "FLOP"),

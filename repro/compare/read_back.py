@@ -27,6 +27,8 @@ FOLLOWS: dict[str, tuple[str, ...]] = {
     # The options of another rule are others; of one rule they are compared, but for those that were varied.
     "optimizer_options": ("optimizer.kind", *(f"optimizer.{name}" for name in (
         "adapt", "betas", "decay", "momentum", "nesterov", "trust", "weight_decay"))),
+    **dict.fromkeys(("server_mode", "server_group", "server_shards"), (
+        "engine.kind", "engine.mode", "engine.group", "engine.staleness", "engine.shards")),
     "learning_rate": ("optimizer.lr",), "eval_batch": ("eval_batch",),
 }
 """Setting -> the fields of a trial that it follows from: with one of them varied, the difference is a declared one."""

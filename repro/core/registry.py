@@ -43,6 +43,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "single": "repro.engines.single:Single",
         "fake": "repro.engines.fake:Fake",
         "local-sgd": "repro.engines.local_sgd:LocalSgd",
+        "async-server": "repro.engines.async_server:AsyncServer",
     },
     "comm": {
         "backend": "repro.comm.algorithms.backend:Backend",

@@ -104,7 +104,8 @@ class Local(Launcher):
         ranks, suspect = RankProcesses(), None
         with tempfile.TemporaryDirectory(dir=self._server.folder) as reports:
             work = Assignment(
-                request.entry, request.payload, str(request.folder), reports, {**environment, **request.environment}
+                request.entry, request.payload, str(request.folder), reports, {**environment, **request.environment},
+                request.expendable,
             )
             late = _Late()
             with _signals_delivered(late), _deadline(ranks, request, late):

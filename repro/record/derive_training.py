@@ -15,6 +15,7 @@ from repro.record.final_facts import (
     describe_gap,
     find_failures,
 )
+from repro.record.protocol import Protocol, describe_lost
 from repro.record.result_warnings import (
     describe_initialisation,
     describe_log_fault,
@@ -122,6 +123,8 @@ def _measured(trial: Trial, log: TrialLog, points: Sequence[Point]) -> dict[str,
         found["peak_bytes"] = max(value for value in peaks.value if value is not None)
     if states := log.last("x_state_memory"):
         found["state_bytes"] = states.value
+    if protocol := log.last("x_protocol"):
+        found["protocol"] = Protocol.model_validate(protocol.value)
     traffic = _traffic(log)
     if traffic is not None:
         found |= {"traffic": traffic, "bytes_sent": sum(rank.sent_bytes for rank in traffic.ranks)}
@@ -223,6 +226,7 @@ def _warnings(trial: Trial, log: TrialLog, points: Sequence[Point], measured: di
         *describe_skipped(skipped),
         *describe_unassigned(measured),
         *describe_late(log.last("x_compiled_late")),
+        *describe_lost(measured.get("protocol")),
         *_doubts(trial, log, points, measured),
     )}
 

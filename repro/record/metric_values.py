@@ -14,7 +14,7 @@ FIGURES = (
     "conservation_error", "observer_effect",
     "step_seconds", "step_seconds_mean", "tokens_per_second", "peak_bytes", "training_peak_mib",
     "training_peak_mib_sum", "init_peak_mib", "mfu", "joules_per_sample", "bytes_sent",
-    "final", "best", "energy_joules_measured", "energy_joules_modelled",
+    "final", "best", "energy_joules_measured", "energy_joules_modelled", "version_lag", "clock_lag",
 )
 """Fields of a result that tables and tracking stores show, in this order; metrics that are not among them follow."""
 

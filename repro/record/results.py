@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field
 from repro.core.frozen import Frozen
 from repro.record.controller import Controller
 from repro.record.energy import Energy
+from repro.record.protocol import Protocol
 from repro.record.status import Status
 
 LogFault = Literal["steps_missing", "clock_backwards"]
@@ -288,6 +289,8 @@ class Result(Frozen):
     bytes_sent: int | None = None
     """By all ranks, in collectives that are counted."""
     traffic: Traffic | None = None
+    protocol: Protocol | None = None
+    """None: no servers hold the weights."""
     network: Network | None = None
     """None: the launcher sets up no network, or an old record."""
     controller: Controller | None = None
@@ -334,6 +337,16 @@ class Result(Frozen):
         """Bytes that the rank with most of both sent and received between `run_start` and `run_stop`, in collectives
         that are counted."""
         return max(rank.sent_bytes + rank.received_bytes for rank in self.traffic.ranks) if self.traffic else None
+
+    @property
+    def version_lag(self) -> float | None:
+        """Mean staleness of the updates; None: no servers hold the weights."""
+        return self.protocol.mean_lag if self.protocol else None
+
+    @property
+    def clock_lag(self) -> float | None:
+        """Mean number of clocks that the worker of an update was ahead of the slowest; None: as above."""
+        return self.protocol.mean_ahead if self.protocol else None
 
     @property
     def joules_per_sample(self) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ from repro.core import fence
 from repro.record import post_mortem
 from repro.runner.extensions import build_extensions
 from repro.seams.launching import Launcher, LaunchRequest, LaunchResult
+from repro.seams.training import Engine
 from repro.suite.identity import canonical
 from repro.suite.model import Trial
 from repro.suite.plan import Plan
+from repro.suite.training import TrainingConfig
 from repro.worker import parity
 
 PARITY_WORKER = "repro.worker.gate_worker:main"
@@ -59,16 +62,33 @@ class Launchers:
             outcome = self._open[canonical(trial.choices.launcher)].launch(_request(trial, entry, folder, payload))
         finally:
             post_mortem.mask_secrets(folder)
-        return post_mortem.explain(outcome, before)
+        return _with_roles(trial, post_mortem.explain(outcome, before))
+
+
+def _with_roles(trial: Trial, outcome: LaunchResult) -> LaunchResult:
+    """Return the outcome; the reason of a rank that failed by itself says what the others needed it for."""
+    engine = _engine(trial)
+    if engine is None:
+        return outcome
+    return replace(outcome, ends=tuple(
+        replace(end, reason=f"{end.reason} ({role})")
+        if end.failed and end.cause == "failed" and (role := engine.role(end.rank, trial.choices.ranks)) else end
+        for end in outcome.ends))
+
+
+def _engine(trial: Trial) -> Engine | None:
+    """Return the engine of a trial that trains a model."""
+    return trial.choices.engine.get(Engine) if isinstance(trial.choices, TrainingConfig) else None
 
 
 def _request(trial: Trial, entry: str, folder: Path, payload: dict[str, Any]) -> LaunchRequest:
-    choices = trial.choices
+    choices, engine = trial.choices, _engine(trial)
     return LaunchRequest(
         entry=entry, processes=choices.ranks, device=choices.device, folder=folder,
         payload={**payload, "trial": trial.model_dump(mode="json", by_alias=True),
                  "simulated": choices.origin == "simulated", "launched_ns": time.monotonic_ns()},
         timeout_seconds=choices.timeout_seconds - payload.get("spent_seconds", 0.0),
+        expendable=engine.expendable(choices.ranks) if engine is not None and entry == choices.entry else (),
         stall_seconds=choices.stall_seconds, progress=folder / payload["log"] if "log" in payload else None,
     )
 

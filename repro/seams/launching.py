@@ -26,6 +26,8 @@ class LaunchRequest:
     environment: Mapping[str, str] = field(default_factory=dict)
     stall_seconds: float | None = None
     """The launch is ended as hung if `progress` has not grown for this time; None: not watched."""
+    expendable: tuple[int, ...] = ()
+    """Ranks that may be killed by a signal without ending the others; the entry has to bear that."""
     progress: Path | None = None
     """The file that grows while the entry makes progress."""
 

@@ -66,6 +66,10 @@ class Setting:
     """True: the engine carries out a preconditioner (`Engine.preconditions`)."""
     steps: int = 0
     """Most optimizer steps that the trial may take; 0: not known."""
+    clips: bool = False
+    """True: gradients are clipped to a global norm."""
+    reads_ahead: bool = False
+    """True: input workers, or a stream: samples are read in an order that is fixed beforehand."""
 
 
 class Plugin(BaseModel):

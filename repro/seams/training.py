@@ -279,6 +279,10 @@ class Session(ABC):
         """Return this rank's traffic since the last call (`Comm.traffic`); empty if it is not counted."""
         return {}
 
+    def protocol(self) -> dict[str, Any]:
+        """Return what servers of the weights did (JSON-like, `record.protocol.Protocol`); all ranks take part."""
+        return {}
+
     def save(self, folder: Path) -> dict[str, Any]:
         """Write the state that a later session of the same trial needs to continue; all ranks take part.
 
@@ -360,6 +364,20 @@ class Engine(Plugin):
     def zero_stage(self) -> int | None:
         """Return how much the engine divides over the ranks, as a stage of ZeRO (0 to 3); None: it has no stages."""
         return None
+
+    def lockstep(self, processes: int) -> bool:
+        """Return whether all ranks take every step together; if not, its sessions are of class
+        `repro.seams.asynchronous.AsyncSession`, and another loop runs them.
+        """
+        return True
+
+    def expendable(self, processes: int) -> tuple[int, ...]:
+        """Return the ranks without which a trial goes on if they are killed."""
+        return ()
+
+    def role(self, rank: int, processes: int) -> str:
+        """Return what a rank holds that the others need, for the reason of a trial that its death ends; "": nothing."""
+        return ""
 
     def ungated(self, processes: int, optimizer: Optimizer) -> str:
         """Return why the parity gate cannot judge this engine: with these options, on this many processes and under

@@ -353,7 +353,8 @@ class TrainingConfig(TrialConfig):
             weights=precision.weights, autocast=precision.autocast, master_weights=precision.master,
             model=self.model_options, whole_tensors=optimizer.whole_tensors, on_rows=optimizer.on_rows,
             averages=optimizer.evaluates_other_weights, zero_stage=engine.zero_stage(),
-            preconditions=engine.preconditions, steps=self.budget_steps,
+            preconditions=engine.preconditions, steps=self.budget_steps, clips=self.gradient_clip is not None,
+            reads_ahead=bool(self.input.workers) or self.input.order == "stream",
         )
 
     def preload(self) -> list[str]:

@@ -55,9 +55,11 @@ def report_final(context: TrialContext, figures: RankFigures) -> None:
     effective = session.effective() | figures.input.effective()
     _log_traffic(context, figures, effective)
     _log_controller(context, figures.controller)
-    _log_memory(context, figures)
+    log_memory_of(context, figures.init_peak_bytes, figures.peak_bytes)
     if states := session.state_memory():
         log.emit("x_state_memory", states)
+    if protocol := session.protocol():
+        log.emit("x_protocol", protocol)
     weights = session.weights()
     log.emit("x_hashes", {"final_weights": weights_sha256(weights)})
     if context.parts is not None:
@@ -66,7 +68,7 @@ def report_final(context: TrialContext, figures: RankFigures) -> None:
     if figures.audit is None:
         log.emit("x_hashes", {"data_order": figures.order.sha256()})  # an engine without a model consumes no samples
     else:
-        _log_consumed(context, figures.audit, context.count_samples(figures.step))
+        log_consumed(context, figures.audit, context.count_samples(figures.step))
     if model := describe_model(context):
         log.emit("x_model", model)
     if context.choices.compile:
@@ -97,12 +99,12 @@ def _log_rank_steps(context: TrialContext, figures: RankFigures) -> None:
                          whole.max(axis=0).tolist())
 
 
-def _log_memory(context: TrialContext, figures: RankFigures) -> None:
+def log_memory_of(context: TrialContext, init_bytes: int | None, peak_bytes: int | None) -> None:
     """Log the largest memory of every rank: of training, of initialisation and, as older records have it, of both.
 
     On a GPU the older figure is that of training.
     """
-    ranks = context.session.gather([figures.init_peak_bytes, figures.peak_bytes])
+    ranks = context.session.gather([init_bytes, peak_bytes])
     resident = not context.job.device.startswith("cuda")
     context.log.emit("x_memory", {
         "kind": "resident" if resident else "allocated",
@@ -121,10 +123,9 @@ def _log_controller(context: TrialContext, readings: Sequence[Mapping[str, Any] 
 
 def _log_traffic(context: TrialContext, figures: RankFigures, effective: Mapping[str, str]) -> None:
     """Log the traffic of all ranks, and next to it what the algorithm's formula gives for the same collectives."""
-    job, traffics = context.job, context.session.gather(figures.traffic)
-    if not any(traffics):
+    job = context.job
+    if not log_traffic_of(context, figures.traffic):
         return
-    context.log.emit("x_traffic", traffics)
     if job.rank != 0 or not figures.traffic:  # computed on the rank that writes the log
         return
     sizes = [int(part) for part in effective.get("bucket_bytes", "").split(",") if part.isdecimal()]
@@ -132,7 +133,15 @@ def _log_traffic(context: TrialContext, figures: RankFigures, effective: Mapping
         context.log.emit("x_formula", expected)
 
 
-def _log_consumed(context: TrialContext, audit: DataAudit, samples: int) -> None:
+def log_traffic_of(context: TrialContext, traffic: Mapping[str, Any]) -> bool:
+    """Log the traffic of all ranks; return whether any was counted."""
+    traffics = context.session.gather(traffic)
+    if any(traffics):
+        context.log.emit("x_traffic", traffics)
+    return any(traffics)
+
+
+def log_consumed(context: TrialContext, audit: DataAudit, samples: int) -> None:
     """Log the hashes that pair trials: the seed's own if the consumed data follow it, else of what was consumed."""
     ranks = context.session.gather(audit.tallies(samples))
     fed, order, drawn, draws = (add_tallies([rank[place] for rank in ranks]) for place in range(4))

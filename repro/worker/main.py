@@ -18,6 +18,7 @@ from repro.record.hopeless import EVENT, Bar
 from repro.record.stored_code import allow_code_of_trial
 from repro.seams.training import Engine, Job, Session, Workload
 from repro.suite.model import Trial
+from repro.worker.async_loop import AsyncLoop
 from repro.worker.checkpoint_writer import CheckpointWriter, from_payload
 from repro.worker.clock import make_clock
 from repro.worker.context import TrialContext
@@ -49,7 +50,7 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
         loop.close()
 
 
-def build(trial: Trial, place: RankPlace, log_path: Path, payload: Mapping[str, Any]) -> Loop:
+def build(trial: Trial, place: RankPlace, log_path: Path, payload: Mapping[str, Any]) -> Loop | AsyncLoop:
     """Return the loop of one rank, ready to run; all of this happens before `run_start`."""
     job = make_job(trial.training, place, payload.get("cache"))
     engine = trial.training.engine.get(Engine)
@@ -70,7 +71,7 @@ def build(trial: Trial, place: RankPlace, log_path: Path, payload: Mapping[str, 
 def _build_new(
     trial: Trial, job: Job, virtual: Callable[[], int] | None, log: EventLog, writer: CheckpointWriter | None,
     bar: Bar | None,
-) -> Loop:
+) -> Loop | AsyncLoop:
     """Build a trial that starts from its initial weights; initialisation is an interval of its log."""
     engine = trial.training.engine.get(Engine)
     log.start("init_start")
@@ -89,7 +90,8 @@ def _build_new(
                 log.emit("x_compile", compiled)
         log.stop("init_stop")
         log.flush()
-        return Loop(TrialContext(trial, job, started, log, make_clock(job.device, virtual), bar), writer)
+        context = TrialContext(trial, job, started, log, make_clock(job.device, virtual), bar)
+        return Loop(context, writer) if engine.lockstep(job.world) else AsyncLoop(context)
 
 
 def _build_resumed(

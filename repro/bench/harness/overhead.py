@@ -117,6 +117,7 @@ def rank(folder: str, payload: Mapping[str, Any]) -> None:
     trial = Trial.model_validate(payload["trial"])
     placed = [_placed(payload["launch"], 0)]
     loop = build(trial, RankPlace(number, world, number), Path(folder) / payload["log"], payload)
+    assert isinstance(loop, Loop)
     placed.append(_placed(payload["launch"], 1))
     bare = bare_ddp.Trainer(trial.training.batch.global_, RATE)
     try:

@@ -49,6 +49,7 @@ from repro.seams.launching import LaunchRequest
 from repro.suite.file import read_suite
 from repro.suite.model import Trial
 from repro.suite.plan import Plan, make_plan
+from repro.worker.loop import Loop
 from repro.worker.main import build
 from repro.worker.setup import RankPlace
 
@@ -302,6 +303,7 @@ def rank(folder: str, payload: Mapping[str, Any]) -> None:
     number, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     trial, place = Trial.model_validate(payload["trial"]), RankPlace(number, world, number)
     loop = build(trial, place, Path(folder) / payload["log"], payload)
+    assert isinstance(loop, Loop)
     try:
         with ExitStack() as stack:
             line = stack.enter_context(socket.socket(socket.AF_UNIX))

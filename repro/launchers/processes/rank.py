@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Protocol
 from repro.core import child_process, fence
 from repro.launchers.processes import hang
 from repro.launchers.processes.entry import cause, exit_code, reason, resolve
+from repro.launchers.processes.expendable import run_in_child
 from repro.seams.launching import RankCause
 
 
@@ -35,6 +36,8 @@ class Assignment:
     reports: str
     """Folder of rank<N>.json, written by a rank that fails."""
     environment: Mapping[str, str]
+    expendable: tuple[int, ...] = ()
+    """Ranks that may be killed without ending the others."""
 
 
 class ClusterPlace(Protocol):
@@ -68,6 +71,13 @@ def run(assignment: Assignment, _processes: object, place: ClusterPlace) -> None
     rank = os.environ["RANK"]
     _print_to(Path(assignment.folder) / f"rank{rank}.log")
     _lead_process_group()
+    if int(rank) in assignment.expendable:
+        run_in_child(lambda: _run(assignment, place, rank), Path(assignment.reports) / f"lost{rank}.json")
+    else:
+        _run(assignment, place, rank)
+
+
+def _run(assignment: Assignment, place: ClusterPlace, rank: str) -> None:
     hang.dump_stacks_on_signal()
     report = Path(assignment.reports) / f"rank{rank}.json"
     try:
