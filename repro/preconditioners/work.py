@@ -9,8 +9,8 @@ from repro.seams.preconditioner import Work
 from repro.seams.workload import LayerShape
 
 CUBES = {"eigen": 9.0, "direct": 2.0}
-"""Operations of a decomposition of n rows over n^3: all eigenvectors of a symmetric matrix by QR iterations, the inverse
-of a matrix (Golub and Van Loan, Matrix Computations, 4th edition, chapters 8 and 3)."""
+"""Operations of a decomposition of n rows over n^3: eigenvalues and eigenvectors of a symmetric matrix by QR
+iterations, the inverse of a matrix (Golub and Van Loan, Matrix Computations, 4th edition, chapters 8 and 3)."""
 PRODUCTS = {"eigen": 4, "direct": 2}
 """Matrix products of a preconditioned gradient, half of them with A and half with G."""
 

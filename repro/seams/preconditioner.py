@@ -29,8 +29,8 @@ class Place:
 
 
 CORE_FLOPS, BYTES_A_SECOND, MESSAGE_SECONDS = 2.5e9, 2e8, 5e-4
-"""Rough rates of one CPU core on matrices of tens to hundreds of rows, and of messages inside one machine. Only modelled
-costs use them. Together they give the 8 ms that K-FAC adds to a step in docs/kfac.md, on a busy machine."""
+"""Rough rates of one CPU core on matrices of tens to hundreds of rows, and of messages inside one machine. Only
+modelled costs use them. Together they give the 8 ms that K-FAC adds to a step in docs/kfac.md, on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
