@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import shutil
 import signal
 import subprocess
@@ -23,7 +22,6 @@ from repro.bundle.verify import verify
 from repro.record.index import NAME, seal
 from repro.record.store import RunFolder, read_record
 from repro.record.tuning import Tuning, read_declared, read_tuning, tuning_sha256
-from tests.file_classes import write_suite
 
 ROOT = Path(repro.__file__).parents[1]
 SUITE = """\
@@ -54,14 +52,6 @@ tune:
       space: {engine.samples_scale: {log: [1000, 100000]}}
     - origin: the same range
       space: {engine.samples_scale: {log: [1000, 100000]}}
-"""
-FILE_TUNE = """\
-tune:
-  trials: 40
-  metric: samples
-  spaces:
-    - origin: around the class's own pace
-      space: {engine.step_seconds: {linear: [0.005, 0.02]}}
 """
 MANY = 400
 """Tuning settings of a run that is to be killed while it tunes: far more than it gets to."""
@@ -286,29 +276,6 @@ def test_ctrl_c_during_the_tuning_says_how_to_go_on(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "plan.json").exists()
     code, _, error = command(tmp_path, "run", "--resume", "run", "--rerun-failed", "--no-mlflow")
     assert code == 2 and "--rerun-failed" in error
-
-
-def test_a_tuning_of_a_class_from_a_file_goes_on_without_the_file(tmp_path: Path) -> None:
-    """The command that the end of the first start names carries the consent to the class that the record holds."""
-    write_suite(tmp_path)
-    text = (tmp_path / "paced.yaml").read_text().partition("matrix:")[0]
-    (tmp_path / "suite.yaml").write_text(text + FILE_TUNE)
-    process = start(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run")
-    wait_for(process, tmp_path / "run" / "tuning" / "ledger.jsonl", 9)
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=120)
-    assert process.returncode == 130, error
-    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("result.json")}
-    assert 0 < len(before) < 40 and not (tmp_path / "run" / "plan.json").exists()
-    shutil.rmtree(tmp_path / "own")
-    again = shlex.split(error.partition("resume with: ")[2].splitlines()[0])
-    code, _, error = command(tmp_path, *again[again.index("run"):], "--no-mlflow")
-    assert code in (0, 3), error
-    found = read_tuning(tmp_path / "run")
-    assert found is not None and found.complete and len(found.record.results) == 40
-    assert not read_record(tmp_path / "run").missing()
-    assert all(path.read_bytes() == content for path, content in before.items())
-    assert verify(tmp_path / "run").sound, verify(tmp_path / "run").text()
 
 
 def test_nothing_is_scored_if_no_trial_of_a_contender_can_be_judged(tmp_path: Path) -> None:
